@@ -10,6 +10,7 @@ use apiserver_api::validation::metadata;
 use apiserver_api::{defaulting, schema, signing, time};
 use apiserver_store::Revision;
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::managed::{self, Tracking};
@@ -298,22 +299,7 @@ async fn attempt(
     if part != Part::Admitted {
         admission::mutate(&admission, &mut new).await?;
     }
-    // A whole object was made by this server from the old one.
-    match part {
-        Part::Main => {
-            (resource.behaviour.prepare_update)(&mut new, old);
-            if let Some(times) = &resource.behaviour.prepare_times {
-                times(&mut new, old, now);
-            }
-        }
-        Part::Status => {
-            (resource.behaviour.prepare_status)(&mut new, old);
-            if resource.group.is_empty() && resource.kind == "PersistentVolume" {
-                defaulting::storage::note_phase(&mut new, old, &time::rfc3339(now));
-            }
-        }
-        Part::Whole | Part::Admitted => {}
-    }
+    prepare(resource, part, old, &mut new, now);
     count_generation(resource, part, old, &mut new);
     let mut reservation = if part == Part::Status {
         None
@@ -323,6 +309,26 @@ async fn attempt(
     let outcome = judge_and_put(&admission, part, current, new, reservation.as_mut()).await;
     services::settle(reservation, &outcome).await;
     outcome
+}
+
+/// Sets what a client may not choose in the part that it writes. A whole object was made by this server from
+/// the old one.
+fn prepare(resource: &Resource, part: Part, old: &Value, new: &mut Value, now: Timestamp) {
+    match part {
+        Part::Main => {
+            (resource.behaviour.prepare_update)(new, old);
+            if let Some(times) = &resource.behaviour.prepare_times {
+                times(new, old, now);
+            }
+        }
+        Part::Status => {
+            (resource.behaviour.prepare_status)(new, old);
+            if resource.group.is_empty() && resource.kind == "PersistentVolume" {
+                defaulting::storage::note_phase(new, old, &time::rfc3339(now));
+            }
+        }
+        Part::Whole | Part::Admitted => {}
+    }
 }
 
 async fn judge_and_put(
