@@ -14,9 +14,11 @@ use crate::columns;
 use crate::conversion::Conversion;
 use crate::definition;
 use crate::deleted;
+use crate::disabled;
 use crate::error::FieldError;
 use crate::registry::{
-    Behaviour, Cells, CheckChange, CheckFrom, Mark, Registry, Resource, Subresource, Verb, Warnings,
+    Behaviour, Cells, Change, ChangeAt, ChangeFrom, CheckChange, CheckFrom, Mark, Registry, Resource,
+    Subresource, Verb, Warnings,
 };
 use crate::validation::status;
 use crate::warnings;
@@ -107,6 +109,7 @@ fn package(group: &str) -> String {
 fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static Conversion>) -> Behaviour {
     let definition = row.group == definition::GROUP;
     let validate: fn(&Value) -> Vec<FieldError> = if stored { row.validate } else { no_errors };
+    let (prepare_create, prepare_update, prepare_status) = prepared(entry, row);
     let plain = Behaviour {
         generation: row.generation,
         counted: row.counted,
@@ -116,14 +119,18 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
         needs_version: row.needs_version,
         create_on_update: row.create_on_update,
         default: Arc::new(row.default),
-        prepare_create: Arc::new(row.prepare_create),
-        prepare_update: Arc::new(row.prepare_update),
+        default_times: row.default_times.map(|times| -> Mark { Arc::new(times) }),
+        prepare_create,
+        prepare_update,
+        prepare_status,
+        prepare_times: row.prepare_times.map(|times| -> ChangeAt { Arc::new(times) }),
         // What is not kept needs no name.
         validate: Arc::new(validate),
         validate_update: Arc::new(row.validate_update),
         validate_status: status::check(&entry.group, &entry.plural)
             .map(|check| -> CheckFrom { Arc::new(check) }),
         validate_change: row.validate_change.map(|check| -> CheckChange { Arc::new(check) }),
+        early_warnings: warnings::before(&entry.group, &entry.plural),
         warnings: if definition {
             Some(Arc::new(definition::warnings))
         } else {
@@ -135,6 +142,24 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
         Some(conversion) => converted(plain, conversion),
         None => plain,
     }
+}
+
+/// The hooks that prepare an object, with the fields dropped whose feature gate is off.
+fn prepared(entry: &Entry, row: &Row) -> (Change, ChangeFrom, ChangeFrom) {
+    let (create, update) = (row.prepare_create, row.prepare_update);
+    let kind = || (entry.group.clone(), entry.plural.clone());
+    let (of_create, of_update, of_status) = (kind(), kind(), kind());
+    (
+        Arc::new(move |new| {
+            disabled::drop_fields(&of_create.0, &of_create.1, new, None);
+            create(new);
+        }),
+        Arc::new(move |new, old| {
+            disabled::drop_fields(&of_update.0, &of_update.1, new, Some(old));
+            update(new, old);
+        }),
+        Arc::new(move |new, old| disabled::drop_status_fields(&of_status.0, &of_status.1, new, old)),
+    )
 }
 
 /// The same hooks for a version of another shape.
@@ -151,12 +176,27 @@ fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
     };
     let Behaviour { default, prepare_create, prepare_update, validate, validate_update, .. } = plain.clone();
     let (status, change) = (plain.validate_status.clone(), plain.validate_change.clone());
+    let (prepare_status, times) = (plain.prepare_status.clone(), plain.default_times.clone());
+    let changed_times = plain.prepare_times.clone();
     Behaviour {
         default: Arc::new(move |object| around(object, &*default)),
         prepare_create: Arc::new(move |object| around(object, &*prepare_create)),
         prepare_update: Arc::new(move |new, old| {
             let old = kept(old);
             around(new, &|new| prepare_update(new, &old));
+        }),
+        prepare_status: Arc::new(move |new, old| {
+            let old = kept(old);
+            around(new, &|new| prepare_status(new, &old));
+        }),
+        default_times: times.map(|times| -> Mark {
+            Arc::new(move |object, now| around(object, &|object| times(object, now)))
+        }),
+        prepare_times: changed_times.map(|times| -> ChangeAt {
+            Arc::new(move |new, old, now| {
+                let old = kept(old);
+                around(new, &|new| times(new, &old, now));
+            })
         }),
         validate: Arc::new(move |object| validate(&kept(object))),
         validate_update: Arc::new(move |new, old| validate_update(&kept(new), &kept(old))),

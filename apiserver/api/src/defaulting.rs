@@ -1,6 +1,7 @@
 //! What Kubernetes fills in where a client says nothing. A function takes an object of its kind,
 //! whose shape the schema check has accepted; running it again changes nothing.
 
+pub mod apparmor;
 pub mod autoscaling;
 pub mod batch;
 pub mod cluster;

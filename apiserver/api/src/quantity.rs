@@ -28,9 +28,13 @@ pub struct Quantity {
 }
 
 /// The text is no quantity.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
-pub struct ParseError;
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ParseError {
+    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
+    Format,
+    #[error("unable to parse quantity's suffix")]
+    Suffix,
+}
 
 impl Quantity {
     /// A whole amount, such as a count or bytes.
@@ -78,6 +82,12 @@ impl Quantity {
         self.nano % NANO == 0
     }
 
+    /// The same amount in whole thousandths, rounded away from zero.
+    #[must_use]
+    fn rounded_to_milli(self) -> Self {
+        Self { nano: round_up(self.nano, 1_000_000) * 1_000_000, ..self }
+    }
+
     /// The sum, in the format of `self`, at most the largest quantity.
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
@@ -122,38 +132,145 @@ fn round_up(value: i128, unit: i128) -> i128 {
     whole + (value % unit).signum()
 }
 
-/// Reads a quantity. What is finer than a billionth is rounded away from zero, what is larger than
-/// a 64-bit integer is cut to it.
-pub fn parse(text: &str) -> Result<Quantity, ParseError> {
+/// The parts of a quantity's text.
+struct Parts<'a> {
+    negative: bool,
+    /// Digits before the point, without leading zeros.
+    whole: &'a str,
+    /// Digits behind the point.
+    fraction: &'a str,
+    scale: Scale,
+    format: Format,
+}
+
+/// Splits a quantity's text as Kubernetes' scanner does, which takes missing digits for 0.
+fn split(text: &str) -> Result<Parts<'_>, ParseError> {
+    if text.is_empty() {
+        return Err(ParseError::Format);
+    }
     let (negative, rest) = match text.as_bytes().first() {
         Some(b'-') => (true, &text[1..]),
         Some(b'+') => (false, &text[1..]),
         _ => (false, text),
     };
-    let end = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-    let (number, suffix) = rest.split_at(end);
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-    if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
-        return Err(ParseError);
+    let (whole, rest) = digits(rest.trim_start_matches('0'));
+    let (fraction, suffix) = rest.strip_prefix('.').map_or(("", rest), digits);
+    let exponent = suffix.trim_start_matches(|c| "eEinumkKMGTP".contains(c));
+    let exponent = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    if !exponent.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(ParseError::Format);
     }
     let (scale, format) = scale_of(suffix)?;
-    let magnitude = match scale {
-        Scale::Binary(shift) => scaled(whole, fraction, 9, 1 << shift),
-        Scale::Decimal(exponent) => scaled(whole, fraction, 9 + exponent, 1),
-    };
-    let nano = if negative { -magnitude } else { magnitude };
-    Ok(Quantity { nano, format })
+    Ok(Parts { negative, whole, fraction, scale, format })
 }
 
-/// Reads a quantity from a JSON string or number.
+/// The digits that a text begins with, and what follows them.
+fn digits(text: &str) -> (&str, &str) {
+    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
+}
+
+/// Reads a quantity. What is finer than a billionth is rounded away from zero, what is larger than
+/// a 64-bit integer is cut to it.
+pub fn parse(text: &str) -> Result<Quantity, ParseError> {
+    let parts = split(text)?;
+    let magnitude = match parts.scale {
+        Scale::Binary(shift) => scaled(parts.whole, parts.fraction, 9, 1 << shift),
+        Scale::Decimal(exponent) => scaled(parts.whole, parts.fraction, 9 + exponent, 1),
+    };
+    let nano = if parts.negative { -magnitude } else { magnitude };
+    Ok(Quantity { nano, format: parts.format })
+}
+
+/// Reads a quantity from a JSON string or number, as Kubernetes decodes it: blanks around it do not count.
 pub fn parse_value(value: &Value) -> Result<Quantity, ParseError> {
     match value {
-        Value::String(text) => parse(text),
+        Value::String(text) => parse(trimmed(text)),
         Value::Number(number) => parse(&number.to_string()),
-        _ => Err(ParseError),
+        _ => Err(ParseError::Format),
     }
 }
 
+/// The text without the blanks around it. A control character is an escape in JSON, and no blank.
+fn trimmed(text: &str) -> &str {
+    text.trim_matches(|c: char| c == ' ' || !c.is_ascii() && c.is_whitespace())
+}
+
+/// The text that Kubernetes writes for a quantity of a JSON object: the canonical one, unless it takes the
+/// sent one for canonical. In lists of resources what is finer than a thousandth is rounded up.
+pub fn canonical(value: &Value, milli: bool) -> Result<String, ParseError> {
+    let sent = match value {
+        Value::String(text) => trimmed(text).to_owned(),
+        Value::Number(number) => number.to_string(),
+        _ => return Err(ParseError::Format),
+    };
+    let (parts, amount) = (split(&sent)?, parse(&sent)?);
+    if parts.is_written_as_sent(milli) {
+        return Ok(sent);
+    }
+    if amount.nano.abs() == LIMIT
+        && let Some(text) = parts.unlimited()
+    {
+        return Ok(text);
+    }
+    Ok(if milli { amount.rounded_to_milli() } else { amount }.to_string())
+}
+
+impl Parts<'_> {
+    /// Whether Kubernetes keeps the text: an amount that fits into 64 bits and has no zeros to shorten.
+    fn is_written_as_sent(&self, milli: bool) -> bool {
+        let number = format!("{}{}", self.whole, self.fraction);
+        match self.scale {
+            Scale::Decimal(exponent) => {
+                let scale = i64::from(exponent) - self.fraction.len() as i64;
+                !self.whole.is_empty()
+                    && number.len() <= 18
+                    && scale >= if milli { -3 } else { -9 }
+                    && scale <= MAX_EXPONENT.into()
+                    && scale % 3 == 0
+                    && !number.ends_with("000")
+            }
+            Scale::Binary(shift) => {
+                // About as many decimal digits as the shift has.
+                let room = 14 - i64::from(shift * 3 / 10);
+                self.fraction.is_empty()
+                    && number.len() as i64 <= room
+                    && number.parse::<i64>().is_ok_and(|value| value % 8 != 0)
+            }
+        }
+    }
+
+    /// The canonical text of a decimal amount that is too large for our numbers.
+    fn unlimited(&self) -> Option<String> {
+        let Scale::Decimal(exponent) = self.scale else { return None };
+        if exponent.abs() >= MAX_EXPONENT {
+            return None;
+        }
+        let number = format!("{}{}", self.whole, self.fraction);
+        let mantissa = number.trim_start_matches('0').trim_end_matches('0');
+        let zeros = number.len() - number.trim_end_matches('0').len();
+        let scale = exponent + i32::try_from(zeros).ok()? - i32::try_from(self.fraction.len()).ok()?;
+        let most = if self.format == Format::DecimalSi { 18 } else { scale };
+        let unit = (scale.div_euclid(3) * 3).min(most - most.rem_euclid(3));
+        let padding = "0".repeat(usize::try_from(scale - unit).ok()?);
+        let sign = if self.negative { "-" } else { "" };
+        let suffix = match (self.format, unit) {
+            // What is finer than the smallest suffix is rounded.
+            (Format::DecimalSi, ..-9) => return None,
+            (_, 0) => String::new(),
+            (Format::DecimalSi, unit) => SUFFIXES[usize::try_from((unit + 9) / 3).ok()?].to_owned(),
+            (_, unit) => format!("e{unit}"),
+        };
+        Some(format!("{sign}{mantissa}{padding}{suffix}"))
+    }
+}
+
+/// Suffixes of decimal quantities, from billionths on by thousands.
+const SUFFIXES: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+
+/// Exponents beyond this one make no difference, and other programs could not compute with them.
+const MAX_EXPONENT: i32 = 1000;
+
+#[derive(Clone, Copy)]
 enum Scale {
     Binary(u32),
     Decimal(i32),
@@ -180,9 +297,11 @@ fn scale_of(suffix: &str) -> Result<(Scale, Format), ParseError> {
         "P" => decimal(15),
         "E" => decimal(18),
         _ => {
-            let digits = suffix.strip_prefix(['e', 'E']).ok_or(ParseError)?;
-            let exponent: i32 = digits.parse().map_err(|_| ParseError)?;
-            Ok((Scale::Decimal(exponent.clamp(-1000, 1000)), Format::DecimalExponent))
+            let digits = suffix.strip_prefix(['e', 'E']).ok_or(ParseError::Suffix)?;
+            let exponent: i64 = digits.parse().map_err(|_| ParseError::Suffix)?;
+            let most = i64::from(MAX_EXPONENT);
+            let exponent = i32::try_from(exponent.clamp(-most, most)).map_err(|_| ParseError::Suffix)?;
+            Ok((Scale::Decimal(exponent), Format::DecimalExponent))
         }
     }
 }
@@ -234,7 +353,7 @@ impl fmt::Display for Quantity {
             }
             Format::BinarySi | Format::DecimalSi => {
                 let (value, power) = thousands(self.nano);
-                write!(f, "{value}{}", ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"][power])
+                write!(f, "{value}{}", SUFFIXES[power])
             }
             Format::DecimalExponent => {
                 let (value, power) = thousands(self.nano);
@@ -300,12 +419,61 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity() {
-        for text in
-            ["", "-", ".", "1.2.3", "1 Gi", "1gi", "Gi", "1KiB", "0x10", "--1", "1e", "1ee3", "NaN", "1e1.5"]
-        {
-            assert_eq!(parse(text), Err(ParseError), "{text}");
+    fn what_is_no_quantity_is_told_as_kubernetes_tells_it() {
+        for text in ["", "1.2.3", "1 Gi", "1gi", "1KiB", "0x10", "NaN", "1e1.5", "1e3e3", "\t1", " 1"] {
+            assert_eq!(parse(text), Err(ParseError::Format), "{text}");
         }
+        for text in ["--1", "1e", "1ee3", "1Kii", "1i", "ki", "1K", "1mm", "1e+"] {
+            assert_eq!(parse(text), Err(ParseError::Suffix), "{text}");
+        }
+        for text in ["-", ".", "+", "Gi", "k", "e3", "0."] {
+            assert_eq!(parse(text).map(Quantity::nano), Ok(0), "{text}");
+        }
+    }
+
+    /// The answers of kube-apiserver 1.36.2 to a ResourceQuota.
+    #[test]
+    fn quantities_are_written_as_kubernetes_writes_them() {
+        for (sent, answered) in [
+            (" 1", "1"),
+            ("  1Gi ", "1Gi"),
+            ("\u{a0}2", "2"),
+            ("1e+3", "1e+3"),
+            ("1E+3", "1E+3"),
+            ("1.G", "1.G"),
+            ("5.", "5."),
+            ("007", "007"),
+            ("+1", "+1"),
+            ("+1.5", "1500m"),
+            ("1e03", "1e03"),
+            ("10e2", "1e3"),
+            ("-", "0"),
+            ("-0", "0"),
+            ("1.000", "1"),
+            ("1000k", "1M"),
+            ("1n", "1m"),
+            ("1500n", "1m"),
+            ("1e-9", "1e-3"),
+            ("0.0001Ki", "103m"),
+            ("10E", "10E"),
+            ("100E", "100E"),
+            ("1e19", "10e18"),
+            ("1e30", "1e30"),
+            ("9223372036854775808", "9223372036854775808"),
+            ("123456789012345678901234567890", "123456789012345678901234567890"),
+            ("12345678901234567890m", "12345678901234567890m"),
+            ("5000000000000000000000m", "5E"),
+            ("1001Mi", "1001Mi"),
+            ("2048Ki", "2Mi"),
+            ("100Ei", "9223372036854775807"),
+        ] {
+            assert_eq!(canonical(&sent.into(), true).as_deref(), Ok(answered), "{sent}");
+        }
+        assert_eq!(canonical(&serde_json::json!(1000), true).as_deref(), Ok("1k"));
+        assert_eq!(canonical(&"1n".into(), false).as_deref(), Ok("1n"));
+        assert_eq!(canonical(&"\t1".into(), false), Err(ParseError::Format));
+        // Others would compute for hours with it.
+        assert_eq!(canonical(&"1e99999999999".into(), true).as_deref(), Ok("9223372036854775807"));
     }
 
     #[test]
@@ -334,12 +502,14 @@ mod tests {
             let text = first.to_string();
             let second = parse(&text).unwrap();
             prop_assert_eq!(first, second);
-            prop_assert_eq!(text, second.to_string());
+            prop_assert_eq!(&text, &second.to_string());
+            prop_assert_eq!(parse(&canonical(&text.into(), false).unwrap()).unwrap(), first);
         }
 
         #[test]
         fn no_text_panics(text in "\\PC{0,24}") {
             let _ = parse(&text);
+            let _ = canonical(&text.into(), true);
         }
     }
 }

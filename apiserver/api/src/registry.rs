@@ -58,6 +58,8 @@ pub type Cells = Arc<dyn Fn(&Value, jiff::Timestamp) -> Vec<Value> + Send + Sync
 pub type Change = Arc<dyn Fn(&mut Value) + Send + Sync>;
 /// A change of a new object by the old one.
 pub type ChangeFrom = Arc<dyn Fn(&mut Value, &Value) + Send + Sync>;
+/// A change of a new object by the old one and the present time.
+pub type ChangeAt = Arc<dyn Fn(&mut Value, &Value, jiff::Timestamp) + Send + Sync>;
 /// Errors of an object.
 pub type Check = Arc<dyn Fn(&Value) -> Vec<FieldError> + Send + Sync>;
 /// Errors of a new object beside the old one.
@@ -98,10 +100,16 @@ pub struct Behaviour {
     pub create_on_update: bool,
     /// Fills in defaults.
     pub default: Change,
+    /// Fills in defaults that are the present time.
+    pub default_times: Option<Mark>,
     /// Sets what a client may not choose on create (beyond status): conditions, phases.
     pub prepare_create: Change,
     /// Sets what a client may not change on update; arguments: new, old.
     pub prepare_update: ChangeFrom,
+    /// The same for a write of the status; arguments: new, old.
+    pub prepare_status: ChangeFrom,
+    /// Changes of an update that are the present time; arguments: new, old, now.
+    pub prepare_times: Option<ChangeAt>,
     /// Errors of an object to be created.
     pub validate: Check,
     /// Errors of a change beyond those of `validate`: immutable fields. Arguments: new, old.
@@ -111,6 +119,8 @@ pub struct Behaviour {
     /// Errors of a change, in place of `validate` and `validate_update`: for kinds that tolerate
     /// what was wrong before.
     pub validate_change: Option<CheckChange>,
+    /// What is worth a warning in a new object before `prepare_create`, whether or not it is valid.
+    pub early_warnings: Option<fn(&Value) -> Vec<String>>,
     /// What is worth a warning.
     pub warnings: Option<Warnings>,
     /// What a deletion leaves in the object; with it every deletion is in two steps.

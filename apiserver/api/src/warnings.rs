@@ -8,6 +8,8 @@ mod service;
 
 use serde_json::Value;
 
+use crate::defaulting::apparmor;
+
 /// No more are sent with one answer; where more could be said, no more are looked for.
 pub const MOST: usize = 32;
 
@@ -40,6 +42,11 @@ pub fn of(group: &str, plural: &str) -> Option<Warn> {
         ("node.k8s.io", "runtimeclasses") => objects::runtime_class,
         _ => return None,
     })
+}
+
+/// What is worth a warning in a new object of a kind before it is prepared, whether or not it is valid.
+pub fn before(group: &str, plural: &str) -> Option<fn(&Value) -> Vec<String>> {
+    ((group, plural) == ("", "pods")).then_some(apparmor::warnings)
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use apiserver_api::registry::Resource;
 use apiserver_api::structural;
 use apiserver_store::limits::VALUE_BYTES;
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::{convert, limits, older, storage};
@@ -192,9 +193,12 @@ pub fn has_more_objects(value: &Value, most: usize) -> bool {
 }
 
 /// Fills in what a client may leave out, and refuses an object that has become too large.
-pub fn fill_in(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+pub fn fill_in(resource: &Resource, object: &mut Value, now: Timestamp) -> Result<(), ApiError> {
     complete_structs(resource, object);
     (resource.behaviour.default)(object);
+    if let Some(times) = &resource.behaviour.default_times {
+        times(object, now);
+    }
     weigh(resource, object)
 }
 

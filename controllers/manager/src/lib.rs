@@ -23,6 +23,7 @@ mod patch;
 mod podgc;
 mod pods;
 mod ports;
+mod protection;
 mod replicaset;
 mod serviceaccount;
 #[cfg(test)]
@@ -92,4 +93,5 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     namespaces::start(context, tasks);
     garbage::start(context, tasks);
     podgc::start(context, tasks);
+    protection::start(context, tasks);
 }

@@ -43,3 +43,5 @@ pub const DISCOVERY_PERIOD: Duration = Duration::from_secs(30);
 pub const OWNER_PATIENCE: Duration = Duration::from_millis(500);
 /// Pause between looks at a namespace that is being emptied.
 pub const NAMESPACE_PERIOD: Duration = Duration::from_secs(1);
+/// Objects that one page of a list has at most, where a controller asks the server and not its cache.
+pub const LIST_PAGE: u32 = 500;

@@ -14,7 +14,7 @@ use tracing::debug;
 
 use crate::context::{Context, Tasks};
 use crate::discovery::{Kind, kinds};
-use crate::limits::NAMESPACE_PERIOD;
+use crate::limits::{LIST_PAGE, NAMESPACE_PERIOD};
 use crate::meta::{is_deleted, namespace};
 use crate::patch;
 
@@ -150,7 +150,7 @@ impl Namespaces {
     async fn try_kind(&self, namespace: &str, kind: &Kind, emptied: &mut Emptied) -> Result<()> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource);
         let what = || format!("list {} in namespace {namespace}", kind.name());
-        let listed = api.list_metadata(&ListParams::default().limit(500)).await.attempt(what)?;
+        let listed = api.list_metadata(&ListParams::default().limit(LIST_PAGE)).await.attempt(what)?;
         if listed.items.is_empty() {
             return Ok(());
         }
@@ -170,7 +170,7 @@ impl Namespaces {
             return Ok(());
         }
         let what = || format!("list {} in namespace {namespace}", kind.name());
-        let left = api.list_metadata(&ListParams::default().limit(500)).await.attempt(what)?;
+        let left = api.list_metadata(&ListParams::default().limit(LIST_PAGE)).await.attempt(what)?;
         if left.items.is_empty() {
             return Ok(());
         }

@@ -8,7 +8,8 @@ use apiserver_client::Informers;
 use controllers_runtime::LeaderElection;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
@@ -257,6 +258,48 @@ async fn a_node_gets_a_network_falls_silent_and_comes_back() {
     beat(&cluster, "n1", 9).await;
     cluster.pass(1).await;
     assert!(nodes.get("n1").await.unwrap().spec.unwrap().taints.unwrap_or_default().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn storage_objects_that_are_deleted_go_when_nothing_uses_them() {
+    let cluster = Cluster::start().await;
+    let class = json!({"metadata": {"name": "gold"}, "driverName": "d"});
+    cluster.create::<VolumeAttributesClass>("", class).await;
+    let spec = json!({"volumeAttributesClassName": "gold"});
+    cluster.create::<PersistentVolume>("", json!({"metadata": {"name": "v"}, "spec": spec})).await;
+    cluster.create::<PersistentVolumeClaim>("ns", json!({"metadata": {"name": "c"}, "spec": spec})).await;
+    let user = json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n1", "containers": [],
+        "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}});
+    cluster.create::<Pod>("ns", user).await;
+    let volumes: Api<PersistentVolume> = Api::all(cluster.client.clone());
+    let status = |phase: &str| Patch::Merge(json!({"status": {"phase": phase}}));
+    volumes.patch_status("v", &PatchParams::default(), &status("Bound")).await.unwrap();
+    cluster.pass(1).await;
+    for (plural, finalizer) in [
+        ("persistentvolumeclaims", "kubernetes.io/pvc-protection"),
+        ("persistentvolumes", "kubernetes.io/pv-protection"),
+        ("volumeattributesclasses", "kubernetes.io/vac-protection"),
+    ] {
+        assert_eq!(cluster.api.all(plural)[0]["metadata"]["finalizers"], json!([finalizer]));
+    }
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(cluster.client.clone(), "ns");
+    let classes: Api<VolumeAttributesClass> = Api::all(cluster.client.clone());
+    claims.delete("c", &DeleteParams::default()).await.unwrap();
+    volumes.delete("v", &DeleteParams::default()).await.unwrap();
+    classes.delete("gold", &DeleteParams::default()).await.unwrap();
+    cluster.pass(1).await;
+    let left = || {
+        ["persistentvolumeclaims", "persistentvolumes", "volumeattributesclasses"]
+            .map(|plural| cluster.names(plural).len())
+    };
+    assert_eq!(left(), [1, 1, 1], "each is in use");
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "ns");
+    pods.delete("p", &DeleteParams::default()).await.unwrap();
+    cluster.pass(1).await;
+    assert_eq!(left(), [0, 1, 1]);
+    volumes.patch_status("v", &PatchParams::default(), &status("Released")).await.unwrap();
+    cluster.pass(1).await;
+    assert_eq!(left(), [0, 0, 0], "the class goes with the last that names it");
 }
 
 #[tokio::test(start_paused = true)]

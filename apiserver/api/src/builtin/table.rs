@@ -1,5 +1,6 @@
 //! What is particular to each kind. The next kind is a line here.
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{no_immutable_fields, nothing, nothing_on_update, table_devices, table_extensions};
@@ -33,8 +34,10 @@ pub(super) struct Row {
     pub create_on_update: bool,
     pub selectable: &'static [&'static str],
     pub default: fn(&mut Value),
+    pub default_times: Option<fn(&mut Value, Timestamp)>,
     pub prepare_create: fn(&mut Value),
     pub prepare_update: fn(&mut Value, &Value),
+    pub prepare_times: Option<fn(&mut Value, &Value, Timestamp)>,
     pub validate: fn(&Value) -> Vec<FieldError>,
     pub validate_update: fn(&Value, &Value) -> Vec<FieldError>,
     /// In place of both for changes of an object.
@@ -54,8 +57,10 @@ pub(super) const DEFAULT_ROW: Row = Row {
     create_on_update: false,
     selectable: &[],
     default: nothing,
+    default_times: None,
     prepare_create: nothing,
     prepare_update: nothing_on_update,
+    prepare_times: None,
     validate: validation::subdomain_name,
     validate_update: no_immutable_fields,
     validate_change: None,
@@ -161,6 +166,7 @@ static ROWS: &[Row] = &[
         short_names: &["pvc"],
         default: d_storage::claim,
         prepare_create: d_storage::prepare_create_claim,
+        prepare_update: d_storage::prepare_update_claim,
         validate: storage::claim,
         validate_update: storage::claim_update,
         ..DEFAULT_ROW

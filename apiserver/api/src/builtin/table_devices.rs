@@ -27,6 +27,7 @@ pub(super) static ROWS: &[Row] = &[
         plural: "resourceslices",
         generation: true,
         selectable: &["spec.nodeName", "spec.driver"],
+        default_times: Some(d_devices::slice_times),
         validate: slices::slice,
         validate_change: Some(slices::slice_change),
         ..DEVICES
@@ -34,6 +35,8 @@ pub(super) static ROWS: &[Row] = &[
     Row {
         plural: "devicetaintrules",
         generation: true,
+        default_times: Some(d_devices::rule_times),
+        prepare_times: Some(d_devices::changed_effect),
         validate: slices::taint_rule,
         validate_change: Some(slices::taint_rule_change),
         ..DEVICES

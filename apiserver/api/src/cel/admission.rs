@@ -1,10 +1,11 @@
 //! The environments of expressions outside schemas: match conditions of webhooks, admission
 //! policies, selectors of devices.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::schema::{Object, named};
-use super::{Env, Ty, compile};
+use super::{Env, Ty, compile, estimate};
+use crate::structural::{Additional, Checks, Format, Kind, Structural};
 
 /// What an expression must give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,14 +72,59 @@ pub fn expression(source: &str, has: Admission, expected: Expected) -> Result<()
     expect(&typed(source, &environment(has))?, expected)
 }
 
+/// Why an expression that selects devices is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It does not compile, or gives something else than yes or no.
+    Invalid(String),
+    /// It might cost too much.
+    TooComplex,
+}
+
+/// What a selector of devices may cost.
+const DEVICE_COST: u64 = 1_000_000;
+
+/// The sizes of what a device has: attributes and capacities by domain and name.
+static DEVICE: LazyLock<Structural> = LazyLock::new(|| {
+    let text = |most| {
+        sized(Kind::String, |checks| {
+            // Bytes, where other texts count characters.
+            (checks.format, checks.max_length) = (Format::of("byte", Some(Kind::String)), Some(most));
+        })
+    };
+    let map = |values| Structural {
+        additional: Additional::Schema(Box::new(values)),
+        ..sized(Kind::Object, |checks| checks.max_properties = Some(32))
+    };
+    let properties = [
+        ("driver", text(63)),
+        ("attributes", map(map(text(64)))),
+        ("capacity", map(map(Structural::default()))),
+    ];
+    let properties = properties.map(|(name, schema)| (name.to_owned(), schema)).into();
+    Structural { kind: Some(Kind::Object), properties, ..Structural::default() }
+});
+
+fn sized(kind: Kind, size: impl FnOnce(&mut Checks)) -> Structural {
+    let mut checks = Checks::default();
+    size(&mut checks);
+    Structural { kind: Some(kind), checks: Some(Box::new(checks)), ..Structural::default() }
+}
+
 /// Checks a selector of devices.
-pub fn device(source: &str) -> Result<(), String> {
-    let mut env = Env::default();
+pub fn device(source: &str) -> Result<(), Unfit> {
+    let mut env = Env { schema: Some(&DEVICE), ..Env::default() };
     env.variables.extend(object("device", "kubernetes.DRADevice"));
-    match typed(source, &env)? {
-        Ty::Bool | Ty::Dyn => Ok(()),
-        other => Err(format!("must evaluate to bool or the unknown type, not {other}")),
+    let compiled = compile(source, &env);
+    let (node, checked) = compiled.map_err(|error| Unfit::Invalid(format!("compilation failed: {error}")))?;
+    match &checked.ty {
+        Ty::Bool | Ty::Dyn => {}
+        other => {
+            let why = format!("must evaluate to bool or the unknown type, not {other}");
+            return Err(Unfit::Invalid(why));
+        }
     }
+    if estimate(&node, &checked) > DEVICE_COST { Err(Unfit::TooComplex) } else { Ok(()) }
 }
 
 fn object(name: &str, ty: &str) -> Option<(String, Ty<'static>)> {

@@ -29,7 +29,7 @@ mod texts;
 mod types;
 mod validate;
 
-pub use admission::{Admission, Expected, Policy, device, expression};
+pub use admission::{Admission, Expected, Policy, Unfit, device, expression};
 pub use ast::Node;
 pub use check::{Checked, Env, check};
 pub use cost::estimate;

@@ -1,8 +1,10 @@
 //! ResourceClaim, ResourceClaimTemplate, ResourceSlice, DeviceTaintRule, ResourcePoolStatusRequest.
 
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Object, each, fill, fill_zero, is, object, with_spec};
+use crate::time;
 
 /// How many pools a ResourcePoolStatusRequest is about where it does not say.
 const POOLS: i64 = 100;
@@ -38,6 +40,36 @@ fn device(request: &mut Object) {
         fill_zero(request, "count", 1);
     }
     each(request, "tolerations", |toleration| fill(toleration, "operator", "Equal"));
+}
+
+/// When a taint was added.
+const ADDED: &str = "timeAdded";
+
+/// Taints of a ResourceSlice's devices are added `now`, unless they say when.
+pub fn slice_times(value: &mut Value, now: Timestamp) {
+    with_spec(value, |spec| {
+        each(spec, "devices", |device| {
+            each(device, "taints", |taint| fill(taint, ADDED, time::rfc3339(now)));
+        });
+    });
+}
+
+/// The taint of a DeviceTaintRule is added `now`, unless it says when.
+pub fn rule_times(value: &mut Value, now: Timestamp) {
+    with_spec(value, |spec| {
+        if let Some(taint) = object(spec, "taint") {
+            fill(taint, ADDED, time::rfc3339(now));
+        }
+    });
+}
+
+/// A taint with another effect than before is added `now`, unless it says when. Arguments: new, old, now.
+pub fn changed_effect(new: &mut Value, old: &Value, now: Timestamp) {
+    let before = &old["spec"]["taint"];
+    let Some(Value::Object(taint)) = new.pointer_mut("/spec/taint") else { return };
+    if taint.get("effect") != before.get("effect") && taint.get(ADDED) == before.get(ADDED) {
+        taint.insert(ADDED.to_owned(), time::rfc3339(now).into());
+    }
 }
 
 /// Defaults of a ResourcePoolStatusRequest.

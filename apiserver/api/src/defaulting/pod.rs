@@ -3,8 +3,10 @@
 use serde_json::{Map, Value, json};
 
 use super::{
-    Object, each, fill, fill_absent, fill_zero, is_empty, made, object, singular_and_list, storage, with_spec,
+    Object, apparmor, each, fill, fill_absent, fill_zero, is_empty, made, object, singular_and_list, storage,
+    with_spec,
 };
+use crate::image;
 use crate::meta;
 use crate::quantity::{self, Quantity};
 use crate::validation::resources::container_requests;
@@ -77,6 +79,7 @@ pub fn pod_template(value: &mut Value) {
 /// Status of a new Pod: nothing has happened yet.
 pub fn prepare_create(pod: &mut Value) {
     match_label_keys(pod);
+    apparmor::annotations_to_fields(pod);
     let mut status = json!({"phase": "Pending", "qosClass": qos_class(pod)});
     let gated =
         meta::at(pod, "/spec/schedulingGates").and_then(Value::as_array).is_some_and(|g| !g.is_empty());
@@ -212,17 +215,10 @@ fn container(container: &mut Object) {
     }
 }
 
-/// `Always` for the tag `latest` and for no tag, `IfNotPresent` for other tags and for digests.
+/// `Always` for the tag `latest` and for no tag, `IfNotPresent` for other tags, for digests, and for what is
+/// no reference of an image.
 fn pull_policy(image: &str) -> &'static str {
-    let (name, digest) = image.split_once('@').map_or((image, false), |(name, _)| (name, true));
-    // A colon before the last slash belongs to a registry's port.
-    let last = name.rsplit('/').next().unwrap_or_default();
-    match last.split_once(':') {
-        Some((_, "latest")) => "Always",
-        Some(_) => "IfNotPresent",
-        None if digest => "IfNotPresent",
-        None => "Always",
-    }
+    if image::tag(image) == Some(image::LATEST) { "Always" } else { "IfNotPresent" }
 }
 
 fn probe(probe: &mut Object) {
@@ -314,9 +310,9 @@ fn volume(volume: &mut Object) {
         });
     }
     storage::source(volume);
-    if let Some(image) = object(volume, "image") {
-        let policy = pull_policy(image.get("reference").and_then(Value::as_str).unwrap_or_default());
-        fill(image, "pullPolicy", policy);
+    if let Some(source) = object(volume, "image") {
+        let policy = pull_policy(source.get("reference").and_then(Value::as_str).unwrap_or_default());
+        fill(source, "pullPolicy", policy);
     }
     let claim = object(volume, "ephemeral").and_then(|e| object(e, "volumeClaimTemplate"));
     if let Some(spec) = claim.and_then(|c| object(c, "spec")) {

@@ -42,25 +42,57 @@ pub(super) fn source(parent: &mut Object) {
     }
 }
 
-/// A new claim waits for a volume. What it is filled from has two fields; readers use either.
+/// A new claim waits for a volume.
 pub fn prepare_create_claim(value: &mut Value) {
     prepare_create_pending(value);
+    sources_of_claim(value);
+}
+
+/// An update of a claim may leave out the second field of what it is filled from. Arguments: new, old.
+pub fn prepare_update_claim(new: &mut Value, old: &Value) {
+    let said = |field: &str| !old["spec"][field].is_null();
+    if said("dataSource") || said("dataSourceRef") {
+        with_spec(new, both_sources);
+    } else {
+        sources_of_claim(new);
+    }
+}
+
+/// What a claim is filled from has two fields. The older one knows claims and snapshots; other kinds are
+/// ignored there, as they always were.
+fn sources_of_claim(value: &mut Value) {
     with_spec(value, |spec| {
-        let set = |spec: &Object, key: &str| spec.get(key).is_some_and(|v| !v.is_null());
-        let (source, reference) = (set(spec, "dataSource"), set(spec, "dataSourceRef"));
-        if source && !reference {
-            let copy = spec["dataSource"].clone();
-            spec.insert("dataSourceRef".into(), copy);
-        } else if reference && !source {
-            let Value::Object(mut copy) = spec["dataSourceRef"].clone() else { return };
-            // Nothing of another namespace fits the older field.
-            let local = super::is_empty(&copy, "namespace");
-            copy.remove("namespace");
-            if local {
-                spec.insert("dataSource".into(), copy.into());
-            }
+        let source = spec.get("dataSource").filter(|source| !source.is_null());
+        let group = |source: &Value| source["apiGroup"].as_str().unwrap_or_default().to_owned();
+        let known = source.is_some_and(|source| {
+            matches!(
+                (source["kind"].as_str(), group(source).as_str()),
+                (Some("PersistentVolumeClaim"), "") | (Some("VolumeSnapshot"), "snapshot.storage.k8s.io")
+            )
+        });
+        if !known && spec.get("dataSourceRef").is_none_or(Value::is_null) {
+            spec.remove("dataSource");
         }
+        both_sources(spec);
     });
+}
+
+/// Readers use either of the two fields.
+fn both_sources(spec: &mut Object) {
+    let set = |spec: &Object, key: &str| spec.get(key).is_some_and(|v| !v.is_null());
+    let (source, reference) = (set(spec, "dataSource"), set(spec, "dataSourceRef"));
+    if source && !reference {
+        let copy = spec["dataSource"].clone();
+        spec.insert("dataSourceRef".into(), copy);
+    } else if reference && !source {
+        let Value::Object(mut copy) = spec["dataSourceRef"].clone() else { return };
+        // Nothing of another namespace fits the older field.
+        let local = super::is_empty(&copy, "namespace");
+        copy.remove("namespace");
+        if local {
+            spec.insert("dataSource".into(), copy.into());
+        }
+    }
 }
 
 /// Defaults of a PersistentVolumeClaim.

@@ -59,12 +59,15 @@ pub fn stateful_set(value: &mut Value) {
         fill(spec, "replicas", 1);
         fill(spec, "revisionHistoryLimit", 10);
         if let Some(strategy) = made(spec, "updateStrategy") {
-            fill(strategy, "type", "RollingUpdate");
+            // Who names the type alone gets nothing more.
+            if is_empty(strategy, "type") {
+                fill(strategy, "type", "RollingUpdate");
+                fill(strategy, "rollingUpdate", Map::new());
+            }
             if is(strategy, "type", "RollingUpdate")
-                && let Some(rolling) = made(strategy, "rollingUpdate")
+                && let Some(rolling) = object(strategy, "rollingUpdate")
             {
                 fill(rolling, "partition", 0);
-                fill(rolling, "maxUnavailable", 1);
             }
         }
         if let Some(policy) = made(spec, "persistentVolumeClaimRetentionPolicy") {

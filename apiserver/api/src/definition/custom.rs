@@ -505,6 +505,10 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
             }
         }),
         prepare_update: Arc::new(|_: &mut Value, _: &Value| {}),
+        prepare_status: Arc::new(|_: &mut Value, _: &Value| {}),
+        default_times: None,
+        prepare_times: None,
+        early_warnings: None,
         validate: Arc::new(move |object| check.validate(object)),
         validate_update: Arc::new(|_: &Value, _: &Value| Vec::new()),
         validate_status: None,

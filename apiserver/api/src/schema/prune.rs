@@ -22,9 +22,28 @@ fn prune_object(definition: Definition, map: &mut Map<String, Value>) {
         if value.is_null() {
             return false;
         }
+        if is_resource_list(definition, field.ty()) {
+            round_up_resources(value);
+        }
         prune_value(field.ty(), value);
         field.required() || !leaves_out(key, field.ty(), value)
     });
+}
+
+/// Whether a field is a `ResourceList`: the core group has no other maps of quantities.
+fn is_resource_list(owner: Definition, ty: Type) -> bool {
+    matches!(ty, Type::Map(_))
+        && ty.element() == Some(Type::Quantity)
+        && owner.name().starts_with("io.k8s.api.core.v1.")
+}
+
+/// Amounts of resources have at most thousandths.
+fn round_up_resources(list: &mut Value) {
+    for amount in list.as_object_mut().into_iter().flat_map(Map::values_mut) {
+        if let Ok(text) = quantity::canonical(amount, true) {
+            *amount = Value::String(text);
+        }
+    }
 }
 
 /// Whether encoding leaves an optional field out: lists and maps with nothing in them. Managed fields
@@ -113,8 +132,8 @@ fn prune_value(ty: Type, value: &mut Value) {
             }
         }
         (Type::Quantity, Value::String(_) | Value::Number(_)) => {
-            if let Ok(parsed) = quantity::parse_value(value) {
-                *value = Value::String(parsed.to_string());
+            if let Ok(text) = quantity::canonical(value, false) {
+                *value = Value::String(text);
             }
         }
         (Type::Bytes, Value::String(text)) => {

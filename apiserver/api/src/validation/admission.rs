@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, items, label_selector, lenient_selector, names, text, with_metadata};
+use super::{Errors, given, items, label_selector, lenient_selector, metadata, names, text};
 use crate::cel::{self, Admission, Expected};
 use crate::error::FieldError;
 use crate::registry::Written;
@@ -14,6 +14,11 @@ const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
 /// Versions of AdmissionReview that an apiserver can send.
 const REVIEWS: [&str; 2] = ["v1", "v1beta1"];
 const MOST_CONDITIONS: usize = 64;
+
+/// Metadata of a kind of this group, as errors to add to: finalizers need no domain.
+pub(super) fn with_any_finalizer(object: &Value) -> Errors {
+    Errors::of(metadata::validate(object, names::dns_subdomain))
+}
 
 /// Runs a check that reads expressions, which may be nested deeply.
 pub(super) fn reading(check: impl FnOnce() -> Vec<FieldError> + Send) -> Vec<FieldError> {
@@ -90,7 +95,7 @@ impl Rules {
 }
 
 fn webhooks(object: &Value, mutating: bool, rules: &Rules) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
+    let mut errors = with_any_finalizer(object);
     let mut seen = BTreeSet::new();
     for (index, hook) in items(object, "webhooks").iter().enumerate() {
         let path = format!("webhooks[{index}]");

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::admission::{expression, reading};
+use super::admission::reading;
 use super::shared::required_name;
 use super::{Errors, device_status, items, metadata, names, sets, subdomain_name, text, with_metadata};
+use crate::cel::Unfit;
 use crate::error::FieldError;
 use crate::registry::Written;
 
@@ -201,7 +202,11 @@ fn selectors(holder: &Value, path: &str, errors: &mut Errors) {
         if source.len() > OPAQUE {
             errors.too_long(path, OPAQUE);
         } else {
-            expression(source, &path, "", errors, crate::cel::device);
+            match crate::cel::device(source) {
+                Ok(()) => {}
+                Err(Unfit::Invalid(why)) => errors.invalid(path, &json!(source), &why),
+                Err(Unfit::TooComplex) => errors.forbidden(path, "too complex, exceeds cost limit"),
+            }
         }
     });
 }

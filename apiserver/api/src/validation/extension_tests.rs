@@ -236,14 +236,14 @@ fn policies() {
                 json!({"spec": {"validations": [{"expression": " ", "message": "a\nb", "reason": "No"}]}}),
                 &[
                     "spec.validations[0].expression: Required value: expression is not specified",
-                    "spec.validations[0].message: Invalid value: \"a\\nb\": message must not contain line breaks",
+                    "spec.validations[0].message: Invalid value: \"a\\nb\": must not contain line breaks",
                     "spec.validations[0].reason: Unsupported value: \"No\": supported values: \"Forbidden\", \"Invalid\", \
              \"RequestEntityTooLarge\"",
                 ],
             ),
             (
                 json!({"spec": {"variables": [{"name": "1a", "expression": "1"}]}}),
-                &["spec.variables[0].name: Invalid value: \"1a\": name is not a valid CEL identifier"],
+                &["spec.variables[0].name: Invalid value: \"1a\": must be a valid CEL identifier"],
             ),
             (
                 json!({"spec": {"paramKind": {"apiVersion": "", "kind": ""}}}),
@@ -287,6 +287,37 @@ fn bindings_of_policies() {
 }
 
 #[test]
+fn finalizers_of_the_admission_kinds_need_no_domain() {
+    let rules = json!({"resourceRules": rules()});
+    let mutation = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/spec'}]"}});
+    for (plural, content) in [
+        ("validatingwebhookconfigurations", json!({})),
+        ("mutatingwebhookconfigurations", json!({})),
+        (
+            "validatingadmissionpolicies",
+            json!({"spec": {"matchConstraints": rules, "validations": [{"expression": "true"}]}}),
+        ),
+        (
+            "mutatingadmissionpolicies",
+            json!({"spec": {"matchConstraints": rules, "reinvocationPolicy": "Never", "mutations": [mutation]}}),
+        ),
+        (
+            "validatingadmissionpolicybindings",
+            json!({"spec": {"policyName": "p", "validationActions": ["Deny"]}}),
+        ),
+        ("mutatingadmissionpolicybindings", json!({"spec": {"policyName": "p"}})),
+    ] {
+        let path = format!("admissionregistration.k8s.io/v1/{plural}");
+        let mut object = content;
+        object["metadata"]["finalizers"] = json!(["plain"]);
+        refused(&path, &object, &[]);
+        object["metadata"]["finalizers"] = json!(["a b"]);
+        let faults = errors(&path, &object);
+        assert!(faults[0].starts_with("metadata.finalizers: Invalid value: \"a b\""), "{plural}: {faults:?}");
+    }
+}
+
+#[test]
 fn mutating_policies() {
     let path = "admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
     let mutation = json!({"patchType": "JSONPatch", "jsonPatch": {"expression": "[JSONPatch{op: 'remove', path: '/spec'}]"}});
@@ -301,6 +332,19 @@ fn mutating_policies() {
                 json!({"spec": {"mutations": [{"patchType": "ApplyConfiguration"}]}}),
                 &[
                     "spec.mutations[0].applyConfiguration: Required value: must be specified when patchType is ApplyConfiguration",
+                ],
+            ),
+            (
+                json!({"spec": {"mutations": [{"patchType": "x", "jsonPatch": {"expression": ""}}]}}),
+                &[
+                    "spec.mutations[0].patchType: Unsupported value: \"x\": supported values: \"ApplyConfiguration\", \"JSONPatch\"",
+                ],
+            ),
+            (
+                json!({"spec": {"matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
+                    "operations": ["DELETE"], "resources": ["pods"]}]}}}),
+                &[
+                    "spec.matchConstraints.resourceRules.operations: Unsupported value: \"DELETE\": supported values: \"*\", \"CONNECT\", \"CREATE\", \"UPDATE\"",
                 ],
             ),
         ],

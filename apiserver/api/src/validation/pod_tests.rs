@@ -91,7 +91,7 @@ fn volumes_and_mounts() {
         [
             "spec.volumes[0].hostPath: Forbidden: may not specify more than 1 volume type",
             "spec.volumes[1].configMap.name: Required value",
-            "spec.volumes[1].name: Duplicate value: \"v\"",
+            "spec.containers[0].volumeMounts[0].name: Not found: \"v\"",
             "spec.containers[0].volumeMounts[1].name: Not found: \"gone\"",
             "spec.containers[0].volumeMounts[1].mountPath: Invalid value: \"/a\": must be unique",
             "spec.containers[0].volumeMounts.subPath: Invalid value: \"../x\": must not contain '..'",
@@ -318,7 +318,7 @@ fn security_contexts() {
             "spec.securityContext.sysctls[1].name: Invalid value: \"a b\": must have at most 253 characters and match regex ^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$",
             "spec.securityContext.sysctls[3].name: Duplicate value: \"kernel.x\"",
             "spec.securityContext.fsGroupChangePolicy: Unsupported value: \"Never\": supported values: \"Always\", \"OnRootMismatch\"",
-            "spec.hostNetwork: Forbidden: when `pod.Spec.HostUsers` is false",
+            "spec.hostNetwork: Forbidden: when `hostUsers` is false",
         ]
     );
     assert_eq!(
@@ -505,5 +505,47 @@ fn annotations_agree_with_fields() {
             "metadata.annotations[controller.kubernetes.io/pod-deletion-cost]: Invalid value: \"+1\": must be a 32bit integer",
             "spec.containers[0].securityContext.appArmorProfile.type: Forbidden: apparmor type in annotation and field must match",
         ]
+    );
+}
+
+#[test]
+fn volumes_that_are_refused_cannot_be_mounted() {
+    let volumes = json!([{"name": "v", "hostPath": {"path": ""}}, {"name": "w", "emptyDir": {}},
+        {"name": "w", "emptyDir": {}}, {"name": "V_", "emptyDir": {}}]);
+    let mounts = json!([{"name": "v", "mountPath": "/v"}, {"name": "w", "mountPath": "/w"},
+        {"name": "V_", "mountPath": "/x"}]);
+    let container = json!({"name": "c", "image": "i", "volumeMounts": mounts});
+    let found = spec_errors(json!({"volumes": volumes, "containers": [container]}));
+    let mounts: Vec<&String> = found.iter().filter(|error| error.contains("volumeMounts")).collect();
+    assert_eq!(
+        mounts,
+        [
+            "spec.containers[0].volumeMounts[0].name: Not found: \"v\"",
+            "spec.containers[0].volumeMounts[2].name: Not found: \"V_\"",
+        ]
+    );
+}
+
+#[test]
+fn tolerations_do_not_compare_numbers() {
+    let found = spec_errors(json!({"tolerations": [{"key": "a", "operator": "Lt", "value": "1"},
+        {"key": "a", "operator": "X"}]}));
+    assert_eq!(
+        found,
+        [
+            "spec.tolerations[0].operator: Unsupported value: \"Lt\": supported values: \"Equal\", \"Exists\", \"Lt\", \"Gt\"",
+            "spec.tolerations[1].operator: Unsupported value: \"X\": supported values: \"Equal\", \"Exists\"",
+        ]
+    );
+}
+
+#[test]
+fn pods_with_users_of_their_own_use_no_devices() {
+    let devices = json!([{"name": "v", "devicePath": "/d"}]);
+    let container = json!({"name": "c", "image": "i", "volumeDevices": devices});
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    assert_eq!(
+        spec_errors(json!({"hostUsers": false, "containers": [container], "volumes": volumes})),
+        ["spec.containers[0].volumeDevices: Forbidden: when `hostUsers` is false"]
     );
 }

@@ -6,15 +6,13 @@ use serde_json::{Value, json};
 
 use super::container::is_sidecar;
 use super::{Errors, internal_pod, items, same, text};
-use crate::defaulting::{self, pod::qos_class};
+use crate::defaulting::{self, apparmor, pod::qos_class};
 use crate::diff;
 use crate::error::FieldError;
 use crate::meta;
 use crate::quantity;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
-/// Prefix of the annotations that name the AppArmor profile of a container.
-const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
@@ -205,7 +203,7 @@ pub(super) fn annotations(new: &Value, old: &Value, errors: &mut Errors) {
     let (now, before) = (of(new), of(old));
     let fixed = |key: &str| match key {
         MIRROR => Some("mirror pod annotation"),
-        key if key.starts_with(APPARMOR) => Some("AppArmor annotations"),
+        key if key.starts_with(apparmor::ANNOTATION) => Some("AppArmor annotations"),
         _ => None,
     };
     for key in before.keys().chain(now.keys().filter(|key| !before.contains_key(*key))) {

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::admission::{expression, match_conditions, reading, rule_with_operations};
+use super::admission::{expression, match_conditions, reading, rule_with_operations, with_any_finalizer};
 use super::shared::distinct;
-use super::{Errors, items, label_selector, names, text, with_metadata};
+use super::{Errors, items, label_selector, names, text};
 use crate::cel::{Admission, Expected, Policy};
 use crate::error::FieldError;
 use crate::meta;
@@ -46,7 +46,7 @@ pub fn validating(object: &Value) -> Vec<FieldError> {
 }
 
 fn validating_policy(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
+    let mut errors = with_any_finalizer(object);
     let spec = &object["spec"];
     let expressions = common(spec, &mut errors);
     let (validations, annotations) = (items(spec, "validations"), items(spec, "auditAnnotations"));
@@ -106,7 +106,7 @@ fn common(spec: &Value, errors: &mut Errors) -> Expressions {
                 errors.required(format!("{path}.name"), "name is not specified");
             }
             name if !is_identifier(name) => {
-                errors.invalid(format!("{path}.name"), &json!(name), "name is not a valid CEL identifier");
+                errors.invalid(format!("{path}.name"), &json!(name), "must be a valid CEL identifier");
             }
             _ => {}
         }
@@ -114,7 +114,6 @@ fn common(spec: &Value, errors: &mut Errors) -> Expressions {
         let check = |source: &str| policy.variable(text(variable, "name"), source, has);
         expression(text(variable, "expression"), &path, "expression is not specified", errors, check);
     }
-    distinct(variables, "name", "spec.variables", errors);
     Expressions { policy, has }
 }
 
@@ -202,9 +201,9 @@ fn validation_errors(validation: &Value, path: &str, expressions: &Expressions, 
     }
     let at = format!("{path}.message");
     if !message.is_empty() && message.trim().is_empty() {
-        errors.invalid(at, &json!(message), "message must be non-empty if specified");
+        errors.invalid(at, &json!(message), "must be non-empty if specified");
     } else if message.trim().contains(['\n', '\r']) {
-        errors.invalid(at, &json!(message), "message must not contain line breaks");
+        errors.invalid(at, &json!(message), "must not contain line breaks");
     }
     errors.one_of_if_given(&format!("{path}.reason"), validation.get("reason"), &REASONS);
 }
@@ -228,7 +227,8 @@ fn audit(object: &Value, annotations: &[Value], expressions: &Expressions, error
         let source = text(annotation, "valueExpression");
         let path = format!("{path}.valueExpression");
         if source.trim().len() > VALUE {
-            errors.too_long(path, VALUE);
+            // Kubernetes' own reason.
+            errors.required(path, &format!("must not exceed {VALUE} bytes in length"));
         } else {
             let says = |source: &str| expressions.check(source, Expected::TextOrNull);
             expression(source, &path, "valueExpression is not specified", errors, says);
@@ -243,9 +243,10 @@ pub fn mutating(object: &Value) -> Vec<FieldError> {
 }
 
 fn mutating_policy(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
+    let mut errors = with_any_finalizer(object);
     let spec = &object["spec"];
     let mut expressions = common(spec, &mut errors);
+    mutable_operations(&spec["matchConstraints"], "spec.matchConstraints", &mut errors);
     expressions.has.patches = true;
     let mutations = items(spec, "mutations");
     if mutations.is_empty() {
@@ -262,6 +263,9 @@ fn mutation(mutation: &Value, path: &str, expressions: &Expressions, errors: &mu
     let kinds = ["ApplyConfiguration", "JSONPatch"];
     let chosen = text(mutation, "patchType");
     errors.one_of(&format!("{path}.patchType"), mutation.get("patchType"), &kinds);
+    if !kinds.contains(&chosen) {
+        return;
+    }
     for (kind, field) in kinds.into_iter().zip(["applyConfiguration", "jsonPatch"]) {
         let path = format!("{path}.{field}");
         match mutation.get(field).filter(|patch| !patch.is_null()) {
@@ -270,13 +274,15 @@ fn mutation(mutation: &Value, path: &str, expressions: &Expressions, errors: &mu
                 let expected =
                     if kind == "JSONPatch" { Expected::JsonPatch } else { Expected::ApplyConfiguration };
                 let makes = |source: &str| expressions.check(source, expected);
-                let missing = "expression is not specified";
-                expression(text(patch, "expression"), &path, missing, errors, makes);
+                expression(text(patch, "expression"), &path, "", errors, makes);
             }
             None if chosen == kind => {
                 errors.required(path, &format!("must be specified when patchType is {kind}"));
             }
-            Some(_) => errors.forbidden(path, &format!("must not be specified when patchType is {chosen}")),
+            Some(_) => {
+                let shown = json!(format!("{{{field}}}"));
+                errors.invalid(path, &shown, &format!("must not be specified when patchType is {chosen}"));
+            }
             None => {}
         }
     }
@@ -311,11 +317,25 @@ pub fn validating_binding(object: &Value) -> Vec<FieldError> {
 
 /// Errors of a MutatingAdmissionPolicyBinding.
 pub fn mutating_binding(object: &Value) -> Vec<FieldError> {
-    binding(object).list()
+    let mut errors = binding(object);
+    mutable_operations(&object["spec"]["matchResources"], "spec.matchResources", &mut errors);
+    errors.list()
+}
+
+/// What is deleted cannot be changed any more.
+fn mutable_operations(constraints: &Value, path: &str, errors: &mut Errors) {
+    const KNOWN: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
+    let rules = items(constraints, "resourceRules").iter();
+    for operation in rules.flat_map(|rule| items(rule, "operations")) {
+        if !operation.as_str().is_some_and(|name| KNOWN.contains(&name)) {
+            let path = format!("{path}.resourceRules.operations");
+            errors.extend([FieldError::not_supported(path, operation, &KNOWN)]);
+        }
+    }
 }
 
 fn binding(object: &Value) -> Errors {
-    let mut errors = with_metadata(object);
+    let mut errors = with_any_finalizer(object);
     let spec = &object["spec"];
     match text(spec, "policyName") {
         "" => errors.required("spec.policyName", ""),
@@ -325,8 +345,7 @@ fn binding(object: &Value) -> Errors {
         param_ref(parameter, &mut errors);
     }
     if let Some(resources) = spec.get("matchResources").filter(|m| !m.is_null()) {
-        // Kubernetes' own spelling.
-        match_resources(resources, "spec.matchResouces", &mut errors);
+        match_resources(resources, "spec.matchResources", &mut errors);
     }
     errors
 }

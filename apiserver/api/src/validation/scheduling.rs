@@ -37,6 +37,8 @@ pub(super) fn tolerations(tolerations: &[Value], path: &str, errors: &mut Errors
                 errors.invalid(at, &json!(value), "value must be empty when `operator` is 'Exists'");
             }
             "Exists" => {}
+            // Known, and switched off.
+            "Lt" | "Gt" => errors.not_supported(at, &json!(operator), &["Equal", "Exists", "Lt", "Gt"]),
             other => errors.not_supported(at, &json!(other), &["Equal", "Exists"]),
         }
         errors.one_of_if_set(&format!("{path}.effect"), toleration.get("effect"), &EFFECTS);

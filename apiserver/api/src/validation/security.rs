@@ -5,20 +5,18 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{Errors, given, items, mounts, text, windows};
+use crate::defaulting::apparmor;
 use crate::meta;
 
 /// Ids of users and groups end here.
 const INT32_MAX: i64 = i32::MAX as i64;
 /// Longest name of a sysctl.
 const SYSCTL_LENGTH: usize = 253;
-/// Longest path of an AppArmor profile: `PATH_MAX` without its end.
-const PROFILE_LENGTH: usize = 4095;
 const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
 /// Annotations that are older than the fields.
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
-const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// A numeric user or group.
 fn user_id(context: &Value, field: &str, path: &str, errors: &mut Errors) {
@@ -57,7 +55,7 @@ pub(super) fn pod(spec: &Value, path: &str, errors: &mut Errors) {
     one_of("fsGroupChangePolicy", &["Always", "OnRootMismatch"], errors);
     seccomp(context, &format!("{path}.seccompProfile"), errors);
     windows::options(context, &format!("{path}.windowsOptions"), errors);
-    apparmor(context, &format!("{path}.appArmorProfile"), errors);
+    apparmor_profile(context, &format!("{path}.appArmorProfile"), errors);
     one_of("supplementalGroupsPolicy", &["Merge", "Strict"], errors);
     one_of("seLinuxChangePolicy", &["MountOption", "Recursive"], errors);
 }
@@ -120,7 +118,7 @@ fn seccomp(context: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn apparmor(context: &Value, path: &str, errors: &mut Errors) {
+fn apparmor_profile(context: &Value, path: &str, errors: &mut Errors) {
     let Some(profile) = given(context, "appArmorProfile") else { return };
     let local = given(profile, "localhostProfile");
     let at = format!("{path}.localhostProfile");
@@ -132,8 +130,8 @@ fn apparmor(context: &Value, path: &str, errors: &mut Errors) {
             } else if name.is_empty() {
                 errors.required(at.as_str(), "must be set when AppArmor type is Localhost");
             }
-            if name.len() > PROFILE_LENGTH {
-                errors.too_long(at, PROFILE_LENGTH);
+            if name.len() > apparmor::PROFILE_LENGTH {
+                errors.too_long(at, apparmor::PROFILE_LENGTH);
             }
         }
         "RuntimeDefault" | "Unconfined" => {
@@ -173,17 +171,25 @@ pub(super) fn container(context: &Value, host_users: bool, path: &str, errors: &
         }
     }
     windows::options(context, &format!("{path}.windowsOptions"), errors);
-    apparmor(context, &format!("{path}.appArmorProfile"), errors);
+    apparmor_profile(context, &format!("{path}.appArmorProfile"), errors);
 }
 
-/// A pod with users of its own shares no other namespace with the host.
+/// Why a pod with users of its own is refused what knows the host's users alone.
+const UNMAPPED: &str = "when `hostUsers` is false";
+
+/// A pod with users of its own shares no other namespace with the host, nor its devices.
 pub(super) fn host_users(spec: &Value, path: &str, errors: &mut Errors) {
     if spec["hostUsers"] != false {
         return;
     }
     for (field, shown) in [("hostNetwork", "hostNetwork"), ("hostPID", "HostPID"), ("hostIPC", "HostIPC")] {
         if spec[field] == true {
-            errors.forbidden(format!("{path}.{shown}"), "when `pod.Spec.HostUsers` is false");
+            errors.forbidden(format!("{path}.{shown}"), UNMAPPED);
+        }
+    }
+    for (container, path) in each_container(spec, path) {
+        if !items(container, "volumeDevices").is_empty() {
+            errors.forbidden(format!("{path}.volumeDevices"), UNMAPPED);
         }
     }
 }
@@ -225,7 +231,7 @@ pub(super) fn annotations_match(object: &Value, spec: &Value, path: &str, errors
     let pod_apparmor = pod_context.and_then(|c| given(c, "appArmorProfile"));
     for (container, path) in &containers {
         let own = given(container, "securityContext").and_then(|c| given(c, "appArmorProfile"));
-        let key = format!("{APPARMOR}{}", text(container, "name"));
+        let key = format!("{}{}", apparmor::ANNOTATION, text(container, "name"));
         if let (Some(profile), Some(annotation)) = (own.or(pod_apparmor), meta::annotation(object, &key)) {
             let path = format!("{path}.securityContext.appArmorProfile");
             same_profile("apparmor", profile, annotation, "localhost/", &path, errors);
@@ -278,7 +284,7 @@ pub(super) fn annotations(object: &Value, spec: &Value, path: &str, errors: &mut
                 }
                 None => {}
             }
-        } else if let Some(container) = key.strip_prefix(APPARMOR) {
+        } else if let Some(container) = key.strip_prefix(apparmor::ANNOTATION) {
             let path = format!("{path}[{key}]");
             if !containers.contains(container) {
                 errors.invalid(path.as_str(), &json!(container), "container not found");

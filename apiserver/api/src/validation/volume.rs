@@ -14,30 +14,32 @@ const TOKEN_SECONDS: i64 = 1 << 32;
 /// A second source is refused by this.
 pub(super) const ONE_TYPE: &str = "may not specify more than 1 volume type";
 
-/// Volumes at `path`, by name. Kubernetes looks more closely at those of a pod than of a template.
+/// Volumes at `path`, by name; those that are refused are not among them. Kubernetes looks more closely at
+/// those of a pod than of a template.
 pub(super) fn volumes<'a>(
     volumes: &'a [Value],
     is_pod: bool,
     path: &str,
     errors: &mut Errors,
 ) -> BTreeMap<&'a str, &'a Value> {
-    let mut seen = BTreeMap::new();
+    let mut good = BTreeMap::new();
     for (index, volume) in volumes.iter().enumerate() {
-        let path = format!("{path}[{index}]");
+        let (path, before) = (format!("{path}[{index}]"), errors.count());
         sources(volume, is_pod, &path, errors);
         let name = text(volume, "name");
         if name.is_empty() {
             errors.required(format!("{path}.name"), "");
-            continue;
+        } else {
+            errors.faults(&format!("{path}.name"), name, names::dns_label(name));
         }
-        let faults = names::dns_label(name);
-        if !faults.is_empty() {
-            errors.faults(&format!("{path}.name"), name, faults);
-        } else if seen.insert(name, volume).is_some() {
+        if good.contains_key(name) {
             errors.duplicate(format!("{path}.name"), &json!(name));
         }
+        if errors.count() == before {
+            good.insert(name, volume);
+        }
     }
-    seen
+    good
 }
 
 fn sources(volume: &Value, is_pod: bool, path: &str, errors: &mut Errors) {

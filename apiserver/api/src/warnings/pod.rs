@@ -6,13 +6,13 @@ use serde_json::Value;
 
 use super::MOST;
 use super::objects::{claim_spec, fractional, node_label};
+use crate::defaulting::apparmor;
 use crate::meta;
 use crate::repeats::repeats;
 use crate::validation::{given, ip, items, names, same, text};
 
 const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
-const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Annotations that do nothing any more.
 const ANNOTATIONS: [(&str, &str); 3] = [
@@ -320,12 +320,15 @@ fn container(object: &Value, container: &Value, path: &str, prefix: &str, warnin
             "{prefix}metadata.annotations[{key}]: non-functional in v1.27+; use the \"seccompProfile\" field instead"
         ));
     }
-    let key = format!("{APPARMOR}{name}");
-    let field = context(&object["spec"], "appArmorProfile") || context(container, "appArmorProfile");
-    if !field && meta::annotation(object, &key).is_some() {
-        warnings.push(format!(
-            "{prefix}metadata.annotations[{key}]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
-        ));
+    // Of pods it is said before the annotations become fields.
+    if !prefix.is_empty()
+        && !context(container, "appArmorProfile")
+        && let Some(annotation) = meta::annotation(object, &format!("{}{name}", apparmor::ANNOTATION))
+    {
+        let whole = given(&object["spec"], "securityContext").and_then(|c| given(c, "appArmorProfile"));
+        if whole.is_none_or(|whole| apparmor::profile(annotation).as_ref() != Some(whole)) {
+            warnings.push(apparmor::deprecated(prefix, name));
+        }
     }
     for name in ["memory", "ephemeral-storage"] {
         for list in ["limits", "requests"] {

@@ -10,6 +10,7 @@ mod priority;
 mod rbac;
 mod runtime_class;
 mod service_account;
+mod storage_protection;
 mod tolerations;
 
 use apiserver_api::error::ApiError;
@@ -133,6 +134,9 @@ async fn mutate_all(admission: &Admission<'_>, object: &mut Value) -> Result<(),
         if let Some(old) = admission.old {
             priority::keep(object, old);
         }
+    }
+    if admission.operation == Operation::Create && admission.subresource.is_empty() {
+        storage_protection::mutate(admission.resource, object);
     }
     if new_pod {
         let merged = Box::pin(runtime_class::mutate(admission, object));

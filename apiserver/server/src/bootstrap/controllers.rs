@@ -105,6 +105,15 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("pod-garbage-collector", &["READ,delete core pods", "READ core nodes", "patch,update core pods/status"]),
+    ("pv-protection-controller", &["READ,update,patch core persistentvolumes"]),
+    (
+        "pvc-protection-controller",
+        &[
+            "READ,update,patch core persistentvolumeclaims",
+            "update,patch core persistentvolumeclaims/status",
+            "READ core pods",
+        ],
+    ),
     (
         "replicaset-controller",
         &[
@@ -128,4 +137,12 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
         ],
     ),
     ("ttl-after-finished-controller", &["READ,delete batch jobs"]),
+    (
+        "volumeattributesclass-protection-controller",
+        &[
+            "READ core persistentvolumeclaims",
+            "READ core persistentvolumes",
+            "READ,update,patch storage.k8s.io volumeattributesclasses",
+        ],
+    ),
 ];

@@ -53,7 +53,7 @@ pub async fn store_with(
         meta::unset(&mut object, field);
     }
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
-    encoding::fill_in(resource, &mut object)?;
+    encoding::fill_in(resource, &mut object, context.server.ambient().now())?;
     managed::drop_empty(&mut object);
     encoding::prepare(resource, &mut object);
     if tracking == Tracking::Update {
@@ -64,6 +64,9 @@ pub async fn store_with(
     let attempts = limits::NAME_RETRIES;
     admission::mutate(&admission, &mut object).await?;
     prepare(context, resource, &mut object);
+    if let Some(warnings) = resource.behaviour.early_warnings {
+        warnings(&object).into_iter().for_each(|warning| context.warn(warning));
+    }
     if !generated {
         (resource.behaviour.prepare_create)(&mut object);
         return try_store(&admission, object).await;
@@ -167,6 +170,11 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
         && map.contains_key("status")
     {
         map.insert("status".to_owned(), json!({}));
+    }
+    // Of this kind alone the name need not be said.
+    let unnamed = meta::name(object).is_empty() && meta::generate_name(object).is_empty();
+    if unnamed && resource.group.is_empty() && resource.kind == "LimitRange" {
+        meta::set(object, "name", ambient.uid());
     }
     if resource.group == "certificates.k8s.io" && resource.kind == "CertificateSigningRequest" {
         sign_in(context, object);

@@ -10,6 +10,7 @@ use apiserver_api::validation::metadata;
 use apiserver_api::{defaulting, schema, signing, time};
 use apiserver_store::Revision;
 use bytes::Bytes;
+use jiff::Timestamp;
 use serde_json::Value;
 
 use super::managed::{self, Tracking};
@@ -255,8 +256,8 @@ async fn attempt(
     current: &Stored,
     mut new: Value,
 ) -> Result<Outcome, ApiError> {
-    let old = &current.object;
-    encoding::fill_in(resource, &mut new)?;
+    let (old, now) = (&current.object, context.server.ambient().now());
+    encoding::fill_in(resource, &mut new, now)?;
     if part == Part::Main {
         refuse_deletion(resource, old, &new)?;
     }
@@ -265,7 +266,7 @@ async fn attempt(
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
     if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
-        let now = time::rfc3339(context.server.ambient().now());
+        let now = time::rfc3339(now);
         let approval = context.info.subresource == "approval";
         refuse(resource, meta::name(old), &signing::settle(&mut new, old, approval, &now))?;
     }
@@ -298,15 +299,7 @@ async fn attempt(
     if part != Part::Admitted {
         admission::mutate(&admission, &mut new).await?;
     }
-    // A whole object was made by this server from the old one.
-    match part {
-        Part::Main => (resource.behaviour.prepare_update)(&mut new, old),
-        Part::Status if resource.group.is_empty() && resource.kind == "PersistentVolume" => {
-            let now = time::rfc3339(context.server.ambient().now());
-            defaulting::storage::note_phase(&mut new, old, &now);
-        }
-        _ => {}
-    }
+    prepare(resource, part, old, &mut new, now);
     count_generation(resource, part, old, &mut new);
     let mut reservation = if part == Part::Status {
         None
@@ -316,6 +309,26 @@ async fn attempt(
     let outcome = judge_and_put(&admission, part, current, new, reservation.as_mut()).await;
     services::settle(reservation, &outcome).await;
     outcome
+}
+
+/// Sets what a client may not choose in the part that it writes. A whole object was made by this server from
+/// the old one.
+fn prepare(resource: &Resource, part: Part, old: &Value, new: &mut Value, now: Timestamp) {
+    match part {
+        Part::Main => {
+            (resource.behaviour.prepare_update)(new, old);
+            if let Some(times) = &resource.behaviour.prepare_times {
+                times(new, old, now);
+            }
+        }
+        Part::Status => {
+            (resource.behaviour.prepare_status)(new, old);
+            if resource.group.is_empty() && resource.kind == "PersistentVolume" {
+                defaulting::storage::note_phase(new, old, &time::rfc3339(now));
+            }
+        }
+        Part::Whole | Part::Admitted => {}
+    }
 }
 
 async fn judge_and_put(

@@ -289,3 +289,56 @@ async fn one_priority_class_is_the_default() {
     api.delete(&format!("{path}/first"), json!(null)).await.expect(200);
     api.post(path, class("second")).await.expect(201);
 }
+
+/// Controllers remove the finalizers when nothing uses the objects; the test does it here.
+#[tokio::test(start_paused = true)]
+async fn storage_objects_do_not_go_while_they_may_be_in_use() {
+    let api = Api::start().await;
+    let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+    let claim = json!({"metadata": {"name": "a", "finalizers": ["example.com/mine"]}, "spec": spec});
+    let volume = json!({"metadata": {"name": "a", "finalizers": ["kubernetes.io/pv-protection"]},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}}});
+    let class = json!({"metadata": {"name": "a"}, "driverName": "d", "parameters": {"iops": "1"}});
+    for (path, object, finalizers) in [
+        (
+            "/api/v1/namespaces/default/persistentvolumeclaims",
+            claim,
+            vec!["example.com/mine", "kubernetes.io/pvc-protection"],
+        ),
+        ("/api/v1/persistentvolumes", volume, vec!["kubernetes.io/pv-protection"]),
+        ("/apis/storage.k8s.io/v1/volumeattributesclasses", class, vec!["kubernetes.io/vac-protection"]),
+    ] {
+        let dry = api.post(&format!("{path}?dryRun=All"), object.clone()).await.expect(201).body;
+        let made = api.post(path, object).await.expect(201).body;
+        assert_eq!(made["metadata"]["finalizers"], json!(finalizers), "{path}");
+        assert_eq!(dry["metadata"]["finalizers"], json!(finalizers), "{path}");
+        let one = format!("{path}/a");
+        let going = api.delete(&one, Value::Null).await.expect(200).body;
+        assert!(going["metadata"]["deletionTimestamp"].is_string(), "{path}: {going}");
+        api.get(&one).await.expect(200);
+        api.patch("merge", &one, json!({"metadata": {"finalizers": null}})).await.expect(200);
+        api.get(&one).await.expect(404);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn annotations_of_apparmor_become_fields_and_say_so() {
+    let api = Api::start().await;
+    let warnings = |reply: &crate::harness::Reply| {
+        let texts = reply.headers.get_all("warning").iter();
+        texts.map(|text| text.to_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let mut annotated = pod("p");
+    let container = annotated["spec"]["containers"][0]["name"].as_str().unwrap().to_owned();
+    let key = format!("container.apparmor.security.beta.kubernetes.io/{container}");
+    annotated["metadata"]["annotations"] = json!({&key: "localhost/a"});
+    let reply = api.post(PODS, annotated.clone()).await.expect(201);
+    let profile = &reply.body["spec"]["containers"][0]["securityContext"]["appArmorProfile"];
+    assert_eq!(*profile, json!({"type": "Localhost", "localhostProfile": "a"}));
+    let told = "deprecated since v1.30; use the \\\"appArmorProfile\\\" field instead";
+    assert_eq!(warnings(&reply), [format!("299 - \"metadata.annotations[{key}]: {told}\"")]);
+    // It is said although the pod is refused.
+    annotated["spec"]["containers"][0]["image"] = "".into();
+    annotated["metadata"]["name"] = "q".into();
+    assert_eq!(warnings(&api.post(PODS, annotated).await.expect(422)).len(), 1);
+}

@@ -147,3 +147,53 @@ async fn service_accounts_keep_the_names_of_their_secrets() {
     let patched = api.patch("merge", &format!("{path}/a"), json!({"secrets": [secret("y")]})).await;
     assert_eq!(patched.expect(200).body["secrets"], json!([{"name": "y"}]));
 }
+
+#[tokio::test(start_paused = true)]
+async fn taints_of_devices_say_when_they_were_added() {
+    let api = Api::start().await;
+    let rules = "/apis/resource.k8s.io/v1beta2/devicetaintrules";
+    let taint = json!({"key": "k", "effect": "NoSchedule"});
+    let rule = json!({"metadata": {"name": "r"}, "spec": {"deviceSelector": {"driver": "d.example.com"}, "taint": taint}});
+    let added = |object: &Value| object["spec"]["taint"]["timeAdded"].clone();
+    let made = api.post(rules, rule).await.expect(201).body;
+    assert_eq!(added(&made), made["metadata"]["creationTimestamp"]);
+    let one = format!("{rules}/r");
+    let long_ago = "2020-01-01T00:00:00Z";
+    let patch = async |taint: Value| {
+        api.patch("merge", &one, json!({"spec": {"taint": taint}})).await.expect(200).body
+    };
+    assert_eq!(added(&patch(json!({"timeAdded": long_ago})).await), long_ago);
+    assert_eq!(added(&patch(json!({"value": "v"})).await), long_ago, "it is the same effect");
+    assert_ne!(added(&patch(json!({"effect": "NoExecute"})).await), long_ago);
+    let slice = json!({"metadata": {"name": "s"}, "spec": {"driver": "d.example.com", "nodeName": "n",
+        "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
+        "devices": [{"name": "d", "taints": [taint]}]}});
+    let made = api.post("/apis/resource.k8s.io/v1/resourceslices", slice).await.expect(201).body;
+    let taint = &made["spec"]["devices"][0]["taints"][0];
+    assert_eq!(taint["timeAdded"], made["metadata"]["creationTimestamp"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_limit_range_without_a_name_gets_one() {
+    let api = Api::start().await;
+    let made = api.post("/api/v1/namespaces/default/limitranges", json!({"spec": {"limits": []}})).await;
+    let name = made.expect(201).body["metadata"]["name"].as_str().unwrap().to_owned();
+    assert_eq!(name.len(), 36, "{name}");
+    api.post("/api/v1/namespaces/default/configmaps", json!({})).await.expect(422);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fields_of_features_that_are_off_are_not_kept() {
+    let api = Api::start().await;
+    let mut set = crate::harness::deployment("s");
+    (set["kind"], set["spec"]["serviceName"]) = (json!("StatefulSet"), json!("s"));
+    set["spec"]["updateStrategy"] = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}});
+    let path = "/apis/apps/v1/namespaces/default/statefulsets";
+    let kept = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}});
+    let made = api.post(path, set).await.expect(201).body;
+    assert_eq!(made["spec"]["updateStrategy"], kept);
+    let strategy = json!({"spec": {"updateStrategy": {"rollingUpdate": {"maxUnavailable": 3}}}});
+    let patched = api.patch("merge", &format!("{path}/s"), strategy).await.expect(200).body;
+    assert_eq!(patched["spec"]["updateStrategy"], kept);
+    assert_eq!(patched["metadata"]["generation"], 1, "nothing has changed");
+}

@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apiserver_api::protobuf;
+use apiserver_api::{protection, protobuf};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt as _;
@@ -384,7 +384,16 @@ impl<'a> Subject<'a> {
             let reply = self.api.put(&format!("{path}/finalize"), object).await;
             self.expect("finalize", reply, 200).await;
         }
+        self.release().await;
         self.gone().await;
+    }
+
+    /// Takes away the finalizer that a controller removes where nothing uses the object.
+    async fn release(&self) {
+        if protection::finalizer(&self.entry.group, &self.entry.plural).is_some() {
+            let patch = json!({"metadata": {"finalizers": null}});
+            self.expect("release", self.api.patch("merge", &self.path(), patch).await, 200).await;
+        }
     }
 
     async fn gone(&self) {
@@ -407,6 +416,7 @@ impl<'a> Subject<'a> {
         let options = json!({"gracePeriodSeconds": 0, "propagationPolicy": "Background"});
         let reply = self.api.delete(&path, options).await;
         self.expect("deletecollection", reply, 200).await;
+        self.release().await;
         self.gone().await;
     }
 }

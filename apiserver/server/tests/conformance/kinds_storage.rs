@@ -41,14 +41,14 @@ async fn volume_attachments() {
 #[tokio::test]
 async fn volume_attributes_classes() {
     let object = json!({"driverName": "e2e.example.com", "parameters": {"iops": "100"}});
-    operations(Kind::new(STORAGE, "v1", "volumeattributesclasses", &object).of_cluster()).await;
+    operations(Kind::new(STORAGE, "v1", "volumeattributesclasses", &object).of_cluster().protected()).await;
 }
 
 #[tokio::test]
 async fn persistent_volumes() {
     let object = json!({"spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
         "csi": {"driver": "e2e.example.com", "volumeHandle": "v"}}});
-    let kind = Kind::new("", "v1", "persistentvolumes", &object).of_cluster();
+    let kind = Kind::new("", "v1", "persistentvolumes", &object).of_cluster().protected();
     operations(kind.with_status(json!({"phase": "Failed", "message": "StatusPatched", "reason": "E2E"})))
         .await;
 }
@@ -57,7 +57,7 @@ async fn persistent_volumes() {
 async fn persistent_volume_claims() {
     let object =
         json!({"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
-    let kind = Kind::new("", "v1", "persistentvolumeclaims", &object);
+    let kind = Kind::new("", "v1", "persistentvolumeclaims", &object).protected();
     operations(kind.with_status(json!({"conditions": [condition("StatusPatched")]}))).await;
 }
 

@@ -18,6 +18,8 @@ pub struct Kind {
     pub status: Option<Value>,
     /// The server writes a condition into each new object.
     pub marked: bool,
+    /// New objects get a finalizer, which a controller removes.
+    pub protected: bool,
 }
 
 impl Kind {
@@ -29,7 +31,16 @@ impl Kind {
             object
         };
         let objects = ["first", "second", "third"].map(named);
-        Self { group, version, plural, namespaced: true, objects, status: None, marked: false }
+        Self {
+            group,
+            version,
+            plural,
+            namespaced: true,
+            objects,
+            status: None,
+            marked: false,
+            protected: false,
+        }
     }
 
     pub fn of_cluster(mut self) -> Self {
@@ -44,6 +55,11 @@ impl Kind {
 
     pub fn marked(mut self) -> Self {
         self.marked = true;
+        self
+    }
+
+    pub fn protected(mut self) -> Self {
+        self.protected = true;
         self
     }
 
@@ -123,6 +139,13 @@ pub async fn operations(kind: Kind) {
         changes_status(&api, &one, status).await;
         sees(&mut watch, "MODIFIED", &names[0]).await;
         sees(&mut watch, "MODIFIED", &names[0]).await;
+    }
+    if kind.protected {
+        for name in &names {
+            let free = json!({"metadata": {"finalizers": null}});
+            api.patch("merge", &format!("{here}/{name}"), free).await.expect(200);
+            sees(&mut watch, "MODIFIED", name).await;
+        }
     }
     let options = json!({"gracePeriodSeconds": 0, "propagationPolicy": "Background"});
     api.delete(&one, options.clone()).await.expect(200);

@@ -21,7 +21,7 @@ use super::at;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it lives in namespaces.
-const KINDS: [(&str, &str, &str, bool); 11] = [
+const KINDS: [(&str, &str, &str, bool); 14] = [
     ("v1", "pods", "Pod", true),
     ("v1", "services", "Service", true),
     ("v1", "endpoints", "Endpoints", true),
@@ -29,10 +29,13 @@ const KINDS: [(&str, &str, &str, bool); 11] = [
     ("v1", "serviceaccounts", "ServiceAccount", true),
     ("v1", "namespaces", "Namespace", false),
     ("v1", "nodes", "Node", false),
+    ("v1", "persistentvolumeclaims", "PersistentVolumeClaim", true),
+    ("v1", "persistentvolumes", "PersistentVolume", false),
     ("apps/v1", "deployments", "Deployment", true),
     ("apps/v1", "replicasets", "ReplicaSet", true),
     ("coordination.k8s.io/v1", "leases", "Lease", true),
     ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", true),
+    ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
 ];
 
 #[derive(Default)]

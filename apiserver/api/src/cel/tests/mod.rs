@@ -442,7 +442,18 @@ fn selectors_of_devices_know_devices() {
         ("object.x == 1", "undeclared reference to 'object'"),
         ("device.driver == 1", "found no matching overload for '_==_' applied to '(string, int)'"),
     ] {
-        let found = device(source).unwrap_err();
+        let Err(Unfit::Invalid(found)) = device(source) else { panic!("{source}") };
         assert!(found.contains(wanted), "{source}\n{found}");
     }
+}
+
+#[test]
+fn selectors_of_devices_may_cost_so_much() {
+    let nested = |depth: u8| {
+        let names: Vec<char> = (b'a'..b'a' + depth).map(char::from).collect();
+        let source = format!("{}", names[0]) + " == ''";
+        names.iter().fold(source, |inner, name| format!("device.attributes.exists({name}, {inner})"))
+    };
+    assert_eq!(device(&nested(2)), Ok(()));
+    assert_eq!(device(&nested(6)), Err(Unfit::TooComplex));
 }

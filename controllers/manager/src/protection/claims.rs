@@ -1,0 +1,123 @@
+//! PersistentVolumeClaims that pods use.
+
+use apiserver_api::protection::CLAIM;
+use apiserver_client::{Cache, Change, ObjectKey};
+use controllers_runtime::{Attempt, Outcome, Reconcile, Result, WorkQueue};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use super::{Step, set, step};
+use crate::context::{Context, Tasks};
+use crate::limits::LIST_PAGE;
+use crate::meta::{is_controlled_by, name, namespace};
+use crate::pods::node_name;
+
+pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+    let queue = WorkQueue::new("pvc-protection");
+    let claims = context.informers.cache::<PersistentVolumeClaim>();
+    let pods = context.informers.cache::<Pod>();
+    context.feed(tasks, &claims, &queue);
+    let freed = queue.clone();
+    pods.on_change(move |change| {
+        for pod in ended(change) {
+            let claims = volumes(pod).iter().filter_map(|volume| claim_of(pod, volume));
+            claims.for_each(|claim| freed.add(ObjectKey::new(namespace(&pod.metadata), &claim)));
+        }
+    });
+    let controller = Claims { client: context.client.clone(), claims: claims.clone(), pods: pods.clone() };
+    context.start(tasks, queue, controller, async move {
+        claims.synced().await;
+        pods.synced().await;
+    });
+}
+
+struct Claims {
+    client: Client,
+    claims: Cache<PersistentVolumeClaim>,
+    pods: Cache<Pod>,
+}
+
+impl Reconcile for Claims {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
+        let Some(claim) = self.claims.get(key) else { return Ok(Outcome::Done) };
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
+        match step(&claim.metadata, CLAIM) {
+            Step::Keep => Ok(Outcome::Done),
+            Step::Add => set(&api, claim.as_ref(), CLAIM, true).await,
+            Step::RemoveIfUnused if self.is_used(&claim).await? => Ok(Outcome::Done),
+            Step::RemoveIfUnused => set(&api, claim.as_ref(), CLAIM, false).await,
+        }
+    }
+}
+
+impl Claims {
+    /// Whether a pod uses the claim. What the cache does not show is asked of the server, for a claim that is
+    /// removed too early loses data.
+    async fn is_used(&self, claim: &PersistentVolumeClaim) -> Result<bool> {
+        let namespace = namespace(&claim.metadata);
+        if self.pods.list_namespace(namespace).iter().any(|pod| uses(pod, claim)) {
+            return Ok(true);
+        }
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let mut page = ListParams::default().limit(LIST_PAGE);
+        loop {
+            let pods = api.list(&page).await.attempt(|| format!("list pods of {namespace}"))?;
+            if pods.items.iter().any(|pod| uses(pod, claim)) {
+                return Ok(true);
+            }
+            match pods.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => page = page.continue_token(&token),
+                None => return Ok(false),
+            }
+        }
+    }
+}
+
+/// The pods of a change that use their claims no longer: one that is gone, one that another of the same name
+/// has replaced, and one that the kubelet is done with.
+fn ended(change: &Change<Pod>) -> impl Iterator<Item = &Pod> {
+    let (replaced, over) = match change {
+        Change::Deleted(pod) => (None, Some(pod)),
+        Change::Applied { old, new } => (
+            old.as_ref().filter(|old| old.metadata.uid != new.metadata.uid),
+            Some(new).filter(|pod| is_shut_down(pod)),
+        ),
+    };
+    replaced.into_iter().chain(over).map(AsRef::as_ref)
+}
+
+/// Whether the claim may not go for the pod. A pod without a node does not count: no kubelet starts a pod
+/// with a claim that is being deleted.
+pub(super) fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    if node_name(pod).is_empty() {
+        return false;
+    }
+    volumes(pod).iter().any(|volume| {
+        if claim_of(pod, volume).as_deref() != Some(name(&claim.metadata)) {
+            return false;
+        }
+        // The claim of an ephemeral volume goes with its pod, which may itself wait for the claim.
+        volume.ephemeral.is_none() || !is_shut_down(pod) && is_controlled_by(&claim.metadata, &pod.metadata)
+    })
+}
+
+/// The name of the claim behind a volume of the pod.
+fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
+    if let Some(source) = &volume.persistent_volume_claim {
+        return Some(source.claim_name.clone());
+    }
+    volume.ephemeral.as_ref().map(|_| format!("{}-{}", name(&pod.metadata), volume.name))
+}
+
+fn volumes(pod: &Pod) -> &[Volume] {
+    pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default()
+}
+
+/// Whether the kubelet is done with the pod, or was not asked: only finalizers keep it.
+fn is_shut_down(pod: &Pod) -> bool {
+    let meta = &pod.metadata;
+    meta.deletion_timestamp.is_some() && meta.deletion_grace_period_seconds == Some(0)
+}

@@ -1,0 +1,65 @@
+//! Storage objects that are being deleted go when nothing uses them any more: three controllers, each of
+//! which removes the finalizer that the API server gives to new objects of its kind.
+
+mod attributes;
+mod claims;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+use std::fmt::Debug;
+
+use controllers_runtime::{Outcome, Result};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Api, Resource};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::context::{Context, Tasks};
+use crate::meta::is_deleted;
+use crate::patch;
+
+/// Starts the three controllers.
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    claims::start(context, tasks);
+    volumes::start(context, tasks);
+    attributes::start(context, tasks);
+}
+
+/// The next step with the finalizer of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Keep,
+    /// The object was made before its kind was protected, or somebody removed the finalizer.
+    Add,
+    /// The object is being deleted: remove the finalizer unless something uses the object.
+    RemoveIfUnused,
+}
+
+fn step(meta: &ObjectMeta, finalizer: &str) -> Step {
+    let present = meta.finalizers.iter().flatten().any(|name| name == finalizer);
+    match (is_deleted(meta), present) {
+        (true, true) => Step::RemoveIfUnused,
+        (false, false) => Step::Add,
+        _ => Step::Keep,
+    }
+}
+
+/// Writes the object with the finalizer, or without it.
+async fn set<K>(api: &Api<K>, object: &K, finalizer: &str, present: bool) -> Result<Outcome>
+where
+    K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
+{
+    let mut new = object.clone();
+    let mut finalizers = new.meta_mut().finalizers.take().unwrap_or_default();
+    if present {
+        finalizers.push(finalizer.to_owned());
+    } else {
+        finalizers.retain(|name| name != finalizer);
+    }
+    new.meta_mut().finalizers = (!finalizers.is_empty()).then_some(finalizers);
+    match patch::update(api, object, &new).await {
+        Err(error) if !error.is_not_found() => Err(error),
+        _ => Ok(Outcome::Done),
+    }
+}
