@@ -19,6 +19,7 @@ pub mod lifecycle;
 pub mod managed;
 pub mod meta;
 pub mod openapi;
+pub mod ordered;
 pub mod pem;
 pub mod platform;
 pub mod protobuf;

@@ -292,7 +292,12 @@ fn resource_list(group: &str, version: &str, resources: &[&Resource]) -> Value {
         }
     }
     list.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
-    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list})
+    let mut value = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": list});
+    // The legacy group is older than the version of the list.
+    if !group.is_empty() {
+        value["apiVersion"] = "v1".into();
+    }
+    value
 }
 
 /// Names the version that objects are kept in, as Kubernetes does: clients compare it and no more.

@@ -34,7 +34,10 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     }
     match path {
         "/" => return Ok(indented(&index(context))),
-        "/version" | "/version/" => return Ok(indented(&context.server.config().build.version())),
+        "/version" | "/version/" => {
+            let text = context.server.config().build.version_text();
+            return Ok(respond::bytes(200, "application/json", text));
+        }
         "/metrics" => return metrics(context, false).await,
         "/metrics/slis" => return metrics(context, true).await,
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
