@@ -202,18 +202,12 @@ fn openapi_v3_index(context: &Context) -> Answer {
 }
 
 async fn openapi_v3(context: &Context, name: &str) -> Answer {
-    let mut parts = name.split('/');
-    let (group, version) = match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some("api"), Some(version), None, None) => ("", version),
-        (Some("apis"), Some(group), Some(version), None) => (group, version),
-        _ => return Ok(respond::no_such_page()),
-    };
     let documents = context.server.documents();
     let media = preferred(context, &openapi::V3_PROTOBUF_ACCEPTED, openapi::V3_PROTOBUF_MEDIA)?;
-    let (group, version) = (group.to_owned(), version.to_owned());
+    let wanted = name.to_owned();
     let make = move || match media {
-        JSON => documents.v3(&group, &version),
-        _ => documents.v3_protobuf(&group, &version),
+        JSON => documents.v3(&wanted),
+        _ => documents.v3_protobuf(&wanted),
     };
     let document = context.server.unpacked().make(make).await?;
     let Some(document) = document else { return Ok(respond::no_such_page()) };
