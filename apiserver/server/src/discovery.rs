@@ -305,6 +305,8 @@ fn storage_hash(resource: &Resource) -> String {
     let (group, version) = match (resource.group.as_str(), resource.plural.as_str()) {
         ("events.k8s.io", "events") => ("", "v1"),
         ("autoscaling", "horizontalpodautoscalers") => ("autoscaling", "v2"),
+        // Kubernetes still keeps them in the version that it no longer serves.
+        ("apiextensions.k8s.io", "customresourcedefinitions") => ("apiextensions.k8s.io", "v1beta1"),
         (group, _) => (group, stored_version(resource)),
     };
     let digest = Sha256::digest(format!("{group}/{version}/{}", resource.kind));

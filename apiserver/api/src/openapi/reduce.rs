@@ -31,6 +31,17 @@ pub fn without(document: &mut Value, is_gone: &dyn Fn(&str, &str, &str) -> bool)
     }
 }
 
+/// Takes the schemas out of a document of v3 that none of its paths leads to.
+#[allow(dead_code, reason = "the build script makes documents without such")]
+pub fn without_unused(document: &mut Value) {
+    const SCHEMAS: &str = "/components/schemas";
+    let paths = [document["paths"].clone()];
+    let used = document.pointer(SCHEMAS).map(|schemas| reached(&paths, schemas, "#/components/schemas/"));
+    if let (Some(used), Some(Value::Object(schemas))) = (used, document.pointer_mut(SCHEMAS)) {
+        schemas.retain(|name, _| used.contains(name));
+    }
+}
+
 /// Whether a path is that of a group or of a version: `/apis/apps/`, `/api/v1/`.
 fn names_kinds(path: &str) -> bool {
     let of_group = path.starts_with("/apis/") || path.starts_with("/api/");

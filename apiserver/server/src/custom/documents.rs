@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apiserver_api::definition::{Dialect, operations, schemas};
 use apiserver_api::error::ApiError;
-use apiserver_api::openapi::{self, message};
+use apiserver_api::openapi::{self, message, reduce};
 use apiserver_api::registry::{Registry, Resource};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
@@ -201,6 +201,7 @@ fn merged(mut document: Value, mut added: Value) -> Value {
 
 /// A document of built-in kinds, from which the definitions that all kinds share are taken.
 const SHARED_FROM: &str = "apis/coordination.k8s.io/v1";
+const SHARED_GROUP: &str = "coordination.k8s.io";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
@@ -225,12 +226,20 @@ fn v3(kinds: &[Arc<Resource>]) -> Result<Value, ApiError> {
         all.extend(schemas(custom, resource, Dialect::V3));
         paths.extend(operations(resource, Dialect::V3));
     }
-    Ok(json!({
+    // They belong to every version, and here to the legacy one.
+    for schema in all.values_mut() {
+        if let Some(Value::Array(kinds)) = schema.get_mut("x-kubernetes-group-version-kind") {
+            kinds.retain(|kind| kind["group"] != SHARED_GROUP);
+        }
+    }
+    let mut document = json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes CRD Swagger", "version": "v0.1.0"},
         "paths": paths,
         "components": {"schemas": all},
-    }))
+    });
+    reduce::without_unused(&mut document);
+    Ok(document)
 }
 
 pub(super) fn pack(document: &Value) -> Result<Bytes, ApiError> {
