@@ -118,14 +118,7 @@ fn operation(
         "delete" => Some((format!("{META}.DeleteOptions"), false, MEDIA.to_vec())),
         _ => None,
     };
-    let names = match verb {
-        "get" => &["resourceVersion"][..],
-        // Which of the collection go is said as in a list.
-        "deletecollection" => parameters::of_action("list"),
-        verb => parameters::of_action(verb),
-    };
-    let names = names.iter().copied().chain(["pretty"]);
-    let mut parameters: Vec<Value> = names.map(|name| query(name, dialect)).collect();
+    let mut parameters = query_parameters(verb, dialect);
     let mut words = resource.group.split('.');
     let tag: String = words.next().into_iter().map(str::to_owned).chain(words.map(capital)).collect();
     let mut operation = json!({
@@ -174,6 +167,16 @@ fn operation(
     parameters.sort_by(|a, b| shared::place(a).cmp(&shared::place(b)));
     operation["parameters"] = Value::Array(parameters);
     operation
+}
+
+fn query_parameters(verb: &str, dialect: Dialect) -> Vec<Value> {
+    let names = match verb {
+        "get" => &["resourceVersion"][..],
+        // Which of the collection go is said as in a list.
+        "deletecollection" => parameters::of_action("list"),
+        verb => parameters::of_action(verb),
+    };
+    names.iter().copied().chain(["pretty"]).map(|name| query(name, dialect)).collect()
 }
 
 /// The description of an operation, a sentence.

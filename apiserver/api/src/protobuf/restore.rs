@@ -239,6 +239,10 @@ mod tests {
         ] {
             assert_eq!(restore(deployment, &mut object.clone()), Err(why.to_owned()), "{object}");
         }
+    }
+
+    #[test]
+    fn bytes_are_base64_or_numbers() {
         let secret = message("core/v1.Secret").unwrap();
         for (value, why) in [
             (json!("?"), "error decoding from json: illegal base64 data at input byte 0"),

@@ -324,7 +324,15 @@ async fn patches_that_are_none_or_do_not_fit() {
         case(map, (JSON_PATCH, r#"[{"op":"move","from":"/metadata","path":"/metadata/labels"}]"#), generic),
         case(pod, (JSON_PATCH, r#"[{"op":"add","path":"/spec/containers/7","value":{}}]"#), generic),
         case(pod, (JSON_PATCH, r#"[{"op":"remove","path":"/spec/containers/-"}]"#), generic),
-        // The patch is sound, and what it makes is not.
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn patches_that_are_sound_and_make_what_is_not() {
+    let map = ("PATCH", MAP);
+    let unfit = |says| (422, "Invalid", says);
+    all_refused(vec![
         case(map, (MERGE, r#"{"data":7}"#), unfit("patch: Invalid value: ")),
         case(
             map,
@@ -339,7 +347,9 @@ async fn patches_that_are_none_or_do_not_fit() {
         case(
             map,
             (MERGE, r#"{"kind":5}"#),
-            unfit("json parse error: json: cannot unmarshal number into Go struct field .kind of type string"),
+            unfit(
+                "json parse error: json: cannot unmarshal number into Go struct field .kind of type string",
+            ),
         ),
         case(map, (MERGE, r#"{"metadata":{"name":"other"}}"#), bad("name of the object")),
         case(map, (MERGE, r#"{"metadata":{"namespace":"other"}}"#), bad("namespace of the provided object")),

@@ -277,6 +277,22 @@ async fn openapi_v2_in_protobuf_has_custom_resources_too() {
     assert_ne!(json.headers["etag"], etag);
 }
 
+#[tokio::test(start_paused = true)]
+async fn documents_of_custom_kinds_have_what_they_refer_to_and_no_more() {
+    let api = Api::start().await;
+    establish(&api, widgets()).await;
+    let custom = api.get("/openapi/v3/apis/example.com/v1").await.expect(200).body;
+    let schemas = custom["components"]["schemas"].as_object().unwrap();
+    let text = custom.to_string();
+    for target in text.split("\"#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        assert!(schemas.contains_key(target), "{target}");
+    }
+    // None that nothing refers to, and of the types of every version only the legacy ones.
+    assert!(!schemas.keys().any(|name| name.ends_with(".WatchEvent")));
+    let options = &schemas["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"];
+    assert_eq!(options["x-kubernetes-group-version-kind"].as_array().unwrap().len(), 1);
+}
+
 /// The operation of a document of v3 or v2.
 fn operation<'a>(document: &'a Value, path: &str, method: &str) -> &'a Value {
     let found = &document["paths"][path][method];
@@ -296,15 +312,6 @@ async fn openapi_says_which_values_media_types_and_parameters_are_taken() {
     let custom = api.get("/openapi/v3/apis/example.com/v1").await.expect(200).body;
     let fields = &custom["components"]["schemas"]["com.example.v1.Widget"]["x-kubernetes-selectable-fields"];
     assert_eq!(fields, &json!([{"fieldPath": "spec.color"}]));
-    let schemas = custom["components"]["schemas"].as_object().unwrap();
-    let text = custom.to_string();
-    for target in text.split("\"#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
-        assert!(schemas.contains_key(target), "{target}");
-    }
-    // None that nothing refers to, and of the types of every version only the legacy ones.
-    assert!(!schemas.keys().any(|name| name.ends_with(".WatchEvent")));
-    let options = &schemas["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"];
-    assert_eq!(options["x-kubernetes-group-version-kind"].as_array().unwrap().len(), 1);
     let v2 = api.get("/openapi/v2").await.expect(200).body;
     assert_eq!(v2["definitions"]["com.example.v1.Widget"]["x-kubernetes-selectable-fields"], *fields);
 
