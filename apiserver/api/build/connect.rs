@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::Served;
-use crate::paths::{capital, query, stem, tag};
+use crate::paths::{self, capital, stem, tag};
+use crate::{Served, shared};
 
 /// Methods of a proxy; streams have the first two.
 const METHODS: [&str; 7] = ["get", "post", "put", "patch", "delete", "head", "options"];
@@ -21,11 +21,8 @@ pub fn add(paths: &mut Map<String, Value>, collection: &str, resource: &Served, 
 
 fn item(resource: &Served, name: &str, behind: bool) -> Value {
     let methods = if name == "proxy" { &METHODS[..] } else { &METHODS[..2] };
-    let mut item = json!({"parameters": parameters(resource, name, behind)});
-    for method in methods {
-        item[*method] = operation(resource, name, method, behind);
-    }
-    item
+    let operations = methods.iter().map(|method| (*method, operation(resource, name, method, behind)));
+    shared::item(parameters(resource, name, behind), operations.collect())
 }
 
 /// The kind of the options: `PodExecOptions`, `NodeProxyOptions`.
@@ -42,7 +39,6 @@ fn operation(resource: &Served, name: &str, method: &str, behind: bool) -> Value
         "description": format!("connect {} requests to {name} of {kind}", method.to_uppercase()),
         "operationId": format!("connect{stem}{}{scoped}{kind}{}{path}", capital(method), capital(name)),
         "tags": [tag(resource)],
-        "parameters": [],
         "responses": {
             "200": {"description": "OK", "content": {"*/*": {"schema": {"type": "string"}}}},
             "401": {"description": "Unauthorized"},
@@ -53,47 +49,24 @@ fn operation(resource: &Served, name: &str, method: &str, behind: bool) -> Value
 }
 
 fn parameters(resource: &Served, name: &str, behind: bool) -> Vec<Value> {
-    let in_path = |name: &str, text: &str| {
-        json!({"name": name, "in": "path", "required": true, "description": text,
-            "schema": {"type": "string", "uniqueItems": true}})
-    };
-    let mut list = vec![in_path("name", &format!("name of the {}", options(&resource.kind, name)))];
-    if resource.namespaced {
-        let mut namespace = query("namespace");
-        namespace["in"] = "path".into();
-        namespace["required"] = true.into();
-        list.push(namespace);
-    }
-    if behind {
-        list.push(in_path("path", "path to the resource"));
-    }
-    list.extend(of_query(name).iter().map(|(name, ty, text)| {
-        json!({"name": name, "in": "query", "description": text, "schema": {"type": ty, "uniqueItems": true}})
-    }));
-    list
+    let own = [paths::name_of(&options(&resource.kind, name))];
+    let namespace = resource.namespaced.then(|| paths::in_path("namespace"));
+    let behind = behind.then(|| paths::in_path("path@path"));
+    let query = of_query(name).iter().map(|name| (*name).to_owned());
+    let path = (name == "proxy").then(|| format!("path@{}", resource.plural));
+    own.into_iter()
+        .chain(namespace)
+        .chain(behind)
+        .chain(query.chain(path).map(|key| paths::query(&key)))
+        .collect()
 }
 
-type Parameter = (&'static str, &'static str, &'static str);
-
-/// Query parameters of a subresource, with their types and what they do.
-fn of_query(name: &str) -> &'static [Parameter] {
-    const CONTAINER: Parameter =
-        ("container", "string", "The container, by default the only one of the pod.");
-    const STDERR: Parameter = ("stderr", "boolean", "Passes the standard error of the container on.");
-    const STDIN: Parameter = ("stdin", "boolean", "Passes the client's input on to the container.");
-    const STDOUT: Parameter = ("stdout", "boolean", "Passes the standard output of the container on.");
-    const TTY: Parameter = ("tty", "boolean", "Allocates a terminal.");
+/// Keys of the query parameters of a subresource, those of a proxy apart.
+fn of_query(name: &str) -> &'static [&'static str] {
     match name {
-        "exec" => &[
-            ("command", "string", "The program and its arguments, one a parameter; no shell reads it."),
-            CONTAINER,
-            STDERR,
-            STDIN,
-            STDOUT,
-            TTY,
-        ],
-        "attach" => &[CONTAINER, STDERR, STDIN, STDOUT, TTY],
-        "portforward" => &[("ports", "integer", "The ports to forward, required with WebSockets.")],
-        _ => &[("path", "string", "The path of the request that is passed on.")],
+        "exec" => &["command@exec", "container@exec", "stderr@exec", "stdin@exec", "stdout@exec", "tty@exec"],
+        "attach" => &["container@attach", "stderr@attach", "stdin@attach", "stdout@attach", "tty@attach"],
+        "portforward" => &["ports@portforward"],
+        _ => &[],
     }
 }

@@ -23,6 +23,49 @@ impl Definitions {
             .find(|r| r.group == group && r.version == version && r.kind == kind)
             .map(|r| r.definition.as_str())
     }
+
+    /// The definitions as Kubernetes publishes them. `differences` has what their types do not say, for each
+    /// definition a merge patch, in which `+description` continues a description. `defaults` are those of its
+    /// fields.
+    pub fn published(
+        mut self,
+        defaults: &BTreeMap<String, BTreeMap<String, Value>>,
+        differences: &Value,
+    ) -> Self {
+        for (name, fields) in defaults {
+            let Some(properties) = self.schemas.get_mut(name).and_then(|schema| schema.get_mut("properties"))
+            else {
+                continue;
+            };
+            for (field, default) in fields {
+                if let Some(Value::Object(property)) = properties.get_mut(field) {
+                    property.insert("default".to_owned(), default.clone());
+                }
+            }
+        }
+        for (name, patch) in differences.as_object().expect("openapi.json is a map") {
+            merge(self.schemas.entry(name.clone()).or_insert_with(|| json!({})), patch);
+        }
+        self
+    }
+}
+
+fn merge(target: &mut Value, patch: &Value) {
+    let (Value::Object(fields), Value::Object(patch)) = (&mut *target, patch) else {
+        *target = patch.clone();
+        return;
+    };
+    for (name, value) in patch {
+        if let Some(name) = name.strip_prefix('+') {
+            let begin = fields.get(name).and_then(Value::as_str).unwrap_or_default();
+            let whole = format!("{begin}{}", value.as_str().expect("a text continues a text"));
+            fields.insert(name.to_owned(), whole.into());
+        } else if value.is_null() {
+            fields.remove(name);
+        } else {
+            merge(fields.entry(name.clone()).or_insert_with(|| json!({})), value);
+        }
+    }
 }
 
 /// Reads the types, then adds lists, merge semantics and the names of kinds.

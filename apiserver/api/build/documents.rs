@@ -10,34 +10,31 @@ use flate2::write::GzEncoder;
 use serde_json::{Map, Value, json};
 
 use crate::definitions::Definitions;
-use crate::{Served, message, paths, reduce};
+use crate::{Served, message, paths, reduce, shared, single};
 
 const PREFIX: &str = "#/$defs/";
 
 /// Writes `v2.json.gz`, the same of what is served by default as `v2-default.json.gz` and
 /// `v2-default.pb.gz`, `v3-*.json.gz` and `openapi_index.rs` into `out`.
-pub fn write(out: &Path, definitions: &Definitions, served: &[Served], enums: &Value) {
-    let mut by_version: BTreeMap<(String, String), Map<String, Value>> = BTreeMap::new();
-    for resource in served {
-        let key = (resource.group.clone(), resource.version.clone());
-        paths::add(by_version.entry(key).or_default(), resource, definitions);
-    }
+pub fn write(out: &Path, definitions: &Definitions, served: &[Served]) {
+    let by_document = paths_by_document(definitions, served);
     let mut index = String::from("static DOCUMENTS: &[Document] = &[\n");
-    for ((group, version), paths) in &by_version {
-        let document = v3(definitions, paths, enums);
+    for (name, paths) in &by_document {
+        let mut document = v3(definitions, paths);
+        of_document(&mut document, name);
         let text = serde_json::to_vec(&document).expect("a JSON value is serializable");
-        let file = format!("v3-{group}-{version}.json.gz");
+        let file = format!("v3-{}.json.gz", name.replace('/', "-"));
         store(&out.join(&file), &text);
         writeln!(
             index,
-            "Document {{ group: {group:?}, version: {version:?}, hash: \"{}\", \
-             bytes: include_bytes!(concat!(env!(\"OUT_DIR\"), \"/{file}\")) }},",
+            "Document {{ name: {name:?}, hash: \"{}\", bytes: include_bytes!(concat!(env!(\"OUT_DIR\"), \
+             \"/{file}\")) }},",
             hash(&text)
         )
         .expect("writing to a string");
     }
     index.push_str("];\n");
-    let mut document = v2(definitions, &by_version);
+    let mut document = v2(definitions, &by_document);
     let text = serde_json::to_vec(&document).expect("a JSON value is serializable");
     store(&out.join("v2.json.gz"), &text);
     let mut constant = |name: &str, hash: String| {
@@ -52,6 +49,24 @@ pub fn write(out: &Path, definitions: &Definitions, served: &[Served], enums: &V
     store(&out.join("v2-default.pb.gz"), &message);
     constant("V2_DEFAULT_PROTOBUF_HASH", hash(&message));
     std::fs::write(out.join("openapi_index.rs"), index).expect("OUT_DIR is writable");
+}
+
+/// The paths of each document of v3, by its name: `apis/apps/v1`.
+fn paths_by_document(definitions: &Definitions, served: &[Served]) -> BTreeMap<String, Map<String, Value>> {
+    let mut all: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
+    for resource in served {
+        let (group, version) = (&resource.group, &resource.version);
+        let name = paths::prefix(group, version);
+        let document = all.entry(name[1..].to_owned()).or_default();
+        paths::add(document, resource, definitions);
+        document.extend([single::version(group, version)]);
+        let (path, item) = single::group(group);
+        all.entry(path.trim_matches('/').to_owned()).or_default().insert(path, item);
+    }
+    for (name, path, item) in single::all() {
+        all.entry(name.to_owned()).or_default().insert(path, item);
+    }
+    all
 }
 
 fn store(path: &Path, text: &[u8]) {
@@ -69,7 +84,7 @@ fn hash(text: &[u8]) -> String {
     format!("{state:032X}")
 }
 
-fn v3(definitions: &Definitions, paths: &Map<String, Value>, enums: &Value) -> Value {
+fn v3(definitions: &Definitions, paths: &Map<String, Value>) -> Value {
     let mut names = BTreeSet::new();
     let mut open = Vec::new();
     references(&Value::Object(paths.clone()), &mut open);
@@ -83,19 +98,58 @@ fn v3(definitions: &Definitions, paths: &Map<String, Value>, enums: &Value) -> V
         }
     }
     let schema = |name: String| {
-        let schema = v3_schema(&name, &definitions.schemas[&name], enums);
+        let schema = v3_schema(&name, &definitions.schemas[&name]);
         (name, schema)
     };
     let schemas: Map<String, Value> = names.into_iter().map(schema).collect();
-    let paths: Map<String, Value> = paths.iter().map(|(path, item)| (path.clone(), v3_value(item))).collect();
+    let paths: Map<String, Value> = paths.iter().map(|(path, item)| (path.clone(), v3_item(item))).collect();
     json!({
         "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.0"},
+        "info": {"title": "Kubernetes", "version": "1.36"},
         "paths": paths,
         "components": {"schemas": schemas, "securitySchemes": {"BearerToken": {
             "type": "apiKey", "name": "authorization", "in": "header", "description": "Bearer Token authentication",
         }}},
     })
+}
+
+/// A path with its operations, which name their parameters if they have such.
+fn v3_item(item: &Value) -> Value {
+    let mut item = v3_value(item);
+    let holders = item.as_object_mut().expect("a path item is an object").values_mut();
+    holders.filter_map(Value::as_object_mut).for_each(without_empty_parameters);
+    without_empty_parameters(item.as_object_mut().expect("a path item is an object"));
+    item
+}
+
+fn without_empty_parameters(holder: &mut Map<String, Value>) {
+    if holder.get("parameters").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+        holder.remove("parameters");
+    }
+}
+
+/// Some types belong to every version: a document names its own and the legacy one.
+fn of_document(document: &mut Value, name: &str) {
+    let mut parts = name.split('/').skip(1);
+    let own = match (name.starts_with("apis/"), parts.next(), parts.next()) {
+        (true, Some(group), version) => (group, version.unwrap_or_default()),
+        _ => ("", "v1"),
+    };
+    let Some(components) = document["components"].as_object_mut() else { return };
+    let Some(schemas) = components.get_mut("schemas").and_then(Value::as_object_mut) else { return };
+    for schema in schemas.values_mut() {
+        if let Some(Value::Array(kinds)) = schema.get_mut("x-kubernetes-group-version-kind")
+            && kinds.len() > 1
+        {
+            let is = |kind: &Value, (group, version): (&str, &str)| {
+                kind["group"] == group && kind["version"] == version
+            };
+            kinds.retain(|kind| is(kind, own) || is(kind, ("", "v1")));
+        }
+    }
+    if schemas.is_empty() {
+        components.remove("schemas");
+    }
 }
 
 fn references(value: &Value, found: &mut Vec<String>) {
@@ -111,11 +165,8 @@ fn references(value: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn v3_schema(name: &str, schema: &Value, enums: &Value) -> Value {
+fn v3_schema(name: &str, schema: &Value) -> Value {
     let mut schema = v3_value(schema);
-    if let Some(fields) = enums.get(name).and_then(Value::as_object) {
-        name_values(&mut schema, fields);
-    }
     let choice = match name.rsplit('.').next() {
         Some("Quantity") => json!([{"type": "string"}, {"type": "number"}]),
         Some("IntOrString") => json!([{"type": "integer"}, {"type": "string"}]),
@@ -125,20 +176,6 @@ fn v3_schema(name: &str, schema: &Value, enums: &Value) -> Value {
     object.remove("type");
     object.insert("oneOf".into(), choice);
     schema
-}
-
-/// Names the values that fields may have; v2 does not.
-fn name_values(schema: &mut Value, fields: &Map<String, Value>) {
-    for (field, values) in fields {
-        // A field behind a gate may be missing in the types.
-        let Some(property) = schema["properties"].get_mut(field) else { continue };
-        let list = values.as_array().expect("the values of a field are a list");
-        let lines: Vec<String> = list.iter().map(|value| format!(" - `{value}`")).collect();
-        let text = property["description"].as_str().unwrap_or_default();
-        property["description"] = format!("{text}\n\nPossible enum values:\n{}", lines.join("\n")).into();
-        let holder = if property["type"] == "array" { &mut property["items"] } else { property };
-        holder["enum"] = values.clone();
-    }
 }
 
 /// References become `#/components/schemas/…`; beside other keys they go into `allOf`, because
@@ -165,25 +202,38 @@ fn v3_value(value: &Value) -> Value {
     }
 }
 
-fn v2(definitions: &Definitions, by_version: &BTreeMap<(String, String), Map<String, Value>>) -> Value {
+fn v2(definitions: &Definitions, by_document: &BTreeMap<String, Map<String, Value>>) -> Value {
     let schemas: Map<String, Value> =
-        definitions.schemas.iter().map(|(name, schema)| (name.clone(), v2_value(schema))).collect();
+        definitions.schemas.iter().map(|(name, schema)| (name.clone(), v2_schema(schema))).collect();
     let mut paths = Map::new();
-    for items in by_version.values() {
+    for items in by_document.values() {
         for (path, item) in items {
             paths.insert(path.clone(), v2_item(item));
         }
     }
+    let mut parameters = Map::new();
+    paths.values_mut().for_each(|item| shared::replace(item, &mut parameters));
     json!({
         "swagger": "2.0",
-        "info": {"title": "Kubernetes", "version": "v1.36.0"},
+        "info": {"title": "Kubernetes", "version": "1.36"},
         "paths": paths,
         "definitions": schemas,
+        "parameters": parameters,
         "securityDefinitions": {"BearerToken": {
             "type": "apiKey", "name": "authorization", "in": "header", "description": "Bearer Token authentication",
         }},
         "security": [{"BearerToken": []}],
     })
+}
+
+/// A definition; v2 says nothing of defaults.
+fn v2_schema(schema: &Value) -> Value {
+    let mut schema = v2_value(schema);
+    let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
+    for property in properties.into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut) {
+        property.remove("default");
+    }
+    schema
 }
 
 fn v2_value(value: &Value) -> Value {
@@ -207,6 +257,7 @@ fn v2_item(item: &Value) -> Value {
         let converted = if key == "parameters" { v2_parameters(value) } else { v2_operation(value) };
         out.insert(key.clone(), converted);
     }
+    without_empty_parameters(&mut out);
     Value::Object(out)
 }
 
@@ -224,30 +275,56 @@ fn v2_parameters(list: &Value) -> Value {
 
 fn v2_operation(operation: &Value) -> Value {
     let mut out = operation.as_object().expect("an operation is an object").clone();
-    let mut parameters = v2_parameters(&operation["parameters"]);
-    if let Some(body) = out.remove("requestBody") {
-        let content = body["content"].as_object().expect("a body has content");
-        let (_, first) = content.iter().next().expect("a body has a content type");
-        let entry = json!({"name": "body", "in": "body", "required": body["required"] == true, "schema": v2_value(&first["schema"])});
-        parameters.as_array_mut().expect("parameters are a list").push(entry);
-        out.insert("consumes".into(), content.keys().cloned().collect::<Vec<_>>().into());
-    } else {
-        out.insert("consumes".into(), json!(["*/*"]));
-    }
-    out.insert("parameters".into(), parameters);
-    let mut produces = BTreeSet::new();
+    let mut parameters = operation.get("parameters").map_or_else(|| json!([]), v2_parameters);
+    let mut produces: Vec<&str> = Vec::new();
     let mut responses = Map::new();
     for (code, response) in operation["responses"].as_object().expect("responses are a map") {
         let mut entry = json!({"description": response["description"]});
         if let Some(content) = response["content"].as_object() {
-            produces.extend(content.keys().cloned());
+            produces = content.keys().map(String::as_str).collect();
             let (_, first) = content.iter().next().expect("content has a type");
             entry["schema"] = v2_value(&first["schema"]);
         }
         responses.insert(code.clone(), entry);
     }
+    let rank = |media: &&str| PRODUCED.iter().position(|known| known == media);
+    produces.sort_by_key(rank);
+    let mut consumes = match operation.get("x-kubernetes-action") {
+        Some(_) => vec!["*/*"],
+        // What is said of the API itself.
+        None => produces.clone(),
+    };
+    if let Some(body) = out.remove("requestBody") {
+        let content = body["content"].as_object().expect("a body has content");
+        let (_, first) = content.iter().next().expect("a body has a content type");
+        let mut entry = json!({"name": "body", "in": "body", "schema": v2_value(&first["schema"])});
+        if body["required"] == true {
+            entry["required"] = true.into();
+        }
+        let list = parameters.as_array_mut().expect("parameters are a list");
+        let before = |other: &Value| other["name"].as_str() < Some("body");
+        list.insert(list.iter().take_while(|other| before(other)).count(), entry);
+        if content.len() > 1 {
+            consumes = crate::parameters::PATCHES.to_vec();
+        }
+    }
+    if !operation["tags"][0].as_str().is_some_and(|tag| matches!(tag, "openid" | "WellKnown")) {
+        out.insert("consumes".into(), json!(consumes));
+    }
+    out.insert("parameters".into(), parameters);
+    without_empty_parameters(&mut out);
+    out.insert("produces".into(), json!(produces));
     out.insert("responses".into(), Value::Object(responses));
-    out.insert("produces".into(), produces.into_iter().collect::<Vec<_>>().into());
     out.insert("schemes".into(), json!(["https"]));
     Value::Object(out)
 }
+
+/// The order in which media types of answers are named.
+const PRODUCED: [&str; 6] = [
+    "text/plain",
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+    "application/json;stream=watch",
+    "application/vnd.kubernetes.protobuf;stream=watch",
+];

@@ -12,6 +12,7 @@ mod graph;
 mod messages;
 mod paths;
 mod roots;
+mod single;
 
 #[path = "../src/deleted.rs"]
 mod deleted;
@@ -21,6 +22,8 @@ mod message;
 mod parameters;
 #[path = "../src/openapi/reduce.rs"]
 mod reduce;
+#[path = "../src/openapi/shared.rs"]
+mod shared;
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +44,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build");
     println!("cargo::rerun-if-changed=data");
     println!("cargo::rerun-if-changed=src/deleted.rs");
-    for file in ["message", "message_v2", "message_v3", "parameters", "reduce"] {
+    for file in ["message", "message_v2", "message_v3", "parameters", "reduce", "shared"] {
         println!("cargo::rerun-if-changed=src/openapi/{file}.rs");
     }
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
@@ -54,8 +57,9 @@ fn main() {
     let fields = root.join("data/protobuf.txt");
     let fields = std::fs::read_to_string(&fields).unwrap_or_else(|e| panic!("{}: {e}", fields.display()));
     std::fs::write(out.join("messages.rs"), messages::source(&fields)).expect("OUT_DIR is writable");
-    let enums = read(&root.join("data/enums.json"));
-    documents::write(&out, &definitions, &served, &enums);
+    let definitions =
+        definitions.published(&messages::defaults(&fields), &read(&root.join("data/openapi.json")));
+    documents::write(&out, &definitions, &served);
 }
 
 fn read(path: &Path) -> Value {

@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
+use serde_json::{Value, json};
+
 struct Message<'a> {
     /// `core/v1.Pod`
     name: String,
@@ -14,6 +16,8 @@ struct Message<'a> {
 
 struct Field<'a> {
     number: u16,
+    /// Place among the fields of the message in JSON.
+    place: usize,
     /// Empty: the fields of the message stand in its parent.
     name: &'a str,
     pointer: bool,
@@ -23,6 +27,16 @@ struct Field<'a> {
     letter: char,
     /// Name of the message.
     target: String,
+    /// Name of the Go type of a scalar, empty where it is one of the language.
+    go_type: &'a str,
+}
+
+/// A field as JSON has it: those of messages that stand in their parent are the parent's.
+struct Member<'m, 'a> {
+    name: &'a str,
+    of: &'m Field<'a>,
+    /// Index among all fields.
+    field: usize,
 }
 
 #[derive(Default)]
@@ -41,23 +55,77 @@ impl Names {
     }
 }
 
+/// The defaults of fields that no text of theirs names, by definition and field: those of structs and of
+/// scalars that are always there.
+pub fn defaults(table: &str) -> BTreeMap<String, BTreeMap<String, Value>> {
+    let messages = parse(table);
+    let index: BTreeMap<&str, usize> =
+        messages.iter().enumerate().map(|(i, m)| (m.name.as_str(), i)).collect();
+    let starts = vec![0; messages.len()];
+    let of = |i: usize| {
+        let all = members_of(i, &messages, &starts, &index).into_iter();
+        all.filter_map(|member| Some((member.name.to_owned(), default(member.of)?))).collect()
+    };
+    (0..messages.len()).map(|i| (definition(&messages[i].name), of(i))).collect()
+}
+
+fn default(field: &Field<'_>) -> Option<Value> {
+    if field.pointer || field.shape != "One" {
+        return None;
+    }
+    match field.letter {
+        'm' => Some(json!({})),
+        's' if field.always => Some("".into()),
+        'b' if field.always => Some(false.into()),
+        'i' | 'l' | 'f' if field.always => Some(0.into()),
+        _ => None,
+    }
+}
+
+/// `io.k8s.api.core.v1.Pod` for `core/v1.Pod`
+fn definition(message: &str) -> String {
+    let (group, rest) = message.split_once('/').expect("a message is in a package");
+    let package = match group {
+        "meta" => "io.k8s.apimachinery.pkg.apis.meta",
+        "apiextensions" => "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions",
+        "apiregistration" => "io.k8s.kube-aggregator.pkg.apis.apiregistration",
+        group => return format!("io.k8s.api.{group}.{rest}"),
+    };
+    format!("{package}.{rest}")
+}
+
 /// The source of the statics that `src/protobuf/table.rs` includes.
 pub fn source(table: &str) -> String {
     let messages = parse(table);
     let index: BTreeMap<&str, usize> =
         messages.iter().enumerate().map(|(i, m)| (m.name.as_str(), i)).collect();
     let mut names = Names::default();
-    let (mut rows, mut fields, mut kinds) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut rows, mut fields, mut members, mut kinds) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let starts: Vec<usize> = messages
+        .iter()
+        .scan(0, |next, message| Some(std::mem::replace(next, *next + message.fields.len())))
+        .collect();
     for (i, message) in messages.iter().enumerate() {
-        let (start, count) = (fields.len(), message.fields.len());
+        let (start, count, of) = (starts[i], message.fields.len(), members.len());
         let name = names.intern(&message.name);
-        rows.push(format!("RawMessage{{name:{name},start:{start},count:{count}}}"));
+        for (place, member) in sorted(members_of(i, &messages, &starts, &index)) {
+            let name = names.intern(member.name);
+            members.push(format!("Member{{name:{name},place:{place},field:{}}}", member.field));
+        }
+        rows.push(format!(
+            "RawMessage{{name:{name},start:{start},count:{count},members:{of},member_count:{},reordered:{},\
+             typed:{}}}",
+            members.len() - of,
+            !message.fields.is_sorted_by_key(|field| field.place),
+            message.kind.is_some(),
+        ));
         for field in &message.fields {
-            let name = names.intern(field.name);
+            let (name, go_type) = (names.intern(field.name), names.intern(field.go_type));
             let kind = kind(field, &index);
             fields.push(format!(
-                "Field{{name:{name},number:{},pointer:{},always:{},shape:Shape::{},kind:{kind}}}",
-                field.number, field.pointer, field.always, field.shape
+                "Field{{name:{name},go_type:{go_type},number:{},place:{},pointer:{},always:{},\
+                 shape:Shape::{},kind:{kind}}}",
+                field.number, field.place, field.pointer, field.always, field.shape
             ));
         }
         if let Some((version, kind)) = message.kind {
@@ -73,6 +141,7 @@ pub fn source(table: &str) -> String {
     for (name, ty, rows) in [
         ("MESSAGES", "RawMessage", &rows),
         ("FIELDS", "Field", &fields),
+        ("MEMBERS", "Member", &members),
         ("KINDS", "(Name, Name, u16)", &kinds),
     ] {
         writeln!(out, "static {name}: [{ty}; {}] = [\n{}\n];", rows.len(), rows.join(",\n"))
@@ -82,6 +151,33 @@ pub fn source(table: &str) -> String {
     out
 }
 
+/// The fields of a message in JSON, in their order there.
+fn members_of<'m, 'a>(
+    message: usize,
+    messages: &'m [Message<'a>],
+    starts: &[usize],
+    index: &BTreeMap<&str, usize>,
+) -> Vec<Member<'m, 'a>> {
+    let mut fields: Vec<(usize, &'m Field<'a>)> = messages[message].fields.iter().enumerate().collect();
+    fields.sort_by_key(|(_, field)| field.place);
+    let mut members = Vec::new();
+    for (i, field) in fields {
+        if field.name.is_empty() {
+            members.extend(members_of(index[field.target.as_str()], messages, starts, index));
+        } else {
+            members.push(Member { name: field.name, of: field, field: starts[message] + i });
+        }
+    }
+    members
+}
+
+/// Members by name, for the search, each with its place.
+fn sorted<'m, 'a>(members: Vec<Member<'m, 'a>>) -> Vec<(usize, Member<'m, 'a>)> {
+    let mut sorted: Vec<_> = members.into_iter().enumerate().collect();
+    sorted.sort_by_key(|(_, member)| member.name);
+    sorted
+}
+
 fn parse(table: &str) -> Vec<Message<'_>> {
     let (mut package, mut version) = ("", "");
     let mut messages: Vec<Message<'_>> = Vec::new();
@@ -89,9 +185,13 @@ fn parse(table: &str) -> Vec<Message<'_>> {
         if let Some(rest) = line.strip_prefix('@') {
             (package, version) = rest.split_once(' ').expect("a package has an apiVersion");
         } else if let Some(rest) = line.strip_prefix(' ') {
-            let field = field(rest, package).unwrap_or_else(|| panic!("not a field: {line:?}"));
             let message = messages.last_mut().expect("a message comes before its fields");
-            assert!(message.fields.last().is_none_or(|last| last.number < field.number), "{line:?} is late");
+            let place = message.fields.len();
+            let field = field(rest, package, place).unwrap_or_else(|| panic!("not a field: {line:?}"));
+            assert!(
+                message.fields.iter().all(|other| other.number != field.number),
+                "{line:?} is there twice"
+            );
             message.fields.push(field);
         } else {
             let (name, kind) = match line.strip_suffix('+') {
@@ -103,11 +203,13 @@ fn parse(table: &str) -> Vec<Message<'_>> {
     }
     // By name, for the search.
     messages.sort_by(|a, b| a.name.cmp(&b.name));
+    // As they are on the wire.
+    messages.iter_mut().for_each(|message| message.fields.sort_by_key(|field| field.number));
     messages
 }
 
-/// `2 selector *!mmeta/v1.LabelSelector`
-fn field<'a>(line: &'a str, package: &str) -> Option<Field<'a>> {
+/// `2 selector *!mmeta/v1.LabelSelector`, `4 protocol s v1.Protocol`
+fn field<'a>(line: &'a str, package: &str, place: usize) -> Option<Field<'a>> {
     let mut parts = line.split(' ');
     let (number, name, code) = (parts.next()?.parse().ok()?, parts.next()?, parts.next()?);
     let (code, pointer) = code.strip_prefix('*').map_or((code, false), |rest| (rest, true));
@@ -121,7 +223,18 @@ fn field<'a>(line: &'a str, package: &str) -> Option<Field<'a>> {
     let target =
         if rest.is_empty() || rest.contains('/') { rest.to_owned() } else { format!("{package}.{rest}") };
     let name = if name == "-" { "" } else { name };
-    (parts.next().is_none()).then_some(Field { number, name, pointer, always, shape, letter, target })
+    let go_type = parts.next().unwrap_or_default();
+    (parts.next().is_none()).then_some(Field {
+        number,
+        place,
+        name,
+        pointer,
+        always,
+        shape,
+        letter,
+        target,
+        go_type,
+    })
 }
 
 fn kind(field: &Field<'_>, index: &BTreeMap<&str, usize>) -> String {

@@ -21,6 +21,7 @@ pub mod lifecycle;
 pub mod managed;
 pub mod meta;
 pub mod openapi;
+pub mod ordered;
 pub mod pem;
 pub mod platform;
 pub mod protection;

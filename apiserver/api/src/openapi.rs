@@ -3,10 +3,11 @@
 pub mod message;
 pub(crate) mod parameters;
 pub mod reduce;
+pub mod shared;
 
 struct Document {
-    group: &'static str,
-    version: &'static str,
+    /// `api/v1`, `apis/apps/v1`, `apis/apps`, `version`
+    name: &'static str,
     hash: &'static str,
     bytes: &'static [u8],
 }
@@ -63,40 +64,28 @@ pub fn v2_default_protobuf_hash() -> &'static str {
     V2_DEFAULT_PROTOBUF_HASH
 }
 
-/// The group and version of every document of v3.
-pub fn v3_versions() -> impl Iterator<Item = (&'static str, &'static str)> {
-    DOCUMENTS.iter().map(|document| (document.group, document.version))
+/// The names of the documents of v3: `api/v1`, `apis/apps/v1`, and those of groups and single paths.
+pub fn v3_names() -> impl Iterator<Item = &'static str> {
+    DOCUMENTS.iter().map(|document| document.name)
 }
 
-/// The body of `/openapi/v3`: where the document of each group and version is, with its hash.
-pub fn v3_index() -> serde_json::Value {
-    let paths: serde_json::Map<String, serde_json::Value> = DOCUMENTS
-        .iter()
-        .map(|d| {
-            let path = if d.group.is_empty() {
-                format!("api/{}", d.version)
-            } else {
-                format!("apis/{}/{}", d.group, d.version)
-            };
-            let url = format!("/openapi/v3/{path}?hash={}", d.hash);
-            (path, serde_json::json!({"serverRelativeURL": url}))
-        })
-        .collect();
-    serde_json::json!({"paths": paths})
+/// The name of the v3 document of a group (`""` for core) and version.
+pub fn v3_name(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
-/// The OpenAPI v3 document of a group (`""` for core) and version as gzip-compressed JSON.
-pub fn v3_gz(group: &str, version: &str) -> Option<&'static [u8]> {
-    document(group, version).map(|d| d.bytes)
+/// The OpenAPI v3 document of this name as gzip-compressed JSON.
+pub fn v3_gz(name: &str) -> Option<&'static [u8]> {
+    document(name).map(|d| d.bytes)
 }
 
 /// Changes when the document of [`v3_gz`] does; an `ETag` without quotes.
-pub fn v3_hash(group: &str, version: &str) -> Option<&'static str> {
-    document(group, version).map(|d| d.hash)
+pub fn v3_hash(name: &str) -> Option<&'static str> {
+    document(name).map(|d| d.hash)
 }
 
-fn document(group: &str, version: &str) -> Option<&'static Document> {
-    DOCUMENTS.iter().find(|d| d.group == group && d.version == version)
+fn document(name: &str) -> Option<&'static Document> {
+    DOCUMENTS.iter().find(|d| d.name == name)
 }
 
 #[cfg(test)]

@@ -15,16 +15,21 @@ mod decode;
 mod encode;
 mod json;
 mod normal;
+mod restore;
 mod table;
 mod tree;
 mod wire;
 
 use serde_json::Value;
 
+use crate::ordered;
+
 pub use complete::{complete, complete_structs};
 pub use decode::{Malformed, decode, head};
 pub use encode::{Unencodable, encode, encode_into};
 pub use normal::normalize;
+pub use restore::restore;
+pub(crate) use table::at;
 pub use table::{Field, Kind, Message, Shape, kinds, message, messages, of_kind};
 pub use tree::{Borrowed, Members, Tree, View};
 pub use wire::Backward;
@@ -126,7 +131,7 @@ pub fn from_envelope(bytes: &[u8]) -> Result<Value, Malformed> {
 pub fn to_json(bytes: &[u8]) -> Result<Vec<u8>, Malformed> {
     match json::envelope(bytes, &mut decode::Budget::default()) {
         Ok(text) => Ok(text),
-        Err(json::Stop::Unordered) => Ok(from_envelope(bytes)?.to_string().into_bytes()),
+        Err(json::Stop::Unordered) => Ok(ordered::json_text(&from_envelope(bytes)?).into_bytes()),
         Err(json::Stop::Malformed(error)) => Err(error),
     }
 }

@@ -11,10 +11,11 @@ mod patch;
 mod prune;
 pub mod shape;
 
+pub(crate) use check::decode_base64;
 pub use check::{Problems, check};
 pub use duplicates::{OBJECTS, duplicate_fields, misplaced_fields, parse_noting};
 pub use graph::{Definition, Field, ListType, Merge, Type, definition, definitions};
-pub use patch::strategic_merge;
+pub use patch::{go_text, strategic_merge};
 pub use prune::{complete_status, drop_unknown};
 pub use shape::Shape;
 

@@ -27,8 +27,33 @@ impl Default for Build {
     }
 }
 
+/// The fields of [`Build::version`] in the order of their type.
+const FIELDS: [&str; 13] = [
+    "major",
+    "minor",
+    "emulationMajor",
+    "emulationMinor",
+    "minCompatibilityMajor",
+    "minCompatibilityMinor",
+    "gitVersion",
+    "gitCommit",
+    "gitTreeState",
+    "buildDate",
+    "goVersion",
+    "compiler",
+    "platform",
+];
+
 impl Build {
-    /// The body of `/version`. The compiler stands where Kubernetes names that of Go.
+    /// The body of `/version`.
+    pub fn version_text(&self) -> String {
+        let version = self.version();
+        let fields: Vec<String> =
+            FIELDS.iter().map(|field| format!("  \"{field}\": {}", version[*field])).collect();
+        format!("{{\n{}\n}}", fields.join(",\n"))
+    }
+
+    /// What `/version` says. The compiler stands where Kubernetes names that of Go.
     pub fn version(&self) -> Value {
         let (major, minor, patch) = KUBERNETES;
         let Self { commit, tree_state, date, compiler } = self;

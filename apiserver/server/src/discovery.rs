@@ -292,7 +292,12 @@ fn resource_list(group: &str, version: &str, resources: &[&Resource]) -> Value {
         }
     }
     list.sort_by(|a, b| a["name"].as_str().cmp(&b["name"].as_str()));
-    json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": list})
+    let mut value = json!({"kind": "APIResourceList", "groupVersion": group_version, "resources": list});
+    // The legacy group is older than the version of the list.
+    if !group.is_empty() {
+        value["apiVersion"] = "v1".into();
+    }
+    value
 }
 
 /// Names the version that objects are kept in, as Kubernetes does: clients compare it and no more.
@@ -300,6 +305,8 @@ fn storage_hash(resource: &Resource) -> String {
     let (group, version) = match (resource.group.as_str(), resource.plural.as_str()) {
         ("events.k8s.io", "events") => ("", "v1"),
         ("autoscaling", "horizontalpodautoscalers") => ("autoscaling", "v2"),
+        // Kubernetes still keeps them in the version that it no longer serves.
+        ("apiextensions.k8s.io", "customresourcedefinitions") => ("apiextensions.k8s.io", "v1beta1"),
         (group, _) => (group, stored_version(resource)),
     };
     let digest = Sha256::digest(format!("{group}/{version}/{}", resource.kind));

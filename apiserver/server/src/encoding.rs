@@ -9,9 +9,9 @@ use std::borrow::Cow;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
+use apiserver_api::ordered::{self, Metadata};
 use apiserver_api::protobuf::{self, Malformed, Unencodable};
 use apiserver_api::registry::Resource;
-use apiserver_api::structural;
 use apiserver_store::limits::VALUE_BYTES;
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -63,15 +63,25 @@ fn type_of_claims(object: &mut Value) {
     }
 }
 
-/// The same as JSON text. What lies there as JSON is not copied.
+/// Whether the keys of a text have the order of the types of a built-in kind. Of all orders only that one
+/// begins with the kind.
+fn is_in_order(text: &[u8]) -> bool {
+    text.starts_with(ordered::BEGIN)
+}
+
+/// The same as JSON text, of a built-in kind. What lies there as JSON in the order of its type is not copied.
 pub fn json(stored: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
     if !protobuf::is_envelope(stored) {
-        return Ok(Cow::Borrowed(stored));
+        // Earlier builds wrote the keys by name.
+        return Ok(match is_in_order(stored) {
+            true => Cow::Borrowed(stored),
+            false => Cow::Owned(ordered::json_text(&serde_json::from_slice(stored)?).into_bytes()),
+        });
     }
     let stored = named_as_today(stored)?;
     let (api_version, kind, _) = protobuf::head(&stored)?;
     if kind == WITH_CLAIMS || convert::is_older(api_version) {
-        return Ok(Cow::Owned(read(&stored)?.to_string().into_bytes()));
+        return Ok(Cow::Owned(ordered::json_text(&read(&stored)?).into_bytes()));
     }
     Ok(Cow::Owned(protobuf::to_json(&stored)?))
 }
@@ -95,31 +105,10 @@ pub fn exact(value: &Value) -> Bytes {
     exact_with_metadata(value).0
 }
 
-/// [`exact`], and the place of the brace that begins the object's metadata, if it has such.
-pub fn exact_with_metadata(value: &Value) -> (Bytes, Option<usize>) {
+/// [`exact`], and where the object's metadata stand, if it has such.
+pub fn exact_with_metadata(value: &Value) -> (Bytes, Option<Metadata>) {
     let mut text = Vec::with_capacity(USUAL);
-    let put = |text: &mut Vec<u8>, value: &Value| {
-        structural::write_json(text, value).expect("the keys of a value are strings");
-    };
-    let mut found = None;
-    match value {
-        Value::Object(map) => {
-            text.push(b'{');
-            for (field, value) in map {
-                if text.len() > 1 {
-                    text.push(b',');
-                }
-                serde_json::to_writer(&mut text, field).expect("a name is a string");
-                text.push(b':');
-                if field == "metadata" && value.is_object() {
-                    found = Some(text.len());
-                }
-                put(&mut text, value);
-            }
-            text.push(b'}');
-        }
-        other => put(&mut text, other),
-    }
+    let found = ordered::write(&mut text, value);
     // A buffer that shrinks keeps its place with some allocators; a copy takes what it needs.
     (Bytes::copy_from_slice(&text), found)
 }
@@ -129,7 +118,7 @@ pub fn as_kubernetes(resource: &Resource, object: &Value) -> Result<Bytes, Unenc
     // Their servers keep them in the encoding of custom resources.
     let defining = matches!(resource.group.as_str(), "apiextensions.k8s.io" | "apiregistration.k8s.io");
     if defining || protobuf::of_object(object).is_none() {
-        return Ok(Bytes::from(structural::json_text(object)));
+        return Ok(Bytes::from(ordered::json_text(object)));
     }
     protobuf::to_envelope(object).map(Bytes::from)
 }
@@ -312,8 +301,11 @@ mod tests {
         assert!(protobuf::is_envelope(&stored));
         assert_eq!(read(&stored).unwrap(), pod);
         assert_eq!(serde_json::from_slice::<Value>(&json(&stored).unwrap()).unwrap(), pod);
-        let text = pod.to_string();
+        let text = ordered::json_text(&pod);
+        assert_eq!(json(&stored).unwrap(), text.as_bytes());
         assert!(matches!(json(text.as_bytes()), Ok(Cow::Borrowed(_))));
+        // Texts of earlier builds come out in the order of today.
+        assert_eq!(json(pod.to_string().as_bytes()).unwrap(), text.as_bytes());
 
         let mut frobs = pods.clone();
         (frobs.group, frobs.kind) = ("example.com".to_owned(), "Frob".to_owned());
@@ -323,22 +315,35 @@ mod tests {
         defining.group = "apiextensions.k8s.io".to_owned();
         let (api_version, kind) = ("apiextensions.k8s.io/v1", "CustomResourceDefinition");
         let definition = json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": "a"}});
-        assert_eq!(as_kubernetes(&defining, &definition).unwrap(), definition.to_string());
+        assert_eq!(as_kubernetes(&defining, &definition).unwrap(), ordered::json_text(&definition));
     }
 
     #[test]
-    fn the_text_is_that_of_the_value_and_says_where_the_metadata_begin() {
-        for value in
-            [json!({"a\"": [1], "metadata": {"name": "a"}, "z": {"metadata": {}}}), json!({}), json!([1])]
-        {
-            let (text, at) = exact_with_metadata(&value);
-            assert_eq!(text, value.to_string());
-            assert_eq!(at.is_some(), value.get("metadata").is_some());
-            if let Some(at) = at {
-                assert!(text[at..].starts_with(br#"{"name":"a"}"#));
-            }
+    fn the_text_is_that_of_the_value_and_says_where_a_resource_version_goes() {
+        let version = r#""resourceVersion":"7""#;
+        for (value, wanted) in [
+            (
+                json!({"a\"": [1], "metadata": {"name": "a", "uid": "u"}}),
+                r##"{"a\"":[1],"metadata":{"name":"a",#,"uid":"u"}}"##,
+            ),
+            (
+                json!({"kind": "Pod", "apiVersion": "v1", "metadata": {"uid": "u", "labels": {"l": "m"}, "name": "a"}}),
+                r##"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","uid":"u",#,"labels":{"l":"m"}}}"##,
+            ),
+            (json!({"metadata": {"name": "a"}}), r##"{"metadata":{"name":"a",#}}"##),
+            (
+                json!({"kind": "Pod", "apiVersion": "v1", "metadata": {}}),
+                r##"{"kind":"Pod","apiVersion":"v1","metadata":{#}}"##,
+            ),
+        ] {
+            let (text, found) = exact_with_metadata(&value);
+            assert_eq!(serde_json::from_slice::<Value>(&text).unwrap(), value);
+            let put = crate::cache::Entry::answer_at(7, &text, found.unwrap());
+            assert_eq!(put, wanted.replace('#', version), "{value}");
         }
-        assert_eq!(exact_with_metadata(&json!({"metadata": null})).1, None);
+        for value in [json!({}), json!([1]), json!({"metadata": null})] {
+            assert_eq!(exact_with_metadata(&value).1, None);
+        }
     }
 
     #[test]

@@ -124,6 +124,8 @@ pub const CONFLICT_RETRIES: usize = 5;
 pub const NAME_RETRIES: usize = 8;
 /// Operations of one JSON patch.
 pub const PATCH_OPERATIONS: usize = 10_000;
+/// Members of the operations of one JSON patch that are named because no operation has them.
+pub const UNKNOWN_MEMBERS: usize = 100;
 /// Bytes that the `copy` operations of one JSON patch may add.
 pub const PATCH_COPY: usize = BODY;
 /// Nesting of a YAML body, the same as that of a JSON body.

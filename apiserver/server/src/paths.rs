@@ -34,7 +34,10 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     }
     match path {
         "/" => return Ok(indented(&index(context))),
-        "/version" | "/version/" => return Ok(indented(&context.server.config().build.version())),
+        "/version" | "/version/" => {
+            let text = context.server.config().build.version_text();
+            return Ok(respond::bytes(200, "application/json", text));
+        }
         "/metrics" => return metrics(context, false).await,
         "/metrics/slis" => return metrics(context, true).await,
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
@@ -199,18 +202,12 @@ fn openapi_v3_index(context: &Context) -> Answer {
 }
 
 async fn openapi_v3(context: &Context, name: &str) -> Answer {
-    let mut parts = name.split('/');
-    let (group, version) = match (parts.next(), parts.next(), parts.next(), parts.next()) {
-        (Some("api"), Some(version), None, None) => ("", version),
-        (Some("apis"), Some(group), Some(version), None) => (group, version),
-        _ => return Ok(respond::no_such_page()),
-    };
     let documents = context.server.documents();
     let media = preferred(context, &openapi::V3_PROTOBUF_ACCEPTED, openapi::V3_PROTOBUF_MEDIA)?;
-    let (group, version) = (group.to_owned(), version.to_owned());
+    let wanted = name.to_owned();
     let make = move || match media {
-        JSON => documents.v3(&group, &version),
-        _ => documents.v3_protobuf(&group, &version),
+        JSON => documents.v3(&wanted),
+        _ => documents.v3_protobuf(&wanted),
     };
     let document = context.server.unpacked().make(make).await?;
     let Some(document) = document else { return Ok(respond::no_such_page()) };

@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::sync::Arc;
 
 use apiserver_api::error::{ApiError, status_text};
+use apiserver_api::ordered;
 use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
-use apiserver_api::structural;
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -37,9 +37,14 @@ pub fn json(code: u16, value: &Value) -> Response<Body> {
 
 /// JSON as Kubernetes' encoder writes it: with a line's end behind it.
 pub fn line(value: &Value) -> String {
-    let mut text = structural::json_text(value);
+    let mut text = ordered::json_text(value);
     text.push('\n');
     text
+}
+
+/// One event of a watch as a line of JSON.
+pub fn event(event: &str, object: &Value) -> Bytes {
+    Bytes::from(format!("{{\"type\":\"{event}\",\"object\":{}}}\n", ordered::json_text(object)))
 }
 
 /// [`line`] of an object that is encoded already, without a copy where there is room for it.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
+use apiserver_api::ordered::{self, Metadata};
 use apiserver_api::registry::Resource;
 use apiserver_store::limits::VALUE_BYTES;
 use apiserver_store::{KeyValue, Op, Revision, StoreError, Write, Written};
@@ -183,7 +184,7 @@ pub async fn put_on(
         Written::Done { revision } if conversion::by_webhook(resource).is_some() => {
             let kv = KeyValue { key, value, create_revision: 0, mod_revision: revision };
             let stored = decode(server, resource, &kv).await?;
-            Ok(Outcome::Done(Bytes::from(stored.object.to_string())))
+            Ok(Outcome::Done(Bytes::from(ordered::json_text(&stored.object))))
         }
         Written::Done { revision } => match metadata.filter(|_| convert::from_storage(resource).is_none()) {
             Some(at) => Ok(Outcome::Done(Entry::answer_at(revision, &value, at))),
@@ -224,7 +225,7 @@ fn encode(
     resource: &Resource,
     key: &str,
     object: &Value,
-) -> Result<(Bytes, Option<usize>), ApiError> {
+) -> Result<(Bytes, Option<Metadata>), ApiError> {
     if !server.store().shared() {
         return Ok(encoding::exact_with_metadata(object));
     }

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::openapi::parameters;
+use crate::openapi::{parameters, shared};
 use crate::registry::Resource;
 
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -43,46 +43,63 @@ pub fn operations(resource: &Resource, dialect: Dialect) -> Map<String, Value> {
     let scoped = if resource.namespaced { "Namespaced" } else { "" };
     let stem: String = resource.group.split('.').chain([resource.version.as_str()]).map(capital).collect();
     let make = |verb: &'static str, word: &str, sub: &str, target: &str| {
-        let id = format!("{word}{stem}{scoped}{}{}", resource.kind, capital(sub));
+        let (word, many) = word.split_once('-').unwrap_or((word, ""));
+        let id = format!("{word}{stem}{many}{scoped}{}{}", resource.kind, capital(sub));
         operation(resource, (verb, sub), &id, target, dialect)
     };
     let list = resource.list_schema();
     let status = format!("{META}.Status");
     let parameters = |named: bool| path_parameters(&resource.kind, (resource.namespaced, named), dialect);
     let mut paths = Map::new();
-    paths.insert(
-        collection.clone(),
-        json!({
-            "parameters": parameters(false),
-            "get": make("list", "list", "", &list),
-            "post": make("post", "create", "", &resource.schema),
-            "delete": make("deletecollection", "deleteCollection", "", &status),
-        }),
-    );
+    let many = vec![
+        ("get", make("list", "list", "", &list)),
+        ("post", make("post", "create", "", &resource.schema)),
+        ("delete", make("deletecollection", "delete-Collection", "", &status)),
+    ];
+    paths.insert(collection.clone(), shared::item(parameters(false), many));
     let one = |sub: &str, target: &str| {
-        json!({
-            "parameters": parameters(true),
-            "get": make("get", "read", sub, target),
-            "put": make("put", "replace", sub, target),
-            "patch": make("patch", "patch", sub, target),
-        })
+        vec![
+            ("get", make("get", "read", sub, target)),
+            ("put", make("put", "replace", sub, target)),
+            ("patch", make("patch", "patch", sub, target)),
+        ]
     };
     let mut object = one("", &resource.schema);
-    object["delete"] = make("delete", "delete", "", &status);
-    paths.insert(format!("{collection}/{{name}}"), object);
+    object.push(("delete", make("delete", "delete", "", &status)));
+    paths.insert(format!("{collection}/{{name}}"), shared::item(parameters(true), object));
     for sub in &resource.subresources {
         let scale = "io.k8s.api.autoscaling.v1.Scale";
         let target = if sub.name == "scale" { scale } else { &resource.schema };
-        paths.insert(format!("{collection}/{{name}}/{}", sub.name), one(sub.name, target));
+        let item = shared::item(parameters(true), one(sub.name, target));
+        paths.insert(format!("{collection}/{{name}}/{}", sub.name), item);
     }
     if resource.namespaced {
         let id = format!("list{stem}{}ForAllNamespaces", resource.kind);
-        let mut all = json!({"get": operation(resource, ("list", ""), &id, &list, dialect)});
-        all["parameters"] = Value::Array(path_parameters(&resource.kind, (false, false), dialect));
-        paths.insert(format!("{prefix}/{}", resource.plural), all);
+        let all = operation(resource, ("list", ""), &id, &list, dialect);
+        paths.insert(format!("{prefix}/{}", resource.plural), shared::item(Vec::new(), vec![("get", all)]));
+    }
+    for item in paths.values_mut() {
+        tidy(item);
     }
     paths
 }
+
+/// Nothing is said of parameters where there are none, and in v2 those are named once that all share.
+fn tidy(item: &mut Value) {
+    // The document of built-in kinds has them.
+    if item.pointer("/get/produces").is_some() {
+        shared::replace(item, &mut Map::new());
+    }
+    for holder in item.as_object_mut().into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut)
+    {
+        if holder.get("parameters").and_then(Value::as_array).is_some_and(Vec::is_empty) {
+            holder.remove("parameters");
+        }
+    }
+}
+
+/// The media types that are taken and answered with.
+const MEDIA: [&str; 2] = ["application/json", "application/yaml"];
 
 fn operation(
     resource: &Resource,
@@ -92,63 +109,74 @@ fn operation(
     dialect: Dialect,
 ) -> Value {
     let body = match verb {
-        "post" | "put" => Some((target.to_owned(), true, vec!["application/json", "application/yaml"])),
+        "post" | "put" => Some((target.to_owned(), true, MEDIA.to_vec())),
         "patch" => Some((
             format!("{META}.Patch"),
             true,
             parameters::PATCHES.into_iter().filter(|media| *media != parameters::STRATEGIC).collect(),
         )),
-        "delete" | "deletecollection" => {
-            Some((format!("{META}.DeleteOptions"), false, vec!["application/json", "application/yaml"]))
-        }
+        "delete" => Some((format!("{META}.DeleteOptions"), false, MEDIA.to_vec())),
         _ => None,
     };
-    let names = parameters::of_action(verb).iter();
-    let mut parameters: Vec<Value> = names.map(|name| query(name, dialect)).collect();
+    let mut parameters = query_parameters(verb, dialect);
+    let mut words = resource.group.split('.');
+    let tag: String = words.next().into_iter().map(str::to_owned).chain(words.map(capital)).collect();
     let mut operation = json!({
         "description": what(&resource.kind, verb, sub),
         "operationId": id,
-        "tags": [format!("{}_{}", resource.group.replace('.', "_"), resource.version)],
+        "tags": [format!("{tag}_{}", resource.version)],
         "x-kubernetes-action": verb,
         "x-kubernetes-group-version-kind":
             {"group": resource.group, "version": resource.version, "kind": resource.kind},
     });
     let schema = dialect.reference(target);
-    match dialect {
-        Dialect::V3 => {
-            let entry = json!({"schema": schema});
-            let content = json!({"application/json": entry, "application/yaml": entry});
-            let answer = |text: &str| json!({"description": text, "content": content});
-            operation["responses"] = json!({"200": answer("OK"), "401": {"description": "Unauthorized"}});
-            for (code, text) in further_answers(verb) {
-                operation["responses"][code] = answer(text);
-            }
-            if let Some((name, required, types)) = body {
-                let entry = json!({"schema": dialect.reference(&name)});
-                let content: Map<String, Value> =
-                    types.into_iter().map(|t| (t.to_owned(), entry.clone())).collect();
-                operation["requestBody"] = json!({"required": required, "content": content});
-            }
-        }
-        Dialect::V2 => {
-            let answer = |text: &str| json!({"description": text, "schema": schema});
-            operation["responses"] = json!({"200": answer("OK"), "401": {"description": "Unauthorized"}});
-            for (code, text) in further_answers(verb) {
-                operation["responses"][code] = answer(text);
-            }
-            operation["produces"] = json!(["application/json", "application/yaml"]);
-            operation["schemes"] = json!(["https"]);
-            operation["consumes"] = json!(["application/json", "application/yaml"]);
-            if let Some((name, required, types)) = body {
+    let content = json!({"application/json": {"schema": schema}, "application/yaml": {"schema": schema}});
+    let answer = |text: &str| match dialect {
+        Dialect::V2 => json!({"description": text, "schema": schema}),
+        Dialect::V3 => json!({"description": text, "content": content}),
+    };
+    operation["responses"] = json!({"200": answer("OK"), "401": {"description": "Unauthorized"}});
+    for (code, text) in further_answers(verb) {
+        operation["responses"][code] = answer(text);
+    }
+    if dialect == Dialect::V2 {
+        operation["produces"] = json!(MEDIA);
+        operation["schemes"] = json!(["https"]);
+        operation["consumes"] = json!(MEDIA);
+    }
+    if let Some((name, required, types)) = body {
+        let schema = dialect.reference(&name);
+        let mut body = match dialect {
+            Dialect::V2 => {
                 operation["consumes"] = json!(types);
-                let schema = dialect.reference(&name);
-                parameters
-                    .push(json!({"name": "body", "in": "body", "required": required, "schema": schema}));
+                json!({"name": "body", "in": "body", "schema": schema})
             }
+            Dialect::V3 => {
+                let entry = |media: &str| (media.to_owned(), json!({"schema": schema}));
+                json!({"content": types.into_iter().map(entry).collect::<Map<String, Value>>()})
+            }
+        };
+        if required {
+            body["required"] = true.into();
+        }
+        match dialect {
+            Dialect::V2 => parameters.push(body),
+            Dialect::V3 => operation["requestBody"] = body,
         }
     }
+    parameters.sort_by(|a, b| shared::place(a).cmp(&shared::place(b)));
     operation["parameters"] = Value::Array(parameters);
     operation
+}
+
+fn query_parameters(verb: &str, dialect: Dialect) -> Vec<Value> {
+    let names = match verb {
+        "get" => &["resourceVersion"][..],
+        // Which of the collection go is said as in a list.
+        "deletecollection" => parameters::of_action("list"),
+        verb => parameters::of_action(verb),
+    };
+    names.iter().copied().chain(["pretty"]).map(|name| query(name, dialect)).collect()
 }
 
 /// The description of an operation, a sentence.
@@ -181,9 +209,9 @@ fn further_answers(verb: &str) -> &'static [(&'static str, &'static str)] {
     }
 }
 
-fn query(name: &str, dialect: Dialect) -> Value {
-    let (kind, text) = parameters::described(name);
-    let mut parameter = json!({"name": name, "in": "query", "description": text});
+fn query(key: &str, dialect: Dialect) -> Value {
+    let (kind, text) = parameters::described(key);
+    let mut parameter = json!({"name": parameters::name(key), "in": "query", "description": text});
     match dialect {
         Dialect::V2 => {
             parameter["type"] = kind.into();
@@ -195,18 +223,19 @@ fn query(name: &str, dialect: Dialect) -> Value {
 }
 
 fn path_parameters(kind: &str, (namespaced, named): (bool, bool), dialect: Dialect) -> Vec<Value> {
-    let names = [(named, "name"), (namespaced, "namespace")];
-    let names = names.into_iter().filter(|(wanted, _)| *wanted);
-    let of_path = names.map(|(_, name)| {
-        let mut parameter = query(name, dialect);
+    let in_path = |mut parameter: Value| {
         parameter["in"] = "path".into();
         parameter["required"] = true.into();
-        if name == "name" {
-            parameter["description"] = format!("name of the {kind}").into();
-        }
         parameter
+    };
+    let name = named.then(|| {
+        // It is a text, as the namespace is.
+        let mut name = in_path(query("namespace", dialect));
+        name["name"] = "name".into();
+        name["description"] = format!("name of the {kind}").into();
+        name
     });
-    of_path.chain([query("pretty", dialect)]).collect()
+    name.into_iter().chain(namespaced.then(|| in_path(query("namespace", dialect)))).collect()
 }
 
 fn capital(word: &str) -> String {

@@ -133,7 +133,7 @@ fn tidy(schema: &mut Value) {
 
 /// Takes out what v2 cannot say, from the outside inwards.
 fn for_v2(map: &mut Map<String, Value>) {
-    for key in JUNCTORS {
+    for key in JUNCTORS.into_iter().chain(["default"]) {
         map.remove(key);
     }
     if map.remove("nullable") == Some(Value::Bool(true)) {

@@ -11,6 +11,7 @@ pub static DOCUMENT: Message = Message {
         ("info", 2, Object(&INFO)),
         ("paths", 8, Object(&PATHS)),
         ("definitions", 9, Object(&SCHEMAS)),
+        ("parameters", 10, Object(&PARAMETERS)),
         ("security", 12, List(&Object(&REQUIREMENT))),
         ("securityDefinitions", 13, Object(&SECURITY)),
     ],
@@ -23,6 +24,11 @@ static PATHS: Message = Message { fields: &[], rest: Pairs(2, Object(&ITEM)) };
 
 /// Definitions, and properties of a schema.
 static SCHEMAS: Message = Message { fields: &[], rest: Pairs(1, Object(&SCHEMA)) };
+
+/// Parameters that operations refer to.
+static PARAMETERS: Message = Message { fields: &[], rest: Pairs(1, By(parameter)) };
+
+static REFERENCE: Message = Message { fields: &[("$ref", 1, Text)], rest: Nothing };
 
 static REQUIREMENT: Message = Message { fields: &[], rest: Pairs(1, Listed(&Text)) };
 
@@ -42,7 +48,7 @@ static ITEM: Message = Message {
         ("options", 6, Object(&OPERATION)),
         ("head", 7, Object(&OPERATION)),
         ("patch", 8, Object(&OPERATION)),
-        ("parameters", 9, List(&By(parameter))),
+        ("parameters", 9, List(&By(parameter_or_reference))),
     ],
     rest: Extensions(10),
 };
@@ -54,7 +60,7 @@ static OPERATION: Message = Message {
         ("operationId", 5, Text),
         ("produces", 6, List(&Text)),
         ("consumes", 7, List(&Text)),
-        ("parameters", 8, List(&By(parameter))),
+        ("parameters", 8, List(&By(parameter_or_reference))),
         ("responses", 9, Object(&RESPONSES)),
         ("schemes", 10, List(&Text)),
     ],
@@ -139,13 +145,19 @@ static SCHEMA: Message = Message {
 
 /// Parameters have a message for each place that they stand in.
 fn parameter(value: &Value) -> Result<&'static Shape, Unfit> {
-    static BODY: Shape = Arm(1, &Arm(1, &Object(&BODY_PARAMETER)));
-    static QUERY: Shape = Arm(1, &Arm(2, &Arm(3, &Object(&QUERY_PARAMETER))));
-    static PATH: Shape = Arm(1, &Arm(2, &Arm(4, &Object(&PATH_PARAMETER))));
+    static BODY: Shape = Arm(1, &Object(&BODY_PARAMETER));
+    static QUERY: Shape = Arm(2, &Arm(3, &Object(&QUERY_PARAMETER)));
+    static PATH: Shape = Arm(2, &Arm(4, &Object(&PATH_PARAMETER)));
     match text(&value["in"])? {
         "body" => Ok(&BODY),
         "query" => Ok(&QUERY),
         "path" => Ok(&PATH),
         other => Err(Unfit(format!("parameters in {other:?} have no message"))),
     }
+}
+
+fn parameter_or_reference(value: &Value) -> Result<&'static Shape, Unfit> {
+    static PARAMETER: Shape = Arm(1, &By(parameter));
+    static SHARED: Shape = Arm(2, &Object(&REFERENCE));
+    Ok(if value["$ref"].is_string() { &SHARED } else { &PARAMETER })
 }

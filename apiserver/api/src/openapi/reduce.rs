@@ -16,6 +16,9 @@ pub fn without(document: &mut Value, is_gone: &dyn Fn(&str, &str, &str) -> bool)
         }
         stays
     });
+    // Groups and versions of which nothing is left.
+    let left: Vec<String> = paths.keys().filter(|path| !path.ends_with('/')).cloned().collect();
+    paths.retain(|path, _| !names_kinds(path) || left.iter().any(|other| other.starts_with(path.as_str())));
     let remaining: Vec<Value> = paths.values().cloned().collect();
     for (pointer, prefix) in
         [("/definitions", "#/definitions/"), ("/components/schemas", "#/components/schemas/")]
@@ -28,6 +31,23 @@ pub fn without(document: &mut Value, is_gone: &dyn Fn(&str, &str, &str) -> bool)
     }
 }
 
+/// Takes the schemas out of a document of v3 that none of its paths leads to.
+#[allow(dead_code, reason = "the build script makes documents without such")]
+pub fn without_unused(document: &mut Value) {
+    const SCHEMAS: &str = "/components/schemas";
+    let paths = [document["paths"].clone()];
+    let used = document.pointer(SCHEMAS).map(|schemas| reached(&paths, schemas, "#/components/schemas/"));
+    if let (Some(used), Some(Value::Object(schemas))) = (used, document.pointer_mut(SCHEMAS)) {
+        schemas.retain(|name, _| used.contains(name));
+    }
+}
+
+/// Whether a path is that of a group or of a version: `/apis/apps/`, `/api/v1/`.
+fn names_kinds(path: &str) -> bool {
+    let of_group = path.starts_with("/apis/") || path.starts_with("/api/");
+    of_group && path.ends_with('/') && path.matches('/').count() > 2
+}
+
 /// Group, version and plural of a path.
 fn place(path: &str) -> Option<(&str, &str, &str)> {
     let mut parts = path.split('/').skip(1);
@@ -36,7 +56,8 @@ fn place(path: &str) -> Option<(&str, &str, &str)> {
         "apis" => parts.next()?,
         _ => return None,
     };
-    let (version, first) = (parts.next()?, parts.next()?);
+    let (version, first) = (parts.next()?, parts.next().filter(|first| !first.is_empty())?);
+    let first = if first == "watch" { parts.next()? } else { first };
     let plural = match (first, parts.next(), parts.next()) {
         ("namespaces", Some("{namespace}"), Some(plural)) => plural,
         _ => first,

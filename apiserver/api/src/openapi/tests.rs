@@ -29,27 +29,28 @@ fn references(value: &Value, found: &mut BTreeSet<String>) {
 
 #[test]
 fn the_index_names_a_document_for_each_group_and_version_served() {
-    let index = v3_index();
-    let paths = index["paths"].as_object().unwrap();
+    let names: Vec<&str> = v3_names().collect();
     for resource in registry::builtin().iter() {
-        let path = if resource.group.is_empty() {
-            format!("api/{}", resource.version)
-        } else {
-            format!("apis/{}/{}", resource.group, resource.version)
-        };
-        let url = paths[&path]["serverRelativeURL"].as_str().unwrap();
-        let hash = v3_hash(&resource.group, &resource.version).unwrap();
-        assert_eq!(url, format!("/openapi/v3/{path}?hash={hash}"));
-        assert!(v3_gz(&resource.group, &resource.version).is_some());
+        let name = v3_name(&resource.group, &resource.version);
+        assert!(names.contains(&name.as_str()), "{name}");
+        assert_eq!(v3_hash(&name).map(str::len), Some(32));
+        assert!(v3_gz(&name).is_some());
     }
-    assert!(v3_gz("no.such.group", "v1").is_none());
+    // Those of groups and of single paths, as Kubernetes has them.
+    for name in ["api", "apis", "apis/apps", "version", "openid/v1/jwks", ".well-known/openid-configuration"]
+    {
+        let document = unpack(v3_gz(name).unwrap());
+        let paths = document["paths"].as_object().unwrap();
+        assert_eq!(paths.keys().collect::<Vec<_>>(), [&format!("/{name}/")]);
+    }
+    assert!(v3_gz("apis/no.such.group/v1").is_none());
     assert_eq!(v2_hash().len(), 32);
 }
 
 #[test]
 fn v3_documents_are_closed_under_references_and_describe_every_operation() {
     for resource in registry::builtin().iter() {
-        let document = unpack(v3_gz(&resource.group, &resource.version).unwrap());
+        let document = unpack(v3_gz(&v3_name(&resource.group, &resource.version)).unwrap());
         let schemas = document["components"]["schemas"].as_object().unwrap();
         let mut found = BTreeSet::new();
         references(&document, &mut found);
@@ -79,7 +80,7 @@ fn v3_documents_are_closed_under_references_and_describe_every_operation() {
 
 #[test]
 fn v3_keeps_descriptions_beside_references_and_carries_merge_semantics() {
-    let document = unpack(v3_gz("apps", "v1").unwrap());
+    let document = unpack(v3_gz("apis/apps/v1").unwrap());
     let schemas = &document["components"]["schemas"];
     let selector = &schemas["io.k8s.api.apps.v1.DeploymentSpec"]["properties"]["selector"];
     assert!(selector["description"].as_str().unwrap().starts_with("Label selector"));
@@ -93,11 +94,13 @@ fn v3_keeps_descriptions_beside_references_and_carries_merge_semantics() {
     let container = &schemas["io.k8s.api.core.v1.Container"]["properties"];
     let policies = serde_json::json!(["Always", "IfNotPresent", "Never"]);
     assert_eq!(container["imagePullPolicy"]["enum"], policies);
+    let text = container["imagePullPolicy"]["description"].as_str().unwrap();
     assert!(
-        unpack(v2_gz())["definitions"]["io.k8s.api.core.v1.Container"]["properties"]["imagePullPolicy"]
-            .get("enum")
-            .is_none()
+        text.contains("Possible enum values:\n - `\"Always\"` means that kubelet always attempts"),
+        "{text}"
     );
+    let v2 = &unpack(v2_gz())["definitions"]["io.k8s.api.core.v1.Container"]["properties"];
+    assert_eq!(v2["imagePullPolicy"], container["imagePullPolicy"]);
     let modes = &schemas["io.k8s.api.core.v1.PersistentVolumeClaimSpec"]["properties"]["accessModes"];
     assert_eq!(modes["items"]["enum"][0], "ReadOnlyMany");
     let port = &schemas["io.k8s.apimachinery.pkg.util.intstr.IntOrString"];
@@ -112,14 +115,13 @@ fn v2_is_one_closed_document() {
     let mut found = BTreeSet::new();
     references(&document, &mut found);
     for target in &found {
-        let name = target.strip_prefix("#/definitions/").unwrap();
-        assert!(document["definitions"].get(name).is_some(), "{name}");
+        assert!(document.pointer(&target[1..]).is_some(), "{target}");
     }
     assert!(found.len() > 300);
     let patch = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}"]["patch"];
     let parameters = patch["parameters"].as_array().unwrap();
     assert!(parameters.iter().any(|p| p["name"] == "fieldValidation" && p["type"] == "string"));
-    assert!(parameters.iter().any(|p| p["in"] == "body" && p["schema"]["$ref"].is_string()));
+    assert_eq!(parameters[0]["$ref"], "#/parameters/body-78PwaGsr");
     assert_eq!(patch["consumes"], serde_json::json!(parameters::PATCHES));
     let list = &document["paths"]["/api/v1/pods"]["get"]["produces"];
     assert!(list.as_array().unwrap().contains(&"application/json;stream=watch".into()), "{list}");
@@ -186,7 +188,7 @@ fn pairs(message: &[u8], number: u64) -> impl Iterator<Item = (String, &[u8])> {
 fn schema(message: &[u8]) -> Value {
     let mut out = serde_json::Map::new();
     for (number, _) in fields(message) {
-        assert!([1, 2, 4, 19, 21, 22, 23, 25, 31].contains(&number), "field {number} of a schema");
+        assert!([1, 2, 4, 19, 20, 21, 22, 23, 25, 31].contains(&number), "field {number} of a schema");
     }
     for (number, key) in [(1, "$ref"), (2, "format"), (4, "description")] {
         out.extend(string(message, number).map(|value| (key.to_owned(), value)));
@@ -195,6 +197,13 @@ fn schema(message: &[u8]) -> Value {
         all(message, 19).into_iter().map(|s| std::str::from_utf8(s).unwrap()).collect::<Vec<_>>().into();
     if required.as_array().is_some_and(|list| !list.is_empty()) {
         out.insert("required".into(), required);
+    }
+    let values: Vec<Value> = all(message, 20)
+        .into_iter()
+        .map(|any| serde_json::from_slice(one(any, 2).unwrap()).unwrap())
+        .collect();
+    if !values.is_empty() {
+        out.insert("enum".into(), values.into());
     }
     if let Some(item) = one(message, 21) {
         out.insert("additionalProperties".into(), schema(one(item, 1).unwrap()));
@@ -241,6 +250,12 @@ fn v2_as_protobuf_has_the_same_definitions() {
     assert_ne!(v2_default_protobuf_hash(), v2_default_hash());
 }
 
+/// A parameter, also where it is referred to.
+fn resolved<'a>(document: &'a Value, parameter: &'a Value) -> &'a Value {
+    let shared = parameter["$ref"].as_str().map(|target| document.pointer(&target[1..]).unwrap());
+    shared.unwrap_or(parameter)
+}
+
 /// The names of the operations, kinds and parameters are those of Kubernetes.
 #[test]
 fn subresources_that_pass_requests_on_have_an_operation_for_each_method() {
@@ -248,7 +263,7 @@ fn subresources_that_pass_requests_on_have_an_operation_for_each_method() {
     let service = "/api/v1/namespaces/{namespace}/services/{name}";
     let all = ["delete", "get", "head", "options", "patch", "post", "put"];
     let streams = ["container", "name", "namespace", "stderr", "stdin", "stdout", "tty"];
-    for document in [unpack(v2_default_gz()), unpack(v3_gz("", "v1").unwrap())] {
+    for document in [unpack(v2_default_gz()), unpack(v3_gz("api/v1").unwrap())] {
         for (path, id, kind, methods, parameters) in [
             (
                 format!("{pod}/proxy"),
@@ -292,8 +307,10 @@ fn subresources_that_pass_requests_on_have_an_operation_for_each_method() {
                 item.keys().map(String::as_str).filter(|key| *key != "parameters").collect();
             found.sort_unstable();
             assert_eq!(found, methods, "{path}");
-            let mut names: Vec<&str> =
-                item["parameters"].as_array().unwrap().iter().map(|p| p["name"].as_str().unwrap()).collect();
+            let parameters_of = item["parameters"].as_array().unwrap().iter();
+            let mut names: Vec<&str> = parameters_of
+                .map(|parameter| resolved(&document, parameter)["name"].as_str().unwrap())
+                .collect();
             names.sort_unstable();
             assert_eq!(names, parameters, "{path}");
             for method in methods {
@@ -323,14 +340,18 @@ fn v2_as_protobuf_has_the_same_operations() {
             };
             assert_eq!(string(operation, 5).unwrap(), expected["operationId"]);
             let extensions: Vec<(String, &[u8])> = pairs(operation, 13).collect();
-            let (_, kind) =
-                extensions.iter().find(|(name, _)| name == "x-kubernetes-group-version-kind").unwrap();
-            let kind: Value = serde_json::from_slice(one(kind, 2).unwrap()).unwrap();
-            assert_eq!(kind, expected["x-kubernetes-group-version-kind"]);
+            let kind = extensions.iter().find(|(name, _)| name == "x-kubernetes-group-version-kind");
+            let kind = kind.map(|(_, kind)| serde_json::from_slice(one(kind, 2).unwrap()).unwrap());
+            assert_eq!(kind.as_ref(), expected.get("x-kubernetes-group-version-kind"));
             let parameters = all(operation, 8);
-            let wanted = expected["parameters"].as_array().unwrap();
+            let wanted = expected.get("parameters").and_then(Value::as_array).cloned().unwrap_or_default();
             assert_eq!(parameters.len(), wanted.len());
-            for (parameter, wanted) in parameters.into_iter().zip(wanted) {
+            for (parameter, wanted) in parameters.into_iter().zip(&wanted) {
+                if wanted["$ref"].is_string() {
+                    let reference = one(parameter, 2).unwrap();
+                    assert_eq!(string(reference, 1).unwrap(), wanted["$ref"]);
+                    continue;
+                }
                 let parameter = one(parameter, 1).unwrap();
                 if let Some(body) = one(parameter, 1) {
                     assert_eq!(string(body, 2).unwrap(), wanted["name"]);
@@ -346,19 +367,94 @@ fn v2_as_protobuf_has_the_same_operations() {
     }
 }
 
+/// The names have a hash of all that a parameter says, so equal names are equal texts.
+#[test]
+fn shared_parameters_have_the_names_of_kubernetes() {
+    let document = unpack(v2_gz());
+    let parameters = document["parameters"].as_object().unwrap();
+    for name in [
+        "allowWatchBookmarks-HC2hJt-J",
+        "body-2Y1dVQaQ",
+        "command-Py3eQybp",
+        "container-_Q-EJ3nR",
+        "continue-QfD61s0i",
+        "fieldManager-7c6nTn1T",
+        "fieldManager-Qy4HdaTW",
+        "fieldSelector-xIcQKXFG",
+        "force-tOGGb0Yi",
+        "gracePeriodSeconds--K5HaBOS",
+        "ignoreStoreReadErrorWithClusterBreakingPotential-QbNkfIqj",
+        "insecureSkipTLSVerifyBackend-gM00jVbe",
+        "labelSelector-5Zw57w4C",
+        "limit-1NfNmdNH",
+        "namespace-vgWSWtn3",
+        "orphanDependents-uRB25kX5",
+        "path-QCf0eosM",
+        "path-z6Ciiujn",
+        "pretty-tJGM1-ng",
+        "propagationPolicy-6jk3prlO",
+        "resourceVersion-5WAnf1kx",
+        "resourceVersionMatch-t8XhRHeC",
+        "sendInitialEvents-rLXlEK_k",
+        "shardSelector-Kgyki_3_",
+        "stream-l-48cgXv",
+        "timeoutSeconds-yvYezaOC",
+        "watch-XNNPZGbK",
+    ] {
+        assert!(parameters.contains_key(name), "{name}");
+    }
+    assert_eq!(parameters.len(), 47);
+}
+
+#[test]
+fn descriptions_are_those_that_explain_shows() {
+    let document = unpack(v2_gz());
+    let definitions = &document["definitions"];
+    let services = &definitions["io.k8s.api.core.v1.ServiceList"];
+    assert_eq!(services["properties"]["items"]["description"], "List of services");
+    assert_eq!(services["description"], "ServiceList holds a list of services.");
+    let path = &document["paths"]["/api/v1/namespaces/{namespace}/services"];
+    assert_eq!(path["get"]["description"], "list or watch objects of kind Service");
+    assert_eq!(path["post"]["description"], "create a Service");
+    assert_eq!(path["delete"]["operationId"], "deleteCoreV1CollectionNamespacedService");
+    // What all operations of a path have belongs to the path.
+    assert_eq!(path["parameters"][1]["$ref"], "#/parameters/pretty-tJGM1-ng");
+    let watch = &document["paths"]["/api/v1/watch/namespaces/{namespace}/services/{name}"];
+    assert_eq!(watch["get"]["operationId"], "watchCoreV1NamespacedService");
+    assert_eq!(watch["parameters"].as_array().unwrap().len(), 14);
+    let scale = &document["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"]["get"];
+    assert_eq!(scale["x-kubernetes-group-version-kind"]["group"], "autoscaling");
+    let v3 = unpack(v3_gz("api/v1").unwrap());
+    let service = &v3["components"]["schemas"]["io.k8s.api.core.v1.Service"]["properties"];
+    assert_eq!(service["spec"]["default"], serde_json::json!({}));
+    let claim = &v3["components"]["schemas"]["io.k8s.api.core.v1.ContainerPort"]["properties"];
+    assert_eq!(
+        (&claim["protocol"]["default"], &claim["containerPort"]["default"]),
+        (&"TCP".into(), &0.into())
+    );
+    assert_eq!(
+        definitions["io.k8s.api.core.v1.ContainerPort"]["properties"]["protocol"].get("default"),
+        None
+    );
+}
+
 #[test]
 fn what_is_served_by_default_is_whole_without_the_rest() {
     let (all, default) = (unpack(v2_gz()), unpack(v2_default_gz()));
     let mut found = BTreeSet::new();
     references(&default, &mut found);
     for target in &found {
-        let name = target.strip_prefix("#/definitions/").unwrap();
-        assert!(default["definitions"].get(name).is_some(), "{name}");
+        assert!(default.pointer(&target[1..]).is_some(), "{target}");
     }
     let paths = |document: &Value| -> BTreeSet<String> {
         document["paths"].as_object().unwrap().keys().cloned().collect()
     };
-    let early = |path: &String| path.contains("/v1alpha") || path.contains("/v1beta");
+    let early = |path: &String| {
+        path.contains("/v1alpha")
+            || path.contains("/v1beta")
+            // Groups without a version that is done.
+            || ["/apis/internal.apiserver.k8s.io/", "/apis/storagemigration.k8s.io/"].contains(&path.as_str())
+    };
     assert_eq!(paths(&default), paths(&all).into_iter().filter(|path| !early(path)).collect());
     let names = |document: &Value| document["definitions"].as_object().unwrap().len();
     assert!(names(&default) < names(&all));
@@ -369,7 +465,7 @@ fn what_is_served_by_default_is_whole_without_the_rest() {
 
 #[test]
 fn single_resources_are_taken_out_of_a_document_of_v3() {
-    let mut document = unpack(v3_gz("apps", "v1").unwrap());
+    let mut document = unpack(v3_gz("apis/apps/v1").unwrap());
     reduce::without(&mut document, &|_, _, plural| plural == "daemonsets");
     assert!(!document["paths"].as_object().unwrap().keys().any(|path| path.contains("daemonsets")));
     let schemas = document["components"]["schemas"].as_object().unwrap();

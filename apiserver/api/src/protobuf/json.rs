@@ -2,7 +2,8 @@
 //!
 //! It goes with the table and the bytes at once, and so needs fields in the order of their numbers, as
 //! every encoder of Kubernetes writes them. For others there is the way through the tree; both give
-//! the same object.
+//! the same object. Where the fields of a message have another order in JSON, their texts change places
+//! once all have been written.
 
 use serde_json::value::RawValue;
 
@@ -11,6 +12,7 @@ use super::complete::Absent;
 use super::decode::{self, Budget, Malformed};
 use super::table::{Field, Kind, Message, Shape, at};
 use super::wire::{Reader, Wire};
+use crate::ordered;
 
 /// Why the text cannot be written on the way.
 pub(super) enum Stop {
@@ -31,10 +33,10 @@ type Written = Result<(), Stop>;
 pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Vec<u8>, Stop> {
     let opened = decode::open(bytes)?;
     let mut out = Vec::with_capacity(2 * bytes.len());
-    out.extend_from_slice(b"{\"apiVersion\":");
-    text(&mut out, opened.api_version);
-    out.extend_from_slice(b",\"kind\":");
+    out.extend_from_slice(b"{\"kind\":");
     text(&mut out, opened.kind);
+    out.extend_from_slice(b",\"apiVersion\":");
+    text(&mut out, opened.api_version);
     // A comma before the first field too.
     fields(&mut out, opened.message, opened.raw, budget)?;
     out.push(b'}');
@@ -46,6 +48,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
     budget.enter()?;
     let mut reader = Reader(bytes);
     let mut next = reader.next()?;
+    let mut pieces = Pieces::of(message, out);
     for field in message.fields() {
         let number = u64::from(field.number);
         // What a newer version has added.
@@ -82,7 +85,9 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
         if next.is_some_and(|(found, _)| found <= number) {
             return Err(Stop::Unordered);
         }
+        pieces.add(field, out);
     }
+    pieces.arrange(out);
     // Behind the last known field only later ones may come.
     let highest = message.fields().last().map_or(0, |field| u64::from(field.number));
     while let Some((found, _)) = next {
@@ -95,10 +100,54 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
     Ok(())
 }
 
-fn key(out: &mut Vec<u8>, field: &Field) {
+/// The texts of the fields of a message whose order in JSON is another than that of their numbers.
+struct Pieces {
+    /// Where the first begins; `None` if the order is the same.
+    begin: Option<usize>,
+    /// The place of each that is there, and its end.
+    ends: Vec<(u8, usize)>,
+}
+
+impl Pieces {
+    fn of(message: Message, out: &[u8]) -> Self {
+        Self { begin: message.is_reordered().then_some(out.len()), ends: Vec::new() }
+    }
+
+    fn add(&mut self, field: &Field, out: &[u8]) {
+        let Some(begin) = self.begin else { return };
+        if self.ends.last().map_or(begin, |(_, end)| *end) < out.len() {
+            self.ends.push((field.place, out.len()));
+        }
+    }
+
+    /// Puts them into the order of JSON.
+    fn arrange(self, out: &mut Vec<u8>) {
+        let Some(begin) = self.begin.filter(|_| !self.ends.is_sorted()) else { return };
+        let written = out.split_off(begin);
+        let mut from = 0;
+        let mut pieces: Vec<(u8, &[u8])> = Vec::with_capacity(self.ends.len());
+        for (place, end) in self.ends {
+            let piece = &written[from..end - begin];
+            pieces.push((place, piece.strip_prefix(b",").unwrap_or(piece)));
+            from = end - begin;
+        }
+        pieces.sort_unstable_by_key(|(place, _)| *place);
+        for (_, piece) in pieces {
+            comma(out);
+            out.extend_from_slice(piece);
+        }
+    }
+}
+
+/// Separates what follows from the member before it.
+fn comma(out: &mut Vec<u8>) {
     if !matches!(out.last(), None | Some(b'{')) {
         out.push(b',');
     }
+}
+
+fn key(out: &mut Vec<u8>, field: &Field) {
+    comma(out);
     // Names of fields hold nothing to escape.
     out.push(b'"');
     out.extend_from_slice(field.name().as_bytes());
@@ -216,7 +265,10 @@ fn one_value(out: &mut Vec<u8>, kind: Kind, number: u64, wire: Wire<'_>, budget:
         // Small, or rare.
         _ => {
             let value = decode::value(kind, number, wire, budget)?;
-            write(out, &value);
+            match kind.message() {
+                Some(inner) => ordered::write_message(out, inner, &value),
+                None => write(out, &value),
+            }
         }
     }
     Ok(())

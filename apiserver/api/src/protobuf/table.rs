@@ -66,13 +66,31 @@ struct RawMessage {
     name: Name,
     start: u16,
     count: u16,
+    members: u16,
+    member_count: u8,
+    /// The order in JSON is not that of the numbers.
+    reordered: bool,
+    /// Its objects say what they are.
+    typed: bool,
+}
+
+/// A field as JSON has it. By name.
+struct Member {
+    name: Name,
+    /// Its place in the order of JSON.
+    place: u8,
+    /// Index among all fields.
+    field: u16,
 }
 
 /// A field of a message.
 pub struct Field {
     name: Name,
+    go_type: Name,
     /// Its number on the wire.
     pub number: u16,
+    /// Its place in JSON among the fields of its message.
+    pub place: u8,
     /// Absent and zero are different.
     pub pointer: bool,
     /// Go's JSON has it even where it is zero (and `null` where it is an absent pointer).
@@ -85,6 +103,12 @@ impl Field {
     /// Its name in JSON; empty where the fields of its message stand in the parent.
     pub fn name(&self) -> &'static str {
         self.name.text()
+    }
+
+    /// The name of the Go type of a scalar, or of the scalars in a list or map: `v1.Protocol`; `None` for
+    /// types of the language.
+    pub fn go_type(&self) -> Option<&'static str> {
+        Some(self.go_type.text()).filter(|name| !name.is_empty())
     }
 }
 
@@ -105,9 +129,40 @@ impl Message {
         let start = usize::from(self.0.start);
         &FIELDS[start..start + usize::from(self.0.count)]
     }
+
+    /// Whether JSON has the fields in another order than that of their numbers.
+    pub(super) fn is_reordered(self) -> bool {
+        self.0.reordered
+    }
+
+    /// Whether its objects have `kind` and `apiVersion`, which are no fields of the message.
+    pub fn is_typed(self) -> bool {
+        self.0.typed
+    }
+
+    /// The field of that name in JSON and its place there, also where it belongs to a message that stands
+    /// in this one.
+    pub fn member(self, name: &str) -> Option<(u8, &'static Field)> {
+        let members = self.members();
+        let found = members.binary_search_by(|member| member.name.text().cmp(name)).ok()?;
+        Some((members[found].place, &FIELDS[usize::from(members[found].field)]))
+    }
+
+    /// The fields in JSON, in their order there.
+    pub fn in_order(self) -> Vec<&'static Field> {
+        let mut members: Vec<&Member> = self.members().iter().collect();
+        members.sort_by_key(|member| member.place);
+        members.into_iter().map(|member| &FIELDS[usize::from(member.field)]).collect()
+    }
+
+    fn members(self) -> &'static [Member] {
+        let start = usize::from(self.0.members);
+        &MEMBERS[start..start + usize::from(self.0.member_count)]
+    }
 }
 
-pub(super) fn at(index: u16) -> Message {
+/// The message of an index in [`Kind`].
+pub(crate) fn at(index: u16) -> Message {
     Message(&MESSAGES[usize::from(index)])
 }
 

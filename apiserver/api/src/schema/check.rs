@@ -91,8 +91,7 @@ impl<'a> Walk<'a> {
             (Type::List(_), Value::Array(items)) => self.items(owner, ty, items),
             (Type::Map(_), Value::Object(map)) => self.values(owner, ty, map),
             (Type::Bytes, Value::String(text)) => {
-                if bytes::decode(text).is_none() {
-                    let error = illegal_base64(text);
+                if let Err(error) = decode_base64(text) {
                     self.error(error);
                 }
             }
@@ -160,6 +159,11 @@ impl<'a> Walk<'a> {
 
 fn fits_int32(number: &serde_json::Number) -> bool {
     number.as_i64().is_some_and(|n| i32::try_from(n).is_ok())
+}
+
+/// Decodes base64; the error is that of Go.
+pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
+    bytes::decode(text).ok_or_else(|| illegal_base64(text))
 }
 
 fn illegal_base64(text: &str) -> String {

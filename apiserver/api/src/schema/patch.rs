@@ -191,6 +191,7 @@ fn merge_list(
     changes: &[Value],
     order: Option<&[Value]>,
 ) -> Result<(), ApiError> {
+    same_types(items, changes)?;
     let before = items.clone();
     let mut named = Vec::new();
     if let Some(key) = key {
@@ -224,6 +225,17 @@ fn merge_list(
         arrange(items, &before, order, key);
     }
     Ok(())
+}
+
+/// Lists are merged where all of their items are of one type.
+fn same_types(items: &[Value], changes: &[Value]) -> Result<(), ApiError> {
+    let mut types = items.iter().chain(changes).map(std::mem::discriminant);
+    let Some(first) = types.next() else { return Ok(()) };
+    if types.all(|other| other == first) {
+        return Ok(());
+    }
+    let lists = [go_list(items), go_list(changes)].join(" ");
+    Err(failed(format!("list element types are not identical: [{lists}]")))
 }
 
 /// A keyed list while a patch is merged into it: lists are long and patches have many items, so none is
@@ -374,14 +386,27 @@ fn failed(why: String) -> ApiError {
 }
 
 /// A value as Go prints it, since clients see it in the text.
-fn go_text(value: &Value) -> String {
+pub fn go_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
         Value::String(text) => text.clone(),
         Value::Array(items) => go_list(items),
         Value::Object(map) => go_map(map),
+        Value::Number(number) if number.is_f64() => go_float(number.as_f64().unwrap_or_default()),
         other => other.to_string(),
     }
+}
+
+/// A number as Go prints it, with an exponent where it is small or large.
+fn go_float(number: f64) -> String {
+    let text = format!("{number:e}");
+    let Some((digits, exponent)) = text.split_once('e') else { return text };
+    let exponent: i32 = exponent.parse().unwrap_or_default();
+    if (-4..6).contains(&exponent) {
+        return number.to_string();
+    }
+    let sign = if exponent < 0 { '-' } else { '+' };
+    format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
 fn go_list(items: &[Value]) -> String {

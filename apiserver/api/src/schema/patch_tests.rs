@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::strategic_merge;
+use super::{go_text, strategic_merge};
 
 const POD: &str = "io.k8s.api.core.v1.Pod";
 const DEPLOYMENT: &str = "io.k8s.api.apps.v1.Deployment";
@@ -307,5 +307,22 @@ proptest! {
         let names: Vec<Value> = result["spec"]["containers"].as_array().unwrap()
             .iter().map(|c| json!({"name": c["name"]})).collect();
         prop_assert_eq!(names, order);
+    }
+}
+
+#[test]
+fn numbers_in_messages_are_those_that_go_prints() {
+    for (number, printed) in [
+        (json!(100_000.5), "100000.5"),
+        (json!(1e6), "1e+06"),
+        (json!(1_234_567.5), "1.2345675e+06"),
+        (json!(1e21), "1e+21"),
+        (json!(0.0001), "0.0001"),
+        (json!(0.00001), "1e-05"),
+        (json!(-2.5), "-2.5"),
+        (json!(2.0), "2"),
+        (json!(12), "12"),
+    ] {
+        assert_eq!(go_text(&number), printed);
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use apiserver_api::ambient::Ambient;
 use apiserver_api::meta;
+use apiserver_api::ordered;
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
 use apiserver_store::{Op, Revision, Store, StoreError, Write, Written};
@@ -90,7 +91,7 @@ impl Claims {
 
     fn encode(&self, object: &Value) -> Result<Bytes, StoreError> {
         if !self.store.shared() {
-            return Ok(Bytes::from(object.to_string()));
+            return Ok(Bytes::from(ordered::json_text(object)));
         }
         encoding::as_kubernetes(&self.kind, object).map_err(|error| StoreError::Broken {
             attempted: format!("encode the IPAddress {}", meta::name(object)),

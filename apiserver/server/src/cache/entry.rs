@@ -1,12 +1,11 @@
 //! An object as the cache keeps it: its encoding, and what selectors ask about, extracted once.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use apiserver_api::meta;
+use apiserver_api::ordered::{self, Metadata};
 use apiserver_api::protobuf::{self, Backward, Borrowed, Message, Unencodable};
 use apiserver_store::Revision;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -17,6 +16,7 @@ use serde_json::value::RawValue;
 
 use super::fields::{Fields, Meta, Node, Scan, place_in};
 use super::shared::{Found, Labels, Values};
+use crate::encoding;
 
 const ADDED: &[u8] = br#"{"type":"ADDED","object":"#;
 const MODIFIED: &[u8] = br#"{"type":"MODIFIED","object":"#;
@@ -27,10 +27,8 @@ const LABEL: usize = 96;
 /// An answer has room for the end of its line.
 const LINE_END: usize = 1;
 const VERSION: &[u8] = br#""resourceVersion":""#;
-const API_VERSION: &[u8] = br#""apiVersion":""#;
-const KIND: &[u8] = br#""kind":""#;
-/// What stands before the splice where metadata are written compactly.
-const METADATA: &[u8] = br#""metadata":{"#;
+/// What stands between a kind and a version.
+const API_VERSION: &[u8] = br#"","apiVersion":""#;
 
 /// Stored bytes are not an object of the API.
 #[derive(Debug, thiserror::Error)]
@@ -89,47 +87,84 @@ pub struct Entry {
     protobuf_len: AtomicU32,
 }
 
-/// Where the resource version goes.
+/// Where the resource version goes. Objects are shorter than 4 GiB.
 #[derive(Clone, Copy)]
 struct Splice {
-    /// Behind the brace that begins the metadata. Objects are shorter than 4 GiB.
+    /// The brace that begins the metadata.
+    begin: u32,
     at: u32,
-    /// Whether the metadata have other fields.
-    more: bool,
+    beside: Beside,
+}
+
+/// What stands beside the resource version, and has a comma between.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// A field in front of it, and none behind it.
+    Before,
+    /// A field behind it.
+    Behind,
 }
 
 impl Splice {
-    fn new(at: usize, more: bool) -> Self {
-        Self { at: u32::try_from(at).unwrap_or(u32::MAX), more }
+    fn new(place: Metadata) -> Self {
+        let short = |at: usize| u32::try_from(at).unwrap_or(u32::MAX);
+        let beside = match place.followed {
+            true => Beside::Behind,
+            false if place.version > place.begin + 1 => Beside::Before,
+            false => Beside::Nothing,
+        };
+        Self { begin: short(place.begin), at: short(place.version), beside }
     }
 
     fn at(self) -> usize {
         self.at as usize
     }
 
+    fn begin(self) -> usize {
+        self.begin as usize
+    }
+
     /// Bytes of the object with that version.
     fn len(self, stored: &[u8], revision: Revision) -> usize {
-        stored.len() + VERSION.len() + digits(revision) + 1 + usize::from(self.more)
+        let comma = usize::from(self.beside != Beside::Nothing);
+        stored.len() + VERSION.len() + digits(revision) + 1 + comma
     }
 
-    fn put(self, out: &mut BytesMut, stored: &[u8], revision: Revision) {
-        out.put_slice(&stored[..self.at()]);
-        self.put_rest(out, stored, revision);
-    }
-
-    /// The version, and what stands behind it.
-    fn put_rest(self, out: &mut BytesMut, stored: &[u8], revision: Revision) {
+    /// Writes what stands from `from` on, with the version at its place.
+    fn put(self, out: &mut impl BufMut, stored: &[u8], from: usize, revision: Revision) {
+        out.put_slice(&stored[from..self.at()]);
+        if self.beside == Beside::Before {
+            out.put_u8(b',');
+        }
         out.put_slice(VERSION);
-        // A buffer in memory takes everything.
-        let _ = write!(out, "{revision}");
-        out.put_slice(if self.more { b"\"," } else { b"\"" });
+        let mut digits = [0; DIGITS];
+        out.put_slice(decimal(revision, &mut digits));
+        out.put_slice(if self.beside == Beside::Behind { b"\"," } else { b"\"" });
         out.put_slice(&stored[self.at()..]);
     }
 }
 
+/// Digits of the largest revision.
+const DIGITS: usize = 19;
+
 /// Characters of a revision, which is not negative.
 fn digits(revision: Revision) -> usize {
     revision.max(1).ilog10() as usize + 1
+}
+
+/// A revision in decimal, in the buffer.
+fn decimal(revision: Revision, buffer: &mut [u8; DIGITS]) -> &[u8] {
+    let (mut rest, mut at) = (revision.unsigned_abs(), DIGITS);
+    while at > 0 {
+        at -= 1;
+        buffer[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    &buffer[at..]
 }
 
 impl Entry {
@@ -154,17 +189,15 @@ impl Entry {
     pub fn answer(key: &str, revision: Revision, stored: Bytes) -> Result<Bytes, Unreadable> {
         let (stored, splice, _) = open(key, stored, &Node::default(), &mut Vec::new())?;
         let mut out = BytesMut::with_capacity(splice.len(&stored, revision) + LINE_END);
-        splice.put(&mut out, &stored, revision);
+        splice.put(&mut out, &stored, 0, revision);
         Ok(out.freeze())
     }
 
-    /// [`Entry::answer`] of bytes that this server has just written, without a resource version:
-    /// `metadata` is the place of the brace that begins the metadata.
-    pub fn answer_at(revision: Revision, stored: &Bytes, metadata: usize) -> Bytes {
-        let at = metadata + 1;
-        let splice = Splice::new(at, stored.get(at) != Some(&b'}'));
+    /// [`Entry::answer`] of bytes that this server has just written, without a resource version.
+    pub fn answer_at(revision: Revision, stored: &Bytes, metadata: Metadata) -> Bytes {
+        let splice = Splice::new(metadata);
         let mut out = BytesMut::with_capacity(splice.len(stored, revision) + LINE_END);
-        splice.put(&mut out, stored, revision);
+        splice.put(&mut out, stored, 0, revision);
         out.freeze()
     }
 
@@ -211,20 +244,18 @@ impl Entry {
 
     /// Adds the object to a buffer.
     pub fn put_object(&self, out: &mut BytesMut) {
-        self.splice.put(out, &self.stored, self.revision);
+        self.splice.put(out, &self.stored, 0, self.revision);
     }
 
     /// Adds the object to a buffer without its version and kind, which a list of built-in objects names
     /// for all of them.
     pub fn put_item(&self, out: &mut BytesMut) {
-        match self.names() {
-            Some((version, kind)) => {
-                out.put_slice(&self.stored[..version.start]);
-                out.put_slice(&self.stored[version.end..kind.start]);
-                out.put_slice(&self.stored[kind.end..self.splice.at()]);
-                self.splice.put_rest(out, &self.stored, self.revision);
+        match self.names_end() {
+            Some(end) => {
+                out.put_u8(b'{');
+                self.splice.put(out, &self.stored, end, self.revision);
             }
-            None => out.put_slice(self.item().to_string().as_bytes()),
+            None => out.put_slice(ordered::json_text(&self.item()).as_bytes()),
         }
     }
 
@@ -238,31 +269,22 @@ impl Entry {
         value
     }
 
-    /// Where version and kind stand, each with the comma behind it, if the text shows that without being
-    /// parsed. Fields are in the order of the alphabet, so the version is the first or behind a few of
-    /// simple values, and so are the metadata behind the kind.
-    fn names(&self) -> Option<(Range<usize>, Range<usize>)> {
-        let head = &self.stored[..self.splice.at()];
-        let simple = |text: &[u8]| !text.iter().any(|byte| matches!(byte, b'{' | b'[' | b'}' | b']'));
-        let end_of = |begin: usize| {
-            let length = head[begin..].iter().position(|byte| *byte == b'"')?;
-            let end = begin + length + "\",".len();
-            (head.get(end - 1) == Some(&b',')).then_some(end)
-        };
-        let version = head.windows(API_VERSION.len()).position(|text| text == API_VERSION)?;
-        let version = version..end_of(version + API_VERSION.len())?;
-        let kind = head.windows(KIND.len()).rposition(|text| text == KIND)?;
-        let kind = kind..end_of(kind + KIND.len())?;
-        let found = version.end <= kind.start
-            && simple(head[..version.start].strip_prefix(b"{")?)
-            && simple(head[kind.end..].strip_suffix(METADATA)?);
-        found.then_some((version, kind))
+    /// Where the first field behind kind and version begins, which are the first fields of objects of
+    /// built-in kinds.
+    fn names_end(&self) -> Option<usize> {
+        let head = &self.stored[..self.splice.begin()];
+        let rest = head.strip_prefix(ordered::BEGIN)?.strip_prefix(b"\"")?;
+        let length = rest.iter().position(|byte| *byte == b'"')?;
+        let rest = rest[length..].strip_prefix(API_VERSION)?;
+        let length = rest.iter().position(|byte| *byte == b'"')?;
+        let rest = rest[length..].strip_prefix(b"\",")?;
+        Some(head.len() - rest.len())
     }
 
     /// The object with another resource version, as a deletion carries it.
     pub fn object_at(&self, revision: Revision) -> Bytes {
         let mut out = BytesMut::with_capacity(self.splice.len(&self.stored, revision) + LINE_END);
-        self.splice.put(&mut out, &self.stored, revision);
+        self.splice.put(&mut out, &self.stored, 0, revision);
         out.freeze()
     }
 
@@ -285,7 +307,7 @@ impl Entry {
         let size = intro.len() + self.splice.len(&self.stored, revision) + END.len();
         let mut out = BytesMut::with_capacity(size);
         out.put_slice(intro);
-        self.splice.put(&mut out, &self.stored, revision);
+        self.splice.put(&mut out, &self.stored, 0, revision);
         out.put_slice(END);
         out.freeze()
     }
@@ -303,24 +325,32 @@ impl Entry {
         serde_json::from_str(text_in(&self.stored))
     }
 
-    /// Its metadata as they are encoded, with the resource version. Nothing else is read.
+    /// Its metadata with the resource version, in the order of their type. Nothing else is read.
     pub fn metadata_text(&self) -> String {
-        let (at, more) = (self.splice.at(), self.splice.more);
-        let mut rest = serde_json::Deserializer::from_slice(&self.stored[at - 1..]);
+        if self.stored.starts_with(ordered::BEGIN) {
+            return self.stored_metadata();
+        }
+        let mut out = Vec::new();
+        if let Some(message) = protobuf::message("meta/v1.ObjectMeta") {
+            ordered::write_message(&mut out, message, &self.metadata());
+        }
+        String::from_utf8(out).unwrap_or_default()
+    }
+
+    /// Its metadata as they are stored, with the resource version.
+    fn stored_metadata(&self) -> String {
+        let begin = self.splice.begin();
+        let mut rest = serde_json::Deserializer::from_slice(&self.stored[begin..]);
         let found = <&RawValue>::deserialize(&mut rest).map_or("{}", RawValue::get);
-        let mut out = String::with_capacity(found.len() + VERSION.len() + digits(self.revision) + 2);
-        out.push('{');
-        out.push_str(text_in(VERSION));
-        // A text takes everything.
-        let _ = write!(out, "{}", self.revision);
-        out.push_str(if more { "\"," } else { "\"" });
-        out.push_str(&found[1..]);
-        out
+        let end = begin + found.len();
+        let mut out = Vec::with_capacity(self.splice.len(&self.stored[begin..end], self.revision));
+        self.splice.put(&mut out, &self.stored[..end], begin, self.revision);
+        String::from_utf8(out).unwrap_or_default()
     }
 
     /// Its metadata decoded.
     pub fn metadata(&self) -> Value {
-        serde_json::from_str(&self.metadata_text()).unwrap_or(Value::Null)
+        serde_json::from_str(&self.stored_metadata()).unwrap_or(Value::Null)
     }
 
     /// Puts the object's message, without an envelope, into `out`. Nothing of it is kept but its
@@ -391,9 +421,9 @@ fn open(
     let meta = scanned.and_then(|meta| deserializer.end().map(|()| meta));
     let meta = meta.map_err(|e| bad(key, Some(e)))?;
     if !meta.has_version {
-        let splice = match meta.first {
-            Some(at) => Splice::new(at, true),
-            None => splice_of(text).map_err(|e| bad(key, Some(e)))?,
+        let splice = match (meta.begin, meta.version) {
+            (Some(begin), Some(version)) => Splice::new(Metadata { begin, version, followed: true }),
+            _ => splice_of(text, meta.version).map_err(|e| bad(key, Some(e)))?,
         };
         return Ok((stored, splice, meta));
     }
@@ -402,19 +432,27 @@ fn open(
     if removed.is_none() {
         return Err(bad(key, None));
     }
-    open(key, Bytes::from(value.to_string()), node, found)
+    open(key, encoding::exact(&value), node, found)
 }
 
-/// Where the resource version goes in a text that is not as compact as ours, or has no metadata.
-fn splice_of(text: &str) -> Result<Splice, serde_json::Error> {
+/// Where the resource version goes in a text that is not as compact as ours, or in which no field stands
+/// behind it.
+fn splice_of(text: &str, version: Option<usize>) -> Result<Splice, serde_json::Error> {
     #[derive(Deserialize)]
     struct Object<'a> {
         #[serde(borrow)]
         metadata: &'a RawValue,
     }
     let metadata = serde_json::from_str::<Object<'_>>(text)?.metadata.get();
-    let at = place_in(text, metadata).start + 1;
-    Ok(Splice::new(at, metadata[1..].trim_start() != "}"))
+    let place = place_in(text, metadata);
+    let begin = place.start;
+    if let Some(version) = version {
+        return Ok(Splice::new(Metadata { begin, version, followed: true }));
+    }
+    // Directly behind the brace where nothing stands there.
+    let empty = metadata[1..].trim_start() == "}";
+    let version = if empty { begin + 1 } else { place.end - 1 };
+    Ok(Splice::new(Metadata { begin, version, followed: false }))
 }
 
 fn bad(key: &str, cause: Option<serde_json::Error>) -> Unreadable {

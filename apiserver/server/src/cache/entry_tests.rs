@@ -39,33 +39,15 @@ fn metadata_alone_are_those_of_the_object() {
 fn items_of_lists_have_no_version_and_no_kind_of_their_own() {
     // Which of them the text shows without being parsed.
     for (shown, stored) in [
-        (true, r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"},"spec":{"kind":"b"}}"#),
-        (true, r#"{"apiVersion":"v1","kind":"Pod","metadata":{}}"#),
-        (true, r#"{"apiVersion":"v1","data":{"kind":"x"},"kind":"ConfigMap","metadata":{"name":"a"}}"#),
-        (
-            true,
-            r#"{"addressType":"IPv4","apiVersion":"v1","endpoints":[],"kind":"S","metadata":{"name":"a"}}"#,
-        ),
-        (
-            true,
-            r#"{"action":"x","apiVersion":"v1","involvedObject":{"kind":"Pod","name":"p"},"kind":"Event","message":"m \"kind\":\"X\"","metadata":{"name":"a"}}"#,
-        ),
-        (false, r#"{"apiVersion":"v1","kind":"Event","message":"{}","metadata":{"name":"a"}}"#),
-        // Labels may be called like anything.
-        (
-            false,
-            r#"{"aggregationRule":{"matchLabels":{"apiVersion":"x","z":"y"}},"apiVersion":"v1","kind":"R","metadata":{}}"#,
-        ),
-        (
-            false,
-            r#"{"apiVersion":"v1","involvedObject":{"kind":"Pod","name":"p"},"metadata":{},"kind":"Event"}"#,
-        ),
-        (false, r#"{ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "a" } }"#),
-        (false, r#"{"apiVersion":"v1","metadata":{"name":"a"},"kind":"Pod"}"#),
+        (true, r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"},"spec":{"kind":"b"}}"#),
+        (true, r#"{"kind":"Pod","apiVersion":"v1","metadata":{}}"#),
+        (true, r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"a"},"data":{"kind":"x"}}"#),
+        (false, r#"{"apiVersion":"v1","kind":"Pod","metadata":{"name":"a"}}"#),
+        (false, r#"{ "kind": "Pod", "apiVersion": "v1", "metadata": { "name": "a" } }"#),
         (false, r#"{"kind":"Pod","metadata":{"name":"a"},"apiVersion":"v1"}"#),
     ] {
         let entry = read(stored, &[]);
-        assert_eq!(entry.names().is_some(), shown, "{stored}");
+        assert_eq!(entry.names_end().is_some(), shown, "{stored}");
         let mut out = BytesMut::new();
         entry.put_item(&mut out);
         let item: Value = serde_json::from_slice(&out).unwrap();
@@ -77,6 +59,35 @@ fn items_of_lists_have_no_version_and_no_kind_of_their_own() {
         assert_eq!(entry.item(), wanted, "{stored}");
         assert!(out.len() <= entry.object_len(), "{stored}");
     }
+}
+
+#[test]
+fn the_resource_version_stands_behind_the_uid_or_where_the_alphabet_has_it() {
+    let put = |text: &str| text.replace('#', r#""resourceVersion":"42""#);
+    for text in [
+        r##"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","uid":"u",#,"labels":{"a":"b"}},"spec":{}}"##,
+        r##"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a","uid":"u",#}}"##,
+        r##"{"kind":"Pod","apiVersion":"v1","metadata":{#,"labels":{"a":"b"}}}"##,
+        r##"{"kind":"Pod","apiVersion":"v1","metadata":{#}}"##,
+        r##"{"apiVersion":"e/v1","kind":"Foo","metadata":{"labels":{"z":"b"},"name":"a",#,"uid":"u"}}"##,
+        r##"{"apiVersion":"e/v1","kind":"Foo","metadata":{"name":"a",#}}"##,
+    ] {
+        let stored = text.replace(",#", "").replace("#,", "").replace('#', "");
+        let entry = read(&stored, &[]);
+        assert_eq!(entry.object(), put(text), "{stored}");
+        assert_eq!(entry.object().len(), entry.object_len());
+        assert_eq!(entry.added(), format!("{{\"type\":\"ADDED\",\"object\":{}}}\n", put(text)));
+    }
+}
+
+#[test]
+fn metadata_alone_have_the_order_of_their_type() {
+    let entry = read(
+        r#"{"apiVersion":"e/v1","kind":"Foo","metadata":{"labels":{"z":"b"},"name":"a","uid":"u"}}"#,
+        &[],
+    );
+    let wanted = r#"{"name":"a","uid":"u","resourceVersion":"42","labels":{"z":"b"}}"#;
+    assert_eq!(entry.metadata_text(), wanted);
 }
 
 #[test]

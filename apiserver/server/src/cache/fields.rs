@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
+use apiserver_api::ordered;
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::Value;
@@ -20,8 +21,10 @@ pub(super) struct Meta {
     pub(super) labels: Option<Range<usize>>,
     pub(super) uid: Option<Found>,
     pub(super) has_version: bool,
-    /// Where the first field begins, if that is directly behind the brace.
-    pub(super) first: Option<usize>,
+    /// The brace that begins them, if a field stands directly behind it.
+    pub(super) begin: Option<usize>,
+    /// Where the first field behind the place of the resource version begins.
+    pub(super) version: Option<usize>,
 }
 
 /// Where a part of a text is in it.
@@ -157,7 +160,8 @@ impl<'de> Visitor<'de> for Scan<'_, '_, '_> {
         while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
             let node = self.node.children.get(key.as_ref());
             if key == "metadata" {
-                let scan = ScanMetadata { text: self.text, node, found: &mut *self.found };
+                let sorted = !self.text.as_bytes().starts_with(ordered::BEGIN);
+                let scan = ScanMetadata { text: self.text, sorted, node, found: &mut *self.found };
                 metadata = Some(map.next_value_seed(scan)?);
             } else if let Some(node) = node {
                 map.next_value_seed(Pick { text: self.text, node, found: &mut *self.found })?;
@@ -172,6 +176,8 @@ impl<'de> Visitor<'de> for Scan<'_, '_, '_> {
 /// Reads the metadata in the same pass.
 struct ScanMetadata<'n, 'f, 't> {
     text: &'t str,
+    /// Whether the keys are in the order of their names.
+    sorted: bool,
     node: Option<&'n Node>,
     found: &'f mut Vec<Option<Found>>,
 }
@@ -194,10 +200,15 @@ impl<'de> Visitor<'de> for ScanMetadata<'_, '_, '_> {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let (mut meta, mut is_first) = (Meta::default(), true);
         while let Some(Key(key)) = map.next_key::<Key<'de>>()? {
-            if let (true, Cow::Borrowed(key)) = (is_first, &key) {
+            if let Cow::Borrowed(key) = &key {
                 // In front of the quote.
                 let at = place_in(self.text, key).start - 1;
-                meta.first = self.text[..at].ends_with('{').then_some(at);
+                if is_first {
+                    meta.begin = self.text[..at].ends_with('{').then(|| at - 1);
+                }
+                if meta.version.is_none() && ordered::follows_version(key, self.sorted) {
+                    meta.version = Some(at);
+                }
             }
             is_first = false;
             let node = self.node.and_then(|node| node.children.get(key.as_ref()));

@@ -11,7 +11,6 @@ use apiserver_api::error::ApiError;
 use apiserver_api::openapi::{self, message, reduce};
 use apiserver_api::registry::Registry;
 use bytes::Bytes;
-use serde_json::Value;
 
 use super::documents::{Packed, pack, unfit, unpack, zip};
 
@@ -31,7 +30,7 @@ pub(super) struct Builtin {
     v2: OnceLock<Packed>,
     v2_protobuf: OnceLock<Packed>,
     /// Of versions of which some kinds are served and others not.
-    v3: Mutex<BTreeMap<(String, String), Packed>>,
+    v3: Mutex<BTreeMap<String, Packed>>,
 }
 
 impl Builtin {
@@ -62,60 +61,54 @@ impl Builtin {
         (served.len(), gone.len())
     }
 
-    /// Where the v3 documents are.
-    pub(super) fn v3_index(&self) -> Value {
-        let mut index = openapi::v3_index();
-        let Some(paths) = index.get_mut("paths").and_then(Value::as_object_mut) else { return index };
-        for (group, version) in openapi::v3_versions() {
-            let path =
-                if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") };
-            match self.count(group, version) {
-                (0, _) => drop(paths.remove(&path)),
-                (_, 0) => {}
-                _ => {
-                    let hash = self.part_hash(group, version);
-                    let url = format!("/openapi/v3/{path}?hash={hash}");
-                    paths.insert(path, serde_json::json!({"serverRelativeURL": url}));
-                }
-            }
+    /// The version that a document is of; `None` for those of groups and single paths.
+    fn version_of(name: &str) -> Option<(&str, &str)> {
+        let mut parts = name.split('/');
+        match (parts.next()?, parts.next()?, parts.next(), parts.next()) {
+            ("api", version, None, None) => Some(("", version)),
+            ("apis", group, Some(version), None) => Some((group, version)),
+            _ => None,
         }
-        index
     }
 
-    /// Changes when the v3 document of a version does; `None` if nothing of it is served.
-    pub(super) fn v3_hash(&self, group: &str, version: &str) -> Option<String> {
+    /// The hash of a document; `None` if nothing that it describes is served.
+    pub(super) fn v3_hash(&self, name: &str) -> Option<String> {
+        let whole = openapi::v3_hash(name)?;
+        let Some((group, version)) = Self::version_of(name) else {
+            let is_served = name.strip_prefix("apis/").is_none_or(|group| {
+                builtin::paths().iter().any(|path| path.0 == group && !self.gone.contains(path))
+            });
+            return is_served.then(|| whole.to_owned());
+        };
         match self.count(group, version) {
             (0, _) => None,
-            (_, 0) => openapi::v3_hash(group, version).map(str::to_owned),
-            _ => Some(self.part_hash(group, version)),
+            (_, 0) => Some(whole.to_owned()),
+            _ => Some(self.part_hash(whole, group, version)),
         }
     }
 
     /// Of a version that is served in part.
-    fn part_hash(&self, group: &str, version: &str) -> String {
+    fn part_hash(&self, whole: &str, group: &str, version: &str) -> String {
         let mut hasher = DefaultHasher::new();
         let of_version = |path: &&(String, String, String)| path.0 == group && path.1 == version;
         self.gone.iter().filter(of_version).for_each(|path| path.hash(&mut hasher));
-        format!("{}{:016X}", openapi::v3_hash(group, version).unwrap_or_default(), hasher.finish())
+        format!("{whole}{:016X}", hasher.finish())
     }
 
-    /// The v3 document of a group and version; `None` if nothing of it is served.
-    pub(super) fn v3(&self, group: &str, version: &str) -> Result<Option<Packed>, ApiError> {
-        let (served, gone) = self.count(group, version);
-        let Some(bytes) = openapi::v3_gz(group, version).filter(|_| served > 0) else { return Ok(None) };
-        if gone == 0 {
-            let hash = openapi::v3_hash(group, version).unwrap_or_default().to_owned();
+    /// The v3 document of this name; `None` if nothing that it describes is served.
+    pub(super) fn v3(&self, name: &str) -> Result<Option<Packed>, ApiError> {
+        let (Some(hash), Some(bytes)) = (self.v3_hash(name), openapi::v3_gz(name)) else { return Ok(None) };
+        if openapi::v3_hash(name) == Some(hash.as_str()) {
             return Ok(Some(Packed { packed: Bytes::from_static(bytes), hash }));
         }
-        let key = (group.to_owned(), version.to_owned());
         let mut kept = self.v3.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(packed) = kept.get(&key) {
+        if let Some(packed) = kept.get(name) {
             return Ok(Some(packed.clone()));
         }
         let mut document = unpack(bytes)?;
         reduce::without(&mut document, &|group, version, plural| self.is_gone(group, version, plural));
-        let packed = Packed { packed: pack(&document)?, hash: self.part_hash(group, version) };
-        kept.insert(key, packed.clone());
+        let packed = Packed { packed: pack(&document)?, hash };
+        kept.insert(name.to_owned(), packed.clone());
         Ok(Some(packed))
     }
 

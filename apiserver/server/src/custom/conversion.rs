@@ -8,7 +8,7 @@ use apiserver_api::definition::Custom;
 use apiserver_api::error::ApiError;
 use apiserver_api::managed::Versions;
 use apiserver_api::registry::Resource;
-use apiserver_api::structural::{self, CustomShape};
+use apiserver_api::structural::CustomShape;
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};
@@ -239,10 +239,10 @@ impl Watching {
         if let Err(error) = webhook::convert(&self.detour.server, &self.detour.custom, &mut objects).await {
             // The client begins anew, as after any error.
             self.over = true;
-            return Bytes::from(format!("{}\n", json!({"type": "ERROR", "object": error.to_status()})));
+            return respond::event("ERROR", &error.to_status());
         }
         let mut objects = objects.into_iter();
-        let mut out = String::new();
+        let mut out = BytesMut::new();
         for mut event in events {
             if ours(&event) {
                 let object = objects.next().unwrap_or_default();
@@ -254,10 +254,12 @@ impl Watching {
                 }
                 event["object"] = self.detour.object(object, std::mem::take(&mut self.first));
             }
-            out.push_str(&structural::json_text(&event));
-            out.push('\n');
+            out.extend_from_slice(&respond::event(
+                event["type"].as_str().unwrap_or_default(),
+                &event["object"],
+            ));
         }
-        Bytes::from(out)
+        out.freeze()
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use apiserver_api::definition::{Dialect, operations, schemas};
 use apiserver_api::error::ApiError;
-use apiserver_api::openapi::{self, message};
+use apiserver_api::openapi::{self, message, reduce};
 use apiserver_api::registry::{Registry, Resource};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
@@ -36,9 +36,9 @@ pub struct Documents {
     versions: BTreeMap<(String, String), Vec<Arc<Resource>>>,
     v2: OnceLock<Packed>,
     v2_protobuf: OnceLock<Packed>,
-    v3: Mutex<BTreeMap<(String, String), Packed>>,
+    v3: Mutex<BTreeMap<String, Packed>>,
     /// Made of those in JSON when somebody asks.
-    v3_protobuf: Mutex<BTreeMap<(String, String), Packed>>,
+    v3_protobuf: Mutex<BTreeMap<String, Packed>>,
 }
 
 impl Documents {
@@ -69,22 +69,29 @@ impl Documents {
 
     /// Where the v3 documents are.
     pub fn v3_index(&self) -> Value {
-        let mut index = self.builtin.v3_index();
+        let builtin =
+            openapi::v3_names().filter_map(|name| Some((name.to_owned(), self.builtin.v3_hash(name)?)));
+        let mut hashes: BTreeMap<String, String> = builtin.collect();
         for ((group, version), kinds) in &self.versions {
-            let path = format!("apis/{group}/{version}");
-            let hash = v3_hash(self.builtin.v3_hash(group, version), kinds);
-            index["paths"][&path] = json!({"serverRelativeURL": format!("/openapi/v3/{path}?hash={hash}")});
+            let name = openapi::v3_name(group, version);
+            let hash = v3_hash(hashes.remove(&name), kinds);
+            hashes.insert(name, hash);
         }
-        index
+        let place = |(name, hash): (String, String)| {
+            let url = format!("/openapi/v3/{name}?hash={hash}");
+            (name, json!({"serverRelativeURL": url}))
+        };
+        json!({"paths": hashes.into_iter().map(place).collect::<Map<String, Value>>()})
     }
 
-    /// The v3 document of a group and version; `None` if there is none.
-    pub fn v3(&self, group: &str, version: &str) -> Result<Option<Packed>, ApiError> {
-        let builtin = self.builtin.v3(group, version)?;
-        let key = (group.to_owned(), version.to_owned());
-        let Some(kinds) = self.versions.get(&key) else { return Ok(builtin) };
+    /// The v3 document of this name, `apis/apps/v1`; `None` if there is none.
+    pub fn v3(&self, name: &str) -> Result<Option<Packed>, ApiError> {
+        let builtin = self.builtin.v3(name)?;
+        let of_name =
+            |((group, version), _): &(&(String, String), _)| openapi::v3_name(group, version) == name;
+        let Some((_, kinds)) = self.versions.iter().find(of_name) else { return Ok(builtin) };
         let mut kept = self.v3.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(packed) = kept.get(&key) {
+        if let Some(packed) = kept.get(name) {
             return Ok(Some(packed.clone()));
         }
         let mut document = v3(kinds)?;
@@ -93,21 +100,20 @@ impl Documents {
             document = merged(unpack(&builtin.packed)?, document);
         }
         let packed = Packed { packed: pack(&document)?, hash };
-        kept.insert(key, packed.clone());
+        kept.insert(name.to_owned(), packed.clone());
         Ok(Some(packed))
     }
 
     /// The same as a protobuf message, under the same hash.
-    pub fn v3_protobuf(&self, group: &str, version: &str) -> Result<Option<Packed>, ApiError> {
-        let Some(json) = self.v3(group, version)? else { return Ok(None) };
-        let key = (group.to_owned(), version.to_owned());
+    pub fn v3_protobuf(&self, name: &str) -> Result<Option<Packed>, ApiError> {
+        let Some(json) = self.v3(name)? else { return Ok(None) };
         let mut kept = self.v3_protobuf.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(packed) = kept.get(&key) {
+        if let Some(packed) = kept.get(name) {
             return Ok(Some(packed.clone()));
         }
         let bytes = message::v3(&unpack(&json.packed)?).map_err(unfit)?;
         let packed = Packed { packed: zip(&bytes)?, hash: json.hash };
-        kept.insert(key, packed.clone());
+        kept.insert(name.to_owned(), packed.clone());
         Ok(Some(packed))
     }
 
@@ -194,12 +200,13 @@ fn merged(mut document: Value, mut added: Value) -> Value {
 }
 
 /// A document of built-in kinds, from which the definitions that all kinds share are taken.
-const SHARED_FROM: (&str, &str) = ("coordination.k8s.io", "v1");
+const SHARED_FROM: &str = "apis/coordination.k8s.io/v1";
+const SHARED_GROUP: &str = "coordination.k8s.io";
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.";
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
 fn v3(kinds: &[Arc<Resource>]) -> Result<Value, ApiError> {
-    let shared = openapi::v3_gz(SHARED_FROM.0, SHARED_FROM.1).map(unpack).transpose()?.unwrap_or_default();
+    let shared = openapi::v3_gz(SHARED_FROM).map(unpack).transpose()?.unwrap_or_default();
     let (mut all, mut paths) = (Map::new(), Map::new());
     for (name, schema) in shared["components"]["schemas"].as_object().into_iter().flatten() {
         if name.starts_with(META) {
@@ -207,7 +214,7 @@ fn v3(kinds: &[Arc<Resource>]) -> Result<Value, ApiError> {
         }
     }
     if kinds.iter().any(|r| r.subresources.iter().any(|s| s.name == "scale")) {
-        let apps = openapi::v3_gz("apps", "v1").map(unpack).transpose()?.unwrap_or_default();
+        let apps = openapi::v3_gz("apis/apps/v1").map(unpack).transpose()?.unwrap_or_default();
         for (name, schema) in apps["components"]["schemas"].as_object().into_iter().flatten() {
             if name.starts_with(SCALE) {
                 all.insert(name.clone(), schema.clone());
@@ -219,12 +226,20 @@ fn v3(kinds: &[Arc<Resource>]) -> Result<Value, ApiError> {
         all.extend(schemas(custom, resource, Dialect::V3));
         paths.extend(operations(resource, Dialect::V3));
     }
-    Ok(json!({
+    // They belong to every version, and here to the legacy one.
+    for schema in all.values_mut() {
+        if let Some(Value::Array(kinds)) = schema.get_mut("x-kubernetes-group-version-kind") {
+            kinds.retain(|kind| kind["group"] != SHARED_GROUP);
+        }
+    }
+    let mut document = json!({
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes CRD Swagger", "version": "v0.1.0"},
         "paths": paths,
         "components": {"schemas": all},
-    }))
+    });
+    reduce::without_unused(&mut document);
+    Ok(document)
 }
 
 pub(super) fn pack(document: &Value) -> Result<Bytes, ApiError> {

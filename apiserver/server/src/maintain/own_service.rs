@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
+use apiserver_api::ordered;
 use apiserver_api::protobuf;
 use apiserver_store::{Op, Range, Revision, StoreError, Write, Written};
 use bytes::Bytes;
@@ -123,7 +124,7 @@ fn value(address: IpAddr) -> Bytes {
         "apiVersion": "v1", "kind": "Endpoints", "metadata": {},
         "subsets": [{"addresses": [{"ip": address.to_string()}]}],
     });
-    protobuf::to_envelope(&object).map_or_else(|_| Bytes::from(object.to_string()), Bytes::from)
+    protobuf::to_envelope(&object).map_or_else(|_| Bytes::from(ordered::json_text(&object)), Bytes::from)
 }
 
 async fn renew(server: &Server, address: IpAddr, endpoint: &mut Endpoint) -> Result<(), StoreError> {

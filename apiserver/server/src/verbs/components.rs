@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use apiserver_api::meta;
+use apiserver_api::ordered;
 use apiserver_api::registry::Resource;
 use apiserver_api::selector::{FieldSelector, LabelSelector};
 use bytes::Bytes;
@@ -24,7 +25,7 @@ pub async fn get(context: &Context, resource: &Resource) -> Answer {
     let mut object = status(name, &health);
     object["kind"] = resource.kind.as_str().into();
     object["apiVersion"] = resource.api_version().into();
-    respond::object(context, resource, 200, Bytes::from(object.to_string()))
+    respond::object(context, resource, 200, Bytes::from(ordered::json_text(&object)))
 }
 
 /// All components that the selectors choose.

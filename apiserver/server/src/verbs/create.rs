@@ -3,6 +3,7 @@
 use apiserver_api::error::ApiError;
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
+use apiserver_api::ordered;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema;
 use apiserver_api::time;
@@ -129,7 +130,7 @@ async fn judge_and_put(
         }
         let mut object = object;
         encoding::complete_kind(resource, &mut object);
-        return Ok(Outcome::Unchanged(Bytes::from(object.to_string())));
+        return Ok(Outcome::Unchanged(Bytes::from(ordered::json_text(&object))));
     }
     if let Some(reservation) = reservation {
         reservation.write_begins();

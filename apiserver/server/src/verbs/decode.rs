@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use apiserver_api::definition::Custom;
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
+use apiserver_api::ordered;
 use apiserver_api::protobuf;
 use apiserver_api::registry::Resource;
 use apiserver_api::repeats::repeats;
@@ -117,26 +118,82 @@ pub fn typed(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result
     Ok(object)
 }
 
-/// Checks an object that a patch made; `twice` is what the patch said twice. Errors are 422, as
-/// the patch is well-formed and its result is not.
+/// Checks an object that `patch` made. Errors are 422, as the patch is well-formed and its result is not.
 pub fn patched(
     context: &Context,
     resource: &Resource,
     object: &mut Value,
-    twice: Vec<String>,
+    patch: &Patched<'_>,
 ) -> Result<(), ApiError> {
     let api_version = resource.api_version();
-    let expected = Expected::of(resource, &api_version);
-    let strict = Strictness { validation: FieldValidation::of(context)?, told: twice, text: None };
-    let checked = type_fields(object, &expected).and_then(|()| shape(context, &expected, object, strict));
-    checked.map_err(|why| match why {
+    patched_as(context, &Expected::of(resource, &api_version), object, patch)
+}
+
+/// [`patched`] of an object that is expected to be of another kind than the resource.
+pub fn patched_as(
+    context: &Context,
+    expected: &Expected<'_>,
+    object: &mut Value,
+    patch: &Patched<'_>,
+) -> Result<(), ApiError> {
+    let checked = match patch.strategic {
+        Some(_) => restore(expected, object),
+        None => named(object).and_then(|()| type_fields(object, expected)),
+    };
+    let strict = Strictness {
+        validation: FieldValidation::of(context)?,
+        told: patch.misplaced.to_vec(),
+        sorted: patch.strategic.is_some(),
+        ..Strictness::default()
+    };
+    checked.and_then(|()| shape(context, expected, object, strict)).map_err(|why| match why {
         Misshapen::Other(error) => error,
         why => {
-            let shown = Value::String(object.to_string());
-            let error = FieldError::invalid("patch", &shown, &why.to_string());
+            let shown = patch.strategic.map_or_else(|| ordered::json_text(object), schema::go_text);
+            let error = FieldError::invalid("patch", &Value::String(shown), &why.to_string());
             ApiError::invalid("", "", "", &[error])
         }
     })
+}
+
+/// The patch that made an object.
+pub struct Patched<'p> {
+    /// A strategic merge patch, which decides how its result is read.
+    pub strategic: Option<&'p Value>,
+    /// The fields of the patch itself that are unknown, or there twice.
+    pub misplaced: &'p [String],
+}
+
+/// Kubernetes converts what a strategic merge patch made into the types of its kind, whatever it says of
+/// itself.
+fn restore(expected: &Expected<'_>, object: &mut Value) -> Result<(), Misshapen> {
+    if let Some(message) = protobuf::of_kind(expected.api_version, expected.kind) {
+        protobuf::restore(message, object).map_err(Misshapen::Type)?;
+    }
+    if let Value::Object(map) = object {
+        map.insert("kind".to_owned(), expected.kind.into());
+        map.insert("apiVersion".to_owned(), expected.api_version.into());
+    }
+    Ok(())
+}
+
+/// Whether an object can say what it is: first of all Kubernetes reads that of a text.
+fn named(object: &Value) -> Result<(), Misshapen> {
+    let wrong = |what: &str, into: &str| {
+        Err(Misshapen::Type(format!(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal {what} into Go {into}"
+        )))
+    };
+    let Value::Object(map) = object else {
+        let fields = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+        return wrong(body::go_kind(object), &format!("value of type {fields}"));
+    };
+    for field in ["apiVersion", "kind"] {
+        if let Some(value) = map.get(field).filter(|value| !value.is_string() && !value.is_null()) {
+            return wrong(body::go_kind(value), &format!("struct field .{field} of type string"));
+        }
+    }
+    Ok(())
 }
 
 /// Checks an object that applying a configuration made.
@@ -197,13 +254,15 @@ struct Strictness {
     validation: FieldValidation,
     /// What was said twice.
     told: Vec<String>,
+    /// Whether unknown fields are named in the order of their names, and not in that of the object.
+    sorted: bool,
     /// The JSON text of an object of a built-in kind: misplaced fields of such are named in its order.
     text: Option<Bytes>,
 }
 
 impl Default for Strictness {
     fn default() -> Self {
-        Self { validation: FieldValidation::Ignore, told: Vec::new(), text: None }
+        Self { validation: FieldValidation::Ignore, told: Vec::new(), sorted: false, text: None }
     }
 }
 
@@ -224,8 +283,12 @@ fn shape(
     if let Some(first) = problems.type_errors.into_iter().next() {
         return Err(Misshapen::Type(first));
     }
-    let Strictness { validation, mut told, text } = strict;
-    told.extend(problems.unknown_fields);
+    let Strictness { validation, mut told, sorted, text } = strict;
+    let mut unknown = problems.unknown_fields;
+    if sorted {
+        unknown.sort_unstable();
+    }
+    told.extend(unknown);
     if let Some(text) = text.filter(|_| !told.is_empty()) {
         told = schema::misplaced_fields(expected.schema, &text::replaced(&text).map_or(text, Bytes::from));
     }

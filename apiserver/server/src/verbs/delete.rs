@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
+use apiserver_api::ordered;
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
 use apiserver_store::Revision;
@@ -212,7 +213,7 @@ pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         }
         Deleted::Gone(mut object) => {
             encoding::complete_kind(resource, &mut object);
-            respond::object(context, resource, 200, Bytes::from(object.to_string()))
+            respond::object(context, resource, 200, Bytes::from(ordered::json_text(&object)))
         }
         Deleted::Waiting(bytes) => {
             // Only those who ask in the older way are told that it is not done yet.
@@ -251,11 +252,11 @@ pub async fn one(
             Plan::Wait => {
                 let mut object = current.object;
                 encoding::complete_kind(resource, &mut object);
-                return Ok(Deleted::Waiting(Bytes::from(object.to_string())));
+                return Ok(Deleted::Waiting(Bytes::from(ordered::json_text(&object))));
             }
             Plan::Mark(marked) => {
                 if options.dry_run {
-                    return Ok(Deleted::Waiting(Bytes::from(marked.to_string())));
+                    return Ok(Deleted::Waiting(Bytes::from(ordered::json_text(&marked))));
                 }
                 match storage::put(&context.server, resource, marked, current.revision).await? {
                     Outcome::Done(bytes) | Outcome::Unchanged(bytes) => {
@@ -470,7 +471,7 @@ pub async fn finish(
             services::released(&context.server, resource, object).await;
             let mut last = object.clone();
             meta::set(&mut last, "resourceVersion", revision.to_string());
-            Ok(Outcome::Done(Bytes::from(last.to_string())))
+            Ok(Outcome::Done(Bytes::from(ordered::json_text(&last))))
         }
         Err(newer) => Ok(Outcome::Conflict(newer)),
     }

@@ -1,14 +1,16 @@
 //! `patch`: JSON patch, merge patch, strategic merge patch. Those that apply are in `apply`.
 
+use std::borrow::Cow;
+
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema;
 use bytes::Bytes;
-use json_patch::PatchOperation;
+use json_patch::{AddOperation, CopyOperation, PatchOperation};
 use serde_json::{Map, Value};
 
-use super::decode::FieldValidation;
+use super::decode::{FieldValidation, Patched};
 use super::managed;
 use super::update::{self, Part};
 use super::{apply, decode};
@@ -34,7 +36,7 @@ pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: By
     }
     check_media(resource, &media)?;
     let validation = FieldValidation::of(context)?;
-    let (patch, twice) = Patch::read(&media, &bytes, validation != FieldValidation::Ignore)?;
+    let (patch, misplaced) = Patch::read(&media, &bytes, validation != FieldValidation::Ignore)?;
     let make = |old: &Value| {
         let mut new = patch.apply(&resource.schema, old)?;
         let versioned = update::versioned(resource, &new);
@@ -42,7 +44,7 @@ pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: By
         if meta::resource_version(&new) == meta::resource_version(old) && !patch.names_version() {
             meta::unset(&mut new, "resourceVersion");
         }
-        check(context, resource, old, &mut new, twice.clone())?;
+        check(context, resource, old, &mut new, &patch.made(&misplaced))?;
         versioned?;
         Ok(new)
     };
@@ -71,9 +73,9 @@ fn check(
     resource: &Resource,
     old: &Value,
     new: &mut Value,
-    twice: Vec<String>,
+    patch: &Patched<'_>,
 ) -> Result<(), ApiError> {
-    decode::patched(context, resource, new, twice)?;
+    decode::patched(context, resource, new, patch)?;
     decode::namespace(context, resource, new)?;
     decode::drop_repeated_owners(context, new, true);
     update::name_matches(meta::name(new), meta::name(old))
@@ -87,13 +89,12 @@ const ACCEPTED: [&str; 4] = [
 ];
 
 impl Patch {
-    /// Reads a patch; 415 for media types that are not served, 400 for what is no patch. With
-    /// `look_for_repeated` it also gives what the patch says twice.
-    pub fn read(media: &str, bytes: &[u8], look_for_repeated: bool) -> Result<(Self, Vec<String>), ApiError> {
+    /// Reads a patch; 415 for media types that are not served, 400 for what is no patch. With `strict` it
+    /// also gives the fields of the patch that are there twice, and those that an operation does not have.
+    pub fn read(media: &str, bytes: &[u8], strict: bool) -> Result<(Self, Vec<String>), ApiError> {
         if !ACCEPTED[..3].contains(&media) {
             return Err(body::unsupported(&ACCEPTED));
         }
-        let strict = look_for_repeated;
         let refused = |why: &str| {
             let intro = if strict && media != ACCEPTED[2] { "error decoding patch: " } else { "" };
             ApiError::bad_request(format!("{intro}{why}"))
@@ -103,17 +104,24 @@ impl Patch {
             Err(_) if !strict && media == ACCEPTED[1] => return Err(ApiError::bad_request(NO_MERGE_PATCH)),
             Err(error) => return Err(refused(&body::misread(bytes, &error))),
         };
-        let mut twice =
-            if repeats && look_for_repeated { schema::duplicate_fields(bytes) } else { Vec::new() };
+        let mut misplaced = if repeats && strict { schema::duplicate_fields(bytes) } else { Vec::new() };
         let wrong =
             |value: &Value| refused(&format!("json: cannot unmarshal {} into Go {MAP}", go_kind(value)));
         let patch = match (media, value) {
             ("application/json-patch+json", value) => {
-                twice.iter_mut().for_each(|text| *text = format!("json patch {text}"));
-                Self::Json(operations(value, &refused)?)
+                if strict {
+                    misplaced.extend(unknown_members(&value));
+                }
+                misplaced.iter_mut().for_each(|text| *text = format!("json patch {text}"));
+                Self::Json(operations(value, strict, &refused)?)
             }
             ("application/merge-patch+json", value @ Value::Object(_)) => Self::Merge(value),
             ("application/merge-patch+json", Value::Null) => {
+                return Err(ApiError::bad_request(NO_MERGE_PATCH));
+            }
+            // It replaces the object, which is told when that is read.
+            ("application/merge-patch+json", value @ Value::Array(_)) if !strict => Self::Merge(value),
+            ("application/merge-patch+json", _) if !strict => {
                 return Err(ApiError::bad_request(NO_MERGE_PATCH));
             }
             (_, value @ Value::Object(_)) => Self::Strategic(value),
@@ -121,7 +129,7 @@ impl Patch {
             (_, Value::Null) => Self::Strategic(Value::Object(Map::new())),
             (_, value) => return Err(wrong(&value)),
         };
-        Ok((patch, twice))
+        Ok((patch, misplaced))
     }
 
     /// The patched object.
@@ -133,6 +141,16 @@ impl Patch {
             Self::Strategic(patch) => schema::strategic_merge(schema, &mut new, patch)?,
         }
         Ok(new)
+    }
+
+    /// What is to be known of the patch where its result is read; `misplaced` are the fields that
+    /// [`Self::read`] gave.
+    pub fn made<'p>(&'p self, misplaced: &'p [String]) -> Patched<'p> {
+        let strategic = match self {
+            Self::Strategic(patch) => Some(patch),
+            Self::Json(_) | Self::Merge(_) => None,
+        };
+        Patched { strategic, misplaced }
     }
 
     /// Whether the patch sets the resource version: then it is a condition.
@@ -152,8 +170,28 @@ const NO_MERGE_PATCH: &str = "Invalid JSON Patch";
 /// What a patch must be, as Go prints it.
 const MAP: &str = "value of type map[string]interface {}";
 
-/// The operations of a JSON patch; `refused` says in which words one is refused that has not its form.
-fn operations(value: Value, refused: &dyn Fn(&str) -> ApiError) -> Result<json_patch::Patch, ApiError> {
+/// The members of the operations of a JSON patch that no operation has.
+fn unknown_members(patch: &Value) -> Vec<String> {
+    let operations = patch.as_array().into_iter().flatten().enumerate();
+    let unknown = |(at, operation): (usize, &Value)| {
+        let members = operation.as_object().into_iter().flatten().map(|(name, _)| name);
+        let unknown = members.filter(|name| !matches!(name.as_str(), "op" | "path" | "from" | "value"));
+        unknown.map(|name| format!("unknown field \"[{at}].{name}\"")).collect::<Vec<_>>()
+    };
+    operations.flat_map(unknown).take(limits::UNKNOWN_MEMBERS).collect()
+}
+
+/// The operations of a JSON patch; `refused` says in which words one is refused that has not its form, which
+/// differ where it is not read strictly.
+fn operations(
+    value: Value,
+    strict: bool,
+    refused: &dyn Fn(&str) -> ApiError,
+) -> Result<json_patch::Patch, ApiError> {
+    let (list, one) = match strict {
+        true => ("[]handlers.jsonPatchOp", "handlers.jsonPatchOp"),
+        false => ("jsonpatch.Patch", "jsonpatch.Operation"),
+    };
     let wrong = |value: &Value, what: &str| {
         refused(&format!("json: cannot unmarshal {} into Go {what}", go_kind(value)))
     };
@@ -161,15 +199,15 @@ fn operations(value: Value, refused: &dyn Fn(&str) -> ApiError) -> Result<json_p
         // No operations.
         Value::Null => return Ok(json_patch::Patch(Vec::new())),
         Value::Array(operations) => operations,
-        other => return Err(wrong(other, "value of type []handlers.jsonPatchOp")),
+        other => return Err(wrong(other, &format!("value of type {list}"))),
     };
     for operation in members {
         let Value::Object(operation) = operation else {
-            return Err(wrong(operation, "value of type handlers.jsonPatchOp"));
+            return Err(wrong(operation, &format!("value of type {one}")));
         };
         for member in ["op", "path", "from"] {
             let value = operation.get(member).filter(|value| !value.is_string() && !value.is_null());
-            if let Some(value) = value {
+            if let Some(value) = value.filter(|_| strict) {
                 return Err(wrong(value, &format!("struct field jsonPatchOp.{member} of type string")));
             }
         }
@@ -200,6 +238,17 @@ fn pushed_aside(object: &Value, path: &str) -> usize {
     let Some((list, place)) = path.rsplit_once('/') else { return 0 };
     let length = object.pointer(list).and_then(Value::as_array).map_or(0, Vec::len);
     place.parse().map_or(0, |place| length.saturating_sub(place))
+}
+
+/// A copy of a member that its object does not have adds null.
+fn copy_of_absent(object: &Value, copy: &CopyOperation) -> Option<PatchOperation> {
+    let (parent, name) = copy.from.as_str().rsplit_once('/')?;
+    let is_absent = match object.pointer(parent)? {
+        Value::Object(_) => object.pointer(copy.from.as_str()).is_none(),
+        _ => false,
+    };
+    let add = || AddOperation { path: copy.path.clone(), value: Value::Null };
+    (is_absent && !name.is_empty()).then(|| PatchOperation::Add(add()))
 }
 
 /// One by one, so that copies of copies are stopped before they fill the memory.
@@ -235,7 +284,13 @@ fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result
         if matches!(operation, PatchOperation::Test(test) if absent(test)) {
             continue;
         }
-        json_patch::patch(object, std::slice::from_ref(operation)).map_err(unfit)?;
+        let operation = match operation {
+            PatchOperation::Copy(copy) => {
+                copy_of_absent(object, copy).map_or(Cow::Borrowed(operation), Cow::Owned)
+            }
+            operation => Cow::Borrowed(operation),
+        };
+        json_patch::patch(object, std::slice::from_ref(&*operation)).map_err(unfit)?;
     }
     Ok(())
 }

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
+use apiserver_api::ordered;
 use apiserver_api::protobuf::{self, Backward, Message};
-use apiserver_api::structural;
 use apiserver_store::{Revision, StoreError};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;
@@ -146,10 +146,23 @@ impl Pieces {
 
     fn json(head: Head, entries: Entries, count: ListCount) -> Self {
         let Head { api_version, kind, metadata, named, wanted, rows, .. } = head;
-        let mut text = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":{metadata},"#);
+        if named && rows.is_none() && wanted.shape == Shape::Object {
+            // A list of custom objects is a map to Kubernetes, with its keys in the order of the alphabet.
+            let head = format!(r#"{{"apiVersion":"{api_version}","items":["#).into_bytes();
+            let tail =
+                format!("],\"kind\":\"{kind}\",\"metadata\":{}}}\n", with_continue(metadata)).into_bytes();
+            let items = Items::Json { named };
+            return Self { head: Some(head), entries, tail, begun: false, items, ended: false, count };
+        }
+        let mut text = format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","metadata":"#).into_bytes();
+        match protobuf::message("meta/v1.ListMeta") {
+            Some(message) => ordered::write_message(&mut text, message, &metadata),
+            None => text.extend_from_slice(metadata.to_string().as_bytes()),
+        }
         let (name, items) = match (rows, wanted.shape) {
             (Some(rows), _) => {
-                text.push_str(&format!(r#""columnDefinitions":{},"#, rows.columns()));
+                text.extend_from_slice(br#","columnDefinitions":"#);
+                ordered::columns(&mut text, &rows.columns());
                 ("rows", Items::Rows(rows))
             }
             (None, Shape::Object) => ("items", Items::Json { named }),
@@ -159,8 +172,8 @@ impl Pieces {
                 ("items", Items::Metadata(intro))
             }
         };
-        text.push_str(&format!(r#""{name}":["#));
-        let head = Some(text.into_bytes());
+        text.extend_from_slice(format!(r#","{name}":["#).as_bytes());
+        let head = Some(text);
         Self { head, entries, tail: b"]}\n".to_vec(), begun: false, items, ended: false, count }
     }
 
@@ -384,7 +397,9 @@ impl Items {
                 out.put_u8(b'}');
             }
             Self::Rows(rows) => {
-                out.put_slice(structural::json_text(&rows.row(&entry.value(None))).as_bytes())
+                let mut text = Vec::new();
+                ordered::row(&mut text, &rows.row(&entry.value(None)));
+                out.put_slice(&text);
             }
             Self::Yaml(plain) => {
                 let value = match plain {
@@ -412,6 +427,14 @@ impl Items {
         }
         Ok(())
     }
+}
+
+/// The metadata of a list of custom objects, which always have a `continue`.
+fn with_continue(mut metadata: Value) -> Value {
+    if let Value::Object(metadata) = &mut metadata {
+        metadata.entry("continue").or_insert_with(|| "".into());
+    }
+    metadata
 }
 
 fn joined(mut pieces: VecDeque<Bytes>, size: usize) -> Bytes {

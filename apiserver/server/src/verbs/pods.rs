@@ -162,12 +162,12 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
                 return respond::object(context, resource, 200, updated);
             }
             let validation = FieldValidation::of(context)?;
-            let (patch, twice) = Patch::read(&media, &bytes, validation != FieldValidation::Ignore)?;
+            let (patch, misplaced) = Patch::read(&media, &bytes, validation != FieldValidation::Ignore)?;
             let make = |old: &Value| {
                 let mut unversioned = old.clone();
                 meta::unset(&mut unversioned, "resourceVersion");
                 let mut wanted = patch.apply(&resource.schema, &unversioned)?;
-                decode::patched(context, resource, &mut wanted, twice.clone())?;
+                decode::patched(context, resource, &mut wanted, &patch.made(&misplaced))?;
                 update::name_matches(meta::name(&wanted), meta::name(old))?;
                 update::same_uid(context, resource, old, &wanted)?;
                 take(old, &wanted)

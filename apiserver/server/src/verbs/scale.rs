@@ -11,6 +11,7 @@ use apiserver_api::selector::LabelSelector;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
+use super::decode::FieldValidation;
 use super::decode::{self, Expected};
 use super::managed::{self, ScaleWrite, Tracking};
 use super::patch::Patch;
@@ -50,11 +51,14 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
                 set(context, resource, &|_| Ok(ScaleWrite::Apply(config.clone()))).await?
             } else {
                 patch::check_media(resource, &media)?;
-                let (patch, _) = Patch::read(&media, &bytes, false)?;
+                let strict = FieldValidation::of(context)? != FieldValidation::Ignore;
+                let (patch, misplaced) = Patch::read(&media, &bytes, strict)?;
                 let make = |scale: &Value| {
                     let mut unversioned = scale.clone();
                     meta::unset(&mut unversioned, "resourceVersion");
-                    patch.apply(SCHEMA, &unversioned).map(ScaleWrite::Update)
+                    let mut wanted = patch.apply(SCHEMA, &unversioned)?;
+                    decode::patched_as(context, &EXPECTED, &mut wanted, &patch.made(&misplaced))?;
+                    Ok(ScaleWrite::Update(wanted))
                 };
                 set(context, resource, &make).await?
             }

@@ -5,6 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use apiserver_api::error::{ApiError, FieldError, FieldReason};
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
+use apiserver_api::ordered;
 use apiserver_api::registry::{Resource, Written};
 use apiserver_api::validation::metadata;
 use apiserver_api::{defaulting, schema, signing, time};
@@ -358,7 +359,7 @@ async fn judge_and_put(
     managed::forget_new_times(old, &mut new);
     if encoding::same(&new, old) || context.dry_run()? {
         encoding::complete_kind(resource, &mut new);
-        return Ok(Outcome::Unchanged(Bytes::from(new.to_string())));
+        return Ok(Outcome::Unchanged(Bytes::from(ordered::json_text(&new))));
     }
     if let Some(reservation) = reservation {
         reservation.write_begins();

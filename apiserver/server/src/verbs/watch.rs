@@ -31,7 +31,7 @@ use crate::filter::Filter;
 use crate::limits;
 use crate::metrics::WatchGuard;
 use crate::negotiate::{self, Format, Shape, Wanted};
-use crate::respond::Answer;
+use crate::respond::{self, Answer};
 use crate::selection::Entries;
 use crate::server::Server;
 use crate::table::{self, Rows};
@@ -190,7 +190,7 @@ fn frame(format: Format, event: &str, object: &Value) -> Bytes {
         // What the server itself makes up has the types of its fields.
         return protobuf::watch_frame(event, message, object).map(Bytes::from).unwrap_or_default();
     }
-    Bytes::from(format!("{}\n", json!({"type": event, "object": object})))
+    respond::event(event, object)
 }
 
 enum Start {

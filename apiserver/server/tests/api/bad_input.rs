@@ -320,18 +320,37 @@ async fn patches_that_are_none_or_do_not_fit() {
         case(map, (JSON_PATCH, r#"[{"op":"test","path":"/data/a","value":"2"}]"#), generic),
         case(map, (JSON_PATCH, r#"[{"op":"remove","path":"/data/none"}]"#), generic),
         case(map, (JSON_PATCH, r#"[{"op":"replace","path":"/none/at/all","value":1}]"#), generic),
-        case(map, (JSON_PATCH, r#"[{"op":"copy","from":"/none","path":"/data/b"}]"#), generic),
+        case(map, (JSON_PATCH, r#"[{"op":"copy","from":"/none/x","path":"/data/b"}]"#), generic),
         case(map, (JSON_PATCH, r#"[{"op":"move","from":"/metadata","path":"/metadata/labels"}]"#), generic),
         case(pod, (JSON_PATCH, r#"[{"op":"add","path":"/spec/containers/7","value":{}}]"#), generic),
         case(pod, (JSON_PATCH, r#"[{"op":"remove","path":"/spec/containers/-"}]"#), generic),
-        // The patch is sound, and what it makes is not.
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn patches_that_are_sound_and_make_what_is_not() {
+    let map = ("PATCH", MAP);
+    let unfit = |says| (422, "Invalid", says);
+    all_refused(vec![
         case(map, (MERGE, r#"{"data":7}"#), unfit("patch: Invalid value: ")),
         case(
             map,
             (JSON_PATCH, r#"[{"op":"add","path":"/data/b","value":[]}]"#),
             unfit("patch: Invalid value: "),
         ),
-        case(map, (JSON_PATCH, r#"[{"op":"replace","path":"","value":[]}]"#), bad("object")),
+        case(
+            map,
+            (JSON_PATCH, r#"[{"op":"replace","path":"","value":[]}]"#),
+            unfit("couldn't get version/kind; json parse error: json: cannot unmarshal array into Go value"),
+        ),
+        case(
+            map,
+            (MERGE, r#"{"kind":5}"#),
+            unfit(
+                "json parse error: json: cannot unmarshal number into Go struct field .kind of type string",
+            ),
+        ),
         case(map, (MERGE, r#"{"metadata":{"name":"other"}}"#), bad("name of the object")),
         case(map, (MERGE, r#"{"metadata":{"namespace":"other"}}"#), bad("namespace of the provided object")),
         case(

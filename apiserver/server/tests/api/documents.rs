@@ -233,7 +233,7 @@ async fn openapi_v3_moves_with_its_hash_and_comes_in_protobuf() {
             assert_eq!(headers["etag"], format!("\"{hash}\"").as_str());
             // `openapi` is field 1, and each schema is named in the message.
             assert!(bytes.starts_with(b"\x0a\x053.0.0"), "{path}");
-            for name in document.body["components"]["schemas"].as_object().unwrap().keys() {
+            for (name, _) in document.body["components"]["schemas"].as_object().into_iter().flatten() {
                 assert!(contains(&bytes, name), "{path} {name}");
             }
         }
@@ -277,6 +277,22 @@ async fn openapi_v2_in_protobuf_has_custom_resources_too() {
     assert_ne!(json.headers["etag"], etag);
 }
 
+#[tokio::test(start_paused = true)]
+async fn documents_of_custom_kinds_have_what_they_refer_to_and_no_more() {
+    let api = Api::start().await;
+    establish(&api, widgets()).await;
+    let custom = api.get("/openapi/v3/apis/example.com/v1").await.expect(200).body;
+    let schemas = custom["components"]["schemas"].as_object().unwrap();
+    let text = custom.to_string();
+    for target in text.split("\"#/components/schemas/").skip(1).map(|rest| rest.split('"').next().unwrap()) {
+        assert!(schemas.contains_key(target), "{target}");
+    }
+    // None that nothing refers to, and of the types of every version only the legacy ones.
+    assert!(!schemas.keys().any(|name| name.ends_with(".WatchEvent")));
+    let options = &schemas["io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions"];
+    assert_eq!(options["x-kubernetes-group-version-kind"].as_array().unwrap().len(), 1);
+}
+
 /// The operation of a document of v3 or v2.
 fn operation<'a>(document: &'a Value, path: &str, method: &str) -> &'a Value {
     let found = &document["paths"][path][method];
@@ -311,23 +327,35 @@ async fn openapi_says_which_values_media_types_and_parameters_are_taken() {
         media.extend(strategic.then_some("application/strategic-merge-patch+json"));
         let content = operation(document, &one, "patch")["requestBody"]["content"].as_object().unwrap();
         assert_eq!(content.keys().map(String::as_str).collect::<Vec<_>>(), media, "{one}");
-        let consumed = texts(&operation(&v2, &one, "patch")["consumes"]);
+        let mut consumed = texts(&operation(&v2, &one, "patch")["consumes"]);
+        consumed.sort();
         assert!(consumed.iter().eq(media.iter()), "{one} {consumed:?}");
+        // Kubernetes says of collections of custom objects what it says of lists, and names no body.
+        let removal = if strategic { "propagationPolicy" } else { "limit" };
+        let delete = operation(document, collection, "delete");
+        assert_eq!(delete.get("requestBody").is_some(), strategic, "{delete}");
         for (path, method, wanted) in [
             (collection, "get", vec!["sendInitialEvents", "watch", "limit", "resourceVersionMatch"]),
-            (collection, "delete", vec!["propagationPolicy", "labelSelector", "dryRun"]),
+            (collection, "delete", vec![removal, "labelSelector"]),
             (collection, "post", vec!["fieldManager", "fieldValidation"]),
             (&one, "patch", vec!["force", "fieldValidation"]),
             (&one, "delete", vec!["gracePeriodSeconds", "propagationPolicy"]),
         ] {
             for document in [document, &v2] {
-                let parameters = operation(document, path, method)["parameters"].as_array().unwrap();
+                let resolved = |parameter: &Value| match parameter["$ref"].as_str() {
+                    Some(target) => document.pointer(&target[1..]).unwrap().clone(),
+                    None => parameter.clone(),
+                };
+                let all = |holder: &Value| -> Vec<Value> {
+                    holder["parameters"].as_array().unwrap().iter().map(resolved).collect()
+                };
+                let parameters = all(operation(document, path, method));
                 for name in &wanted {
                     let found = parameters.iter().find(|parameter| parameter["name"] == *name);
                     let found = found.unwrap_or_else(|| panic!("{method} {path} {name}"));
                     assert!(found["description"].as_str().is_some_and(|text| text.len() > 10));
                 }
-                let shared = document["paths"][path]["parameters"].as_array().unwrap();
+                let shared = all(&document["paths"][path]);
                 assert!(shared.iter().any(|parameter| parameter["name"] == "pretty"), "{path}");
             }
         }

@@ -178,10 +178,15 @@ pub struct Watching {
 impl Watching {
     /// The next event, `None` at the end.
     pub async fn next(&mut self) -> Option<Value> {
+        self.next_line().await.map(|line| serde_json::from_str(&line).unwrap())
+    }
+
+    /// The text of the next event, `None` at the end.
+    pub async fn next_line(&mut self) -> Option<String> {
         loop {
             if let Some(end) = self.buffer.iter().position(|b| *b == b'\n') {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
-                return Some(serde_json::from_slice(&line).unwrap());
+                return Some(String::from_utf8(line).unwrap());
             }
             let frame = self.body.frame().await?.unwrap();
             self.buffer.extend_from_slice(&frame.into_data().unwrap());

@@ -31,6 +31,7 @@ mod health;
 #[path = "../../../../tests/support/history.rs"]
 mod history;
 mod house;
+mod key_order;
 mod kinds;
 mod kubectl;
 mod limits;
@@ -42,6 +43,7 @@ mod model;
 mod node_tokens;
 mod nodes;
 mod normal;
+mod patched;
 mod pointers;
 mod pretty;
 mod protobuf;

@@ -53,7 +53,7 @@ impl Store for Shared {
 }
 
 /// A server on either store.
-async fn both() -> [Api; 2] {
+pub async fn both() -> [Api; 2] {
     let store = Embedded::open(Arc::new(SimDisk::new(1)), Options::default()).await.unwrap();
     [Api::start().await, Api::over(every_api(), Arc::new(Shared(store))).await]
 }
