@@ -45,6 +45,7 @@ pub mod policies;
 pub mod quota;
 pub mod rbac;
 pub(crate) mod resources;
+pub mod reviews;
 pub mod scheduling;
 mod security;
 pub mod service;

@@ -59,6 +59,7 @@ pub fn normalize(answer: &Answer, request: &str, known: &[(String, &str)], now: 
         of.push((name.to_owned(), "<generated>"));
     }
     let mut normal = answer.clone();
+    unordered(&mut normal.body);
     clean(&mut normal.body, "", request, &of, now);
     if let Some(metadata) = normal.body.get_mut("metadata").and_then(Value::as_object_mut) {
         OWN.iter().for_each(|field| drop(metadata.remove(*field)));
@@ -71,6 +72,25 @@ pub fn normalize(answer: &Answer, request: &str, known: &[(String, &str)], now: 
     normal.warnings = normal.warnings.iter().map(|text| replace(text, &of)).collect();
     normal.warnings.sort();
     normal
+}
+
+/// What an OpenShift build of kube-apiserver mounts beside Kubernetes' own ConfigMap into pods.
+const OPENSHIFT_CA: &str = "openshift-service-ca.crt";
+
+/// Sorts lists that come in any order, and takes out what is no part of Kubernetes.
+fn unordered(body: &mut Value) {
+    for list in ["resourceRules", "nonResourceRules"] {
+        if let Some(rules) =
+            body.get_mut("status").and_then(|status| status.get_mut(list)).and_then(Value::as_array_mut)
+        {
+            rules.sort_by_key(Value::to_string);
+        }
+    }
+    for volume in body.pointer_mut("/spec/volumes").and_then(Value::as_array_mut).into_iter().flatten() {
+        if let Some(sources) = volume.pointer_mut("/projected/sources").and_then(Value::as_array_mut) {
+            sources.retain(|source| source["configMap"]["name"] != OPENSHIFT_CA);
+        }
+    }
 }
 
 fn clean(value: &mut Value, field: &str, request: &str, known: &[(String, &str)], now: Timestamp) {

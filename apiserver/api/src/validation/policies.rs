@@ -276,8 +276,11 @@ fn mutation(mutation: &Value, path: &str, expressions: &Expressions, errors: &mu
             None if chosen == kind => {
                 errors.required(path, &format!("must be specified when patchType is {kind}"));
             }
-            Some(_) => errors.forbidden(path, &format!("must not be specified when patchType is {chosen}")),
-            None => {}
+            Some(_) if kinds.contains(&chosen) => {
+                let detail = format!("must not be specified when patchType is {chosen}");
+                errors.invalid(path, &json!(format!("{{{field}}}")), &detail);
+            }
+            _ => {}
         }
     }
 }
@@ -326,7 +329,7 @@ fn binding(object: &Value) -> Errors {
     }
     if let Some(resources) = spec.get("matchResources").filter(|m| !m.is_null()) {
         // Kubernetes' own spelling.
-        match_resources(resources, "spec.matchResouces", &mut errors);
+        match_resources(resources, "spec.matchResources", &mut errors);
     }
     errors
 }

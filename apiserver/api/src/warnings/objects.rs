@@ -97,6 +97,20 @@ pub(super) fn volume(new: &Value, _old: Option<&Value>) -> Vec<String> {
     warnings
 }
 
+pub(super) fn csi_driver(new: &Value, old: Option<&Value>) -> Vec<String> {
+    let requests = |driver: &Value| items(&driver["spec"], "tokenRequests").to_vec();
+    let undecided = given(&new["spec"], "serviceAccountTokenInSecrets").is_none();
+    let changed = old.is_none_or(|old| requests(old) != requests(new));
+    if requests(new).is_empty() || !undecided || !changed {
+        return Vec::new();
+    }
+    vec![
+        "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible \
+         logging of tokens in volume attributes"
+            .to_owned(),
+    ]
+}
+
 pub(super) fn storage_class(new: &Value, _old: Option<&Value>) -> Vec<String> {
     let mut warnings = Vec::new();
     for (index, term) in items(new, "allowedTopologies").iter().enumerate() {

@@ -113,7 +113,7 @@ async fn judge_and_put(
     let mut errors = (resource.behaviour.validate)(&object);
     errors.extend(check_entries(&object));
     if !errors.is_empty() {
-        return Err(ApiError::invalid(&resource.group, &resource.kind, name, &errors));
+        return Err(update::invalid(resource, name, &errors));
     }
     admission::validate(admission, &object).await?;
     if let Some(warnings) = &resource.behaviour.warnings {
@@ -151,8 +151,9 @@ fn exists(resource: &Resource, name: &str, generated: bool, current: Option<Stor
 /// Sets what the server decides about a new object.
 fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     let ambient = context.server.ambient();
-    for field in ["resourceVersion", "generation"] {
-        meta::unset(object, field);
+    meta::unset(object, "resourceVersion");
+    if meta::generation(object) == 0 {
+        meta::unset(object, "generation");
     }
     meta::set(object, "uid", ambient.uid());
     meta::set(object, "creationTimestamp", time::rfc3339(ambient.now()));
@@ -167,6 +168,9 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
         && map.contains_key("status")
     {
         map.insert("status".to_owned(), json!({}));
+        if resource.kind == "ResourcePoolStatusRequest" {
+            map.remove("status");
+        }
     }
     if resource.group == "certificates.k8s.io" && resource.kind == "CertificateSigningRequest" {
         sign_in(context, object);

@@ -361,7 +361,13 @@ fn refuse(resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), 
     if errors.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(&resource.group, &resource.kind, name, errors))
+    Err(invalid(resource, name, errors))
+}
+
+/// 422 for an object of a kind. Events are of one kind, whichever group they are written to.
+pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> ApiError {
+    let group = if resource.kind == "Event" && resource.custom.is_none() { "" } else { &resource.group };
+    ApiError::invalid(group, &resource.kind, name, errors)
 }
 
 /// Writes an object for a request. Only those that apply insist on its managed fields, for without
@@ -379,6 +385,10 @@ pub async fn store(
 }
 
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
+    if part == Part::Main && resource.custom.is_none() {
+        let own = errors_of_kind(resource, part, new, old);
+        return metadata::with_rounds(&resource.group, &resource.plural, new, old, own);
+    }
     let mut errors = metadata::validate_update(new, old);
     errors.extend(errors_of_kind(resource, part, new, old));
     if errors.iter().any(|error| error.field.starts_with("metadata.")) {
@@ -414,7 +424,6 @@ fn keep_metadata(old: &Value, new: &mut Value) {
     {
         keep_field(old, new, field);
     }
-    meta::unset(new, "selfLink");
 }
 
 /// One field of the metadata as it was.
