@@ -77,12 +77,14 @@ pub fn normalize(answer: &Answer, request: &str, known: &[(String, &str)], now: 
 /// What an OpenShift build of kube-apiserver mounts beside Kubernetes' own ConfigMap into pods.
 const OPENSHIFT_CA: &str = "openshift-service-ca.crt";
 
-/// Sorts lists that come in any order, and takes out what is no part of Kubernetes.
+/// Sorts lists that come in any order, and takes out what only an OpenShift build adds: that ConfigMap, and everybody's
+/// right to read about the issuer of tokens.
 fn unordered(body: &mut Value) {
     for list in ["resourceRules", "nonResourceRules"] {
         if let Some(rules) =
             body.get_mut("status").and_then(|status| status.get_mut(list)).and_then(Value::as_array_mut)
         {
+            rules.retain(|rule| rule["nonResourceURLs"] != json!(["/.well-known", "/.well-known/*"]));
             rules.sort_by_key(Value::to_string);
         }
     }
@@ -185,7 +187,7 @@ fn gist(answer: &Answer) -> String {
     format!("{} {}: {message}", answer.status, answer.body["reason"].as_str().unwrap_or_default())
 }
 
-/// True if a refusal names types of Go, or is what a decoder of Go says about JSON.
+/// True if a refusal names types of Go, or is what a decoder of Go says about JSON or shows of an object.
 fn decoder(status: &Value) -> bool {
     const WORDS: [&str; 12] = [
         "json: cannot unmarshal",
@@ -201,6 +203,10 @@ fn decoder(status: &Value) -> bool {
         "unrecognized type",
         "unable to unmarshal",
     ];
+    // What a patch made is shown as Go encodes it, with the versions of either server's objects.
+    if causes(status).iter().any(|(field, ..)| field == "patch") {
+        return true;
+    }
     let message = status["message"].as_str().unwrap_or_default();
     WORDS.iter().any(|word| message.contains(word))
 }

@@ -26,9 +26,9 @@ pub fn lease_candidate(object: &Value) -> Vec<FieldError> {
     } else if version(binary).is_none() {
         errors.invalid("spec.binaryVersion", &json!(binary), VERSION);
     }
-    if let (Some(binary), Some(emulated)) = (version(binary), version(emulated))
-        && binary < emulated
-    {
+    // What is no version counts as the least one.
+    let least = |text: &str| version(text).unwrap_or_default();
+    if !binary.is_empty() && !emulated.is_empty() && least(binary) < least(emulated) {
         let detail = "must be greater than or equal to `emulationVersion`";
         errors.invalid("spec.binaryVersion", &spec["binaryVersion"], detail);
     }

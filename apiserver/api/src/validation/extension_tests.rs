@@ -243,7 +243,7 @@ fn policies() {
             ),
             (
                 json!({"spec": {"variables": [{"name": "1a", "expression": "1"}]}}),
-                &["spec.variables[0].name: Invalid value: \"1a\": name is not a valid CEL identifier"],
+                &["spec.variables[0].name: Invalid value: \"1a\": must be a valid CEL identifier"],
             ),
             (
                 json!({"spec": {"paramKind": {"apiVersion": "", "kind": ""}}}),

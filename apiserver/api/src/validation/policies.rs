@@ -106,7 +106,7 @@ fn common(spec: &Value, errors: &mut Errors) -> Expressions {
                 errors.required(format!("{path}.name"), "name is not specified");
             }
             name if !is_identifier(name) => {
-                errors.invalid(format!("{path}.name"), &json!(name), "name is not a valid CEL identifier");
+                errors.invalid(format!("{path}.name"), &json!(name), "must be a valid CEL identifier");
             }
             _ => {}
         }

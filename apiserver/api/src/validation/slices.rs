@@ -323,6 +323,7 @@ pub fn pool_request_change(new: &Value, old: &Value, written: Written) -> Vec<Fi
         return errors.list();
     }
     errors.extend(super::subdomain_name(new));
-    errors.immutable("spec", new, old);
+    // Kubernetes gives no value here.
+    errors.immutable_shown("spec", new, old, "null");
     errors.list()
 }

@@ -126,12 +126,7 @@ pub fn update(context: &Context, resource: &Resource, part: Part, live: Option<&
 }
 
 /// Resources with lists that Kubernetes' JSON has as `null` where they are empty: who writes the object owns the `null`.
-const NULLS: [(&str, &str); 4] = [
-    ("discovery.k8s.io", "endpointslices"),
-    ("rbac.authorization.k8s.io", "clusterroles"),
-    ("rbac.authorization.k8s.io", "roles"),
-    ("storage.k8s.io", "csinodes"),
-];
+const NULLS: [(&str, &str); 2] = [("discovery.k8s.io", "endpointslices"), ("storage.k8s.io", "csinodes")];
 
 /// The object that applying `config` to `live` makes, with its managed fields.
 pub fn apply(
