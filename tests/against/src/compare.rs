@@ -58,6 +58,14 @@ pub fn normalize(answer: &Answer, request: &str, known: &[(String, &str)], now: 
     {
         of.push((name.to_owned(), "<generated>"));
     }
+    let asked: Value = serde_json::from_str(request).unwrap_or_default();
+    let said = &asked["metadata"];
+    let unnamed = said["name"].as_str().unwrap_or_default().is_empty();
+    if let (true, Some(_), Some(name)) =
+        (unnamed, said["generateName"].as_str(), answer.body["details"]["name"].as_str())
+    {
+        of.push((name.to_owned(), "<generated>"));
+    }
     let mut normal = answer.clone();
     unordered(&mut normal.body);
     clean(&mut normal.body, "", request, &of, now);

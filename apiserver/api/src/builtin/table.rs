@@ -163,6 +163,7 @@ static ROWS: &[Row] = &[
         short_names: &["pvc"],
         default: d_storage::claim,
         prepare_create: d_storage::prepare_create_claim,
+        prepare_update: |new, _| d_storage::claim_sources(new),
         validate: storage::claim,
         validate_update: storage::claim_update,
         ..DEFAULT_ROW
@@ -399,7 +400,7 @@ static ROWS: &[Row] = &[
     Row {
         plural: "servicecidrs",
         validate: network::service_cidr,
-        validate_update: network::service_cidr_update,
+        validate_change: Some(network::service_cidr_change),
         ..NETWORKING
     },
     Row {

@@ -45,6 +45,11 @@ pub(super) fn source(parent: &mut Object) {
 /// A new claim waits for a volume. What it is filled from has two fields; readers use either.
 pub fn prepare_create_claim(value: &mut Value) {
     prepare_create_pending(value);
+    claim_sources(value);
+}
+
+/// Either field that names the source of a claim stands for the other.
+pub fn claim_sources(value: &mut Value) {
     with_spec(value, |spec| {
         let set = |spec: &Object, key: &str| spec.get(key).is_some_and(|v| !v.is_null());
         let (source, reference) = (set(spec, "dataSource"), set(spec, "dataSourceRef"));

@@ -252,25 +252,40 @@ pub fn with_rounds(
 ) -> Vec<FieldError> {
     let changed = validate_update(new, old);
     let whole = validate(new, |_| Vec::new());
-    let mut names = Errors::default();
-    standard_finalizers(new, &mut names);
-    let names = names.list();
-    if changed.is_empty() && whole.is_empty() && names.is_empty() {
+    let mut standard = Errors::default();
+    standard_finalizers(new, &mut standard);
+    let standard_names = standard.list();
+    let of_metadata = |error: &FieldError| error.field.starts_with("metadata.");
+    // Every name must be fit for a path; by the kind's rules names are judged only where whole objects are.
+    let is_name =
+        |error: &FieldError| matches!(error.field.as_str(), "metadata.name" | "metadata.generateName");
+    let in_path: Vec<_> = validate(new, names::path_segment).into_iter().filter(is_name).collect();
+    if in_path.is_empty()
+        && changed.is_empty()
+        && whole.is_empty()
+        && standard_names.is_empty()
+        && !own.iter().any(of_metadata)
+    {
         return own;
     }
     let rounds = Rounds::of(group, plural);
     let of_change = |error: &&FieldError| error.field != "metadata.finalizers";
     let change = || changed.iter().chain(whole.iter().filter(of_change)).cloned();
-    let standard = || names.iter().filter(|_| rounds.standard).cloned();
+    let standard = || standard_names.iter().filter(|_| rounds.standard).cloned();
+    let (mut named, own): (Vec<_>, Vec<_>) = own.into_iter().partition(is_name);
+    named.truncate(named.len() * rounds.objects.min(1));
     let mut errors = Errors::default();
-    errors.extend(whole.iter().cloned().chain(change()));
+    errors.extend(
+        in_path.into_iter().chain(whole.iter().filter(|error| !is_name(error)).cloned()).chain(change()),
+    );
     for _ in 0..rounds.changes {
         errors.extend(change().chain(standard()));
     }
     for _ in 0..rounds.objects {
-        errors.extend(whole.iter().cloned().chain(standard()));
+        errors.extend(named.iter().chain(&whole).cloned().chain(standard()));
     }
-    let counted = |error: &FieldError| changed.iter().chain(&whole).chain(&names).any(|known| known == error);
+    let counted =
+        |error: &FieldError| changed.iter().chain(&whole).chain(&standard_names).any(|known| known == error);
     errors.extend(own.into_iter().filter(|error| !counted(error)));
     errors.list()
 }
@@ -303,4 +318,50 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         errors.push(FieldError::invalid("metadata.generation", now, "must not be decremented"));
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::with_rounds;
+
+    fn fields(group: &str, plural: &str, new: &Value) -> Vec<String> {
+        let old = json!({"metadata": {"name": "a"}});
+        let errors = with_rounds(group, plural, new, &old, Vec::new());
+        errors.into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn an_updates_metadata_is_judged_as_often_as_kubernetes_judges_it() {
+        let count = |group: &str, plural: &str, metadata: Value| {
+            fields(group, plural, &json!({"metadata": metadata})).len()
+        };
+        let kinds = [
+            ("", "configmaps", 4, 2, 2),
+            ("", "limitranges", 3, 1, 2),
+            ("", "persistentvolumes", 4, 1, 3),
+            ("", "events", 2, 1, 1),
+            ("apps", "deployments", 3, 2, 1),
+            ("policy", "poddisruptionbudgets", 2, 1, 1),
+        ];
+        for (group, plural, labels, deletion, finalizers) in kinds {
+            assert_eq!(
+                count(group, plural, json!({"name": "a", "labels": {"a": "b c"}})),
+                labels,
+                "{plural}"
+            );
+            let gone = json!({"name": "a", "deletionTimestamp": "2026-01-02T03:04:05Z"});
+            assert_eq!(count(group, plural, gone), deletion, "{plural}");
+            let finalized =
+                fields(group, plural, &json!({"metadata": {"name": "a", "finalizers": ["a b/c"]}}));
+            assert_eq!(finalized.len(), finalizers, "{plural}");
+        }
+    }
+
+    #[test]
+    fn any_updates_generated_name_is_fit_for_a_path() {
+        let new = json!({"metadata": {"name": "a", "generateName": "a/b"}});
+        assert_eq!(fields("apps", "deployments", &new), ["metadata.generateName"]);
+    }
 }

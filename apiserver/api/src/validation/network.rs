@@ -8,6 +8,7 @@ use super::{
 };
 use crate::error::FieldError;
 use crate::meta;
+use crate::registry::Written;
 
 const CLASS: &str = "kubernetes.io/ingress.class";
 /// Longest name of the controller behind an IngressClass.
@@ -340,7 +341,7 @@ pub fn service_cidr(object: &Value) -> Vec<FieldError> {
 }
 
 /// The ranges of a ServiceCIDR stay; one may be joined by one of the other family. Arguments: new, old.
-pub fn service_cidr_update(new: &Value, old: &Value) -> Vec<FieldError> {
+pub fn service_cidr_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let path = "spec.cidrs";
     let mut errors = Errors::default();
     let (now, before) = (items(&new["spec"], "cidrs"), items(&old["spec"], "cidrs"));

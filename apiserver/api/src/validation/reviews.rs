@@ -108,7 +108,9 @@ mod tests {
         let errors = told("LocalSubjectAccessReview", named);
         assert_eq!(
             errors,
-            [r#"metadata: Invalid value: {"name":"x","namespace":"n"}: must be empty except for namespace"#]
+            [
+                r#"metadata: Invalid value: {"name":"x","namespace":"n","managedFields":[]}: must be empty except for namespace"#
+            ]
         );
         let placed = json!({"metadata": {"namespace": "n", "managedFields": []}, "spec": spec});
         assert!(told("LocalSubjectAccessReview", placed).is_empty());
