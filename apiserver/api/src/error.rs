@@ -107,7 +107,11 @@ impl FieldError {
 /// A value as Go shows it in a refusal: of selectors the labels come first, and within objects and lists what HTML would
 /// take for markup is escaped.
 pub(crate) fn shown(value: &Value) -> String {
-    let (Value::Array(_) | Value::Object(_)) = value else { return value.to_string() };
+    if value.is_array() || value.is_object() { encoded(value) } else { value.to_string() }
+}
+
+/// A value within others that [`shown`] shows.
+pub(crate) fn encoded(value: &Value) -> String {
     let text = in_order(value);
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

@@ -451,7 +451,7 @@ static ROWS: &[Row] = &[
         prepare_create: d_cluster::prepare_create_priority_class,
         default: d_cluster::priority_class,
         validate: cluster::priority_class,
-        validate_update: cluster::priority_class_update,
+        validate_change: Some(|new, old, _| cluster::priority_class_update(new, old)),
         ..DEFAULT_ROW
     },
     Row {
@@ -497,7 +497,7 @@ static ROWS: &[Row] = &[
         plural: "volumeattributesclasses",
         short_names: &["vac"],
         validate: classes::attributes,
-        validate_update: classes::attributes_update,
+        validate_change: Some(classes::attributes_change),
         ..STORAGE
     },
 ];

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Errors, IMMUTABLE, given, items, label_selector, names, resources, same, text, with_metadata};
 use crate::error::FieldError;
+use crate::registry::Written;
 use crate::repeats::repeats;
 
 /// Parameters of a class: how many, and how many bytes together.
@@ -103,8 +104,10 @@ pub fn attributes(object: &Value) -> Vec<FieldError> {
 }
 
 /// A VolumeAttributesClass stays as it is. Arguments: new, old.
-pub fn attributes_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    fixed(new, old, &["driverName", "parameters"]).list()
+pub fn attributes_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
+    let mut errors = fixed(new, old, &["driverName", "parameters"]);
+    errors.extend(attributes(new));
+    errors.list()
 }
 
 /// Errors of a CSIStorageCapacity.

@@ -60,6 +60,7 @@ pub(super) fn strategy(strategy: &str, errors: &mut Errors) {
 /// A candidate stays with its lease. Arguments: new, old.
 pub fn lease_candidate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    errors.immutable("spec.leaseName", new, old);
+    let name = text(&new["spec"], "leaseName");
+    errors.immutable_shown("spec.leaseName", new, old, &json!(name).to_string());
     errors.list()
 }

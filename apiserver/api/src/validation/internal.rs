@@ -318,7 +318,7 @@ pub(super) fn shown(value: &Value, shape: Shape) -> String {
             };
             format!("{{{}}}", shape.iter().map(field).collect::<Vec<_>>().join(","))
         }
-        other => crate::error::shown(other),
+        other => crate::error::encoded(other),
     }
 }
 
@@ -350,7 +350,12 @@ fn write(value: &Value, shape: Shape, depth: usize, text: &mut String) {
             let shaped = shape.iter().map(|Field(written, name, unset, inner)| {
                 (*name, map.get(*written).filter(|v| !v.is_null()), *unset, *inner)
             });
-            let fields: Vec<_> = if shape.is_empty() { plain.collect() } else { shaped.collect() };
+            // What stands for an absent field is nothing where Kubernetes leaves it out.
+            let there = |(_, value, unset, _): &(&str, Option<&Value>, &str, Shape)| {
+                value.is_some() || shape.is_empty() || !unset.is_empty()
+            };
+            let fields: Vec<_> =
+                if shape.is_empty() { plain.collect() } else { shaped.filter(there).collect() };
             text.push('{');
             for (index, (name, value, unset, inner)) in fields.into_iter().enumerate() {
                 text.push_str(if index == 0 { "" } else { "," });

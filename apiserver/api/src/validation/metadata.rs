@@ -165,7 +165,7 @@ fn owners(object: &Value, errors: &mut Errors) {
 }
 
 /// Fields of metadata, of an owner and of a managed entry, in the order in which Kubernetes shows them.
-const METADATA: &[&str] = &[
+pub(super) const METADATA: &[&str] = &[
     "name",
     "generateName",
     "namespace",
@@ -239,6 +239,11 @@ impl Rounds {
         };
         Self { changes, objects, standard }
     }
+}
+
+/// How often a change of metadata that nothing may change is found, for a built-in kind.
+pub fn rounds_of_changes(group: &str, plural: &str) -> usize {
+    1 + Rounds::of(group, plural).changes
 }
 
 /// Errors of the metadata of an update of a built-in kind, as often as Kubernetes finds them, before those that the kind's

@@ -111,9 +111,8 @@ fn claim_template(template: &Value, path: &str, errors: &mut Errors) {
 pub(super) fn template_metadata(metadata: &Value, path: &str, errors: &mut Errors) {
     super::metadata::annotations(metadata.get("annotations"), &format!("{path}.annotations"), errors);
     super::metadata::labels(metadata.get("labels"), &format!("{path}.labels"), errors);
-    for (field, value) in metadata.as_object().into_iter().flatten() {
-        let allowed = matches!(field.as_str(), "labels" | "annotations");
-        if !allowed && !super::same(Some(value), None) {
+    for field in super::metadata::METADATA.iter().filter(|field| !["labels", "annotations"].contains(field)) {
+        if !super::same(metadata.get(field), None) {
             errors.forbidden(format!("{path}.{field}"), "cannot be set");
         }
     }

@@ -6,6 +6,7 @@ use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema;
 use apiserver_api::time;
+use apiserver_api::validation::{metadata, names};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -112,6 +113,10 @@ async fn judge_and_put(
     let (context, resource) = (admission.context, admission.resource);
     let mut errors = (resource.behaviour.validate)(&object);
     errors.extend(check_entries(&object));
+    if errors.is_empty() && resource.custom.is_none() {
+        // Whatever the kind's own rules say, a name is part of paths.
+        errors = metadata::validate(&object, names::path_segment);
+    }
     if !errors.is_empty() {
         return Err(update::invalid(resource, name, &errors));
     }

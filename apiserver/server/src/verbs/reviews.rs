@@ -20,7 +20,12 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     negotiate::check_plain(&context.headers)?;
     managed::check_options(context, "CreateOptions")?;
     let mut object = decode::object(context, resource, bytes)?;
+    // Nobody writes these, so nobody owns them.
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        apiserver_api::meta::unset(&mut object, field);
+    }
     managed::drop_empty(&mut object);
+    encoding::prepare(resource, &mut object);
     managed::update(context, resource, Part::Main, None, &mut object);
     let server = &context.server;
     let mut answer = match resource.kind.as_str() {

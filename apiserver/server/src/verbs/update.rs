@@ -204,7 +204,11 @@ pub(super) fn same_uid(
 /// kinds, and then as one of the kind's own rules.
 fn immutable(resource: &Resource, name: &str, field: &str, value: &Value) -> ApiError {
     let error = FieldError::invalid(format!("metadata.{field}"), value, "field is immutable");
-    ApiError::invalid(&resource.group, &resource.kind, name, &[error.clone(), error])
+    let rounds = match resource.custom {
+        Some(_) => 2,
+        None => metadata::rounds_of_changes(&resource.group, &resource.plural),
+    };
+    invalid(resource, name, &vec![error; rounds])
 }
 
 /// Some kinds are changed only by those who say which version they have seen.
