@@ -3,6 +3,7 @@
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
 use bytes::Bytes;
+use serde_json::{Map, Value};
 
 use super::update::Part;
 use super::{decode, managed, no_such_resource, not_allowed, pods};
@@ -26,6 +27,12 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     }
     managed::drop_empty(&mut object);
     encoding::prepare(resource, &mut object);
+    // An empty status says nothing, so nobody owns it.
+    if let Some(fields) = object.as_object_mut()
+        && fields.get("status").and_then(Value::as_object).is_some_and(Map::is_empty)
+    {
+        fields.remove("status");
+    }
     managed::update(context, resource, Part::Main, None, &mut object);
     let server = &context.server;
     let mut answer = match resource.kind.as_str() {
