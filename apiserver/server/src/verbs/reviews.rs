@@ -3,7 +3,6 @@
 use apiserver_api::registry::Resource;
 use apiserver_api::time;
 use bytes::Bytes;
-use serde_json::{Map, Value};
 
 use super::update::Part;
 use super::{decode, managed, no_such_resource, not_allowed, pods};
@@ -26,11 +25,10 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         apiserver_api::meta::unset(&mut object, field);
     }
     managed::drop_empty(&mut object);
+    let told = object.get("status").is_some();
     encoding::prepare(resource, &mut object);
-    // An empty status says nothing, so nobody owns it.
-    if let Some(fields) = object.as_object_mut()
-        && fields.get("status").and_then(Value::as_object).is_some_and(Map::is_empty)
-    {
+    // Nobody owns a status that nobody sent.
+    if let Some(fields) = object.as_object_mut().filter(|_| !told) {
         fields.remove("status");
     }
     managed::update(context, resource, Part::Main, None, &mut object);
