@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::{build_ebpf, setup, shell};
 
 #[derive(clap::Args)]
-pub struct Args {
+pub struct Comparison {
     /// With `--against`: a kubeconfig with an administrator's credentials for that server; unless given, KUBECONFIG or
     /// ~/.kube/config
     #[arg(long, value_name = "FILE", requires = "against")]
@@ -28,7 +28,7 @@ pub struct Args {
 }
 
 /// Builds both programs and runs the comparison. Fails if too many answers differ.
-pub fn run(server: &str, args: &Args) -> Result<()> {
+pub fn run(server: &str, args: &Comparison) -> Result<()> {
     setup::run(setup::Purpose::Everything, false)?;
     let object = build_ebpf::run()?;
     let packages = ["build", "--package", "userspace-hawser", "--package", "tests-against"];

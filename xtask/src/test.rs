@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_name = "URL", conflicts_with_all = ["unprivileged", "e2e", "clients", "suite", "kernel", "fuzz"])]
     against: Option<String>,
     #[command(flatten)]
-    comparison: against::Args,
+    comparison: against::Comparison,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
