@@ -1,6 +1,7 @@
 //! The door for people and CI: `cargo xtask COMMAND`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a person")]
 
+mod against;
 mod apt;
 mod bench;
 mod build_ebpf;

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build_ebpf, clients, deny, encoded, fuzz, image, kernel, setup, shell, suite, tidy};
+use crate::{against, build_ebpf, clients, deny, encoded, fuzz, image, kernel, setup, shell, suite, tidy};
 
 #[derive(clap::Args)]
 pub struct Args {
@@ -41,6 +41,12 @@ pub struct Args {
     /// With `--fuzz`: seconds for each target
     #[arg(long, requires = "fuzz", default_value_t = fuzz::SECONDS)]
     seconds: u64,
+    /// Instead of our tests, the same requests to a kube-apiserver of yours and to one of ours, and what their answers
+    /// differ in: its URL, or the path of its kubeconfig
+    #[arg(long, value_name = "URL", conflicts_with_all = ["unprivileged", "e2e", "clients", "suite", "kernel", "fuzz"])]
+    against: Option<String>,
+    #[command(flatten)]
+    comparison: against::Comparison,
     /// Only tests whose name contains this
     filter: Option<String>,
 }
@@ -81,6 +87,9 @@ impl Counts {
 pub fn run(args: &Args) -> Result<()> {
     if let Some(command) = &args.suite {
         return suite::run(command);
+    }
+    if let Some(server) = &args.against {
+        return against::run(server, &args.comparison);
     }
     if args.fuzz {
         return fuzz::run(args.filter.as_deref(), args.seconds, None);

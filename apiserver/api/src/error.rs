@@ -63,7 +63,7 @@ impl FieldError {
         Self {
             field: field.into(),
             reason: FieldReason::Invalid,
-            message: format!("Invalid value: {value}: {detail}"),
+            message: format!("Invalid value: {}: {detail}", shown(value)),
         }
     }
 
@@ -101,6 +101,40 @@ impl FieldError {
     /// How many errors this one stands for beside those that are kept.
     fn left_out(&self) -> usize {
         if let FieldReason::More(count) = self.reason { count } else { 0 }
+    }
+}
+
+/// A value as Go shows it in a refusal: of selectors the labels come first, and within objects and lists what HTML would
+/// take for markup is escaped.
+pub(crate) fn shown(value: &Value) -> String {
+    if value.is_array() || value.is_object() { encoded(value) } else { value.to_string() }
+}
+
+/// A value within others that [`shown`] shows.
+pub(crate) fn encoded(value: &Value) -> String {
+    let text = in_order(value);
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => shown += &format!("\\u{:04x}", u32::from(c)),
+            c => shown.push(c),
+        }
+    }
+    shown
+}
+
+fn in_order(value: &Value) -> String {
+    match value {
+        Value::Object(map) => {
+            let late = |key: &String| key == "matchExpressions" && map.contains_key("matchLabels");
+            let (last, first): (Vec<_>, Vec<_>) = map.iter().partition(|(key, _)| late(key));
+            let field = |(key, value): &(&String, &Value)| {
+                format!("{}:{}", Value::from(key.as_str()), in_order(value))
+            };
+            format!("{{{}}}", first.iter().chain(&last).map(field).collect::<Vec<_>>().join(","))
+        }
+        Value::Array(items) => format!("[{}]", items.iter().map(in_order).collect::<Vec<_>>().join(",")),
+        other => other.to_string(),
     }
 }
 

@@ -45,6 +45,7 @@ pub mod policies;
 pub mod quota;
 pub mod rbac;
 pub(crate) mod resources;
+pub mod reviews;
 pub mod scheduling;
 mod security;
 pub mod service;
@@ -318,6 +319,14 @@ impl Errors {
     }
 
     /// A field that may not differ from the old object's.
+    /// [`Errors::immutable`] of a value that is shown as the text that it is given as.
+    pub(crate) fn immutable_shown(&mut self, path: &str, new: &Value, old: &Value, shown: &str) {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        if !same(new.pointer(&pointer), old.pointer(&pointer)) {
+            self.invalid_shown(path, shown, IMMUTABLE);
+        }
+    }
+
     pub(crate) fn immutable(&mut self, path: &str, new: &Value, old: &Value) {
         let pointer = format!("/{}", path.replace('.', "/"));
         let (now, before) = (new.pointer(&pointer), old.pointer(&pointer));

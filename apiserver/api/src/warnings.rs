@@ -36,6 +36,7 @@ pub fn of(group: &str, plural: &str) -> Option<Warn> {
         ("", "persistentvolumes") => objects::volume,
         ("", "persistentvolumeclaims") => objects::claim,
         ("storage.k8s.io", "storageclasses") => objects::storage_class,
+        ("storage.k8s.io", "csidrivers") => objects::csi_driver,
         ("storage.k8s.io", "csistoragecapacities") => objects::storage_capacity,
         ("networking.k8s.io", "ingresses") => objects::ingress,
         ("networking.k8s.io", "networkpolicies") => objects::network_policy,

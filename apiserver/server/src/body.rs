@@ -206,7 +206,10 @@ impl Decoded {
     pub fn repeated(&self) -> Vec<String> {
         match &self.source {
             Source::Json(text) => schema::duplicate_fields(text),
-            Source::Yaml(text) => repeated_in_yaml(text),
+            Source::Yaml(text) => {
+                let told = |line: String| format!("yaml: unmarshal errors:\n  {line}");
+                repeated_in_yaml(text).into_iter().map(told).collect()
+            }
             Source::Once => Vec::new(),
         }
     }
@@ -479,14 +482,12 @@ fn yaml_reason(error: &serde_saphyr::Error) -> String {
     }
 }
 
-/// The first key of a YAML text that is in its map again; none if the text is no YAML.
+/// The first key of a YAML text that is in its map again, as `line 3: key "a" already set in map`; none if the text is
+/// no YAML.
 pub fn repeated_in_yaml(bytes: &[u8]) -> Vec<String> {
     let found = read_yaml(bytes, DuplicateKeyPolicy::Error).err();
-    found
-        .filter(|text| text.ends_with("already set in map"))
-        .into_iter()
-        .map(|e| format!("yaml: {e}"))
-        .collect()
+    let line = |why: String| Some(why.strip_prefix("unmarshal errors:\n  ")?.to_owned());
+    found.filter(|why| why.ends_with("already set in map")).and_then(line).into_iter().collect()
 }
 
 #[cfg(test)]

@@ -70,6 +70,11 @@ pub fn node(value: &mut Value) {
     }
 }
 
+/// A new PriorityClass is the first of its name; no change is counted.
+pub fn prepare_create_priority_class(value: &mut Value) {
+    meta::set(value, "generation", 1);
+}
+
 /// Defaults of a Secret; `stringData`, which is only written, moves into `data`.
 pub fn secret(value: &mut Value) {
     let Value::Object(map) = value else { return };

@@ -87,6 +87,7 @@ pub fn prepare_create(pod: &mut Value) {
         status["conditions"] = json!([{
             "type": "PodScheduled", "status": "False", "reason": "SchedulingGated",
             "message": "Scheduling is blocked due to non-empty scheduling gates",
+            "lastTransitionTime": meta::creation_timestamp(pod),
         }]);
     }
     if let Value::Object(map) = pod {

@@ -92,6 +92,10 @@ fn claim_template(claim: &mut Object) {
 
 /// Defaults of a DaemonSet.
 pub fn daemon_set(value: &mut Value) {
+    // Kubernetes counts in a field of its own and shows it here, so there always is a number.
+    if template_generation(value).is_none() {
+        set_template_generation(value, 0);
+    }
     with_spec(value, |spec| {
         fill(spec, "revisionHistoryLimit", 10);
         if let Some(strategy) = made(spec, "updateStrategy") {

@@ -61,13 +61,16 @@ fn leaves_out(key: &str, ty: Type, value: &Value) -> bool {
 pub fn complete_status(name: &str, object: &mut Value) {
     let Some(ty) = definition(name).and_then(|of| of.field("status")).map(Field::ty) else { return };
     let (Some(status), Value::Object(object)) = (ty.object(), object) else { return };
-    if status.fields().any(always_written) {
+    if status.fields().any(always_written) && !MAY_LACK_STATUS.contains(&name) {
         object.entry("status").or_insert_with(|| Value::Object(Map::new()));
     }
     if let Some(value) = object.get_mut("status") {
         complete(ty, value);
     }
 }
+
+/// Definitions whose status is a pointer in Kubernetes, so that it may be absent.
+const MAY_LACK_STATUS: [&str; 1] = ["io.k8s.api.resource.v1alpha3.ResourcePoolStatusRequest"];
 
 fn always_written(field: Field) -> bool {
     field.required() && zero(field.ty()).is_some()

@@ -12,9 +12,11 @@ pub fn api_service(object: &Value) -> Vec<FieldError> {
     let spec = &object["spec"];
     let (group, version) = (text(spec, "group"), text(spec, "version"));
     let wanted = format!("{version}.{group}");
-    if meta::name(object) != wanted {
-        let detail = format!("must be `spec.version+\".\"+spec.group`: \"{wanted}\"");
-        errors.invalid("metadata.name", &json!(meta::name(object)), &detail);
+    for (field, name) in [("generateName", meta::generate_name(object)), ("name", meta::name(object))] {
+        if !name.is_empty() && name != wanted && names::path_segment(name).is_empty() {
+            let detail = format!("must be `spec.version+\".\"+spec.group`: \"{wanted}\"");
+            errors.invalid(format!("metadata.{field}"), &json!(name), &detail);
+        }
     }
     // The core group is called v1 and has no name.
     if group.is_empty() && version != "v1" {

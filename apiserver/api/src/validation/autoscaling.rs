@@ -91,8 +91,10 @@ fn spec_errors(spec: &Value, rules: &Rules, errors: &mut Errors) {
         let detail = format!("must be greater than or equal to {}", rules.least);
         errors.invalid("spec.minReplicas", &json!(least), &detail);
     }
-    if most < 1 {
-        errors.invalid("spec.maxReplicas", &json!(most), "must be greater than 0");
+    if most == 0 {
+        errors.required("spec.maxReplicas", "must be set and greater than 0");
+    } else if most < 0 {
+        errors.invalid("spec.maxReplicas", &json!(most), "must be greater than or equal to 1");
     }
     if least.is_some_and(|least| most < least) {
         errors.invalid("spec.maxReplicas", &json!(most), "must be greater than or equal to `minReplicas`");

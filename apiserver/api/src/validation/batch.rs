@@ -196,7 +196,8 @@ fn indexed(spec: &Value, path: &str, errors: &mut Errors) {
 
 /// What may not change of a Job. Arguments: new, old.
 pub fn job_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
+    // The rules of a Job are asked twice, once as for a new one.
+    let mut errors = Errors::of(job(new).into_iter().filter(|e| !e.field.starts_with("metadata.")).collect());
     let had = &old["spec"]["template"]["metadata"]["labels"];
     generated_selector(new, PREFIXED.iter().all(|label| had.get(*label).is_some()), &mut errors);
     completions(new, old, &mut errors);

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Errors, IMMUTABLE, given, items, label_selector, names, resources, same, text, with_metadata};
 use crate::error::FieldError;
+use crate::registry::Written;
 use crate::repeats::repeats;
 
 /// Parameters of a class: how many, and how many bytes together.
@@ -20,7 +21,10 @@ pub fn class(object: &Value) -> Vec<FieldError> {
     errors.one_of_if_set("reclaimPolicy", object.get("reclaimPolicy"), &["Delete", "Retain"]);
     let modes = ["Immediate", "WaitForFirstConsumer"];
     errors.one_of_given("volumeBindingMode", object.get("volumeBindingMode"), &modes);
-    let mut seen: BTreeSet<BTreeMap<&str, BTreeSet<String>>> = BTreeSet::new();
+    // Kubernetes begins with as many empty terms as there are terms, and counts each equal one.
+    let terms = items(object, "allowedTopologies").len();
+    let mut seen: BTreeMap<BTreeMap<&str, BTreeSet<String>>, usize> =
+        BTreeMap::from([(BTreeMap::new(), terms)]);
     for (index, term) in items(object, "allowedTopologies").iter().enumerate() {
         let path = format!("allowedTopologies[{index}].matchLabelExpressions");
         let mut wanted = BTreeMap::new();
@@ -40,9 +44,9 @@ pub fn class(object: &Value) -> Vec<FieldError> {
             }
             wanted.insert(key, values.iter().map(ToString::to_string).collect());
         }
-        if !seen.insert(wanted) {
-            errors.duplicate(path, &json!(""));
-        }
+        let equal = seen.entry(wanted).or_default();
+        (0..*equal).for_each(|_| errors.duplicate(path.as_str(), &json!("")));
+        *equal += 1;
     }
     errors.list()
 }
@@ -100,8 +104,10 @@ pub fn attributes(object: &Value) -> Vec<FieldError> {
 }
 
 /// A VolumeAttributesClass stays as it is. Arguments: new, old.
-pub fn attributes_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    fixed(new, old, &["driverName", "parameters"]).list()
+pub fn attributes_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
+    let mut errors = fixed(new, old, &["driverName", "parameters"]);
+    errors.extend(attributes(new));
+    errors.list()
 }
 
 /// Errors of a CSIStorageCapacity.

@@ -126,7 +126,11 @@ pub fn disruption_budget(object: &Value) -> Vec<FieldError> {
 pub fn runtime_class(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let handler = text(object, "handler");
-    errors.faults("handler", handler, names::dns_label(handler));
+    if handler.is_empty() {
+        errors.required("handler", "");
+    } else {
+        errors.faults("handler", handler, names::dns_label(handler));
+    }
     if let Some(fixed) = object.pointer("/overhead/podFixed") {
         resources::overhead(fixed, "overhead.podFixed", &mut errors);
     }

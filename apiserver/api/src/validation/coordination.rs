@@ -26,9 +26,9 @@ pub fn lease_candidate(object: &Value) -> Vec<FieldError> {
     } else if version(binary).is_none() {
         errors.invalid("spec.binaryVersion", &json!(binary), VERSION);
     }
-    if let (Some(binary), Some(emulated)) = (version(binary), version(emulated))
-        && binary < emulated
-    {
+    // What is no version counts as the least one.
+    let least = |text: &str| version(text).unwrap_or_default();
+    if !binary.is_empty() && !emulated.is_empty() && least(binary) < least(emulated) {
         let detail = "must be greater than or equal to `emulationVersion`";
         errors.invalid("spec.binaryVersion", &spec["binaryVersion"], detail);
     }
@@ -60,6 +60,7 @@ pub(super) fn strategy(strategy: &str, errors: &mut Errors) {
 /// A candidate stays with its lease. Arguments: new, old.
 pub fn lease_candidate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    errors.immutable("spec.leaseName", new, old);
+    let name = text(&new["spec"], "leaseName");
+    errors.immutable_shown("spec.leaseName", new, old, &json!(name).to_string());
     errors.list()
 }

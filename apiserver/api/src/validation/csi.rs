@@ -183,6 +183,6 @@ pub fn attachment_status(new: &Value, _old: &Value) -> Vec<FieldError> {
 /// What a VolumeAttachment asks for stays. Arguments: new, old.
 pub fn attachment_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    errors.immutable("spec", new, old);
+    errors.immutable_shown("spec", new, old, &internal::shown(&new["spec"], internal::ATTACHMENT));
     errors.list()
 }

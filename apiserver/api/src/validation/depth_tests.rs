@@ -199,7 +199,7 @@ fn daemons_and_stateful_sets() {
     );
     assert!(
         errors("apps", "statefulsets", &with(set, "/metadata/name", json!("a.b")))[0]
-            .contains("RFC 1123 label")
+            .contains("must not contain dots")
     );
 }
 

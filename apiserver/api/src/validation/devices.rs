@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use super::admission::reading;
 use super::shared::required_name;
-use super::{Errors, device_status, items, metadata, names, sets, subdomain_name, text, with_metadata};
+use super::{
+    Errors, device_status, internal, items, names, sets, subdomain_name, text, volume, with_metadata,
+};
 use crate::cel::Unfit;
 use crate::error::FieldError;
 use crate::registry::Written;
@@ -64,7 +66,7 @@ pub fn claim_change(new: &Value, old: &Value, written: Written) -> Vec<FieldErro
         return errors.list();
     }
     let mut errors = Errors::of(subdomain_name(new));
-    errors.immutable("spec", new, old);
+    errors.immutable_shown("spec", new, old, &internal::shown(&new["spec"], internal::RESOURCE_CLAIM));
     errors.list()
 }
 
@@ -76,16 +78,16 @@ pub fn template(object: &Value) -> Vec<FieldError> {
 fn template_errors(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    metadata::labels(spec.pointer("/metadata/labels"), "spec.metadata.labels", &mut errors);
-    metadata::annotations(spec.pointer("/metadata/annotations"), "spec.metadata.annotations", &mut errors);
+    volume::template_metadata(&spec["metadata"], "spec.metadata", &mut errors);
     spec_errors(&spec["spec"], "spec.spec", &mut errors);
     errors.list()
 }
 
 /// Errors of a change of a ResourceClaimTemplate. Arguments: new, old.
 pub fn template_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
-    let mut errors = Errors::of(subdomain_name(new));
-    errors.immutable("spec", new, old);
+    let mut errors = Errors::of(template(new));
+    let shown = internal::shown(&new["spec"], internal::CLAIM_TEMPLATE);
+    errors.immutable_shown("spec", new, old, &shown);
     errors.list()
 }
 

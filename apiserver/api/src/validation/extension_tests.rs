@@ -504,7 +504,10 @@ fn groups_leases_and_migrations() {
             ),
             (
                 json!({"spec": {"binaryVersion": "1"}}),
-                &["spec.binaryVersion: Invalid value: \"1\": must be a valid semantic version"],
+                &[
+                    "spec.binaryVersion: Invalid value: \"1\": must be a valid semantic version",
+                    "spec.binaryVersion: Invalid value: \"1\": must be greater than or equal to `emulationVersion`",
+                ],
             ),
         ],
     );

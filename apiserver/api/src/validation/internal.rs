@@ -81,6 +81,104 @@ pub(super) const ROLE: Shape = &[
     Field("name", "Name", "\"\"", &[]),
 ];
 
+/// The spec of a VolumeAttachment; a volume in it is shown as clients write it.
+pub(super) const ATTACHMENT: Shape = &[
+    Field("attacher", "Attacher", "\"\"", &[]),
+    Field(
+        "source",
+        "Source",
+        "{\"PersistentVolumeName\":null,\"InlineVolumeSpec\":null}",
+        &[
+            Field("persistentVolumeName", "PersistentVolumeName", "null", &[]),
+            Field("inlineVolumeSpec", "InlineVolumeSpec", "null", &[]),
+        ],
+    ),
+    Field("nodeName", "NodeName", "\"\"", &[]),
+];
+/// The spec of a ResourceClaim.
+pub(super) const RESOURCE_CLAIM: Shape = &[Field(
+    "devices",
+    "Devices",
+    "{\"Requests\":null,\"Constraints\":null,\"Config\":null}",
+    &[
+        Field("requests", "Requests", "null", DEVICE_REQUEST),
+        Field(
+            "constraints",
+            "Constraints",
+            "null",
+            &[
+                Field("requests", "Requests", "null", &[]),
+                Field("matchAttribute", "MatchAttribute", "null", &[]),
+                Field("distinctAttribute", "DistinctAttribute", "null", &[]),
+            ],
+        ),
+        Field(
+            "config",
+            "Config",
+            "null",
+            &[
+                Field("requests", "Requests", "null", &[]),
+                Field(
+                    "opaque",
+                    "Opaque",
+                    "null",
+                    &[Field("driver", "Driver", "\"\"", &[]), Field("parameters", "Parameters", "null", &[])],
+                ),
+            ],
+        ),
+    ],
+)];
+const DEVICE_REQUEST: Shape = &[
+    Field("name", "Name", "\"\"", &[]),
+    Field(
+        "exactly",
+        "Exactly",
+        "null",
+        &[
+            Field("deviceClassName", "DeviceClassName", "\"\"", &[]),
+            Field("selectors", "Selectors", "null", DEVICE_SELECTOR),
+            Field("allocationMode", "AllocationMode", "\"\"", &[]),
+            Field("count", "Count", "0", &[]),
+            Field("adminAccess", "AdminAccess", "null", &[]),
+            Field("tolerations", "Tolerations", "null", DEVICE_TOLERATION),
+            Field("capacity", "Capacity", "null", &[]),
+        ],
+    ),
+    Field(
+        "firstAvailable",
+        "FirstAvailable",
+        "null",
+        &[
+            Field("name", "Name", "\"\"", &[]),
+            Field("deviceClassName", "DeviceClassName", "\"\"", &[]),
+            Field("selectors", "Selectors", "null", DEVICE_SELECTOR),
+            Field("allocationMode", "AllocationMode", "\"\"", &[]),
+            Field("count", "Count", "0", &[]),
+            Field("tolerations", "Tolerations", "null", DEVICE_TOLERATION),
+            Field("capacity", "Capacity", "null", &[]),
+        ],
+    ),
+];
+const DEVICE_SELECTOR: Shape =
+    &[Field("cel", "CEL", "null", &[Field("expression", "Expression", "\"\"", &[])])];
+const DEVICE_TOLERATION: Shape = &[
+    Field("key", "Key", "\"\"", &[]),
+    Field("operator", "Operator", "\"\"", &[]),
+    Field("value", "Value", "\"\"", &[]),
+    Field("effect", "Effect", "\"\"", &[]),
+    Field("tolerationSeconds", "TolerationSeconds", "null", &[]),
+];
+/// The spec of a ResourceClaimTemplate.
+pub(super) const CLAIM_TEMPLATE: Shape = &[
+    // What is empty in it is left out, so that it is shown as clients write it.
+    Field(
+        "spec",
+        "Spec",
+        "{\"Devices\":{\"Requests\":null,\"Constraints\":null,\"Config\":null}}",
+        RESOURCE_CLAIM,
+    ),
+];
+
 /// The spec of a PersistentVolumeClaim.
 pub(super) const CLAIM: Shape = &[
     Field("accessModes", "AccessModes", "null", &[]),
@@ -214,11 +312,13 @@ pub(super) fn shown(value: &Value, shape: Shape) -> String {
         Value::Object(map) if !shape.is_empty() => {
             let field = |Field(written, name, unset, inner): &Field| {
                 let found = map.get(*written).filter(|v| !v.is_null());
+                let empty = |value: &&Value| value.as_array().is_none_or(|items| !items.is_empty());
+                let found = found.filter(empty);
                 format!("{name:?}:{}", found.map_or_else(|| (*unset).to_owned(), |v| shown(v, inner)))
             };
             format!("{{{}}}", shape.iter().map(field).collect::<Vec<_>>().join(","))
         }
-        other => other.to_string(),
+        other => crate::error::encoded(other),
     }
 }
 
@@ -250,7 +350,12 @@ fn write(value: &Value, shape: Shape, depth: usize, text: &mut String) {
             let shaped = shape.iter().map(|Field(written, name, unset, inner)| {
                 (*name, map.get(*written).filter(|v| !v.is_null()), *unset, *inner)
             });
-            let fields: Vec<_> = if shape.is_empty() { plain.collect() } else { shaped.collect() };
+            // What stands for an absent field is nothing where Kubernetes leaves it out.
+            let there = |(_, value, unset, _): &(&str, Option<&Value>, &str, Shape)| {
+                value.is_some() || shape.is_empty() || !unset.is_empty()
+            };
+            let fields: Vec<_> =
+                if shape.is_empty() { plain.collect() } else { shaped.filter(there).collect() };
             text.push('{');
             for (index, (name, value, unset, inner)) in fields.into_iter().enumerate() {
                 text.push_str(if index == 0 { "" } else { "," });

@@ -36,6 +36,15 @@ pub(super) fn spec(spec: &Value) -> String {
             spec["securityContext"][field] = value;
         }
     }
+    // The metadata of a claim's template is shown as if it were the template's own.
+    for volume in spec.get_mut("volumes").and_then(Value::as_array_mut).into_iter().flatten() {
+        let Some(Value::Object(template)) = volume.pointer_mut("/ephemeral/volumeClaimTemplate") else {
+            continue;
+        };
+        if let Some(Value::Object(metadata)) = template.remove("metadata") {
+            template.extend(metadata);
+        }
+    }
     pretty(&spec, SPEC)
 }
 
@@ -78,6 +87,15 @@ const SPEC: Shape = &[
     null("schedulingGroup", "SchedulingGroup"),
 ];
 const NAMED: Shape = &[text("name", "Name")];
+const EPHEMERAL_VOLUME: Shape = &[of(
+    "volumeClaimTemplate",
+    "VolumeClaimTemplate",
+    &[
+        Field("labels", "labels", "", &[]),
+        Field("annotations", "annotations", "", &[]),
+        of("spec", "Spec", super::internal::CLAIM),
+    ],
+)];
 const CLAIM: Shape = &[
     text("name", "Name"),
     null("resourceClaimName", "ResourceClaimName"),
@@ -167,7 +185,7 @@ const WINDOWS: Shape = &[
     null("runAsUserName", "RunAsUserName"),
     null("hostProcess", "HostProcess"),
 ];
-const PROFILE: Shape = &[text("type", "Type"), null("localhostProfile", "LocalhostProfile")];
+pub(super) const PROFILE: Shape = &[text("type", "Type"), null("localhostProfile", "LocalhostProfile")];
 const SECURITY: Shape = &[
     of("capabilities", "Capabilities", &[null("add", "Add"), null("drop", "Drop")]),
     null("privileged", "Privileged"),
@@ -339,7 +357,7 @@ const VOLUME: Shape = &[
     null("scaleIO", "ScaleIO"),
     null("storageos", "StorageOS"),
     of("csi", "CSI", CSI),
-    null("ephemeral", "Ephemeral"),
+    of("ephemeral", "Ephemeral", EPHEMERAL_VOLUME),
     of("image", "Image", &[text("reference", "Reference"), text("pullPolicy", "PullPolicy")]),
 ];
 const ITEM: Shape = &[text("key", "Key"), text("path", "Path"), null("mode", "Mode")];

@@ -20,6 +20,11 @@ pub fn subdomain_name(object: &Value) -> Vec<FieldError> {
 /// [`validate`] for a built-in kind, whose finalizers without a domain must be Kubernetes' own.
 pub fn of_builtin(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError> {
     let mut errors = Errors::of(validate(object, grammar));
+    standard_finalizers(object, &mut errors);
+    errors.list()
+}
+
+fn standard_finalizers(object: &Value, errors: &mut Errors) {
     for (index, finalizer) in meta::finalizers(object).iter().enumerate() {
         let standard = matches!(*finalizer, "orphan" | "foregroundDeletion" | "kubernetes");
         if !finalizer.contains('/') && !standard {
@@ -28,7 +33,6 @@ pub fn of_builtin(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError
             errors.push(FieldError::invalid(path, &json!(finalizer), detail));
         }
     }
-    errors.list()
 }
 
 /// `metadata` of a kind whose names follow `grammar`.
@@ -64,6 +68,7 @@ pub(crate) fn common(object: &Value, errors: &mut Errors) {
         let faults = names::dns_label(namespace);
         errors.extend(faults.iter().map(|f| FieldError::invalid("metadata.namespace", &json!(namespace), f)));
     }
+    errors.not_negative("metadata.generation", meta::at(object, "/metadata/generation"));
     labels(meta::at(object, "/metadata/labels"), "metadata.labels", errors);
     annotations(meta::at(object, "/metadata/annotations"), "metadata.annotations", errors);
     owners(object, errors);
@@ -140,19 +145,154 @@ fn owners(object: &Value, errors: &mut Errors) {
         if owner["controller"] == true {
             if let Some(first) = controller.filter(|_| refused < CONTROLLERS) {
                 refused += 1;
-                let name = |o: &Value| o["name"].as_str().unwrap_or_default().to_owned();
+                let name = |o: &Value| {
+                    let text = |field: &str| o[field].as_str().unwrap_or_default();
+                    format!("{}/{}", text("kind"), text("name"))
+                };
                 let detail = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {} and {}",
                     name(first),
                     name(owner)
                 );
-                let shown = Value::Array(meta::owner_references(object).to_vec());
-                errors.push(FieldError::invalid(path, &shown, &detail));
+                let owners: Vec<String> =
+                    meta::owner_references(object).iter().map(|owner| in_order(owner, OWNER)).collect();
+                errors.invalid_shown(path, &format!("[{}]", owners.join(",")), &detail);
             } else if controller.is_none() {
                 controller = Some(owner);
             }
         }
     }
+}
+
+/// Fields of metadata, of an owner and of a managed entry, in the order in which Kubernetes shows them.
+pub(super) const METADATA: &[&str] = &[
+    "name",
+    "generateName",
+    "namespace",
+    "selfLink",
+    "uid",
+    "resourceVersion",
+    "generation",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "labels",
+    "annotations",
+    "ownerReferences",
+    "finalizers",
+    "managedFields",
+];
+const OWNER: &[&str] = &["apiVersion", "kind", "name", "uid", "controller", "blockOwnerDeletion"];
+const MANAGED: &[&str] =
+    &["manager", "operation", "apiVersion", "time", "fieldsType", "fieldsV1", "subresource"];
+
+/// Metadata as a refusal shows it.
+pub(super) fn shown(metadata: &Value) -> String {
+    in_order(metadata, METADATA)
+}
+
+fn in_order(object: &Value, order: &[&str]) -> String {
+    let shown = |field: &&str| {
+        let value = object.get(*field).filter(|value| !value.is_null())?;
+        let below = match *field {
+            "ownerReferences" => OWNER,
+            "managedFields" => MANAGED,
+            _ => return Some(format!("{field:?}:{value}")),
+        };
+        let items: Vec<String> = value.as_array()?.iter().map(|item| in_order(item, below)).collect();
+        Some(format!("{field:?}:[{}]", items.join(",")))
+    };
+    format!("{{{}}}", order.iter().filter_map(shown).collect::<Vec<_>>().join(","))
+}
+
+/// How often the rules of a built-in kind judge the metadata of an update, beside the two times that all kinds are
+/// judged: each fault is a cause each time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rounds {
+    /// As the metadata of a change: all but names and finalizers, and what may not change.
+    changes: usize,
+    /// As that of any object.
+    objects: usize,
+    /// Whether finalizers without a domain must be Kubernetes' own.
+    standard: bool,
+}
+
+impl Rounds {
+    fn of(group: &str, plural: &str) -> Self {
+        let (changes, objects, standard) = match (group, plural) {
+            ("", "events") | ("policy", _) | ("internal.apiserver.k8s.io", _) => (0, 0, false),
+            ("", "persistentvolumes") => (0, 2, true),
+            ("", "limitranges")
+            | ("storage.k8s.io", "csinodes" | "volumeattachments")
+            | ("discovery.k8s.io" | "flowcontrol.apiserver.k8s.io", _) => (0, 1, true),
+            ("admissionregistration.k8s.io", _) => (0, 1, false),
+            ("", "podtemplates" | "replicationcontrollers" | "resourcequotas" | "services")
+            | ("apps", "daemonsets" | "deployments" | "replicasets" | "statefulsets")
+            | ("networking.k8s.io", "networkpolicies" | "servicecidrs")
+            | ("resource.k8s.io", "resourceslices" | "devicetaintrules" | "resourcepoolstatusrequests")
+            | ("batch", "cronjobs")
+            | ("storage.k8s.io", "csidrivers")
+            | ("autoscaling" | "events.k8s.io" | "scheduling.k8s.io", _) => (1, 0, true),
+            ("apiextensions.k8s.io" | "coordination.k8s.io", _) => (1, 0, false),
+            ("apiregistration.k8s.io" | "node.k8s.io", _) => (1, 1, false),
+            _ => (1, 1, true),
+        };
+        Self { changes, objects, standard }
+    }
+}
+
+/// How often a change of metadata that nothing may change is found, for a built-in kind.
+pub fn rounds_of_changes(group: &str, plural: &str) -> usize {
+    1 + Rounds::of(group, plural).changes
+}
+
+/// Errors of the metadata of an update of a built-in kind, as often as Kubernetes finds them, before those that the kind's
+/// own rules found, of which `own` are all.
+pub fn with_rounds(
+    group: &str,
+    plural: &str,
+    new: &Value,
+    old: &Value,
+    own: Vec<FieldError>,
+) -> Vec<FieldError> {
+    let changed = validate_update(new, old);
+    let whole = validate(new, |_| Vec::new());
+    let mut standard = Errors::default();
+    standard_finalizers(new, &mut standard);
+    let standard_names = standard.list();
+    let of_metadata = |error: &FieldError| error.field.starts_with("metadata.");
+    // Every name must be fit for a path; by the kind's rules names are judged only where whole objects are.
+    let is_name =
+        |error: &FieldError| matches!(error.field.as_str(), "metadata.name" | "metadata.generateName");
+    let in_path: Vec<_> = validate(new, names::path_segment).into_iter().filter(is_name).collect();
+    if in_path.is_empty()
+        && changed.is_empty()
+        && whole.is_empty()
+        && standard_names.is_empty()
+        && !own.iter().any(of_metadata)
+    {
+        return own;
+    }
+    let rounds = Rounds::of(group, plural);
+    let of_change = |error: &&FieldError| error.field != "metadata.finalizers";
+    let change = || changed.iter().chain(whole.iter().filter(of_change)).cloned();
+    let standard = || standard_names.iter().filter(|_| rounds.standard).cloned();
+    let (mut named, own): (Vec<_>, Vec<_>) = own.into_iter().partition(is_name);
+    named.truncate(named.len() * rounds.objects.min(1));
+    let mut errors = Errors::default();
+    errors.extend(
+        in_path.into_iter().chain(whole.iter().filter(|error| !is_name(error)).cloned()).chain(change()),
+    );
+    for _ in 0..rounds.changes {
+        errors.extend(change().chain(standard()));
+    }
+    for _ in 0..rounds.objects {
+        errors.extend(named.iter().chain(&whole).cloned().chain(standard()));
+    }
+    let counted =
+        |error: &FieldError| changed.iter().chain(&whole).chain(&standard_names).any(|known| known == error);
+    errors.extend(own.into_iter().filter(|error| !counted(error)));
+    errors.list()
 }
 
 /// Changes of `metadata` that no kind allows. Arguments: new, old.
@@ -183,4 +323,50 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         errors.push(FieldError::invalid("metadata.generation", now, "must not be decremented"));
     }
     errors
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::with_rounds;
+
+    fn fields(group: &str, plural: &str, new: &Value) -> Vec<String> {
+        let old = json!({"metadata": {"name": "a"}});
+        let errors = with_rounds(group, plural, new, &old, Vec::new());
+        errors.into_iter().map(|error| error.field).collect()
+    }
+
+    #[test]
+    fn an_updates_metadata_is_judged_as_often_as_kubernetes_judges_it() {
+        let count = |group: &str, plural: &str, metadata: Value| {
+            fields(group, plural, &json!({"metadata": metadata})).len()
+        };
+        let kinds = [
+            ("", "configmaps", 4, 2, 2),
+            ("", "limitranges", 3, 1, 2),
+            ("", "persistentvolumes", 4, 1, 3),
+            ("", "events", 2, 1, 1),
+            ("apps", "deployments", 3, 2, 1),
+            ("policy", "poddisruptionbudgets", 2, 1, 1),
+        ];
+        for (group, plural, labels, deletion, finalizers) in kinds {
+            assert_eq!(
+                count(group, plural, json!({"name": "a", "labels": {"a": "b c"}})),
+                labels,
+                "{plural}"
+            );
+            let gone = json!({"name": "a", "deletionTimestamp": "2026-01-02T03:04:05Z"});
+            assert_eq!(count(group, plural, gone), deletion, "{plural}");
+            let finalized =
+                fields(group, plural, &json!({"metadata": {"name": "a", "finalizers": ["a b/c"]}}));
+            assert_eq!(finalized.len(), finalizers, "{plural}");
+        }
+    }
+
+    #[test]
+    fn any_updates_generated_name_is_fit_for_a_path() {
+        let new = json!({"metadata": {"name": "a", "generateName": "a/b"}});
+        assert_eq!(fields("apps", "deployments", &new), ["metadata.generateName"]);
+    }
 }

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::error::FieldError;
 use crate::meta;
+use crate::registry::Written;
 
 const CLASS: &str = "kubernetes.io/ingress.class";
 /// Longest name of the controller behind an IngressClass.
@@ -325,25 +326,38 @@ pub fn service_cidr(object: &Value) -> Vec<FieldError> {
         errors.invalid_shown(path, &shown, "may only hold up to 2 values");
         return errors.list();
     }
-    if let [one, other] = ranges[..] {
-        let family = |range: &str| ip::parse_range(range).map(|(address, _)| address.is_ipv4());
-        let both = family(one).zip(family(other)).is_some_and(|(one, other)| one != other);
-        if !both {
-            let detail =
-                "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
-            errors.invalid_shown(path, &shown, detail);
-            return errors.list();
-        }
-    }
     for (index, range) in ranges.iter().enumerate() {
         ip::canonical_range(range, &format!("{path}[{index}]"), &mut errors);
+    }
+    if let [one, other] = ranges[..] {
+        let family = |range: &str| ip::parse_range(range).map(|(address, _)| address.is_ipv4());
+        if family(one).zip(family(other)).is_some_and(|(one, other)| one == other) {
+            let detail =
+                "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64";
+            errors.invalid(path, &spec["cidrs"], detail);
+        }
     }
     errors.list()
 }
 
-/// The ranges of a ServiceCIDR stay. Arguments: new, old.
-pub fn service_cidr_update(new: &Value, old: &Value) -> Vec<FieldError> {
+/// The ranges of a ServiceCIDR stay; one may be joined by one of the other family. Arguments: new, old.
+pub fn service_cidr_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
+    let path = "spec.cidrs";
     let mut errors = Errors::default();
-    errors.immutable("spec.cidrs", new, old);
+    let (now, before) = (items(&new["spec"], "cidrs"), items(&old["spec"], "cidrs"));
+    match (before.len(), now.len()) {
+        (a, b) if a == b => {
+            for (index, (now, _)) in now.iter().zip(before).enumerate().filter(|(_, (now, was))| now != was) {
+                errors.invalid(format!("{path}[{index}]"), now, IMMUTABLE);
+            }
+        }
+        (1, 2) => {
+            if now[0] != before[0] {
+                errors.invalid(format!("{path}[0]"), &now[0], IMMUTABLE);
+            }
+            errors.extend(service_cidr(new).into_iter().filter(|error| error.field.starts_with(path)));
+        }
+        _ => errors.invalid(path, &new["spec"]["cidrs"], IMMUTABLE),
+    }
     errors.list()
 }

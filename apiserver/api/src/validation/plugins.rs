@@ -187,7 +187,7 @@ fn azure_disk(source: &Value, path: &str, errors: &mut Errors) {
 /// The name of a CSI driver.
 pub(super) fn csi_driver_name(name: &str, path: &str, errors: &mut Errors) {
     if name.is_empty() {
-        errors.required(path, "");
+        return errors.required(path, "");
     }
     if name.len() > DRIVER_LENGTH {
         errors.too_long(path, DRIVER_LENGTH);

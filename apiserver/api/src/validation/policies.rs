@@ -279,11 +279,11 @@ fn mutation(mutation: &Value, path: &str, expressions: &Expressions, errors: &mu
             None if chosen == kind => {
                 errors.required(path, &format!("must be specified when patchType is {kind}"));
             }
-            Some(_) => {
-                let shown = json!(format!("{{{field}}}"));
-                errors.invalid(path, &shown, &format!("must not be specified when patchType is {chosen}"));
+            Some(_) if kinds.contains(&chosen) => {
+                let detail = format!("must not be specified when patchType is {chosen}");
+                errors.invalid(path, &json!(format!("{{{field}}}")), &detail);
             }
-            None => {}
+            _ => {}
         }
     }
 }

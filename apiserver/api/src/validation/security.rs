@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, items, mounts, text, windows};
+use super::{Errors, given, internal, internal_pod, items, mounts, text, windows};
 use crate::defaulting::apparmor;
 use crate::meta;
 
@@ -57,7 +57,7 @@ pub(super) fn pod(spec: &Value, path: &str, errors: &mut Errors) {
     windows::options(context, &format!("{path}.windowsOptions"), errors);
     apparmor_profile(context, &format!("{path}.appArmorProfile"), errors);
     one_of("supplementalGroupsPolicy", &["Merge", "Strict"], errors);
-    one_of("seLinuxChangePolicy", &["MountOption", "Recursive"], errors);
+    one_of("seLinuxChangePolicy", &["Recursive"], errors);
 }
 
 fn is_sysctl(name: &str) -> bool {
@@ -112,7 +112,8 @@ fn seccomp(context: &Value, path: &str, errors: &mut Errors) {
         (true, None) => errors.required(path, "must be set when seccomp type is Localhost"),
         (true, Some(local)) => mounts::relative(local.as_str().unwrap_or_default(), &path, errors),
         (false, Some(_)) => {
-            errors.invalid(path, profile, "can only be set when seccomp type is Localhost");
+            let shown = internal::shown(profile, internal_pod::PROFILE);
+            errors.invalid_shown(path, &shown, "can only be set when seccomp type is Localhost");
         }
         (false, None) => {}
     }

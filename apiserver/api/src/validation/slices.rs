@@ -22,9 +22,8 @@ const VALUE: usize = 64;
 const PLACES: &str =
     "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
 
-/// Longest key of attributes and of counters that a path shows whole, bytes.
+/// Longest key of attributes that a path shows whole, bytes.
 const ATTRIBUTE_KEY: usize = 63 + 1 + 32;
-const COUNTER_KEY: usize = 63;
 
 /// Errors of a new ResourceSlice.
 pub fn slice(object: &Value) -> Vec<FieldError> {
@@ -143,14 +142,17 @@ fn device(device: &Value, was: Option<&Value>, path: &str, errors: &mut Errors) 
         errors.invalid(path, &json!(count), &detail);
     }
     for (name, attribute) in map("attributes") {
-        let path = format!("{path}.attributes[{}]", sets::shown_key(name, ATTRIBUTE_KEY));
-        qualified(name, &path, errors);
+        // Keys are told without themselves, values with their keys.
+        let map = format!("{path}.attributes");
+        qualified(name, &map, errors);
+        let path = format!("{map}[{}]", sets::shown_key(name, ATTRIBUTE_KEY));
         value(attribute, &path, errors);
     }
     let shared = device["allowMultipleAllocations"] == true;
     for (name, capacity) in map("capacity") {
-        let path = format!("{path}.capacity[{}]", sets::shown_key(name, ATTRIBUTE_KEY));
-        qualified(name, &path, errors);
+        let map = format!("{path}.capacity");
+        qualified(name, &map, errors);
+        let path = format!("{map}[{}]", sets::shown_key(name, ATTRIBUTE_KEY));
         capacities::capacity(capacity, shared, &path, errors);
     }
     if was.is_none_or(|was| !same(was.get("taints"), device.get("taints"))) {
@@ -240,7 +242,6 @@ fn counters(set: &Value, path: &str, errors: &mut Errors) {
         _ => {}
     }
     for name in map.into_iter().flatten().map(|(name, _)| name) {
-        let path = format!("{path}[{}]", sets::shown_key(name, COUNTER_KEY));
         errors.faults(&path, name, names::dns_label(name));
     }
 }
@@ -323,6 +324,7 @@ pub fn pool_request_change(new: &Value, old: &Value, written: Written) -> Vec<Fi
         return errors.list();
     }
     errors.extend(super::subdomain_name(new));
-    errors.immutable("spec", new, old);
+    // Kubernetes gives no value here.
+    errors.immutable_shown("spec", new, old, "null");
     errors.list()
 }

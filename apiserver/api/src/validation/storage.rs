@@ -163,7 +163,9 @@ fn sources(spec: &Value, affinity: bool, path: &str, errors: &mut Errors) {
 
 /// The source of a PersistentVolume stays. Arguments: new, old.
 pub fn volume_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
+    // The rules of a volume are asked twice, once as for a new one.
+    let mut errors =
+        Errors::of(volume(new).into_iter().filter(|e| !e.field.starts_with("metadata.")).collect());
     let source = |object: &Value| {
         let mut spec = object["spec"].clone();
         if let Value::Object(map) = &mut spec {

@@ -16,7 +16,12 @@ pub(super) fn errors(group: &str, plural: &str, object: &Value) -> Vec<String> {
 pub(super) fn update_errors(group: &str, plural: &str, new: &Value, old: &Value) -> Vec<String> {
     let registry = registry::builtin();
     let resource = registry.iter().find(|r| r.group == group && r.plural == plural).unwrap();
-    text_of((resource.behaviour.validate_update)(new, old))
+    let defaulted = |object: &Value| {
+        let mut object = object.clone();
+        (resource.behaviour.default)(&mut object);
+        object
+    };
+    text_of((resource.behaviour.validate_update)(&defaulted(new), &defaulted(old)))
 }
 
 pub(super) fn text_of(errors: Vec<FieldError>) -> Vec<String> {
@@ -265,7 +270,7 @@ fn services() {
         "services",
         &with(service(json!({"ports": [{"port": 1}]})), "/metadata/name", json!("a.b")),
     );
-    assert!(bad_name[0].contains("a lowercase RFC 1123 label must"), "{bad_name:?}");
+    assert!(bad_name[0].contains("must not contain dots"), "{bad_name:?}");
 }
 
 #[test]
@@ -366,7 +371,9 @@ fn roles_and_bindings() {
 
 #[test]
 fn cluster_objects() {
-    assert!(errors("", "namespaces", &json!({"metadata": {"name": "a.b"}}))[0].contains("RFC 1123 label"));
+    assert!(
+        errors("", "namespaces", &json!({"metadata": {"name": "a.b"}}))[0].contains("must not contain dots")
+    );
     let node = json!({"metadata": {"name": "n"}, "spec": {"podCIDRs": ["10.1.0.0/24"], "taints": [
         {"key": "a", "effect": "NoSchedule"}, {"key": "a", "effect": "NoSchedule"}, {"key": "b", "effect": "Shrug"}]}});
     let found = errors("", "nodes", &node);

@@ -105,20 +105,19 @@ fn source(kind: &str, source: &Value, is_pod: bool, path: &str, errors: &mut Err
 
 /// The claim of an ephemeral volume: labels, annotations and a spec, nothing else.
 fn claim_template(template: &Value, path: &str, errors: &mut Errors) {
-    let labels = template.pointer("/metadata/labels");
-    super::metadata::annotations(
-        template.pointer("/metadata/annotations"),
-        &format!("{path}.metadata.annotations"),
-        errors,
-    );
-    super::metadata::labels(labels, &format!("{path}.metadata.labels"), errors);
-    for (field, value) in template["metadata"].as_object().into_iter().flatten() {
-        let allowed = matches!(field.as_str(), "labels" | "annotations");
-        if !allowed && !super::same(Some(value), None) {
-            errors.forbidden(format!("{path}.metadata.{field}"), "cannot be set");
+    template_metadata(&template["metadata"], &format!("{path}.metadata"), errors);
+    storage::claim_spec(&template["spec"], &format!("{path}.spec"), errors);
+}
+
+/// The metadata of what is made of a template: labels and annotations, nothing else.
+pub(super) fn template_metadata(metadata: &Value, path: &str, errors: &mut Errors) {
+    super::metadata::annotations(metadata.get("annotations"), &format!("{path}.annotations"), errors);
+    super::metadata::labels(metadata.get("labels"), &format!("{path}.labels"), errors);
+    for field in super::metadata::METADATA.iter().filter(|field| !["labels", "annotations"].contains(field)) {
+        if !super::same(metadata.get(field), None) {
+            errors.forbidden(format!("{path}.{field}"), "cannot be set");
         }
     }
-    storage::claim_spec(&template["spec"], &format!("{path}.spec"), errors);
 }
 
 /// A file mode under `field`.

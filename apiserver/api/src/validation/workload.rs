@@ -27,7 +27,7 @@ fn selected_template(spec: &Value, kind: &str, owner: &str, unread: &str, errors
             match LabelSelector::from_meta(selector) {
                 Ok(parsed) if !empty => matches_template(&parsed, spec, errors),
                 Ok(_) => {}
-                Err(_) => errors.invalid_shown("spec.selector", &selector.to_string(), unread),
+                Err(_) => errors.invalid_shown("spec.selector", &crate::error::shown(selector), unread),
             }
         }
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::pod::{PLUGINS, node_term};
 use crate::meta;
 use crate::quantity;
-use crate::validation::{given, ip, items, same, text};
+use crate::validation::{given, ip, items, text};
 
 const NODE_LABELS: [(&str, &str); 8] = [
     ("app.kubernetes.io/created-by", "deprecated since v1.9"),
@@ -97,6 +97,20 @@ pub(super) fn volume(new: &Value, _old: Option<&Value>) -> Vec<String> {
     warnings
 }
 
+pub(super) fn csi_driver(new: &Value, old: Option<&Value>) -> Vec<String> {
+    let requests = |driver: &Value| items(&driver["spec"], "tokenRequests").to_vec();
+    let undecided = given(&new["spec"], "serviceAccountTokenInSecrets").is_none();
+    let changed = old.is_none_or(|old| requests(old) != requests(new));
+    if requests(new).is_empty() || !undecided || !changed {
+        return Vec::new();
+    }
+    vec![
+        "spec.serviceAccountTokenInSecrets is unset; if supported by this CSI driver, set to true to prevent possible \
+         logging of tokens in volume attributes"
+            .to_owned(),
+    ]
+}
+
 pub(super) fn storage_class(new: &Value, _old: Option<&Value>) -> Vec<String> {
     let mut warnings = Vec::new();
     for (index, term) in items(new, "allowedTopologies").iter().enumerate() {
@@ -153,9 +167,9 @@ pub(super) fn node(new: &Value, old: Option<&Value>) -> Vec<String> {
 }
 
 /// Of a Secret for TLS that holds no certificate or no key.
-pub(super) fn secret(new: &Value, old: Option<&Value>) -> Vec<String> {
+pub(super) fn secret(new: &Value, _old: Option<&Value>) -> Vec<String> {
     let data = new.get("data");
-    if text(new, "type") != "kubernetes.io/tls" || old.is_some_and(|old| same(old.get("data"), data)) {
+    if text(new, "type") != "kubernetes.io/tls" {
         return Vec::new();
     }
     let is_pem = |key: &str| {

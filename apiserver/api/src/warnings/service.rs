@@ -72,10 +72,10 @@ pub(super) fn endpoints(new: &Value, _old: Option<&Value>) -> Vec<String> {
     warnings
 }
 
-pub(super) fn slice(new: &Value, _old: Option<&Value>) -> Vec<String> {
+pub(super) fn slice(new: &Value, old: Option<&Value>) -> Vec<String> {
     let mut warnings = Vec::new();
-    if text(new, "addressType") == "FQDN" {
-        warnings.push("addressType: FQDN endpoints are deprecated".to_owned());
+    if text(new, "addressType") == "FQDN" && old.is_none() {
+        warnings.push("spec.addressType: FQDN endpoints are deprecated".to_owned());
         return warnings;
     }
     for (index, endpoint) in items(new, "endpoints").iter().enumerate() {

@@ -61,7 +61,16 @@ impl Admission<'_> {
     /// 403.
     fn forbidden(&self, object: &Value, why: &str) -> ApiError {
         let Resource { group, plural, .. } = self.resource;
-        ApiError::forbidden(group, plural, self.name(object), why)
+        ApiError::forbidden(group, plural, shown_name(object, self.name(object)), why)
+    }
+}
+
+/// How an object is called that is refused before it has a name.
+pub(crate) fn shown_name<'a>(object: &'a Value, name: &'a str) -> &'a str {
+    match (name, meta::generate_name(object)) {
+        ("", "") => "Unknown",
+        ("", base) => base,
+        (name, _) => name,
     }
 }
 

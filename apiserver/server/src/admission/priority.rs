@@ -61,7 +61,7 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     } else {
         let Some(class) = storage::referred(server, classes, "", &name).await? else {
             let why = format!("no PriorityClass with name {name} was found");
-            return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
+            return Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), &why));
         };
         Some(class)
     };
@@ -72,7 +72,7 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
         let why = format!(
             "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
         );
-        return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
+        return Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), &why));
     }
     if name.is_empty()
         && let Some(class) = &class
@@ -88,7 +88,7 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
         let why = format!(
             "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
         );
-        return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
+        return Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), &why));
     }
     pod["spec"]["preemptionPolicy"] = policy.into();
     Ok(())

@@ -41,7 +41,7 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
         let why = format!(
             "error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found"
         );
-        return Err(ApiError::forbidden("", "pods", meta::name(pod), &why));
+        return Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), &why));
     };
     let automount = pod["spec"]["automountServiceAccountToken"]
         .as_bool()
@@ -70,7 +70,8 @@ async fn made(server: &Server, accounts: &Resource, namespace: &str) -> Result<(
 
 /// Whoever makes a mirror pod: it must not give its node the right to read anything.
 fn mirror(pod: &Value) -> Result<(), ApiError> {
-    let refused = |why: &str| Err(ApiError::forbidden("", "pods", meta::name(pod), why));
+    let refused =
+        |why: &str| Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), why));
     if !meta::text(pod, "/spec/serviceAccountName").is_empty() {
         return refused("a mirror pod may not reference service accounts");
     }

@@ -28,7 +28,7 @@ const USER_PREFIX: &str = "system:serviceaccount:";
 /// Why a token was not accepted. The client is told no more than 401.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    #[error("the token is not a JSON web token of ours")]
+    #[error("invalid bearer token")]
     Malformed,
     #[error("the token's signature does not match")]
     Signature,
@@ -36,7 +36,7 @@ pub enum TokenError {
     Expired,
     #[error("the token is not valid yet")]
     NotYetValid,
-    #[error("the token was issued by another authority, {0}")]
+    #[error("invalid bearer token")]
     Issuer(String),
     #[error("the token is meant for {0:?}")]
     Audience(Vec<String>),

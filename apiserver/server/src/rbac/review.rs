@@ -2,8 +2,9 @@
 //! object with its status out. Nothing is stored.
 
 use apiserver_api::auth::Identity;
-use apiserver_api::error::{ApiError, FieldError};
+use apiserver_api::error::ApiError;
 use apiserver_api::selector::{FieldSelector, FieldTerm};
+use apiserver_api::validation::reviews::access_review;
 use serde_json::{Map, Value, json};
 
 use super::{Attributes, Authorizer};
@@ -27,49 +28,42 @@ pub fn review(
         "SelfSubjectRulesReview" => self_rules(authorizer, identity, body),
         "SelfSubjectReview" => {
             let status = json!({"userInfo": user_info(identity)});
-            Ok(answer("authentication.k8s.io/v1", kind, body, status))
+            Ok(answer("authentication.k8s.io/v1", kind, &json!({}), status))
         }
         other => Err(ApiError::not_found("", "reviews", other)),
     }
 }
 
 fn subject_access(kind: &str, authorizer: &Authorizer, body: &Value) -> Result<Value, ApiError> {
+    check(kind, body)?;
     let spec = &body["spec"];
-    check_attributes(kind, spec)?;
-    let subject = subject(spec);
-    if subject.user.is_empty() && subject.groups.is_empty() {
-        let error =
-            FieldError::invalid("spec.user", &json!(""), "at least one of user or group must be specified");
-        return Err(ApiError::invalid("authorization.k8s.io", kind, "", &[error]));
-    }
-    Ok(answer("authorization.k8s.io/v1", kind, body, decide(authorizer, &subject, spec)))
+    Ok(answer("authorization.k8s.io/v1", kind, body, decide(authorizer, &subject(spec), spec)))
 }
 
 fn self_access(authorizer: &Authorizer, identity: &Identity, body: &Value) -> Result<Value, ApiError> {
-    let spec = &body["spec"];
-    check_attributes("SelfSubjectAccessReview", spec)?;
-    let status = decide(authorizer, identity, spec);
+    check("SelfSubjectAccessReview", body)?;
+    let status = decide(authorizer, identity, &body["spec"]);
     Ok(answer("authorization.k8s.io/v1", "SelfSubjectAccessReview", body, status))
 }
 
 fn local_access(authorizer: &Authorizer, namespace: &str, body: &Value) -> Result<Value, ApiError> {
     const KIND: &str = "LocalSubjectAccessReview";
-    let asked =
-        body.pointer("/spec/resourceAttributes/namespace").and_then(Value::as_str).unwrap_or_default();
-    if body.pointer("/spec/nonResourceAttributes").is_some_and(|v| !v.is_null()) {
-        let error = FieldError::invalid(
-            "spec.nonResourceAttributes",
-            &body["spec"]["nonResourceAttributes"],
-            "disallowed on this kind of request",
-        );
-        return Err(ApiError::invalid("authorization.k8s.io", KIND, "", &[error]));
-    }
-    if asked != namespace {
+    check(KIND, body)?;
+    if apiserver_api::meta::namespace(body) != namespace {
         return Err(ApiError::bad_request(format!(
             "spec.resourceAttributes.namespace must match namespace: {namespace}"
         )));
     }
     subject_access(KIND, authorizer, body)
+}
+
+/// 422 if a review cannot be answered. Kubernetes names no kind in it.
+fn check(kind: &str, body: &Value) -> Result<(), ApiError> {
+    let errors = access_review(kind, body);
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(ApiError::invalid("authorization.k8s.io", "", "", &errors))
 }
 
 fn self_rules(authorizer: &Authorizer, identity: &Identity, body: &Value) -> Result<Value, ApiError> {
@@ -92,22 +86,8 @@ fn self_rules(authorizer: &Authorizer, identity: &Identity, body: &Value) -> Res
         status["incomplete"] = true.into();
         status["evaluationError"] = why.into();
     }
-    Ok(answer("authorization.k8s.io/v1", "SelfSubjectRulesReview", body, status))
-}
-
-fn check_attributes(kind: &str, spec: &Value) -> Result<(), ApiError> {
-    let given = |key: &str| spec.get(key).is_some_and(|value| !value.is_null());
-    let detail = match (given("resourceAttributes"), given("nonResourceAttributes")) {
-        (true, true) => "cannot be specified in combination with resourceAttributes",
-        (false, false) => "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-        _ => return Ok(()),
-    };
-    let (field, value) = if given("resourceAttributes") {
-        ("spec.nonResourceAttributes", &spec["nonResourceAttributes"])
-    } else {
-        ("spec.resourceAttributes", &Value::Null)
-    };
-    Err(ApiError::invalid("authorization.k8s.io", kind, "", &[FieldError::invalid(field, value, detail)]))
+    // The answer says nothing of the question.
+    Ok(answer("authorization.k8s.io/v1", "SelfSubjectRulesReview", &json!({"spec": {}}), status))
 }
 
 /// The user of a SubjectAccessReview, exactly as given: no group is added.

@@ -79,7 +79,7 @@ fn a_local_review_stays_in_its_namespace() {
             &authorizer(),
             &Identity::anonymous(),
             namespace,
-            &json!({"spec": spec}),
+            &json!({"metadata": {"namespace": "a"}, "spec": spec}),
         )
     };
     let spec = json!({"user": "jane", "resourceAttributes": get_pods("a")});

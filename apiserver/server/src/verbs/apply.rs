@@ -3,7 +3,6 @@
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::{Resource, Verb};
-use apiserver_api::schema;
 use bytes::Bytes;
 use serde_json::Value;
 use serde_saphyr::DuplicateKeyPolicy;
@@ -137,7 +136,10 @@ pub fn read(context: &Context, bytes: &[u8]) -> Result<Value, ApiError> {
     let (value, twice) = parse(bytes, validation != FieldValidation::Ignore)?;
     match validation {
         FieldValidation::Strict if !twice.is_empty() => {
-            Err(ApiError::bad_request(format!("error strict decoding YAML: {}", twice.join(", "))))
+            let lines: String = twice.iter().map(|line| format!("\n  {line}")).collect();
+            Err(ApiError::bad_request(format!(
+                "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:{lines}"
+            )))
         }
         _ => {
             twice.into_iter().for_each(|warning| context.warn(warning));
@@ -150,9 +152,9 @@ pub fn read(context: &Context, bytes: &[u8]) -> Result<Value, ApiError> {
 pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String>), ApiError> {
     let bad = |why: &str| ApiError::bad_request(format!("error decoding YAML: {why}"));
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());
-    // JSON has a parser of its own, which is faster and says which key it is.
+    // JSON has a parser of its own, which is faster.
     let json = if first == Some(&b'{') { body::json(bytes).ok() } else { None };
-    let (is_json, repeats) = (json.is_some(), json.as_ref().is_none_or(|(_, repeats)| *repeats));
+    let repeats = json.as_ref().is_none_or(|(_, repeats)| *repeats);
     let value = match json {
         Some((value, _)) => value,
         None => body::yaml(bytes, DuplicateKeyPolicy::LastWins).map_err(|error| bad(&error.message))?,
@@ -164,13 +166,7 @@ pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String
             body::go_kind(&value)
         )));
     }
-    let twice = match (look_for_repeated && repeats, is_json) {
-        (false, _) => Vec::new(),
-        (true, true) => schema::duplicate_fields(bytes),
-        (true, false) => {
-            let found = body::repeated_in_yaml(bytes).into_iter();
-            found.map(|why| format!("error converting YAML to JSON: {why}")).collect()
-        }
-    };
+    // A configuration is YAML to Kubernetes, also where it is JSON.
+    let twice = if look_for_repeated && repeats { body::repeated_in_yaml(bytes) } else { Vec::new() };
     Ok((value, twice))
 }

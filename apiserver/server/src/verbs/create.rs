@@ -7,6 +7,7 @@ use apiserver_api::ordered;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema;
 use apiserver_api::time;
+use apiserver_api::validation::{metadata, names};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
@@ -116,8 +117,12 @@ async fn judge_and_put(
     let (context, resource) = (admission.context, admission.resource);
     let mut errors = (resource.behaviour.validate)(&object);
     errors.extend(check_entries(&object));
+    if errors.is_empty() && resource.custom.is_none() {
+        // Whatever the kind's own rules say, a name is part of paths.
+        errors = metadata::validate(&object, names::path_segment);
+    }
     if !errors.is_empty() {
-        return Err(ApiError::invalid(&resource.group, &resource.kind, name, &errors));
+        return Err(update::invalid(resource, name, &errors));
     }
     admission::validate(admission, &object).await?;
     if let Some(warnings) = &resource.behaviour.warnings {
@@ -155,8 +160,9 @@ fn exists(resource: &Resource, name: &str, generated: bool, current: Option<Stor
 /// Sets what the server decides about a new object.
 fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     let ambient = context.server.ambient();
-    for field in ["resourceVersion", "generation"] {
-        meta::unset(object, field);
+    meta::unset(object, "resourceVersion");
+    if meta::generation(object) == 0 {
+        meta::unset(object, "generation");
     }
     meta::set(object, "uid", ambient.uid());
     meta::set(object, "creationTimestamp", time::rfc3339(ambient.now()));
@@ -171,6 +177,9 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
         && map.contains_key("status")
     {
         map.insert("status".to_owned(), json!({}));
+        if resource.kind == "ResourcePoolStatusRequest" {
+            map.remove("status");
+        }
     }
     // Of this kind alone the name need not be said.
     let unnamed = meta::name(object).is_empty() && meta::generate_name(object).is_empty();

@@ -44,9 +44,15 @@ pub async fn bind_to(context: &Context, resource: &Resource, pod: &str, binding:
         errors.push(FieldError::required("target.name", ""));
     }
     if !errors.is_empty() {
-        return Err(ApiError::invalid("", "Binding", pod, &errors));
+        // Kubernetes hands these on as they are, and whatever is no Status is an error of the server.
+        let texts: Vec<String> = errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect();
+        let text = if let [one] = texts.as_slice() { one.clone() } else { format!("[{}]", texts.join(", ")) };
+        return Err(ApiError::new(500, "", text));
     }
     Box::pin(admission::order(context, resource, "binding", binding)).await?;
+    if pod.is_empty() {
+        return Err(ApiError::bad_request("Name parameter required."));
+    }
     let now = time::rfc3339(context.server.ambient().now());
     let make = |pod: &Value| bound(pod, binding, target, &now);
     update::change_object(context, resource, pod, (Part::Admitted, Tracking::of(context)), &make).await?;

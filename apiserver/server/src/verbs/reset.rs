@@ -31,6 +31,11 @@ pub fn fields(
             below(&mut set, new, "spec", &["containers", "initContainers"]);
             containers(&mut set, new);
         }
+        // What a request for a certificate asks for is fixed, and who asks is the server's to say.
+        (Part::Main, ("certificates.k8s.io", "CertificateSigningRequest", _)) => {
+            set.insert(&field_path(&["spec"]));
+            set.insert(&field_path(&["status"]));
+        }
         (Part::Main, _) if resource.behaviour.status_subresource => set.insert(&field_path(&["status"])),
         (Part::Main | Part::Whole | Part::Admitted, _) => {}
         (Part::Status, kind) => {
@@ -119,6 +124,10 @@ mod tests {
         assert_eq!(
             shown("", "v1", "pods", Part::Status, "status", &new),
             json!({"f:metadata": metadata, "f:spec": {}})
+        );
+        assert_eq!(
+            shown("certificates.k8s.io", "v1", "certificatesigningrequests", Part::Main, "", &new),
+            json!({"f:spec": {}, "f:status": {}})
         );
         assert_eq!(
             shown("apps", "v1", "deployments", Part::Status, "status", &new)["f:metadata"]["f:labels"],

@@ -1,9 +1,11 @@
 //! Kinds that are answered and forgotten: reviews of tokens and access, bindings.
 
 use apiserver_api::registry::Resource;
+use apiserver_api::time;
 use bytes::Bytes;
 
-use super::{decode, no_such_resource, not_allowed, pods};
+use super::update::Part;
+use super::{decode, managed, no_such_resource, not_allowed, pods};
 use crate::context::Context;
 use crate::encoding;
 use crate::negotiate;
@@ -16,7 +18,20 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         return Err(not_allowed());
     }
     negotiate::check_plain(&context.headers)?;
-    let object = decode::object(context, resource, bytes)?;
+    managed::check_options(context, "CreateOptions")?;
+    let mut object = decode::object(context, resource, bytes)?;
+    // Nobody writes these, so nobody owns them.
+    for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        apiserver_api::meta::unset(&mut object, field);
+    }
+    managed::drop_empty(&mut object);
+    let told = object.get("status").is_some();
+    encoding::prepare(resource, &mut object);
+    // Nobody owns a status that nobody sent.
+    if let Some(fields) = object.as_object_mut().filter(|_| !told) {
+        fields.remove("status");
+    }
+    managed::update(context, resource, Part::Main, None, &mut object);
     let server = &context.server;
     let mut answer = match resource.kind.as_str() {
         "TokenReview" => {
@@ -32,6 +47,10 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
             rbac::review::review(kind, server.authorizer(), &context.identity, namespace, &object)?
         }
     };
+    if resource.kind == "SelfSubjectReview" {
+        let now = time::rfc3339(server.ambient().now());
+        apiserver_api::meta::set(&mut answer, "creationTimestamp", now);
+    }
     encoding::complete(&mut answer);
     Ok(respond::json(201, &answer))
 }

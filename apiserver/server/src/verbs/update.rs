@@ -206,7 +206,11 @@ pub(super) fn same_uid(
 /// kinds, and then as one of the kind's own rules.
 fn immutable(resource: &Resource, name: &str, field: &str, value: &Value) -> ApiError {
     let error = FieldError::invalid(format!("metadata.{field}"), value, "field is immutable");
-    ApiError::invalid(&resource.group, &resource.kind, name, &[error.clone(), error])
+    let rounds = match resource.custom {
+        Some(_) => 2,
+        None => metadata::rounds_of_changes(&resource.group, &resource.plural),
+    };
+    invalid(resource, name, &vec![error; rounds])
 }
 
 /// Some kinds are changed only by those who say which version they have seen.
@@ -375,7 +379,13 @@ fn refuse(resource: &Resource, name: &str, errors: &[FieldError]) -> Result<(), 
     if errors.is_empty() {
         return Ok(());
     }
-    Err(ApiError::invalid(&resource.group, &resource.kind, name, errors))
+    Err(invalid(resource, name, errors))
+}
+
+/// 422 for an object of a kind. Events are of one kind, whichever group they are written to.
+pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> ApiError {
+    let group = if resource.kind == "Event" && resource.custom.is_none() { "" } else { &resource.group };
+    ApiError::invalid(group, &resource.kind, name, errors)
 }
 
 /// Writes an object for a request. Only those that apply insist on its managed fields, for without
@@ -393,6 +403,10 @@ pub async fn store(
 }
 
 fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
+    if part == Part::Main && resource.custom.is_none() {
+        let own = errors_of_kind(resource, part, new, old);
+        return metadata::with_rounds(&resource.group, &resource.plural, new, old, own);
+    }
     let mut errors = metadata::validate_update(new, old);
     errors.extend(errors_of_kind(resource, part, new, old));
     if errors.iter().any(|error| error.field.starts_with("metadata.")) {
@@ -428,7 +442,6 @@ fn keep_metadata(old: &Value, new: &mut Value) {
     {
         keep_field(old, new, field);
     }
-    meta::unset(new, "selfLink");
 }
 
 /// One field of the metadata as it was.
