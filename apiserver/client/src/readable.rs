@@ -15,7 +15,8 @@ use serde_json::value::RawValue;
 /// The time that nobody has set, as Go prints it.
 const UNSET: &str = "0001-01-01T00:00:00Z";
 
-/// An object, or the reason why it cannot be read.
+/// An object, or the reason why it cannot be read. Read from JSON alone, and as an item of a list or as the object of
+/// an event that says its type first, as all of Kubernetes' do.
 #[derive(Clone, Debug)]
 pub enum Readable<K> {
     Object(Box<K>),
@@ -139,7 +140,8 @@ mod tests {
     fn a_condition_without_a_time_is_read_as_go_reads_it() {
         for condition in [json!({"type": "A", "lastTransitionTime": null}), json!({"type": "A"})] {
             let service = json!({"metadata": {"name": "a"}, "status": {"conditions": [condition]}});
-            let text = json!({"type": "MODIFIED", "object": service}).to_string();
+            // The type comes first, as Go writes events.
+            let text = format!(r#"{{"type":"MODIFIED","object":{service}}}"#);
             let WatchEvent::Modified(service) =
                 serde_json::from_str::<WatchEvent<Readable<Service>>>(&text).unwrap()
             else {

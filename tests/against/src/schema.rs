@@ -9,11 +9,10 @@ use serde_json::{Map, Value, json};
 use crate::seeded::Seeded;
 use crate::words;
 
-/// The definitions of OpenAPI v2, with the values of enumerations.
+/// The definitions of OpenAPI v2.
 pub struct Schemas {
     definitions: Map<String, Value>,
     kinds: BTreeMap<(String, String), String>,
-    enumerations: Value,
 }
 
 /// The most fields below each other that are generated.
@@ -29,8 +28,6 @@ impl Schemas {
         let mut document: Value = serde_json::from_str(&text).context("the OpenAPI document is not JSON")?;
         let definitions = document["definitions"].take();
         let Value::Object(definitions) = definitions else { anyhow::bail!("OpenAPI has no definitions") };
-        let enumerations = serde_json::from_str(include_str!("../../../apiserver/api/data/enums.json"))
-            .context("enums.json is not JSON")?;
         let mut kinds = BTreeMap::new();
         for (name, definition) in &definitions {
             for kind in definition["x-kubernetes-group-version-kind"].as_array().into_iter().flatten() {
@@ -42,7 +39,7 @@ impl Schemas {
                 kinds.insert((version, word("kind")), name.clone());
             }
         }
-        Ok(Self { definitions, kinds, enumerations })
+        Ok(Self { definitions, kinds })
     }
 
     /// The name of a kind's definition.
@@ -73,7 +70,7 @@ impl Schemas {
             .filter(|field| !place.contains_key(*field) && !SERVERS.contains(&field.as_str()))
             .collect();
         let Some(field) = from.choose(&absent) else { return false };
-        let value = self.value(&properties[field.as_str()], &name, field, 0, from);
+        let value = self.value(&properties[field.as_str()], field, 0, from);
         place.insert((*field).clone(), value);
         true
     }
@@ -98,21 +95,23 @@ impl Schemas {
     }
 
     /// A value that a schema allows, and that validation often does.
-    fn value(&self, schema: &Value, owner: &str, field: &str, depth: usize, from: &mut Seeded) -> Value {
+    fn value(&self, schema: &Value, field: &str, depth: usize, from: &mut Seeded) -> Value {
         if let Some(name) = Self::referred(schema) {
             return self.named(name, field, depth, from);
         }
-        if let Some(allowed) = self.enumerations[owner][field].as_array() {
+        if let Some(allowed) =
+            [&schema["enum"], &schema["items"]["enum"]].into_iter().find_map(Value::as_array)
+        {
             let one = from.choose(allowed).cloned().unwrap_or_default();
             return if schema["type"] == "array" { json!([one]) } else { one };
         }
         match schema["type"].as_str() {
             Some("array") => {
                 let items = if from.chance(80) { 1 } else { 2 };
-                (0..items).map(|_| self.value(&schema["items"], owner, field, depth + 1, from)).collect()
+                (0..items).map(|_| self.value(&schema["items"], field, depth + 1, from)).collect()
             }
             Some("object") if schema["additionalProperties"].is_object() => {
-                let value = self.value(&schema["additionalProperties"], owner, field, depth + 1, from);
+                let value = self.value(&schema["additionalProperties"], field, depth + 1, from);
                 json!({ words::map_key(field, from): value })
             }
             Some("object") => json!({}),
@@ -137,7 +136,7 @@ impl Schemas {
             _ => {}
         }
         let Some(properties) = definition["properties"].as_object() else {
-            return self.value(definition, name, field, depth, from);
+            return self.value(definition, field, depth, from);
         };
         let required: Vec<&str> =
             definition["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -146,7 +145,7 @@ impl Schemas {
             let wanted = required.contains(&field.as_str())
                 || (depth < DEPTH && !SERVERS.contains(&field.as_str()) && from.chance(45 / (depth + 1)));
             if wanted && depth < 2 * DEPTH {
-                object.insert(field.clone(), self.value(schema, name, field, depth + 1, from));
+                object.insert(field.clone(), self.value(schema, field, depth + 1, from));
             }
         }
         Value::Object(object)

@@ -1,0 +1,110 @@
+use super::*;
+use k8s_openapi::api::core::v1::ConfigMap;
+
+fn config_map(name: &str, version: &str) -> ConfigMap {
+    let mut object = ConfigMap::default();
+    object.metadata.namespace = Some("ns".to_owned());
+    object.metadata.name = Some(name.to_owned());
+    object.metadata.resource_version = Some(version.to_owned());
+    object
+}
+
+fn listing(read: Vec<ConfigMap>) -> Listing<ConfigMap> {
+    Listing { read, ..Listing::default() }
+}
+
+#[test]
+fn what_cannot_be_read_stays_as_it_was() {
+    let cache = Cache::<ConfigMap>::default();
+    cache.apply(config_map("a", "1"));
+    cache.apply(config_map("b", "1"));
+    let unreadable = || {
+        let metadata = Box::new(config_map("a", "2").metadata);
+        Readable::Unreadable { metadata, why: "data is a number".to_owned() }
+    };
+    let mut listing = Listing::default();
+    for event in [Event::Apply(unreadable()), Event::Init, Event::InitApply(unreadable()), Event::InitDone] {
+        take(&cache, &mut listing, event);
+    }
+    let names: Vec<_> = cache.list().iter().map(|object| object.metadata.name.clone().unwrap()).collect();
+    assert_eq!(names, ["a"]);
+    take(&cache, &mut listing, Event::Delete(unreadable()));
+    assert!(cache.is_empty());
+}
+
+fn recorded(cache: &Cache<ConfigMap>) -> Arc<Mutex<Vec<String>>> {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let writer = Arc::clone(&log);
+    cache.on_change(move |change| {
+        let text = match change {
+            Change::Applied { old: None, .. } => format!("add {}", change.key()),
+            Change::Applied { .. } => format!("update {}", change.key()),
+            Change::Deleted(_) => format!("delete {}", change.key()),
+        };
+        lock(&writer).push(text);
+    });
+    log
+}
+
+#[test]
+fn a_second_list_deletes_what_it_does_not_name_and_keeps_quiet_about_the_same_version() {
+    let cache = Cache::<ConfigMap>::default();
+    let log = recorded(&cache);
+    cache.replace(listing(vec![config_map("a", "1"), config_map("b", "2")]));
+    cache.replace(listing(vec![config_map("b", "2"), config_map("c", "3")]));
+    assert_eq!(*lock(&log), ["add ns/a", "add ns/b", "delete ns/a", "add ns/c"]);
+    assert!(cache.has_synced());
+}
+
+/// A name, and how many entries the object has.
+struct Size(ObjectKey, usize);
+
+impl Kept for Size {
+    type Object = ConfigMap;
+
+    fn keep(object: ConfigMap) -> Self {
+        Self(ObjectKey::of(&object), object.data.map_or(0, |data| data.len()))
+    }
+
+    fn names(&self) -> (&str, &str) {
+        (&self.0.namespace, &self.0.name)
+    }
+
+    fn is_version_of(&self, _: &Self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_cache_may_keep_less_than_the_object() {
+    let cache = Cache::<Size>::default();
+    let mut object = config_map("a", "1");
+    object.data = Some([("one".to_owned(), "1".to_owned())].into());
+    let mut listed = Listing::default();
+    for event in [Event::Init, Event::InitApply(Readable::Object(Box::new(object))), Event::InitDone] {
+        take(&cache, &mut listed, event);
+    }
+    cache.apply(config_map("b", "2"));
+    let sizes: Vec<_> = cache.list().iter().map(|size| (size.0.name.clone(), size.1)).collect();
+    assert_eq!(sizes, [("a".to_owned(), 1), ("b".to_owned(), 0)]);
+}
+
+#[test]
+fn a_late_handler_hears_of_what_is_there() {
+    let cache = Cache::<ConfigMap>::default();
+    cache.apply(config_map("a", "1"));
+    let log = recorded(&cache);
+    cache.apply(config_map("a", "2"));
+    assert_eq!(*lock(&log), ["add ns/a", "update ns/a"]);
+}
+
+#[test]
+fn a_namespace_is_listed_without_its_neighbours() {
+    let cache = Cache::<ConfigMap>::default();
+    for namespace in ["a", "b", "ba"] {
+        let mut object = config_map("x", "1");
+        object.metadata.namespace = Some(namespace.to_owned());
+        cache.apply(object);
+    }
+    assert_eq!(cache.list_namespace("b").len(), 1);
+}
