@@ -4,10 +4,13 @@
 //! `null`, and reads it back as such, also where the schema calls the field required.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::marker::PhantomData;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
-use serde::de::{DeserializeOwned, Error};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -15,8 +18,7 @@ use serde_json::value::RawValue;
 /// The time that nobody has set, as Go prints it.
 const UNSET: &str = "0001-01-01T00:00:00Z";
 
-/// An object, or the reason why it cannot be read. Read from JSON alone, and as an item of a list or as the object of
-/// an event that says its type first, as all of Kubernetes' do.
+/// An object, or the reason why it cannot be read.
 #[derive(Clone, Debug)]
 pub enum Readable<K> {
     Object(Box<K>),
@@ -48,8 +50,32 @@ impl<K: Resource<DynamicType = ()>> Readable<K> {
 
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Readable<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        read(text.get()).map_err(D::Error::custom)
+        deserializer.deserialize_newtype_struct(RAW, Text(PhantomData))
+    }
+}
+
+/// The name by which `serde_json` hands out the text of a value. Formats that do not know it, and fields that were
+/// kept aside until a tag was read, give the value instead, which takes longer.
+const RAW: &str = "$serde_json::private::RawValue";
+
+/// The text of an object, as far as it can be had.
+struct Text<K>(PhantomData<K>);
+
+impl<'de, K: DeserializeOwned> Visitor<'de> for Text<K> {
+    type Value = Readable<K>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of the API")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Readable<K>, A::Error> {
+        let text = Box::<RawValue>::deserialize(MapAccessDeserializer::new(map))?;
+        read(text.get()).map_err(A::Error::custom)
+    }
+
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, deserializer: D) -> Result<Readable<K>, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        read(&value.to_string()).map_err(D::Error::custom)
     }
 }
 
@@ -140,16 +166,20 @@ mod tests {
     fn a_condition_without_a_time_is_read_as_go_reads_it() {
         for condition in [json!({"type": "A", "lastTransitionTime": null}), json!({"type": "A"})] {
             let service = json!({"metadata": {"name": "a"}, "status": {"conditions": [condition]}});
-            // The type comes first, as Go writes events.
-            let text = format!(r#"{{"type":"MODIFIED","object":{service}}}"#);
-            let WatchEvent::Modified(service) =
-                serde_json::from_str::<WatchEvent<Readable<Service>>>(&text).unwrap()
-            else {
-                panic!("another event")
-            };
-            let status = service.object().unwrap().status.unwrap();
-            let time = status.conditions.unwrap().remove(0).last_transition_time;
-            assert_eq!(serde_json::to_value(time).unwrap(), UNSET);
+            // As Go writes an event, and the other way round.
+            for text in [
+                format!(r#"{{"type":"MODIFIED","object":{service}}}"#),
+                format!(r#"{{"object":{service},"type":"MODIFIED"}}"#),
+            ] {
+                let WatchEvent::Modified(service) =
+                    serde_json::from_str::<WatchEvent<Readable<Service>>>(&text).unwrap()
+                else {
+                    panic!("another event")
+                };
+                let status = service.object().unwrap().status.unwrap();
+                let time = status.conditions.unwrap().remove(0).last_transition_time;
+                assert_eq!(serde_json::to_value(time).unwrap(), UNSET);
+            }
         }
     }
 

@@ -161,15 +161,18 @@ fn merge_key(shape: Shape, field: &str) -> Option<&'static str> {
     shape.child(field).1.and_then(|f| f.merge().patch_key())
 }
 
+/// A `$retainKeys` that cannot be followed is told this.
+const RETAINED: &str = "invalid patch format of retainKeys";
+
 /// `$retainKeys`: only the keys named stay, and the patch may set no others.
 fn retain_keys(current: &mut Map<String, Value>, patch: &Map<String, Value>) -> Result<(), ApiError> {
     let Some(keys) = patch.get(RETAIN_KEYS) else { return Ok(()) };
-    let keys = list(keys, "invalid patch format of retainKeys")?;
+    let keys = list(keys, RETAINED)?;
     let keys: HashSet<&str> = keys.iter().filter_map(Value::as_str).collect();
     let kept = |key: &str| keys.contains(key);
     for (key, value) in patch {
         if !key.starts_with('$') && !value.is_null() && !kept(key) {
-            return Err(ApiError::unprocessable());
+            return Err(ApiError::bad_request(RETAINED));
         }
     }
     current.retain(|key, _| kept(key));

@@ -118,7 +118,7 @@ fn retain_keys_clears_what_belongs_to_the_former_variant() {
     );
     let bad = json!({"spec": {"strategy": {"$retainKeys": ["type"], "rollingUpdate": {}}}});
     let error = strategic_merge(DEPLOYMENT, &mut current.clone(), &bad).unwrap_err();
-    assert_eq!((error.code, error.details), (422, Some(json!({}))));
+    assert_eq!((error.code, error.message.as_str()), (400, "invalid patch format of retainKeys"));
 }
 
 #[test]

@@ -136,21 +136,40 @@ fn capacity(spec: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
+/// The sources of a PersistentVolume, in the order in which Kubernetes looks at them: the first counts.
+const SOURCES: [&str; 22] = [
+    "hostPath",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "glusterfs",
+    "flocker",
+    "nfs",
+    "rbd",
+    "quobyte",
+    "cephfs",
+    "iscsi",
+    "cinder",
+    "fc",
+    "flexVolume",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "scaleIO",
+    "local",
+    "storageos",
+    "csi",
+];
+
 fn sources(spec: &Value, affinity: bool, path: &str, errors: &mut Errors) {
-    let fields = spec.as_object().into_iter().flatten();
-    let mut sources = fields.filter(|(key, value)| !COMMON.contains(&key.as_str()) && !value.is_null());
-    match sources.next() {
-        None => errors.required(path, "must specify a volume type"),
-        Some((kind, source)) => {
-            plugins::source(kind, source, true, &format!("{path}.{kind}"), errors);
-            if kind == "local" && !affinity {
-                errors.required(format!("{path}.nodeAffinity"), "Local volume requires node affinity");
-            }
+    let sources = SOURCES.iter().filter_map(|kind| Some((*kind, given(spec, kind)?)));
+    volume::one_source(sources, path, errors, |kind, source, errors| {
+        plugins::source(kind, source, true, &format!("{path}.{kind}"), errors);
+        if kind == "local" && !affinity {
+            errors.required(format!("{path}.nodeAffinity"), "Local volume requires node affinity");
         }
-    }
-    for (more, _) in sources {
-        errors.forbidden(format!("{path}.{more}"), volume::ONE_TYPE);
-    }
+    });
     let root = given(spec, "hostPath").is_some_and(|h| {
         let path = text(h, "path");
         path.starts_with('/') && path.split('/').all(|part| matches!(part, "" | "." | ".."))

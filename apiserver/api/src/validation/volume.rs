@@ -11,8 +11,41 @@ use crate::quantity;
 const MODE_LIMIT: i64 = 0o777;
 /// Longest life of a token: 2^32 seconds.
 const TOKEN_SECONDS: i64 = 1 << 32;
+/// The sources of a pod's volume, in the order in which Kubernetes looks at them: the first counts.
+const SOURCES: [&str; 30] = [
+    "emptyDir",
+    "hostPath",
+    "gitRepo",
+    "gcePersistentDisk",
+    "awsElasticBlockStore",
+    "secret",
+    "nfs",
+    "iscsi",
+    "glusterfs",
+    "flocker",
+    "persistentVolumeClaim",
+    "rbd",
+    "cinder",
+    "cephfs",
+    "quobyte",
+    "downwardAPI",
+    "fc",
+    "flexVolume",
+    "configMap",
+    "azureFile",
+    "vsphereVolume",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "azureDisk",
+    "storageos",
+    "projected",
+    "scaleIO",
+    "csi",
+    "ephemeral",
+    "image",
+];
 /// A second source is refused by this.
-pub(super) const ONE_TYPE: &str = "may not specify more than 1 volume type";
+const ONE_TYPE: &str = "may not specify more than 1 volume type";
 
 /// Volumes at `path`, by name; those that are refused are not among them. Kubernetes looks more closely at
 /// those of a pod than of a template.
@@ -43,15 +76,31 @@ pub(super) fn volumes<'a>(
 }
 
 fn sources(volume: &Value, is_pod: bool, path: &str, errors: &mut Errors) {
-    let given = volume.as_object().into_iter().flatten();
-    let mut given = given.filter(|(key, value)| *key != "name" && !value.is_null());
-    let Some((kind, source)) = given.next() else {
-        errors.required(path, "must specify a volume type");
-        return;
-    };
-    self::source(kind, source, is_pod, &format!("{path}.{kind}"), errors);
+    let given = SOURCES.iter().filter_map(|kind| Some((*kind, given(volume, kind)?)));
+    one_source(given, path, errors, |kind, source, errors| {
+        self::source(kind, source, is_pod, &format!("{path}.{kind}"), errors);
+    });
+}
+
+/// Judges the first source; the others are one too many.
+pub(super) fn one_source<'a>(
+    mut given: impl Iterator<Item = (&'a str, &'a Value)>,
+    path: &str,
+    errors: &mut Errors,
+    judge: impl FnOnce(&str, &Value, &mut Errors),
+) {
+    match given.next() {
+        None => errors.required(path, "must specify a volume type"),
+        Some((kind, source)) => judge(kind, source, errors),
+    }
     for (more, _) in given {
-        errors.forbidden(format!("{path}.{more}"), ONE_TYPE);
+        // Two are spelled so by Kubernetes.
+        let field = match more {
+            "cephfs" => "cephFS",
+            "downwardAPI" => "downwarAPI",
+            other => other,
+        };
+        errors.forbidden(format!("{path}.{field}"), ONE_TYPE);
     }
 }
 

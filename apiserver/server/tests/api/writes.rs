@@ -291,10 +291,10 @@ async fn the_three_patches() {
         let list = o["spec"]["template"]["spec"]["containers"].as_array().unwrap();
         list.iter().map(|c| c["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(names(&strategic), ["c", "d"]);
+    assert_eq!(names(&strategic), ["d", "c"]);
     let operations = json!([{"op": "test", "path": "/spec/replicas", "value": 3},
         {"op": "remove", "path": "/spec/template/spec/containers/1"}]);
-    assert_eq!(names(&api.patch("json", &path, operations).await.expect(200).body), ["c"]);
+    assert_eq!(names(&api.patch("json", &path, operations).await.expect(200).body), ["d"]);
     let failing = json!([{"op": "test", "path": "/spec/replicas", "value": 1}]);
     assert_eq!(api.patch("json", &path, failing).await.expect(422).reason(), "Invalid");
     api.patch("json", &path, json!({"op": "x"})).await.expect(400);
