@@ -206,9 +206,9 @@ fn the_cluster_in_depth() {
             &json!({"metadata": {"name": "E_1", "namespace": "default"}, "eventTime": "2024-01-01T00:00:00.000000Z", "reason": "r".repeat(129)})
         ),
         [
-            "reportingController: Required value",
-            "reportingController: Invalid value: \"\": name part must be non-empty",
-            "reportingController: Invalid value: \"\": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
+            "reportingComponent: Required value",
+            "reportingComponent: Invalid value: \"\": name part must be non-empty",
+            "reportingComponent: Invalid value: \"\": name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')",
             "reportingInstance: Required value",
             "action: Required value",
             "reason: Invalid value: \"\": can have at most 128 characters",

@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::{Errors, names, same, text, with_metadata};
+use super::{Errors, names, text, with_metadata};
 use crate::error::FieldError;
 use crate::meta;
 
@@ -50,8 +50,11 @@ fn frozen(new: &Value, old: &Value, fields: &[&str], errors: &mut Errors) {
     if new["immutable"] != true {
         errors.forbidden("immutable", FIXED);
     }
+    // An entry with an empty value is not the same as none.
+    let map =
+        |object: &Value, field| object.get(field).and_then(Value::as_object).cloned().unwrap_or_default();
     for field in fields {
-        if !same(new.get(*field), old.get(*field)) {
+        if map(new, *field) != map(old, *field) {
             errors.forbidden(*field, FIXED);
         }
     }

@@ -10,15 +10,22 @@ use crate::registry::Written;
 
 /// Longest reporting instance, action and reason, bytes.
 const WORD: usize = 128;
+/// The controller of an Event in `events.k8s.io/v1`.
+const CONTROLLER: &str = "reportingController";
 /// Longest message, bytes.
 const NOTE: usize = 1024;
 
-/// Errors of an Event, whoever writes it.
+/// Errors of an Event of `v1`.
 pub fn event(object: &Value) -> Vec<FieldError> {
+    judged(object, "reportingComponent")
+}
+
+/// Errors of an Event whose controller has that name in its version.
+fn judged(object: &Value, controller: &str) -> Vec<FieldError> {
     let mut errors = Errors::of(metadata::of_builtin(object, names::path_segment));
     placed(object, &mut errors);
     if !text(object, "eventTime").is_empty() {
-        told_by(object, &mut errors);
+        told_by(object, controller, &mut errors);
     }
     errors.list()
 }
@@ -37,12 +44,12 @@ fn placed(object: &Value, errors: &mut Errors) {
     }
 }
 
-fn told_by(object: &Value, errors: &mut Errors) {
+fn told_by(object: &Value, field: &str, errors: &mut Errors) {
     let controller = text(object, "reportingComponent");
     if controller.is_empty() {
-        errors.required("reportingController", "");
+        errors.required(field, "");
     }
-    errors.faults("reportingController", controller, names::qualified_name(controller));
+    errors.faults(field, controller, names::qualified_name(controller));
     for (field, limit, required) in [
         ("reportingInstance", WORD, true),
         ("action", WORD, true),
@@ -61,7 +68,7 @@ fn told_by(object: &Value, errors: &mut Errors) {
 
 /// Errors of a new Event of `events.k8s.io/v1`.
 pub fn new_event(object: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::of(event(object));
+    let mut errors = Errors::of(judged(object, CONTROLLER));
     let name = meta::name(object);
     errors.faults("metadata.name", name, names::dns_subdomain(name));
     series(object, &mut errors);
@@ -99,7 +106,7 @@ fn series(object: &Value, errors: &mut Errors) {
 
 /// Errors of a change through `events.k8s.io/v1`: only the series goes on. Arguments: new, old.
 pub fn new_event_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
-    let mut errors = Errors::of(event(new));
+    let mut errors = Errors::of(judged(new, CONTROLLER));
     if !same(new.get("series"), old.get("series")) {
         series(new, &mut errors);
     }

@@ -328,6 +328,10 @@ fn configuration() {
         ]
     );
     assert_eq!(update_errors("", "configmaps", &old, &old), NONE);
+    let entry = with(old.clone(), "/data/none", json!(""));
+    let frozen = ["data: Forbidden: field is immutable when `immutable` is set"];
+    assert_eq!(update_errors("", "configmaps", &entry, &old), frozen);
+    assert_eq!(update_errors("", "configmaps", &old, &entry), frozen);
     assert_eq!(
         errors("", "secrets", &json!({"metadata": {"name": "s"}, "type": "kubernetes.io/tls"})),
         ["data[tls.crt]: Required value", "data[tls.key]: Required value"]

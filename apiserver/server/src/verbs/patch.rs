@@ -7,7 +7,8 @@ use apiserver_api::meta;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema;
 use bytes::Bytes;
-use json_patch::{AddOperation, CopyOperation, PatchOperation};
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{AddOperation, PatchOperation};
 use serde_json::{Map, Value};
 
 use super::decode::{FieldValidation, Patched};
@@ -240,15 +241,25 @@ fn pushed_aside(object: &Value, path: &str) -> usize {
     place.parse().map_or(0, |place| length.saturating_sub(place))
 }
 
-/// A copy of a member that its object does not have adds null.
-fn copy_of_absent(object: &Value, copy: &CopyOperation) -> Option<PatchOperation> {
-    let (parent, name) = copy.from.as_str().rsplit_once('/')?;
-    let is_absent = match object.pointer(parent)? {
-        Value::Object(_) => object.pointer(copy.from.as_str()).is_none(),
-        _ => false,
-    };
-    let add = || AddOperation { path: copy.path.clone(), value: Value::Null };
-    (is_absent && !name.is_empty()).then(|| PatchOperation::Add(add()))
+/// A copy of a member that its object does not have adds null, and a replacement of one adds it.
+fn on_absent(object: &Value, operation: &PatchOperation) -> Option<PatchOperation> {
+    let add =
+        |path: &PointerBuf, value| Some(PatchOperation::Add(AddOperation { path: path.clone(), value }));
+    match operation {
+        PatchOperation::Copy(copy) if is_absent(object, copy.from.as_str()) => add(&copy.path, Value::Null),
+        PatchOperation::Replace(replace) if is_absent(object, replace.path.as_str()) => {
+            add(&replace.path, replace.value.clone())
+        }
+        _ => None,
+    }
+}
+
+/// Whether the place is that of a member which its object does not have.
+fn is_absent(object: &Value, place: &str) -> bool {
+    let Some((parent, name)) = place.rsplit_once('/') else { return false };
+    !name.is_empty()
+        && object.pointer(parent).is_some_and(Value::is_object)
+        && object.pointer(place).is_none()
 }
 
 /// One by one, so that copies of copies are stopped before they fill the memory.
@@ -284,12 +295,7 @@ fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result
         if matches!(operation, PatchOperation::Test(test) if absent(test)) {
             continue;
         }
-        let operation = match operation {
-            PatchOperation::Copy(copy) => {
-                copy_of_absent(object, copy).map_or(Cow::Borrowed(operation), Cow::Owned)
-            }
-            operation => Cow::Borrowed(operation),
-        };
+        let operation = on_absent(object, operation).map_or(Cow::Borrowed(operation), Cow::Owned);
         json_patch::patch(object, std::slice::from_ref(&*operation)).map_err(unfit)?;
     }
     Ok(())

@@ -138,13 +138,18 @@ async fn patches_that_are_not_read_strictly_are_refused_in_other_words() {
 }
 
 #[tokio::test]
-async fn a_copy_of_what_is_not_there_is_null() {
+async fn a_copy_of_what_is_not_there_is_null_and_a_replacement_adds_it() {
     let api = Api::start().await;
     api.config_map("m", json!({})).await;
     let patch = json!([{"op": "copy", "from": "/none", "path": "/data/b"}]);
     let path = "/api/v1/namespaces/default/configmaps/m";
     let reply = api.patch("json", path, patch).await.expect(200);
     assert_eq!(reply.body["data"], json!({"a": "1", "b": ""}));
+    let patch = json!([{"op": "replace", "path": "/data/c", "value": "3"}]);
+    let reply = api.patch("json", path, patch).await.expect(200);
+    assert_eq!(reply.body["data"], json!({"a": "1", "b": "", "c": "3"}));
+    let patch = json!([{"op": "replace", "path": "/none/c", "value": "3"}]);
+    assert_eq!(api.patch("json", path, patch).await.expect(422).body["details"], json!({}));
     let patch = json!([{"op": "copy", "from": "/none/x", "path": "/data/b"}]);
     assert_eq!(api.patch("json", path, patch).await.expect(422).body["details"], json!({}));
     assert_eq!(api.get(path).await.body["kind"], Value::from("ConfigMap"));
