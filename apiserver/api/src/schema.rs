@@ -16,7 +16,7 @@ pub use check::{Problems, check};
 pub use duplicates::{OBJECTS, duplicate_fields, misplaced_fields, parse_noting};
 pub use graph::{Definition, Field, ListType, Merge, Type, definition, definitions};
 pub use patch::{go_text, strategic_merge};
-pub use prune::{complete_status, drop_unknown};
+pub use prune::{complete_status, drop_unknown, round_resources};
 pub use shape::Shape;
 
 #[cfg(test)]

@@ -37,6 +37,27 @@ fn is_resource_list(owner: Definition, ty: Type) -> bool {
         && owner.name().starts_with("io.k8s.api.core.v1.")
 }
 
+/// Rounds the amounts of resources in an object that was written before they were, as Kubernetes does when it reads
+/// one: what a client sends is rounded, and would differ from what may not change.
+pub fn round_resources(name: &str, object: &mut Value) {
+    if let Some(definition) = definition(name) {
+        round_below(definition, object);
+    }
+}
+
+fn round_below(definition: Definition, object: &mut Value) {
+    for (key, value) in object.as_object_mut().into_iter().flatten() {
+        let Some(ty) = definition.field(key).map(Field::ty) else { continue };
+        if is_resource_list(definition, ty) {
+            round_up_resources(value);
+        } else if let Some(inner) = ty.object() {
+            round_below(inner, value);
+        } else if let (Some(inner), Value::Array(items)) = (ty.element().and_then(Type::object), value) {
+            items.iter_mut().for_each(|item| round_below(inner, item));
+        }
+    }
+}
+
 /// Amounts of resources have at most thousandths.
 fn round_up_resources(list: &mut Value) {
     for amount in list.as_object_mut().into_iter().flat_map(Map::values_mut) {

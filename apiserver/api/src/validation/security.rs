@@ -57,7 +57,7 @@ pub(super) fn pod(spec: &Value, path: &str, errors: &mut Errors) {
     windows::options(context, &format!("{path}.windowsOptions"), errors);
     apparmor_profile(context, &format!("{path}.appArmorProfile"), errors);
     one_of("supplementalGroupsPolicy", &["Merge", "Strict"], errors);
-    one_of("seLinuxChangePolicy", &["Recursive"], errors);
+    one_of("seLinuxChangePolicy", &["MountOption", "Recursive"], errors);
 }
 
 fn is_sysctl(name: &str) -> bool {

@@ -128,6 +128,9 @@ pub async fn change_object(
     // Others may write at the same time for as long as they like: one of them gets on each time, and the
     // request's time is limited.
     loop {
+        if resource.custom.is_none() {
+            schema::round_resources(&resource.schema, &mut current.object);
+        }
         let outcome = once(context, resource, (part, tracking), &current, make).await;
         // What the store has compared is true, whatever it was made from.
         let compared = matches!(outcome, Ok((Outcome::Done(_) | Outcome::Conflict(_), _)));

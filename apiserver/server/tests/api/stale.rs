@@ -198,3 +198,30 @@ async fn a_busy_watch_ends_too() {
     }
     panic!("it does not end");
 }
+
+/// Builds before these rules, and clusters with other feature gates, stored what a new object may not be.
+#[tokio::test]
+async fn what_was_stored_under_other_rules_can_be_changed_and_deleted() {
+    let api = Api::start().await;
+    let template = json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {
+        "containers": [{"name": "a", "image": "i", "imagePullPolicy": "Always",
+            "resources": {"requests": {"cpu": "1m"}}, "terminationMessagePath": "/dev/termination-log",
+            "terminationMessagePolicy": "File"}]}});
+    api.post("/api/v1/namespaces/default/serviceaccounts", json!({"metadata": {"name": "default"}})).await;
+    api.post("/api/v1/namespaces/default/pods", template).await.expect(201);
+    let key = "/registry/pods/default/p";
+    let stored = api.store.get(key).await.unwrap().kv.unwrap();
+    let mut pod = api.get("/api/v1/namespaces/default/pods/p").await.expect(200).body;
+    pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("100u");
+    pod["spec"]["securityContext"]["seLinuxChangePolicy"] = json!("MountOption");
+    pod["metadata"]["finalizers"] = json!(["example.com/kept"]);
+    let op = Op::Put { value: pod.to_string().into(), ttl_seconds: 0 };
+    let write = Write { key: key.to_owned(), expected: stored.mod_revision, op };
+    api.store.write(write).await.unwrap();
+    let path = "/api/v1/namespaces/default/pods/p";
+    let annotation = json!({"metadata": {"annotations": {"a": "b"}}});
+    api.patch("merge", path, annotation).await.expect(200);
+    api.delete(&format!("{path}?gracePeriodSeconds=0"), Value::Null).await.expect(200);
+    api.patch("merge", path, json!({"metadata": {"finalizers": null}})).await.expect(200);
+    api.get(path).await.expect(404);
+}
