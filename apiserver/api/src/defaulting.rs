@@ -7,7 +7,6 @@ pub mod batch;
 pub mod cluster;
 pub mod devices;
 pub mod extensions;
-pub mod gated;
 pub mod network;
 pub mod pod;
 pub mod rbac;

@@ -18,7 +18,7 @@ const fn gate(paths: &'static [&'static str]) -> Gate {
     Gate { paths, with_empty_parent: false }
 }
 
-/// Of the spec of a pod or a template.
+/// Gates of the spec of a pod or a template.
 static POD: &[Gate] = &[
     // ClusterTrustBundleProjection
     gate(&["volumes.[].projected.sources.[].clusterTrustBundle"]),
@@ -37,7 +37,7 @@ static POD: &[Gate] = &[
     },
 ];
 
-/// Of the status of a pod.
+/// Gates of the status of a pod.
 static POD_STATUS: &[Gate] = &[
     // ImageVolumeWithDigest
     gate(&[
@@ -55,6 +55,12 @@ static STATEFUL_SET: &[Gate] = &[gate(&["updateStrategy.rollingUpdate.maxUnavail
 // VolumeLimitScaling
 static CSI_DRIVER: &[Gate] = &[gate(&["preventPodSchedulingIfMissing"])];
 
+// CoordinatedLeaderElection
+static LEASE: &[Gate] = &[gate(&["strategy"]), gate(&["preferredHolder"])];
+
+// DynamicKubeletConfig, which is gone
+static NODE: &[Gate] = &[gate(&["configSource"])];
+
 static RESOURCE_SLICE: &[Gate] = &[
     // DRANodeAllocatableResources
     gate(&["devices.[].nodeAllocatableResourceMappings"]),
@@ -67,7 +73,7 @@ static RESOURCE_SLICE: &[Gate] = &[
     ]),
 ];
 
-/// Of a PodGroup, and of each template of a Workload.
+/// Gates of a PodGroup, and of each template of a Workload.
 static POD_GROUP: &[Gate] = &[
     // TopologyAwareWorkloadScheduling
     gate(&["schedulingConstraints"]),
@@ -98,6 +104,8 @@ pub fn drop_fields(group: &str, plural: &str, new: &mut Value, old: Option<&Valu
             within("/spec/template/spec", POD);
         }
         ("", "persistentvolumeclaims") => claim(new, old),
+        ("", "nodes") => within("/spec", NODE),
+        ("coordination.k8s.io", "leases") => within("/spec", LEASE),
         ("storage.k8s.io", "csidrivers") => within("/spec", CSI_DRIVER),
         ("resource.k8s.io", "resourceslices") => within("/spec", RESOURCE_SLICE),
         ("scheduling.k8s.io", "podgroups") => within("/spec", POD_GROUP),
@@ -145,7 +153,7 @@ fn drop_gates(gates: &[Gate], new: &mut Value, old: Option<&Value>) {
     }
 }
 
-/// Whether something is said at the path.
+/// `true` if there is a value at the path.
 fn is_used(value: &Value, path: &str) -> bool {
     let Some((name, rest)) = path.split_once('.') else { return is_said(value.get(path)) };
     match (name, value) {
@@ -235,6 +243,14 @@ mod tests {
                 "/spec",
                 json!({"preventPodSchedulingIfMissing": false}),
                 json!({}),
+            ),
+            ("", "nodes", "/spec", json!({"configSource": {}, "podCIDR": "c"}), json!({"podCIDR": "c"})),
+            (
+                "coordination.k8s.io",
+                "leases",
+                "/spec",
+                json!({"holderIdentity": "h", "strategy": "S", "preferredHolder": "p"}),
+                json!({"holderIdentity": "h"}),
             ),
             (
                 "resource.k8s.io",

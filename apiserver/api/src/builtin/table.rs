@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::{no_immutable_fields, nothing, nothing_on_update, table_devices, table_extensions};
 use crate::defaulting::{
-    autoscaling, batch as d_batch, cluster as d_cluster, gated, network as d_network, pod as d_pod,
-    rbac as d_rbac, service as d_service, storage as d_storage, workload as d_workload,
+    autoscaling, batch as d_batch, cluster as d_cluster, network as d_network, pod as d_pod, rbac as d_rbac,
+    service as d_service, storage as d_storage, workload as d_workload,
 };
 use crate::definition;
 use crate::error::FieldError;
@@ -157,8 +157,6 @@ static ROWS: &[Row] = &[
         prefix: "minions",
         selectable: &["spec.unschedulable"],
         default: d_cluster::node,
-        prepare_create: gated::prepare_create_node,
-        prepare_update: gated::prepare_update_node,
         validate: cluster::node,
         validate_update: cluster::node_update,
         ..DEFAULT_ROW
@@ -362,8 +360,6 @@ static ROWS: &[Row] = &[
         plural: "leases",
         needs_version: true,
         create_on_update: true,
-        prepare_create: gated::prepare_create_lease,
-        prepare_update: gated::prepare_update_lease,
         validate: cluster::lease,
         ..DEFAULT_ROW
     },
@@ -471,8 +467,7 @@ static ROWS: &[Row] = &[
         plural: "csidrivers",
         needs_version: true,
         default: d_storage::csi_driver,
-        prepare_create: gated::prepare_create_csi_driver,
-        prepare_update: gated::prepare_update_csi_driver,
+        prepare_update: d_storage::prepare_update_csi_driver,
         validate: csi::driver,
         validate_update: csi::driver_update,
         ..STORAGE

@@ -71,7 +71,7 @@ fn annotated(pod: &Value) -> Map<String, Value> {
         .collect()
 }
 
-/// What is said about the annotations of a pod that is created, whether or not it is valid: those that are
+/// Warnings about the annotations of a new pod, valid or not: those that are
 /// not the same as what the fields say.
 pub fn warnings(pod: &Value) -> Vec<String> {
     let profiles = annotated(pod);

@@ -58,7 +58,7 @@ pub fn prepare_update_claim(new: &mut Value, old: &Value) {
     }
 }
 
-/// What a claim is filled from has two fields. The older one knows claims and snapshots; other kinds are
+/// Fills in both fields for the source of a claim. The older one knows claims and snapshots; other kinds are
 /// ignored there, as they always were.
 fn sources_of_claim(value: &mut Value) {
     with_spec(value, |spec| {

@@ -59,7 +59,7 @@ pub fn stateful_set(value: &mut Value) {
         fill(spec, "replicas", 1);
         fill(spec, "revisionHistoryLimit", 10);
         if let Some(strategy) = made(spec, "updateStrategy") {
-            // Who names the type alone gets nothing more.
+            // A strategy with only a type gets nothing more.
             if is_empty(strategy, "type") {
                 fill(strategy, "type", "RollingUpdate");
                 fill(strategy, "rollingUpdate", Map::new());

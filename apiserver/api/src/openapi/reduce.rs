@@ -31,18 +31,7 @@ pub fn without(document: &mut Value, is_gone: &dyn Fn(&str, &str, &str) -> bool)
     }
 }
 
-/// Takes the schemas out of a document of v3 that none of its paths leads to.
-#[allow(dead_code, reason = "the build script makes documents without such")]
-pub fn without_unused(document: &mut Value) {
-    const SCHEMAS: &str = "/components/schemas";
-    let paths = [document["paths"].clone()];
-    let used = document.pointer(SCHEMAS).map(|schemas| reached(&paths, schemas, "#/components/schemas/"));
-    if let (Some(used), Some(Value::Object(schemas))) = (used, document.pointer_mut(SCHEMAS)) {
-        schemas.retain(|name, _| used.contains(name));
-    }
-}
-
-/// Whether a path is that of a group or of a version: `/apis/apps/`, `/api/v1/`.
+/// `true` if a path is that of a group or of a version: `/apis/apps/`, `/api/v1/`.
 fn names_kinds(path: &str) -> bool {
     let of_group = path.starts_with("/apis/") || path.starts_with("/api/");
     of_group && path.ends_with('/') && path.matches('/').count() > 2
@@ -66,7 +55,7 @@ fn place(path: &str) -> Option<(&str, &str, &str)> {
 }
 
 /// The names of the definitions that values refer to, however far away.
-fn reached(from: &[Value], schemas: &Value, prefix: &str) -> BTreeSet<String> {
+pub fn reached(from: &[Value], schemas: &Value, prefix: &str) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut open = Vec::new();
     from.iter().for_each(|value| references(value, prefix, &mut open));

@@ -238,7 +238,7 @@ fn v3(kinds: &[Arc<Resource>]) -> Result<Value, ApiError> {
         "paths": paths,
         "components": {"schemas": all},
     });
-    reduce::without_unused(&mut document);
+    without_unused(&mut document);
     Ok(document)
 }
 
@@ -264,4 +264,15 @@ fn inflate(packed: &[u8]) -> Result<Vec<u8>, ApiError> {
 pub(super) fn unpack(packed: &[u8]) -> Result<Value, ApiError> {
     serde_json::from_slice(&inflate(packed)?)
         .map_err(|error| ApiError::internal(format!("the document cannot be decoded: {error}")))
+}
+
+/// Takes the schemas out of a document of v3 that none of its paths leads to.
+fn without_unused(document: &mut Value) {
+    const SCHEMAS: &str = "/components/schemas";
+    let paths = [document["paths"].clone()];
+    let used =
+        document.pointer(SCHEMAS).map(|schemas| reduce::reached(&paths, schemas, "#/components/schemas/"));
+    if let (Some(used), Some(Value::Object(schemas))) = (used, document.pointer_mut(SCHEMAS)) {
+        schemas.retain(|name, _| used.contains(name));
+    }
 }
