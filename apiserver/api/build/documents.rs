@@ -291,7 +291,7 @@ fn v2_operation(operation: &Value) -> Value {
     produces.sort_by_key(rank);
     let mut consumes = match operation.get("x-kubernetes-action") {
         Some(_) => vec!["*/*"],
-        // What is said of the API itself.
+        // The texts of the API itself.
         None => produces.clone(),
     };
     if let Some(body) = out.remove("requestBody") {

@@ -203,7 +203,7 @@ fn parse(table: &str) -> Vec<Message<'_>> {
     }
     // By name, for the search.
     messages.sort_by(|a, b| a.name.cmp(&b.name));
-    // As they are on the wire.
+    // In the order on the wire.
     messages.iter_mut().for_each(|message| message.fields.sort_by_key(|field| field.number));
     messages
 }

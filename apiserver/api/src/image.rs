@@ -71,7 +71,7 @@ fn is_default(domain: Option<&str>) -> bool {
     matches!(domain, None | Some("docker.io" | "index.docker.io"))
 }
 
-/// Whether a digest is of an algorithm that is known, and as long as that makes it.
+/// `true` if the algorithm of a digest is known and the digest has its length.
 fn is_digest(text: &str) -> bool {
     let Some((algorithm, encoded)) = text.split_once(':') else { return false };
     let length = match algorithm {
@@ -87,7 +87,7 @@ fn is_digest(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// As kube-apiserver 1.36.2 answers: `latest` is pulled always, everything else if it is not there.
+    /// The answers of kube-apiserver 1.36.2: `latest` is pulled always, everything else if it is not there.
     #[test]
     fn tags_are_those_of_valid_references_alone() {
         let sha256 = "a".repeat(64);

@@ -14,17 +14,17 @@ pub struct Metadata {
     /// Where a resource version belongs: in front of the first field behind it, or in front of the brace
     /// that ends the metadata.
     pub version: usize,
-    /// Whether a field stands behind that place.
+    /// `true` if a field stands behind that place.
     pub followed: bool,
 }
 
-/// What every object of a built-in kind begins with; no order by name begins so.
+/// The beginning of every object of a built-in kind; keys in the order of their names never begin so.
 pub const BEGIN: &[u8] = br#"{"kind":"#;
 
 /// The field of the metadata that is put into stored texts.
 const VERSION: &str = "resourceVersion";
 
-/// Whether a field of the metadata stands behind the resource version in a text, whose keys are `sorted` by
+/// `true` if a field of the metadata stands behind the resource version in a text, whose keys are `sorted` by
 /// name or have the order of the Go type.
 pub fn follows_version(field: &str, sorted: bool) -> bool {
     if sorted {

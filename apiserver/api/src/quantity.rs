@@ -216,7 +216,7 @@ pub fn canonical(value: &Value, milli: bool) -> Result<String, ParseError> {
 }
 
 impl Parts<'_> {
-    /// Whether Kubernetes keeps the text: an amount that fits into 64 bits and has no zeros to shorten.
+    /// `true` if Kubernetes keeps the text: an amount that fits into 64 bits and has no zeros to shorten.
     fn is_written_as_sent(&self, milli: bool) -> bool {
         let number = format!("{}{}", self.whole, self.fraction);
         match self.scale {
@@ -254,7 +254,7 @@ impl Parts<'_> {
         let padding = "0".repeat(usize::try_from(scale - unit).ok()?);
         let sign = if self.negative { "-" } else { "" };
         let suffix = match (self.format, unit) {
-            // What is finer than the smallest suffix is rounded.
+            // Amounts finer than the smallest suffix are rounded.
             (Format::DecimalSi, ..-9) => return None,
             (_, 0) => String::new(),
             (Format::DecimalSi, unit) => SUFFIXES[usize::try_from((unit + 9) / 3).ok()?].to_owned(),

@@ -119,7 +119,7 @@ pub struct Behaviour {
     /// Errors of a change, in place of `validate` and `validate_update`: for kinds that tolerate
     /// what was wrong before.
     pub validate_change: Option<CheckChange>,
-    /// What is worth a warning in a new object before `prepare_create`, whether or not it is valid.
+    /// Warnings about a new object, valid or not, before `prepare_create`.
     pub early_warnings: Option<fn(&Value) -> Vec<String>>,
     /// What is worth a warning.
     pub warnings: Option<Warnings>,

@@ -45,7 +45,7 @@ pub fn of(group: &str, plural: &str) -> Option<Warn> {
     })
 }
 
-/// What is worth a warning in a new object of a kind before it is prepared, whether or not it is valid.
+/// Warnings about a new object of a kind, valid or not, before it is prepared.
 pub fn before(group: &str, plural: &str) -> Option<fn(&Value) -> Vec<String>> {
     ((group, plural) == ("", "pods")).then_some(apparmor::warnings)
 }

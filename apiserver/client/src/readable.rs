@@ -166,7 +166,7 @@ mod tests {
     fn a_condition_without_a_time_is_read_as_go_reads_it() {
         for condition in [json!({"type": "A", "lastTransitionTime": null}), json!({"type": "A"})] {
             let service = json!({"metadata": {"name": "a"}, "status": {"conditions": [condition]}});
-            // As Go writes an event, and the other way round.
+            // The order in which Go writes an event, and the other one.
             for text in [
                 format!(r#"{{"type":"MODIFIED","object":{service}}}"#),
                 format!(r#"{{"object":{service},"type":"MODIFIED"}}"#),

@@ -53,7 +53,7 @@ impl Build {
         format!("{{\n{}\n}}", fields.join(",\n"))
     }
 
-    /// What `/version` says. The compiler stands where Kubernetes names that of Go.
+    /// The answer of `/version`. The compiler stands where Kubernetes names that of Go.
     pub fn version(&self) -> Value {
         let (major, minor, patch) = KUBERNETES;
         let Self { commit, tree_state, date, compiler } = self;

@@ -63,7 +63,7 @@ fn type_of_claims(object: &mut Value) {
     }
 }
 
-/// Whether the keys of a text have the order of the types of a built-in kind. Of all orders only that one
+/// `true` if the keys of a text have the order of the types of a built-in kind. Only in that order a text
 /// begins with the kind.
 fn is_in_order(text: &[u8]) -> bool {
     text.starts_with(ordered::BEGIN)

@@ -17,7 +17,7 @@ impl Drop for Farewell {
     fn drop(&mut self) {
         let (stream, tls) = self.0.get_mut();
         tls.send_close_notify();
-        // What the socket does not take at once is lost, and the client sees a connection that broke.
+        // Bytes that the socket does not take at once are lost, and the client sees a broken connection.
         while tls.wants_write() && matches!(tls.write_tls(&mut AtOnce(stream)), Ok(1..)) {}
     }
 }

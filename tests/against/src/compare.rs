@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
 
-/// What a server said.
+/// The answer of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Answer {
     pub status: u16,
@@ -82,7 +82,7 @@ pub fn normalize(answer: &Answer, request: &str, known: &[(String, &str)], now: 
     normal
 }
 
-/// What an OpenShift build of kube-apiserver mounts beside Kubernetes' own ConfigMap into pods.
+/// The ConfigMap that an OpenShift build of kube-apiserver mounts into pods beside Kubernetes' own.
 const OPENSHIFT_CA: &str = "openshift-service-ca.crt";
 
 /// Sorts lists that come in any order, and takes out what only an OpenShift build adds: that ConfigMap, and everybody's
@@ -134,7 +134,7 @@ fn allocated(field: &str, text: &str, request: &str) -> bool {
     ALLOCATED.contains(&field) && text != "None" && !text.is_empty() && !request.contains(text)
 }
 
-/// What ServiceAccount admission calls the volume of a pod's token, before five random letters.
+/// Prefix of the volume of a pod's token, before five random letters.
 const TOKEN: &str = "kube-api-access-";
 
 fn replace(text: &str, known: &[(String, &str)]) -> String {
@@ -211,7 +211,7 @@ fn decoder(status: &Value) -> bool {
         "unrecognized type",
         "unable to unmarshal",
     ];
-    // What a patch made is shown as Go encodes it, with the versions of either server's objects.
+    // The result of a patch is shown as Go encodes it, with the versions of each server's objects.
     if causes(status).iter().any(|(field, ..)| field == "patch") {
         return true;
     }

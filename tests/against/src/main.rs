@@ -234,7 +234,7 @@ async fn outcome(
     Ok(Outcome { number, case, ours, theirs, verdict })
 }
 
-/// What a request asks for: only this is compared among what servers allocate.
+/// The text of a request: of the values that servers allocate, only those in it are compared.
 fn case_text(sent: &Sent<'_>) -> String {
     if sent.method == Method::POST { sent.body.clone() } else { String::new() }
 }

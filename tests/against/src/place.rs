@@ -1,4 +1,4 @@
-//! What a run makes on both servers before it asks, and removes afterwards.
+//! Objects that a run makes on both servers before it asks, and removes afterwards.
 
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use crate::seeded::Seeded;
 /// An object that was really created on both servers, for updates and patches in dry run.
 #[derive(Clone)]
 pub struct Base {
-    /// As it was sent.
+    /// The manifest that was sent.
     pub manifest: Value,
     pub path: String,
 }
@@ -33,13 +33,13 @@ pub struct Case {
     pub content_type: &'static str,
     /// With [`RESOURCE_VERSION`] and [`UID`] in it.
     pub body: String,
-    /// What differs from a right manifest.
+    /// The mutations of a valid manifest.
     pub done: Vec<String>,
     /// The path of the object that is changed.
     pub base: Option<String>,
 }
 
-/// What cases are made of.
+/// The source of the cases.
 pub struct Plan<'a> {
     pub seed: u64,
     pub schemas: &'a Schemas,

@@ -8,9 +8,9 @@ use crate::accepted;
 use crate::compare::{Answer, Difference, Verdict};
 use crate::plan::Case;
 
-/// What must be equal, percent of all requests.
+/// Least share of equal answers, percent of all requests.
 pub const EQUAL: f64 = 99.0;
-/// What must be equal to the word, percent of the requests whose words count.
+/// Least share of answers that are equal to the word, percent of the requests whose words count.
 pub const WORDS: f64 = 95.0;
 
 /// One request with its answers.
@@ -152,7 +152,7 @@ fn groups(outcomes: &[Outcome], different: bool) -> Vec<(String, Group)> {
     groups
 }
 
-/// What is common to differences with the same cause, as far as can be told: the place without the path that leads to
+/// Groups differences that probably have one cause: the place without the path that leads to
 /// a pod's spec, and without indices, quoted texts and numbers.
 fn signature(difference: &Difference) -> String {
     let mut text = difference.place.clone();

@@ -93,7 +93,7 @@ fn ten_thousand_pods_come_and_go_and_leave_no_memory() -> Result<()> {
         let script = root().join("tests/e2e/tests/pods.py");
         output(lab.on_node("python3").arg(script).arg(cluster.kubeconfig()).arg(count))
     };
-    // What the first requests of a kind bring, such as connections, is there before.
+    // The first requests bring memory of their own, such as that of connections.
     pods("16")?;
     let before = resident(&cluster)?;
     pods("10000")?;

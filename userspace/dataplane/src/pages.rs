@@ -33,7 +33,7 @@ fn pages_of_files(smaps: &str) -> Vec<(usize, usize)> {
     found
 }
 
-/// Of the first line of a mapping, `start-end permissions offset device inode path`.
+/// Reads the first line of a mapping, `start-end permissions offset device inode path`.
 fn file_mapping(line: &str) -> Option<(usize, usize)> {
     let mut words = line.split_whitespace();
     let (start, end) = words.next()?.split_once('-')?;

@@ -137,7 +137,7 @@ impl Serving {
     }
 }
 
-/// Whether requests without credentials would be allowed everything. As in Kubernetes, AlwaysAllow asks for
+/// `true` if requests without credentials would be allowed everything. As in Kubernetes, AlwaysAllow asks for
 /// credentials.
 fn open_to_all(anonymous: bool, modes: &[Mode]) -> bool {
     let open = anonymous && modes.contains(&Mode::AlwaysAllow);

@@ -81,7 +81,7 @@ pub enum Unfit {
     TooComplex,
 }
 
-/// What a selector of devices may cost.
+/// Cost limit of a device selector.
 const DEVICE_COST: u64 = 1_000_000;
 
 /// The sizes of what a device has: attributes and capacities by domain and name.

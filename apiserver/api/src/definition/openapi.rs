@@ -172,7 +172,7 @@ fn operation(
 fn query_parameters(verb: &str, dialect: Dialect) -> Vec<Value> {
     let names = match verb {
         "get" => &["resourceVersion"][..],
-        // Which of the collection go is said as in a list.
+        // The parameters that select objects are those of a list.
         "deletecollection" => parameters::of_action("list"),
         verb => parameters::of_action(verb),
     };

@@ -50,7 +50,7 @@ pub fn replace(item: &mut Value, parameters: &mut Map<String, Value>) {
     }
 }
 
-/// Whether other operations have the same parameter. Two that old kubectl looks for stay where they are.
+/// `true` if other operations have the same parameter. Two that old kubectl looks for stay where they are.
 fn is_shared(parameter: &Value) -> bool {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     match (text(&parameter["in"]).as_str(), text(&parameter["name"]).as_str()) {
@@ -63,7 +63,7 @@ fn is_shared(parameter: &Value) -> bool {
 fn shared_name(parameter: &Value) -> String {
     let members = MEMBERS.iter().filter_map(|name| Some(format!("\"{name}\":{}", parameter.get(name)?)));
     let text = format!("{{{}}}", members.collect::<Vec<_>>().join(","));
-    // As Go writes JSON.
+    // Go escapes these in JSON.
     let text = text.replace('&', "\\u0026").replace('<', "\\u003c").replace('>', "\\u003e");
     let hash = URL_SAFE.encode(&fnv(text.as_bytes()).to_be_bytes()[..6]);
     format!("{}-{hash}", parameter["name"].as_str().unwrap_or_default())

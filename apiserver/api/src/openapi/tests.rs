@@ -417,7 +417,7 @@ fn descriptions_are_those_that_explain_shows() {
     assert_eq!(path["get"]["description"], "list or watch objects of kind Service");
     assert_eq!(path["post"]["description"], "create a Service");
     assert_eq!(path["delete"]["operationId"], "deleteCoreV1CollectionNamespacedService");
-    // What all operations of a path have belongs to the path.
+    // Parameters of all operations of a path stand at the path.
     assert_eq!(path["parameters"][1]["$ref"], "#/parameters/pretty-tJGM1-ng");
     let watch = &document["paths"]["/api/v1/watch/namespaces/{namespace}/services/{name}"];
     assert_eq!(watch["get"]["operationId"], "watchCoreV1NamespacedService");

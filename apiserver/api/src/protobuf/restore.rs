@@ -156,7 +156,7 @@ fn unmarshal(value: &Value, ty: &str) -> String {
     format!("json: cannot unmarshal {what} into Go value of type {ty}")
 }
 
-/// What Go calls the type that a decoded value has.
+/// Go's name for the type of a decoded value.
 fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "invalid",
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::protobuf::message;
 
-    /// What kube-apiserver 1.36.2 says of such values.
+    /// The texts are those of kube-apiserver 1.36.2.
     #[test]
     fn values_that_do_not_fit_are_told_as_kubernetes_tells_them() {
         let deployment = message("apps/v1.Deployment").unwrap();

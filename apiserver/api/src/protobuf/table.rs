@@ -130,12 +130,12 @@ impl Message {
         &FIELDS[start..start + usize::from(self.0.count)]
     }
 
-    /// Whether JSON has the fields in another order than that of their numbers.
+    /// `true` if JSON has the fields in another order than that of their numbers.
     pub(super) fn is_reordered(self) -> bool {
         self.0.reordered
     }
 
-    /// Whether its objects have `kind` and `apiVersion`, which are no fields of the message.
+    /// `true` if its objects have `kind` and `apiVersion`, which are no fields of the message.
     pub fn is_typed(self) -> bool {
         self.0.typed
     }

@@ -54,7 +54,7 @@ fn keyed_lists_merge_by_key() {
 
 #[test]
 fn the_items_of_a_patch_come_in_its_order_and_new_ones_first() {
-    // As `kubectl patch --local` of 1.36 writes them.
+    // The results of `kubectl patch --local` 1.36.
     let names = |names: &str| pod(names.chars().map(|name| json!({"name": name.to_string()})).collect());
     for (patch, expected) in [("z", "zab"), ("ba", "ba"), ("zb", "zab"), ("bz", "abz")] {
         assert_eq!(patched(POD, names("ab"), &names(patch)), names(expected), "{patch}");

@@ -30,7 +30,7 @@ fn prune_object(definition: Definition, map: &mut Map<String, Value>) {
     });
 }
 
-/// Whether a field is a `ResourceList`: the core group has no other maps of quantities.
+/// `true` if a field is a `ResourceList`: the core group has no other maps of quantities.
 fn is_resource_list(owner: Definition, ty: Type) -> bool {
     matches!(ty, Type::Map(_))
         && ty.element() == Some(Type::Quantity)

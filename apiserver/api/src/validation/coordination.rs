@@ -26,7 +26,7 @@ pub fn lease_candidate(object: &Value) -> Vec<FieldError> {
     } else if version(binary).is_none() {
         errors.invalid("spec.binaryVersion", &json!(binary), VERSION);
     }
-    // What is no version counts as the least one.
+    // A text that is no version counts as the lowest.
     let least = |text: &str| version(text).unwrap_or_default();
     if !binary.is_empty() && !emulated.is_empty() && least(binary) < least(emulated) {
         let detail = "must be greater than or equal to `emulationVersion`";

@@ -170,7 +170,7 @@ const DEVICE_TOLERATION: Shape = &[
 ];
 /// The spec of a ResourceClaimTemplate.
 pub(super) const CLAIM_TEMPLATE: Shape = &[
-    // What is empty in it is left out, so that it is shown as clients write it.
+    // Empty fields in it are left out, so that it is shown as clients write it.
     Field(
         "spec",
         "Spec",
@@ -350,7 +350,7 @@ fn write(value: &Value, shape: Shape, depth: usize, text: &mut String) {
             let shaped = shape.iter().map(|Field(written, name, unset, inner)| {
                 (*name, map.get(*written).filter(|v| !v.is_null()), *unset, *inner)
             });
-            // What stands for an absent field is nothing where Kubernetes leaves it out.
+            // An absent field shows nothing where Kubernetes leaves it out.
             let there = |(_, value, unset, _): &(&str, Option<&Value>, &str, Shape)| {
                 value.is_some() || shape.is_empty() || !unset.is_empty()
             };

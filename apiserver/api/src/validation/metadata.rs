@@ -209,11 +209,11 @@ fn in_order(object: &Value, order: &[&str]) -> String {
 /// judged: each fault is a cause each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rounds {
-    /// As the metadata of a change: all but names and finalizers, and what may not change.
+    /// Times that the metadata is judged as that of a change: all but names and finalizers, and immutable fields.
     changes: usize,
-    /// As that of any object.
+    /// Times that it is judged as that of any object.
     objects: usize,
-    /// Whether finalizers without a domain must be Kubernetes' own.
+    /// `true` if finalizers without a domain must be Kubernetes' own.
     standard: bool,
 }
 

@@ -55,7 +55,7 @@ pub fn dns_label(text: &str) -> Faults {
         faults.push(too_long(LABEL_LENGTH));
     }
     if !is_label(text) {
-        // What is right as a subdomain can only be wrong for its dots.
+        // A valid subdomain can only be wrong for its dots.
         let dotted = text.contains('.') && text.split('.').all(is_label);
         faults.push(if dotted { "must not contain dots".to_owned() } else { LABEL.to_owned() });
     }

@@ -322,7 +322,7 @@ pub fn mutating_binding(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What is deleted cannot be changed any more.
+/// Refuses DELETE among the operations: an object that is deleted can no longer be changed.
 fn mutable_operations(constraints: &Value, path: &str, errors: &mut Errors) {
     const KNOWN: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
     let rules = items(constraints, "resourceRules").iter();

@@ -320,7 +320,7 @@ fn container(object: &Value, container: &Value, path: &str, prefix: &str, warnin
             "{prefix}metadata.annotations[{key}]: non-functional in v1.27+; use the \"seccompProfile\" field instead"
         ));
     }
-    // Of pods it is said before the annotations become fields.
+    // Pods are warned about before the annotations become fields.
     if !prefix.is_empty()
         && !context(container, "appArmorProfile")
         && let Some(annotation) = meta::annotation(object, &format!("{}{name}", apparmor::ANNOTATION))

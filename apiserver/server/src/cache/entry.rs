@@ -27,7 +27,7 @@ const LABEL: usize = 96;
 /// An answer has room for the end of its line.
 const LINE_END: usize = 1;
 const VERSION: &[u8] = br#""resourceVersion":""#;
-/// What stands between a kind and a version.
+/// The text between a kind and a version.
 const API_VERSION: &[u8] = br#"","apiVersion":""#;
 
 /// Stored bytes are not an object of the API.
@@ -96,7 +96,7 @@ struct Splice {
     beside: Beside,
 }
 
-/// What stands beside the resource version, and has a comma between.
+/// The neighbour of the resource version, from which a comma divides it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Beside {
     Nothing,

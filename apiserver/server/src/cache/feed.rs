@@ -100,7 +100,7 @@ impl Caches {
         self.compacted.fetch_max(revision, Ordering::Relaxed);
     }
 
-    /// Whether a state is newer than the store's last compaction that this server knows of.
+    /// `true` if a state is newer than the store's last compaction that this server knows of.
     pub fn outlasted(&self, revision: Revision) -> bool {
         revision >= self.compacted.load(Ordering::Relaxed)
     }

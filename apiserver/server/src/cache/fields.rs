@@ -176,7 +176,7 @@ impl<'de> Visitor<'de> for Scan<'_, '_, '_> {
 /// Reads the metadata in the same pass.
 struct ScanMetadata<'n, 'f, 't> {
     text: &'t str,
-    /// Whether the keys are in the order of their names.
+    /// `true` if the keys are in the order of their names.
     sorted: bool,
     node: Option<&'n Node>,
     found: &'f mut Vec<Option<Found>>,

@@ -181,7 +181,7 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
             map.remove("status");
         }
     }
-    // Of this kind alone the name need not be said.
+    // Only this kind needs no name.
     let unnamed = meta::name(object).is_empty() && meta::generate_name(object).is_empty();
     if unnamed && resource.group.is_empty() && resource.kind == "LimitRange" {
         meta::set(object, "name", ambient.uid());

@@ -177,7 +177,7 @@ fn restore(expected: &Expected<'_>, object: &mut Value) -> Result<(), Misshapen>
     Ok(())
 }
 
-/// Whether an object can say what it is: first of all Kubernetes reads that of a text.
+/// Checks that an object can say its kind and version, which Kubernetes reads before anything else.
 fn named(object: &Value) -> Result<(), Misshapen> {
     let wrong = |what: &str, into: &str| {
         Err(Misshapen::Type(format!(
@@ -254,7 +254,7 @@ struct Strictness {
     validation: FieldValidation,
     /// What was said twice.
     told: Vec<String>,
-    /// Whether unknown fields are named in the order of their names, and not in that of the object.
+    /// `true` if unknown fields are named in the order of their names, and not in that of the object.
     sorted: bool,
     /// The JSON text of an object of a built-in kind: misplaced fields of such are named in its order.
     text: Option<Bytes>,

@@ -144,7 +144,7 @@ impl Patch {
         Ok(new)
     }
 
-    /// What is to be known of the patch where its result is read; `misplaced` are the fields that
+    /// The facts about the patch that reading its result needs; `misplaced` are the fields that
     /// [`Self::read`] gave.
     pub fn made<'p>(&'p self, misplaced: &'p [String]) -> Patched<'p> {
         let strategic = match self {
@@ -254,7 +254,7 @@ fn on_absent(object: &Value, operation: &PatchOperation) -> Option<PatchOperatio
     }
 }
 
-/// Whether the place is that of a member which its object does not have.
+/// `true` if the place is a member that its object lacks.
 fn is_absent(object: &Value, place: &str) -> bool {
     let Some((parent, name)) = place.rsplit_once('/') else { return false };
     !name.is_empty()

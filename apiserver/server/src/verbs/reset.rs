@@ -31,7 +31,7 @@ pub fn fields(
             below(&mut set, new, "spec", &["containers", "initContainers"]);
             containers(&mut set, new);
         }
-        // What a request for a certificate asks for is fixed, and who asks is the server's to say.
+        // The request for a certificate is immutable, and the server sets its author.
         (Part::Main, ("certificates.k8s.io", "CertificateSigningRequest", _)) => {
             set.insert(&field_path(&["spec"]));
             set.insert(&field_path(&["status"]));

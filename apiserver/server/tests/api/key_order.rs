@@ -134,7 +134,7 @@ fn assert_same_order(ours: &Keys, theirs: &Keys, place: &str) {
     }
 }
 
-/// What kube-apiserver answered for the object at this path.
+/// The answer of kube-apiserver for the object at this path.
 fn recorded(path: &str) -> Option<Keys> {
     let all = include_str!("key_order.txt");
     all.lines().find_map(|line| line.strip_prefix(path)?.strip_prefix(' ')).map(Keys::of)
@@ -194,7 +194,7 @@ async fn metadata_have_the_order_of_their_type_wherever_the_version_is_put_in() 
         let one = format!("{deployments}/d");
         let of =
             |keys: &Keys| keys.get("metadata").names().into_iter().map(str::to_owned).collect::<Vec<_>>();
-        // What nobody has stored yet has no version.
+        // An object that is not stored has no version.
         let dry = api.post(&format!("{deployments}?dryRun=All"), object.clone()).await.expect(201);
         let expected: Vec<&str> = order.into_iter().filter(|name| *name != "resourceVersion").collect();
         assert_eq!(of(&Keys::of(&dry.text)), expected, "{}", dry.text);

@@ -56,7 +56,7 @@ async fn strategic_patches_are_restored_as_go_converts_them() {
         let reply = api.call("PATCH", DEPLOYMENT, &media, replicas(sent)).await.expect(200);
         assert_eq!(reply.body["spec"]["replicas"], held, "{sent}");
     }
-    // What the patch says of the kind is of no account.
+    // The kind in the patch does not count.
     let kind = json!({"kind": "Foo", "apiVersion": "v7", "spec": {"replicas": 4}});
     let reply = api.patch("strategic-merge", DEPLOYMENT, kind).await.expect(200);
     assert_eq!((&reply.body["kind"], &reply.body["spec"]["replicas"]), (&json!("Deployment"), &json!(4)));

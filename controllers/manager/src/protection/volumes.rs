@@ -36,7 +36,7 @@ impl Reconcile for Volumes {
     }
 }
 
-/// Whether the volume's status names it as bound to a claim.
+/// `true` if the volume's status names it as bound to a claim.
 pub(super) fn is_bound(volume: &PersistentVolume) -> bool {
     volume.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"))
 }
