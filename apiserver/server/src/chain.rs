@@ -35,7 +35,7 @@ use crate::request::RequestInfo;
 use crate::respond::{self, Answer};
 use crate::server::Server;
 use crate::verbs::websocket;
-use crate::{paths, streams, verbs};
+use crate::{paths, streams, verbs, warning_header};
 
 /// The client certificate that an authority vouches for, in a request's extensions.
 #[derive(Clone)]
@@ -418,10 +418,8 @@ async fn route(context: Authorized, request: Request<Body>) -> Answer {
         paths::dispatch(&context, request.method()).await
     };
     let mut response = answer.unwrap_or_else(|error| respond::refusal(&error));
-    for warning in context.warnings() {
-        if let Ok(value) = HeaderValue::from_str(&format!("299 - {warning:?}")) {
-            response.headers_mut().append(WARNING, value);
-        }
+    for value in warning_header::values(&context.warnings()) {
+        response.headers_mut().append(WARNING, value);
     }
     if head {
         *response.body_mut() = body::empty();

@@ -10,9 +10,11 @@ use http::HeaderMap;
 use crate::clients::budget::Budget;
 use crate::clients::lanes::Place;
 use crate::custom::conversion::Conversions;
+use crate::limits;
 use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::server::Server;
+use crate::warning_header::shortened;
 
 /// One request, after authentication.
 pub struct Context {
@@ -102,7 +104,10 @@ impl Context {
     }
 
     /// Something that the client's author should know.
+    ///
+    /// Of a text that is too long for a header only so much is kept as shows that it is too long.
     pub fn warn(&self, warning: String) {
+        let warning = shortened(&warning, limits::WARNING_CHARS + 1).to_owned();
         let mut sent = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
         if sent.len() < warnings::MOST && !sent.contains(&warning) {
             sent.push(warning);

@@ -60,6 +60,7 @@ mod table;
 mod text;
 mod unpacked;
 mod verbs;
+mod warning_header;
 mod wire;
 
 pub use body::Body;

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 /// Largest request body, bytes; more is answered with 413.
 pub const BODY: usize = 3 * 1024 * 1024;
+/// Characters of all warnings with one answer together; when there are more, each is cut.
+pub const WARNING_CHARS: usize = 4 * 1024;
+/// Characters of one warning when all together are too long.
+pub const CUT_WARNING_CHARS: usize = 256;
 /// How deep an object that is kept may be nested. JSON is read to 127 levels; conversions and watches put
 /// objects a few levels into others.
 pub const NESTING: usize = 120;

@@ -55,6 +55,21 @@ async fn no_more_warnings_are_made_than_are_sent() {
     assert!(warnings[0].to_str().unwrap().contains(first), "{warnings:?}");
 }
 
+/// A header of a megabyte is refused by most clients and proxies: the object would be written, and
+/// its author told that it was not.
+#[tokio::test]
+async fn a_warning_as_long_as_its_body_is_cut() {
+    let api = Api::start().await;
+    let mut map = json!({"metadata": {"name": "m"}});
+    map["x".repeat(1 << 20)] = json!(1);
+    let reply = api.post("/api/v1/namespaces/default/configmaps", map).await.expect(201);
+    let warnings: Vec<_> = reply.headers.get_all("warning").iter().collect();
+    assert_eq!(warnings.len(), 1);
+    let told = warnings[0].to_str().unwrap();
+    assert!(told.starts_with("299 - \"unknown field \\\"xxx"), "{told}");
+    assert_eq!(told.chars().filter(|&c| c == 'x').count(), 256 - "unknown field \"".len());
+}
+
 #[tokio::test]
 async fn ports_that_share_a_number_clash_as_before() {
     let api = Api::start().await;
