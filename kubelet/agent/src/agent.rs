@@ -16,7 +16,9 @@ use kube::Client;
 use kubelet_cri::Runtime;
 use tokio::sync::{Notify, OnceCell, Semaphore};
 
-use crate::{cell::PodCell, config::Config, machine::Machine, objects::Objects, pod, pod::sysctl::Allowlist};
+use crate::{
+    config::Config, machine::Machine, objects::Objects, pod, pod::sysctl::Allowlist, tracked::TrackedPod,
+};
 
 /// A pull under way, and how it ended.
 pub(crate) type Pull = Arc<OnceCell<Result<String, String>>>;
@@ -46,7 +48,7 @@ pub(crate) struct Agent {
     /// Pulls under way, by image: whoever comes second waits for the first.
     pub pulls: Mutex<BTreeMap<String, Pull>>,
     /// By uid.
-    pub cells: Mutex<BTreeMap<String, Arc<PodCell>>>,
+    pub tracked_pods: Mutex<BTreeMap<String, Arc<TrackedPod>>>,
     /// Asks for a list of the runtime at once.
     pub relist: Notify,
     /// Name of the runtime once it has answered.
@@ -57,18 +59,19 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    pub(crate) fn cells(&self) -> MutexGuard<'_, BTreeMap<String, Arc<PodCell>>> {
-        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn tracked_pods(&self) -> MutexGuard<'_, BTreeMap<String, Arc<TrackedPod>>> {
+        self.tracked_pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The pod of a name that is served, the youngest if there are several.
-    pub(crate) fn cell_by_name(&self, namespace: &str, name: &str) -> Option<Arc<PodCell>> {
-        let cells = self.cells();
-        let of_name =
-            cells.values().filter(|cell| cell.place.namespace == namespace && cell.place.name == name);
+    pub(crate) fn tracked_by_name(&self, namespace: &str, name: &str) -> Option<Arc<TrackedPod>> {
+        let tracked_pods = self.tracked_pods();
+        let of_name = tracked_pods
+            .values()
+            .filter(|tracked| tracked.place.namespace == namespace && tracked.place.name == name);
         of_name
-            .max_by_key(|cell| {
-                let state = cell.state();
+            .max_by_key(|tracked| {
+                let state = tracked.state();
                 (!state.gone, state.pod.metadata.deletion_timestamp.is_none())
             })
             .cloned()

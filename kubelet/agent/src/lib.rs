@@ -2,14 +2,13 @@
 //!
 //! ```text
 //! API ──watch──▶ manager ──▶ one worker a pod:  plan (pure) ▶ act on runtime and machine ▶ look
-//!                                │ shares a cell ▲               ▲
-//!                                ▼               │ findings      │ "looks different"
-//!                  push ◀── status (pure)      probes          pleg ◀──list, hints── runtime
+//!                                │ shares a tracked pod ▲             ▲
+//!                                ▼                      │ results     │ "looks different"
+//!        status_manager ◀── status (pure)             probes        pleg ◀──list, hints── runtime
 //!                    └──patch──▶ API
 //! ```
 
 mod agent;
-mod cell;
 mod config;
 pub mod containerd;
 pub mod cri_log;
@@ -26,11 +25,13 @@ pub mod parsers;
 mod pleg;
 pub mod pod;
 mod probe;
-mod push;
 mod quantity;
+mod refresh;
 mod run;
 mod server;
+mod status_manager;
 mod storage;
+mod tracked;
 pub mod volumes;
 mod worker;
 

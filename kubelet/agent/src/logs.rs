@@ -11,11 +11,11 @@ use tokio::{sync::Semaphore, task::JoinSet, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use crate::{agent::Agent, cell::PodCell, limits};
+use crate::{agent::Agent, limits, tracked::TrackedPod};
 
 /// The log of one attempt of a container.
 struct Log {
-    cell: Arc<PodCell>,
+    tracked: Arc<TrackedPod>,
     /// Of the container.
     id: String,
     container: String,
@@ -55,14 +55,14 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
 
 /// The logs of all containers that have written any.
 fn logs(agent: &Agent) -> Vec<Log> {
-    let cells: Vec<Arc<PodCell>> = agent.cells().values().cloned().collect();
+    let tracked_pods: Vec<Arc<TrackedPod>> = agent.tracked_pods().values().cloned().collect();
     let mut logs = Vec::new();
-    for cell in cells {
-        let state = cell.state();
+    for tracked in tracked_pods {
+        let state = tracked.state();
         let has_written = |state| matches!(state, ContainerState::Running | ContainerState::Exited);
         let written = state.runtime.containers.iter().filter(|container| has_written(container.state));
         logs.extend(written.map(|container| Log {
-            cell: Arc::clone(&cell),
+            tracked: Arc::clone(&tracked),
             id: container.id.clone(),
             container: container.name.clone(),
             attempt: container.attempt,
@@ -73,7 +73,7 @@ fn logs(agent: &Agent) -> Vec<Log> {
 }
 
 async fn check(agent: &Agent, log: &Log) {
-    let (place, name) = (&log.cell.place, &log.container);
+    let (place, name) = (&log.tracked.place, &log.container);
     if log.state == ContainerState::Exited {
         agent.machine.trim_log(place, name, log.attempt, true).await;
         return;

@@ -15,7 +15,6 @@ use tracing::{debug, info, warn};
 
 use crate::{
     agent::Agent,
-    cell::{Mode, PodCell},
     limits,
     machine::PodPlace,
     pod::{
@@ -24,6 +23,7 @@ use crate::{
         resources::{QosClass, class_cgroup},
         spec::GRACE_PERIOD,
     },
+    tracked::{Mode, TrackedPod},
     worker,
 };
 
@@ -51,13 +51,13 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
                 if deleted {
                     forget(&agent, &pod);
                     retry_resizes(&agent);
-                } else if let Some(cell) = take(&agent, pod, pods.has_synced()) {
+                } else if let Some(tracked) = take(&agent, pod, pods.has_synced()) {
                     let agent = Arc::clone(&agent);
                     workers.spawn(async move {
-                        worker::run(Arc::clone(&agent), Arc::clone(&cell)).await;
-                        cell.change(|state| state.terminated = true);
-                        if cell.state().gone {
-                            agent.cells().remove(&cell.place.uid);
+                        worker::run(Arc::clone(&agent), Arc::clone(&tracked)).await;
+                        tracked.change(|state| state.terminated = true);
+                        if tracked.state().gone {
+                            agent.tracked_pods().remove(&tracked.place.uid);
                         }
                     });
                 }
@@ -79,18 +79,18 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
     }
 }
 
-/// Notes a new state of a pod; its cell if it is new.
+/// Notes a new state of a pod; its tracked if it is new.
 ///
 /// Before all pods are known no resize is decided: the others would seem to leave room.
-fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<PodCell>> {
+fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>> {
     let uid = pod::uid(&pod).to_owned();
-    let known = agent.cells().get(&uid).cloned();
-    if let Some(cell) = known {
-        update(agent, &cell, pod, all_known);
+    let known = agent.tracked_pods().get(&uid).cloned();
+    if let Some(tracked) = known {
+        update(agent, &tracked, pod, all_known);
         return None;
     }
     let now = agent.ambient.now();
-    let cell = Arc::new(PodCell::new(Arc::clone(&pod), &agent.config.cgroup_root, now));
+    let tracked = Arc::new(TrackedPod::new(Arc::clone(&pod), &agent.config.cgroup_root, now));
     // What has begun is not refused any more.
     let has_begun = pod.status.as_ref().is_some_and(|status| status.start_time.is_some());
     if !has_begun && pod.metadata.deletion_timestamp.is_none() {
@@ -107,37 +107,37 @@ fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<PodCell>> {
         if let Err(verdict) = admit(&node, &pod, &others) {
             warn!(pod = pod::name(&pod), reason = verdict.reason, "pod is refused");
             agent.event(&pod, None, verdict.reason, verdict.message.clone());
-            cell.state().verdict = Some(verdict);
+            tracked.state().verdict = Some(verdict);
         }
     }
-    agent.cells().insert(uid, Arc::clone(&cell));
-    Some(cell)
+    agent.tracked_pods().insert(uid, Arc::clone(&tracked));
+    Some(tracked)
 }
 
 /// The pods that hold resources of the node, each with what it is granted.
 fn active(agent: &Agent) -> Vec<Arc<Pod>> {
-    let held = |cell: &Arc<PodCell>| {
-        let state = cell.state();
+    let held = |tracked: &Arc<TrackedPod>| {
+        let state = tracked.state();
         let finished = pod::is_finished(state.status.phase.as_deref().unwrap_or_default());
         (!finished && !state.gone && state.verdict.is_none()).then(|| Arc::clone(&state.pod))
     };
-    agent.cells().values().filter_map(held).collect()
+    agent.tracked_pods().values().filter_map(held).collect()
 }
 
 /// Notes a new state of a known pod, and whether it may have the resources that it asks for now.
-fn update(agent: &Agent, cell: &PodCell, pod: Arc<Pod>, all_known: bool) {
-    let (runs, granted) = (cell.mode() == Mode::Run, cell.state().resize.grants(&pod));
+fn update(agent: &Agent, tracked: &TrackedPod, pod: Arc<Pod>, all_known: bool) {
+    let (runs, granted) = (tracked.mode() == Mode::Run, tracked.state().resize.grants(&pod));
     let verdict = match (runs && all_known, granted) {
         (false, _) => None,
         (true, true) => Some(Ok(())),
         (true, false) => {
             let others = active(agent);
             let others: Vec<&Pod> =
-                others.iter().map(Arc::as_ref).filter(|other| pod::uid(other) != cell.place.uid).collect();
+                others.iter().map(Arc::as_ref).filter(|other| pod::uid(other) != tracked.place.uid).collect();
             Some(admit_resize(&agent.allocatable, &pod, &others))
         }
     };
-    let news = cell.replace_pod(Arc::clone(&pod), verdict, agent.ambient.now());
+    let news = tracked.replace_pod(Arc::clone(&pod), verdict, agent.ambient.now());
     if let Some((reason, message)) = news {
         agent.event(&pod, None, reason, message);
     }
@@ -146,35 +146,35 @@ fn update(agent: &Agent, cell: &PodCell, pod: Arc<Pod>, all_known: bool) {
 /// Decides again on the resizes that wait: those of greater priority first, then those that wait longer.
 fn retry_resizes(agent: &Agent) {
     let mut waiting: Vec<_> = agent
-        .cells()
+        .tracked_pods()
         .values()
-        .filter_map(|cell| {
-            let runs = cell.mode() == Mode::Run;
-            let state = cell.state();
+        .filter_map(|tracked| {
+            let runs = tracked.mode() == Mode::Run;
+            let state = tracked.state();
             if !runs || state.resize.grants(&state.desired) {
                 return None;
             }
             let priority = pod::spec(&state.desired).priority.unwrap_or_default();
             let since = state.resize.pending.as_ref().map(|mark| mark.since);
-            Some(((std::cmp::Reverse(priority), since), Arc::clone(cell), Arc::clone(&state.desired)))
+            Some(((std::cmp::Reverse(priority), since), Arc::clone(tracked), Arc::clone(&state.desired)))
         })
         .collect();
     waiting.sort_by_key(|(order, ..)| *order);
-    for (_, cell, desired) in waiting {
-        update(agent, &cell, desired, true);
+    for (_, tracked, desired) in waiting {
+        update(agent, &tracked, desired, true);
     }
 }
 
 /// The object is gone. Its worker ends what still runs; one that has ended already is forgotten.
 fn forget(agent: &Agent, pod: &Pod) {
-    let cell = agent.cells().get(pod::uid(pod)).cloned();
-    let Some(cell) = cell else { return };
-    let over = cell.change(|state| {
+    let tracked = agent.tracked_pods().get(pod::uid(pod)).cloned();
+    let Some(tracked) = tracked else { return };
+    let over = tracked.change(|state| {
         state.gone = true;
         state.terminated
     });
     if over {
-        agent.cells().remove(&cell.place.uid);
+        agent.tracked_pods().remove(&tracked.place.uid);
     }
 }
 
@@ -186,7 +186,7 @@ async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
             (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
             (Err(error), _) | (_, Err(error)) => return debug!(%error, "cannot look for orphans"),
         };
-    let known: BTreeSet<String> = agent.cells().keys().cloned().collect();
+    let known: BTreeSet<String> = agent.tracked_pods().keys().cloned().collect();
     let mut orphans: BTreeMap<String, Vec<SandboxSummary>> = BTreeMap::new();
     for sandbox in sandboxes.into_iter().filter(|sandbox| !known.contains(&sandbox.uid)) {
         orphans.entry(sandbox.uid.clone()).or_default().push(sandbox);
@@ -230,7 +230,7 @@ async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
     let on_disk = agent.machine.pods_on_disk().await;
     told.retain(|uid| orphans.contains_key(uid) || on_disk.contains(uid));
     for uid in on_disk {
-        if !known.contains(&uid) && !agent.cells().contains_key(&uid) && !orphans.contains_key(&uid) {
+        if !known.contains(&uid) && !agent.tracked_pods().contains_key(&uid) && !orphans.contains_key(&uid) {
             clean(agent, PodPlace { uid, ..PodPlace::default() }, told).await;
         }
     }

@@ -74,15 +74,15 @@ fn compare(
         let uid = container.labels.get(labels::POD_UID).map_or("", String::as_str);
         by_pod.entry(uid).or_default().1.push(container);
     }
-    let cells: Vec<_> = agent.cells().values().cloned().collect();
-    for cell in cells {
-        let (sandboxes, containers) = by_pod.remove(cell.place.uid.as_str()).unwrap_or_default();
-        if cell.differs(&sandboxes, &containers) {
+    let tracked_pods: Vec<_> = agent.tracked_pods().values().cloned().collect();
+    for tracked in tracked_pods {
+        let (sandboxes, containers) = by_pod.remove(tracked.place.uid.as_str()).unwrap_or_default();
+        if tracked.differs(&sandboxes, &containers) {
             let agent = Arc::clone(agent);
             // A pod whose containers hang holds up nobody but itself.
             refreshes.spawn(async move {
-                if let Err(error) = cell.refresh(&agent).await {
-                    debug!(pod = cell.place.name, %error, "cannot look at a pod");
+                if let Err(error) = tracked.refresh(&agent).await {
+                    debug!(pod = tracked.place.name, %error, "cannot look at a pod");
                 }
             });
         }

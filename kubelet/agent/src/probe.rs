@@ -14,10 +14,10 @@ use tokio::{
 
 use crate::{
     agent::Agent,
-    cell::PodCell,
     limits,
     machine::HttpCheck,
     pod::{self, Role, observed::timestamp, plan},
+    tracked::TrackedPod,
 };
 
 /// What a probe is for.
@@ -55,9 +55,9 @@ pub(crate) struct Probes {
 
 impl Probes {
     /// Starts what is missing and ends what is not wanted any more.
-    pub(crate) fn reconcile(&mut self, agent: &Arc<Agent>, cell: &Arc<PodCell>, wanted: bool) {
+    pub(crate) fn reconcile(&mut self, agent: &Arc<Agent>, tracked: &Arc<TrackedPod>, wanted: bool) {
         while self.tasks.try_join_next().is_some() {}
-        let due = if wanted { due(cell) } else { BTreeMap::new() };
+        let due = if wanted { due(tracked) } else { BTreeMap::new() };
         self.running.retain(|key, task| {
             let keep = due.contains_key(key);
             if !keep {
@@ -66,8 +66,8 @@ impl Probes {
             keep
         });
         for (key, target) in due {
-            let (agent, cell) = (Arc::clone(agent), Arc::clone(cell));
-            self.running.entry(key).or_insert_with(|| self.tasks.spawn(run(agent, cell, target)));
+            let (agent, tracked) = (Arc::clone(agent), Arc::clone(tracked));
+            self.running.entry(key).or_insert_with(|| self.tasks.spawn(run(agent, tracked, target)));
         }
     }
 }
@@ -82,8 +82,8 @@ struct Target {
 }
 
 /// The probes that should run now: the startup probe first, then the others.
-fn due(cell: &PodCell) -> BTreeMap<(String, Kind), Target> {
-    let state = cell.state();
+fn due(tracked: &TrackedPod) -> BTreeMap<(String, Kind), Target> {
+    let state = tracked.state();
     let mut due = BTreeMap::new();
     for (role, container) in pod::all_containers(&state.pod) {
         if role == Role::Init {
@@ -122,7 +122,7 @@ fn times(value: Option<i32>, default: u32) -> u32 {
 }
 
 /// Probes until the container is gone.
-async fn run(agent: Arc<Agent>, cell: Arc<PodCell>, target: Target) {
+async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>, target: Target) {
     let probe = &target.probe;
     let period = seconds(probe.period_seconds, 10, 1);
     let age = agent.ambient.now().duration_since(timestamp(target.status.started_at));
@@ -131,15 +131,15 @@ async fn run(agent: Arc<Agent>, cell: Arc<PodCell>, target: Target) {
     let began = Instant::now();
     let mut next = began;
     let (mut succeeded, mut failed) = (0u32, 0u32);
-    let mut ever_succeeded = cell.state().probes.get(&target.status.id).ready == Some(true);
+    let mut ever_succeeded = tracked.state().probes.get(&target.status.id).ready == Some(true);
     loop {
-        let outcome = check(&agent, &cell, &target).await;
+        let outcome = check(&agent, &tracked, &target).await;
         match outcome {
             Outcome::Success => {
                 (succeeded, failed) = (succeeded.saturating_add(1), 0);
                 ever_succeeded = true;
                 if succeeded >= times(probe.success_threshold, 1) {
-                    report(&cell, &target, true);
+                    report(&tracked, &target, true);
                 }
             }
             Outcome::Failure(why) => {
@@ -151,7 +151,7 @@ async fn run(agent: Arc<Agent>, cell: Arc<PodCell>, target: Target) {
                     agent.event(&target.pod, Some(&target.container.name), "Unhealthy", message);
                 }
                 if failed >= times(probe.failure_threshold, 3) {
-                    report(&cell, &target, false);
+                    report(&tracked, &target, false);
                 }
             }
             Outcome::Unknown => {}
@@ -172,8 +172,8 @@ async fn run(agent: Arc<Agent>, cell: Arc<PodCell>, target: Target) {
     }
 }
 
-fn report(cell: &PodCell, target: &Target, success: bool) {
-    cell.probed(&target.status.id, |probed| match target.kind {
+fn report(tracked: &TrackedPod, target: &Target, success: bool) {
+    tracked.probed(&target.status.id, |probed| match target.kind {
         Kind::Startup => probed.started = Some(success),
         Kind::Liveness => probed.alive = Some(success),
         Kind::Readiness => probed.ready = Some(success),
@@ -189,7 +189,7 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
-async fn check(agent: &Agent, cell: &PodCell, target: &Target) -> Outcome {
+async fn check(agent: &Agent, tracked: &TrackedPod, target: &Target) -> Outcome {
     let timeout = seconds(target.probe.timeout_seconds, 1, 1);
     if let Some(exec) = &target.probe.exec {
         let command = exec.command.clone().unwrap_or_default();
@@ -207,7 +207,7 @@ async fn check(agent: &Agent, cell: &PodCell, target: &Target) -> Outcome {
             Err(_) => Outcome::Unknown,
         };
     }
-    let address = pod_address(agent, cell);
+    let address = pod_address(agent, tracked);
     if let Some(action) = &target.probe.http_get {
         let Some(request) = http_check(action, &target.container, &address) else { return Outcome::Unknown };
         return match agent.machine.http(&request, timeout).await {
@@ -237,8 +237,8 @@ async fn check(agent: &Agent, cell: &PodCell, target: &Target) -> Outcome {
 }
 
 /// Where the pod can be reached.
-pub(crate) fn pod_address(agent: &Agent, cell: &PodCell) -> String {
-    let state = cell.state();
+pub(crate) fn pod_address(agent: &Agent, tracked: &TrackedPod) -> String {
+    let state = tracked.state();
     if pod::host_network(&state.pod) {
         return agent.host_ips.first().cloned().unwrap_or_default();
     }

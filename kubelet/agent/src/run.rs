@@ -88,7 +88,7 @@ pub async fn run(
         starts: Semaphore::new(starts(&config, &info)),
         exec_probes: Semaphore::new(limits::EXEC_PROBES),
         pulls: Mutex::default(),
-        cells: Mutex::new(BTreeMap::new()),
+        tracked_pods: Mutex::new(BTreeMap::new()),
         relist: Notify::new(),
         version: ArcSwap::default(),
         runtime_status: ArcSwap::default(),

@@ -9,13 +9,13 @@ use tracing::{info, warn};
 
 use crate::{
     agent::Agent,
-    cell::{Mode, PodCell},
     limits,
     pod::{
         self,
         status::{EVICTED, Verdict},
         storage::{Usage, exceeded, is_critical, is_limited, limits_containers, volumes},
     },
+    tracked::{Mode, TrackedPod},
 };
 
 /// Measures all pods that have limits again and again, until shutdown. One that takes long to measure
@@ -34,10 +34,10 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
                 }
             }
             _ = interval.tick() => {
-                let cells: Vec<Arc<PodCell>> = agent.cells().values().cloned().collect();
-                for cell in cells.into_iter().filter(|cell| is_limited(&cell.pod())) {
+                let tracked_pods: Vec<Arc<TrackedPod>> = agent.tracked_pods().values().cloned().collect();
+                for tracked in tracked_pods.into_iter().filter(|tracked| is_limited(&tracked.pod())) {
                     let agent = Arc::clone(&agent);
-                    checks.spawn(async move { check(&agent, &cell).await });
+                    checks.spawn(async move { check(&agent, &tracked).await });
                 }
             }
         }
@@ -45,13 +45,13 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
 }
 
 /// Measures one pod, unless its last measurement still lasts, and evicts it if it has passed a limit.
-async fn check(agent: &Agent, cell: &PodCell) {
-    let Ok(mut trouble) = cell.measuring.try_lock() else { return };
-    if cell.mode() != Mode::Run {
+async fn check(agent: &Agent, tracked: &TrackedPod) {
+    let Ok(mut trouble) = tracked.measuring.try_lock() else { return };
+    if tracked.mode() != Mode::Run {
         return;
     }
-    let pod = cell.pod();
-    let (usage, error) = measure(agent, cell, &pod).await;
+    let pod = tracked.pod();
+    let (usage, error) = measure(agent, tracked, &pod).await;
     if let Some(why) = &error
         && !std::mem::replace(&mut *trouble, true)
     {
@@ -60,22 +60,22 @@ async fn check(agent: &Agent, cell: &PodCell) {
     }
     *trouble = error.is_some();
     let Some(message) = exceeded(&pod, &usage) else { return };
-    if cell.mode() != Mode::Run {
+    if tracked.mode() != Mode::Run {
         return;
     }
     if is_critical(&pod) {
-        warn!(pod = cell.place.name, message, "a critical pod is not evicted");
+        warn!(pod = tracked.place.name, message, "a critical pod is not evicted");
         return;
     }
-    info!(pod = cell.place.name, namespace = cell.place.namespace, message, "evicting a pod");
+    info!(pod = tracked.place.name, namespace = tracked.place.namespace, message, "evicting a pod");
     agent.event(&pod, None, EVICTED, message.clone());
-    cell.change(|state| {
+    tracked.change(|state| {
         state.verdict.get_or_insert(Verdict { reason: EVICTED, message });
     });
 }
 
 /// What a pod keeps on the disk, as far as that can be told, and why not all of it can.
-async fn measure(agent: &Agent, cell: &PodCell, pod: &Pod) -> (Usage, Option<String>) {
+async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Option<String>) {
     let mut trouble = None;
     let volumes: Vec<String> = volumes(pod).map(str::to_owned).collect();
     let mut containers: Vec<String> = Vec::new();
@@ -83,21 +83,22 @@ async fn measure(agent: &Agent, cell: &PodCell, pod: &Pod) -> (Usage, Option<Str
         containers.extend(pod::all_containers(pod).map(|(_, container)| container.name.clone()));
         containers.extend(pod::ephemeral_containers(pod).map(|container| container.name.clone()));
     }
-    let disk = agent.machine.disk_usage(&cell.place, &volumes, &containers).await.unwrap_or_else(|error| {
-        warn!(pod = cell.place.name, error = &error as &dyn std::error::Error, "cannot measure a pod");
-        // Why that failed may tell of the node's files.
-        trouble = Some("its files cannot be measured".to_owned());
-        crate::machine::DiskUsage::default()
-    });
+    let disk =
+        agent.machine.disk_usage(&tracked.place, &volumes, &containers).await.unwrap_or_else(|error| {
+            warn!(pod = tracked.place.name, error = &error as &dyn std::error::Error, "cannot measure a pod");
+            // Why that failed may tell of the node's files.
+            trouble = Some("its files cannot be measured".to_owned());
+            crate::machine::DiskUsage::default()
+        });
     let mut usage = Usage { volumes: disk.volumes, containers: disk.logs };
     if containers.is_empty() {
         return (usage, trouble);
     }
-    let layers = agent.runtime.writable_layers(Some(&cell.place.uid)).await.unwrap_or_else(|error| {
+    let layers = agent.runtime.writable_layers(Some(&tracked.place.uid)).await.unwrap_or_else(|error| {
         trouble = Some(format!("the container runtime does not tell what containers write: {error}"));
         BTreeMap::new()
     });
-    let state = cell.state();
+    let state = tracked.state();
     for name in containers {
         // What earlier attempts have left goes soon.
         let layer = state.runtime.newest(&name).and_then(|newest| layers.get(&newest.id));

@@ -10,19 +10,10 @@ use crate::{
     limits,
     pod::{
         all_containers,
-        env::{EnvError, Sources, Surroundings, field_value, resource_value},
+        env::{EnvError, Sources, Surroundings, TokenKey, field_value, resource_value},
         ephemeral_as_container, ephemeral_containers, spec,
     },
 };
-
-/// A token that a pod wants.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct TokenKey {
-    /// Empty: the apiserver's own.
-    pub audience: String,
-    /// Seconds.
-    pub expiration: i64,
-}
 
 /// Objects that a pod refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -11,6 +11,7 @@ mod hook;
 mod memory;
 mod node;
 mod north_south;
+mod objects;
 mod page;
 mod peers;
 mod place;

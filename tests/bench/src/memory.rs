@@ -19,7 +19,7 @@ use crate::place::Place;
 use crate::row::{Metric, Report};
 use crate::subject::Plan;
 use crate::worker::Worker;
-use crate::{node, sync};
+use crate::{node, objects};
 
 const BYTES: Metric = ("bytes", "bytes");
 /// Without pages of files and of kernel maps, which others may share.
@@ -143,7 +143,7 @@ pub fn populate(kubeconfig: &str, services: usize, endpoints: usize) -> Result<(
             .map(|i| {
                 let (of_services, of_slices, post) = (&of_services, &of_slices, &post);
                 async move {
-                    let (service, slice) = (sync::service(i, false)?, sync::slice(i, endpoints)?);
+                    let (service, slice) = (objects::service(i, false)?, objects::slice(i, endpoints)?);
                     of_services.create(post, &service).await.context("cannot make a Service")?;
                     of_slices.create(post, &slice).await.context("cannot make an EndpointSlice")?;
                     anyhow::Ok(())

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use ipnetwork::IpNetwork;
 use tests_e2e::Lab;
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::tables::{
-    Algorithm, Backend, DataPlane, Frontend, FrontendKey, NodeTables, Protocol, Scope, ServiceTables, Tables,
+    Algorithm, Backend, Frontend, FrontendKey, NodeTables, Protocol, Scope, ServiceTables, Tables,
 };
 use userspace_dataplane::{Config, Kernel, Limits, XdpMode, remove};
 

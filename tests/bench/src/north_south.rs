@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 use tests_e2e::Lab;
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::XdpMode;
-use userspace_dataplane::tables::{DataPlane, Interface, Role};
+use userspace_dataplane::tables::{Interface, Role};
 
 use crate::asm::{self, FRAME, Kind, Then, Traffic};
 use crate::peers::{self, Service};

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use anyhow::{Context, Result, ensure};
 use tests_e2e::Lab;
-use userspace_dataplane::tables::DataPlane;
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::{Kernel, Program, XdpMode};
 
 use crate::asm::{self, ACK, FRAME, Kind, SYN, Then, Traffic};

@@ -15,8 +15,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use anyhow::{Context, Result};
 use tests_e2e::Lab;
 use tests_e2e::lab::NODE_IP;
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::XdpMode;
-use userspace_dataplane::tables::{DataPlane, Interface, Role};
+use userspace_dataplane::tables::{Interface, Role};
 
 use crate::node;
 use crate::peers::{self, Service};

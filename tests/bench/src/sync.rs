@@ -5,7 +5,6 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::time::Instant;
@@ -13,13 +12,13 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use serde_json::json;
 use tests_e2e::Lab;
-use userspace_dataplane::tables::DataPlane;
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::{Kernel, Limits, XdpMode};
 use userspace_proxy::compile::{Desired, compile_service, rank};
 use userspace_proxy::{Context, NodeView};
 
+use crate::objects::{service, slice};
 use crate::peers::{self, Service};
 use crate::place::Place;
 use crate::row::{Metric, Report, quantile};
@@ -109,46 +108,6 @@ type Objects = Vec<(v1::Service, EndpointSlice)>;
 /// Services with a cluster address and their endpoints.
 pub fn objects(count: usize, endpoints: usize) -> Result<Objects> {
     (0..count).map(|i| Ok((service(i, true)?, slice(i, endpoints)?))).collect()
-}
-
-/// A service with or without an address of its own choice.
-pub fn service(i: usize, with_address: bool) -> Result<v1::Service> {
-    let mut spec = json!({
-        "type": "ClusterIP",
-        "ports": [{ "port": 80, "targetPort": 8080, "protocol": "TCP" }],
-    });
-    if with_address {
-        let address = Ipv4Addr::from(u32::from(peers::FIRST_VIP) + i as u32);
-        spec["clusterIP"] = json!(address);
-        spec["clusterIPs"] = json!([address]);
-    }
-    let metadata = json!({ "name": format!("service-{i}"), "namespace": "default" });
-    let object = json!({ "metadata": metadata, "spec": spec });
-    serde_json::from_value(object).context("not a Service")
-}
-
-/// The slice of [`service`].
-pub fn slice(i: usize, endpoints: usize) -> Result<EndpointSlice> {
-    let name = format!("service-{i}");
-    let endpoint = |j: usize| {
-        let address = Ipv4Addr::from(0x0a80_0001 + (i * endpoints + j) as u32);
-        json!({
-            "addresses": [address],
-            "conditions": { "ready": true, "serving": true, "terminating": false },
-            "nodeName": format!("node-{}", i % 100),
-        })
-    };
-    let object = json!({
-        "metadata": {
-            "name": format!("{name}-slice"),
-            "namespace": "default",
-            "labels": { "kubernetes.io/service-name": name },
-        },
-        "addressType": "IPv4",
-        "endpoints": (0..endpoints).map(endpoint).collect::<Vec<_>>(),
-        "ports": [{ "port": 8080, "protocol": "TCP" }],
-    });
-    serde_json::from_value(object).context("not an EndpointSlice")
 }
 
 fn compile_all(objects: &Objects, context: &Context) -> Desired {

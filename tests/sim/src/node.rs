@@ -9,9 +9,10 @@ use apiserver_server::auth::pki::Component;
 use kubelet_agent::FakeMachine;
 use kubelet_cri::fake::FakeOptions;
 use kubelet_cri::{ContainerState, FakeRuntime, Runtime};
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::Fake;
 use userspace_dataplane::tables::{
-    Applied, Backend, DataPlane, DataPlaneError, Frontend, Interface, NodeTables, ServiceTables, Tables,
+    Applied, Backend, DataPlaneError, Frontend, Interface, NodeTables, ServiceTables, Tables,
 };
 use userspace_proxy::NoLinks;
 

@@ -11,10 +11,11 @@ use ebpf_common::limits;
 
 use self::memory::Memory;
 use crate::convert;
+use crate::data_plane::DataPlane;
 use crate::store::{Family, Store};
 use crate::sync::Synchronizer;
 use crate::tables::{
-    self, Applied, Backend, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope,
+    self, Applied, Backend, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope,
     ServiceTables, Tables,
 };
 

@@ -16,17 +16,21 @@ mod arena;
 mod bpffs;
 mod connected;
 mod convert;
+mod data_plane;
 mod destroy;
 mod fake;
+mod filters;
 mod flows;
 pub mod inspect;
 mod kernel;
 mod lock;
 mod maglev;
 mod map;
+mod netlink;
 mod netns;
 mod pages;
 mod preflight;
+mod program;
 #[cfg(test)]
 #[path = "../../../tests/support/seeded.rs"]
 mod seeded;
@@ -35,13 +39,14 @@ mod sync;
 mod sys;
 pub mod tables;
 
+pub use data_plane::DataPlane;
 pub use fake::{Fake, FakeLimits, Resolution};
 pub use kernel::{
-    ClassifierHook, Config, Kernel, LimitError, Limits, NewerLayout, Program, XdpMode, XdpState, others_pass,
-    remove,
+    ClassifierHook, Config, Kernel, LimitError, Limits, NewerLayout, XdpMode, XdpState, others_pass, remove,
 };
 pub use lock::{Holder, LockError, RootLock};
 pub use netns::{netns_cookie, own_netns_cookie};
 pub use pages::give_back_pages_of_files;
 pub use preflight::{Missing, find_cgroup2, preflight};
+pub use program::Program;
 pub use sys::TestRun;

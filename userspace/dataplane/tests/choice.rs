@@ -11,7 +11,8 @@ use support::packet::{Address, Packet};
 use support::shared::with_config;
 use support::topology::{LOCAL_POD, LOCAL_POD6, Topology, VIP, VIP6, tcx};
 use support::{backend, in_namespace, service};
-use userspace_dataplane::tables::{Algorithm, Backend, DataPlane, FrontendKey, Protocol, Scope};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::{Algorithm, Backend, FrontendKey, Protocol, Scope};
 use userspace_dataplane::{Config, Kernel, Limits, Program};
 
 /// A family: a client, a service, and pods on another node.

@@ -19,8 +19,9 @@ use std::time::Duration;
 
 use support::namespace::*;
 use support::{Inside, Node, frontend, in_namespace, ip, key, patience, reset, share};
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{Backend, DataPlane, NodeTables, Protocol, Scope, ServiceTables, Tables};
+use userspace_dataplane::tables::{Backend, NodeTables, Protocol, Scope, ServiceTables, Tables};
 use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
 
 const VIP: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 10), 80);

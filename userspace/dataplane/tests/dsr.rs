@@ -19,10 +19,9 @@ use std::time::{Duration, Instant};
 
 use support::namespace::{Namespace, exchange_tcp, serve_tcp};
 use support::{Node, backend, frontend, index_of, ip, key, offloads_off, patience, sysctl};
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{
-    DataPlane, Forwarding, Interface, NodeTables, Protocol, Role, Scope, ServiceTables,
-};
+use userspace_dataplane::tables::{Forwarding, Interface, NodeTables, Protocol, Role, Scope, ServiceTables};
 use userspace_dataplane::{Config, Kernel, XdpMode};
 
 /// A place of both families.

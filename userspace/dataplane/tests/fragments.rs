@@ -12,8 +12,9 @@ use support::namespace::*;
 use support::packet::{Address, Packet, SCTP, crc32c};
 use support::wire::Wire;
 use support::{Node, backend, frontend, index_of, key, patience};
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::Kernel;
-use userspace_dataplane::tables::{Backend, DataPlane, NodeTables, Protocol, Scope, ServiceTables};
+use userspace_dataplane::tables::{Backend, NodeTables, Protocol, Scope, ServiceTables};
 
 const PORT: u16 = 8_080;
 const NODE_PORT: u16 = 30_080;

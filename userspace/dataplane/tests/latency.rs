@@ -14,8 +14,9 @@ use support::namespace::{self, Cluster, Namespace};
 use support::packet::{Packet, SYN};
 use support::topology::{LOCAL_POD, REDIRECT, REMOTE_POD, Topology, VIP, VIP6, at, tcx};
 use support::{Inside, Node, backend, frontend, in_namespace, ip, key, service};
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::{Inspector, Latencies, LatencyWatch};
-use userspace_dataplane::tables::{DataPlane, NodeTables, Protocol, Scope, ServiceTables};
+use userspace_dataplane::tables::{NodeTables, Protocol, Scope, ServiceTables};
 use userspace_dataplane::{Config, Kernel, Limits, Program};
 
 const NAME: &str = "test/echo";

@@ -11,7 +11,8 @@ use std::process::Command;
 
 use support::topology::Topology;
 use support::{Node, chain, in_namespace, index_of, ip, run};
-use userspace_dataplane::tables::{DataPlane, Interface, Role};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::{Interface, Role};
 use userspace_dataplane::{
     ClassifierHook, Config, Kernel, Missing, Program, XdpMode, XdpState, preflight, remove,
 };

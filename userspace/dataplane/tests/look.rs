@@ -11,10 +11,11 @@ use support::packet::{ACK, Address, Packet, SYN};
 use support::shared::with_kernel;
 use support::topology::*;
 use support::{frontend, in_namespace, ip, key};
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::explain::{From, Outcome, Query, explain};
 use userspace_dataplane::inspect::{EventRow, Inspector, Snapshot};
 use userspace_dataplane::tables::{
-    Algorithm, Backend, DataPlane, Frontend, FrontendKey, NodeTables, Protocol, Scope, ServiceTables,
+    Algorithm, Backend, Frontend, FrontendKey, NodeTables, Protocol, Scope, ServiceTables,
 };
 use userspace_dataplane::{Kernel, Program};
 

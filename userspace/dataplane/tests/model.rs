@@ -16,8 +16,9 @@ use support::model::{Allowed, allowed};
 use support::packet::{ACK, Address, Packet, RST, SCTP, SYN, TCP, UDP};
 use support::topology::*;
 use support::{Node, in_namespace, share};
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::tables::{
-    Algorithm, Applied, Backend, DataPlane, Frontend, FrontendKey, NodeTables, Protocol, Scope, Tables,
+    Algorithm, Applied, Backend, Frontend, FrontendKey, NodeTables, Protocol, Scope, Tables,
 };
 use userspace_dataplane::{Kernel, Program};
 

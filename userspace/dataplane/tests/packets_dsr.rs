@@ -10,8 +10,9 @@ use support::packet::{ACK, Address, Packet, SYN};
 use support::shared::with_kernel;
 use support::topology::*;
 use support::{Node, frontend, in_namespace, key};
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{Backend, DataPlane, Forwarding, Protocol, Scope, ServiceTables};
+use userspace_dataplane::tables::{Backend, Forwarding, Protocol, Scope, ServiceTables};
 use userspace_dataplane::{Kernel, Program, TestRun};
 
 /// Where things are, in one family.

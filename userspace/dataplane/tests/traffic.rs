@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use support::namespace::*;
 use support::{Node, backend, frontend, key, patience};
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{DataPlane, NodeTables, Protocol, Scope, ServiceTables};
+use userspace_dataplane::tables::{NodeTables, Protocol, Scope, ServiceTables};
 use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);

@@ -12,13 +12,10 @@ use kubelet_agent::Thresholds;
 use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
 use crate::probes::Probes;
-use crate::proxy_args::{ProxyRun, WITHOUT_A_MEANING};
+use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
 
 /// What is logged unless told otherwise.
 pub const DEFAULT_LOG: &str = "info";
-
-/// Where pins are unless told otherwise.
-pub const BPF_ROOT: &str = "/sys/fs/bpf/hawser";
 
 #[derive(Parser)]
 #[command(name = "hawser", version, about = "A networking-first Kubernetes node stack")]

@@ -18,11 +18,10 @@ use kube::core::PartialObjectMeta;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use userspace_dataplane::{netns_cookie, own_netns_cookie};
-
-use crate::serve::blocking;
 
 const ANNOTATION: &str = "hawser.dev/socket-hooks";
 const OFF: &str = "off";
@@ -110,7 +109,7 @@ async fn follow(
                 let found = if uids.is_empty() {
                     Found::default()
                 } else {
-                    blocking(move || find(&Proc, &uids)).await.unwrap_or_default()
+                    spawn_blocking(move || find(&Proc, &uids)).await.unwrap_or_default()
                 };
                 said.retain(|uid| wanted.contains_key(uid));
                 tell(&found, &wanted, &mut said);

@@ -12,6 +12,7 @@
 //! plane, and acts on a change as soon as it is told of it.
 
 pub mod adjust;
+mod caches;
 pub mod cleanup;
 pub mod compile;
 mod complaints;
@@ -41,6 +42,7 @@ mod status;
 mod takeover;
 mod worker;
 
+pub use caches::Caches;
 pub use compile::{Context, NodeView, compile, compile_service};
 pub use config::{Config, ConfigError, DetectLocal, NodePortAddresses, OWN_PREFIX, Own};
 pub use exempt::Exemptions;
@@ -49,6 +51,6 @@ pub use kube_proxy::KubeProxyConfiguration;
 pub use links::{KernelLinks, Link, Links, NoLinks};
 pub use node_tables::{Situation, interfaces, node_tables};
 pub use notes::{Note, notes};
-pub use run::{Caches, Listeners, run, run_with};
+pub use run::{Listeners, run, run_with};
 pub use service_ranges::ServiceRanges;
 pub use takeover::Alone;

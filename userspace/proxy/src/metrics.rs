@@ -23,13 +23,13 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
+use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 use userspace_dataplane::tables::Reconciled;
 
 use crate::counters::Counters;
 use crate::process;
 use crate::requests::Requests;
-use crate::serve::blocking;
 
 pub(crate) type Seconds = Family<IpFamily, Gauge<f64, AtomicU64>>;
 type Times = Family<IpFamily, Histogram, fn() -> Histogram>;
@@ -262,7 +262,8 @@ impl Metrics {
     pub async fn text(&self) -> Result<String, std::fmt::Error> {
         if self.counters.is_due(Instant::now()) {
             let counters = Arc::clone(&self.counters);
-            blocking(move || counters.read()).await;
+            // After a panic the page has the values of the last reading.
+            let _ = spawn_blocking(move || counters.read()).await;
         }
         let mut text = String::new();
         encode(&mut text, &self.registry)?;

@@ -5,20 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::ambient::Ambient;
-use apiserver_client::cache::Selection;
+use apiserver_client::Informers;
 use apiserver_client::events::Recorder;
-use apiserver_client::{Cache, Informers};
 use futures::future::OptionFuture;
-use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
-use userspace_dataplane::tables::DataPlane;
+use userspace_dataplane::DataPlane;
 
 use crate::Config;
-use crate::compile::{KeptService, Slice};
+use crate::caches::Caches;
 use crate::complaints::Complaints;
 use crate::events;
 use crate::exempt::Exemptions;
@@ -47,40 +45,6 @@ pub struct Listeners {
     pub later: bool,
     /// Services' health check node ports are answered, on the addresses that node ports have.
     pub health_checks: bool,
-}
-
-/// What the proxy reads.
-#[derive(Clone)]
-pub struct Caches {
-    pub services: Cache<KeptService>,
-    pub slices: Cache<Slice>,
-    /// The own Node alone.
-    pub nodes: Cache<Node>,
-    /// Where the configuration names none.
-    pub service_ranges: ServiceRanges,
-    /// Pods whose sockets are left alone.
-    pub exempt: Exemptions,
-}
-
-impl Caches {
-    /// The caches of a process; shared with whoever asks for the same kinds.
-    pub fn of(informers: &Informers, node_name: &str) -> Self {
-        let own = Selection { fields: format!("metadata.name={node_name}"), ..Selection::default() };
-        Self {
-            services: informers.cache(),
-            slices: informers.cache(),
-            nodes: informers.select(own),
-            service_ranges: ServiceRanges::default(),
-            exempt: Exemptions::default(),
-        }
-    }
-
-    /// Waits for the first whole list of each.
-    pub async fn synced(&self) {
-        self.services.synced().await;
-        self.slices.synced().await;
-        self.nodes.synced().await;
-    }
 }
 
 /// Runs the proxy until shutdown. What the data plane holds stays when it ends: the kernel goes

@@ -113,11 +113,6 @@ pub(crate) fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
     page(code, "text/plain; charset=utf-8", body.as_bytes().to_vec())
 }
 
-/// Runs what blocks on a thread that may. None if it panicked.
-pub(crate) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(work).await.ok()
-}
-
 /// A page of JSON, as kube-proxy sends it.
 pub(crate) fn json(code: StatusCode, body: Vec<u8>) -> Response<Full<Bytes>> {
     let mut response = page(code, "application/json", body);

@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
-use userspace_dataplane::tables::{DataPlane, DataPlaneError, Look, Others};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::{DataPlaneError, Look, Others};
 
 /// For so long after the first tables, a connection may be under way that no look has seen.
 const SETTLE: Duration = Duration::from_secs(10);

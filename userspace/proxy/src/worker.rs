@@ -13,8 +13,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-use userspace_dataplane::tables::{DataPlane, DataPlaneError, Interface, NodeTables, Scope, ServiceTables};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::{DataPlaneError, Interface, NodeTables, Scope, ServiceTables};
 
+use crate::caches::Caches;
 use crate::compile::{self, Context, Desired, NodeView};
 use crate::complaints::Complaints;
 use crate::config::Config;
@@ -24,7 +26,6 @@ use crate::links::{self, Known, Links, news};
 use crate::metrics::{FAMILIES, IpFamily, Metrics, PolicyLabel, Seconds, TrafficPolicy, family};
 use crate::node_tables::{Situation, interfaces, node_tables};
 use crate::retry::Retry;
-use crate::run::Caches;
 use crate::status::Status;
 use crate::takeover::Takeover;
 

@@ -15,6 +15,15 @@ use k8s_openapi::{
 use super::{container as find_container, name, namespace, resources, spec, uid};
 use crate::{limits, quantity};
 
+/// A token that a pod wants.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenKey {
+    /// Empty: the apiserver's own.
+    pub audience: String,
+    /// Seconds.
+    pub expiration: i64,
+}
+
 /// What a pod refers to, as it is now. What is absent does not exist.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
@@ -25,7 +34,7 @@ pub struct Sources {
     /// Those of the pod's namespace and `default/kubernetes`.
     pub services: Vec<Arc<Service>>,
     /// Service account tokens by what was asked for.
-    pub tokens: BTreeMap<crate::volumes::TokenKey, String>,
+    pub tokens: BTreeMap<TokenKey, String>,
 }
 
 /// What a pod may ask about its surroundings.

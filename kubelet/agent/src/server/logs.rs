@@ -14,11 +14,11 @@ use tokio::{fs::File, io::AsyncReadExt, sync::mpsc, time::Instant};
 use super::{Body, Length, StreamPermit, query::Query, text, typed};
 use crate::{
     agent::Agent,
-    cell::PodCell,
     cri_log::{Renderer, Selection},
     limits,
     machine::{Machine, PodPlace},
     pod,
+    tracked::TrackedPod,
 };
 
 /// Bytes that are read at once.
@@ -36,7 +36,7 @@ pub(super) fn length(request: &Request<Incoming>) -> Length {
 pub(super) async fn serve(
     agent: &Arc<Agent>,
     request: &Request<Incoming>,
-    cell: Arc<PodCell>,
+    tracked: Arc<TrackedPod>,
     container: &str,
     permit: StreamPermit,
 ) -> Response<Body> {
@@ -52,7 +52,7 @@ pub(super) async fn serve(
         Some(Ok(lines)) => Some(lines),
         None => None,
     };
-    let (attempt, id) = match attempt(&cell, container, query.is_set("previous")) {
+    let (attempt, id) = match attempt(&tracked, container, query.is_set("previous")) {
         Ok(found) => found,
         Err(why) => return text(StatusCode::BAD_REQUEST, why),
     };
@@ -60,12 +60,12 @@ pub(super) async fn serve(
     let reader = Reader {
         log: Log {
             machine: Arc::clone(&agent.machine),
-            place: cell.place.clone(),
+            place: tracked.place.clone(),
             container: container.to_owned(),
             attempt,
         },
         renderer: Renderer::new(selection),
-        follow: query.is_set("follow").then(|| (Arc::clone(&cell), id)),
+        follow: query.is_set("follow").then(|| (Arc::clone(&tracked), id)),
         sender,
     };
     tokio::spawn(async move {
@@ -94,9 +94,9 @@ fn selection(query: &Query, now: Timestamp) -> Result<Selection, String> {
 }
 
 /// Which attempt of a container is meant, and its id; a sentence if there is none.
-fn attempt(cell: &PodCell, container: &str, previous: bool) -> Result<(u32, String), String> {
-    let state = cell.state();
-    let pod = &cell.place.name;
+fn attempt(tracked: &TrackedPod, container: &str, previous: bool) -> Result<(u32, String), String> {
+    let state = tracked.state();
+    let pod = &tracked.place.name;
     let exists = pod::container(&state.pod, container).is_some()
         || pod::ephemeral_containers(&state.pod).any(|ephemeral| ephemeral.name == container);
     if !exists {
@@ -187,7 +187,7 @@ struct Reader {
     log: Log,
     renderer: Renderer,
     /// The pod and the id of its container, for as long as that runs.
-    follow: Option<(Arc<PodCell>, String)>,
+    follow: Option<(Arc<TrackedPod>, String)>,
     sender: mpsc::Sender<io::Result<Frame<Bytes>>>,
 }
 
@@ -251,8 +251,8 @@ impl Reader {
     }
 
     fn goes_on(&self) -> bool {
-        self.follow.as_ref().is_some_and(|(cell, id)| {
-            cell.state().runtime.by_id(id).is_some_and(|status| status.state == ContainerState::Running)
+        self.follow.as_ref().is_some_and(|(tracked, id)| {
+            tracked.state().runtime.by_id(id).is_some_and(|status| status.state == ContainerState::Running)
         })
     }
 

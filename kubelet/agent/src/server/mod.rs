@@ -132,28 +132,28 @@ async fn stream(
         return text(StatusCode::BAD_REQUEST, "Upgrade request required");
     }
     let [kind, namespace, pod, rest @ ..] = parts else { return not_found() };
-    let Some(cell) = agent.cell_by_name(namespace, pod) else {
+    let Some(tracked) = agent.tracked_by_name(namespace, pod) else {
         return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} is not on this node"));
     };
     let length = if *kind == "containerLogs" { logs::length(&request) } else { Length::Open };
-    let permit = match session.stream(length, &cell.place) {
+    let permit = match session.stream(length, &tracked.place) {
         Ok(permit) => permit,
-        Err(refusal) => return text(StatusCode::TOO_MANY_REQUESTS, refusal.text(&cell.place)),
+        Err(refusal) => return text(StatusCode::TOO_MANY_REQUESTS, refusal.text(&tracked.place)),
     };
     let may_upgrade = matches!(*request.method(), Method::GET | Method::POST);
     // Exec, attach and port-forward also have forms that name the pod's uid.
     match (*kind, rest) {
         ("containerLogs", [container]) if request.method() == Method::GET => {
-            logs::serve(agent, &request, cell, container, permit).await
+            logs::serve(agent, &request, tracked, container, permit).await
         }
         ("exec", [container] | [_, container]) if may_upgrade => {
-            streams::exec(agent, request, &cell, container, permit).await
+            streams::exec(agent, request, &tracked, container, permit).await
         }
         ("attach", [container] | [_, container]) if may_upgrade => {
-            streams::attach(agent, request, &cell, container, permit).await
+            streams::attach(agent, request, &tracked, container, permit).await
         }
         ("portForward", [] | [_]) if may_upgrade => {
-            streams::port_forward(agent, request, &cell, permit).await
+            streams::port_forward(agent, request, &tracked, permit).await
         }
         _ => not_found(),
     }
@@ -180,10 +180,10 @@ fn page(status: StatusCode, text: &'static str) -> Page {
 
 fn pods(agent: &Agent) -> Response<Body> {
     let items: Vec<serde_json::Value> = agent
-        .cells()
+        .tracked_pods()
         .values()
-        .map(|cell| {
-            let state = cell.state();
+        .map(|tracked| {
+            let state = tracked.state();
             let mut pod = k8s_openapi::api::core::v1::Pod::clone(&state.pod);
             pod.status = Some(state.status.clone());
             serde_json::to_value(&pod).unwrap_or_default()

@@ -8,7 +8,7 @@ use super::{Body, typed};
 use crate::agent::Agent;
 
 pub(super) async fn summary(agent: &Agent) -> Response<Body> {
-    let places: Vec<_> = agent.cells().values().map(|cell| cell.place.clone()).collect();
+    let places: Vec<_> = agent.tracked_pods().values().map(|tracked| tracked.place.clone()).collect();
     let now = Time(agent.ambient.now());
     let mut pods = Vec::new();
     for place in places {

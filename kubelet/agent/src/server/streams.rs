@@ -21,7 +21,7 @@ use tokio::{
 use tracing::debug;
 
 use super::{Body, StreamPermit, empty, frames::CloseFilter, query::Query, text};
-use crate::{agent::Agent, cell::PodCell, limits, machine::PodPlace};
+use crate::{agent::Agent, limits, machine::PodPlace, tracked::TrackedPod};
 
 /// The protocol that runtimes of this generation speak over WebSocket.
 const V4: &str = "v4.channel.k8s.io";
@@ -33,14 +33,14 @@ const CHUNK: usize = 16 * 1024;
 pub(super) async fn exec(
     agent: &Agent,
     request: Request<Incoming>,
-    cell: &PodCell,
+    tracked: &TrackedPod,
     container: &str,
     permit: StreamPermit,
 ) -> Response<Body> {
     let query = Query::parse(request.uri().query());
     let options = options(&query);
     let command: Vec<String> = query.all("command").map(str::to_owned).collect();
-    let id = match running(cell, container) {
+    let id = match running(tracked, container) {
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
@@ -53,17 +53,17 @@ pub(super) async fn exec(
 pub(super) async fn attach(
     agent: &Agent,
     request: Request<Incoming>,
-    cell: &PodCell,
+    tracked: &TrackedPod,
     container: &str,
     permit: StreamPermit,
 ) -> Response<Body> {
     let mut options = options(&Query::parse(request.uri().query()));
-    let id = match running(cell, container) {
+    let id = match running(tracked, container) {
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
     // A container has a terminal or has none, whatever is asked for.
-    if let Some((_, container)) = crate::pod::container(&cell.pod(), container) {
+    if let Some((_, container)) = crate::pod::container(&tracked.pod(), container) {
         options.tty = container.tty.unwrap_or_default();
     }
     match agent.runtime.attach(&id, options).await {
@@ -75,7 +75,7 @@ pub(super) async fn attach(
 pub(super) async fn port_forward(
     agent: &Agent,
     request: Request<Incoming>,
-    cell: &PodCell,
+    tracked: &TrackedPod,
     permit: StreamPermit,
 ) -> Response<Body> {
     let query = Query::parse(request.uri().query());
@@ -85,9 +85,9 @@ pub(super) async fn port_forward(
         .flat_map(|list| list.split(','))
         .filter_map(|port| port.parse().ok())
         .collect();
-    let sandbox = cell.state().runtime.ready_sandbox().map(|sandbox| sandbox.summary.id.clone());
+    let sandbox = tracked.state().runtime.ready_sandbox().map(|sandbox| sandbox.summary.id.clone());
     let Some(sandbox) = sandbox else {
-        let PodPlace { namespace, name, .. } = &cell.place;
+        let PodPlace { namespace, name, .. } = &tracked.place;
         return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{name} does not run here"));
     };
     match agent.runtime.port_forward(&sandbox, &ports).await {
@@ -108,8 +108,8 @@ fn options(query: &Query) -> StreamOptions {
 }
 
 /// Id of the running container of a name.
-fn running(cell: &PodCell, container: &str) -> Result<String, Box<Response<Body>>> {
-    let state = cell.state();
+fn running(tracked: &TrackedPod, container: &str) -> Result<String, Box<Response<Body>>> {
+    let state = tracked.state();
     let running = state.runtime.attempts(container).find(|status| status.state == ContainerState::Running);
     match running {
         Some(status) => Ok(status.id.clone()),

@@ -36,7 +36,7 @@ impl Worker {
             };
         }
         if let Some(action) = &handler.http_get {
-            let address = pod_address(&self.agent, &self.cell);
+            let address = pod_address(&self.agent, &self.tracked);
             let check =
                 http_check(action, container, &address).ok_or("the port of the hook has no number")?;
             let answer = self.agent.machine.http(&check, limit).await?;

@@ -12,11 +12,11 @@ use tracing::{debug, info, warn};
 
 use crate::{
     agent::Agent,
-    cell::{Mode, PodCell},
     limits,
     pod::{self, env::Sources, plan::Plan, plan::WHOLE_POD, status::Verdict},
     probe::Probes,
-    push,
+    status_manager,
+    tracked::{Mode, TrackedPod},
 };
 
 mod handler;
@@ -29,7 +29,7 @@ mod stop;
 /// The task of one pod.
 pub(crate) struct Worker {
     agent: Arc<Agent>,
-    cell: Arc<PodCell>,
+    tracked: Arc<TrackedPod>,
     probes: Probes,
     /// What the pod refers to, once its directories and volumes have been made.
     sources: Option<Sources>,
@@ -55,11 +55,11 @@ impl Drop for Pusher {
     }
 }
 
-/// Runs a pod until it is deleted. The caller removes the cell.
-pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
+/// Runs a pod until it is deleted. The caller removes the tracked.
+pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
     let mut worker = Worker {
         agent,
-        cell,
+        tracked,
         probes: Probes::default(),
         sources: None,
         volumes_retry: None,
@@ -69,17 +69,17 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
         pusher: None,
         trouble: None,
     };
-    let mut versions = worker.cell.versions();
+    let mut versions = worker.tracked.versions();
     // What runs already must be known before anything is said or done.
-    while let Err(error) = worker.cell.refresh(&worker.agent).await {
-        debug!(pod = %worker.cell.place.name, %error, "cannot look at a pod");
+    while let Err(error) = worker.tracked.refresh(&worker.agent).await {
+        debug!(pod = %worker.tracked.place.name, %error, "cannot look at a pod");
         tokio::time::sleep(limits::START_RETRY).await;
     }
-    let pusher = tokio::spawn(push::run(Arc::clone(&worker.agent), Arc::clone(&worker.cell)));
+    let pusher = tokio::spawn(status_manager::run(Arc::clone(&worker.agent), Arc::clone(&worker.tracked)));
     worker.pusher = Some(Pusher(pusher));
     loop {
         versions.mark_unchanged();
-        let wait = match worker.cell.mode() {
+        let wait = match worker.tracked.mode() {
             Mode::Run => worker.step().await,
             Mode::Finish => worker.finish().await,
             Mode::Terminate => {
@@ -104,23 +104,23 @@ impl Worker {
     async fn step(&mut self) -> Option<Duration> {
         let now = self.agent.ambient.now();
         let deadline = self.enforce_deadline(now);
-        if self.cell.mode() != Mode::Run {
+        if self.tracked.mode() != Mode::Run {
             return None;
         }
-        self.probes.reconcile(&self.agent, &self.cell, true);
+        self.probes.reconcile(&self.agent, &self.tracked, true);
         let refresh = self.keep_volumes_fresh(now).await;
         let resize = self.finish_resize(now).await;
-        let plan = self.cell.plan(now);
+        let plan = self.tracked.plan(now);
         self.tell_pauses(&plan);
         if plan.is_idle() {
             let until = [plan.wake_at, deadline, refresh, resize].into_iter().flatten().min();
             return Some(until.map_or(IDLE, |at| until_then(now, at)));
         }
-        let cell = Arc::clone(&self.cell);
+        let tracked = Arc::clone(&self.tracked);
         tokio::select! {
             biased;
             () = self.carry_out(plan) => {}
-            () = no_longer_wanted(&cell) => debug!(pod = %cell.place.name, "interrupted"),
+            () = no_longer_wanted(&tracked) => debug!(pod = %tracked.place.name, "interrupted"),
         }
         self.look().await;
         None
@@ -128,8 +128,8 @@ impl Worker {
 
     /// Looks at the pod; a runtime that is away is asked again later.
     async fn look(&self) {
-        if let Err(error) = self.cell.refresh(&self.agent).await {
-            warn!(pod = %self.cell.place.name, %error, "cannot look at a pod");
+        if let Err(error) = self.tracked.refresh(&self.agent).await {
+            warn!(pod = %self.tracked.place.name, %error, "cannot look at a pod");
             tokio::time::sleep(limits::RETRY).await;
         }
     }
@@ -137,13 +137,13 @@ impl Worker {
     async fn carry_out(&mut self, plan: Plan) {
         for id in &plan.stop_sandboxes {
             if let Err(error) = self.agent.runtime.stop_pod_sandbox(id).await {
-                warn!(pod = %self.cell.place.name, %error, "cannot stop a sandbox");
+                warn!(pod = %self.tracked.place.name, %error, "cannot stop a sandbox");
                 self.fail_pod("KillPodSandboxError", &error.to_string());
                 return;
             }
         }
         for kill in plan.kill.iter().filter(|kill| kill.resizes) {
-            self.cell.state().resize.restarting.insert(kill.id.clone());
+            self.tracked.state().resize.restarting.insert(kill.id.clone());
         }
         let killed = self.kill(&plan.kill).await;
         if let Some(attempt) = plan.create_sandbox {
@@ -166,11 +166,11 @@ impl Worker {
     async fn remove(&self, plan: &Plan) -> bool {
         let mut all = true;
         for id in &plan.remove_containers {
-            let known = self.cell.state().runtime.by_id(id).map(|c| (c.name.clone(), c.attempt));
+            let known = self.tracked.state().runtime.by_id(id).map(|c| (c.name.clone(), c.attempt));
             match self.agent.runtime.remove_container(id).await {
                 Ok(()) => {
                     if let Some((name, attempt)) = known {
-                        self.agent.machine.remove_attempt(&self.cell.place, &name, attempt).await;
+                        self.agent.machine.remove_attempt(&self.tracked.place, &name, attempt).await;
                     }
                 }
                 Err(error) => {
@@ -190,16 +190,16 @@ impl Worker {
 
     /// Fails a pod whose time is over; when that will be.
     fn enforce_deadline(&self, now: Timestamp) -> Option<Timestamp> {
-        let pod = self.cell.pod();
+        let pod = self.tracked.pod();
         let seconds = pod::spec(&pod).active_deadline_seconds?;
-        let started = self.cell.state().status.start_time.clone()?.0;
+        let started = self.tracked.state().status.start_time.clone()?.0;
         let deadline = started.checked_add(jiff::SignedDuration::from_secs(seconds)).ok()?;
         if deadline > now {
             return Some(deadline);
         }
         let message = "Pod was active on the node longer than the specified deadline".to_owned();
         self.agent.event(&pod, None, "DeadlineExceeded", message.clone());
-        self.cell.change(|state| {
+        self.tracked.change(|state| {
             state.verdict = Some(Verdict { reason: "DeadlineExceeded", message });
         });
         None
@@ -207,11 +207,11 @@ impl Worker {
 
     fn tell_pauses(&mut self, plan: &Plan) {
         for name in &plan.backing_off {
-            let attempt = self.cell.state().runtime.newest(name).map_or(0, |status| status.attempt);
+            let attempt = self.tracked.state().runtime.newest(name).map_or(0, |status| status.attempt);
             if self.told.insert((name.clone(), attempt)) {
                 let message =
-                    format!("Back-off restarting failed container {name} in pod {}", self.cell.place.name);
-                self.agent.event(&self.cell.pod(), Some(name), "BackOff", message);
+                    format!("Back-off restarting failed container {name} in pod {}", self.tracked.place.name);
+                self.agent.event(&self.tracked.pod(), Some(name), "BackOff", message);
             }
         }
     }
@@ -220,7 +220,7 @@ impl Worker {
     fn fail(&self, name: &str, reason: &str, message: &str, pause: Duration) {
         let retry_at = self.agent.ambient.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
         let failure = pod::plan::Failure { reason: reason.to_owned(), message: message.to_owned(), retry_at };
-        self.cell.change(|state| state.failures.insert(name.to_owned(), failure));
+        self.tracked.change(|state| state.failures.insert(name.to_owned(), failure));
     }
 
     /// The same for the pod as a whole, with pauses that grow while the same thing fails.
@@ -235,10 +235,10 @@ impl Worker {
 
     /// Wakes the pod when an object that it refers to has changed.
     fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
-        let cell: Weak<PodCell> = Arc::downgrade(&self.cell);
+        let tracked: Weak<TrackedPod> = Arc::downgrade(&self.tracked);
         Arc::new(move || {
-            let Some(cell) = cell.upgrade() else { return };
-            cell.change(|state| {
+            let Some(tracked) = tracked.upgrade() else { return };
+            tracked.change(|state| {
                 state.volumes_outdated = true;
                 // What failed for want of an object may succeed now.
                 state.failures.retain(|_, f| {
@@ -250,16 +250,16 @@ impl Worker {
 
     /// Stops a finished pod's rest and gives back what it holds.
     async fn finish(&mut self) -> Option<Duration> {
-        self.probes.reconcile(&self.agent, &self.cell, false);
+        self.probes.reconcile(&self.agent, &self.tracked, false);
         if self.tidied {
             return Some(IDLE);
         }
-        if self.cell.state().runtime.has_running() {
-            let grace = self.cell.state().verdict.as_ref().and_then(Verdict::grace);
-            let grace = grace.unwrap_or_else(|| stop::grace(&self.cell.pod()));
+        if self.tracked.state().runtime.has_running() {
+            let grace = self.tracked.state().verdict.as_ref().and_then(Verdict::grace);
+            let grace = grace.unwrap_or_else(|| stop::grace(&self.tracked.pod()));
             self.kill_pod(grace).await;
             self.look().await;
-            if self.cell.state().runtime.has_running() {
+            if self.tracked.state().runtime.has_running() {
                 return Some(limits::RETRY);
             }
         }
@@ -269,7 +269,7 @@ impl Worker {
         if let Some(pause) = self.tear_down().await {
             return Some(pause);
         }
-        self.agent.objects.forget(&self.cell.place.uid);
+        self.agent.objects.forget(&self.tracked.place.uid);
         self.tidied = true;
         None
     }
@@ -277,8 +277,8 @@ impl Worker {
     /// Removes what the pod has on the node; returns when to try that again if it failed. The log has the
     /// first failure as a warning, and another one when the longest pause is reached.
     async fn tear_down(&mut self) -> Option<Duration> {
-        let error = self.agent.machine.tear_down_pod(&self.cell.place).await.err()?;
-        let (place, error) = (&self.cell.place, &error as &dyn std::error::Error);
+        let error = self.agent.machine.tear_down_pod(&self.tracked.place).await.err()?;
+        let (place, error) = (&self.tracked.place, &error as &dyn std::error::Error);
         let pause = self.tear_down_pause.map_or(limits::RETRY, |pause| (pause * 2).min(limits::MAX_RETRY));
         let before = self.tear_down_pause.replace(pause);
         if before.is_none() || pause == limits::MAX_RETRY && before != Some(pause) {
@@ -297,30 +297,30 @@ impl Worker {
 
     /// Ends a pod that is being deleted, and deletes it.
     async fn terminate(&mut self) {
-        self.probes.reconcile(&self.agent, &self.cell, false);
+        self.probes.reconcile(&self.agent, &self.tracked, false);
         self.stop_all().await;
-        self.cell.change(|state| state.terminated = true);
+        self.tracked.change(|state| state.terminated = true);
         self.stop_sandboxes().await;
         while let Some(pause) = self.tear_down().await {
             tokio::time::sleep(pause).await;
         }
-        self.agent.objects.forget(&self.cell.place.uid);
+        self.agent.objects.forget(&self.tracked.place.uid);
         // The last status comes before the deletion.
         if let Some(pusher) = &mut self.pusher {
             let _ = (&mut pusher.0).await;
         }
-        if !self.cell.state().gone {
-            stop::delete(&self.agent, &self.cell).await;
+        if !self.tracked.state().gone {
+            stop::delete(&self.agent, &self.tracked).await;
         }
         self.forget_runtime().await;
-        info!(pod = %self.cell.place.name, namespace = %self.cell.place.namespace, "pod is gone");
+        info!(pod = %self.tracked.place.name, namespace = %self.tracked.place.namespace, "pod is gone");
     }
 }
 
 /// Returns when the pod shall not run any more.
-async fn no_longer_wanted(cell: &PodCell) {
-    let mut versions = cell.versions();
-    while cell.mode() == Mode::Run {
+async fn no_longer_wanted(tracked: &TrackedPod) {
+    let mut versions = tracked.versions();
+    while tracked.mode() == Mode::Run {
         if versions.changed().await.is_err() {
             return;
         }

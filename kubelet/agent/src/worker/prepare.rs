@@ -19,9 +19,13 @@ use super::{Worker, handler::HandlerError};
 use crate::{
     limits,
     machine::{MachineError, SubPath},
-    pod::{self, env::Sources, env::Surroundings, resolv, spec},
+    pod::{
+        self,
+        env::{Sources, Surroundings, TokenKey},
+        resolv, spec,
+    },
     probe::within,
-    volumes::{self, References, TokenKey},
+    volumes::{self, References},
 };
 
 /// Why a pod's surroundings could not be made.
@@ -73,7 +77,7 @@ impl Worker {
             }
             Err(error) => {
                 let message = chain(&error);
-                self.agent.event(&self.cell.pod(), None, "FailedMount", message.clone());
+                self.agent.event(&self.tracked.pod(), None, "FailedMount", message.clone());
                 self.fail_pod("FailedMount", &message);
                 false
             }
@@ -81,12 +85,12 @@ impl Worker {
     }
 
     async fn prepare_all(&self) -> Result<Sources, PrepareError> {
-        let pod = self.cell.pod_to_mount();
+        let pod = self.tracked.pod_to_mount();
         let sources = self.collect_sources(&pod).await?;
         // A pod that is adopted may be in the middle of a resize.
-        let cgroup = self.cell.cgroup_to_hold();
-        self.agent.machine.set_up_pod(&self.cell.place, &cgroup).await?;
-        self.cell.state().cgroup = Some(cgroup);
+        let cgroup = self.tracked.cgroup_to_hold();
+        self.agent.machine.set_up_pod(&self.tracked.place, &cgroup).await?;
+        self.tracked.state().cgroup = Some(cgroup);
         self.set_up_volumes(&pod, &sources).await?;
         Ok(sources)
     }
@@ -94,8 +98,8 @@ impl Worker {
     /// Reads everything that the pod refers to, and watches it from now on.
     async fn collect_sources(&self, pod: &Pod) -> Result<Sources, PrepareError> {
         let references = volumes::references(pod);
-        let namespace = &self.cell.place.namespace;
-        self.agent.objects.watch(&self.cell.place.uid, namespace, &references, &self.wake());
+        let namespace = &self.tracked.place.namespace;
+        self.agent.objects.watch(&self.tracked.place.uid, namespace, &references, &self.wake());
         let found = self.agent.objects.get(namespace, &references).await.ok_or(PrepareError::Objects)?;
         within(limits::API_DEADLINE, self.agent.services.synced()).await.ok_or(PrepareError::Objects)?;
         let mut services = self.agent.services.list_namespace(namespace);
@@ -119,7 +123,7 @@ impl Worker {
         let now = self.agent.ambient.now();
         let mut tokens = BTreeMap::new();
         for key in &references.tokens {
-            let known = self.cell.state().tokens.get(key).cloned();
+            let known = self.tracked.state().tokens.get(key).cloned();
             let token = match known.filter(|(_, refresh)| *refresh > now) {
                 Some((token, _)) => token,
                 None => self.request_token(pod, key).await?,
@@ -139,14 +143,15 @@ impl Worker {
                 bound_object_ref: Some(BoundObjectReference {
                     api_version: Some("v1".to_owned()),
                     kind: Some("Pod".to_owned()),
-                    name: Some(self.cell.place.name.clone()),
-                    uid: Some(self.cell.place.uid.clone()),
+                    name: Some(self.tracked.place.name.clone()),
+                    uid: Some(self.tracked.place.uid.clone()),
                 }),
                 expiration_seconds: Some(key.expiration),
             }),
             status: None,
         };
-        let api: Api<ServiceAccount> = Api::namespaced(self.agent.client.clone(), &self.cell.place.namespace);
+        let api: Api<ServiceAccount> =
+            Api::namespaced(self.agent.client.clone(), &self.tracked.place.namespace);
         let answer = api.create_token_request(&account, &PostParams::default(), &request).await;
         let answer = answer.map_err(|source| PrepareError::Token { account, source: Box::new(source) })?;
         let status = answer.status.unwrap_or_default();
@@ -159,7 +164,7 @@ impl Worker {
             SignedDuration::try_from(life * limits::TOKEN_REFRESH_PERCENT / 100).unwrap_or_default();
         let refresh_at = now.saturating_add(refresh).unwrap_or(Timestamp::MAX);
         let token = status.token.unwrap_or_default();
-        self.cell.state().tokens.insert(key.clone(), (token.clone(), refresh_at));
+        self.tracked.state().tokens.insert(key.clone(), (token.clone(), refresh_at));
         Ok(token)
     }
 
@@ -168,13 +173,13 @@ impl Worker {
         let contents = volumes::contents(pod, sources, &self.surroundings(&ips))?;
         let group = pod::spec(pod).security_context.as_ref().and_then(|context| context.fs_group);
         for (name, content) in &contents {
-            self.agent.machine.set_up_volume(&self.cell.place, name, content, group).await?;
+            self.agent.machine.set_up_volume(&self.tracked.place, name, content, group).await?;
         }
         Ok(())
     }
 
     pub(super) fn pod_ips(&self) -> Vec<String> {
-        let state = self.cell.state();
+        let state = self.tracked.state();
         if pod::host_network(&state.pod) {
             return self.agent.host_ips.clone();
         }
@@ -188,7 +193,7 @@ impl Worker {
     /// Brings the volumes of a running pod up to date where the pod or an object that they are made of has
     /// changed; returns when to do so again for the sake of its tokens, or after a failure.
     pub(super) async fn keep_volumes_fresh(&mut self, now: Timestamp) -> Option<Timestamp> {
-        let running = self.cell.state().runtime.ready_sandbox().is_some();
+        let running = self.tracked.state().runtime.ready_sandbox().is_some();
         if !running {
             return None;
         }
@@ -198,11 +203,11 @@ impl Worker {
         }
         let is_due = |at: &Timestamp| *at <= now;
         let due = {
-            let state = self.cell.state();
+            let state = self.tracked.state();
             state.volumes_outdated || state.tokens.values().any(|(_, refresh)| is_due(refresh))
         };
         if due || self.volumes_retry.as_ref().is_some_and(is_due) {
-            let pod = self.cell.pod_to_mount();
+            let pod = self.tracked.pod_to_mount();
             let updated = async {
                 let sources = self.collect_sources(&pod).await?;
                 self.set_up_volumes(&pod, &sources).await?;
@@ -215,13 +220,13 @@ impl Worker {
                 }
                 Err(error) => {
                     // The old content stays; what is deleted does not vanish under a running pod.
-                    warn!(pod = %self.cell.place.name, error = %chain(&error), "cannot refresh volumes");
+                    warn!(pod = %self.tracked.place.name, error = %chain(&error), "cannot refresh volumes");
                     self.volumes_retry = now.saturating_add(limits::RETRY * 5).ok();
                     return self.volumes_retry;
                 }
             }
         }
-        let refresh = self.cell.state().tokens.values().map(|(_, refresh)| *refresh).min();
+        let refresh = self.tracked.state().tokens.values().map(|(_, refresh)| *refresh).min();
         [refresh, self.volumes_retry].into_iter().flatten().min()
     }
 
@@ -234,7 +239,7 @@ impl Worker {
         environment: &[(String, String)],
     ) -> Result<Vec<Mount>, PrepareError> {
         let machine = &self.agent.machine;
-        let place = &self.cell.place;
+        let place = &self.tracked.place;
         let mut mounts = self.volume_mounts(pod, container, environment).await?;
         let directory = machine.write_etc(place, &self.etc(pod)).await?;
         let taken = |path: &str, mounts: &[Mount]| mounts.iter().any(|mount| mount.container_path == path);
@@ -276,7 +281,7 @@ impl Worker {
         container: &Container,
         environment: &[(String, String)],
     ) -> Result<Vec<Mount>, PrepareError> {
-        let (machine, place) = (&self.agent.machine, &self.cell.place);
+        let (machine, place) = (&self.agent.machine, &self.tracked.place);
         let variables: BTreeMap<String, String> = environment.iter().cloned().collect();
         let sources = self.sources.as_ref().ok_or(PrepareError::Objects)?;
         let ips = self.pod_ips();
@@ -316,8 +321,8 @@ impl Worker {
         index: usize,
     ) -> Result<PathBuf, PrepareError> {
         let wanted = SubPath { volume, path, container: container.name.clone(), index };
-        self.agent.machine.sub_path(&self.cell.place, &wanted).await.map_err(|error| {
-            warn!(pod = %self.cell.place.name, container = container.name, volume = name,
+        self.agent.machine.sub_path(&self.tracked.place, &wanted).await.map_err(|error| {
+            warn!(pod = %self.tracked.place.name, container = container.name, volume = name,
                 error = &error as &dyn std::error::Error, "cannot prepare a subPath");
             PrepareError::SubPath { mount: name.to_owned(), container: container.name.clone() }
         })

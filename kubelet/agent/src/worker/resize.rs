@@ -19,7 +19,7 @@ use crate::{
 impl Worker {
     /// Changes the limits of running containers, the decreases first, so that the pod's own limit holds.
     pub(super) async fn resize(&self, wanted: &[Resized]) {
-        let pod = self.cell.pod();
+        let pod = self.tracked.pod();
         if let Err(message) = self.try_resize(&pod, wanted).await {
             self.resize_failed(&pod, message);
         }
@@ -40,16 +40,16 @@ impl Worker {
         for (wanted, container, resources) in changes {
             let updated = self.agent.runtime.update_container_resources(&wanted.id, &resources).await;
             updated.map_err(|error| error.to_string())?;
-            debug!(pod = %self.cell.place.name, container = wanted.name, "container is resized");
+            debug!(pod = %self.tracked.place.name, container = wanted.name, "container is resized");
             let granted = container.resources.clone().unwrap_or_default();
-            self.cell.change(|state| state.resize.actuated.insert(wanted.id.clone(), granted));
+            self.tracked.change(|state| state.resize.actuated.insert(wanted.id.clone(), granted));
         }
         Ok(())
     }
 
     /// Whether a container gets more of something than it has.
     fn grows(&self, id: &str, container: &Container) -> bool {
-        let state = self.cell.state();
+        let state = self.tracked.state();
         let before = Container { resources: state.resize.actuated.get(id).cloned(), ..Container::default() };
         ["cpu", "memory"].into_iter().any(|name| {
             let limit = |container| resources::limit(container, name).unwrap_or(i64::MAX);
@@ -66,8 +66,8 @@ impl Worker {
     ) -> Result<(), String> {
         let mut problems = Vec::new();
         let limit = resources::pod_resources(pod).memory_limit;
-        let before = self.cell.state().cgroup.map_or(0, |cgroup| cgroup.memory_limit);
-        let pod_cgroup = &self.cell.place.cgroup;
+        let before = self.tracked.state().cgroup.map_or(0, |cgroup| cgroup.memory_limit);
+        let pod_cgroup = &self.tracked.place.cgroup;
         if is_lower(limit, before)
             && let Some(used) = self.used(pod_cgroup).await.filter(|used| *used >= limit)
         {
@@ -76,7 +76,7 @@ impl Worker {
         }
         for (wanted, container, resources) in changes {
             let before = {
-                let state = self.cell.state();
+                let state = self.tracked.state();
                 let resources = state.resize.actuated.get(&wanted.id).cloned();
                 resources::limit(&Container { resources, ..Container::default() }, "memory")
                     .unwrap_or_default()
@@ -107,25 +107,25 @@ impl Worker {
     /// Raises the limits of the pod's cgroup to what its containers shall have, and lowers none.
     pub(super) async fn widen_pod(&self, pod: &Pod) -> Result<(), String> {
         let wanted = resources::pod_resources(pod);
-        let before = self.cell.state().cgroup.unwrap_or(wanted);
+        let before = self.tracked.state().cgroup.unwrap_or(wanted);
         self.set_cgroup(pod, resources::wider(before, wanted)).await
     }
 
     async fn set_cgroup(&self, pod: &Pod, wanted: Resources) -> Result<(), String> {
-        if self.cell.state().cgroup == Some(wanted) {
+        if self.tracked.state().cgroup == Some(wanted) {
             return Ok(());
         }
         debug!(pod = pod::name(pod), ?wanted, "resizing a pod's cgroup");
-        let set = self.agent.machine.set_up_pod(&self.cell.place, &wanted).await;
+        let set = self.agent.machine.set_up_pod(&self.tracked.place, &wanted).await;
         set.map_err(|error| chain(&error))?;
-        self.cell.state().cgroup = Some(wanted);
+        self.tracked.state().cgroup = Some(wanted);
         Ok(())
     }
 
     /// Ends a resize once no running container waits for it; returns when to try again if that failed.
     pub(super) async fn finish_resize(&self, now: Timestamp) -> Option<Timestamp> {
         let pod = {
-            let state = self.cell.state();
+            let state = self.tracked.state();
             state.resize.in_progress.as_ref()?;
             if let Some(at) = state.resize.retry_at.filter(|at| *at > now) {
                 return Some(at);
@@ -144,7 +144,7 @@ impl Worker {
         if let Err(message) = self.set_cgroup(&pod, resources::pod_resources(&pod)).await {
             return Some(self.resize_failed(&pod, message));
         }
-        let news = self.cell.change(|state| {
+        let news = self.tracked.change(|state| {
             // What was granted meanwhile is a resize of its own.
             let same = std::sync::Arc::ptr_eq(&state.pod, &pod) || state.pod.spec == pod.spec;
             if same { state.resize.complete(&pod) } else { None }
@@ -156,7 +156,7 @@ impl Worker {
     fn resize_failed(&self, pod: &Pod, message: String) -> Timestamp {
         let now = self.agent.ambient.now();
         let retry_at = now.saturating_add(limits::RETRY * 5).unwrap_or(Timestamp::MAX);
-        let news = self.cell.change(|state| state.resize.fail(pod, message, now, retry_at));
+        let news = self.tracked.change(|state| state.resize.fail(pod, message, now, retry_at));
         self.tell_resize(pod, news);
         retry_at
     }

@@ -25,7 +25,7 @@ impl Worker {
         if !self.prepare().await {
             return;
         }
-        let pod = self.cell.pod();
+        let pod = self.tracked.pod();
         let config = match self.sandbox(&pod, attempt).await {
             Ok(config) => config,
             Err(why) => return self.sandbox_failed(&pod, &why),
@@ -36,9 +36,9 @@ impl Worker {
         };
         match result {
             Ok(id) => {
-                debug!(pod = %self.cell.place.name, id, "sandbox runs");
+                debug!(pod = %self.tracked.place.name, id, "sandbox runs");
                 self.trouble = None;
-                self.cell.change(|state| state.failures.remove(WHOLE_POD));
+                self.tracked.change(|state| state.failures.remove(WHOLE_POD));
             }
             Err(error) => self.sandbox_failed(&pod, &error.to_string()),
         }
@@ -62,15 +62,20 @@ impl Worker {
             attempt,
             hostname,
             dns: resolv::dns(pod, cluster, &node),
-            cgroup_parent: self.cell.place.cgroup.clone(),
-            log_directory: self.agent.machine.log_directory(&self.cell.place).to_string_lossy().into_owned(),
+            cgroup_parent: self.tracked.place.cgroup.clone(),
+            log_directory: self
+                .agent
+                .machine
+                .log_directory(&self.tracked.place)
+                .to_string_lossy()
+                .into_owned(),
             runtime_handler: self.handler(pod).await.map_err(|error| chain(&error))?.name,
         }))
     }
 
     /// Starts a container, or notes why not.
     pub(super) async fn start(&mut self, start: &Start) {
-        let pod = self.cell.pod();
+        let pod = self.tracked.pod();
         let Some(container) = find(&pod, start) else { return };
         if !self.prepare().await {
             return;
@@ -78,7 +83,7 @@ impl Worker {
         let result = self.try_start(&pod, &container, start).await;
         self.look().await;
         if let Some(finished) = start.finished {
-            let mut state = self.cell.state();
+            let mut state = self.tracked.state();
             // The pause begins with an attempt, not with the wish for one.
             if state.runtime.newest(&container.name).is_some_and(|newest| newest.attempt == start.attempt) {
                 state.backoff.restarted(&container.name, finished);
@@ -136,10 +141,10 @@ impl Worker {
                 format!("Created container: {}", container.name),
             );
             let granted = container.resources.clone().unwrap_or_default();
-            self.cell.state().resize.actuated.insert(id.clone(), granted);
+            self.tracked.state().resize.actuated.insert(id.clone(), granted);
             let post_start = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.post_start.as_ref());
             if post_start.is_some() {
-                self.cell.state().probes.update(&id, |probed| probed.hooked = Some(false));
+                self.tracked.state().probes.update(&id, |probed| probed.hooked = Some(false));
             }
             // What failed leaves a dead container behind; its pause is that of a restart.
             let started = self.agent.runtime.start_container(&id).await;
@@ -152,7 +157,7 @@ impl Worker {
             "Started",
             format!("Started container {}", container.name),
         );
-        self.cell.change(|state| state.failures.remove(&container.name));
+        self.tracked.change(|state| state.failures.remove(&container.name));
         self.run_post_start(pod, container, &id).await;
         Ok(())
     }
@@ -174,9 +179,9 @@ impl Worker {
         };
         // The API shall see the container running while its hook runs.
         self.look().await;
-        self.cell.state().probes.update(id, |probed| probed.hooked = Some(false));
+        self.tracked.state().probes.update(id, |probed| probed.hooked = Some(false));
         match self.hook(handler, container, id, POST_START).await {
-            Ok(()) => self.cell.probed(id, |probed| probed.hooked = Some(true)),
+            Ok(()) => self.tracked.probed(id, |probed| probed.hooked = Some(true)),
             Err(why) => {
                 let message = format!("PostStartHook failed: {why}");
                 self.agent.event(pod, Some(&container.name), "FailedPostStartHook", message);
@@ -188,7 +193,7 @@ impl Worker {
     }
 
     fn ready_sandbox(&self) -> Option<(String, u32)> {
-        let state = self.cell.state();
+        let state = self.tracked.state();
         let sandbox = state.runtime.ready_sandbox()?;
         Some((sandbox.summary.id.clone(), sandbox.summary.attempt))
     }
@@ -197,7 +202,7 @@ impl Worker {
     fn target(&self, pod: &Pod, start: &Start) -> Option<String> {
         let ephemeral = pod::ephemeral_containers(pod).find(|ephemeral| ephemeral.name == start.name)?;
         let target = ephemeral.target_container_name.as_deref()?;
-        Some(self.cell.state().runtime.newest(target)?.id.clone())
+        Some(self.tracked.state().runtime.newest(target)?.id.clone())
     }
 
     /// The image on the node, pulled if its policy says so.
@@ -240,7 +245,7 @@ impl Worker {
     fn pull_refusal(&self, container: &Container, image: &str, why: String) -> Refusal {
         let now = self.agent.ambient.now();
         let key = format!("image/{}", container.name);
-        let mut state = self.cell.state();
+        let mut state = self.tracked.state();
         let first = !state.failures.contains_key(&container.name);
         state.backoff.restarted(&key, now);
         let pause = state.backoff.pause(&key);

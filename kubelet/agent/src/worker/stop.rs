@@ -15,9 +15,9 @@ use tracing::{debug, warn};
 use super::Worker;
 use crate::{
     agent::Agent,
-    cell::PodCell,
     limits,
     pod::{self, Role, plan::Kill},
+    tracked::TrackedPod,
 };
 
 /// How long the containers of a pod may take to end.
@@ -42,7 +42,7 @@ struct Running {
 impl Worker {
     /// Stops single containers of a pod that goes on; whether all of them could be stopped.
     pub(super) async fn kill(&self, kills: &[Kill]) -> bool {
-        let pod = self.cell.pod();
+        let pod = self.tracked.pod();
         let all = kills.iter().map(|kill| {
             self.agent.event(&pod, Some(&kill.name), "Killing", kill.message.clone());
             self.stop_one(&pod, &kill.id, &kill.name, kill.grace.unwrap_or_else(|| grace(&pod)))
@@ -70,14 +70,14 @@ impl Worker {
             grace
         };
         if let Err(error) = self.agent.runtime.stop_container(id, left).await {
-            warn!(pod = %self.cell.place.name, container = name, %error, "cannot stop a container");
+            warn!(pod = %self.tracked.place.name, container = name, %error, "cannot stop a container");
             return false;
         }
         true
     }
 
     fn running(&self) -> Vec<Running> {
-        let state = self.cell.state();
+        let state = self.tracked.state();
         let order: Vec<(Role, String)> =
             pod::all_containers(&state.pod).map(|(role, container)| (role, container.name.clone())).collect();
         let alive = state.runtime.containers.iter().filter(|c| c.state == ContainerState::Running);
@@ -97,7 +97,7 @@ impl Worker {
     /// Stops all containers of the pod: first its own, all at once; then its sidecars, the last one
     /// first; then its sandboxes.
     pub(super) async fn kill_pod(&self, grace: Duration) {
-        let pod = self.cell.pod();
+        let pod = self.tracked.pod();
         let began = Instant::now();
         let (mut sidecars, others): (Vec<Running>, Vec<Running>) =
             self.running().into_iter().partition(|running| running.role == Role::Sidecar);
@@ -117,12 +117,12 @@ impl Worker {
     /// Takes down the network of all sandboxes, also of those that died by themselves.
     pub(super) async fn stop_sandboxes(&self) {
         let ids: Vec<String> = {
-            let state = self.cell.state();
+            let state = self.tracked.state();
             state.runtime.sandboxes.iter().map(|sandbox| sandbox.summary.id.clone()).collect()
         };
         for id in ids {
             while let Err(error) = self.agent.runtime.stop_pod_sandbox(&id).await {
-                warn!(pod = %self.cell.place.name, %error, "cannot stop a sandbox");
+                warn!(pod = %self.tracked.place.name, %error, "cannot stop a sandbox");
                 tokio::time::sleep(limits::RETRY).await;
             }
         }
@@ -132,15 +132,15 @@ impl Worker {
     /// counts at once.
     pub(super) async fn stop_all(&self) {
         loop {
-            let pod = self.cell.pod();
+            let pod = self.tracked.pod();
             let grace = grace(&pod);
             tokio::select! {
                 biased;
                 () = self.kill_pod(grace) => {}
-                () = shortened(&self.cell, grace) => continue,
+                () = shortened(&self.tracked, grace) => continue,
             }
             self.look().await;
-            if self.cell.state().runtime.has_running() {
+            if self.tracked.state().runtime.has_running() {
                 tokio::time::sleep(limits::RETRY).await;
                 continue;
             }
@@ -151,7 +151,7 @@ impl Worker {
     /// Removes the pod from the runtime, with its logs.
     pub(super) async fn forget_runtime(&self) {
         let ids: Vec<String> = {
-            let state = self.cell.state();
+            let state = self.tracked.state();
             state.runtime.sandboxes.iter().map(|sandbox| sandbox.summary.id.clone()).collect()
         };
         for id in ids {
@@ -160,14 +160,14 @@ impl Worker {
                 debug!(%error, "cannot remove a sandbox");
             }
         }
-        self.agent.machine.remove_logs(&self.cell.place).await;
+        self.agent.machine.remove_logs(&self.tracked.place).await;
     }
 }
 
 /// Returns when the pod's grace period has become shorter than `grace`.
-async fn shortened(cell: &PodCell, before: Duration) {
-    let mut versions = cell.versions();
-    while grace(&cell.pod()) >= before {
+async fn shortened(tracked: &TrackedPod, before: Duration) {
+    let mut versions = tracked.versions();
+    while grace(&tracked.pod()) >= before {
         if versions.changed().await.is_err() {
             return std::future::pending().await;
         }
@@ -175,19 +175,19 @@ async fn shortened(cell: &PodCell, before: Duration) {
 }
 
 /// Deletes the object, unless its name belongs to another pod by now.
-pub(super) async fn delete(agent: &Agent, cell: &PodCell) {
-    let api: Api<Pod> = Api::namespaced(agent.client.clone(), &cell.place.namespace);
+pub(super) async fn delete(agent: &Agent, tracked: &TrackedPod) {
+    let api: Api<Pod> = Api::namespaced(agent.client.clone(), &tracked.place.namespace);
     let parameters = DeleteParams {
         grace_period_seconds: Some(0),
-        preconditions: Some(Preconditions { uid: Some(cell.place.uid.clone()), resource_version: None }),
+        preconditions: Some(Preconditions { uid: Some(tracked.place.uid.clone()), resource_version: None }),
         ..DeleteParams::default()
     };
     loop {
-        match api.delete(&cell.place.name, &parameters).await {
+        match api.delete(&tracked.place.name, &parameters).await {
             Ok(_) => return,
             Err(kube::Error::Api(answer)) if matches!(answer.code, 404 | 409) => return,
             Err(error) => {
-                warn!(pod = %cell.place.name, error = &error as &dyn std::error::Error, "cannot delete a pod");
+                warn!(pod = %tracked.place.name, error = &error as &dyn std::error::Error, "cannot delete a pod");
                 tokio::time::sleep(limits::RETRY).await;
             }
         }

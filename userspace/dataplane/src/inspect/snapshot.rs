@@ -11,6 +11,7 @@ use ipnetwork::IpNetwork;
 use super::explain::{Ends, Query};
 use super::{Arena, Entry, InspectError, Inspector};
 use crate::convert::{self, RawKey};
+use crate::filters;
 use crate::tables::{Backend, FrontendKey, Protocol, Scope};
 
 /// What of a flow matters.
@@ -108,11 +109,8 @@ impl Inspector {
         // Where the kernel has no tcx, filters that are pinned nowhere are in the place of links.
         let with_links = links.iter().any(|link| link.program == "egress");
         let uplinks = live("uplink_ingress");
-        snapshot.uplinks = if with_links {
-            Some(uplinks)
-        } else {
-            self.directory.parent().and_then(crate::kernel::filtered_uplinks)
-        };
+        snapshot.uplinks =
+            if with_links { Some(uplinks) } else { self.directory.parent().and_then(filters::uplinks) };
         Ok(snapshot)
     }
 

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::attach::Attached;
-use super::{Kernel, Program, failed};
+use super::{Kernel, failed};
 use crate::inspect::interface_name;
+use crate::program::Program;
 use crate::sys;
 use crate::tables::{Checkup, DataPlaneError, XdpRow};
 
@@ -16,7 +17,7 @@ pub type Baseline = BTreeMap<String, Attached>;
 const NEXT: u32 = u32::MAX;
 
 impl Kernel {
-    /// See [`crate::tables::DataPlane::check`].
+    /// See [`crate::DataPlane::check`].
     pub(super) fn checkup(&mut self) -> Result<Checkup, DataPlaneError> {
         let now = self.attachments.state()?;
         let baseline = self.baseline.get_or_insert_with(|| now.clone());

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use super::attach::netlink::{Message, Refused, Socket, attribute, attributes};
+use crate::netlink::{Message, Refused, Socket, attribute, attributes};
 
 /// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
 const GET: u16 = 0x101;

@@ -28,10 +28,8 @@ use std::path::{Path, PathBuf};
 
 use ebpf_common::{LAYOUT_VERSION, config_flag, limits};
 
-pub(crate) use self::attach::filtered_uplinks;
 pub use self::attach::{XdpState, lacks};
 pub use self::node::LimitError;
-pub use self::object::Program;
 pub use self::others::others_pass;
 pub use self::upgrade::NewerLayout;
 
@@ -40,14 +38,17 @@ use self::maps::Maps;
 use self::others::Tracked;
 use self::upgrade::Steps;
 use crate::bpffs;
+use crate::data_plane::DataPlane;
 use crate::destroy::Reaper;
+use crate::filters;
 use crate::inspect::{InspectError, Inspector};
 use crate::map::HashTable;
+use crate::program::Program;
 use crate::store::Store;
 use crate::sync::Synchronizer;
 use crate::sys::{self, TestRun};
 use crate::tables::{
-    Applied, Checkup, DataPlane, DataPlaneError, Interface, Look, NodeTables, Others, ServiceTables, Tables,
+    Applied, Checkup, DataPlaneError, Interface, Look, NodeTables, Others, ServiceTables, Tables,
 };
 
 /// How uplinks get XDP.
@@ -399,7 +400,7 @@ impl Kernel {
 /// data plane in this thread's network namespace; nothing to remove is no
 /// error. Goes on past failures and gives the first.
 pub fn remove(bpf_root: &Path) -> Result<(), DataPlaneError> {
-    let filters = attach::remove_filters(bpf_root);
+    let filters = filters::remove_all(bpf_root);
     let mut first = filters.err().map(|error| failed("removing filters".to_owned(), error));
     if !bpf_root.exists() {
         return first.map_or(Ok(()), Err);

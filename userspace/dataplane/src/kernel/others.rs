@@ -65,7 +65,7 @@ impl Tracked {
         self.removed
     }
 
-    /// See [`crate::tables::DataPlane::let_others_pass`].
+    /// See [`crate::DataPlane::let_others_pass`].
     pub fn look(&mut self, store: &mut Maps, look: Look) -> Result<Others, DataPlaneError> {
         let unread = |error| failed("reading the kernel's connection tracking".to_owned(), error);
         let mut tracking = Tracking::open().map_err(|error| unread(error.into()))?;

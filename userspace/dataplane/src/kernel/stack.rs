@@ -7,7 +7,8 @@ use std::fmt;
 
 use ::object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind};
 
-use super::object::{Program, bytes};
+use super::object::bytes;
+use crate::program::Program;
 
 /// `MAX_BPF_STACK`. The deepest programs take all of it: what adds a frame of 32 bytes there has to save
 /// one elsewhere.

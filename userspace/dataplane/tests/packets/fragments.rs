@@ -3,7 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
-use userspace_dataplane::tables::{DataPlane, NodeTables, Protocol, Scope};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::{NodeTables, Protocol, Scope};
 use userspace_dataplane::{Kernel, Program};
 
 use super::families::both;

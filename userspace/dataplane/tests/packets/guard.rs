@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use userspace_dataplane::tables::{DataPlane, Frontend, NodeTables, Protocol, Scope};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::{Frontend, NodeTables, Protocol, Scope};
 use userspace_dataplane::{Kernel, Program};
 
 use super::families::both;

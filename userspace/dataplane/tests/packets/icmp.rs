@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use userspace_dataplane::tables::{DataPlane, Protocol};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::Protocol;
 use userspace_dataplane::{Kernel, Program};
 
 use super::families::both;

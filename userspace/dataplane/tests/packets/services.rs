@@ -1,9 +1,10 @@
 //! What becomes of connections to services of IPv4, beyond what `families` shows of both families.
 
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::Kernel;
 use userspace_dataplane::Program;
 use userspace_dataplane::inspect::{Inspector, State};
-use userspace_dataplane::tables::{Backend, DataPlane, Protocol, Scope, ServiceTables};
+use userspace_dataplane::tables::{Backend, Protocol, Scope, ServiceTables};
 
 use super::support::packet::{ACK, End, FIN, ICMP, Packet, RST, SYN, checksum};
 use super::support::topology::*;

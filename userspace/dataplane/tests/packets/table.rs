@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ebpf_common::flow::tag;
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{Backend, DataPlane, Protocol};
+use userspace_dataplane::tables::{Backend, Protocol};
 use userspace_dataplane::{Kernel, Program};
 
 use super::families::both;

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use userspace_dataplane::tables::{Algorithm, DataPlane};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::Algorithm;
 
 use crate::support::frontend;
 use crate::*;

@@ -2,8 +2,9 @@
 
 use std::io::{ErrorKind, Read, Write};
 
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{Applied, DataPlane, Tables};
+use userspace_dataplane::tables::{Applied, Tables};
 
 use crate::support::frontend;
 use crate::*;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{DataPlane, Tables};
+use userspace_dataplane::tables::Tables;
 
 use crate::*;
 

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use ebpf_common::flow::{FlowTags, WAYS};
 use ebpf_common::socket::Connected;
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::DataPlane;
 
 use crate::support::elements::Elements;
 use crate::*;

@@ -2,8 +2,8 @@
 
 use std::io::ErrorKind;
 
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::DataPlane;
 
 use crate::support::frontend;
 use crate::*;

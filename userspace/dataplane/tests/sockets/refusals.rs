@@ -2,8 +2,9 @@
 
 use std::io::ErrorKind;
 
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{DataPlane, Frontend};
+use userspace_dataplane::tables::Frontend;
 
 use crate::support::frontend;
 use crate::*;

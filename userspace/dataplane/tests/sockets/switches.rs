@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::DataPlane;
 
 use crate::*;
 

@@ -8,7 +8,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, Once, PoisonError};
 
-use userspace_dataplane::tables::{DataPlane, NodeTables, Tables};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::{NodeTables, Tables};
 use userspace_dataplane::{Config, Kernel};
 
 use super::Node;

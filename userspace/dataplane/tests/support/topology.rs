@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use userspace_dataplane::tables::{Backend, DataPlane, Interface, NodeTables, Role};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::{Backend, Interface, NodeTables, Role};
 use userspace_dataplane::{Kernel, Program, TestRun};
 
 use super::packet::{Address, End, End6, Packet};

@@ -14,7 +14,7 @@ use userspace_proxy::{File, KubeProxyConfiguration};
 
 use self::flags::go_bool;
 pub use self::flags::{KubeProxyFlags, KubeProxyLists, WITHOUT_A_MEANING};
-pub use self::own::{OwnFlags, Sizes};
+pub use self::own::{BPF_ROOT, OwnFlags, Sizes};
 
 #[derive(Args)]
 pub struct ProxyRun {

@@ -8,7 +8,9 @@ use userspace_dataplane::{Limits, XdpMode};
 use userspace_proxy::Own;
 
 use super::flags::go_bool;
-use crate::args::BPF_ROOT;
+
+/// The directory of pins, unless a flag names another.
+pub const BPF_ROOT: &str = "/sys/fs/bpf/hawser";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Xdp {

@@ -13,10 +13,11 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{
-    Applied, Checkup, DataPlane, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Reconciled,
-    Scope, ServiceTables, Tables, XdpRow,
+    Applied, Checkup, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Reconciled, Scope,
+    ServiceTables, Tables, XdpRow,
 };
 use userspace_dataplane::{Fake, Resolution};
 use userspace_proxy::links::{LinkError, NextLinks};

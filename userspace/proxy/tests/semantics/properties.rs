@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use apiserver_client::{Kept, ObjectKey};
 use k8s_openapi::api::core::v1::Service;
 use proptest::prelude::*;
-use userspace_dataplane::tables::{Algorithm, DataPlane, Forwarding, Frontend, Scope};
+use userspace_dataplane::DataPlane;
+use userspace_dataplane::tables::{Algorithm, Forwarding, Frontend, Scope};
 use userspace_dataplane::{Fake, Resolution};
 use userspace_proxy::compile::{
     Desired, Effect, KeptService, Rank, Slice, health_check, rank, service_of, warnings,

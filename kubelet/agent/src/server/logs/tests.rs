@@ -12,7 +12,7 @@ const CONTENT: usize = 4 << 20;
 struct Node {
     _directory: tempfile::TempDir,
     machine: Arc<LinuxMachine>,
-    cell: Arc<PodCell>,
+    tracked: Arc<TrackedPod>,
     log: std::path::PathBuf,
 }
 
@@ -23,9 +23,12 @@ impl Node {
         let machine = Arc::new(LinuxMachine::new(&root, &logs).unwrap());
         let pod = json!({"metadata": {"name": "p", "namespace": "a", "uid": "u"},
             "spec": {"containers": [{"name": "c"}]}});
-        let cell =
-            Arc::new(PodCell::new(Arc::new(serde_json::from_value(pod).unwrap()), "/", Default::default()));
-        cell.change(|state| {
+        let tracked = Arc::new(TrackedPod::new(
+            Arc::new(serde_json::from_value(pod).unwrap()),
+            "/",
+            Default::default(),
+        ));
+        tracked.change(|state| {
             state.runtime.containers.push(ContainerStatus {
                 id: "id".to_owned(),
                 name: "c".to_owned(),
@@ -33,9 +36,9 @@ impl Node {
                 ..ContainerStatus::default()
             });
         });
-        let log = machine.log_directory(&cell.place).join("c");
+        let log = machine.log_directory(&tracked.place).join("c");
         fs::create_dir_all(&log).unwrap();
-        let node = Self { _directory: directory, machine, cell, log };
+        let node = Self { _directory: directory, machine, tracked, log };
         node.write("0.log", "old", CONTENT);
         node
     }
@@ -50,9 +53,9 @@ impl Node {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let machine: Arc<dyn Machine> = self.machine.clone();
         let reader = Reader {
-            log: Log { machine, place: self.cell.place.clone(), container: "c".to_owned(), attempt: 0 },
+            log: Log { machine, place: self.tracked.place.clone(), container: "c".to_owned(), attempt: 0 },
             renderer: Renderer::default(),
-            follow: follow.then(|| (Arc::clone(&self.cell), "id".to_owned())),
+            follow: follow.then(|| (Arc::clone(&self.tracked), "id".to_owned())),
             sender,
         };
         tokio::spawn(reader.run(None));
@@ -60,7 +63,7 @@ impl Node {
     }
 
     fn stop(&self) {
-        self.cell.change(|state| state.runtime.containers[0].state = ContainerState::Exited);
+        self.tracked.change(|state| state.runtime.containers[0].state = ContainerState::Exited);
     }
 
     /// How many files below the log's directory this process has open that have been removed.

@@ -9,8 +9,8 @@ use std::path::Path;
 use super::links::{self, Links};
 use super::{Attachments, unless_gone};
 use crate::kernel::failed;
-use crate::kernel::object::Program;
 use crate::kernel::upgrade::Steps;
+use crate::program::Program;
 use crate::sys::Target;
 use crate::tables::DataPlaneError;
 

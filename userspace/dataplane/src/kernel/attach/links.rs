@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use crate::kernel::failed;
-use crate::kernel::object::Program;
+use crate::program::Program;
 use crate::sys::{self, Target};
 use crate::tables::DataPlaneError;
 

@@ -2,9 +2,7 @@
 //! again: links by the names of their pins, filters by their own names.
 
 mod beside;
-mod filters;
 mod links;
-pub(super) mod netlink;
 mod probe;
 mod state;
 mod xdp;
@@ -16,17 +14,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-pub use self::filters::{remove_all as remove_filters, uplinks as filtered_uplinks};
 pub use self::links::unpin as unpin_link;
 pub use self::probe::lacks;
 pub use self::state::Attached;
 pub use self::xdp::XdpState;
 
-use self::filters::{Direction, Filters};
 use self::links::Links;
-use self::netlink::Refused;
-use super::object::Program;
 use super::{ClassifierHook, XdpMode, failed};
+use crate::filters::{self, Direction, Filters};
+use crate::netlink::Refused;
+use crate::program::Program;
 use crate::sys::{self, Target};
 use crate::tables::{DataPlaneError, Interface, Role};
 

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use super::filters::{Direction, Filters};
+use crate::filters::{Direction, Filters};
 use crate::sys;
 
 const SCHED_CLS: u32 = 3;

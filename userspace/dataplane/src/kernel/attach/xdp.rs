@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use super::netlink::{Message, Socket, attribute, text};
 use crate::kernel::XdpMode;
+use crate::netlink::{Message, Socket, attribute, text};
 
 const FLAG_UPDATE_IF_NOEXIST: u32 = 1;
 const FLAG_SKB_MODE: u32 = 2;

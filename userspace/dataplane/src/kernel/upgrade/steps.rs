@@ -17,10 +17,11 @@ use super::tests::support::{Node, chain, ip, patience, reset};
 use super::tests::{FIRST_PORT, NODE_PORT, VIP, ask, serve, tables};
 use super::{CARRIED, Steps};
 use crate::convert;
+use crate::data_plane::DataPlane as _;
 use crate::flows::{FlowTable, FlowWriter};
 use crate::kernel::{ClassifierHook, Config, Kernel, XdpMode};
 use crate::map::MappedArray;
-use crate::tables::{Backend, DataPlane as _, NodeTables};
+use crate::tables::{Backend, NodeTables};
 
 /// A client's port, another one, and one of a pod.
 const PORT: u16 = 41_001;

@@ -22,8 +22,9 @@ use self::support::{Inside, Node, frontend, in_namespace, ip, key, patience, res
 use super::flows::{Slot, slot};
 use super::*;
 use crate::convert;
+use crate::data_plane::DataPlane as _;
 use crate::kernel::{ClassifierHook, Config, Kernel, Limits, XdpMode};
-use crate::tables::{Backend, DataPlane as _, Protocol, Scope, ServiceTables};
+use crate::tables::{Backend, Protocol, Scope, ServiceTables};
 
 #[test]
 fn connections_become_slots() {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
-use userspace_dataplane::tables::DataPlane;
+use userspace_dataplane::DataPlane;
 use userspace_dataplane::{Kernel, Program};
 
 use super::support::{self, index_of, ip, sysctl};

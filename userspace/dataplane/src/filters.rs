@@ -5,9 +5,8 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use crate::kernel::object::Program;
-
-use super::netlink::{Message, Refused, Socket, attribute, text, word};
+use crate::netlink::{Message, Refused, Socket, attribute, text, word};
+use crate::program::Program;
 
 const RTM_NEWQDISC: u16 = 36;
 const RTM_DELQDISC: u16 = 37;

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
-use crate::{agent::Agent, cell::PodCell, limits, pod::resize};
+use crate::{agent::Agent, limits, pod::resize, tracked::TrackedPod};
 
 /// First pause after a refused patch.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -19,9 +19,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(5);
 
 /// Sends each change until the pod has terminated and the API knows it, or until the API has no such
 /// pod any more.
-pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
-    let mut versions = cell.versions();
-    let first = cell.pod();
+pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
+    let mut versions = tracked.versions();
+    let first = tracked.pod();
     let mut sent = as_json(&first.status.clone().unwrap_or_default());
     // What the API has said, up to here.
     let mut heard = revision(&first);
@@ -30,20 +30,20 @@ pub(crate) async fn run(agent: Arc<Agent>, cell: Arc<PodCell>) {
     let first_seen = Instant::now();
     loop {
         versions.mark_unchanged();
-        let terminated = cell.state().terminated;
-        let status = cell.compute_status(&agent);
+        let terminated = tracked.state().terminated;
+        let status = tracked.compute_status(&agent);
         if !started && status.phase.as_deref() == Some("Running") {
             started = true;
             agent.metrics.pod_start.observe(first_seen.elapsed().as_secs_f64());
         }
         let wanted = as_json(&status);
-        let theirs = cell.pod();
+        let theirs = tracked.pod();
         if revision(&theirs) > heard {
             heard = revision(&theirs);
             doubt(&mut sent, &as_json(&theirs.status.clone().unwrap_or_default()));
         }
         if let Some(patch) = patch(&sent, &wanted) {
-            match send(&agent, &cell, patch).await {
+            match send(&agent, &tracked, patch).await {
                 Sent::Done(revision) => {
                     sent = wanted;
                     heard = heard.max(revision);
@@ -72,12 +72,12 @@ enum Sent {
     Failed,
 }
 
-async fn send(agent: &Agent, cell: &PodCell, status: Value) -> Sent {
-    let api: Api<Pod> = Api::namespaced(agent.client.clone(), &cell.place.namespace);
-    let patch = json!({"metadata": {"uid": cell.place.uid}, "status": status});
+async fn send(agent: &Agent, tracked: &TrackedPod, status: Value) -> Sent {
+    let api: Api<Pod> = Api::namespaced(agent.client.clone(), &tracked.place.namespace);
+    let patch = json!({"metadata": {"uid": tracked.place.uid}, "status": status});
     let began = Instant::now();
     let (parameters, patch) = (PatchParams::default(), Patch::Strategic(patch));
-    let request = api.patch_status(&cell.place.name, &parameters, &patch);
+    let request = api.patch_status(&tracked.place.name, &parameters, &patch);
     match tokio::time::timeout(limits::API_DEADLINE, request).await {
         Ok(Ok(pod)) => {
             agent.metrics.status_pushes.inc();
@@ -88,11 +88,11 @@ async fn send(agent: &Agent, cell: &PodCell, status: Value) -> Sent {
         // Another pod has taken the name.
         Ok(Err(kube::Error::Api(answer))) if names_uid(answer.code, &answer.message) => Sent::Gone,
         Ok(Err(error)) => {
-            warn!(pod = %cell.place.name, error = &error as &dyn std::error::Error, "a status was not taken");
+            warn!(pod = %tracked.place.name, error = &error as &dyn std::error::Error, "a status was not taken");
             Sent::Failed
         }
         Err(_) => {
-            debug!(pod = %cell.place.name, "the apiserver does not answer");
+            debug!(pod = %tracked.place.name, "the apiserver does not answer");
             Sent::Failed
         }
     }

@@ -7,35 +7,32 @@ use std::{
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use kubelet_cri::{
-    ContainerState, ContainerStatus, ContainerSummary, Resources, SandboxState, SandboxStatus, SandboxSummary,
-};
+use kubelet_cri::{ContainerState, ContainerSummary, Resources, SandboxStatus, SandboxSummary};
 use tokio::sync::watch;
 
 use crate::{
-    agent::Agent,
-    limits,
     machine::PodPlace,
     pod::{
         self,
         backoff::Backoff,
+        env::TokenKey,
         observed::{PodRuntime, ProbeResults, Probed},
         plan::{self, Failure, Plan},
         resize::{self, News, Refusal, Resize},
         resources,
-        status::{self, Verdict},
+        status::Verdict,
     },
-    volumes::{self, TokenKey},
+    volumes,
 };
 
 /// One pod on this node.
-pub(crate) struct PodCell {
+pub(crate) struct TrackedPod {
     pub place: PodPlace,
     state: Mutex<State>,
     /// Grows with each change of the state.
     version: watch::Sender<u64>,
     /// Refreshes one at a time, so that an older answer never replaces a newer one.
-    refreshing: tokio::sync::Mutex<()>,
+    pub refreshing: tokio::sync::Mutex<()>,
     /// Measures its part of the disk one at a time; whether the last measurement was not complete.
     pub measuring: tokio::sync::Mutex<bool>,
 }
@@ -77,7 +74,7 @@ pub(crate) enum Mode {
     Terminate,
 }
 
-impl PodCell {
+impl TrackedPod {
     pub(crate) fn new(desired: Arc<Pod>, cgroup_root: &str, now: Timestamp) -> Self {
         let resize = Resize::from_status(&desired, now);
         let pod = resize::granted(&desired, &resize);
@@ -200,49 +197,6 @@ impl PodCell {
         })
     }
 
-    /// Computes the status anew and remembers it.
-    pub(crate) fn compute_status(&self, agent: &Agent) -> PodStatus {
-        let mut state = self.state();
-        let status = status::compute(status::Input {
-            pod: &state.pod,
-            runtime: &state.runtime,
-            probes: &state.probes,
-            backoff: &state.backoff,
-            failures: &state.failures,
-            resize: &state.resize,
-            verdict: state.verdict.as_ref(),
-            terminated: state.terminated,
-            previous: &state.status,
-            host_ips: &agent.host_ips,
-            runtime_name: &agent.runtime_name(),
-            // Of the default handler: what another one can do is only known when a container starts.
-            recursive_read_only: agent.runtime_status.load().handler("").recursive_read_only_mounts,
-            now: agent.ambient.now(),
-        });
-        state.status = status.clone();
-        status
-    }
-
-    /// Asks the runtime about this pod alone.
-    pub(crate) async fn refresh(&self, agent: &Agent) -> kubelet_cri::Result<()> {
-        let _one_at_a_time = self.refreshing.lock().await;
-        let uid = Some(self.place.uid.as_str());
-        let sandboxes = agent.runtime.list_pod_sandboxes(uid).await?;
-        let containers = agent.runtime.list_containers(uid).await?;
-        let before = self.state().runtime.clone();
-        let sandboxes = sandbox_statuses(agent, &before, sandboxes).await?;
-        let containers = container_statuses(agent, self, &before, containers).await?;
-        let after = PodRuntime::new(sandboxes, containers);
-        if after != before {
-            self.change(|state| {
-                state.probes.retain(|id| after.by_id(id).is_some());
-                state.resize.retain(|id| after.by_id(id).is_some());
-                state.runtime = after;
-            });
-        }
-        Ok(())
-    }
-
     /// Whether the lists show something else than what is known.
     pub(crate) fn differs(&self, sandboxes: &[&SandboxSummary], containers: &[&ContainerSummary]) -> bool {
         let state = self.state();
@@ -274,74 +228,4 @@ fn readiness_before_restart(status: &PodStatus) -> ProbeResults {
         }
     }
     results
-}
-
-/// Asks only where the list shows something new. What vanishes in between is left out.
-async fn sandbox_statuses(
-    agent: &Agent,
-    before: &PodRuntime,
-    listed: Vec<SandboxSummary>,
-) -> kubelet_cri::Result<Vec<SandboxStatus>> {
-    let mut statuses = Vec::with_capacity(listed.len());
-    for summary in listed {
-        let known = before.sandboxes.iter().find(|known| {
-            known.summary.id == summary.id
-                && known.summary.state == summary.state
-                && (summary.state == SandboxState::NotReady || !known.ips.is_empty())
-        });
-        match known {
-            Some(known) => statuses.push(known.clone()),
-            None => match agent.runtime.pod_sandbox_status(&summary.id).await {
-                Ok(status) => statuses.push(status),
-                Err(error) if error.is_not_found() => {}
-                Err(error) => return Err(error),
-            },
-        }
-    }
-    Ok(statuses)
-}
-
-async fn container_statuses(
-    agent: &Agent,
-    cell: &PodCell,
-    before: &PodRuntime,
-    listed: Vec<ContainerSummary>,
-) -> kubelet_cri::Result<Vec<ContainerStatus>> {
-    let mut statuses = Vec::with_capacity(listed.len());
-    for summary in listed {
-        if let Some(known) = before.by_id(&summary.id).filter(|known| known.state == summary.state) {
-            statuses.push(known.clone());
-            continue;
-        }
-        match agent.runtime.container_status(&summary.id).await {
-            Ok(mut status) => {
-                status.sandbox_id = summary.sandbox_id;
-                if status.state == ContainerState::Exited {
-                    add_last_words(agent, cell, &mut status).await;
-                }
-                statuses.push(status);
-            }
-            Err(error) if error.is_not_found() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(statuses)
-}
-
-/// The message of a container that has ended: its file, or after a failure the end of its log.
-async fn add_last_words(agent: &Agent, cell: &PodCell, status: &mut ContainerStatus) {
-    let message = agent.machine.termination_message(&cell.place, &status.name, status.attempt).await;
-    if !message.is_empty() {
-        status.message = message;
-        return;
-    }
-    let pod = cell.pod();
-    let from_logs = pod::container(&pod, &status.name)
-        .and_then(|(_, container)| container.termination_message_policy.as_deref())
-        == Some("FallbackToLogsOnError");
-    if from_logs && status.exit_code != 0 {
-        let (lines, bytes) = (limits::TERMINATION_LOG_LINES, limits::TERMINATION_LOG);
-        status.message =
-            agent.machine.log_tail(&cell.place, &status.name, status.attempt, lines, bytes).await;
-    }
 }

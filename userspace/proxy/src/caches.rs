@@ -1,0 +1,43 @@
+//! The caches that the proxy reads.
+
+use apiserver_client::cache::Selection;
+use apiserver_client::{Cache, Informers};
+use k8s_openapi::api::core::v1::Node;
+
+use crate::compile::{KeptService, Slice};
+use crate::exempt::Exemptions;
+use crate::service_ranges::ServiceRanges;
+
+/// Services, EndpointSlices and the node's own Node, and two facts that are looked for apart.
+#[derive(Clone)]
+pub struct Caches {
+    pub services: Cache<KeptService>,
+    pub slices: Cache<Slice>,
+    /// The own Node alone.
+    pub nodes: Cache<Node>,
+    /// Where the configuration names none.
+    pub service_ranges: ServiceRanges,
+    /// Pods whose sockets are left alone.
+    pub exempt: Exemptions,
+}
+
+impl Caches {
+    /// The caches of a process; shared with whoever asks for the same kinds.
+    pub fn of(informers: &Informers, node_name: &str) -> Self {
+        let own = Selection { fields: format!("metadata.name={node_name}"), ..Selection::default() };
+        Self {
+            services: informers.cache(),
+            slices: informers.cache(),
+            nodes: informers.select(own),
+            service_ranges: ServiceRanges::default(),
+            exempt: Exemptions::default(),
+        }
+    }
+
+    /// Waits for the first whole list of each.
+    pub async fn synced(&self) {
+        self.services.synced().await;
+        self.slices.synced().await;
+        self.nodes.synced().await;
+    }
+}

@@ -1,0 +1,241 @@
+//! Import cycles among the top modules of a crate.
+//!
+//! Two modules that use each other, straight or by way of others, can only be understood together.
+//! Paths are read from the tokens of the source: `crate::module`, `crate::{module, …}` and as many
+//! `super::` as lead to the root of the crate. Code for tests does not count.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::str::FromStr;
+
+use anyhow::{Result, anyhow};
+use proc_macro2::{Delimiter, TokenStream, TokenTree};
+
+/// The top modules of a crate, each with the top modules that it names.
+pub type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// Reads the graph of a crate from its files: path below `src` and text of each.
+///
+/// # Errors
+///
+/// Names the file that is not Rust.
+pub fn graph<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result<Graph> {
+    let mut graph = Graph::new();
+    let mut tests = BTreeSet::new();
+    for (path, text) in files {
+        let place = place(path);
+        let tokens = TokenStream::from_str(text)
+            .map_err(|error| anyhow!("{} is not Rust: {error}", path.display()))?;
+        let mut read = Reader { depth: place.len(), ..Reader::default() };
+        read.tokens(&without_tests(tokens, &place, &mut tests));
+        let Some(top) = place.first() else { continue };
+        let last = place.last().map_or("", String::as_str);
+        let names = if last == "tests" || last.ends_with("_tests") { BTreeSet::new() } else { read.names };
+        graph.entry(top.clone()).or_default().extend(names);
+    }
+    graph.retain(|name, _| !tests.contains(name));
+    let modules: BTreeSet<String> = graph.keys().cloned().collect();
+    for (name, uses) in &mut graph {
+        uses.retain(|used| used != name && modules.contains(used));
+    }
+    Ok(graph)
+}
+
+/// Groups of modules of which each reaches every other, the largest first.
+pub fn cycles(graph: &Graph) -> Vec<BTreeSet<&str>> {
+    let reached: BTreeMap<&str, BTreeSet<&str>> =
+        graph.keys().map(|name| (name.as_str(), reach(graph, name))).collect();
+    let mut groups: BTreeSet<BTreeSet<&str>> = BTreeSet::new();
+    for (name, there) in &reached {
+        let group: BTreeSet<&str> =
+            there.iter().copied().filter(|other| reached[other].contains(name)).collect();
+        if group.len() > 1 {
+            groups.insert(group);
+        }
+    }
+    let mut groups: Vec<_> = groups.into_iter().collect();
+    groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
+    groups
+}
+
+/// Everything that `from` uses, straight or by way of others.
+fn reach<'a>(graph: &'a Graph, from: &str) -> BTreeSet<&'a str> {
+    let mut reached = BTreeSet::new();
+    let mut open: Vec<&str> = graph[from].iter().map(String::as_str).collect();
+    while let Some(name) = open.pop() {
+        if reached.insert(name) {
+            open.extend(graph[name].iter().map(String::as_str));
+        }
+    }
+    reached
+}
+
+/// The module that a file below `src` holds, as its path from the root; empty for the root itself.
+fn place(path: &Path) -> Vec<String> {
+    let mut parts: Vec<String> =
+        path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if parts.last().is_some_and(|last| last == "mod") || parts == ["lib"] || parts == ["main"] {
+        parts.pop();
+    }
+    parts
+}
+
+/// Leaves out every item below `#[cfg(test)]`, and notes the top modules that are files for tests.
+fn without_tests(tokens: TokenStream, place: &[String], tests: &mut BTreeSet<String>) -> Vec<TokenTree> {
+    let mut kept = Vec::new();
+    let mut trees = tokens.into_iter().peekable();
+    while let Some(tree) = trees.next() {
+        let test = is(&tree, '#')
+            && matches!(trees.peek(), Some(TokenTree::Group(group)) if group.to_string().replace(' ', "") == "[cfg(test)]");
+        if !test {
+            kept.push(tree);
+            continue;
+        }
+        let mut words = Vec::new();
+        for tree in trees.by_ref() {
+            match &tree {
+                TokenTree::Ident(word) => words.push(word.to_string()),
+                TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => break,
+                tree if is(tree, ';') => break,
+                _ => {}
+            }
+        }
+        if let (true, [.., key, name]) = (place.is_empty(), words.as_slice())
+            && key == "mod"
+        {
+            tests.insert(name.clone());
+        }
+    }
+    kept
+}
+
+/// Collects the top modules that tokens name.
+#[derive(Default)]
+struct Reader {
+    /// How many modules lie between the root of the crate and the code that is read.
+    depth: usize,
+    names: BTreeSet<String>,
+}
+
+impl Reader {
+    fn tokens(&mut self, trees: &[TokenTree]) {
+        let mut at = 0;
+        while at < trees.len() {
+            at += match self.path_from_root(&trees[at..]) {
+                0 => 1,
+                length => length,
+            };
+            if let Some(TokenTree::Group(group)) = trees.get(at) {
+                let inline = at >= 2 && is_word(&trees[at - 2], "mod");
+                self.depth += usize::from(inline);
+                self.tokens(&group.stream().into_iter().collect::<Vec<_>>());
+                self.depth -= usize::from(inline);
+                at += 1;
+            }
+        }
+    }
+
+    /// Takes the names after `crate::` or enough `super::`; tells how many tokens lead to them.
+    fn path_from_root(&mut self, trees: &[TokenTree]) -> usize {
+        let steps = trees.chunks(3).take_while(|step| is_step(step, "super")).count();
+        let length = match trees {
+            [first, ..] if is_word(first, "crate") && is_step(&trees[..trees.len().min(3)], "crate") => 3,
+            _ if steps > 0 && steps == self.depth => steps * 3,
+            _ => return steps * 3,
+        };
+        match trees.get(length) {
+            Some(TokenTree::Ident(name)) => {
+                self.names.insert(name.to_string());
+            }
+            Some(TokenTree::Group(group)) => self.firsts(group.stream()),
+            _ => {}
+        }
+        length
+    }
+
+    /// Takes the first name of every path in the braces of a `use`.
+    fn firsts(&mut self, braces: TokenStream) {
+        let mut first = true;
+        for tree in braces {
+            if let (true, TokenTree::Ident(name)) = (first, &tree) {
+                self.names.insert(name.to_string());
+            }
+            first = is(&tree, ',');
+        }
+    }
+}
+
+fn is(tree: &TokenTree, mark: char) -> bool {
+    matches!(tree, TokenTree::Punct(punct) if punct.as_char() == mark)
+}
+
+fn is_word(tree: &TokenTree, word: &str) -> bool {
+    matches!(tree, TokenTree::Ident(ident) if ident == word)
+}
+
+/// Tells whether three tokens are `word::`.
+fn is_step(trees: &[TokenTree], word: &str) -> bool {
+    matches!(trees, [name, a, b] if is_word(name, word) && is(a, ':') && is(b, ':'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(files: &[(&str, &str)]) -> Graph {
+        graph(files.iter().map(|(path, text)| (Path::new(*path), *text))).unwrap()
+    }
+
+    fn uses(graph: &Graph, name: &str) -> Vec<String> {
+        graph[name].iter().cloned().collect()
+    }
+
+    #[test]
+    fn every_way_to_name_a_module_counts() {
+        let graph = of(&[
+            ("lib.rs", "pub mod a; pub mod b; mod c; mod d; mod e; mod f;"),
+            (
+                "a/mod.rs",
+                "mod deep; use crate::b; use crate::{c::X, d}; fn f() -> super::e::T { f!(crate::f::g()) }",
+            ),
+            ("b.rs", "use super::c; mod own { use super::super::d::X; use super::e; }"),
+            ("c/deep.rs", "use super::a; use super::super::b::X;"),
+            ("d.rs", "use crate::Root; use other::crate_b; use self::e;"),
+            ("e.rs", ""),
+            ("f.rs", ""),
+        ]);
+        assert_eq!(uses(&graph, "a"), ["b", "c", "d", "e", "f"]);
+        assert_eq!(uses(&graph, "b"), ["c", "d"]);
+        assert_eq!(uses(&graph, "c"), ["b"]);
+        assert!(uses(&graph, "d").is_empty());
+    }
+
+    #[test]
+    fn code_for_tests_does_not_count() {
+        let graph = of(&[
+            ("lib.rs", "mod a; mod b; #[cfg(test)] mod fixtures;"),
+            ("a.rs", "#[cfg(test)] use crate::b; #[cfg(test)] mod tests { use crate::b; }"),
+            ("a/tests.rs", "use crate::b;"),
+            ("b.rs", "use crate::a;"),
+            ("fixtures.rs", "use crate::a;"),
+        ]);
+        assert!(uses(&graph, "a").is_empty());
+        assert!(!graph.contains_key("fixtures"));
+        assert!(cycles(&graph).is_empty());
+    }
+
+    #[test]
+    fn modules_that_reach_each_other_are_one_cycle() {
+        let graph = of(&[
+            ("a.rs", "use crate::b::X;"),
+            ("b.rs", "use crate::c;"),
+            ("c.rs", "use crate::a;"),
+            ("d.rs", "use crate::a;"),
+            ("e.rs", "use crate::f;"),
+            ("f.rs", "use crate::e;"),
+        ]);
+        let groups: Vec<Vec<&str>> =
+            cycles(&graph).into_iter().map(|group| group.into_iter().collect()).collect();
+        assert_eq!(groups, [vec!["a", "b", "c"], vec!["e", "f"]]);
+    }
+}
