@@ -3,6 +3,7 @@
 //! Everybody who looks at a certificate reads it here. A certificate with several common names is nobody's:
 //! readers of other makes take the first or the last, and two that disagree let somebody in as another.
 
+use apiserver_meta::identity::Identity;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The user that a certificate names. Its signature has to be checked apart.
@@ -23,6 +24,14 @@ pub enum CertificateError {
     SeveralNames,
     #[error("a name in the certificate is not text")]
     NotText,
+}
+
+impl From<CertificateUser> for Identity {
+    /// The user, with the groups of the certificate and `system:authenticated`.
+    fn from(user: CertificateUser) -> Self {
+        let groups: Vec<&str> = user.groups.iter().map(String::as_str).collect();
+        Self::authenticated(&user.name, &groups)
+    }
 }
 
 impl CertificateUser {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use crate::meta;
 use crate::registry::Column;
 use crate::selector::LabelSelector;
-use crate::time;
+use apiserver_meta::time;
 
 /// The columns of a kind and what fills them.
 #[derive(Clone, Copy)]

@@ -1,8 +1,6 @@
 //! The resource registry as data: kinds, scopes, verbs, schemas, selectable fields, columns,
 //! defaulting and validation. No IO and nothing asynchronous lives here.
 
-pub mod ambient;
-pub mod auth;
 pub mod builtin;
 pub mod cel;
 pub mod certificate;
@@ -22,17 +20,12 @@ pub mod managed;
 pub mod meta;
 pub mod openapi;
 pub mod ordered;
-pub mod pem;
-pub mod platform;
-pub mod protection;
 pub mod protobuf;
-pub mod quantity;
 pub mod registry;
 pub mod repeats;
 pub mod schema;
 pub mod selector;
 pub mod signing;
 pub mod structural;
-pub mod time;
 pub mod validation;
 pub mod warnings;

@@ -13,7 +13,7 @@ use std::ops::Bound;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use futures::StreamExt;
 use kube::core::NamespaceResourceScope;
 use kube::runtime::watcher::{self, Event, watcher};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use apiserver_meta::error_chain;
 use kube::runtime::watcher;
 use tracing::{debug, info, warn};
 
@@ -34,7 +35,7 @@ impl Outage {
             debug!(kind = self.kind, %error, "watch expired, listing again");
             return pause;
         }
-        let text = chain(error);
+        let text = error_chain(error);
         let news = match &self.said {
             Some((said, at)) => *said != text || *at < MAX_PAUSE && pause == MAX_PAUSE,
             None => true,
@@ -57,23 +58,11 @@ impl Outage {
     }
 }
 
-/// An error and its causes, in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex, PoisonError};
 
-    use apiserver_api::ambient::Ambient;
+    use apiserver_meta::ambient::Ambient;
     use k8s_openapi::api::core::v1::ConfigMap;
     use kube::Client;
     use tokio_util::sync::CancellationToken;

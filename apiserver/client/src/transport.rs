@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 
-use apiserver_api::auth::Identity;
-use apiserver_api::{pem, platform};
+use apiserver_meta::identity::Identity;
+use apiserver_meta::{pem, platform};
 use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response};

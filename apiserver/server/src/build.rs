@@ -64,7 +64,7 @@ impl Build {
             "gitVersion": format!("v{major}.{minor}.{patch}+hawser.{}", env!("CARGO_PKG_VERSION")),
             "gitCommit": commit, "gitTreeState": tree_state, "buildDate": date,
             "goVersion": compiler, "compiler": "rustc",
-            "platform": format!("{}/{}", std::env::consts::OS, apiserver_api::platform::architecture()),
+            "platform": format!("{}/{}", std::env::consts::OS, apiserver_meta::platform::architecture()),
         })
     }
 }

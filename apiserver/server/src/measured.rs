@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_api::registry::Registry;
+use apiserver_meta::error_chain;
 use apiserver_store::series::Series;
 use apiserver_store::{Got, Op, Page, Range, Revision, Store, StoreError, Usage, Watch, Write, Written};
 use async_trait::async_trait;
@@ -63,23 +64,9 @@ impl Measured {
             StoreError::Unavailable { .. } | StoreError::Refused { .. } | StoreError::Broken { .. }
         );
         if own && let Some(untold) = self.failures.count() {
-            tracing::error!(error = causes(error), untold, "the store fails");
+            tracing::error!(error = error_chain(error), untold, "the store fails");
         }
     }
-}
-
-/// An error with all its causes, in one line. What repeats the one before it is left out.
-fn causes(error: &StoreError) -> String {
-    let mut text = error.to_string();
-    let mut next = std::error::Error::source(error);
-    while let Some(cause) = next {
-        let cause_text = cause.to_string();
-        if !text.ends_with(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        next = cause.source();
-    }
-    text
 }
 
 #[async_trait]
@@ -155,7 +142,7 @@ mod tests {
         };
         let outer = StoreError::Unavailable { attempted: "list /a".to_owned(), cause: Some(Box::new(inner)) };
         assert_eq!(
-            causes(&outer),
+            error_chain(&outer),
             "list /a: the store is unavailable: read the revision: the store is unavailable: connection refused"
         );
     }

@@ -1,8 +1,8 @@
 //! What a request is about, from its method and path alone.
 
-use apiserver_api::auth::Identity;
 use apiserver_api::registry::Resource;
 use apiserver_api::selector::FieldSelector;
+use apiserver_meta::identity::Identity;
 use http::Method;
 
 use crate::query::{Query, decode};

@@ -1,7 +1,7 @@
 use std::sync::Weak;
 
-use apiserver_api::auth::Identity;
 use apiserver_api::builtin;
+use apiserver_meta::identity::Identity;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
 use apiserver_store::{Op, Store, Write, Written};

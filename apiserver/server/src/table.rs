@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apiserver_api::columns;
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
-use apiserver_api::time;
+use apiserver_meta::time;
 use serde_json::{Value, json};
 
 use crate::context::Context;

@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_api::builtin;
+use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::rbac::Mode;
 use apiserver_server::{Server, ServerConfig, serve};

@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_api::builtin;
 use apiserver_client::connect;
+use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::streams::{Dial, Kubelets, NodeStream, Peer, Transport};
 use apiserver_server::{Server, ServerConfig, serve};

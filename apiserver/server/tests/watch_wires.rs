@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
-use apiserver_api::auth::Identity;
 use apiserver_api::builtin;
+use apiserver_meta::ambient::Ambient;
+use apiserver_meta::identity::Identity;
 use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::{Server, ServerConfig, serve};

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Cache, Change, Informers, ObjectKey, Recorder};
+use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Reconcile, WorkQueue, resync, run_workers};
 use kube::{Client, Resource};
 use tokio::task::JoinSet;

@@ -17,8 +17,9 @@ use crate::index::Pods;
 use crate::limits::{ENDPOINTS_ADDRESSES, ENDPOINTS_PAUSE};
 use crate::meta::{is_deleted, name};
 use crate::patch;
-use crate::pods::{endpoint_addresses, is_finished, is_ready};
+use crate::pods::endpoint_addresses;
 use crate::ports::{ResolvedPort, resolve};
+use apiserver_meta::pods::{is_finished, is_ready};
 
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const CONTROLLER: &str = "endpoint-controller";

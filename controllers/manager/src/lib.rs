@@ -33,8 +33,8 @@ mod together;
 
 use std::sync::Arc;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Informers, Recorder};
+use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Result, lead};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};

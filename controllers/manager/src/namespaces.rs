@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Cache, Change, ObjectKey};
+use apiserver_meta::ambient::Ambient;
+use apiserver_meta::error_chain;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -118,7 +119,7 @@ impl Namespaces {
         let kinds = match kinds(&self.client).await {
             Ok(kinds) => kinds,
             Err(error) => {
-                emptied.undiscovered = Some(chain(&error));
+                emptied.undiscovered = Some(error_chain(&error));
                 return emptied;
             }
         };
@@ -142,7 +143,7 @@ impl Namespaces {
             // A kind that vanished meanwhile, or cannot do it, has nothing left to delete.
             let status = if let Error::Api { cause, .. } = &error { code(cause) } else { 0 };
             if status != 404 && status != 405 {
-                emptied.failures.push(format!("{}: {}", kind.name(), chain(&error)));
+                emptied.failures.push(format!("{}: {}", kind.name(), error_chain(&error)));
             }
         }
     }
@@ -190,11 +191,6 @@ fn finalizers(namespace: &Namespace) -> &[String] {
 
 fn code(error: &kube::Error) -> u16 {
     if let kube::Error::Api(status) = error { status.code } else { 0 }
-}
-
-fn chain(error: &Error) -> String {
-    let cause = std::error::Error::source(error).map(|cause| format!(": {cause}"));
-    format!("{error}{}", cause.unwrap_or_default())
 }
 
 /// The five conditions of a namespace that is being deleted; `True` is always bad news.

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Cache, ObjectKey};
+use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Result};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, Preconditions};
@@ -17,7 +17,8 @@ use crate::limits::{NODE_QUARANTINE, POD_GC_PERIOD};
 use crate::meta::{is_deleted, name, namespace};
 use crate::nodes::put_disruption;
 use crate::patch;
-use crate::pods::{is_finished, node_name};
+use crate::pods::node_name;
+use apiserver_meta::pods::is_finished;
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {

@@ -3,31 +3,15 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use apiserver_meta::pods::{condition, is_finished, is_ready};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, PodCondition};
+use k8s_openapi::api::core::v1::Pod;
 
 use crate::meta::is_deleted;
-
-pub(crate) fn phase(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
-}
-
-/// Finished for good: `Succeeded` or `Failed`.
-pub(crate) fn is_finished(pod: &Pod) -> bool {
-    matches!(phase(pod), "Succeeded" | "Failed")
-}
 
 /// Neither finished nor being deleted.
 pub(crate) fn is_active(pod: &Pod) -> bool {
     !is_finished(pod) && !is_deleted(&pod.metadata)
-}
-
-pub(crate) fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
-    pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
-}
-
-pub(crate) fn is_ready(pod: &Pod) -> bool {
-    condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
 /// Addresses of a pod that may be those of an endpoint. Its node can write any into its status; one that the

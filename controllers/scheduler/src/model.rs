@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_api::quantity;
 use apiserver_client::ObjectKey;
+use apiserver_meta::resources::pod_requests;
+use apiserver_meta::{pods, quantity};
 use k8s_openapi::api::core::v1::{
     Affinity, Container, Node, NodeSelector, Pod, PreferredSchedulingTerm, Taint, Toleration,
     TopologySpreadConstraint,
@@ -30,19 +31,22 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// Reads a `ResourceList`. What is not a quantity counts as nothing: validation has refused
-    /// it already.
+    /// Reads a `ResourceList`.
     pub fn parse(list: &BTreeMap<String, Quantity>) -> Self {
+        Self::of(list.iter().filter_map(|(name, text)| Some((name.as_str(), quantity::read(text)?))))
+    }
+
+    /// Sorts amounts by their resource.
+    pub fn of<'a>(amounts: impl IntoIterator<Item = (&'a str, quantity::Quantity)>) -> Self {
         let mut resources = Self::default();
-        for (name, text) in list {
-            let Ok(quantity) = quantity::parse(&text.0) else { continue };
-            match name.as_str() {
+        for (name, quantity) in amounts {
+            match name {
                 "cpu" => resources.cpu = quantity.milli(),
                 "memory" => resources.memory = quantity.value(),
                 "ephemeral-storage" => resources.ephemeral_storage = quantity.value(),
                 "pods" => {}
                 _ => {
-                    resources.other.insert(name.clone(), quantity.value());
+                    resources.other.insert(name.to_owned(), quantity.value());
                 }
             }
         }
@@ -64,17 +68,6 @@ impl Resources {
         self.ephemeral_storage -= less.ephemeral_storage;
         for (name, amount) in &less.other {
             *self.other.entry(name.clone()).or_default() -= amount;
-        }
-    }
-
-    /// The larger of the two, resource by resource.
-    fn raise_to(&mut self, other: &Self) {
-        self.cpu = self.cpu.max(other.cpu);
-        self.memory = self.memory.max(other.memory);
-        self.ephemeral_storage = self.ephemeral_storage.max(other.ephemeral_storage);
-        for (name, amount) in &other.other {
-            let mine = self.other.entry(name.clone()).or_default();
-            *mine = (*mine).max(*amount);
         }
     }
 }
@@ -128,7 +121,7 @@ impl PodInfo {
     pub fn parse(pod: &Pod) -> Self {
         let spec = pod.spec.clone().unwrap_or_default();
         let (required_affinity, preferred_affinity) = node_affinity(spec.affinity.as_ref());
-        let requests = requests(&spec);
+        let requests = Resources::of(pod_requests(&spec));
         let scored = (
             if requests.cpu == 0 { DEFAULT_MILLI_CPU } else { requests.cpu },
             if requests.memory == 0 { DEFAULT_MEMORY } else { requests.memory },
@@ -156,29 +149,7 @@ impl PodInfo {
 
     /// Whether a toleration of the pod covers the taint.
     pub fn tolerates(&self, taint: &Taint) -> bool {
-        self.tolerations.iter().any(|toleration| covers(toleration, taint))
-    }
-}
-
-/// Whether the pod needs no resources any more.
-pub fn is_finished(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-fn covers(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let key = toleration.key.as_deref().unwrap_or_default();
-    if !effect.is_empty() && effect != taint.effect || !key.is_empty() && key != taint.key {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or("Equal") {
-        "Exists" => true,
-        _ => {
-            !key.is_empty()
-                && toleration.value.as_deref().unwrap_or_default()
-                    == taint.value.as_deref().unwrap_or_default()
-        }
+        self.tolerations.iter().any(|toleration| pods::tolerates(toleration, taint))
     }
 }
 
@@ -199,35 +170,6 @@ fn controller(pod: &Pod) -> String {
         .map(|owner| owner.uid.clone())
         .next()
         .unwrap_or_default()
-}
-
-fn requests(spec: &k8s_openapi::api::core::v1::PodSpec) -> Resources {
-    let of = |container: &Container| {
-        let requests = container.resources.as_ref().and_then(|r| r.requests.as_ref());
-        requests.map(Resources::parse).unwrap_or_default()
-    };
-    let mut total = Resources::default();
-    for container in &spec.containers {
-        total.add(&of(container));
-    }
-    let mut sidecars = Resources::default();
-    let mut peak = Resources::default();
-    for container in spec.init_containers.iter().flatten() {
-        let mut now = of(container);
-        if container.restart_policy.as_deref() == Some("Always") {
-            total.add(&now);
-            sidecars.add(&now);
-            peak.raise_to(&sidecars);
-        } else {
-            now.add(&sidecars);
-            peak.raise_to(&now);
-        }
-    }
-    total.raise_to(&peak);
-    if let Some(overhead) = &spec.overhead {
-        total.add(&Resources::parse(overhead));
-    }
-    total
 }
 
 fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> + '_ {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Change, Informers, Recorder, events};
+use apiserver_meta::ambient::Ambient;
 use controllers_runtime::LeaderElection;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -17,7 +17,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::framework::Profile;
-use crate::model::{PodInfo, is_finished};
+use apiserver_meta::pods::is_finished;
+
+use crate::model::PodInfo;
 use crate::plugins::default_profile;
 use crate::queue::Queue;
 use crate::schedule::{FitError, schedule};

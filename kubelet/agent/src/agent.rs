@@ -5,8 +5,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Cache, ObjectKey, Recorder};
+use apiserver_meta::ambient::Ambient;
 use arc_swap::ArcSwap;
 use k8s_openapi::{
     api::core::v1::{Node, ObjectReference, Pod, Service},

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
+use apiserver_meta::identity::Identity;
 use tokio::net::TcpListener;
 
 use crate::{eviction::Thresholds, pod::resolv::ClusterDns};
@@ -31,8 +32,21 @@ pub struct Config {
     pub eviction_hard: Thresholds,
     /// Certificate of the node's server; a self-signed one where there is none.
     pub serving: Option<ServingCertificate>,
-    /// Certificate authority of the clients of the node's server, PEM. Without it nobody is let in.
-    pub client_ca: Option<String>,
+    /// Whose certificates the clients of the node's server show. Without it nobody is let in.
+    pub client_authority: Option<ClientAuthority>,
+}
+
+/// Returns the user that a client certificate (DER) names, if it names one. The handshake has verified
+/// the certificate before.
+pub type Identify = fn(&[u8]) -> Option<Identity>;
+
+/// The authority that signs certificates of clients, and the reader of their names. The reader is the
+/// API server's own, so that the two never take one certificate for two users.
+#[derive(Clone, Debug)]
+pub struct ClientAuthority {
+    /// Certificates of the authority.
+    pub pem: String,
+    pub identify: Identify,
 }
 
 /// A certificate chain and its key, both PEM.
@@ -65,7 +79,7 @@ impl Config {
             seccomp_profiles: PathBuf::from("/var/lib/kubelet/seccomp"),
             eviction_hard: Thresholds::default(),
             serving: None,
-            client_ca: None,
+            client_authority: None,
         }
     }
 }

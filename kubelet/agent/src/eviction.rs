@@ -1,6 +1,6 @@
 //! Thresholds of memory and disk, in the words of `--eviction-hard`.
 
-use apiserver_api::quantity;
+use apiserver_meta::quantity;
 
 use crate::machine::Pressure;
 

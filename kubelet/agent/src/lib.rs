@@ -25,7 +25,6 @@ pub mod parsers;
 mod pleg;
 pub mod pod;
 mod probe;
-mod quantity;
 mod refresh;
 mod run;
 mod server;
@@ -35,7 +34,7 @@ mod tracked;
 pub mod volumes;
 mod worker;
 
-pub use config::{Config, Listeners, ServingCertificate};
+pub use config::{ClientAuthority, Config, Identify, Listeners, ServingCertificate};
 pub use eviction::{ThresholdError, Thresholds};
 pub use machine::{DiskUsage, FakeMachine, LinuxMachine, Machine};
 pub use pod::resolv::ClusterDns;

@@ -1,5 +1,7 @@
 //! From the API's pods to one task each, and from what nobody wants any more to nothing.
 
+use apiserver_meta::pods;
+use apiserver_meta::resources::QosClass;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -20,7 +22,7 @@ use crate::{
     pod::{
         self,
         admit::{NodeView, admit, admit_resize},
-        resources::{QosClass, class_cgroup},
+        resources::class_cgroup,
         spec::GRACE_PERIOD,
     },
     tracked::{Mode, TrackedPod},
@@ -118,7 +120,7 @@ fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>
 fn active(agent: &Agent) -> Vec<Arc<Pod>> {
     let held = |tracked: &Arc<TrackedPod>| {
         let state = tracked.state();
-        let finished = pod::is_finished(state.status.phase.as_deref().unwrap_or_default());
+        let finished = pods::is_final(state.status.phase.as_deref().unwrap_or_default());
         (!finished && !state.gone && state.verdict.is_none()).then(|| Arc::clone(&state.pod))
     };
     agent.tracked_pods().values().filter_map(held).collect()

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
-use apiserver_api::platform::architecture;
+use apiserver_meta::platform::architecture;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{

@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Cache, Informers, ObjectKey, cache::Selection};
+use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kube::Client;
 use tokio_util::sync::CancellationToken;

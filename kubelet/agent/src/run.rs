@@ -5,8 +5,8 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Informers, Recorder, cache::Selection};
+use apiserver_meta::ambient::Ambient;
 use arc_swap::ArcSwap;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::Client;

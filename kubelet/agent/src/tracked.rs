@@ -1,5 +1,6 @@
 //! What the tasks of one pod share: the wish, the observation, and what follows from them.
 
+use apiserver_meta::pods;
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -175,8 +176,7 @@ impl TrackedPod {
         let state = self.state();
         if state.gone || state.pod.metadata.deletion_timestamp.is_some() {
             Mode::Terminate
-        } else if state.verdict.is_some()
-            || pod::is_finished(state.status.phase.as_deref().unwrap_or_default())
+        } else if state.verdict.is_some() || pods::is_final(state.status.phase.as_deref().unwrap_or_default())
         {
             Mode::Finish
         } else {

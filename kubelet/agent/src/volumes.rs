@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver_meta::quantity::{self, Quantity};
 use k8s_openapi::api::core::v1::{
     ConfigMap, Container, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, Secret, Volume,
 };
@@ -148,7 +149,8 @@ fn content(
 ) -> Result<Content, VolumeError> {
     let files = |builder: Builder<'_>, in_memory| Content::Files { files: builder.files, in_memory };
     if let Some(source) = &volume.empty_dir {
-        let size = source.size_limit.as_ref().and_then(crate::quantity::whole).filter(|size| *size > 0);
+        let size =
+            source.size_limit.as_ref().and_then(quantity::read).map(Quantity::value).filter(|size| *size > 0);
         let memory = match source.medium.as_deref().unwrap_or_default() {
             "" => false,
             "Memory" => true,

@@ -5,10 +5,11 @@ use std::sync::{Arc, OnceLock};
 use apiserver_api::certificate::CertificateUser;
 use apiserver_api::definition::{self, Custom, Definition, JsonPath};
 use apiserver_api::managed::{FieldManager, FieldSet, Managers, Versions};
+use apiserver_api::protobuf;
 use apiserver_api::schema::shape::{Builtin, Shape, Untyped};
 use apiserver_api::selector::{FieldSelector, LabelSelector};
 use apiserver_api::structural::{Pattern, Rules, Structural};
-use apiserver_api::{protobuf, quantity, time};
+use apiserver_meta::{quantity, time};
 use apiserver_server::parsers;
 use serde_json::{Value, json};
 use url::Url;
@@ -253,7 +254,7 @@ fn credentials(bytes: &[u8]) {
     static ISSUER: OnceLock<Issuer> = OnceLock::new();
     let issuer = ISSUER.get_or_init(|| {
         let directory = std::env::temp_dir().join(format!("hawser-fuzz-{}", std::process::id()));
-        let pki = Pki::open(&directory, &apiserver_api::ambient::Ambient::system()).expect("a directory");
+        let pki = Pki::open(&directory, &apiserver_meta::ambient::Ambient::system()).expect("a directory");
         let issuer = Issuer::open(&pki, "https://issuer", &[]).expect("a key");
         std::fs::remove_dir_all(&directory).expect("it was just made");
         issuer

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use apiserver_api::ambient::{Ambient, Clock, Random};
+use apiserver_meta::ambient::{Ambient, Clock, Random};
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apiserver_api::ambient::Ambient;
 use apiserver_api::registry;
 use apiserver_client::Informers;
+use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Component, Pki};
 use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::{Server, ServerConfig};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use apiserver_api::quantity;
+use apiserver_meta::quantity;
 use serde_json::Value;
 use tokio::time::Instant;
 

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Change, Informers};
+use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::Subject;
 use apiserver_store::disk::Faults;
 use apiserver_store::{Notice, Range, Store};
@@ -95,7 +95,7 @@ impl Simulation {
     }
 
     fn clock_time(&self) -> Duration {
-        let began = apiserver_api::ambient::Clock::now(&self.clock).as_millisecond() - 1_800_000_000_000;
+        let began = apiserver_meta::ambient::Clock::now(&self.clock).as_millisecond() - 1_800_000_000_000;
         Duration::from_millis(u64::try_from(began).unwrap_or_default())
     }
 

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 
 /// Acts as the plugin if this program was called by the plugin's name; `None` if it was not.
 pub fn run_if_called() -> Option<ExitCode> {

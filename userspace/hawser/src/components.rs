@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use anyhow::{Context, Result};
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Informers, authority, connect};
+use apiserver_meta::ambient::Ambient;
 use controllers_runtime::LeaderElection;
 
 use crate::args::{Controllers, Kubelet, Networks, Scheduler};

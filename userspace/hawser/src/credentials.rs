@@ -4,7 +4,7 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail};
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{self, Component, Pki, Subject};
 
 use crate::args::{ComponentName, Credentials};

@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use apiserver_api::ambient::Ambient;
+use apiserver_api::certificate::CertificateUser;
+use apiserver_meta::ambient::Ambient;
 use kube::Client;
 use kubelet_agent::containerd::{Containerd, ContainerdConfig};
 use kubelet_agent::images::Importer;
-use kubelet_agent::{LinuxMachine, ServingCertificate};
+use kubelet_agent::{ClientAuthority, LinuxMachine, ServingCertificate};
 use kubelet_cri::CriRuntime;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -235,13 +236,14 @@ pub async fn kubelet(
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address} for the node server: choose another --kubelet-port")
     })?;
+    let identify = |der: &[u8]| CertificateUser::read(der).ok().map(Into::into);
     let config = kubelet_agent::Config {
         node_ips: vec![node.ip],
         cgroup_root: node.cgroup_root.clone(),
         allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),
         eviction_hard: args.eviction_hard,
         serving: tls.serving,
-        client_ca: tls.client_ca,
+        client_authority: tls.client_ca.map(|pem| ClientAuthority { pem, identify }),
         ..kubelet_agent::Config::new(&node.name)
     };
     let machine = Arc::new(directories.machine()?);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use http::header::USER_AGENT;
 use kube::Client;
 use kube::config::{Config as ClientConfig, KubeConfigOptions, Kubeconfig};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use apiserver_api::ambient::Ambient;
 use apiserver_client::{Change, Informers, in_process};
+use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Component, Subject};
 use apiserver_server::components::{Components, Place};
 use ipnetwork::IpNetwork;

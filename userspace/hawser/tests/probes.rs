@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Pki, Subject, kubeconfig};
 
 /// Killed when dropped.

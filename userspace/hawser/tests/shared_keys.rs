@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Pki, Subject, kubeconfig};
 use etcd_server::EtcdServer;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::cache::Selection;
 use apiserver_client::{Cache, Informers, ObjectKey};
+use apiserver_meta::ambient::Ambient;
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;

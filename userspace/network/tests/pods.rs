@@ -13,8 +13,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::Cache;
+use apiserver_meta::ambient::Ambient;
 use nix::sched::{CloneFlags, unshare};
 use rustix::net::{self, AddressFamily, SendFlags, SocketType};
 use serde_json::{Value, json};

@@ -7,8 +7,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::ObjectKey;
+use apiserver_meta::ambient::Ambient;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{HeaderName, HeaderValue, Response, StatusCode};

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::Informers;
 use apiserver_client::events::Recorder;
+use apiserver_meta::ambient::Ambient;
 use futures::future::OptionFuture;
 use kube::Client;
 use tokio::net::TcpListener;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, header};

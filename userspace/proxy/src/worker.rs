@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::ObjectKey;
+use apiserver_meta::ambient::Ambient;
+use apiserver_meta::error_chain;
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Service;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -428,7 +429,7 @@ impl Worker {
             }
             Err(error) => {
                 self.failed("the data path", &error);
-                vec![format!("{}", chain(&error))]
+                vec![format!("{}", error_chain(&error))]
             }
         };
         self.metrics.faults.inc_by(faults.len() as u64);
@@ -483,7 +484,7 @@ impl Worker {
     fn failed(&self, what: &str, error: &DataPlaneError) {
         warn!(what, error = error as &dyn std::error::Error, "apply failed, trying again");
         self.metrics.apply_failures.inc();
-        self.status.failed(format!("{what}: {}", chain(error)));
+        self.status.failed(format!("{what}: {}", error_chain(error)));
     }
 
     fn retry_after(&self, earlier: Option<Retry>) -> Retry {
@@ -543,15 +544,4 @@ fn in_place<T>(work: impl FnOnce() -> T) -> T {
 
 fn seconds(time: jiff::Timestamp) -> f64 {
     time.as_millisecond() as f64 / 1000.0
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        source = cause.source();
-    }
-    text
 }

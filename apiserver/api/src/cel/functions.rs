@@ -167,7 +167,7 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
             let nanos = nanoseconds(text).ok_or_else(|| unconvertible("google.protobuf.Duration"));
             Some(nanos.and_then(duration))
         }
-        ("quantity" | "isQuantity", [Cel::String(text)]) => match crate::quantity::parse(text) {
+        ("quantity" | "isQuantity", [Cel::String(text)]) => match apiserver_meta::quantity::parse(text) {
             Ok(_) => None,
             Err(_) if name == "isQuantity" => bool(false),
             Err(error) => Some(Err(error.to_string())),

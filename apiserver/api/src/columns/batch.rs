@@ -6,7 +6,8 @@ use super::{
     AGE, CONTAINERS, IMAGES, Layout, NAME, NONE, SELECTOR, age, containers, count, is_true, name, number,
     selector, text_or,
 };
-use crate::{meta, time};
+use crate::meta;
+use apiserver_meta::time;
 
 pub(super) const JOBS: Layout = Layout {
     head: &[

@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{AGE, Layout, NAME, NONE, UNKNOWN, age, condition, count, name, number, text_or};
-use crate::{meta, time};
+use crate::meta;
+use apiserver_meta::time;
 
 pub(super) const NODES: Layout = Layout {
     head: &[

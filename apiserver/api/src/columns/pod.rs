@@ -4,7 +4,8 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{AGE, Layout, NAME, NONE, age, condition, containers, count, is_true, name, pairs, text_or};
-use crate::{meta, time};
+use crate::meta;
+use apiserver_meta::time;
 
 pub(super) const PODS: Layout = Layout {
     head: &[

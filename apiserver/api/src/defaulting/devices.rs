@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::{Object, each, fill, fill_zero, is, object, with_spec};
-use crate::time;
+use apiserver_meta::time;
 
 /// How many pools a ResourcePoolStatusRequest is about where it does not say.
 const POOLS: i64 = 100;

@@ -1,5 +1,6 @@
 //! Pods, and the pod templates of workloads.
 
+use apiserver_meta::resources::{self, Compute};
 use serde_json::{Map, Value, json};
 
 use super::{
@@ -8,7 +9,6 @@ use super::{
 };
 use crate::image;
 use crate::meta;
-use crate::quantity::{self, Quantity};
 use crate::validation::resources::container_requests;
 
 /// Defaults of a Pod.
@@ -133,41 +133,19 @@ fn label_keys(term: &mut Object, labels: &Object) {
     }
 }
 
-/// `status.qosClass`: `Guaranteed` if every container limits CPU and memory to what it requests,
-/// `BestEffort` if none requests or limits either, else `Burstable`. Where the pod says what it takes as
-/// a whole, that decides, and its containers do not (KEP-2837).
+/// Returns `status.qosClass`.
 pub fn qos_class(pod: &Value) -> &'static str {
     let lists = ["/spec/containers", "/spec/initContainers"];
     let containers = lists.iter().filter_map(|p| meta::at(pod, p)?.as_array()).flatten();
-    let whole = pod.get("spec").filter(|spec| has_pod_resources(spec));
-    let holders: Vec<&Value> = match whole {
-        Some(spec) => vec![spec],
-        None => containers.collect(),
-    };
-    let (mut any, mut guaranteed) = (false, true);
-    for holder in holders {
-        for resource in ["cpu", "memory"] {
-            let amount = |kind: &str| -> Option<Quantity> {
-                let value = holder.get("resources")?.get(kind)?.get(resource)?;
-                quantity::parse_value(value).ok().filter(|q| q.nano() > 0)
-            };
-            let (request, limit) = (amount("requests"), amount("limits"));
-            any |= request.is_some() || limit.is_some();
-            guaranteed &= limit.is_some() && request.is_none_or(|r| Some(r) == limit);
-        }
-    }
-    match (any, guaranteed) {
-        (false, _) => "BestEffort",
-        (true, true) => "Guaranteed",
-        (true, false) => "Burstable",
-    }
+    let whole = pod.get("spec").filter(|spec| has_pod_resources(spec)).map(|spec| &spec["resources"]);
+    let containers = containers.map(|container| Compute::of_json(&container["resources"]));
+    resources::qos_class(whole.map(Compute::of_json), containers).as_str()
 }
 
-/// Whether a pod's spec says what the pod takes as a whole, of what can be said so.
+/// Returns whether a pod's spec says what the pod takes as a whole, of what can be said so.
 fn has_pod_resources(spec: &Value) -> bool {
     let lists = ["requests", "limits"].into_iter().filter_map(|list| spec["resources"][list].as_object());
-    let can_be = |name: &str| matches!(name, "cpu" | "memory") || name.starts_with("hugepages-");
-    lists.flatten().any(|(name, _)| can_be(name))
+    lists.flatten().any(|(name, _)| resources::is_pod_level(name))
 }
 
 /// Defaults of a `PodSpec`.

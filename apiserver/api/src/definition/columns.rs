@@ -8,7 +8,7 @@ use super::JsonPath;
 use crate::meta;
 use crate::registry::{Cells, Column};
 use crate::structural::normalize_numbers;
-use crate::time;
+use apiserver_meta::time;
 
 /// The columns of a version, and what fills them.
 pub fn of(version: &Value) -> (Vec<Column>, Cells) {

@@ -20,7 +20,7 @@ use serde_json::{Value, json};
 
 use crate::meta;
 use crate::structural;
-use crate::time;
+use apiserver_meta::time;
 
 pub use custom::{Conversion, Custom, Definition, Source, version_order};
 pub use jsonpath::JsonPath;

@@ -8,8 +8,8 @@ use super::CLEANUP;
 use super::validate::{approval_state, is_protected};
 use crate::error::FieldError;
 use crate::meta;
-use crate::time;
 use crate::validation::names;
+use apiserver_meta::time;
 
 /// A condition without its time.
 #[derive(Clone, Debug, PartialEq, Eq)]

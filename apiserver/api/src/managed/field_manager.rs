@@ -16,7 +16,7 @@ use super::walk::{compare, field_set};
 use crate::error::{ApiError, FieldError, FieldReason};
 use crate::meta;
 use crate::schema::shape::Shape;
-use crate::time;
+use apiserver_meta::time;
 
 /// The annotation in which `kubectl apply` keeps what it applied last.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";

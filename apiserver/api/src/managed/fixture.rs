@@ -234,6 +234,6 @@ impl World {
     pub fn time(&self, manager: &str) -> Option<i64> {
         let managers = Managers::of(self.object.as_ref().unwrap()).unwrap();
         let (_, owned) = managers.0.iter().find(|(id, _)| id.name == manager)?;
-        Some(crate::time::parse(owned.time.as_deref()?)?.as_second() - 1_700_000_000)
+        Some(apiserver_meta::time::parse(owned.time.as_deref()?)?.as_second() - 1_700_000_000)
     }
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::path::PathError;
 use super::set::FieldSet;
-use crate::time;
+use apiserver_meta::time;
 
 /// More managers that update than this are not kept apart: the oldest become one a version.
 pub const MAX_UPDATE_MANAGERS: usize = 10;

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::table::{Field, Kind, Message, Shape, at};
 use super::tree::{Members, Tree, View};
 use super::wire::Backward;
-use crate::time;
+use apiserver_meta::time;
 
 /// An object that has no protobuf form.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]

@@ -5,7 +5,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use super::table::{Field, Kind, Message, Shape};
-use crate::time;
+use apiserver_meta::time;
 
 /// The same seed, the same objects.
 pub struct Random {

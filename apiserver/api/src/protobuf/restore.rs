@@ -7,7 +7,7 @@ use serde_json::{Map, Number, Value};
 
 use super::table::{Field, Kind, Message, Shape, at};
 use crate::schema::decode_base64;
-use crate::{quantity, time};
+use apiserver_meta::{quantity, time};
 
 /// Restores the fields of `object`; numbers are converted to the types of their fields. An error is the
 /// first value that does not fit. Unknown fields are left alone.

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::bytes;
 use super::graph::{Definition, Type, definition};
-use crate::{quantity, time};
+use apiserver_meta::{quantity, time};
 
 /// No more problems of one sort are collected, whatever a client sends.
 const LIMIT: usize = 100;

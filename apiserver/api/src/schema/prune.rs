@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::bytes;
 use super::graph::{Definition, Field, Type, definition};
-use crate::{quantity, time};
+use apiserver_meta::{quantity, time};
 
 /// Drops fields that the definition does not have, and nulls; writes quantities and times in
 /// canonical form. Values of a wrong type are left alone ([`super::check`] reports them). An

@@ -4,8 +4,8 @@ use serde_json::{Value, json};
 
 use super::{Errors, given, items, metadata, names, resources, text, with_metadata};
 use crate::error::FieldError;
-use crate::quantity;
 use crate::registry::Written;
+use apiserver_meta::quantity;
 
 /// Longest window of stabilization and longest period of a policy, in seconds.
 const WINDOW: i64 = 3600;

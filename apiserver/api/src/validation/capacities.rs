@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Errors, given, items};
-use crate::quantity::{self, Quantity};
+use apiserver_meta::quantity::{self, Quantity};
 
 const MOST_VALUES: usize = 10;
 

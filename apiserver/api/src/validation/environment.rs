@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::container::Pod;
 use super::{Errors, given, items, names, text};
-use crate::quantity;
+use apiserver_meta::quantity;
 
 const FIELDS: [&str; 9] = [
     "metadata.name",

@@ -10,7 +10,7 @@ use crate::defaulting::{self, apparmor, pod::qos_class};
 use crate::diff;
 use crate::error::FieldError;
 use crate::meta;
-use crate::quantity;
+use apiserver_meta::quantity;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 

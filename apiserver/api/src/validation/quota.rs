@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Errors, given, internal, items, names, resources, text, with_metadata};
 use crate::error::FieldError;
-use crate::quantity::{self, Quantity};
+use apiserver_meta::quantity::{self, Quantity};
 
 const SCOPES: [&str; 7] = [
     "BestEffort",

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{Errors, NOT_NEGATIVE, given, items, names, text};
 use crate::error::{FieldError, FieldReason};
-use crate::quantity::{self, Quantity};
+use apiserver_meta::quantity::{self, Quantity};
 
 /// Resources that are counted.
 const COUNTED: [&str; 9] = [

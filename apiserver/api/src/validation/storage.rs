@@ -9,7 +9,7 @@ use super::{
 use crate::diff;
 use crate::error::FieldError;
 use crate::meta;
-use crate::quantity;
+use apiserver_meta::quantity;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];

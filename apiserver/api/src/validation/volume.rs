@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::{Errors, environment, given, items, label_selector, mounts, names, plugins, storage, text};
-use crate::quantity;
+use apiserver_meta::quantity;
 
 /// Highest file mode: 0777.
 const MODE_LIMIT: i64 = 0o777;

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::pod::{PLUGINS, node_term};
 use crate::meta;
-use crate::quantity;
 use crate::validation::{given, ip, items, text};
+use apiserver_meta::quantity;
 
 const NODE_LABELS: [(&str, &str); 8] = [
     ("app.kubernetes.io/created-by", "deprecated since v1.9"),

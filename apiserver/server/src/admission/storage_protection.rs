@@ -1,13 +1,14 @@
 //! StorageObjectInUseProtection: claims, volumes and classes of attributes get a finalizer, so that none goes
 //! while something uses it. Controllers remove the finalizers again.
 
+use apiserver_api::meta;
 use apiserver_api::registry::Resource;
-use apiserver_api::{meta, protection};
+use apiserver_meta::finalizers;
 use serde_json::{Value, json};
 
 /// Adds the finalizer of the kind to an object that is created without it.
 pub fn mutate(resource: &Resource, object: &mut Value) {
-    let Some(finalizer) = protection::finalizer(&resource.group, &resource.plural) else { return };
+    let Some(finalizer) = finalizers::finalizer(&resource.group, &resource.plural) else { return };
     let metadata = meta::metadata_mut(object);
     let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));
     if finalizers.is_null() {

@@ -9,7 +9,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use apiserver_store::{Op, Revision, Store, StoreError, Write, Written};
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use apiserver_api::ambient::{Ambient, Clock, Random};
+use apiserver_meta::ambient::{Ambient, Clock, Random};
 use jiff::Timestamp;
 
 /// Seconds since 1970 at which tests begin: 2026-11-21T00:00:00Z.

@@ -6,7 +6,7 @@
 
 use std::path::Path;
 
-use apiserver_api::pem;
+use apiserver_meta::pem;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use p256::ecdsa::SigningKey;

@@ -11,7 +11,7 @@ mod renewal;
 mod tls;
 pub mod tokens;
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 
 pub use authenticator::{Authenticator, user_info};
 pub(crate) use bound::Bound;

@@ -16,9 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
-use apiserver_api::auth::Identity;
 use apiserver_api::certificate::CertificateUser;
+use apiserver_meta::ambient::Ambient;
+use apiserver_meta::identity::Identity;
 use jiff::Timestamp;
 use p256::pkcs8::DecodePrivateKey;
 use rcgen::{

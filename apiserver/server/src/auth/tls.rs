@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_api::certificate::CertificateUser;
+use apiserver_meta::ambient::Ambient;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
 use rustls::crypto::CryptoProvider;

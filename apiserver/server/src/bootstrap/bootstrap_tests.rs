@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 
 use super::*;
 use crate::rbac::{Attributes, Authorizer};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 
 use super::budget::Level;
 use super::lanes::{self, Lane, Places};

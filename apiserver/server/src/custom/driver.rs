@@ -9,7 +9,7 @@ use apiserver_api::definition::{CLEANUP, Condition, GROUP, awaits_cleanup, recon
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
-use apiserver_api::time;
+use apiserver_meta::time;
 use apiserver_store::Range;
 use serde_json::Value;
 use tokio::time::Instant;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
-use apiserver_api::time;
+use apiserver_meta::time;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tokio::time::Instant;

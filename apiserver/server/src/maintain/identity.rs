@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
-use apiserver_api::time;
+use apiserver_meta::time;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::error::ApiError;
-use apiserver_api::pem;
+use apiserver_meta::pem;
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Map, Value, json};

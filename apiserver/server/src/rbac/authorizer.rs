@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use serde_json::Value;
 
 use super::policy::{Grant, Policy, RoleRef, Subject};

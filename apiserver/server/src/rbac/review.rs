@@ -1,10 +1,10 @@
 //! The access reviews of `authorization.k8s.io` and `SelfSubjectReview`: request in, the same
 //! object with its status out. Nothing is stored.
 
-use apiserver_api::auth::Identity;
 use apiserver_api::error::ApiError;
 use apiserver_api::selector::{FieldSelector, FieldTerm};
 use apiserver_api::validation::reviews::access_review;
+use apiserver_meta::identity::Identity;
 use serde_json::{Map, Value, json};
 
 use super::{Attributes, Authorizer};

@@ -6,8 +6,8 @@ use apiserver_api::meta;
 use apiserver_api::ordered;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema;
-use apiserver_api::time;
 use apiserver_api::validation::{metadata, names};
+use apiserver_meta::time;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 

@@ -7,7 +7,7 @@ use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
 use apiserver_api::ordered;
 use apiserver_api::registry::Resource;
-use apiserver_api::time;
+use apiserver_meta::time;
 use apiserver_store::Revision;
 use bytes::Bytes;
 use futures::future::BoxFuture;

@@ -7,7 +7,7 @@ use apiserver_api::disruption;
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
-use apiserver_api::time;
+use apiserver_meta::time;
 use bytes::Bytes;
 use serde_json::{Value, json};
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use apiserver_api::error::ApiError;
 use apiserver_api::ordered;
 use apiserver_api::protobuf::{self, Backward, Message};
+use apiserver_meta::error_chain;
 use apiserver_store::{Revision, StoreError};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;
@@ -447,8 +448,7 @@ fn joined(mut pieces: VecDeque<Bytes>, size: usize) -> Bytes {
 }
 
 fn failed(error: &dyn std::error::Error) -> ApiError {
-    let cause = error.source().map(|cause| format!(": {cause}")).unwrap_or_default();
-    ApiError::internal(format!("{error}{cause}"))
+    ApiError::internal(error_chain(error))
 }
 
 /// Bytes of a length on the wire.

@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
 use apiserver_api::registry::Resource;
-use apiserver_api::time;
 use apiserver_api::validation::pod_update;
+use apiserver_meta::time;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 

@@ -1,7 +1,7 @@
 //! Kinds that are answered and forgotten: reviews of tokens and access, bindings.
 
 use apiserver_api::registry::Resource;
-use apiserver_api::time;
+use apiserver_meta::time;
 use bytes::Bytes;
 
 use super::update::Part;

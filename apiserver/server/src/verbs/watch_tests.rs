@@ -1,5 +1,5 @@
-use apiserver_api::ambient::Ambient;
 use apiserver_api::builtin;
+use apiserver_meta::ambient::Ambient;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
 use apiserver_store::{Op, Store, Write};

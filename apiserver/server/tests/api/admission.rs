@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
 use apiserver_server::rbac::Mode;
 use serde_json::{Value, json};

@@ -1,6 +1,6 @@
 //! Server-side apply over HTTP: what it makes, merges, takes away and refuses.
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use serde_json::{Value, json};
 
 use crate::harness::{Api, Reply, deployment, pod};

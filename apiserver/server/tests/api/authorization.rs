@@ -1,6 +1,6 @@
 //! Rights end where they are said to end.
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use serde_json::{Value, json};
 
 use crate::harness::{Api, pod};

@@ -1,7 +1,7 @@
 //! Bodies with thousands of items: what is done with them grows with their length, not with its square,
 //! and so do the answers. Each of these took seconds or gigabytes once; none looks at a clock.
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_api::builtin;
+use apiserver_meta::ambient::Ambient;
 use apiserver_server::{Server, ServerConfig};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};

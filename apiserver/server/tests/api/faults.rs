@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};

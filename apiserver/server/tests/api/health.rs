@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
 use apiserver_store::{Got, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
 use async_trait::async_trait;

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::components::{Components, Place};
 use apiserver_server::{Build, ServerConfig};

@@ -1,6 +1,6 @@
 //! What some kinds do in a way of their own.
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use base64::Engine as _;
 use serde_json::{Value, json};
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use apiserver_server::rbac::Mode;
 use apiserver_server::{Body, ServerConfig};
 use apiserver_store::Store;

@@ -200,7 +200,7 @@ async fn live(api: &Api) {
         "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}});
     api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition).await.expect(201);
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
-    let nobody = api.as_user(apiserver_api::auth::Identity::anonymous());
+    let nobody = api.as_user(apiserver_meta::identity::Identity::anonymous());
     nobody.get(pods).await.expect(403);
 }
 

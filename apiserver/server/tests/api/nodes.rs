@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use apiserver_api::ambient::Ambient;
-use apiserver_api::auth::Identity;
+use apiserver_meta::ambient::Ambient;
+use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
 use apiserver_server::auth::pki::Pki;
 use apiserver_server::auth::tokens::Issuer;

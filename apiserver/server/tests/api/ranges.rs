@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::time;
+use apiserver_meta::time;
 use apiserver_server::ServerConfig;
 use apiserver_store::{Op, Write};
 use serde_json::{Value, json};
@@ -256,7 +256,7 @@ async fn a_claim_that_somebody_deletes_is_written_again_at_once() {
 }
 
 fn jiff_ago(seconds: i64) -> String {
-    let now = apiserver_api::ambient::Ambient::system().now();
+    let now = apiserver_meta::ambient::Ambient::system().now();
     time::rfc3339(jiff::Timestamp::from_second(now.as_second() - seconds).unwrap())
 }
 

@@ -5,7 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apiserver_api::{protection, protobuf};
+use apiserver_api::protobuf;
+use apiserver_meta::finalizers;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt as _;
@@ -390,7 +391,7 @@ impl<'a> Subject<'a> {
 
     /// Takes away the finalizer that a controller removes where nothing uses the object.
     async fn release(&self) {
-        if protection::finalizer(&self.entry.group, &self.entry.plural).is_some() {
+        if finalizers::finalizer(&self.entry.group, &self.entry.plural).is_some() {
             let patch = json!({"metadata": {"finalizers": null}});
             self.expect("release", self.api.patch("merge", &self.path(), patch).await, 200).await;
         }

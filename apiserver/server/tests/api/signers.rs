@@ -1,6 +1,6 @@
 //! Who may approve, sign and attest for a signer, and what nobody may ask it for.
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};

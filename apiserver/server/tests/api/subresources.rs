@@ -1,6 +1,6 @@
 //! Status, scale, eviction, finalize, reviews.
 
-use apiserver_api::auth::Identity;
+use apiserver_meta::identity::Identity;
 use serde_json::{Value, json};
 
 use crate::harness::{Api, deployment, pod};

@@ -86,7 +86,7 @@ async fn reviews_of_access_agree_with_what_is_allowed() {
         tokio::task::yield_now().await;
     }
     assert_eq!(ask(local, of_namespace).await, true);
-    let as_account = api.as_user(apiserver_api::auth::Identity::authenticated(user, &groups));
+    let as_account = api.as_user(apiserver_meta::identity::Identity::authenticated(user, &groups));
     as_account.get("/api/v1/namespaces/default/configmaps").await.expect(200);
     as_account.get("/api/v1/namespaces/default/secrets").await.expect(403);
 }

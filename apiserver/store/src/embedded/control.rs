@@ -9,6 +9,7 @@ use std::io::{self, ErrorKind};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
+use apiserver_meta::error_chain;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::task::AbortHandle;
@@ -96,20 +97,8 @@ async fn carry_out(store: &Embedded, line: &str) -> Result<Restored, String> {
     let path = PathBuf::from(path);
     tracing::warn!(path = %path.display(), "the store is restored from a snapshot");
     let read = tokio::task::spawn_blocking(move || Snapshot::read(&path));
-    let snapshot = read.await.map_err(|error| error.to_string())?.map_err(|error| chain(&error))?;
-    store.restore(snapshot).await.map_err(|error| chain(&error))
-}
-
-/// An error with its causes, for another process.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
+    let snapshot = read.await.map_err(|error| error.to_string())?.map_err(|error| error_chain(&error))?;
+    store.restore(snapshot).await.map_err(|error| error_chain(&error))
 }
 
 /// Connects to the store that has `directory` open, in whatever process; `None` if there is none that

@@ -10,9 +10,9 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::apps::v1::{Deployment, DeploymentStatus, ReplicaSet};
 use k8s_openapi::api::core::v1::Pod;

@@ -14,7 +14,7 @@ use super::revision::{self, DESIRED, MAX, annotate_size};
 use super::status::{self, Progress};
 use super::strategy::{is_recreate, max_surge, max_unavailable, replicas, set_replicas};
 use crate::meta::{annotation, controller_of, is_deleted, name, uid};
-use crate::pods;
+use apiserver_meta::pods::is_finished;
 
 /// What a plan is made from.
 pub(super) struct Input<'a> {
@@ -275,7 +275,7 @@ impl<'a> Rollout<'a> {
         if self.old.iter().any(|set| set.actual() > 0) {
             return true;
         }
-        all_pods.iter().filter(|pod| !pods::is_finished(pod)).any(|pod| {
+        all_pods.iter().filter(|pod| !is_finished(pod)).any(|pod| {
             controller_of(&pod.metadata)
                 .is_some_and(|owner| self.old.iter().any(|set| uid(&set.wanted.metadata) == owner.uid))
         })

@@ -9,8 +9,9 @@ use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointHints, ForNode, ForZone};
 
 use crate::meta::{is_deleted, name};
-use crate::pods::{endpoint_addresses, is_finished, is_ready};
+use crate::pods::endpoint_addresses;
 use crate::ports::{ResolvedPort, resolve};
+use apiserver_meta::pods::{is_finished, is_ready};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 
 use crate::meta::uid;
-use crate::pods::condition;
+use apiserver_meta::pods::condition;
 
 /// What was last seen of one Service.
 #[derive(Default)]

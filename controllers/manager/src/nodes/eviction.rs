@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod, PodCondition, Taint, Toleration};
@@ -18,7 +18,8 @@ use super::health::NO_EXECUTE;
 use crate::context::{Context, Tasks};
 use crate::meta::{is_deleted, name, namespace};
 use crate::patch;
-use crate::pods::{is_finished, node_name, until};
+use crate::pods::{node_name, until};
+use apiserver_meta::pods::{is_finished, tolerates};
 
 pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     let queue = WorkQueue::new("taint-eviction");
@@ -67,18 +68,6 @@ fn eviction_time(taints: &[(Taint, Timestamp)], tolerations: &[Toleration]) -> O
         since.checked_add(patience).ok()
     });
     times.flatten().min()
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-    let exists = toleration.operator.as_deref() == Some("Exists");
-    let key = match given(&toleration.key) {
-        Some(key) => key == taint.key,
-        None => exists,
-    };
-    let value = exists || given(&toleration.value) == given(&taint.value);
-    let effect = given(&toleration.effect).is_none_or(|effect| effect == taint.effect);
-    key && value && effect
 }
 
 struct Evictions {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::cache::Selection;
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use apiserver_meta::ambient::Ambient;
 use controllers_runtime::{Error, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -284,7 +284,7 @@ mod tests {
     fn a_ready_pod_is_made_unready_once() {
         let pod = running("p", "n", "10.0.0.1");
         let new = unready(&pod, at(9)).unwrap();
-        assert!(!crate::pods::is_ready(&new));
+        assert!(!apiserver_meta::pods::is_ready(&new));
         assert_eq!(unready(&new, at(10)), None);
     }
 }

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use apiserver_api::protection::ATTRIBUTES_CLASS;
 use apiserver_client::{Cache, Change, ObjectKey};
+use apiserver_meta::finalizers::ATTRIBUTES_CLASS;
 use controllers_runtime::{Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;

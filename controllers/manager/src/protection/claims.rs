@@ -1,7 +1,7 @@
 //! PersistentVolumeClaims that pods use.
 
-use apiserver_api::protection::CLAIM;
 use apiserver_client::{Cache, Change, ObjectKey};
+use apiserver_meta::finalizers::CLAIM;
 use controllers_runtime::{Attempt, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, Volume};
 use kube::api::ListParams;

@@ -1,7 +1,7 @@
 //! PersistentVolumes that are bound to a claim.
 
-use apiserver_api::protection::VOLUME;
 use apiserver_client::{Cache, ObjectKey};
+use apiserver_meta::finalizers::VOLUME;
 use controllers_runtime::{Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::{Api, Client};

@@ -6,9 +6,10 @@ mod ranking;
 
 use std::sync::Arc;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use apiserver_meta::ambient::Ambient;
+use apiserver_meta::error_chain;
 use controllers_runtime::{Attempt, Error, Outcome, Reconcile, Result, WorkQueue};
 use futures::future::join_all;
 use k8s_openapi::api::apps::v1::ReplicaSet;
@@ -120,7 +121,7 @@ impl Reconcile for ReplicaSets {
             Action::Create(count) => self.create(key, &set, count).await,
             Action::Delete(pods) => self.delete(key, &set, pods).await,
         };
-        let failure = done.as_ref().err().map(|(reason, error)| (*reason, describe(error)));
+        let failure = done.as_ref().err().map(|(reason, error)| (*reason, error_chain(error)));
         let mut new = ReplicaSet::clone(&set);
         new.status = Some(status(&input, failure));
         let api = Api::namespaced(self.client.clone(), &key.namespace);
@@ -269,17 +270,6 @@ fn cause(error: &Error) -> String {
         },
         other => other.to_string(),
     }
-}
-
-/// The error with its causes, in one line.
-fn describe(error: &Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

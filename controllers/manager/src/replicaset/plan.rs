@@ -11,7 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use super::ranking;
 use crate::limits::POD_BURST;
 use crate::meta::{controller_reference, is_deleted, name, selects_map};
-use crate::pods::{available_at, is_active, is_available, is_finished, is_ready, until};
+use crate::pods::{available_at, is_active, is_available, until};
+use apiserver_meta::pods::{is_finished, is_ready};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 

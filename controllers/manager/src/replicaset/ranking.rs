@@ -8,7 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::meta::{annotation, uid};
-use crate::pods::{is_active, is_ready, max_restarts, node_name, phase, ready_since};
+use crate::pods::{is_active, max_restarts, node_name, ready_since};
+use apiserver_meta::pods::{is_ready, phase};
 
 /// By which users say what a pod's loss costs; lower goes first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

@@ -5,7 +5,7 @@ pub mod api;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use apiserver_api::ambient::{Ambient, Clock, Random};
+use apiserver_meta::ambient::{Ambient, Clock, Random};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::{Container, Node, Pod, PodCondition, PodIP, PodSpec, PodTemplateSpec};

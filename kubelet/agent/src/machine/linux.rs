@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use apiserver_meta::resources::QosClass;
 use async_trait::async_trait;
 use kubelet_cri::Resources;
 use rustix::fs::OFlags;
@@ -33,7 +34,7 @@ use crate::{
         ETC_BYTES, TERMINATION_BYTES, TERMINATION_INODES, TERMINATION_MESSAGE, WALK_PAUSE, WALK_STEP, WALKS,
     },
     pod::{
-        resources::{QosClass, class_cgroup},
+        resources::class_cgroup,
         spec::{log_directory_name, log_path},
     },
     volumes::Content,

@@ -7,14 +7,13 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::api::resource::Quantity
 use super::{
     all_containers,
     resize::Refusal,
-    resources::pod_request,
+    resources::{pod_request, scaled},
     security::{check_apparmor, strict_groups},
     spec,
     status::Verdict,
     sysctl::Allowlist,
     unsupported::unsupported_field,
 };
-use crate::quantity;
 
 /// What is needed to know of the node.
 pub struct NodeView<'a> {
@@ -118,8 +117,7 @@ pub fn admit_resize(
 }
 
 fn available(allocatable: &BTreeMap<String, Quantity>, name: &str) -> Option<i64> {
-    let quantity = allocatable.get(name)?;
-    if name == "cpu" { quantity::milli(quantity) } else { quantity::whole(quantity) }
+    scaled(allocatable.get(name)?, name)
 }
 
 fn shortage(name: &str, wanted: i64, used: i64, limit: i64) -> String {

@@ -13,7 +13,7 @@ use k8s_openapi::{
 };
 
 use super::{container as find_container, name, namespace, resources, spec, uid};
-use crate::{limits, quantity};
+use crate::limits;
 
 /// A token that a pod wants.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -352,9 +352,7 @@ pub fn resource_value(
         None => container,
     };
     let (kind, resource) = selector.resource.split_once('.').ok_or_else(unknown)?;
-    let scale = |quantity: &Quantity| {
-        if resource == "cpu" { quantity::milli(quantity) } else { quantity::whole(quantity) }
-    };
+    let scale = |quantity: &Quantity| resources::scaled(quantity, resource);
     let of_node = || surroundings.allocatable.and_then(|list| list.get(resource)).and_then(scale);
     let amount = match kind {
         "limits" => resources::limit(container, resource).or_else(of_node).unwrap_or_default(),

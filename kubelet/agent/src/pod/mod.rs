@@ -92,16 +92,6 @@ pub fn host_network(pod: &Pod) -> bool {
     spec(pod).host_network.unwrap_or_default()
 }
 
-/// `Succeeded` or `Failed`: such a pod never runs again.
-pub fn is_finished(phase: &str) -> bool {
-    matches!(phase, "Succeeded" | "Failed")
-}
-
-/// The phase that the object shows.
-pub fn phase(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
-}
-
 /// Init containers in their order, each with its role.
 pub fn init_containers(pod: &Pod) -> impl DoubleEndedIterator<Item = (Role, &Container)> {
     spec(pod).init_containers.iter().flatten().map(|container| (init_role(container), container))

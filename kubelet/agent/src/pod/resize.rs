@@ -9,6 +9,7 @@ use std::{
     sync::Arc,
 };
 
+use apiserver_meta::quantity;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Container, ContainerStatus, Pod, PodCondition, ResourceRequirements},
@@ -17,7 +18,6 @@ use k8s_openapi::{
 use serde_json::json;
 
 use super::{Role, all_containers};
-use crate::quantity;
 
 /// Condition of a pod that asks for more than it is granted.
 pub const PENDING: &str = "PodResizePending";
@@ -285,7 +285,7 @@ fn is_equal(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
 fn is_equal_in(name: &str, a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
     let same = |a: Option<&Quantity>, b: Option<&Quantity>| match (a, b) {
         (Some(a), Some(b)) => {
-            a == b || quantity::milli(a).is_some_and(|value| quantity::milli(b) == Some(value))
+            a == b || quantity::read(a).is_some_and(|value| quantity::read(b) == Some(value))
         }
         (a, b) => a.is_none() && b.is_none(),
     };

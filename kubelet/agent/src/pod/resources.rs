@@ -1,13 +1,16 @@
 //! Requests and limits as the kernel understands them: quality of service, cgroup paths, weights.
 
+use apiserver_meta::{
+    quantity,
+    resources::{self, Compute, QosClass},
+};
 use k8s_openapi::{
     api::core::v1::{Container, Pod},
     apimachinery::pkg::api::resource::Quantity,
 };
 use kubelet_cri::Resources;
 
-use super::{Role, all_containers, init_containers, spec, uid};
-use crate::quantity;
+use super::{all_containers, spec, uid};
 
 /// Microseconds of a period of the processor bandwidth controller.
 const CPU_PERIOD: i64 = 100_000;
@@ -18,32 +21,17 @@ const MIN_SHARES: i64 = 2;
 /// Largest weight that the kernel takes.
 const MAX_SHARES: i64 = 262_144;
 
-/// How a pod is treated when resources run short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum QosClass {
-    /// Requests and limits are set and equal everywhere.
-    Guaranteed,
-    /// Something is requested.
-    Burstable,
-    /// Nothing is requested.
-    BestEffort,
-}
-
-impl QosClass {
-    /// As the API spells it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Guaranteed => "Guaranteed",
-            Self::Burstable => "Burstable",
-            Self::BestEffort => "BestEffort",
-        }
-    }
-}
-
 fn amount(list: Option<&std::collections::BTreeMap<String, Quantity>>, name: &str) -> Option<i64> {
-    let quantity = list?.get(name)?;
-    let value = if name == "cpu" { quantity::milli(quantity) } else { quantity::whole(quantity) };
-    value.filter(|value| *value > 0)
+    scaled(list?.get(name)?, name).filter(|value| *value > 0)
+}
+
+/// An amount of a resource, in thousandths for `cpu` and in whole units for all others.
+pub fn scaled(quantity: &Quantity, name: &str) -> Option<i64> {
+    quantity::read(quantity).map(|quantity| in_units(quantity, name))
+}
+
+fn in_units(quantity: quantity::Quantity, name: &str) -> i64 {
+    if name == "cpu" { quantity.milli() } else { quantity.value() }
 }
 
 /// A container's request, thousandths for `cpu`; its limit where only that is set.
@@ -57,29 +45,13 @@ pub fn limit(container: &Container, name: &str) -> Option<i64> {
     amount(container.resources.as_ref()?.limits.as_ref(), name)
 }
 
-/// The class of a pod.
+/// The class of a pod: the one that its status has, as it never changes.
 pub fn qos_class(pod: &Pod) -> QosClass {
-    if let Some(known) = pod.status.as_ref().and_then(|status| status.qos_class.as_deref()) {
-        match known {
-            "Guaranteed" => return QosClass::Guaranteed,
-            "Burstable" => return QosClass::Burstable,
-            "BestEffort" => return QosClass::BestEffort,
-            _ => {}
-        }
-    }
-    let (mut any, mut all) = (false, true);
-    for (_, container) in all_containers(pod) {
-        for name in ["cpu", "memory"] {
-            let (request, limit) = (request(container, name), limit(container, name));
-            any |= request.is_some();
-            all &= limit.is_some() && request == limit;
-        }
-    }
-    match (any, all) {
-        (false, _) => QosClass::BestEffort,
-        (true, true) => QosClass::Guaranteed,
-        (true, false) => QosClass::Burstable,
-    }
+    let known = pod.status.as_ref().and_then(|status| status.qos_class.as_deref());
+    known.and_then(QosClass::named).unwrap_or_else(|| {
+        let containers = all_containers(pod).filter_map(|(_, container)| container.resources.as_ref());
+        resources::qos_class(resources::as_a_whole(spec(pod)).map(Compute::of), containers.map(Compute::of))
+    })
 }
 
 /// The pod's cgroup below each hierarchy, `root` being the kubelet's own (`/` or `/x`).
@@ -128,7 +100,7 @@ fn oom_score(pod: &Pod, container: &Container, node_memory: i64) -> i64 {
         QosClass::Guaranteed => -997,
         QosClass::BestEffort => 1000,
         QosClass::Burstable => {
-            let request = request(container, "memory").unwrap_or_default();
+            let request = request(container, "memory").unwrap_or_default() + spare_memory(pod);
             let score = 1000 - 1000 * i128::from(request) / i128::from(node_memory.max(1));
             // Above every guaranteed pod, below every one without requests.
             i64::try_from(score).unwrap_or(999).clamp(3, 999)
@@ -136,19 +108,31 @@ fn oom_score(pod: &Pod, container: &Container, node_memory: i64) -> i64 {
     }
 }
 
-/// What the pod as a whole is given, at the level of its cgroup: the sum of its containers, or a
-/// greater init container. A limit applies only where each container has one.
+/// The memory that the pod requests as a whole beyond its containers, shared by them equally (KEP-2837).
+fn spare_memory(pod: &Pod) -> i64 {
+    let whole = spec(pod).resources.as_ref().and_then(|whole| amount(whole.requests.as_ref(), "memory"));
+    let Some(whole) = whole else { return 0 };
+    let requests = all_containers(pod).map(|(_, container)| request(container, "memory").unwrap_or_default());
+    let (count, requested) =
+        requests.fold((0, 0_i64), |(count, sum), one| (count + 1, sum.saturating_add(one)));
+    whole.saturating_sub(requested).max(0) / i64::max(count, 1)
+}
+
+/// What the pod as a whole is given, at the level of its cgroup. A limit of its containers applies only
+/// where each of them has one, that of the pod itself always.
 pub fn pod_resources(pod: &Pod) -> Resources {
-    let milli_request = pod_request(pod, "cpu");
+    let limits = resources::pod_limits(spec(pod));
+    let whole = spec(pod).resources.as_ref().and_then(|whole| whole.limits.as_ref());
     let limit_of = |name: &str| {
-        let all = all_containers(pod).all(|(_, container)| limit(container, name).is_some());
-        if all { combine(pod, |container| limit(container, name)) } else { 0 }
+        let limited = amount(whole, name).is_some()
+            || all_containers(pod).all(|(_, container)| limit(container, name).is_some());
+        limits.get(name).filter(|_| limited).map_or(0, |limit| in_units(*limit, name))
     };
     let quota = cpu_quota(limit_of("cpu"));
     Resources {
         cpu_period: if quota > 0 { CPU_PERIOD } else { 0 },
         cpu_quota: quota,
-        cpu_shares: cpu_shares(milli_request),
+        cpu_shares: cpu_shares(pod_request(pod, "cpu")),
         memory_limit: limit_of("memory"),
         oom_score_adj: 0,
     }
@@ -169,24 +153,7 @@ pub fn wider(a: Resources, b: Resources) -> Resources {
 
 /// The pod's request, thousandths for `cpu`.
 pub fn pod_request(pod: &Pod, name: &str) -> i64 {
-    let overhead = amount(spec(pod).overhead.as_ref(), name).unwrap_or_default();
-    combine(pod, |container| request(container, name)).saturating_add(overhead)
-}
-
-fn combine(pod: &Pod, amount: impl Fn(&Container) -> Option<i64>) -> i64 {
-    let of = |container: &Container| amount(container).unwrap_or_default();
-    let mut sidecars = 0i64;
-    let mut peak = 0i64;
-    for (role, container) in init_containers(pod) {
-        if role == Role::Sidecar {
-            sidecars = sidecars.saturating_add(of(container));
-            peak = peak.max(sidecars);
-        } else {
-            peak = peak.max(sidecars.saturating_add(of(container)));
-        }
-    }
-    let main = spec(pod).containers.iter().map(of).fold(0, i64::saturating_add);
-    peak.max(main.saturating_add(sidecars))
+    resources::pod_requests(spec(pod)).get(name).map_or(0, |request| in_units(*request, name))
 }
 
 #[cfg(test)]
@@ -239,13 +206,28 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_needs_the_greater_of_its_stages() {
-        let cpu = |name: &str, amount: &str, policy: Option<&str>| json!({"name": name, "restartPolicy": policy, "resources": {"requests": {"cpu": amount}}});
+    fn limits_of_containers_bind_the_pod_only_where_each_has_one() {
+        let cpu = |amount: &str| json!({"requests": {"cpu": amount}, "limits": {"cpu": amount}});
+        let pod_of = |whole: Value, last: Value| {
+            pod(json!({
+                "resources": whole,
+                "containers": [{"name": "a", "resources": cpu("200m")}, {"name": "b", "resources": last}],
+            }))
+        };
+        let limited = pod_of(Value::Null, cpu("300m"));
+        assert_eq!((pod_request(&limited, "cpu"), pod_resources(&limited).cpu_quota), (500, 50_000));
+        assert_eq!(pod_resources(&pod_of(Value::Null, json!({}))).cpu_quota, 0);
+        assert_eq!(pod_resources(&pod_of(cpu("1"), json!({}))).cpu_quota, 100_000);
+    }
+
+    #[test]
+    fn memory_that_the_whole_pod_requests_counts_for_each_container() {
         let pod = pod(json!({
-            "initContainers": [cpu("s", "100m", Some("Always")), cpu("i", "700m", None)],
-            "containers": [cpu("a", "200m", None), cpu("b", "300m", None)],
+            "resources": {"requests": {"memory": "512Mi"}},
+            "containers": [{"name": "a", "resources": {"requests": {"memory": "256Mi"}}}, {"name": "b"}],
         }));
-        assert_eq!(pod_request(&pod, "cpu"), 800);
-        assert_eq!(pod_resources(&pod).cpu_quota, 0, "not all are limited");
+        let score =
+            |index: usize| container_resources(&pod, &spec(&pod).containers[index], 1 << 30).oom_score_adj;
+        assert_eq!((score(0), score(1)), (625, 875));
     }
 }

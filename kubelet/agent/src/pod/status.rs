@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use apiserver_meta::pods::is_final;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{
@@ -16,8 +17,7 @@ use kubelet_cri::{ContainerState, ContainerStatus, SandboxState};
 use super::{
     Role, all_containers,
     backoff::Backoff,
-    ephemeral_as_container, ephemeral_containers, host_network, init_containers, is_finished, name,
-    namespace,
+    ephemeral_as_container, ephemeral_containers, host_network, init_containers, name, namespace,
     observed::{PodRuntime, ProbeResults, timestamp},
     plan::{self, Failure},
     resize::Resize,
@@ -76,7 +76,7 @@ pub struct Input<'a> {
 pub fn compute(input: Input<'_>) -> PodStatus {
     let pod = input.pod;
     // A finished pod has its reason for good, also after the kubelet has restarted.
-    let finished = is_finished(input.previous.phase.as_deref().unwrap_or_default());
+    let finished = is_final(input.previous.phase.as_deref().unwrap_or_default());
     let was_rejected = finished && input.previous.container_statuses.is_none();
     let rejected = (input.verdict.is_some() || was_rejected) && input.runtime.is_empty();
     let statuses = |wanted: &mut dyn Iterator<Item = (Role, Container)>| {
@@ -269,7 +269,7 @@ fn mounts(input: &Input<'_>, container: &Container) -> Option<Vec<VolumeMountSta
 /// The runtime may forget the containers of a finished pod; what was told of them stays.
 fn remembered(input: &Input<'_>, name: &str) -> Option<ApiStatus> {
     let previous = input.previous;
-    if !is_finished(previous.phase.as_deref().unwrap_or_default()) {
+    if !is_final(previous.phase.as_deref().unwrap_or_default()) {
         return None;
     }
     let lists = [
@@ -307,7 +307,7 @@ fn reason_to_wait(
     let over = input.terminated
         || input.verdict.is_some()
         || input.pod.metadata.deletion_timestamp.is_some()
-        || is_finished(input.previous.phase.as_deref().unwrap_or_default())
+        || is_final(input.previous.phase.as_deref().unwrap_or_default())
         || !restart_policy(input.pod, role, container).restarts(ended.exit_code);
     if over {
         return None;

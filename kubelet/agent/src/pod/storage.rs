@@ -3,13 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use apiserver_api::quantity::{self, Quantity};
-use k8s_openapi::{
-    api::core::v1::{Container, Pod, Volume},
-    apimachinery::pkg::api::resource,
-};
+use apiserver_meta::quantity::{self, Quantity};
+use apiserver_meta::resources::pod_limits;
+use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
-use super::{Role, init_containers, spec};
+use super::spec;
 
 /// The resource that limits a container's part of the disk.
 const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
@@ -87,39 +85,20 @@ fn is_empty_dir_on_disk(volume: &Volume) -> bool {
 /// The volumes on disk with limits of their own, by name.
 fn size_limits(pod: &Pod) -> impl Iterator<Item = (&str, Quantity)> {
     let limited = |volume: &'_ Volume| {
-        let limit = amount(volume.empty_dir.as_ref()?.size_limit.as_ref()?)?;
+        let limit = quantity::read(volume.empty_dir.as_ref()?.size_limit.as_ref()?)?;
         (is_empty_dir_on_disk(volume) && limit > Quantity::from_value(0)).then_some(limit)
     };
     let volumes = spec(pod).volumes.iter().flatten();
     volumes.filter_map(move |volume| Some((volume.name.as_str(), limited(volume)?)))
 }
 
-fn amount(quantity: &resource::Quantity) -> Option<Quantity> {
-    quantity::parse(&quantity.0).ok()
-}
-
 fn limit(container: &Container) -> Option<Quantity> {
-    amount(container.resources.as_ref()?.limits.as_ref()?.get(EPHEMERAL_STORAGE)?)
+    quantity::read(container.resources.as_ref()?.limits.as_ref()?.get(EPHEMERAL_STORAGE)?)
 }
 
 /// The limits of a pod's containers together; none where no container has one.
 fn pod_limit(pod: &Pod) -> Option<Quantity> {
-    let add = |sum: Option<Quantity>, next: Option<Quantity>| match (sum, next) {
-        (Some(sum), Some(next)) => Some(sum.saturating_add(next)),
-        (sum, next) => sum.or(next),
-    };
-    let (mut sidecars, mut peak) = (None, None);
-    for (role, container) in init_containers(pod) {
-        let with_sidecars = add(limit(container), sidecars);
-        if role == Role::Sidecar {
-            sidecars = with_sidecars;
-        }
-        peak = peak.max(with_sidecars);
-    }
-    let main = spec(pod).containers.iter().map(limit).fold(None, add);
-    let limit = peak.max(add(main, sidecars))?;
-    let overhead = spec(pod).overhead.as_ref().and_then(|overhead| amount(overhead.get(EPHEMERAL_STORAGE)?));
-    if limit.value() == 0 { Some(limit) } else { add(Some(limit), overhead) }
+    pod_limits(spec(pod)).get(EPHEMERAL_STORAGE).copied()
 }
 
 #[cfg(test)]

@@ -5,10 +5,11 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio_rustls::{TlsAcceptor, server::TlsStream};
+use tokio_rustls::server::TlsStream;
 use userspace_daemon::Place;
 
 use super::{
+    NodeTls,
     caller::Caller,
     shares::{Refusal, Share, Shares},
 };
@@ -69,7 +70,7 @@ impl Session {
 /// connections of a permitted client, of which the API server has many, no longer count for its
 /// address and give way to no other. Those of all others still do.
 pub(super) async fn handshake<S>(
-    tls: &TlsAcceptor,
+    tls: &NodeTls,
     stream: S,
     mut place: Place,
     streams: Streams,
@@ -78,9 +79,9 @@ pub(super) async fn handshake<S>(
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let stream = tokio::time::timeout(deadline, tls.accept(stream)).await.ok()?.ok()?;
+    let stream = tokio::time::timeout(deadline, tls.acceptor.accept(stream)).await.ok()?.ok()?;
     let (_, session) = stream.get_ref();
-    let caller = Caller::of(session.peer_certificates().and_then(|chain| chain.first()));
+    let caller = Caller::of(session.peer_certificates().and_then(|chain| chain.first()), tls.identify);
     if caller == Caller::Permitted {
         place.prove();
     }
@@ -100,7 +101,11 @@ mod tests {
     use userspace_daemon::{Bounds, Places};
 
     use super::*;
-    use crate::{config::Config, limits};
+    use crate::{
+        config::{ClientAuthority, Config},
+        limits,
+        server::caller::identify,
+    };
 
     /// A cluster's certificate authority.
     struct Authority {
@@ -117,8 +122,9 @@ mod tests {
             Self { issuer: Issuer::new(params, key), pem }
         }
 
-        fn server(&self) -> TlsAcceptor {
-            let config = Config { client_ca: Some(self.pem.clone()), ..Config::new("n1") };
+        fn server(&self) -> NodeTls {
+            let authority = ClientAuthority { pem: self.pem.clone(), identify };
+            let config = Config { client_authority: Some(authority), ..Config::new("n1") };
             super::super::tls(&config, &["127.0.0.1".to_owned()]).unwrap()
         }
 
@@ -146,7 +152,7 @@ mod tests {
     /// Both ends of a connection that has been made.
     type Made = (TlsStream<DuplexStream>, Session, tokio_rustls::client::TlsStream<DuplexStream>);
 
-    async fn connect(server: &TlsAcceptor, client: &TlsConnector, place: Place) -> Option<Made> {
+    async fn connect(server: &NodeTls, client: &TlsConnector, place: Place) -> Option<Made> {
         let (here, there) = tokio::io::duplex(64 << 10);
         let name = ServerName::try_from("n1").unwrap();
         let (served, connected) = tokio::join!(

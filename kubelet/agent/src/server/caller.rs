@@ -1,8 +1,9 @@
 //! Who calls the node's server, by the certificate shown. The authority signs for every user of
 //! the cluster, other nodes among them, so its signature alone opens nothing.
 
-use apiserver_api::certificate::CertificateUser;
 use rustls::pki_types::CertificateDer;
+
+use crate::config::Identify;
 
 /// The API server's user when it calls kubelets, by the custom of Kubernetes' installers.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
@@ -21,14 +22,20 @@ pub(super) enum Caller {
 }
 
 impl Caller {
-    /// By the certificate that the handshake has verified.
-    pub(super) fn of(certificate: Option<&CertificateDer<'_>>) -> Self {
-        let Some(certificate) = certificate else { return Self::Nobody };
-        match CertificateUser::read(certificate) {
-            Ok(user) if user.name == API_SERVER || user.in_group(MASTERS) => Self::Permitted,
+    /// Judges the certificate that the handshake has verified.
+    pub(super) fn of(certificate: Option<&CertificateDer<'_>>, identify: Option<Identify>) -> Self {
+        let (Some(certificate), Some(identify)) = (certificate, identify) else { return Self::Nobody };
+        match identify(certificate) {
+            Some(user) if user.user == API_SERVER || user.in_group(MASTERS) => Self::Permitted,
             _ => Self::Stranger,
         }
     }
+}
+
+/// The reader of certificates that the binary gives to a kubelet.
+#[cfg(test)]
+pub(super) fn identify(certificate: &[u8]) -> Option<apiserver_meta::identity::Identity> {
+    apiserver_api::certificate::CertificateUser::read(certificate).ok().map(Into::into)
 }
 
 #[cfg(test)]
@@ -42,7 +49,7 @@ mod tests {
         params.distinguished_name.push(DnType::CommonName, name);
         params.distinguished_name.push(DnType::OrganizationName, group);
         let key = KeyPair::generate().unwrap();
-        Caller::of(Some(params.self_signed(&key).unwrap().der()))
+        Caller::of(Some(params.self_signed(&key).unwrap().der()), Some(identify))
     }
 
     #[test]
@@ -52,7 +59,11 @@ mod tests {
             params.distinguished_name.push(DnType::CommonName, first);
             params.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 3]), second);
             let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-            assert_eq!(Caller::of(Some(certificate.der())), Caller::Stranger, "{first}, {second}");
+            assert_eq!(
+                Caller::of(Some(certificate.der()), Some(identify)),
+                Caller::Stranger,
+                "{first}, {second}"
+            );
         }
     }
 
@@ -61,6 +72,6 @@ mod tests {
         assert_eq!(caller(API_SERVER, "any"), Caller::Permitted);
         assert_eq!(caller("kubernetes-admin", MASTERS), Caller::Permitted);
         assert_eq!(caller("system:node:other", "system:nodes"), Caller::Stranger);
-        assert_eq!(Caller::of(None), Caller::Nobody);
+        assert_eq!(Caller::of(None, Some(identify)), Caller::Nobody);
     }
 }

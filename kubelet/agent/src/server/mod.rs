@@ -13,7 +13,6 @@ use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpListener,
 };
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 use userspace_daemon::{Bounds, Page, Places};
@@ -34,7 +33,7 @@ use admission::{Length, Session, StreamPermit, Streams};
 use caller::Caller;
 pub(crate) use frames::CloseFilter;
 pub use tls::TlsError;
-pub(crate) use tls::tls;
+pub(crate) use tls::{NodeTls, tls};
 
 /// Body of an answer.
 pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -43,7 +42,7 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 pub(crate) async fn serve(
     agent: Arc<Agent>,
     listener: TcpListener,
-    tls: TlsAcceptor,
+    tls: NodeTls,
     shutdown: CancellationToken,
 ) {
     let places = Places::new(Bounds::new(limits::CONNECTIONS));

@@ -9,7 +9,7 @@ use rustls::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use crate::config::Config;
+use crate::config::{Config, Identify};
 
 /// The certificates of the node's server cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -30,8 +30,16 @@ pub enum TlsError {
     Generate(#[from] rcgen::Error),
 }
 
-/// The acceptor of the node's server. Without a certificate authority no client is known.
-pub(crate) fn tls(config: &Config, host_ips: &[String]) -> Result<TlsAcceptor, TlsError> {
+/// What a connection to the node's server is accepted with.
+#[derive(Clone)]
+pub(crate) struct NodeTls {
+    pub acceptor: TlsAcceptor,
+    /// Reads the user of a verified certificate; none where no client is known.
+    pub identify: Option<Identify>,
+}
+
+/// Makes the acceptor of the node's server. Without a certificate authority no client is known.
+pub(crate) fn tls(config: &Config, host_ips: &[String]) -> Result<NodeTls, TlsError> {
     let (chain, key) = match &config.serving {
         Some(serving) => (serving.chain.clone(), serving.key.clone()),
         None => self_signed(&config.node_name, host_ips)?,
@@ -43,11 +51,11 @@ pub(crate) fn tls(config: &Config, host_ips: &[String]) -> Result<TlsAcceptor, T
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Server)?;
-    let builder = match &config.client_ca {
+    let builder = match &config.client_authority {
         None => builder.with_no_client_auth(),
         Some(authority) => {
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(authority, "certificate authority of the node's clients")? {
+            for certificate in certificates(&authority.pem, "certificate authority of the node's clients")? {
                 roots.add(certificate).map_err(TlsError::Authority)?;
             }
             // Whoever shows no certificate gets an answer all the same: 401.
@@ -58,7 +66,8 @@ pub(crate) fn tls(config: &Config, host_ips: &[String]) -> Result<TlsAcceptor, T
     let mut tls = builder.with_single_cert(chain, key).map_err(TlsError::Server)?;
     // Upgraded connections exist in HTTP/1.1 only.
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(TlsAcceptor::from(Arc::new(tls)))
+    let identify = config.client_authority.as_ref().map(|authority| authority.identify);
+    Ok(NodeTls { acceptor: TlsAcceptor::from(Arc::new(tls)), identify })
 }
 
 fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use apiserver_client::ObjectKey;
+use apiserver_meta::error_chain;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::{
@@ -52,17 +53,6 @@ pub(super) enum PrepareError {
     Handler(#[from] HandlerError),
 }
 
-/// The error with its causes, for an event.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(&format!(": {cause}"));
-        next = cause.source();
-    }
-    text
-}
-
 impl Worker {
     /// Makes what must be there before the pod can start, once. `false` if that failed; then it is
     /// noted, told, and tried again later.
@@ -76,7 +66,7 @@ impl Worker {
                 true
             }
             Err(error) => {
-                let message = chain(&error);
+                let message = error_chain(&error);
                 self.agent.event(&self.tracked.pod(), None, "FailedMount", message.clone());
                 self.fail_pod("FailedMount", &message);
                 false
@@ -220,7 +210,7 @@ impl Worker {
                 }
                 Err(error) => {
                     // The old content stays; what is deleted does not vanish under a running pod.
-                    warn!(pod = %self.tracked.place.name, error = %chain(&error), "cannot refresh volumes");
+                    warn!(pod = %self.tracked.place.name, error = %error_chain(&error), "cannot refresh volumes");
                     self.volumes_retry = now.saturating_add(limits::RETRY * 5).ok();
                     return self.volumes_retry;
                 }

@@ -1,11 +1,12 @@
 //! Gives running containers what their pod is granted.
 
+use apiserver_meta::error_chain;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kubelet_cri::Resources;
 use tracing::debug;
 
-use super::{Worker, prepare::chain};
+use super::Worker;
 use crate::{
     limits,
     pod::{
@@ -117,7 +118,7 @@ impl Worker {
         }
         debug!(pod = pod::name(pod), ?wanted, "resizing a pod's cgroup");
         let set = self.agent.machine.set_up_pod(&self.tracked.place, &wanted).await;
-        set.map_err(|error| chain(&error))?;
+        set.map_err(|error| error_chain(&error))?;
         self.tracked.state().cgroup = Some(wanted);
         Ok(())
     }

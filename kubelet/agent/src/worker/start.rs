@@ -2,12 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use apiserver_meta::error_chain;
 use k8s_openapi::api::core::v1::{Container, Pod, Secret};
 use kubelet_cri::{Credentials, Image, SandboxConfig};
 use tokio::sync::OnceCell;
 use tracing::{debug, warn};
 
-use super::{Worker, prepare::chain};
+use super::Worker;
 use crate::{
     limits,
     pod::{
@@ -69,7 +70,7 @@ impl Worker {
                 .log_directory(&self.tracked.place)
                 .to_string_lossy()
                 .into_owned(),
-            runtime_handler: self.handler(pod).await.map_err(|error| chain(&error))?.name,
+            runtime_handler: self.handler(pod).await.map_err(|error| error_chain(&error))?.name,
         }))
     }
 
@@ -111,7 +112,7 @@ impl Worker {
         let mounts = self
             .mounts(pod, container, start.attempt, &environment)
             .await
-            .map_err(|error| config_error(chain(&error)))?;
+            .map_err(|error| config_error(error_chain(&error)))?;
         let info = self.agent.machine.info();
         let config = spec::container_config(spec::ContainerInput {
             pod,

@@ -12,13 +12,14 @@ use std::{
 };
 
 use crate::support::Api;
-use apiserver_api::ambient::Ambient;
+use apiserver_api::certificate::CertificateUser;
+use apiserver_meta::ambient::Ambient;
 use futures::{FutureExt, SinkExt, StreamExt};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kubelet_agent::{
-    ClusterDns, Config, LinuxMachine, Listeners,
+    ClientAuthority, ClusterDns, Config, LinuxMachine, Listeners,
     containerd::{Containerd, ContainerdConfig, tear_down},
     images::Importer,
     machine::Machine,
@@ -103,7 +104,8 @@ impl Bench {
         config.cgroup_root = self.cgroup_root.clone();
         config.cluster_dns =
             ClusterDns { servers: vec!["10.96.0.10".into()], domain: "cluster.local".into() };
-        config.client_ca = Some(self.authority.pem.clone());
+        let identify = |der: &[u8]| CertificateUser::read(der).ok().map(Into::into);
+        config.client_authority = Some(ClientAuthority { pem: self.authority.pem.clone(), identify });
         config
     }
 

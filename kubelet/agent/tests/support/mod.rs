@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use apiserver_api::auth::Identity;
 use apiserver_client::HttpBody;
+use apiserver_meta::identity::Identity;
 use bytes::Bytes;
 use futures::StreamExt;
 use http::{Method, Request, Response};

@@ -2,7 +2,7 @@
 
 use std::{net::Ipv4Addr, sync::Arc};
 
-use apiserver_api::ambient::{Ambient, Clock, Random};
+use apiserver_meta::ambient::{Ambient, Clock, Random};
 use jiff::{SignedDuration, Timestamp};
 use kubelet_agent::{Config, FakeMachine, Listeners};
 use kubelet_cri::{FakeRuntime, fake::FakeOptions};

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use apiserver_api::ambient::Ambient;
-use apiserver_api::auth::Identity;
 use apiserver_api::builtin;
+use apiserver_meta::ambient::Ambient;
+use apiserver_meta::identity::Identity;
 use apiserver_server::{Server, ServerConfig};
 use apiserver_store::disk::RealDisk;
 use apiserver_store::embedded::{Embedded, Options};

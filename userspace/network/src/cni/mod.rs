@@ -8,7 +8,7 @@ mod result;
 
 use std::collections::BTreeMap;
 
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use serde_json::json;
 
 pub use error::{Code, PluginError};

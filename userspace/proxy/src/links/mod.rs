@@ -8,7 +8,7 @@ use std::future::Future;
 use std::net::IpAddr;
 use std::pin::Pin;
 
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use ipnetwork::IpNetwork;
 use tokio::sync::watch;
 use tokio::time::Instant;

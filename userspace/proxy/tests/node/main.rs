@@ -20,7 +20,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use apiserver_api::ambient::Ambient;
+use apiserver_meta::ambient::Ambient;
 use futures::FutureExt;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use nix::sched::{CloneFlags, unshare};

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::events::Recorder;
+use apiserver_meta::ambient::Ambient;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::Service;

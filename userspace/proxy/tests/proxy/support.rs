@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use apiserver_api::ambient::Ambient;
 use apiserver_client::events::Recorder;
+use apiserver_meta::ambient::Ambient;
 use futures::FutureExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
-use apiserver_api::time;
+use apiserver_meta::time;
 use apiserver_store::Revision;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;

@@ -6,7 +6,9 @@ use k8s_openapi::{
 };
 
 use super::{Input, initialized};
-use crate::pod::{Role, host_network, init_containers, is_finished, spec};
+use apiserver_meta::pods::is_final;
+
+use crate::pod::{Role, host_network, init_containers, spec};
 
 /// A condition before it has a time.
 struct Draft {
@@ -29,7 +31,7 @@ pub(super) fn compute(input: &Input<'_>, status: &PodStatus) -> Vec<PodCondition
         Draft { kind: "PodScheduled", holds: true, reason: "", message: String::new() },
     ];
     // A pod that has ended is not resized any more.
-    let ended = is_finished(status.phase.as_deref().unwrap_or_default());
+    let ended = is_final(status.phase.as_deref().unwrap_or_default());
     let resize = input.resize.conditions().filter(|_| !ended);
     resize.chain(drafts.into_iter().map(|draft| timed(draft, input))).collect()
 }

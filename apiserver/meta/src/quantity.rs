@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use k8s_openapi::apimachinery::pkg::api::resource;
 use serde_json::Value;
 
 const NANO: i128 = 1_000_000_000;
@@ -179,6 +180,11 @@ pub fn parse(text: &str) -> Result<Quantity, ParseError> {
     };
     let nano = if parts.negative { -magnitude } else { magnitude };
     Ok(Quantity { nano, format: parts.format })
+}
+
+/// Reads a quantity of a typed object; `None` for a text that is no quantity.
+pub fn read(quantity: &resource::Quantity) -> Option<Quantity> {
+    parse(&quantity.0).ok()
 }
 
 /// Reads a quantity from a JSON string or number, as Kubernetes decodes it: blanks around it do not count.

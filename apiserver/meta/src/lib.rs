@@ -1,0 +1,15 @@
+//! Facts and helpers that the API server shares with nodes and controllers: clock and randomness,
+//! identities, quantities, times, and facts about pods. No IO lives here.
+
+pub mod ambient;
+mod error_chain;
+pub mod finalizers;
+pub mod identity;
+pub mod pem;
+pub mod platform;
+pub mod pods;
+pub mod quantity;
+pub mod resources;
+pub mod time;
+
+pub use error_chain::error_chain;

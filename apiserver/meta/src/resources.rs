@@ -1,0 +1,248 @@
+//! Resources that a pod requests and may use, from those of its containers (KEP-753) and those that
+//! it names as a whole in `spec.resources` (KEP-2837), and its quality of service.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource;
+use serde_json::Value;
+
+use crate::quantity::{self, Quantity};
+
+/// Amounts by the name of their resource. A text that is no quantity is left out: validation refuses
+/// it before it is stored.
+pub type Amounts<'a> = BTreeMap<&'a str, Quantity>;
+
+/// How a pod is treated when the resources of its node run short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QosClass {
+    /// CPU and memory are limited everywhere, to what is requested.
+    Guaranteed,
+    /// Some CPU or memory is requested or limited.
+    Burstable,
+    /// None is.
+    BestEffort,
+}
+
+impl QosClass {
+    /// Returns the class as `status.qosClass` spells it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+
+    /// Returns the class of that spelling.
+    pub fn named(text: &str) -> Option<Self> {
+        [Self::Guaranteed, Self::Burstable, Self::BestEffort].into_iter().find(|class| class.as_str() == text)
+    }
+}
+
+/// CPU and memory that a container, or a pod as a whole, requests and may use at most. Amounts of zero
+/// count as none.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Compute {
+    requests: [Option<Quantity>; 2],
+    limits: [Option<Quantity>; 2],
+}
+
+impl Compute {
+    const NAMES: [&str; 2] = ["cpu", "memory"];
+
+    /// Reads the requirements of a container or of a pod.
+    pub fn of(requirements: &ResourceRequirements) -> Self {
+        let read = |list: Option<&BTreeMap<String, resource::Quantity>>| {
+            Self::NAMES.map(|name| quantity::read(list?.get(name)?).filter(|amount| amount.nano() > 0))
+        };
+        Self { requests: read(requirements.requests.as_ref()), limits: read(requirements.limits.as_ref()) }
+    }
+
+    /// Reads `resources` of a container or of a pod as JSON.
+    pub fn of_json(resources: &Value) -> Self {
+        let read = |list: &Value| {
+            Self::NAMES
+                .map(|name| quantity::parse_value(list.get(name)?).ok().filter(|amount| amount.nano() > 0))
+        };
+        Self { requests: read(&resources["requests"]), limits: read(&resources["limits"]) }
+    }
+}
+
+/// Returns the quality of service of a pod: by what it takes `as_a_whole` if it says that, else by its
+/// containers, init containers among them.
+pub fn qos_class(as_a_whole: Option<Compute>, containers: impl IntoIterator<Item = Compute>) -> QosClass {
+    let (mut any, mut guaranteed) = (false, true);
+    let mut count = |holder: Compute| {
+        for (request, limit) in holder.requests.into_iter().zip(holder.limits) {
+            any |= request.is_some() || limit.is_some();
+            guaranteed &= limit.is_some() && request.is_none_or(|request| Some(request) == limit);
+        }
+    };
+    match as_a_whole {
+        Some(whole) => count(whole),
+        None => containers.into_iter().for_each(count),
+    }
+    match (any, guaranteed) {
+        (false, _) => QosClass::BestEffort,
+        (true, true) => QosClass::Guaranteed,
+        (true, false) => QosClass::Burstable,
+    }
+}
+
+/// Returns whether `spec.resources` of a pod may name the resource.
+pub fn is_pod_level(name: &str) -> bool {
+    Compute::NAMES.contains(&name) || name.starts_with("hugepages-")
+}
+
+/// Returns the requirements of the pod as a whole, if it names any that count.
+pub fn as_a_whole(spec: &PodSpec) -> Option<&ResourceRequirements> {
+    spec.resources.as_ref().filter(|whole| {
+        let lists = [&whole.requests, &whole.limits];
+        lists.into_iter().flatten().flatten().any(|(name, _)| is_pod_level(name))
+    })
+}
+
+/// Returns what a pod requests: the sum of its containers or, where it is more, what its init
+/// containers need while they run; instead of that what it requests as a whole; and its overhead.
+pub fn pod_requests(spec: &PodSpec) -> Amounts<'_> {
+    let mut total = aggregate(spec, |requirements| requirements.requests.as_ref());
+    if let Some(whole) = &spec.resources {
+        replace(&mut total, whole.requests.as_ref());
+    }
+    add(&mut total, &amounts(spec.overhead.as_ref()));
+    total
+}
+
+/// Returns what a pod may use at most, by the rules of [`pod_requests`]; overhead counts where there is
+/// a limit. The limit of a resource means little where not every container has one.
+pub fn pod_limits(spec: &PodSpec) -> Amounts<'_> {
+    let mut total = aggregate(spec, |requirements| requirements.limits.as_ref());
+    if let Some(whole) = &spec.resources {
+        replace(&mut total, whole.limits.as_ref());
+    }
+    let overhead = amounts(spec.overhead.as_ref());
+    let limited = overhead
+        .into_iter()
+        .filter(|(name, _)| total.get(name).is_some_and(|limit| limit.nano() > 0))
+        .collect();
+    add(&mut total, &limited);
+    total
+}
+
+type List = BTreeMap<String, resource::Quantity>;
+
+/// Requests, or limits.
+type ListOf = fn(&ResourceRequirements) -> Option<&List>;
+
+fn of(container: &Container, list: ListOf) -> Amounts<'_> {
+    amounts(container.resources.as_ref().and_then(list))
+}
+
+fn aggregate(spec: &PodSpec, list: ListOf) -> Amounts<'_> {
+    let mut total = Amounts::new();
+    for container in &spec.containers {
+        add(&mut total, &of(container, list));
+    }
+    let mut sidecars = Amounts::new();
+    let mut peak = Amounts::new();
+    for container in spec.init_containers.iter().flatten() {
+        let mut running = of(container, list);
+        if container.restart_policy.as_deref() == Some("Always") {
+            add(&mut total, &running);
+            add(&mut sidecars, &running);
+            raise(&mut peak, &sidecars);
+        } else {
+            add(&mut running, &sidecars);
+            raise(&mut peak, &running);
+        }
+    }
+    raise(&mut total, &peak);
+    total
+}
+
+fn amounts(list: Option<&List>) -> Amounts<'_> {
+    list.into_iter()
+        .flatten()
+        .filter_map(|(name, amount)| Some((name.as_str(), quantity::read(amount)?)))
+        .collect()
+}
+
+fn add<'a>(total: &mut Amounts<'a>, more: &Amounts<'a>) {
+    for (&name, &amount) in more {
+        total.entry(name).and_modify(|sum| *sum = sum.saturating_add(amount)).or_insert(amount);
+    }
+}
+
+fn raise<'a>(total: &mut Amounts<'a>, to: &Amounts<'a>) {
+    for (&name, &amount) in to {
+        total.entry(name).and_modify(|sum| *sum = (*sum).max(amount)).or_insert(amount);
+    }
+}
+
+fn replace<'a>(total: &mut Amounts<'a>, whole: Option<&'a List>) {
+    total.extend(amounts(whole).into_iter().filter(|(name, _)| is_pod_level(name)));
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{from_value, json};
+
+    use super::*;
+
+    fn spec(value: Value) -> PodSpec {
+        from_value(value).unwrap()
+    }
+
+    fn requests(value: Value) -> Vec<(String, String)> {
+        let spec = spec(value);
+        pod_requests(&spec).into_iter().map(|(name, amount)| (name.to_owned(), amount.to_string())).collect()
+    }
+
+    fn container(cpu: &str, policy: Option<&str>) -> Value {
+        json!({"name": "c", "restartPolicy": policy, "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}})
+    }
+
+    #[test]
+    fn a_pod_needs_the_greater_of_its_stages() {
+        let pod = json!({
+            "initContainers": [container("100m", Some("Always")), container("700m", None)],
+            "containers": [container("200m", None), container("300m", None)],
+            "overhead": {"cpu": "50m"},
+        });
+        assert_eq!(requests(pod.clone()), [("cpu".to_owned(), "850m".to_owned())]);
+        assert_eq!(pod_limits(&spec(pod))["cpu"].milli(), 850);
+    }
+
+    #[test]
+    fn the_request_of_the_whole_pod_takes_the_place_of_its_containers() {
+        let pod = json!({
+            "containers": [container("200m", None)],
+            "resources": {"requests": {"cpu": "2", "memory": "1Gi"}},
+            "overhead": {"cpu": "50m", "memory": "1Mi"},
+        });
+        let expected = [("cpu", "2050m"), ("memory", "1025Mi")];
+        assert_eq!(
+            requests(pod.clone()),
+            expected.map(|(name, amount)| (name.to_owned(), amount.to_owned()))
+        );
+        assert_eq!(pod_limits(&spec(pod)).get("memory"), None, "overhead is no limit");
+    }
+
+    #[test]
+    fn classes_follow_the_containers_or_the_whole_pod() {
+        let class = |whole: Value, containers: &[Value]| {
+            let whole = (!whole.is_null()).then(|| Compute::of_json(&whole));
+            qos_class(whole, containers.iter().map(Compute::of_json)).as_str()
+        };
+        let both = json!({"cpu": "1", "memory": "1Gi"});
+        let full = json!({"limits": both, "requests": both});
+        assert_eq!(class(Value::Null, &[json!({})]), "BestEffort");
+        assert_eq!(class(Value::Null, &[json!({"requests": {"cpu": "0"}})]), "BestEffort");
+        assert_eq!(class(Value::Null, &[json!({"requests": {"cpu": "1m"}})]), "Burstable");
+        assert_eq!(class(Value::Null, std::slice::from_ref(&full)), "Guaranteed");
+        assert_eq!(class(Value::Null, &[full.clone(), json!({})]), "Burstable");
+        assert_eq!(class(full, &[json!({})]), "Guaranteed");
+        assert_eq!(class(json!({"limits": {"cpu": "1"}}), &[]), "Burstable");
+    }
+}
