@@ -167,6 +167,27 @@ async fn a_running_container_is_resized_in_place() {
     }
 }
 
+/// KEP-2837: the containers share what the pod has as a whole.
+#[tokio::test(start_paused = true)]
+async fn the_limits_of_the_whole_pod_are_those_of_its_cgroup() {
+    let node = Node::new();
+    let whole = json!({"cpu": "2", "memory": "1Gi"});
+    let spec = json!({
+        "resources": {"requests": whole, "limits": whole},
+        "containers": [{"name": "a", "image": "i"}, {"name": "b", "image": "i"}],
+    });
+    let uid = node.api.create_pod("p", spec)["metadata"]["uid"].as_str().unwrap().to_owned();
+    let pod = node.api.until_ready("p").await;
+    let cgroup = node.machine.cgroup(&uid).unwrap();
+    assert_eq!((cgroup.cpu_quota, cgroup.memory_limit), (200_000, 1 << 30));
+    assert_eq!(pod["status"]["qosClass"], "Guaranteed");
+    // The node has four processors.
+    let more = json!({"requests": {"cpu": "3"}, "limits": {"cpu": "3"}});
+    node.api.create_pod("q", json!({"resources": more, "containers": [{"name": "a", "image": "i"}]}));
+    let refused = node.api.until("q", "refused", |pod| pod["status"]["phase"] == "Failed").await;
+    assert_eq!(refused["status"]["reason"], "OutOfcpu");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_resize_that_does_not_fit_waits_for_room() {
     let mut node = Node::new();

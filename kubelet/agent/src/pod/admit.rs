@@ -127,7 +127,8 @@ fn shortage(name: &str, wanted: i64, used: i64, limit: i64) -> String {
 
 /// Huge pages that a pod asks for.
 fn huge_pages(pod: &Pod) -> Option<String> {
-    let lists = all_containers(pod).filter_map(|(_, container)| container.resources.as_ref());
+    let containers = all_containers(pod).filter_map(|(_, container)| container.resources.as_ref());
+    let lists = containers.chain(&spec(pod).resources);
     let mut names = lists.flat_map(|resources| [&resources.limits, &resources.requests]).flatten().flatten();
     names.find(|(name, _)| name.starts_with("hugepages-")).map(|(name, _)| name.clone())
 }

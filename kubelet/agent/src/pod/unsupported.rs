@@ -92,8 +92,8 @@ fn of_spec(spec: &PodSpec) -> Option<String> {
     if in_use(resource_claims) {
         return Some("resourceClaims".to_owned());
     }
-    if resources.as_ref().is_some_and(|resources| *resources != ResourceRequirements::default()) {
-        return Some("resources".to_owned());
+    if let Some(field) = resources.as_ref().and_then(of_resources) {
+        return Some(format!("resources.{field}"));
     }
     security_context.as_ref().and_then(of_pod_security)
 }
@@ -309,7 +309,7 @@ mod tests {
         let file = json!({"env": [{"name": "A", "valueFrom": {"fileKeyRef": {"key": "k", "path": "p", "volumeName": "v"}}}]});
         for (spec, field) in [
             (json!({"containers": [], "resourceClaims": [{"name": "c"}]}), "spec.resourceClaims"),
-            (json!({"containers": [], "resources": {"limits": {"cpu": "1"}}}), "spec.resources"),
+            (json!({"containers": [], "resources": {"claims": [{"name": "c"}]}}), "spec.resources.claims"),
             (container(json!({"restartPolicyRules": rules})), "spec.containers[1].restartPolicyRules"),
             (container(device.clone()), "spec.containers[1].volumeDevices"),
             (container(file.clone()), "spec.containers[1].env[0].valueFrom.fileKeyRef"),
