@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::fnv::fnv1a_64;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -191,14 +192,12 @@ impl Writer {
     }
 }
 
-/// The same number for the same words about the same object, whoever says them (FNV-1a).
+/// The same number for the same words about the same object, whoever says them.
 fn digest(entry: &Entry) -> u64 {
     let uid = entry.about.uid.as_deref().unwrap_or_default();
     let words = [uid, entry.reason, &entry.message];
     let bytes = words.into_iter().flat_map(|word| word.bytes().chain([0]));
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    fnv1a_64(bytes)
 }
 
 #[cfg(test)]

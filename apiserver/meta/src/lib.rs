@@ -4,6 +4,7 @@
 pub mod ambient;
 mod error_chain;
 pub mod finalizers;
+pub mod fnv;
 pub mod identity;
 pub mod pem;
 pub mod platform;

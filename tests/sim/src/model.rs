@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
 use std::time::Duration;
 
+use apiserver_meta::fnv::fnv1a_64_after;
 use apiserver_store::{Event, Revision};
 use serde_json::Value;
 use tokio::time::Instant;
@@ -24,9 +25,7 @@ pub struct Hash(u64);
 
 impl Hash {
     fn add(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-        }
+        self.0 = fnv1a_64_after(self.0, bytes.iter().copied());
     }
 }
 

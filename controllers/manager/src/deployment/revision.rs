@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use apiserver_meta::fnv::fnv1a_32;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
@@ -35,7 +36,7 @@ pub(super) fn template_hash(template: &PodTemplateSpec, collisions: Option<i32>)
     let encoded = serde_json::to_vec(template).unwrap_or_default();
     let salt = collisions.map(i32::to_le_bytes).unwrap_or_default();
     let salt: &[u8] = if collisions.is_some() { &salt } else { &[] };
-    hash::safe(hash::fnv32(&[&encoded, salt]))
+    hash::safe(fnv1a_32(encoded.iter().chain(salt).copied()))
 }
 
 /// Whether two templates make the same pods, the hash label aside.

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use apiserver_meta::fnv::fnv1a_64;
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
 use super::PluginError;
@@ -43,20 +44,13 @@ struct Names {
 
 impl Names {
     fn of(attachment: &Attachment) -> Self {
-        let hash = fnv1a(format!("{}/{}", attachment.container, attachment.interface).as_bytes());
+        let hash = fnv1a_64(format!("{}/{}", attachment.container, attachment.interface).into_bytes());
         let [_, _, a, b, c, d, e, f] = hash.to_be_bytes();
         // 12 hexadecimal digits fill the kernel's 15 characters. The second bit of the first
         // byte says that no manufacturer gave the hardware address.
         let host = format!("{POD_INTERFACE_PREFIX}{:012x}", hash & 0xffff_ffff_ffff);
         Self { host, host_mac: [0x02, b, c, d, e, f], pod_mac: [0x06, b, c, d, e, f ^ a] }
     }
-}
-
-/// A short hash that stays the same over versions (FNV-1a, 64 bits).
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 /// Gives a container its interface. A half-made one of an earlier attempt is made anew.
