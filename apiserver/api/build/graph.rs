@@ -30,7 +30,7 @@ pub fn source(definitions: &Definitions) -> String {
     let mut graph = Graph::default();
     // Only definitions with fields are nodes; scalars and open objects are resolved where used.
     let nodes: Vec<&String> =
-        definitions.schemas.iter().filter(|(_, s)| s.get("properties").is_some()).map(|(n, _)| n).collect();
+        definitions.schemas.iter().filter(|(name, s)| is_struct(name, s)).map(|(n, _)| n).collect();
     let index: BTreeMap<&str, usize> = nodes.iter().enumerate().map(|(i, n)| (n.as_str(), i)).collect();
     // Index 0 means "no merge semantics".
     graph.merge(&Value::Null);
@@ -62,7 +62,7 @@ impl Graph {
             schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         // A BTreeMap, because the order of a serde_json map depends on a feature of that crate.
         let properties: BTreeMap<&String, &Value> =
-            schema["properties"].as_object().expect("nodes have properties").iter().collect();
+            schema["properties"].as_object().into_iter().flatten().collect();
         for (field, property) in properties {
             let (at, len) = self.intern(field);
             let ty = self.type_of(property, schemas, index);
@@ -125,11 +125,13 @@ impl Graph {
         let (keys_start, keys_count) = (self.map_keys.len(), keys.len());
         let source = |start: usize| {
             format!(
-                "RawMerge{{key_at:{key_at},key_len:{key_len},merge:{},retain_keys:{},list:{list},atomic:{},\
+                "RawMerge{{key_at:{key_at},key_len:{key_len},merge:{},replace:{},retain_keys:{},list:{list},atomic:{},granular:{},\
                  keys_start:{start},keys_count:{keys_count}}}",
                 strategies.contains(&"merge"),
+                strategies.contains(&"replace"),
                 strategies.contains(&"retainKeys"),
                 text("x-kubernetes-map-type") == "atomic",
+                text("x-kubernetes-map-type") == "granular",
             )
         };
         let identity = format!("{}{keys:?}", source(0));
@@ -158,6 +160,16 @@ impl Graph {
         writeln!(out, "static NAMES: &str = {:?};", self.names).expect("writing to a string");
         out
     }
+}
+
+/// Types of Go's that have no fields, and are no open objects either.
+const WITHOUT_FIELDS: [&str; 2] = [
+    "io.k8s.api.apiserverinternal.v1alpha1.StorageVersionSpec",
+    "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceStatus",
+];
+
+fn is_struct(name: &str, schema: &Value) -> bool {
+    schema.get("properties").is_some() || WITHOUT_FIELDS.contains(&name)
 }
 
 /// A definition without fields.

@@ -27,6 +27,8 @@ pub enum FieldReason {
     TooMany,
     NotFound,
     TypeInvalid,
+    /// Kubernetes failed to judge the value.
+    Internal,
     /// Wrong, but no worse than what the request found: it is warned of and not refused.
     Tolerated,
     /// So many more errors that nobody kept.
@@ -42,6 +44,7 @@ impl FieldReason {
             Self::Forbidden => "FieldValueForbidden",
             Self::NotSupported => "FieldValueNotSupported",
             Self::Duplicate => "FieldValueDuplicate",
+            Self::Internal => "InternalError",
             Self::TooLong => "FieldValueTooLong",
             Self::TooMany => "FieldValueTooMany",
             Self::NotFound => "FieldValueNotFound",

@@ -21,6 +21,7 @@ pub mod meta;
 pub mod openapi;
 pub mod ordered;
 pub mod protobuf;
+pub mod quoted;
 pub mod registry;
 pub mod repeats;
 pub mod schema;

@@ -24,7 +24,7 @@ use serde_json::Value;
 
 use crate::ordered;
 
-pub use complete::{complete, complete_structs};
+pub use complete::{complete, complete_structs, implied};
 pub use decode::{Malformed, decode, head};
 pub use encode::{Unencodable, encode, encode_into};
 pub use normal::normalize;
@@ -47,6 +47,13 @@ pub fn is_envelope(bytes: &[u8]) -> bool {
 /// The message of the kind that the object says it is.
 pub fn of_object(object: &Value) -> Option<Message> {
     of_kind(object["apiVersion"].as_str()?, object["kind"].as_str()?)
+}
+
+/// The message of a definition of OpenAPI: `io.k8s.api.core.v1.Pod`.
+pub fn of_definition(name: &str) -> Option<Message> {
+    let mut parts = name.rsplitn(4, '.');
+    let (short, version, group) = (parts.next()?, parts.next()?, parts.next()?);
+    message(&format!("{group}/{version}.{short}"))
 }
 
 /// An object in its envelope. It says itself what it is.

@@ -186,6 +186,12 @@ impl Errors {
         self.push(FieldError { field: path.into(), reason: FieldReason::NotFound, message });
     }
 
+    /// A value that Kubernetes fails to judge.
+    pub(crate) fn internal(&mut self, path: impl Into<String>, why: &str) {
+        let message = format!("Internal error: {why}");
+        self.push(FieldError { field: path.into(), reason: FieldReason::Internal, message });
+    }
+
     /// A value that is refused and is not worth showing.
     pub(crate) fn invalid_bare(&mut self, path: impl Into<String>, detail: &str) {
         let message = format!("Invalid value: {detail}");

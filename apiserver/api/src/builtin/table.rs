@@ -123,6 +123,7 @@ static ROWS: &[Row] = &[
         prefix: "services/endpoints",
         default: d_service::endpoints,
         validate: endpoints::endpoints,
+        validate_change: Some(endpoints::endpoints_change),
         ..DEFAULT_ROW
     },
     Row {
@@ -371,7 +372,7 @@ static ROWS: &[Row] = &[
         default: d_service::endpoint_slice,
         prepare_create: d_service::prepare_create_slice,
         validate: endpoints::slice,
-        validate_update: endpoints::slice_update,
+        validate_change: Some(endpoints::slice_change),
         ..DEFAULT_ROW
     },
     Row {

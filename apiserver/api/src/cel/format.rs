@@ -7,6 +7,7 @@ use kube_cel::cel::objects::Key;
 use super::ast::{Expr, Node};
 use super::functions::{string, type_of};
 use super::types::Ty;
+use crate::quoted::quoted;
 
 /// Digits behind the point, where nothing is said.
 const PRECISION: usize = 6;
@@ -222,28 +223,6 @@ fn nested(value: &Cel) -> Result<String, String> {
         Cel::Duration(_) => format!("duration({})", quoted(&plain)),
         _ => plain,
     })
-}
-
-/// As Go's `%q` writes it.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => out.extend(['\\', character]),
-            '\u{7}' => out.push_str("\\a"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{b}' => out.push_str("\\v"),
-            other if other.is_ascii_control() => out.push_str(&format!("\\x{:02x}", u32::from(other))),
-            other if other.is_control() => out.push_str(&format!("\\u{:04x}", u32::from(other))),
-            other => out.push(other),
-        }
-    }
-    out.push('"');
-    out
 }
 
 fn decimal(value: &Cel) -> Result<String, String> {

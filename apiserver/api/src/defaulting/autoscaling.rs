@@ -19,7 +19,8 @@ pub fn horizontal(value: &mut Value) {
         if let Some(up) = super::made(behavior, "scaleUp") {
             fill(up, "stabilizationWindowSeconds", 0);
             fill_absent(up, "selectPolicy", "Max");
-            fill(
+            // A list that was sent empty stays so, and is refused.
+            fill_absent(
                 up,
                 "policies",
                 json!([{"type": "Pods", "value": 4, "periodSeconds": 15},
@@ -28,7 +29,7 @@ pub fn horizontal(value: &mut Value) {
         }
         if let Some(down) = super::made(behavior, "scaleDown") {
             fill_absent(down, "selectPolicy", "Max");
-            fill(down, "policies", json!([{"type": "Percent", "value": 100, "periodSeconds": 15}]));
+            fill_absent(down, "policies", json!([{"type": "Percent", "value": 100, "periodSeconds": 15}]));
         }
     });
 }

@@ -1,7 +1,6 @@
 //! The fields of an object, and what changed between two: walks along a schema.
 
 use std::collections::BTreeMap;
-use std::sync::LazyLock;
 
 use serde_json::{Map as Fields, Value};
 
@@ -192,9 +191,6 @@ fn changes<S: Shape>(
     }
 }
 
-/// Stands for the fields that are always there.
-static EMPTY: LazyLock<Value> = LazyLock::new(|| Value::Object(Fields::new()));
-
 fn fields<S: Shape>(
     shape: S,
     old: Option<&Value>,
@@ -212,13 +208,13 @@ fn fields<S: Shape>(
     let in_before = |name: &str| before.is_some_and(|map| map.contains_key(name));
     let in_after = |name: &str| after.is_some_and(|map| map.contains_key(name));
     let only_after = after.into_iter().flatten().map(|pair| pair.0.as_str()).filter(|name| !in_before(name));
-    let only_implied = implied.iter().copied().filter(|name| !in_before(name) && !in_after(name));
+    let only_implied = implied.iter().map(|pair| pair.0).filter(|name| !in_before(name) && !in_after(name));
     let names =
         before.into_iter().flatten().map(|pair| pair.0.as_str()).chain(only_after).chain(only_implied);
     let mut errors = ShapeErrors::default();
     for name in names {
         let Some(child) = shape.field(name) else { continue };
-        let always = implied.contains(&name).then_some(&*EMPTY);
+        let always = implied.iter().find(|pair| pair.0 == name).map(|pair| &pair.1);
         // A field is always there only where the object that holds it is.
         let was = before.and_then(|map| map.get(name)).or(always.filter(|_| old.is_some()));
         let is = after.and_then(|map| map.get(name)).or(always.filter(|_| new.is_some()));
@@ -252,10 +248,10 @@ fn whole<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Result<(), 
                     put(PathElement::field(name), child.shape, value);
                 }
             }
-            let absent = |name: &&&str| map.is_none_or(|map| !map.contains_key(**name));
-            for name in shape.implied().iter().filter(absent) {
+            let absent = |pair: &&(&str, Value)| map.is_none_or(|map| !map.contains_key(pair.0));
+            for (name, value) in shape.implied().iter().filter(absent) {
                 if let Some(child) = shape.field(name) {
-                    put(PathElement::field(name), child.shape, &EMPTY);
+                    put(PathElement::field(name), child.shape, value);
                 }
             }
         }

@@ -73,6 +73,24 @@ pub fn complete(message: Message, object: &mut Value) {
     }
 }
 
+/// The fields of a message that Go's JSON always has, and their values where nobody set them. What a struct
+/// has itself is left to its own message.
+pub fn implied(message: Message) -> Vec<(&'static str, Value)> {
+    let mut found = Vec::new();
+    for field in message.fields() {
+        match (field.name(), field.kind) {
+            ("", Kind::Message(inner)) => found.extend(implied(at(inner))),
+            (name, _) => match field.absent() {
+                Absent::Nothing => {}
+                Absent::Null => found.push((name, Value::Null)),
+                Absent::Zero(text) => found.push((name, zero(text))),
+                Absent::Object(_) => found.push((name, Value::Object(Map::new()))),
+            },
+        }
+    }
+    found
+}
+
 /// The value of [`Absent::Zero`].
 pub(super) fn zero(text: &str) -> Value {
     match text {

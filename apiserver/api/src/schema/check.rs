@@ -17,7 +17,7 @@ pub struct Problems {
     /// Values of a wrong type. Any of them makes the request a 400, whatever `fieldValidation` says:
     /// `json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32`.
     pub type_errors: Vec<String>,
-    /// `unknown field "spec.foo"`, for `fieldValidation` `Strict` (400) and `Warn` (a warning).
+    /// The paths of unknown fields, `spec.foo`, for `fieldValidation` `Strict` (400) and `Warn` (a warning).
     pub unknown_fields: Vec<String>,
 }
 
@@ -64,7 +64,7 @@ impl<'a> Walk<'a> {
                 self.value(definition, field.ty(), value);
                 self.keys.pop();
             } else if self.problems.unknown_fields.len() < LIMIT {
-                self.problems.unknown_fields.push(format!("unknown field \"{}\"", self.path));
+                self.problems.unknown_fields.push(self.path.clone());
             }
             self.path.truncate(length);
         }
@@ -102,8 +102,9 @@ impl<'a> Walk<'a> {
             }
             (Type::Time | Type::MicroTime, Value::String(text)) => {
                 if time::parse(text).is_none() {
+                    let fraction = if ty == Type::MicroTime { ".000000" } else { "" };
                     self.error(format!(
-                        "parsing time \"{text}\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"{text}\" as \"2006\""
+                        "parsing time \"{text}\" as \"2006-01-02T15:04:05{fraction}Z07:00\": cannot parse \"{text}\" as \"2006\""
                     ));
                 }
             }

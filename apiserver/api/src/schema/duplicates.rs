@@ -10,6 +10,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde_json::{Map, Number, Value};
 
 use super::graph::{Definition, Type, definition};
+use crate::quoted::quoted;
 
 /// No more are reported.
 const LIMIT: usize = 100;
@@ -107,7 +108,7 @@ impl Notes {
     fn name(&mut self, what: &str, place: Place<'_>) {
         if let Some(named) = self.named.as_mut().filter(|_| self.tries < LIMIT) {
             self.tries += 1;
-            let text = format!("{what} field \"{place}\"");
+            let text = format!("{what} field {}", quoted(&place.to_string()));
             if !named.contains(&text) {
                 named.push(text);
             }

@@ -76,9 +76,11 @@ struct RawMerge {
     key_at: u32,
     key_len: u16,
     merge: bool,
+    replace: bool,
     retain_keys: bool,
     list: ListType,
     atomic: bool,
+    granular: bool,
     keys_start: usize,
     keys_count: usize,
 }
@@ -188,6 +190,11 @@ impl Merge {
         self.0.merge
     }
 
+    /// A strategic merge patch replaces the object instead of merging it.
+    pub fn patch_replace(self) -> bool {
+        self.0.replace
+    }
+
     /// `patchStrategy` names `retainKeys`.
     pub fn retain_keys(self) -> bool {
         self.0.retain_keys
@@ -206,6 +213,11 @@ impl Merge {
     /// `x-kubernetes-map-type: atomic` on the field.
     pub fn atomic(self) -> bool {
         self.0.atomic
+    }
+
+    /// `x-kubernetes-map-type: granular` on the field, whatever its type says.
+    pub fn granular(self) -> bool {
+        self.0.granular
     }
 
     /// `x-kubernetes-list-map-keys`.

@@ -129,6 +129,10 @@ fn merge_field(
     let (ty, field) = shape.child(key);
     match (current.get_mut(key), value) {
         (Some(Value::Object(map)), Value::Object(change)) => {
+            if field.is_some_and(|f| f.merge().patch_replace()) {
+                *map = change.clone();
+                return Ok(());
+            }
             let shape = ty.map_or(Shape::Open, Shape::of_type);
             if change.get(PATCH).and_then(Value::as_str) == Some("delete") && change.len() == 1 {
                 current.remove(key);
@@ -347,18 +351,16 @@ fn arrange(items: &mut Vec<Value>, before: &[Value], order: &[Value], key: Optio
 }
 
 /// A value that is new to the object: directives have nothing to work on, nulls nothing to remove.
-/// `None` if the value asks for its own deletion.
+/// `None` for an object with a `$patch`, whatever that asks for.
 fn without_directives(value: &Value) -> Option<Value> {
     match value {
         Value::Object(map) => {
-            if directive_of(value) == Some("delete") {
+            if map.contains_key(PATCH) {
                 return None;
             }
             let plain = |(k, v): (&String, &Value)| {
-                let directive = k == PATCH
-                    || k == RETAIN_KEYS
-                    || k.starts_with(DELETE_FROM)
-                    || k.starts_with(ELEMENT_ORDER);
+                let directive =
+                    k == RETAIN_KEYS || k.starts_with(DELETE_FROM) || k.starts_with(ELEMENT_ORDER);
                 if directive || v.is_null() { None } else { Some((k.clone(), without_directives(v)?)) }
             };
             Some(Value::Object(map.iter().filter_map(plain).collect()))

@@ -206,7 +206,8 @@ fn new_values_come_without_directives_and_nulls() {
         "affinity": {"$patch": "replace", "nodeAffinity": {}}}});
     assert_eq!(
         patched(POD, json!({}), &patch),
-        json!({"spec": {"containers": [{"name": "a"}], "affinity": {"nodeAffinity": {}}}})
+        // An object with a `$patch` that has nothing to work on does not come, whatever it asks for.
+        json!({"spec": {"containers": [{"name": "a"}]}})
     );
 }
 
@@ -325,4 +326,14 @@ fn numbers_in_messages_are_those_that_go_prints() {
     ] {
         assert_eq!(go_text(&number), printed);
     }
+}
+
+#[test]
+fn an_object_is_replaced_where_its_field_says_so() {
+    let budget = json!({"spec": {"minAvailable": 1, "selector": {"matchLabels": {"a": "b"}}}});
+    let patch = json!({"spec": {"selector": {"matchLabels": {"c": "d"}}}});
+    assert_eq!(
+        patched("io.k8s.api.policy.v1.PodDisruptionBudget", budget, &patch),
+        json!({"spec": {"minAvailable": 1, "selector": {"matchLabels": {"c": "d"}}}})
+    );
 }

@@ -7,6 +7,7 @@ use std::sync::LazyLock;
 use serde_json::Value;
 
 use super::graph::{Definition, ListType, Merge, Type, definition, definitions};
+use crate::protobuf;
 
 /// How values of a type are merged and owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,9 +80,9 @@ pub trait Shape: Copy {
     /// What a key means in an item that does not have it. Called for keyed lists.
     fn key_default(self, key: &str) -> Option<Value>;
 
-    /// Fields that are always there, even if nothing is in them, so that nobody is seen to add or
-    /// remove them: those that Kubernetes' own types always encode. Custom resources have none.
-    fn implied(self) -> &'static [&'static str] {
+    /// Fields that are always there, and their values where nobody set them, so that nobody is seen to add
+    /// or remove them: those that Kubernetes' own types always encode. Custom resources have none.
+    fn implied(self) -> &'static [(&'static str, Value)] {
         &[]
     }
 }
@@ -153,7 +154,13 @@ impl Shape for Builtin {
         let map = |atomic| Kind::Map(if atomic { Map::Atomic } else { Map::Granular });
         let atomic = self.merge.is_some_and(Merge::atomic);
         let ty = match self.node {
-            Node::Object(definition) => return map(atomic || definition.atomic()),
+            Node::Object(definition) if definition.fields().next().is_none() => {
+                return Kind::Untyped { atomic: false };
+            }
+            Node::Object(definition) => {
+                let granular = self.merge.is_some_and(Merge::granular);
+                return map(!granular && (atomic || definition.atomic()));
+            }
             Node::Other(ty) => ty,
         };
         match ty {
@@ -169,6 +176,10 @@ impl Shape for Builtin {
 
     fn field(self, name: &str) -> Option<Child<Self>> {
         match self.node {
+            // To server-side apply it is an object of any fields.
+            Node::Object(definition) if definition.fields().next().is_none() => {
+                Some(Child { shape: Self { node: Node::Other(Type::Any), merge: None }, declared: false })
+            }
             Node::Object(definition) => {
                 let field = definition.field(name)?;
                 Some(Child { shape: Self::typed(field.ty(), Some(field.merge())), declared: true })
@@ -212,7 +223,7 @@ impl Shape for Builtin {
         (key == "protocol").then(|| Value::String("TCP".to_owned()))
     }
 
-    fn implied(self) -> &'static [&'static str] {
+    fn implied(self) -> &'static [(&'static str, Value)] {
         match self.node {
             Node::Object(definition) => IMPLIED.get(definition.index()).map_or(&[], Vec::as_slice),
             Node::Other(_) => &[],
@@ -221,78 +232,21 @@ impl Shape for Builtin {
 }
 
 /// Implied fields of each definition, found once.
-static IMPLIED: LazyLock<Vec<Vec<&'static str>>> = LazyLock::new(|| definitions().map(implied_of).collect());
-
-fn implied_of(definition: Definition) -> Vec<&'static str> {
-    let is_metadata = |ty: Type| ty.object().is_some_and(|d| d.short_name() == "ObjectMeta");
-    let mut found = Vec::new();
-    if definition.field("metadata").is_some_and(|field| is_metadata(field.ty())) {
-        let held =
-            |name: &&str| definition.field(name).is_some_and(|field| matches!(field.ty(), Type::Object(_)));
-        found.extend(["metadata", "spec", "status"].into_iter().filter(held));
-    }
-    if let Ok(at) = BY_VALUE.binary_search_by(|row| row.0.cmp(definition.short_name())) {
-        found.extend(BY_VALUE[at].1.iter().filter(|field| definition.field(field).is_some()));
-    }
-    found
-}
-
-/// What Kubernetes' types always encode, empty or not, beside metadata, spec and status: structs
-/// that they hold by value, and lists with items of their own that they do not omit.
-const BY_VALUE: &[(&str, &[&str])] = &[
-    ("AllocationResult", &["devices"]),
-    ("Binding", &["target"]),
-    ("CSINodeSpec", &["drivers"]),
-    ("ClusterRoleBinding", &["roleRef"]),
-    ("Container", &["resources"]),
-    ("ContainerResourceMetricSource", &["target"]),
-    ("ContainerResourceMetricStatus", &["current"]),
-    ("ContainerStatus", &["lastState", "state"]),
-    ("CronJobSpec", &["jobTemplate"]),
-    ("CustomResourceDefinitionSpec", &["names"]),
-    ("CustomResourceDefinitionStatus", &["acceptedNames"]),
-    ("DaemonSetSpec", &["template", "updateStrategy"]),
-    ("DeploymentSpec", &["strategy", "template"]),
-    ("DeviceTaintRuleSpec", &["taint"]),
-    ("Endpoint", &["conditions"]),
-    ("EphemeralContainer", &["resources"]),
-    ("Event", &["deprecatedSource", "involvedObject", "regarding", "source"]),
-    ("ExternalMetricSource", &["metric", "target"]),
-    ("ExternalMetricStatus", &["current", "metric"]),
-    ("FlowSchemaSpec", &["priorityLevelConfiguration"]),
-    ("HTTPIngressPath", &["backend"]),
-    ("HorizontalPodAutoscalerSpec", &["scaleTargetRef"]),
-    ("IngressServiceBackend", &["port"]),
-    ("IngressStatus", &["loadBalancer"]),
-    ("JobSpec", &["template"]),
-    ("LimitedPriorityLevelConfiguration", &["limitResponse"]),
-    ("MutatingWebhook", &["clientConfig"]),
-    ("NetworkPolicySpec", &["podSelector"]),
-    ("NodeDaemonEndpoints", &["kubeletEndpoint"]),
-    ("NodeStatus", &["daemonEndpoints", "nodeInfo"]),
-    ("ObjectMetricSource", &["describedObject", "metric", "target"]),
-    ("ObjectMetricStatus", &["current", "describedObject", "metric"]),
-    ("PersistentVolumeClaimSpec", &["resources"]),
-    ("PodSpec", &["containers"]),
-    ("PodTemplate", &["template"]),
-    ("PodsMetricSource", &["metric", "target"]),
-    ("PodsMetricStatus", &["current", "metric"]),
-    ("PreferredSchedulingTerm", &["preference"]),
-    ("ReplicaSetSpec", &["template"]),
-    ("ResourceClaimSpec", &["devices"]),
-    ("ResourceMetricSource", &["target"]),
-    ("ResourceMetricStatus", &["current"]),
-    ("ResourceSliceSpec", &["pool"]),
-    ("RoleBinding", &["roleRef"]),
-    ("ServiceStatus", &["loadBalancer"]),
-    ("StatefulSetSpec", &["template", "updateStrategy"]),
-    ("ValidatingWebhook", &["clientConfig"]),
-    ("VolumeAttachmentSpec", &["source"]),
-    ("WeightedPodAffinityTerm", &["podAffinityTerm"]),
-];
+static IMPLIED: LazyLock<Vec<Vec<(&'static str, Value)>>> = LazyLock::new(|| {
+    definitions()
+        .map(|definition| {
+            let message = protobuf::of_definition(definition.name());
+            let mut found = message.map(protobuf::implied).unwrap_or_default();
+            found.retain(|(name, _)| definition.field(name).is_some());
+            found
+        })
+        .collect()
+});
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn at(name: &str, path: &[&str]) -> Builtin {
@@ -344,11 +298,30 @@ mod tests {
     }
 
     #[test]
-    fn structs_held_by_value_are_implied() {
-        assert_eq!(at("io.k8s.api.apps.v1.Deployment", &[]).implied(), ["metadata", "spec", "status"]);
-        assert_eq!(at("io.k8s.api.apps.v1.Deployment", &["spec"]).implied(), ["strategy", "template"]);
-        assert_eq!(at("io.k8s.api.core.v1.ConfigMap", &[]).implied(), ["metadata"]);
-        assert_eq!(at("io.k8s.api.core.v1.ReplicationController", &["spec"]).implied(), [""; 0]);
-        assert!(BY_VALUE.is_sorted_by_key(|row| row.0));
+    fn what_go_always_encodes_is_implied_with_its_zero() {
+        let table: [(&str, &[&str], Value); 6] = [
+            ("io.k8s.api.apps.v1.Deployment", &[], json!({"metadata": {}, "spec": {}, "status": {}})),
+            ("io.k8s.api.core.v1.ConfigMap", &[], json!({"metadata": {}})),
+            ("io.k8s.api.core.v1.ReplicationController", &["spec"], json!({})),
+            ("io.k8s.api.rbac.v1.Role", &[], json!({"metadata": {}, "rules": null})),
+            ("io.k8s.api.scheduling.v1.PriorityClass", &[], json!({"metadata": {}, "value": 0})),
+            ("io.k8s.api.storage.v1.CSINode", &["spec"], json!({"drivers": null})),
+        ];
+        for (name, path, wanted) in table {
+            let found: serde_json::Map<String, Value> = at(name, path)
+                .implied()
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect();
+            assert_eq!(Value::Object(found), wanted, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_field_may_be_granular_though_its_type_is_atomic() {
+        let claim = at("io.k8s.api.core.v1.PersistentVolume", &["spec", "claimRef"]);
+        assert_eq!(claim.kind(), Kind::Map(Map::Granular));
+        let target = at("io.k8s.api.core.v1.Event", &["involvedObject"]);
+        assert_eq!(target.kind(), Kind::Map(Map::Atomic));
     }
 }

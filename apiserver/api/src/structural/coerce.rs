@@ -94,8 +94,7 @@ impl Walk {
         }
         let at = path.field("metadata").to_string();
         for unknown in problems.unknown_fields {
-            let name = unknown.trim_start_matches("unknown field \"").trim_end_matches('"');
-            self.unknown.push(format!("{at}.{name}"));
+            self.unknown.push(format!("{at}.{unknown}"));
         }
         schema::drop_unknown(OBJECT_META, metadata);
         Ok(())

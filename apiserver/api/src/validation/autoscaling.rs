@@ -181,8 +181,11 @@ fn source(field: &str, source: &Value, rules: &Rules, path: &str, errors: &mut E
             reference(&source["describedObject"], rules.described, &path, errors);
         }
         "resource" | "containerResource" => {
-            if text(source, "name").is_empty() {
+            let resource = text(source, "name");
+            if resource.is_empty() {
                 errors.required(format!("{path}.name"), "must specify a resource name");
+            } else if field == "containerResource" {
+                resources::container_resource(resource, &format!("{path}.name"), errors);
             }
             let container = text(source, "container");
             if field == "containerResource" && container.is_empty() {

@@ -100,7 +100,8 @@ pub fn priority_class_update(new: &Value, old: &Value) -> Vec<FieldError> {
 
 /// Errors of a PodDisruptionBudget.
 pub fn disruption_budget(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
+    // Its own rules leave metadata to those of all kinds.
+    let mut errors = Errors::default();
     let spec = &object["spec"];
     if given(spec, "minAvailable").is_some() && given(spec, "maxUnavailable").is_some() {
         let shown = internal::shown(spec, internal::BUDGET);

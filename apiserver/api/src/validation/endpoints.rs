@@ -5,8 +5,9 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
-use super::{Errors, ip, is_new, items, names, text, with_metadata};
+use super::{Errors, ip, items, names, same, text, with_metadata};
 use crate::error::FieldError;
+use crate::registry::Written;
 
 /// Limits of one slice.
 const ENDPOINTS: usize = 1000;
@@ -17,23 +18,34 @@ const HINTS: usize = 8;
 
 /// Errors of an EndpointSlice.
 pub fn slice(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
-    let ty = text(object, "addressType");
-    errors.one_of("addressType", object.get("addressType"), &["FQDN", "IPv4", "IPv6"]);
-    let endpoints = items(object, "endpoints");
-    if endpoints.len() > ENDPOINTS {
-        errors.too_many("endpoints", endpoints.len(), ENDPOINTS);
-    } else {
-        let strict = is_new(object);
-        for (index, endpoint) in endpoints.iter().enumerate() {
-            self::endpoint(endpoint, ty, strict, &format!("endpoints[{index}]"), &mut errors);
-        }
-    }
-    slice_ports(items(object, "ports"), &mut errors);
+    judged_slice(object, true)
+}
+
+/// Errors of a changed EndpointSlice: endpoints that stay are not judged again. Arguments: new, old.
+pub fn slice_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
+    let judged = !same(new.get("endpoints"), old.get("endpoints"));
+    let mut errors = Errors::of(judged_slice(new, judged));
+    errors.immutable("addressType", new, old);
     errors.list()
 }
 
-fn endpoint(endpoint: &Value, ty: &str, strict: bool, path: &str, errors: &mut Errors) {
+fn judged_slice(object: &Value, all: bool) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let ty = text(object, "addressType");
+    errors.one_of("addressType", object.get("addressType"), &["FQDN", "IPv4", "IPv6"]);
+    slice_ports(items(object, "ports"), &mut errors);
+    let endpoints = if all { items(object, "endpoints") } else { &[] };
+    if endpoints.len() > ENDPOINTS {
+        errors.too_many("endpoints", endpoints.len(), ENDPOINTS);
+    } else {
+        for (index, endpoint) in endpoints.iter().enumerate() {
+            self::endpoint(endpoint, ty, &format!("endpoints[{index}]"), &mut errors);
+        }
+    }
+    errors.list()
+}
+
+fn endpoint(endpoint: &Value, ty: &str, path: &str, errors: &mut Errors) {
     let addresses = items(endpoint, "addresses");
     if addresses.is_empty() {
         errors.required(format!("{path}.addresses"), "must contain at least 1 address");
@@ -41,7 +53,7 @@ fn endpoint(endpoint: &Value, ty: &str, strict: bool, path: &str, errors: &mut E
         errors.too_many(format!("{path}.addresses"), addresses.len(), ADDRESSES);
     }
     for (index, value) in addresses.iter().filter_map(Value::as_str).enumerate() {
-        address(value, ty, strict, &format!("{path}.addresses[{index}]"), errors);
+        address(value, ty, &format!("{path}.addresses[{index}]"), errors);
     }
     errors.name_if_given(&format!("{path}.nodeName"), endpoint.get("nodeName"), names::dns_subdomain);
     let topology = endpoint.get("deprecatedTopology").and_then(Value::as_object).map_or(0, |t| t.len());
@@ -49,7 +61,8 @@ fn endpoint(endpoint: &Value, ty: &str, strict: bool, path: &str, errors: &mut E
         errors.too_many(format!("{path}.deprecatedTopology"), topology, TOPOLOGY);
     }
     errors.name_if_given(&format!("{path}.hostname"), endpoint.get("hostname"), names::dns_label);
-    for list in ["forZones", "forNodes"] {
+    let zones: fn(&str) -> names::Faults = names::label_value;
+    for (list, grammar) in [("forZones", zones), ("forNodes", names::dns_subdomain)] {
         let hints = endpoint.get("hints").map_or(&[][..], |h| items(h, list));
         let path = format!("{path}.hints.{list}");
         if hints.len() > HINTS {
@@ -61,16 +74,16 @@ fn endpoint(endpoint: &Value, ty: &str, strict: bool, path: &str, errors: &mut E
             if !seen.insert(name) {
                 errors.duplicate(path.as_str(), &json!(name));
             }
-            errors.faults(&path, name, names::label_value(name));
+            errors.faults(&path, name, grammar(name));
         }
     }
 }
 
-fn address(text: &str, ty: &str, strict: bool, path: &str, errors: &mut Errors) {
+fn address(text: &str, ty: &str, path: &str, errors: &mut Errors) {
     let parsed = ip::parse(text);
     match (ty, parsed) {
         ("IPv4", Some(ip @ IpAddr::V4(_))) | ("IPv6", Some(ip @ IpAddr::V6(_))) => {
-            ip::address(text, strict, path, errors);
+            ip::address(text, true, path, errors);
             ip::not_special(ip, text, path, errors);
         }
         ("IPv4", _) => errors.invalid(path, &json!(text), "must be a valid IPv4 address"),
@@ -114,26 +127,18 @@ fn slice_ports(ports: &[Value], errors: &mut Errors) {
             errors.duplicate(format!("{path}.name"), &json!(name));
         }
         errors.one_of_given(&format!("{path}.protocol"), port.get("protocol"), &["SCTP", "TCP", "UDP"]);
-        if let Some(number) = port.get("port").and_then(Value::as_i64) {
-            for fault in names::port_number(number) {
-                errors.invalid(format!("{path}.port"), &json!(number), &fault);
-            }
-        }
         errors.name_if_given(&format!("{path}.appProtocol"), port.get("appProtocol"), names::qualified_name);
     }
 }
 
-/// The address type of a slice stays. Arguments: new, old.
-pub fn slice_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = Errors::default();
-    errors.immutable("addressType", new, old);
-    errors.list()
+/// Errors of a changed Endpoints object: subsets that stay are not judged again. Arguments: new, old.
+pub fn endpoints_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
+    if same(new.get("subsets"), old.get("subsets")) { with_metadata(new).list() } else { endpoints(new) }
 }
 
 /// Errors of an Endpoints object.
 pub fn endpoints(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
-    let strict = is_new(object);
     for (index, subset) in items(object, "subsets").iter().enumerate() {
         let path = format!("subsets[{index}]");
         let lists = ["addresses", "notReadyAddresses"];
@@ -142,7 +147,7 @@ pub fn endpoints(object: &Value) -> Vec<FieldError> {
         }
         for list in lists {
             for (index, entry) in items(subset, list).iter().enumerate() {
-                endpoint_address(entry, strict, &format!("{path}.{list}[{index}]"), &mut errors);
+                endpoint_address(entry, &format!("{path}.{list}[{index}]"), &mut errors);
             }
         }
         let ports = items(subset, "ports");
@@ -165,12 +170,15 @@ pub fn endpoints(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-fn endpoint_address(entry: &Value, strict: bool, path: &str, errors: &mut Errors) {
+fn endpoint_address(entry: &Value, path: &str, errors: &mut Errors) {
     let (address, at) = (text(entry, "ip"), format!("{path}.ip"));
-    let parsed = ip::address(address, strict, &at, errors);
+    let parsed = ip::address(address, true, &at, errors);
     errors.name_if_set(&format!("{path}.hostname"), text(entry, "hostname"), names::dns_label);
     errors.name_if_given(&format!("{path}.nodeName"), entry.get("nodeName"), names::dns_subdomain);
     if let Some(parsed) = parsed {
         ip::not_special(parsed, address, &at, errors);
+    } else {
+        // Two rules of Kubernetes' each say so.
+        errors.invalid(at, &json!(address), "must be a valid IP address");
     }
 }

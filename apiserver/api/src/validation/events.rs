@@ -15,14 +15,14 @@ const CONTROLLER: &str = "reportingController";
 /// Longest message, bytes.
 const NOTE: usize = 1024;
 
-/// Errors of an Event of `v1`.
+/// Errors of an Event of `v1`, whose metadata is left to the rules of all kinds.
 pub fn event(object: &Value) -> Vec<FieldError> {
     judged(object, "reportingComponent")
 }
 
 /// Errors of an Event whose controller has that name in its version.
 fn judged(object: &Value, controller: &str) -> Vec<FieldError> {
-    let mut errors = Errors::of(metadata::of_builtin(object, names::path_segment));
+    let mut errors = Errors::default();
     placed(object, &mut errors);
     if !text(object, "eventTime").is_empty() {
         told_by(object, controller, &mut errors);
@@ -69,8 +69,7 @@ fn told_by(object: &Value, field: &str, errors: &mut Errors) {
 /// Errors of a new Event of `events.k8s.io/v1`.
 pub fn new_event(object: &Value) -> Vec<FieldError> {
     let mut errors = Errors::of(judged(object, CONTROLLER));
-    let name = meta::name(object);
-    errors.faults("metadata.name", name, names::dns_subdomain(name));
+    errors.extend(metadata::of_builtin(object, names::dns_subdomain));
     series(object, &mut errors);
     if text(object, "eventTime").is_empty() {
         errors.required("eventTime", "");

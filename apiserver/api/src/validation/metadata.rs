@@ -129,7 +129,8 @@ fn owners(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::invalid(format!("{path}.{field}"), &json!(shown), detail));
         };
         let version = text("apiVersion");
-        if version.rsplit('/').next().is_none_or(str::is_empty) {
+        // What has more than one slash has no version.
+        if version.matches('/').count() > 1 || version.rsplit('/').next().is_none_or(str::is_empty) {
             refuse("apiVersion", version, "version must not be empty");
         }
         for field in ["kind", "name", "uid"] {

@@ -68,15 +68,18 @@ fn migration_status(new: &Value, old: &Value) -> Vec<FieldError> {
 
 /// Errors of a StorageVersion, which is called `GROUP.RESOURCE`.
 pub fn storage_version(object: &Value) -> Vec<FieldError> {
-    let grammar = |name: &str| {
-        let mut faults = names::path_segment(name);
-        // The core group may be empty or `core`.
-        if !name.contains('.') {
-            faults.push("name must be in the form of <group>.<resource>".to_owned());
+    let grammar = |name: &str| match name.rsplit_once('.') {
+        None => vec!["name must be in the form of <group>.<resource>".to_owned()],
+        Some((group, resource)) => {
+            let group =
+                names::dns_subdomain(group).into_iter().map(|fault| format!("the group segment {fault}"));
+            let resource = names::dns_1035_label(resource)
+                .into_iter()
+                .map(|fault| format!("the resource segment {fault}"));
+            group.chain(resource).collect()
         }
-        faults
     };
-    let mut errors = Errors::of(metadata::validate(object, grammar));
+    let mut errors = Errors::of(metadata::of_builtin(object, grammar));
     let status = &object["status"];
     let servers = items(status, "storageVersions");
     let mut seen = BTreeSet::new();

@@ -14,15 +14,23 @@ const POD_RANGE: &str = "node updates may not change podCIDR except from \"\" to
 pub fn validate(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    // The path is odd and Kubernetes' own.
-    scheduling::taints(items(spec, "taints"), "metadata.taints", &mut errors);
-    for field in ["capacity", "allocatable"] {
-        for (name, amount) in object["status"][field].as_object().into_iter().flatten() {
-            resources::one(name, amount, &format!("status.{field}.{name}"), &mut errors);
-        }
-    }
+    taints(spec, &mut errors);
+    amounts(&object["status"], &mut errors);
     ranges(items(spec, "podCIDRs"), &mut errors);
     errors.list()
+}
+
+fn taints(spec: &Value, errors: &mut Errors) {
+    // The path is odd and Kubernetes' own.
+    scheduling::taints(items(spec, "taints"), "metadata.taints", errors);
+}
+
+fn amounts(status: &Value, errors: &mut Errors) {
+    for field in ["capacity", "allocatable"] {
+        for (name, amount) in status[field].as_object().into_iter().flatten() {
+            resources::one(name, amount, &format!("status.{field}.{name}"), errors);
+        }
+    }
 }
 
 fn ranges(list: &[Value], errors: &mut Errors) {
@@ -32,14 +40,17 @@ fn ranges(list: &[Value], errors: &mut Errors) {
         let parsed = ip::range(range, false, &format!("{path}[{index}]"), errors);
         families.extend(parsed.map(|(ip, _)| ip.is_ipv4()));
     }
+    let unread = |text: &&str| ip::parse_range(text).is_none();
+    let mut given = list.iter().filter_map(Value::as_str).enumerate();
+    if list.len() > 1
+        && let Some((index, range)) = given.find(|(_, text)| unread(text))
+    {
+        let why = format!("invalid CIDR[{index}]: <nil> (invalid CIDR address: {range})");
+        errors.internal(path, &format!("invalid PodCIDRs. failed to check with dual stack with error:{why}"));
+        families.clear();
+    }
     if list.len() > 1 && (families.len() != 2 || list.len() > 2) {
         errors.invalid(path, &json!(list), "may specify no more than one CIDR for each IP family");
-    }
-    let mut seen = BTreeSet::new();
-    for (index, range) in list.iter().filter_map(Value::as_str).enumerate() {
-        if !seen.insert(range) {
-            errors.duplicate(format!("{path}[{index}]"), &json!(range));
-        }
     }
 }
 
@@ -47,6 +58,7 @@ fn ranges(list: &[Value], errors: &mut Errors) {
 pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let (spec, before) = (&new["spec"], &old["spec"]);
+    amounts(&new["status"], &mut errors);
     addresses(&new["status"], &mut errors);
     let (ranges, assigned) = (items(spec, "podCIDRs"), items(before, "podCIDRs"));
     let changes = match assigned.len() {
@@ -65,6 +77,8 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     if let Some(source) = given(spec, "configSource") {
         config_source(source, false, "spec.configSource", &mut errors);
     }
+    // Kubernetes judges them as those of a Node and as those of a change.
+    taints(spec, &mut errors);
     if !same(spec.get("externalID"), before.get("externalID")) {
         errors.forbidden("spec.externalID", "may not be updated");
     }
@@ -75,11 +89,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
 pub fn validate_status(new: &Value, _old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let status = &new["status"];
-    for field in ["capacity", "allocatable"] {
-        for (name, amount) in status[field].as_object().into_iter().flatten() {
-            resources::one(name, amount, &format!("status.{field}.{name}"), &mut errors);
-        }
-    }
+    amounts(status, &mut errors);
     addresses(status, &mut errors);
     for part in ["assigned", "active", "lastKnownGood"] {
         if let Some(source) = given(&status["config"], part) {

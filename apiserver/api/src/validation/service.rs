@@ -179,13 +179,23 @@ fn balancer(object: &Value, spec: &Value, ty: &str, errors: &mut Errors) {
     if given(spec, "allocateLoadBalancerNodePorts").is_some() && !balances {
         errors.forbidden("spec.allocateLoadBalancerNodePorts", ONLY_BALANCERS);
     }
-    if let Some(class) = given(spec, "loadBalancerClass").and_then(Value::as_str) {
-        if balances {
-            errors.faults("spec.loadBalancerClass", class, names::qualified_name(class));
-        } else {
-            errors.forbidden("spec.loadBalancerClass", ONLY_BALANCERS);
-        }
+    balancer_class(spec, errors);
+}
+
+fn balancer_class(spec: &Value, errors: &mut Errors) {
+    let Some(class) = given(spec, "loadBalancerClass").and_then(Value::as_str) else { return };
+    if text(spec, "type") == "LoadBalancer" {
+        errors.faults("spec.loadBalancerClass", class, names::qualified_name(class));
+    } else {
+        errors.forbidden("spec.loadBalancerClass", ONLY_BALANCERS);
     }
+}
+
+/// Errors of the addresses of a new Service and of what belongs to them, which are judged before any is allocated.
+pub fn addresses_of_new(service: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    addresses::related(&service["spec"], true, &mut errors);
+    errors.list()
 }
 
 /// Whether nodes tell the balancer if they have an endpoint.
@@ -236,6 +246,8 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     if balance(spec) && balance(before) && now != was {
         errors.invalid("spec.loadBalancerClass", now.unwrap_or(&Value::Null), "may not change once set");
     }
+    // The rules of a change look at it, and so do those of any Service.
+    balancer_class(spec, &mut errors);
     if needs_health_check(spec)
         && needs_health_check(before)
         && !super::same(spec.get("healthCheckNodePort"), before.get("healthCheckNodePort"))

@@ -185,8 +185,9 @@ impl Allocator {
         dry_run: bool,
     ) -> Result<Reservation, Refused> {
         let configured = self.families();
-        let mut plan =
-            Plan::of(service, old, &configured, &self.config.node_ports).map_err(Refused::Fields)?;
+        // Kubernetes' dry runs only ask whether a port is taken.
+        let range = Some(&self.config.node_ports).filter(|_| !dry_run);
+        let mut plan = Plan::of(service, old, &configured, range).map_err(Refused::Fields)?;
         let owner = plan::owner(service);
         let mut reservation = Reservation {
             allocator: self.clone(),

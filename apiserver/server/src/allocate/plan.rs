@@ -53,12 +53,12 @@ pub struct Plan {
 
 impl Plan {
     /// The plan for a new Service, or for a changed one; what `old` holds and `new` does not ask
-    /// to change is kept. Families and headless addresses are filled in at once.
+    /// to change is kept; without a `range` any node port may be asked for. Families and headless addresses are filled in at once.
     pub fn of(
         service: &mut Value,
         old: Option<&Value>,
         configured: &[bool],
-        range: &RangeInclusive<u16>,
+        range: Option<&RangeInclusive<u16>>,
     ) -> Result<Self, Vec<FieldError>> {
         if let Some(old) = old {
             keep_allocated(service, old);
@@ -106,7 +106,7 @@ impl Plan {
         }
     }
 
-    fn node_ports(&mut self, service: &mut Value, range: &RangeInclusive<u16>) {
+    fn node_ports(&mut self, service: &mut Value, range: Option<&RangeInclusive<u16>>) {
         if !matches!(service_type(service), "NodePort" | "LoadBalancer") {
             return;
         }
@@ -136,7 +136,12 @@ impl Plan {
         -i64::try_from(self.fresh.len()).unwrap_or(i64::MAX)
     }
 
-    fn health_check_port(&mut self, service: &mut Value, old: Option<&Value>, range: &RangeInclusive<u16>) {
+    fn health_check_port(
+        &mut self,
+        service: &mut Value,
+        old: Option<&Value>,
+        range: Option<&RangeInclusive<u16>>,
+    ) {
         if !needs_health_check_port(service) {
             return;
         }
@@ -150,22 +155,28 @@ impl Plan {
             return;
         }
         match in_range(wanted, range) {
-            None => self.refuse(no_health_check(wanted, &outside(range))),
+            None => {
+                if let Some(range) = range {
+                    self.refuse(no_health_check(wanted, &outside(range)));
+                }
+            }
             // Nodes answer there themselves, so it serves no traffic of the Service either.
             Some(port) if self.has(port) => self.refuse(no_health_check(wanted, TAKEN)),
             Some(port) => self.explicit.push((HEALTH_CHECK.to_owned(), port)),
         }
     }
 
-    fn explicit_port(&mut self, field: String, number: i64, range: &RangeInclusive<u16>) {
+    fn explicit_port(&mut self, field: String, number: i64, range: Option<&RangeInclusive<u16>>) {
         match in_range(number, range) {
             // The same number serves TCP and UDP of one Service.
             Some(port) if self.has(port) => {}
             Some(port) => self.explicit.push((field, port)),
             None if u16::try_from(number).is_ok_and(|port| self.has(port)) => {}
             None => {
-                let error = FieldError::invalid(field, &json!(number), &outside(range));
-                self.refuse(Refused::Fields(vec![error]));
+                if let Some(range) = range {
+                    let error = FieldError::invalid(field, &json!(number), &outside(range));
+                    self.refuse(Refused::Fields(vec![error]));
+                }
             }
         }
     }
@@ -222,8 +233,9 @@ impl Plan {
     }
 }
 
-fn in_range(number: i64, range: &RangeInclusive<u16>) -> Option<u16> {
-    u16::try_from(number).ok().filter(|port| range.contains(port))
+/// The port, if the range has it. Without a range any port will do, and what is none is left to validation.
+fn in_range(number: i64, range: Option<&RangeInclusive<u16>>) -> Option<u16> {
+    u16::try_from(number).ok().filter(|port| range.is_none_or(|range| range.contains(port)))
 }
 
 fn outside(range: &RangeInclusive<u16>) -> String {

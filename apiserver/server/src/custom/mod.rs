@@ -328,8 +328,5 @@ pub fn check(custom: &Custom, object: &mut Value) -> Problems {
     problems.unknown_fields.extend(schema.prune(object));
     schema.prune_nulls(object);
     structural::normalize_numbers(object);
-    for field in &mut problems.unknown_fields {
-        *field = format!("unknown field \"{field}\"");
-    }
     problems
 }

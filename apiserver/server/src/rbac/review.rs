@@ -2,7 +2,7 @@
 //! object with its status out. Nothing is stored.
 
 use apiserver_api::error::ApiError;
-use apiserver_api::selector::{FieldSelector, FieldTerm};
+use apiserver_api::selector::{FieldSelector, FieldTerm, LabelSelector};
 use apiserver_api::validation::reviews::access_review;
 use apiserver_meta::identity::Identity;
 use serde_json::{Map, Value, json};
@@ -129,10 +129,47 @@ fn decide(authorizer: &Authorizer, identity: &Identity, spec: &Value) -> Value {
     };
     let decision = authorizer.authorize(&attributes);
     let mut status = json!({"allowed": decision.allowed});
+    let unread = evaluation_error(&spec["resourceAttributes"]);
+    if !unread.is_empty() {
+        status["evaluationError"] = unread.into();
+    }
     if !decision.reason.is_empty() {
         status["reason"] = json!(decision.reason);
     }
     status
+}
+
+/// What a review is told of selectors that cannot be read, or of which some requirements cannot.
+fn evaluation_error(attributes: &Value) -> String {
+    let told = |selector: &str, readable: &dyn Fn(&Value) -> bool, parses: &dyn Fn(&str) -> bool| {
+        let (text, list) = (&attributes[selector]["rawSelector"], &attributes[selector]["requirements"]);
+        let list = list.as_array().map(Vec::as_slice).unwrap_or_default();
+        let read = list.iter().filter(|requirement| readable(requirement)).count();
+        let how = match text.as_str().filter(|text| !text.is_empty()) {
+            _ if read < list.len() && read > 0 => "partially ignored",
+            _ if read < list.len() => "ignored",
+            Some(text) if list.is_empty() && !parses(text) => "ignored",
+            _ => return None,
+        };
+        Some(format!("spec.resourceAttributes.{selector} {how} due to parse error"))
+    };
+    let label =
+        |requirement: &Value| LabelSelector::from_meta(&json!({"matchExpressions": [requirement]})).is_ok();
+    let fields =
+        told("fieldSelector", &|r| field_term(r).is_some(), &|text| FieldSelector::parse(text).is_ok());
+    let labels = told("labelSelector", &label, &|text| LabelSelector::parse(text).is_ok());
+    fields.into_iter().chain(labels).collect::<Vec<_>>().join("; ")
+}
+
+fn field_term(requirement: &Value) -> Option<FieldTerm> {
+    let negated = match requirement["operator"].as_str()? {
+        "In" => false,
+        "NotIn" => true,
+        _ => return None,
+    };
+    let [value] = requirement["values"].as_array()?.as_slice() else { return None };
+    let (path, value) = (requirement["key"].as_str()?.to_owned(), value.as_str()?.to_owned());
+    Some(FieldTerm { path, value, negated })
 }
 
 /// The field selector of a review: a text, or requirements. What cannot be read narrows nothing, so that nobody
@@ -141,17 +178,7 @@ fn field_selector(selector: &Value) -> Option<FieldSelector> {
     if let Some(text) = selector["rawSelector"].as_str().filter(|text| !text.is_empty()) {
         return FieldSelector::parse(text).ok();
     }
-    let term = |requirement: &Value| {
-        let negated = match requirement["operator"].as_str()? {
-            "In" => false,
-            "NotIn" => true,
-            _ => return None,
-        };
-        let [value] = requirement["values"].as_array()?.as_slice() else { return None };
-        let (path, value) = (requirement["key"].as_str()?.to_owned(), value.as_str()?.to_owned());
-        Some(FieldTerm { path, value, negated })
-    };
-    Some(FieldSelector::of(selector["requirements"].as_array()?.iter().filter_map(term).collect()))
+    Some(FieldSelector::of(selector["requirements"].as_array()?.iter().filter_map(field_term).collect()))
 }
 
 fn answer(api_version: &str, kind: &str, body: &Value, status: Value) -> Value {

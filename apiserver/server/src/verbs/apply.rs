@@ -22,7 +22,7 @@ pub const MEDIA: &str = "application/apply-patch+yaml";
 
 /// Applies the configuration of the body; makes the object if there is none.
 pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
-    let config = read(context, &bytes)?;
+    let config = Configuration::read(context, &bytes)?;
     let (namespace, name) = (context.info.namespace_of(resource), context.info.name.as_str());
     loop {
         let present = storage::fetch(&context.server, resource, namespace, name).await?.is_some();
@@ -53,7 +53,7 @@ async fn change(
     context: &Context,
     resource: &Resource,
     part: Part,
-    config: &Value,
+    config: &Configuration,
 ) -> Result<Bytes, ApiError> {
     let change = |old: &Value| merged(context, resource, part, old, config);
     update::change_with(context, resource, part, Tracking::Done, &change).await
@@ -65,13 +65,15 @@ fn merged(
     resource: &Resource,
     part: Part,
     old: &Value,
-    config: &Value,
+    config: &Configuration,
 ) -> Result<Value, ApiError> {
-    let mut new = managed::apply(context, resource, part, Some(old), config)?;
-    if meta::resource_version(config).is_empty() {
+    let mut new = managed::apply(context, resource, part, Some(old), &config.value)?;
+    if meta::resource_version(&config.value).is_empty() {
         // The version is a condition only where the configuration has one.
         meta::unset(&mut new, "resourceVersion");
     }
+    decode::applied(context, resource, &mut new, &config.value)?;
+    config.check_repeated(context)?;
     check(context, resource, &mut new)?;
     Ok(new)
 }
@@ -84,7 +86,7 @@ pub async fn apply_part(
     bytes: &[u8],
     take: &(dyn Fn(&Value, &Value) -> Result<Value, ApiError> + Sync),
 ) -> Result<Bytes, ApiError> {
-    let config = read(context, bytes)?;
+    let config = Configuration::read(context, bytes)?;
     let change = |old: &Value| {
         let mut applied = merged(context, resource, Part::Whole, old, &config)?;
         let entries = applied["metadata"]["managedFields"].take();
@@ -95,9 +97,11 @@ pub async fn apply_part(
     update::change_with(context, resource, Part::Whole, Tracking::Done, &change).await
 }
 
-async fn make(context: &Context, resource: &Resource, config: &Value) -> Result<Bytes, ApiError> {
+async fn make(context: &Context, resource: &Resource, config: &Configuration) -> Result<Bytes, ApiError> {
     may_create(context)?;
-    let mut new = managed::apply(context, resource, Part::Main, None, config)?;
+    let mut new = managed::apply(context, resource, Part::Main, None, &config.value)?;
+    decode::applied(context, resource, &mut new, &config.value)?;
+    config.check_repeated(context)?;
     let uid = meta::uid(&new);
     if !uid.is_empty() {
         let why = format!(
@@ -122,29 +126,40 @@ pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
     if decision.allowed { Ok(()) } else { Err(rbac::forbidden(&attributes, &decision)) }
 }
 
-/// The merged object must be what the URL names, and of its kind.
+/// The merged object must be what the URL names.
 fn check(context: &Context, resource: &Resource, new: &mut Value) -> Result<(), ApiError> {
     decode::namespace(context, resource, new)?;
     decode::drop_repeated_owners(context, new, true);
-    update::name_matches(meta::name(new), &context.info.name)?;
-    decode::applied(context, resource, new)
+    update::name_matches(meta::name(new), &context.info.name)
 }
 
-/// Reads a configuration. Keys that occur twice are refused, warned of or ignored; the last counts.
-pub fn read(context: &Context, bytes: &[u8]) -> Result<Value, ApiError> {
-    let validation = FieldValidation::of(context)?;
-    let (value, twice) = parse(bytes, validation != FieldValidation::Ignore)?;
-    match validation {
-        FieldValidation::Strict if !twice.is_empty() => {
-            let lines: String = twice.iter().map(|line| format!("\n  {line}")).collect();
-            Err(ApiError::bad_request(format!(
+/// A configuration that has been read.
+pub struct Configuration {
+    pub value: Value,
+    validation: FieldValidation,
+    /// What it says twice; the last counts.
+    twice: Vec<String>,
+}
+
+impl Configuration {
+    /// Reads the body of a request.
+    pub fn read(context: &Context, bytes: &[u8]) -> Result<Self, ApiError> {
+        let validation = FieldValidation::of(context)?;
+        let (value, twice) = parse(bytes, validation != FieldValidation::Ignore)?;
+        Ok(Self { value, validation, twice })
+    }
+
+    /// Refuses keys that occur twice, or warns of them. To be called once the configuration has been applied:
+    /// what that is refused for comes first.
+    pub fn check_repeated(&self, context: &Context) -> Result<(), ApiError> {
+        if self.validation == FieldValidation::Strict && !self.twice.is_empty() {
+            let lines: String = self.twice.iter().map(|line| format!("\n  {line}")).collect();
+            return Err(ApiError::bad_request(format!(
                 "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:{lines}"
-            )))
+            )));
         }
-        _ => {
-            twice.into_iter().for_each(|warning| context.warn(warning));
-            Ok(value)
-        }
+        self.twice.iter().for_each(|warning| context.warn(warning.clone()));
+        Ok(())
     }
 }
 

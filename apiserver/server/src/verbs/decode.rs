@@ -7,6 +7,7 @@ use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::meta;
 use apiserver_api::ordered;
 use apiserver_api::protobuf;
+use apiserver_api::quoted::quoted;
 use apiserver_api::registry::Resource;
 use apiserver_api::repeats::repeats;
 use apiserver_api::schema;
@@ -196,13 +197,43 @@ fn named(object: &Value) -> Result<(), Misshapen> {
     Ok(())
 }
 
-/// Checks an object that applying a configuration made.
-pub fn applied(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+/// Checks an object that applying a configuration made. What cannot be read as the kind is an error of the
+/// server, because it had been taken as fitting.
+pub fn applied(
+    context: &Context,
+    resource: &Resource,
+    object: &mut Value,
+    config: &Value,
+) -> Result<(), ApiError> {
     let api_version = resource.api_version();
     let expected = Expected::of(resource, &api_version);
     type_fields(object, &expected).map_err(|why| why.of_body(&expected))?;
-    let strict = Strictness { validation: FieldValidation::of(context)?, ..Strictness::default() };
-    shape(context, &expected, object, strict).map_err(|why| why.of_body(&expected))
+    // A built-in kind's configuration has been held to its fields already.
+    let validation = match resource.custom {
+        Some(_) => FieldValidation::of(context)?,
+        None => FieldValidation::Ignore,
+    };
+    let strict = Strictness { validation, ..Strictness::default() };
+    shape(context, &expected, object, strict).map_err(|why| match why {
+        Misshapen::Type(why) if resource.custom.is_none() => unconverted(config, &expected, &why),
+        why => why.of_body(&expected),
+    })
+}
+
+/// 500: applying a configuration made what no object of the kind is.
+fn unconverted(config: &Value, expected: &Expected<'_>, why: &str) -> ApiError {
+    let (group, version) = expected.api_version.rsplit_once('/').unwrap_or(("", expected.api_version));
+    let kind = format!("{group}/{version}, Kind={}", expected.kind);
+    let encoded = if why.starts_with("illegal base64") { "error decoding from json: " } else { "" };
+    let (namespace, name) = (meta::namespace(config), meta::name(config));
+    ApiError::new(
+        500,
+        "",
+        format!(
+            "failed to convert new object ({namespace}/{name}; {kind}) to proper version: unable to convert \
+             unstructured object to {kind}: {encoded}{why}"
+        ),
+    )
 }
 
 /// Why an object does not have the shape of its kind.
@@ -284,7 +315,8 @@ fn shape(
         return Err(Misshapen::Type(first));
     }
     let Strictness { validation, mut told, sorted, text } = strict;
-    let mut unknown = problems.unknown_fields;
+    let mut unknown: Vec<String> =
+        problems.unknown_fields.iter().map(|path| format!("unknown field {}", quoted(path))).collect();
     if sorted {
         unknown.sort_unstable();
     }

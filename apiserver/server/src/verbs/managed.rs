@@ -17,7 +17,6 @@ use super::update::Part;
 use crate::context::Context;
 use crate::convert;
 use crate::custom::conversion::{Webhooked, by_webhook};
-use crate::encoding;
 use crate::server::Server;
 
 /// What a write does about the managed fields of the object.
@@ -113,20 +112,11 @@ pub fn update(context: &Context, resource: &Resource, part: Part, live: Option<&
         let versions: &dyn Versions<_> = if by_webhook(resource).is_some() { &webhooked } else { &custom };
         return run(context, resource, &reset, shape, versions, |f| f.update(live, new, &name));
     }
-    if NULLS.contains(&(&resource.group, &resource.plural)) {
-        encoding::complete_kind(resource, new);
-    }
     match Builtin::of(&resource.schema) {
         Some(shape) => with(context, resource, &reset, shape, |fields| fields.update(live, new, &name)),
         None => with(context, resource, &reset, Untyped, |fields| fields.update(live, new, &name)),
     }
-    if NULLS.contains(&(&resource.group, &resource.plural)) {
-        encoding::prepare(resource, new);
-    }
 }
-
-/// Resources with lists that Kubernetes' JSON has as `null` where they are empty: who writes the object owns the `null`.
-const NULLS: [(&str, &str); 2] = [("discovery.k8s.io", "endpointslices"), ("storage.k8s.io", "csinodes")];
 
 /// The object that applying `config` to `live` makes, with its managed fields.
 pub fn apply(

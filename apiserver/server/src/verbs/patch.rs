@@ -4,6 +4,7 @@ use std::borrow::Cow;
 
 use apiserver_api::error::ApiError;
 use apiserver_api::meta;
+use apiserver_api::quoted::quoted;
 use apiserver_api::registry::Resource;
 use apiserver_api::schema;
 use bytes::Bytes;
@@ -177,7 +178,7 @@ fn unknown_members(patch: &Value) -> Vec<String> {
     let unknown = |(at, operation): (usize, &Value)| {
         let members = operation.as_object().into_iter().flatten().map(|(name, _)| name);
         let unknown = members.filter(|name| !matches!(name.as_str(), "op" | "path" | "from" | "value"));
-        unknown.map(|name| format!("unknown field \"[{at}].{name}\"")).collect::<Vec<_>>()
+        unknown.map(|name| format!("unknown field {}", quoted(&format!("[{at}].{name}")))).collect::<Vec<_>>()
     };
     operations.flat_map(unknown).take(limits::UNKNOWN_MEMBERS).collect()
 }
@@ -185,7 +186,7 @@ fn unknown_members(patch: &Value) -> Vec<String> {
 /// The operations of a JSON patch; `refused` says in which words one is refused that has not its form, which
 /// differ where it is not read strictly.
 fn operations(
-    value: Value,
+    mut value: Value,
     strict: bool,
     refused: &dyn Fn(&str) -> ApiError,
 ) -> Result<json_patch::Patch, ApiError> {
@@ -220,8 +221,23 @@ fn operations(
             members.len()
         )));
     }
+    rooted(&mut value);
     // What is spelled well and no operation, or misses a member, is found when it is to be applied.
     serde_json::from_value(value).map_err(unfit)
+}
+
+/// Places of operations begin after their first slash for Kubernetes, whatever is before it.
+fn rooted(operations: &mut Value) {
+    let operations = operations.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut);
+    for operation in operations {
+        for member in ["path", "from"] {
+            if let Some(Value::String(place)) = operation.get_mut(member)
+                && let Some(slash) = place.find('/')
+            {
+                place.drain(..slash);
+            }
+        }
+    }
 }
 
 /// 422: the patch does not fit the object. Kubernetes does not say why.
@@ -299,4 +315,21 @@ fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result
         json_patch::patch(object, std::slice::from_ref(&*operation)).map_err(unfit)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_stands_before_the_first_slash_of_a_place_is_not_looked_at() {
+        let patch = br#"[{"op": "add", "path": "no/name", "value": 1}, {"op": "copy", "from": "a/name", "path": "/b"}]"#;
+        let (patch, _) = Patch::read(ACCEPTED[0], patch, true).unwrap();
+        let patched = patch.apply("io.k8s.api.core.v1.ConfigMap", &json!({})).unwrap();
+        assert_eq!(patched, json!({"name": 1, "b": 1}));
+        let (patch, _) = Patch::read(ACCEPTED[0], br#"[{"op": "add", "path": "name", "value": 1}]"#, true)
+            .unwrap_or_else(|error| panic!("{}", error.message));
+        assert!(patch.apply("io.k8s.api.core.v1.ConfigMap", &json!({})).is_err());
+    }
 }

@@ -1,6 +1,8 @@
 //! Kinds that are answered and forgotten: reviews of tokens and access, bindings.
 
+use apiserver_api::error::ApiError;
 use apiserver_api::registry::Resource;
+use apiserver_api::validation::names;
 use apiserver_meta::time;
 use bytes::Bytes;
 
@@ -20,6 +22,7 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     negotiate::check_plain(&context.headers)?;
     managed::check_options(context, "CreateOptions")?;
     let mut object = decode::object(context, resource, bytes)?;
+    decode::drop_repeated_owners(context, &mut object, false);
     // Nobody writes these, so nobody owns them.
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
         apiserver_api::meta::unset(&mut object, field);
@@ -40,7 +43,11 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         }
         "Binding" => {
             let pods = server.registry().lookup("", "v1", "pods").ok_or_else(no_such_resource)?;
-            return pods::bind_to(context, pods, apiserver_api::meta::name(&object), &object).await;
+            let name = apiserver_api::meta::name(&object);
+            if let Some(fault) = names::path_segment(name).first().filter(|_| !name.is_empty()) {
+                return Err(ApiError::bad_request(format!("Name parameter invalid: {name:?}: {fault}")));
+            }
+            return pods::bind_to(context, pods, name, &object).await;
         }
         kind => {
             let namespace = context.info.namespace.as_str();

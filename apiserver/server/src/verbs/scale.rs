@@ -47,8 +47,9 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
             let media = negotiate::patch_type(&context.headers);
             managed::check_patch_options(context, media == apply::MEDIA)?;
             if media == apply::MEDIA {
-                let config = apply::read(context, &bytes)?;
-                set(context, resource, &|_| Ok(ScaleWrite::Apply(config.clone()))).await?
+                let config = apply::Configuration::read(context, &bytes)?;
+                config.check_repeated(context)?;
+                set(context, resource, &|_| Ok(ScaleWrite::Apply(config.value.clone()))).await?
             } else {
                 patch::check_media(resource, &media)?;
                 let strict = FieldValidation::of(context)? != FieldValidation::Ignore;
