@@ -27,7 +27,7 @@ use crate::ordered;
 pub use complete::{complete, complete_structs, implied};
 pub use decode::{Malformed, decode, head};
 pub use encode::{Unencodable, encode, encode_into};
-pub use normal::normalize;
+pub use normal::{normalize, normalize_as_sent};
 pub use restore::restore;
 pub(crate) use table::at;
 pub use table::{Field, Kind, Message, Shape, kinds, message, messages, of_kind};

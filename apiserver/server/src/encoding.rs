@@ -8,7 +8,6 @@
 use std::borrow::Cow;
 
 use apiserver_api::error::ApiError;
-use apiserver_api::meta;
 use apiserver_api::ordered::{self, Metadata};
 use apiserver_api::protobuf::{self, Malformed, Unencodable};
 use apiserver_api::registry::Resource;
@@ -152,6 +151,13 @@ pub fn prepare(resource: &Resource, object: &mut Value) {
     }
 }
 
+/// [`prepare`] for the comparison that tells who owns what.
+pub fn prepare_as_sent(resource: &Resource, object: &mut Value) {
+    if let Some(message) = message_of(resource) {
+        protobuf::normalize_as_sent(message, object);
+    }
+}
+
 /// Adds to an object of a built-in kind the structs that it always has in Kubernetes: they have defaults
 /// although nobody wrote them.
 fn complete_structs(resource: &Resource, object: &mut Value) {
@@ -228,24 +234,6 @@ pub fn same(one: &Value, other: &Value) -> bool {
                     && one["apiVersion"] == other["apiVersion"]
                     && encoded(message, one).is_some_and(|bytes| encoded(message, other) == Some(bytes))
             })
-}
-
-/// Writes an object that differs from `old` only in what its encoding does not show the way `old` has
-/// it, so that nobody comes to own fields which nobody can see. Managed fields are left alone.
-pub fn settle(new: &mut Value, old: &Value) {
-    if !differ_in_empty_values(new, old) {
-        return;
-    }
-    let managed = new["metadata"].get("managedFields").cloned();
-    let mut plain = old.clone();
-    meta::unset(new, "managedFields");
-    meta::unset(&mut plain, "managedFields");
-    if *new != plain && same(new, &plain) {
-        *new = plain;
-    }
-    if let Some(managed) = managed {
-        meta::set(new, "managedFields", managed);
-    }
 }
 
 /// Whether all differences but those of managed fields are between a value that is empty and one that

@@ -187,7 +187,35 @@ fn wrong_parts_of_versions_are_refused_in_the_words_of_kubernetes() {
             json!(true),
             "spec.preserveUnknownFields: Invalid value: true: cannot set to true",
         ),
+        (
+            "/metadata/generateName",
+            json!("widgets"),
+            "metadata.generateName: Invalid value: \"widgets\": must be spec.names.plural+\".\"+spec.group",
+        ),
+        (
+            "/spec/versions/0/name",
+            json!("a/b"),
+            "spec.version: Invalid value: \"a/b\": a DNS-1035 label must consist of",
+        ),
     ]);
+    let mut preserving = prepared(widgets());
+    preserving["spec"]["preserveUnknownFields"] = true.into();
+    preserving["spec"]["conversion"] = json!({"strategy": "Odd", "webhook": {"clientConfig": {}}});
+    preserving["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["a"] =
+        json!({"type": "string", "default": "b"});
+    let found = texts(&validate(&preserving));
+    for wanted in [
+        "spec.preserveUnknownFields: Invalid value: true: must be false in order to use defaults in the schema",
+        "spec.conversion.strategy: Invalid value: \"Odd\": must be None if spec.preserveUnknownFields is true",
+        "spec.conversion.webhookClientConfig: Forbidden: should not be set when strategy is not set to Webhook",
+    ] {
+        assert!(found.iter().any(|text| text == wanted), "{wanted}: {found:#?}");
+    }
+    let mut twice = prepared(widgets());
+    let version = twice["spec"]["versions"][0].clone();
+    twice["spec"]["versions"].as_array_mut().unwrap().push(version);
+    let told = "status.storedVersions: Invalid value: [\"v1\"]: must have the storage version v1";
+    assert!(texts(&validate(&twice)).iter().any(|text| text == told));
 }
 
 /// Each value, put at its place of a good definition, is refused with the text.

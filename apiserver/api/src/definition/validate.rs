@@ -10,7 +10,7 @@ use crate::meta;
 use crate::registry::Written;
 use crate::repeats::repeats;
 use crate::structural::{self, Kind, Patterns, Structural, field_path};
-use crate::validation::{Errors, items, metadata, names, same, text};
+use crate::validation::{Errors, given, items, metadata, names, text};
 
 /// Fields that a version may select objects by.
 const SELECTABLE: usize = 8;
@@ -55,18 +55,46 @@ pub fn validate(definition: &Value) -> Vec<FieldError> {
     let wanted = format!("{}.{}", text(&spec["names"], "plural"), text(spec, "group"));
     errors.extend(metadata::validate(definition, names::dns_subdomain));
     let name = meta::name(definition);
-    if name != wanted && !(name.is_empty() && wanted == ".") {
-        let detail = "must be spec.names.plural+\".\"+spec.group";
-        errors.invalid("metadata.name", &json!(meta::name(definition)), detail);
+    let detail = "must be spec.names.plural+\".\"+spec.group";
+    for (field, name) in [("generateName", meta::generate_name(definition)), ("name", name)] {
+        if !name.is_empty() && name != wanted {
+            errors.invalid(format!("metadata.{field}"), &json!(name), detail);
+        }
     }
     spec_errors(spec, None, &mut errors);
     status_errors(definition, &mut errors);
     approval(definition, None, &mut errors);
-    if spec.get("preserveUnknownFields") == Some(&json!(true)) {
+    preserving(spec, &mut errors);
+    errors.list()
+}
+
+fn preserves_unknown(spec: &Value) -> bool {
+    spec["preserveUnknownFields"] == true
+}
+
+fn preserving(spec: &Value, errors: &mut Errors) {
+    if preserves_unknown(spec) {
         let detail = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead";
         errors.invalid("spec.preserveUnknownFields", &json!(true), detail);
     }
-    errors.list()
+}
+
+/// Whether a schema, or one that it holds, has a default.
+fn has_default(schema: &Value) -> bool {
+    let held = |value: &Value| match value {
+        Value::Array(schemas) => schemas.iter().any(has_default),
+        schema => has_default(schema),
+    };
+    let named = |value: &Value| value.as_object().is_some_and(|schemas| schemas.values().any(has_default));
+    let Some(map) = schema.as_object() else { return false };
+    map.iter().any(|(key, value)| match key.as_str() {
+        "default" => !value.is_null(),
+        "items" | "allOf" | "anyOf" | "oneOf" | "not" | "additionalProperties" | "additionalItems" => {
+            held(value)
+        }
+        "properties" | "patternProperties" | "definitions" | "dependencies" => named(value),
+        _ => false,
+    })
 }
 
 /// Errors of a changed definition. Schemas that did not change are not judged again.
@@ -86,6 +114,9 @@ pub fn validate_change(new: &Value, old: &Value, written: Written) -> Vec<FieldE
     errors.immutable("spec.names.plural", new, old);
     status_errors(new, &mut errors);
     approval(new, Some(old), &mut errors);
+    if !preserves_unknown(&old["spec"]) {
+        preserving(&new["spec"], &mut errors);
+    }
     errors.list()
 }
 
@@ -100,6 +131,18 @@ fn spec_errors(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
         errors.invalid("spec.group", &json!(group), "should be a domain with at least one dot");
     }
     errors.one_of("spec.scope", spec.get("scope"), &["Cluster", "Namespaced"]);
+    if preserves_unknown(spec) {
+        let schemas = items(spec, "versions").iter().map(|version| &version["schema"]["openAPIV3Schema"]);
+        if schemas.into_iter().any(has_default) {
+            let detail = "must be false in order to use defaults in the schema";
+            errors.invalid("spec.preserveUnknownFields", &json!(true), detail);
+        }
+        let strategy = text(&spec["conversion"], "strategy");
+        if spec["conversion"].is_object() && strategy != "None" {
+            let detail = "must be None if spec.preserveUnknownFields is true";
+            errors.invalid("spec.conversion.strategy", &json!(strategy), detail);
+        }
+    }
     versions(spec, old, errors);
     for field in ["plural", "singular", "kind", "listKind"] {
         if text(&spec["names"], field).is_empty() {
@@ -166,6 +209,12 @@ fn versions(spec: &Value, old: Option<&Value>, errors: &mut Errors) {
                 before.is_some_and(|b| b.get("selectableFields") == version.get("selectableFields"));
             selectable(version, &at, unchanged, errors);
         }
+    }
+    // Kubernetes keeps the first name in a field of long ago, too.
+    let first = named.first().copied().unwrap_or_default();
+    let faults = names::dns_1035_label(first);
+    if !first.is_empty() && !faults.is_empty() {
+        errors.invalid("spec.version", &json!(first), &faults.join(","));
     }
     let shown = json!(named);
     if repeats(&named).next().is_some() {
@@ -326,7 +375,7 @@ fn conversion(conversion: &Value, errors: &mut Errors) {
         ("spec.conversion.webhookClientConfig", "spec.conversion.conversionReviewVersions");
     if text(conversion, "strategy") != "Webhook" {
         let detail = "should not be set when strategy is not set to Webhook";
-        if !same(webhook.get("clientConfig"), None) {
+        if given(webhook, "clientConfig").is_some() {
             errors.forbidden(config_at, detail);
         }
         if !items(webhook, "conversionReviewVersions").is_empty() {
@@ -427,10 +476,11 @@ fn status_errors(definition: &Value, errors: &mut Errors) {
         return;
     }
     let versions = items(&definition["spec"], "versions");
-    let in_store: HashSet<&Value> = stored.iter().collect();
+    let mut in_store: HashSet<&Value> = stored.iter().collect();
     let known: HashSet<&Value> = versions.iter().map(|version| &version["name"]).collect();
-    for version in versions.iter().filter(|v| v["storage"] == true) {
-        if !in_store.contains(&version["name"]) {
+    for version in versions {
+        // Of versions with one name only the first is looked for.
+        if !in_store.remove(&version["name"]) && version["storage"] == true {
             errors.invalid(path, &shown, &format!("must have the storage version {}", text(version, "name")));
         }
     }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::fixture::World;
 use super::*;
+use crate::schema::shape::Builtin;
 
 fn with_metadata(world: &World, mut body: Value) -> Value {
     body["metadata"] = world.object.as_ref().unwrap()["metadata"].clone();
@@ -159,4 +160,66 @@ fn replicas_change_hands_between_an_object_and_its_scale() {
     assert_eq!(after.0[&editor], parent.0[&editor]);
     assert_eq!(after.0[&scaler].api_version, "apps/v1");
     assert_eq!(after.0[&scaler].fields, FieldSet::of_fields(&[&["spec", "replicas"]]));
+}
+
+/// A field manager of a built-in kind that is served in one version.
+fn built_in(kind: &str, api_version: &str, schema: &str, live: Option<&Value>, new: &Value) -> Value {
+    struct One(Builtin, String);
+    impl Versions<Builtin> for One {
+        fn shape(&self, api_version: &str) -> Option<Builtin> {
+            (api_version == self.1).then_some(self.0)
+        }
+        fn convert(&self, object: &Value, api_version: &str) -> Option<Value> {
+            (api_version == self.1).then(|| object.clone())
+        }
+    }
+    let shape = Builtin::of(schema).unwrap();
+    let fields = FieldManager {
+        versions: &One(shape, api_version.to_owned()),
+        shape,
+        api_version,
+        kind,
+        subresource: "",
+        reset: &FieldSet::new(),
+        now: jiff::Timestamp::UNIX_EPOCH,
+    };
+    let mut new = new.clone();
+    fields.update(live, &mut new, "m");
+    new.pointer_mut("/metadata/managedFields/0/fieldsV1").map_or(Value::Null, Value::take)
+}
+
+#[test]
+fn fields_that_are_always_encoded_are_owned_once_they_leave_their_zero() {
+    let role = |live, new| built_in("Role", "rbac/v1", "io.k8s.api.rbac.v1.Role", live, &new);
+    let metadata = || json!({"name": "a"});
+    assert_eq!(role(None, json!({"metadata": metadata()})), json!(null));
+    // An empty list is not the null of a list that nobody set.
+    assert_eq!(role(None, json!({"metadata": metadata(), "rules": []})), json!({"f:rules": {}}));
+    let class = |live, new| {
+        built_in("PriorityClass", "scheduling/v1", "io.k8s.api.scheduling.v1.PriorityClass", live, &new)
+    };
+    assert_eq!(class(None, json!({"metadata": metadata(), "value": 0})), json!(null));
+    let live = json!({"metadata": metadata(), "value": 5});
+    // Who takes the value away makes it zero.
+    assert_eq!(class(Some(&live), json!({"metadata": metadata()})), json!({"f:value": {}}));
+}
+
+#[test]
+fn a_quantity_that_was_not_sent_differs_from_zero_where_a_list_is_one_value() {
+    let item = |divisor: Option<&str>| {
+        let mut reference = json!({"resource": "limits.cpu"});
+        if let Some(divisor) = divisor {
+            reference["divisor"] = divisor.into();
+        }
+        json!({"metadata": {"name": "a"}, "spec": {"containers": [], "volumes": [
+            {"name": "v", "downwardAPI": {"items": [{"path": "p", "resourceFieldRef": reference}]}}]}})
+    };
+    let live = item(Some("0"));
+    let update = |mut new: Value| {
+        crate::protobuf::normalize_as_sent(crate::protobuf::message("core/v1.Pod").unwrap(), &mut new);
+        built_in("Pod", "v1", "io.k8s.api.core.v1.Pod", Some(&live), &new)
+    };
+    let owned = update(item(None));
+    assert_eq!(owned["f:spec"]["f:volumes"]["k:{\"name\":\"v\"}"]["f:downwardAPI"], json!({"f:items": {}}));
+    assert_eq!(update(item(Some("0")))["f:spec"]["f:volumes"], json!(null));
 }

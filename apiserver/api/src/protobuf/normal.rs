@@ -17,47 +17,64 @@ use super::table::{Field, Kind, Message, Shape, at};
 /// have been refused before, or are somebody else's.
 pub fn normalize(message: Message, object: &mut Value) {
     if let Value::Object(map) = object {
-        fields(message, map);
+        fields(message, map, Quantities::Filled);
     }
 }
 
-fn fields(message: Message, map: &mut Map<String, Value>) {
+/// [`normalize`], but for quantities that were not sent: in a list that is compared as a whole, Kubernetes'
+/// server-side apply tells such from a zero.
+pub fn normalize_as_sent(message: Message, object: &mut Value) {
+    if let Value::Object(map) = object {
+        fields(message, map, Quantities::AsSent);
+    }
+}
+
+/// Whether a quantity that is no pointer is there although nobody wrote it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quantities {
+    Filled,
+    AsSent,
+}
+
+fn fields(message: Message, map: &mut Map<String, Value>, quantities: Quantities) {
     for field in message.fields() {
         let name = field.name();
         if name.is_empty() {
             if let Kind::Message(inner) = field.kind {
-                fields(at(inner), map);
+                fields(at(inner), map, quantities);
             }
             continue;
         }
         match map.get_mut(name) {
             None => {
-                if let Some(value) = lacking(field) {
+                if let Some(value) = lacking(field, quantities) {
                     map.insert(name.to_owned(), value);
                 }
             }
-            Some(value) if value.is_null() => match lacking(field) {
+            Some(value) if value.is_null() => match lacking(field, quantities) {
                 Some(struct_of) => *value = struct_of,
                 None => drop(map.remove(name)),
             },
             // An empty list of them asks to forget them all, and what they hold is no field of Go's.
             Some(_) if name == "managedFields" => {}
             Some(value) if is_left_out(field, value) => drop(map.remove(name)),
-            Some(value) => held(field, value),
+            Some(value) => held(field, value, quantities),
         }
     }
 }
 
 /// The struct that is there although nobody wrote it.
-fn lacking(field: &Field) -> Option<Value> {
+fn lacking(field: &Field, quantities: Quantities) -> Option<Value> {
     match field.absent() {
         Absent::Object(inner) => {
             let mut map = Map::new();
-            fields(inner, &mut map);
+            fields(inner, &mut map, quantities);
             Some(Value::Object(map))
         }
         // A quantity is a struct too.
-        Absent::Zero(_) if field.kind == Kind::Quantity && !field.always => Some("0".into()),
+        Absent::Zero(_) if field.kind == Kind::Quantity && !field.always => {
+            (quantities == Quantities::Filled).then(|| "0".into())
+        }
         _ => None,
     }
 }
@@ -81,14 +98,14 @@ fn is_left_out(field: &Field, value: &Value) -> bool {
 }
 
 /// What a value holds is brought into the normal form.
-fn held(field: &Field, value: &mut Value) {
+fn held(field: &Field, value: &mut Value, quantities: Quantities) {
     match (field.shape, value) {
-        (Shape::One, value) => one(field.kind, value),
+        (Shape::One, value) => one(field.kind, value, quantities),
         (Shape::List, Value::Array(items)) if has_parts(field.kind) => {
-            items.iter_mut().for_each(|item| one(field.kind, item));
+            items.iter_mut().for_each(|item| one(field.kind, item, quantities));
         }
         (Shape::Map, Value::Object(entries)) if has_parts(field.kind) => {
-            entries.values_mut().for_each(|entry| one(field.kind, entry));
+            entries.values_mut().for_each(|entry| one(field.kind, entry, quantities));
         }
         _ => {}
     }
@@ -98,14 +115,14 @@ fn has_parts(kind: Kind) -> bool {
     kind == Kind::Double || kind.message().is_some()
 }
 
-fn one(kind: Kind, value: &mut Value) {
+fn one(kind: Kind, value: &mut Value, quantities: Quantities) {
     match (kind.message(), value) {
-        (Some(inner), Value::Object(map)) => fields(inner, map),
+        (Some(inner), Value::Object(map)) => fields(inner, map, quantities),
         // Schemas, where there may be one or several.
         (Some(inner), Value::Array(items)) => {
             for item in items {
                 if let Value::Object(map) = item {
-                    fields(inner, map);
+                    fields(inner, map, quantities);
                 }
             }
         }

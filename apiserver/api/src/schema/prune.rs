@@ -1,5 +1,5 @@
 //! What decoding into Kubernetes' types and encoding again does to an object: unknown fields and
-//! nulls are gone, empty lists and maps too, quantities and times are in canonical form.
+//! nulls are gone, quantities and times are in canonical form.
 
 use serde_json::{Map, Value};
 
@@ -26,7 +26,7 @@ fn prune_object(definition: Definition, map: &mut Map<String, Value>) {
             round_up_resources(value);
         }
         prune_value(field.ty(), value);
-        field.required() || !leaves_out(key, field.ty(), value)
+        true
     });
 }
 
@@ -64,16 +64,6 @@ fn round_up_resources(list: &mut Value) {
         if let Ok(text) = quantity::canonical(amount, true) {
             *amount = Value::String(text);
         }
-    }
-}
-
-/// Whether encoding leaves an optional field out: lists and maps with nothing in them. Managed fields
-/// are another matter: an empty list of them asks to forget them all.
-fn leaves_out(key: &str, ty: Type, value: &Value) -> bool {
-    match (ty, value) {
-        (Type::List(_), Value::Array(items)) => items.is_empty() && key != "managedFields",
-        (Type::Map(_), Value::Object(map)) => map.is_empty(),
-        _ => false,
     }
 }
 

@@ -132,6 +132,7 @@ fn reason(message: &str) -> FieldReason {
         ("Too long", FieldReason::TooLong),
         ("Too many", FieldReason::TooMany),
         ("Not found", FieldReason::NotFound),
+        ("Internal error", FieldReason::Internal),
     ];
     let found = reasons.iter().find(|(words, _)| message.starts_with(words));
     found.unwrap_or_else(|| panic!("{message}")).1

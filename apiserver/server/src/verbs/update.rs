@@ -271,7 +271,7 @@ async fn attempt(
         refuse_deletion(resource, old, &new)?;
     }
     managed::drop_empty(&mut new);
-    encoding::prepare(resource, &mut new);
+    encoding::prepare_as_sent(resource, &mut new);
     keep_metadata(old, &mut new);
     keep_part(resource, part, old, &mut new);
     if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
@@ -283,7 +283,6 @@ async fn attempt(
         schema::complete_status(&resource.schema, &mut new);
     }
     meta::set(&mut new, "resourceVersion", current.revision.to_string());
-    encoding::settle(&mut new, old);
     match tracking {
         Tracking::Update if by_webhook(resource).is_some() => {
             let untracked = new;
@@ -298,6 +297,7 @@ async fn attempt(
         Tracking::Done => {}
         Tracking::Keep => keep_field(old, &mut new, "managedFields"),
     }
+    encoding::prepare(resource, &mut new);
     let subresource = match (part, context.info.subresource.as_str()) {
         // The server writes statuses of its own without a request.
         (Part::Status, "") => "status",
