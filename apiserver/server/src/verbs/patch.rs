@@ -328,8 +328,7 @@ mod tests {
         let (patch, _) = Patch::read(ACCEPTED[0], patch, true).unwrap();
         let patched = patch.apply("io.k8s.api.core.v1.ConfigMap", &json!({})).unwrap();
         assert_eq!(patched, json!({"name": 1, "b": 1}));
-        let (patch, _) = Patch::read(ACCEPTED[0], br#"[{"op": "add", "path": "name", "value": 1}]"#, true)
-            .unwrap_or_else(|error| panic!("{}", error.message));
-        assert!(patch.apply("io.k8s.api.core.v1.ConfigMap", &json!({})).is_err());
+        let without = br#"[{"op": "add", "path": "name", "value": 1}]"#;
+        assert!(Patch::read(ACCEPTED[0], without, true).is_err());
     }
 }
