@@ -371,6 +371,7 @@ static ROWS: &[Row] = &[
         counted: Some("labels"),
         default: d_service::endpoint_slice,
         prepare_create: d_service::prepare_create_slice,
+        prepare_update: d_service::prepare_update_slice,
         validate: endpoints::slice,
         validate_change: Some(endpoints::slice_change),
         ..DEFAULT_ROW

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use crate::validation::names::dns_subdomain;
+
 use super::{Object, each, fill, fill_absent, is, is_empty, made, with_spec};
 
 /// Seconds for which a client sticks to a backend where nothing else is said.
@@ -140,6 +142,29 @@ pub fn endpoint_slice(value: &mut Value) {
                 port.insert("name".into(), "".into());
             }
         });
+    }
+}
+
+/// Endpoints that change lose their topology, of which the name of a node that the old ones had moves to its own
+/// field.
+pub fn prepare_update_slice(value: &mut Value, old: &Value) {
+    const HOSTNAME: &str = "kubernetes.io/hostname";
+    fn node(endpoint: &Value) -> Option<&str> {
+        endpoint["deprecatedTopology"][HOSTNAME].as_str()
+    }
+    if value.get("endpoints") == old.get("endpoints") {
+        return;
+    }
+    let before = old["endpoints"].as_array().map(Vec::as_slice).unwrap_or_default();
+    for endpoint in value.get_mut("endpoints").and_then(Value::as_array_mut).into_iter().flatten() {
+        let known =
+            |name: &&str| before.iter().any(|old| node(old) == Some(name)) && dns_subdomain(name).is_empty();
+        let kept = node(endpoint).filter(known).map(str::to_owned);
+        let Value::Object(map) = endpoint else { continue };
+        map.remove("deprecatedTopology");
+        if let Some(name) = kept {
+            fill_absent(map, "nodeName", name);
+        }
     }
 }
 

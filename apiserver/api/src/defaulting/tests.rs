@@ -488,3 +488,20 @@ fn a_volume_knows_since_when_it_is_in_its_phase() {
         assert_eq!(new["status"]["lastPhaseTransitionTime"], expected, "{phase} {told}");
     }
 }
+
+#[test]
+fn endpoints_that_change_lose_their_topology_and_keep_a_node_of_before() {
+    use super::service::prepare_update_slice;
+    let slice = |topology: Value, ready: bool| json!({"endpoints": [{"addresses": ["a"], "conditions": {"ready": ready}, "deprecatedTopology": topology}]});
+    let old = slice(json!({"kubernetes.io/hostname": "n"}), true);
+    let mut same = old.clone();
+    prepare_update_slice(&mut same, &old);
+    assert_eq!(same, old);
+    let mut changed = slice(json!({"kubernetes.io/hostname": "n"}), false);
+    prepare_update_slice(&mut changed, &old);
+    let endpoint = json!({"addresses": ["a"], "conditions": {"ready": false}, "nodeName": "n"});
+    assert_eq!(changed["endpoints"], json!([endpoint]));
+    let mut another = slice(json!({"kubernetes.io/hostname": "m"}), true);
+    prepare_update_slice(&mut another, &old);
+    assert_eq!(another["endpoints"][0].get("nodeName"), None);
+}

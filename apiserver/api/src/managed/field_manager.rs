@@ -68,7 +68,7 @@ pub struct FieldManager<'a, S> {
 impl<S: Shape> FieldManager<'_, S> {
     /// Fills in the managed fields of `new`, which takes the place of `live` (`None`: it is
     /// created) by a request of `manager` that does not apply. If the objects cannot be compared,
-    /// those of `live` stay.
+    /// it has none.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str) {
         let managers = self.decode(live, new);
         meta::unset(new, "managedFields");
@@ -80,12 +80,9 @@ impl<S: Shape> FieldManager<'_, S> {
             let empty = json!({});
             self.track(live.unwrap_or(&empty), new, managers, manager)
         };
-        match updated {
-            Ok(managers) => managers.write(new),
-            Err(_) => match live.and_then(|live| meta::at(live, "/metadata/managedFields")) {
-                Some(kept) => meta::set(new, "managedFields", kept.clone()),
-                None => meta::unset(new, "managedFields"),
-            },
+        // Otherwise they are gone already: what they said would be wrong.
+        if let Ok(managers) = updated {
+            managers.write(new);
         }
     }
 

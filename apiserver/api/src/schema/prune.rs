@@ -177,6 +177,7 @@ fn zero_for_null(ty: Type, value: &mut Value) {
     *value = match ty {
         Type::Object(_) => Value::Object(Map::new()),
         Type::Quantity => Value::String("0".into()),
+        Type::Bytes => Value::String(String::new()),
         _ => match zero(ty) {
             Some(zero) => zero,
             None => return,

@@ -72,6 +72,31 @@ fn the_self_reviews_speak_of_the_caller() {
 }
 
 #[test]
+fn selectors_that_cannot_be_read_are_told() {
+    let told = |attributes: Value| {
+        let body = json!({"spec": {"user": "jane", "resourceAttributes": attributes}});
+        let answer = review("SubjectAccessReview", &authorizer(), &jane(), "", &body)
+            .unwrap_or_else(|e| panic!("{}", e.message));
+        answer["status"]["evaluationError"].clone()
+    };
+    let of = |selector: Value| json!({"verb": "get", "resource": "pods", "labelSelector": selector});
+    let partly = json!([{"key": "a", "operator": "Exists"}, {"key": "a", "operator": "Odd"}]);
+    for (selector, wanted) in [
+        (json!({"rawSelector": "a=b"}), json!(null)),
+        (
+            json!({"rawSelector": "a b c"}),
+            json!("spec.resourceAttributes.labelSelector ignored due to parse error"),
+        ),
+        (
+            json!({"requirements": partly}),
+            json!("spec.resourceAttributes.labelSelector partially ignored due to parse error"),
+        ),
+    ] {
+        assert_eq!(told(of(selector)), wanted);
+    }
+}
+
+#[test]
 fn a_local_review_stays_in_its_namespace() {
     let ask = |namespace: &str, spec: Value| {
         review(
