@@ -198,6 +198,10 @@ fn wrong_parts_of_versions_are_refused_in_the_words_of_kubernetes() {
             "spec.version: Invalid value: \"a/b\": a DNS-1035 label must consist of",
         ),
     ]);
+}
+
+#[test]
+fn what_does_not_go_with_unknown_fields_or_comes_twice_is_refused() {
     let mut preserving = prepared(widgets());
     preserving["spec"]["preserveUnknownFields"] = true.into();
     preserving["spec"]["conversion"] = json!({"strategy": "Odd", "webhook": {"clientConfig": {}}});
