@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::columns;
 use crate::conversion::Conversion;
+use crate::defaulting;
 use crate::definition;
 use crate::deleted;
 use crate::disabled;
@@ -118,7 +119,7 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
         status_subresource: entry.subresources.contains_key("status"),
         needs_version: row.needs_version,
         create_on_update: row.create_on_update,
-        default: Arc::new(row.default),
+        default: Arc::new(defaults(entry, row)),
         default_times: row.default_times.map(|times| -> Mark { Arc::new(times) }),
         prepare_create,
         prepare_update,
@@ -141,6 +142,20 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
     match conversion {
         Some(conversion) => converted(plain, conversion),
         None => plain,
+    }
+}
+
+/// The defaults of a kind. They run on the version that is kept, but some versions have defaults of their own.
+fn defaults(entry: &Entry, row: &Row) -> fn(&mut Value) {
+    match (entry.group.as_str(), entry.version.as_str(), entry.plural.as_str()) {
+        (
+            "admissionregistration.k8s.io",
+            "v1alpha1",
+            "mutatingadmissionpolicybindings" | "validatingadmissionpolicybindings",
+        ) => defaulting::extensions::alpha_policy_binding,
+        ("resource.k8s.io", "v1beta1", "resourceclaims") => defaulting::devices::older_claim,
+        ("resource.k8s.io", "v1beta1", "resourceclaimtemplates") => defaulting::devices::older_template,
+        _ => row.default,
     }
 }
 

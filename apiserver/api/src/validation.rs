@@ -57,6 +57,7 @@ pub mod slices;
 pub mod status;
 pub mod storage;
 pub mod trust;
+mod url;
 pub mod volume;
 mod windows;
 pub mod workload;
@@ -324,7 +325,6 @@ impl Errors {
         }
     }
 
-    /// A field that may not differ from the old object's.
     /// [`Errors::immutable`] of a value that is shown as the text that it is given as.
     pub(crate) fn immutable_shown(&mut self, path: &str, new: &Value, old: &Value, shown: &str) {
         let pointer = format!("/{}", path.replace('.', "/"));
@@ -333,6 +333,17 @@ impl Errors {
         }
     }
 
+    /// [`Errors::immutable`] of a text, which is shown empty where it is absent.
+    pub(crate) fn immutable_text(&mut self, path: &str, new: &Value, old: &Value) {
+        let pointer = format!("/{}", path.replace('.', "/"));
+        let text = |object: &Value| object.pointer(&pointer).cloned().filter(Value::is_string);
+        let [now, before] = [new, old].map(|object| text(object).unwrap_or_else(|| json!("")));
+        if now != before {
+            self.invalid(path, &now, IMMUTABLE);
+        }
+    }
+
+    /// A field that may not differ from the old object's.
     pub(crate) fn immutable(&mut self, path: &str, new: &Value, old: &Value) {
         let pointer = format!("/{}", path.replace('.', "/"));
         let (now, before) = (new.pointer(&pointer), old.pointer(&pointer));

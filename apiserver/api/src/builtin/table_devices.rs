@@ -43,6 +43,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         plural: "resourcepoolstatusrequests",
+        needs_version: true,
         default: d_devices::pool_request,
         validate: slices::pool_request,
         validate_change: Some(slices::pool_request_change),

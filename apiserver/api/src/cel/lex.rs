@@ -37,18 +37,35 @@ const SIGNS: [&str; 24] = [
 ];
 const WORDS: [&str; 4] = ["in", "true", "false", "null"];
 
-/// Reads all tokens of a text; the last is [`Token::End`].
-pub fn tokens(source: &str) -> Result<Vec<Lexed>, Fault> {
+/// Reads all tokens of a text; the last is [`Token::End`]. What begins no token is passed over, and told in the
+/// second list.
+pub fn tokens(source: &str) -> Result<(Vec<Lexed>, Vec<Fault>), Fault> {
     let mut lexer = Lexer { source, at: 0 };
-    let mut found = Vec::new();
+    let (mut found, mut faults) = (Vec::new(), Vec::new());
     loop {
-        let next = lexer.next()?;
+        let next = match lexer.next() {
+            Ok(next) => next,
+            Err(Stop::Unknown(fault, after)) => {
+                lexer.at = after;
+                faults.push(fault);
+                continue;
+            }
+            Err(Stop::Fault(fault)) => return Err(fault),
+        };
         let end = next.token == Token::End;
         found.push(next);
         if end {
-            return Ok(found);
+            return Ok((found, faults));
         }
     }
+}
+
+/// Why there is no token.
+enum Stop {
+    /// No token begins like this; another may begin at the offset.
+    Unknown(Fault, usize),
+    /// A token that means nothing.
+    Fault(Fault),
 }
 
 struct Lexer<'t> {
@@ -61,8 +78,14 @@ impl Lexer<'_> {
         &self.source[self.at..]
     }
 
-    fn fault<T>(at: usize, message: impl Into<String>) -> Result<T, Fault> {
-        Err(Fault { at, message: message.into() })
+    fn fault<T>(at: usize, message: impl Into<String>) -> Result<T, Stop> {
+        Err(Stop::Fault(Fault { at, message: message.into() }))
+    }
+
+    /// No token begins with `shown`, which stands at `at`.
+    fn unknown<T>(at: usize, shown: &str) -> Result<T, Stop> {
+        let message = format!("Syntax error: token recognition error at: '{shown}'");
+        Err(Stop::Unknown(Fault { at, message }, at + shown.len()))
     }
 
     fn skip(&mut self) {
@@ -77,14 +100,14 @@ impl Lexer<'_> {
         }
     }
 
-    fn next(&mut self) -> Result<Lexed, Fault> {
+    fn next(&mut self) -> Result<Lexed, Stop> {
         self.skip();
         let at = self.at;
         let token = self.token()?;
         Ok(Lexed { token, at, end: self.at })
     }
 
-    fn token(&mut self) -> Result<Token, Fault> {
+    fn token(&mut self) -> Result<Token, Stop> {
         let rest = self.rest();
         let Some(first) = rest.chars().next() else { return Ok(Token::End) };
         let digit_follows = rest.as_bytes().get(1).is_some_and(u8::is_ascii_digit);
@@ -113,11 +136,11 @@ impl Lexer<'_> {
                 self.at += sign.len();
                 Ok(Token::Sign(sign))
             }
-            None => Self::fault(self.at, format!("Syntax error: token recognition error at: '{first}'")),
+            None => Self::unknown(self.at, &rest[..first.len_utf8()]),
         }
     }
 
-    fn number(&mut self) -> Result<Token, Fault> {
+    fn number(&mut self) -> Result<Token, Stop> {
         let at = self.at;
         let rest = self.rest().as_bytes();
         let digits = |from: usize| rest[from..].iter().take_while(|b| b.is_ascii_digit()).count();
@@ -152,7 +175,7 @@ impl Lexer<'_> {
     }
 
     /// The value of digits; an integer of more than 63 bits may be the largest negative one.
-    fn whole(&mut self, at: usize, digits: &str, radix: u32) -> Result<Token, Fault> {
+    fn whole(&mut self, at: usize, digits: &str, radix: u32) -> Result<Token, Stop> {
         if self.rest().starts_with(['u', 'U']) {
             self.at += 1;
             return match u64::from_str_radix(digits, radix) {
@@ -171,7 +194,7 @@ impl Lexer<'_> {
         }
     }
 
-    fn string(&mut self, (length, raw, bytes): (usize, bool, bool)) -> Result<Token, Fault> {
+    fn string(&mut self, (length, raw, bytes): (usize, bool, bool)) -> Result<Token, Stop> {
         let at = self.at;
         let body = &self.source[at + length..];
         let quote =
@@ -190,7 +213,7 @@ impl Lexer<'_> {
             else {
                 let shown = &self.source[at..];
                 let shown = shown.lines().next().unwrap_or_default();
-                return Self::fault(at, format!("Syntax error: token recognition error at: '{shown}'"));
+                return Self::unknown(at, shown);
             };
             if character == '\\' && !raw {
                 let Some((taken, meant)) = escape(&rest[1..], bytes) else {

@@ -53,6 +53,10 @@ pub fn compile<'s>(source: &str, env: &Env<'s>) -> Result<(Node, Checked<'s>), S
 /// Faults as CEL prints them, a line and a picture for each.
 pub fn shown(source: &str, faults: &[Fault]) -> String {
     let one = |fault: &Fault| {
+        if source.is_empty() {
+            // There is no character that a picture could show.
+            return format!("ERROR: <input>:1:0: {}", fault.message);
+        }
         let before = source.get(..fault.at).unwrap_or(source);
         let line = before.matches('\n').count();
         let column = before.rsplit('\n').next().unwrap_or_default().chars().count();

@@ -40,8 +40,8 @@ pub fn parse(source: &str) -> Result<Node, Vec<Fault>> {
     if source.len() > LENGTH {
         return Err(vec![Fault { at: 0, message: format!("expression is longer than {LENGTH} bytes") }]);
     }
-    let tokens = tokens(source).map_err(|fault| vec![fault])?;
-    let mut parser = Parser { source, tokens, next: 0, ids: 0, nesting: 0, deep: false, faults: Vec::new() };
+    let (tokens, faults) = tokens(source).map_err(|fault| vec![fault])?;
+    let mut parser = Parser { source, tokens, next: 0, ids: 0, nesting: 0, deep: false, faults };
     let parsed = parser.expression().and_then(|node| {
         parser.end()?;
         Ok(node)
@@ -123,6 +123,13 @@ impl Parser<'_> {
     fn unexpected<T>(&self, expected: &str) -> Result<T, Fault> {
         let message = format!("Syntax error: mismatched input '{}' expecting {expected}", self.shown());
         Err(Fault { at: self.peek().at, message })
+    }
+
+    /// What is said where no name follows a dot.
+    fn no_name<T>(&self) -> Result<T, Fault> {
+        let Lexed { at, end, .. } = *self.peek();
+        let message = format!("Syntax error: no viable alternative at input '.{}'", &self.source[at..end]);
+        Err(Fault { at, message })
     }
 
     fn expect(&mut self, sign: &str) -> Result<usize, Fault> {
@@ -268,7 +275,8 @@ impl Parser<'_> {
                 let (field, quoted) = match self.peek().token.clone() {
                     Token::Name(field) => (field, false),
                     Token::Quoted(field) => (field, true),
-                    _ => return self.unexpected("IDENTIFIER"),
+                    _ if optional => return self.unexpected("IDENTIFIER"),
+                    _ => return self.no_name(),
                 };
                 self.next += 1;
                 let call = if quoted { None } else { self.take("(") };
@@ -325,11 +333,7 @@ impl Parser<'_> {
             Token::Name(_) => self.name(at),
             Token::Sign(".") => {
                 self.next += 1;
-                if matches!(self.peek().token, Token::Name(_)) {
-                    self.name(at)
-                } else {
-                    self.unexpected("IDENTIFIER")
-                }
+                if matches!(self.peek().token, Token::Name(_)) { self.name(at) } else { self.no_name() }
             }
             Token::Sign(word @ ("true" | "false" | "null")) => {
                 self.next += 1;
@@ -352,6 +356,13 @@ impl Parser<'_> {
                 let message =
                     format!("Syntax error: extraneous input '{}' expecting {OPERAND}", self.shown());
                 Err(Fault { at, message })
+            }
+            // Where a term is missing, the operator after it is still read.
+            Token::Sign("*" | "/" | "%") => {
+                let message =
+                    format!("Syntax error: mismatched input '{}' expecting {OPERAND}", self.shown());
+                self.faults.push(Fault { at, message });
+                Ok(self.node(at, Expr::Literal(Literal::Null)))
             }
             _ => self.unexpected(OPERAND),
         }

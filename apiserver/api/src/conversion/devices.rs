@@ -50,7 +50,13 @@ fn nest_request(request: &mut Map<String, Value>) {
     for field in EXACTLY {
         exactly.extend(request.remove(field).map(|value| (field.to_owned(), value)));
     }
-    if !exactly.is_empty() {
+    // What `v1beta1` leaves out when it is empty does not make a request for one class.
+    let unset = |(field, value): (&String, &Value)| match field.as_str() {
+        "deviceClassName" | "allocationMode" => matches!(value, Value::Null) || value == "",
+        "count" => value.is_null() || value == 0,
+        _ => value.is_null(),
+    };
+    if !exactly.iter().all(unset) {
         request.insert("exactly".to_owned(), Value::Object(exactly));
     }
 }

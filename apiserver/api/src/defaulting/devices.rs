@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::{Object, each, fill, fill_zero, is, object, with_spec};
+use super::{Object, each, fill, fill_zero, is, is_empty, object, with_spec};
 use apiserver_meta::time;
 
 /// How many pools a ResourcePoolStatusRequest is about where it does not say.
@@ -11,23 +11,38 @@ const POOLS: i64 = 100;
 
 /// Defaults of a ResourceClaim.
 pub fn claim(value: &mut Value) {
-    with_spec(value, claim_spec);
+    with_spec(value, |spec| claim_spec(spec, device));
+}
+
+/// Defaults of a ResourceClaim in `v1beta1`.
+pub fn older_claim(value: &mut Value) {
+    with_spec(value, |spec| claim_spec(spec, older_device));
 }
 
 /// Defaults of a ResourceClaimTemplate.
 pub fn template(value: &mut Value) {
+    template_spec(value, device);
+}
+
+/// Defaults of a ResourceClaimTemplate in `v1beta1`.
+pub fn older_template(value: &mut Value) {
+    template_spec(value, older_device);
+}
+
+fn template_spec(value: &mut Value, exact: fn(&mut Object)) {
     with_spec(value, |spec| {
         if let Some(spec) = object(spec, "spec") {
-            claim_spec(spec);
+            claim_spec(spec, exact);
         }
     });
 }
 
-fn claim_spec(spec: &mut Object) {
+/// `exact` fills in a request for one class of devices.
+fn claim_spec(spec: &mut Object, exact: fn(&mut Object)) {
     let Some(devices) = object(spec, "devices") else { return };
     each(devices, "requests", |request| {
         if let Some(exactly) = object(request, "exactly") {
-            device(exactly);
+            exact(exactly);
         }
         each(request, "firstAvailable", device);
     });
@@ -39,6 +54,19 @@ fn device(request: &mut Object) {
     if is(request, "allocationMode", "ExactCount") {
         fill_zero(request, "count", 1);
     }
+    tolerations(request);
+}
+
+/// The same in `v1beta1`, where a request without a class is taken for one with alternatives.
+fn older_device(request: &mut Object) {
+    if is_empty(request, "deviceClassName") {
+        tolerations(request);
+    } else {
+        device(request);
+    }
+}
+
+fn tolerations(request: &mut Object) {
     each(request, "tolerations", |toleration| fill(toleration, "operator", "Equal"));
 }
 

@@ -58,6 +58,16 @@ pub fn policy_binding(value: &mut Value) {
     });
 }
 
+/// Defaults of a binding in `v1alpha1`, where a missing parameter denies unless the binding says otherwise.
+pub fn alpha_policy_binding(value: &mut Value) {
+    policy_binding(value);
+    with_spec(value, |spec| {
+        if let Some(parameter) = object(spec, "paramRef") {
+            fill_absent(parameter, "parameterNotFoundAction", "Deny");
+        }
+    });
+}
+
 fn match_resources(constraints: &mut Object) {
     selectors(constraints);
     for rules in ["resourceRules", "excludeResourceRules"] {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, items, label_selector, lenient_selector, metadata, names, text};
+use super::{Errors, given, items, label_selector, lenient_selector, metadata, names, text, url};
 use crate::cel::{self, Admission, Expected};
 use crate::error::FieldError;
 use crate::registry::Written;
@@ -300,23 +300,25 @@ fn client(config: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn url(url: &str, path: &str, errors: &mut Errors) {
+fn url(text: &str, path: &str, errors: &mut Errors) {
     const FORM: &str = "; desired format: https://host[/path]";
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    if scheme != "https" {
-        errors.invalid(path, &json!(scheme), &format!("'https' is the only allowed URL scheme{FORM}"));
+    let url = match url::parse(text) {
+        Ok(url) => url,
+        Err(wrong) => {
+            let detail = format!("url must be a valid URL: parse {}: {wrong}{FORM}", json!(text));
+            return errors.required(path, &detail);
+        }
+    };
+    if url.scheme != "https" {
+        errors.invalid(path, &json!(url.scheme), &format!("'https' is the only allowed URL scheme{FORM}"));
     }
-    let (rest, fragment) = rest.split_once('#').map_or((rest, ""), |(rest, fragment)| (rest, fragment));
-    let (rest, query) = rest.split_once('?').map_or((rest, ""), |(rest, query)| (rest, query));
-    let authority = rest.split('/').next().unwrap_or_default();
-    let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
-    if host.is_empty() || scheme.is_empty() {
-        errors.invalid(path, &json!(host), &format!("host must be specified{FORM}"));
+    if url.host.is_empty() {
+        errors.invalid(path, &json!(""), &format!("host must be specified{FORM}"));
     }
     for (part, detail) in [
-        (user, "user information is not permitted in the URL"),
-        (fragment, "fragments are not permitted in the URL"),
-        (query, "query parameters are not permitted in the URL"),
+        (url.user, "user information is not permitted in the URL"),
+        (url.fragment, "fragments are not permitted in the URL"),
+        (url.query, "query parameters are not permitted in the URL"),
     ] {
         if !part.is_empty() {
             errors.invalid(path, &json!(part), detail);
@@ -325,11 +327,10 @@ fn url(url: &str, path: &str, errors: &mut Errors) {
 }
 
 fn service(service: &Value, path: &str, errors: &mut Errors) {
-    for (field, detail) in
-        [("name", "service name is required"), ("namespace", "service namespace is required")]
-    {
-        if text(service, field).is_empty() {
-            errors.required(format!("{path}.{field}"), detail);
+    // Kubernetes takes the two for each other: it names `name` where the namespace is missing.
+    for (missing, named) in [("namespace", "name"), ("name", "namespace")] {
+        if text(service, missing).is_empty() {
+            errors.required(format!("{path}.{named}"), "");
         }
     }
     let port = service["port"].as_i64().unwrap_or(443);

@@ -77,19 +77,12 @@ fn parameters(object: &Value, errors: &mut Errors) {
 
 /// How a StorageClass provisions stays. Arguments: new, old.
 pub fn class_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    let mut errors = fixed(new, old, &["parameters", "provisioner", "reclaimPolicy"]);
+    let mut errors = Errors::default();
+    errors.immutable("parameters", new, old);
+    errors.immutable_text("provisioner", new, old);
+    errors.immutable("reclaimPolicy", new, old);
     errors.immutable("volumeBindingMode", new, old);
     errors.list()
-}
-
-fn fixed(new: &Value, old: &Value, fields: &[&str]) -> Errors {
-    let mut errors = Errors::default();
-    for field in fields {
-        if !same(new.get(*field), old.get(*field)) {
-            errors.forbidden(*field, &format!("updates to {field} are forbidden."));
-        }
-    }
-    errors
 }
 
 /// Errors of a VolumeAttributesClass.
@@ -105,7 +98,12 @@ pub fn attributes(object: &Value) -> Vec<FieldError> {
 
 /// A VolumeAttributesClass stays as it is. Arguments: new, old.
 pub fn attributes_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
-    let mut errors = fixed(new, old, &["driverName", "parameters"]);
+    let mut errors = Errors::default();
+    for field in ["driverName", "parameters"] {
+        if !same(new.get(field), old.get(field)) {
+            errors.forbidden(field, &format!("updates to {field} are forbidden."));
+        }
+    }
     errors.extend(attributes(new));
     errors.list()
 }
@@ -125,10 +123,11 @@ pub fn capacity(object: &Value) -> Vec<FieldError> {
 /// What a CSIStorageCapacity is about stays. Arguments: new, old.
 pub fn capacity_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    for field in ["nodeTopology", "storageClassName"] {
-        if !same(new.get(field), old.get(field)) {
-            errors.invalid(field, new.get(field).unwrap_or(&Value::Null), IMMUTABLE);
-        }
+    // An empty selector selects all nodes, and none of them is selected without one.
+    let (now, was) = (given(new, "nodeTopology"), given(old, "nodeTopology"));
+    if now.is_some() != was.is_some() || !same(now, was) {
+        errors.invalid("nodeTopology", now.unwrap_or(&Value::Null), IMMUTABLE);
     }
+    errors.immutable_text("storageClassName", new, old);
     errors.list()
 }

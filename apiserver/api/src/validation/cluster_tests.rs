@@ -68,7 +68,7 @@ fn claims() {
         ),
         [
             "spec.dataSource: Invalid value: \"Pod\": must be 'PersistentVolumeClaim' when referencing the default apiGroup",
-            "spec: Invalid value: \"spec.dataSource\": must match dataSourceRef",
+            "spec: Invalid value: {}: must match dataSourceRef",
         ]
     );
     let old = stored("", "persistentvolumeclaims", claim);

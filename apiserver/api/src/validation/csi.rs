@@ -47,6 +47,12 @@ pub fn driver(object: &Value) -> Vec<FieldError> {
         let path = "spec.nodeAllocatableUpdatePeriodSeconds";
         errors.invalid(path, &json!(seconds), "must be greater than or equal to 10 seconds");
     }
+    if let Some(secrets) = given(spec, "serviceAccountTokenInSecrets")
+        && items(spec, "tokenRequests").is_empty()
+    {
+        let detail = "serviceAccountTokenInSecrets is set but no tokenRequests are specified";
+        errors.invalid("spec.serviceAccountTokenInSecrets", secrets, detail);
+    }
     errors.list()
 }
 

@@ -66,6 +66,31 @@ fn claims_say_the_same_in_every_version() {
 }
 
 #[test]
+fn a_request_of_v1beta1_without_a_class_is_not_one_for_a_class() {
+    let path = "resource.k8s.io/v1beta1/resourceclaims";
+    let claim = |request: Value| json!({"spec": {"devices": {"requests": [request]}}});
+    let needed =
+        "spec.devices.requests[0]: Required value: exactly one of `exactly` or `firstAvailable` is required";
+    assert_eq!(errors(path, &claim(json!({"name": "r", "deviceClassName": ""}))), [needed]);
+    let tolerant = claim(json!({"name": "r", "tolerations": [{"key": "a"}]}));
+    assert_eq!(
+        defaulted(path, &tolerant)["spec"]["devices"]["requests"][0],
+        json!({"name": "r", "tolerations": [{"key": "a", "operator": "Equal"}]})
+    );
+    let exactly = "spec.devices.requests[0].exactly";
+    let told = [
+        format!("{exactly}.deviceClassName: Required value"),
+        format!(
+            "{exactly}.allocationMode: Unsupported value: \"\": supported values: \"All\", \"ExactCount\""
+        ),
+    ];
+    assert_eq!(errors(path, &tolerant), told);
+    let template = json!({"spec": tolerant});
+    let told = told.map(|error| error.replacen("spec.", "spec.spec.", 1));
+    assert_eq!(errors("resource.k8s.io/v1beta1/resourceclaimtemplates", &template), told);
+}
+
+#[test]
 fn slices_rules_and_pool_requests() {
     let path = "resource.k8s.io/v1/resourceslices";
     let base = json!({"spec": {"nodeName": "n", "driver": "d.example.com",

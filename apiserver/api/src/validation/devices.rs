@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use super::admission::reading;
 use super::shared::required_name;
 use super::{
-    Errors, device_status, internal, items, names, sets, subdomain_name, text, volume, with_metadata,
+    Errors, device_status, internal, items, metadata, names, sets, subdomain_name, text, volume,
+    with_metadata,
 };
 use crate::cel::Unfit;
 use crate::error::FieldError;
@@ -18,6 +19,8 @@ const MOST_ALTERNATIVES: usize = 8;
 /// Longest driver name and longest identifier, bytes.
 const DRIVER: usize = 63;
 const IDENTIFIER: usize = 32;
+/// Longest name of a pool, bytes.
+pub(super) const POOL_NAME: usize = 253;
 /// Longest expression and longest opaque parameters, bytes.
 const OPAQUE: usize = 10 * 1024;
 const REFERENCE: &str =
@@ -29,7 +32,7 @@ pub fn class(object: &Value) -> Vec<FieldError> {
 }
 
 fn class_errors(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
+    let mut errors = class_metadata(object);
     let spec = &object["spec"];
     selectors(spec, "spec", &mut errors);
     sets::list(spec, "config", "spec", MOST, &mut errors, &mut configuration);
@@ -44,6 +47,12 @@ fn class_errors(object: &Value) -> Vec<FieldError> {
         }
     }
     errors.list()
+}
+
+/// The name of a class is judged as it is, however it was generated.
+fn class_metadata(object: &Value) -> Errors {
+    let errors = metadata::of_builtin(object, names::dns_subdomain_in_bytes);
+    Errors::of(errors.into_iter().filter(|error| error.field != "metadata.generateName").collect())
 }
 
 /// Errors of a ResourceClaim.
@@ -275,8 +284,8 @@ pub(super) fn pool_name(name: &str, path: &str, errors: &mut Errors) {
         errors.required(path, "");
         return;
     }
-    if name.len() > 253 {
-        errors.too_long(path, 253);
+    if name.len() > POOL_NAME {
+        errors.too_long(path, POOL_NAME);
     }
     for part in name.split('/') {
         errors.faults(path, part, names::dns_subdomain(part));

@@ -240,6 +240,23 @@ const CSI: Shape = &[
     Field("controllerExpandSecretRef", "ControllerExpandSecretRef", "null", SECRET),
     Field("nodeExpandSecretRef", "NodeExpandSecretRef", "null", SECRET),
 ];
+/// `nodeAffinity` of a PersistentVolume.
+pub(super) const NODE_AFFINITY: Shape = &[Field(
+    "required",
+    "Required",
+    "null",
+    &[Field("nodeSelectorTerms", "NodeSelectorTerms", "null", NODE_SELECTOR_TERM)],
+)];
+/// A term of a node selector.
+pub(super) const NODE_SELECTOR_TERM: Shape = &[
+    Field("matchExpressions", "MatchExpressions", "null", NODE_REQUIREMENT),
+    Field("matchFields", "MatchFields", "null", NODE_REQUIREMENT),
+];
+const NODE_REQUIREMENT: Shape = &[
+    Field("key", "Key", "\"\"", &[]),
+    Field("operator", "Operator", "\"\"", &[]),
+    Field("values", "Values", "null", &[]),
+];
 const SECRET: Shape = &[Field("name", "Name", "\"\"", &[]), Field("namespace", "Namespace", "\"\"", &[])];
 const SOURCE: Shape = &[
     Field("apiGroup", "APIGroup", "null", &[]),
@@ -305,21 +322,22 @@ pub(super) const CSI_NODE_DRIVER: Shape = &[
 /// The text that stands for a value.
 pub(super) fn shown(value: &Value, shape: Shape) -> String {
     match value {
-        Value::Array(items) if !shape.is_empty() => {
-            let items: Vec<String> = items.iter().map(|item| shown(item, shape)).collect();
-            format!("[{}]", items.join(","))
-        }
+        Value::Array(items) if !shape.is_empty() => shown_list(items, shape),
         Value::Object(map) if !shape.is_empty() => {
             let field = |Field(written, name, unset, inner): &Field| {
                 let found = map.get(*written).filter(|v| !v.is_null());
-                let empty = |value: &&Value| value.as_array().is_none_or(|items| !items.is_empty());
-                let found = found.filter(empty);
                 format!("{name:?}:{}", found.map_or_else(|| (*unset).to_owned(), |v| shown(v, inner)))
             };
             format!("{{{}}}", shape.iter().map(field).collect::<Vec<_>>().join(","))
         }
         other => crate::error::encoded(other),
     }
+}
+
+/// The text that stands for a list.
+pub(super) fn shown_list(items: &[Value], shape: Shape) -> String {
+    let items: Vec<String> = items.iter().map(|item| shown(item, shape)).collect();
+    format!("[{}]", items.join(","))
 }
 
 /// [`shown`] on lines of their own, each step in set in by a space.

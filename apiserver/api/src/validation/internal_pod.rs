@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::internal::{Field, Shape, TOLERATION, pretty};
+use super::internal::{Field, NODE_SELECTOR_TERM, Shape, TOLERATION, pretty};
 
 /// A pointer, a list or a map.
 const fn null(written: &'static str, name: &'static str) -> Field {
@@ -126,20 +126,17 @@ const AFFINITY: Shape = &[
         "nodeAffinity",
         "NodeAffinity",
         &[
-            of(REQUIRED, REQUIRED_NAME, &[of("nodeSelectorTerms", "NodeSelectorTerms", NODE_TERM)]),
+            of(REQUIRED, REQUIRED_NAME, &[of("nodeSelectorTerms", "NodeSelectorTerms", NODE_SELECTOR_TERM)]),
             of(
                 PREFERRED,
                 PREFERRED_NAME,
-                &[number("weight", "Weight"), of("preference", "Preference", NODE_TERM)],
+                &[number("weight", "Weight"), of("preference", "Preference", NODE_SELECTOR_TERM)],
             ),
         ],
     ),
     of("podAffinity", "PodAffinity", POD_AFFINITY),
     of("podAntiAffinity", "PodAntiAffinity", POD_AFFINITY),
 ];
-const NODE_TERM: Shape =
-    &[of("matchExpressions", "MatchExpressions", NODE_RULE), of("matchFields", "MatchFields", NODE_RULE)];
-const NODE_RULE: Shape = &[text("key", "Key"), text("operator", "Operator"), null("values", "Values")];
 const POD_AFFINITY: Shape = &[
     of(REQUIRED, REQUIRED_NAME, POD_TERM),
     of(

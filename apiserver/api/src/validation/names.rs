@@ -74,6 +74,32 @@ pub fn dns_subdomain(text: &str) -> Faults {
     faults
 }
 
+/// [`dns_subdomain`] by rules that are part of the type, which count bytes.
+pub fn dns_subdomain_in_bytes(text: &str) -> Faults {
+    let mut faults = dns_subdomain(text);
+    if text.len() > SUBDOMAIN_LENGTH {
+        faults[0] = too_many_bytes(SUBDOMAIN_LENGTH);
+    }
+    faults
+}
+
+/// [`dns_subdomain_in_bytes`] with letters of either case.
+pub fn dns_subdomain_of_any_case(text: &str) -> Faults {
+    let mut faults = Faults::new();
+    if text.len() > SUBDOMAIN_LENGTH {
+        faults.push(too_many_bytes(SUBDOMAIN_LENGTH));
+    }
+    if !text.split('.').all(|part| is_label(&part.to_ascii_lowercase())) {
+        faults.push(
+            "an RFC 1123 subdomain must consist of alphanumeric characters, '-' or '.', and must start and end with \
+             an alphanumeric character (e.g. 'Example.com', regex used for validation is \
+             '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')"
+                .to_owned(),
+        );
+    }
+    faults
+}
+
 /// RFC 1035 label: Services.
 pub fn dns_1035_label(text: &str) -> Faults {
     let mut faults = Faults::new();

@@ -154,7 +154,7 @@ fn object_reference(reference: &Value, path: &str, errors: &mut Errors) {
     for field in ["kind", "name"] {
         let (path, value) = (format!("{path}.{field}"), text(reference, field));
         if value.is_empty() {
-            errors.required(path, &format!("{field} is required"));
+            errors.required(path, "");
         } else {
             errors.faults(&path, value, names::path_segment(value));
         }
@@ -193,7 +193,7 @@ pub fn ingress_class(object: &Value) -> Vec<FieldError> {
 /// The controller of an IngressClass stays. Arguments: new, old.
 pub fn ingress_class_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    errors.immutable("spec.controller", new, old);
+    errors.immutable_text("spec.controller", new, old);
     errors.list()
 }
 

@@ -55,7 +55,7 @@ pub(super) fn source(kind: &str, source: &Value, persistent: bool, path: &str, e
         "gcePersistentDisk" | "awsElasticBlockStore" => {
             between(source, "partition", path, errors);
         }
-        "iscsi" => iscsi(source, path, errors),
+        "iscsi" => iscsi(source, persistent, path, errors),
         "fc" => fibre_channel(source, path, errors),
         "rbd" | "cephfs" if items(source, "monitors").is_empty() => {
             errors.required(format!("{path}.monitors"), "");
@@ -93,34 +93,41 @@ fn between(source: &Value, field: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-fn iscsi(source: &Value, path: &str, errors: &mut Errors) {
-    let name = text(source, "iqn");
-    let kinds = ["iqn", "eui", "naa"];
-    if !name.is_empty() && !kinds.iter().any(|kind| name.starts_with(kind)) {
-        let detail = "must be valid format starting with iqn, eui, or naa";
-        errors.invalid(format!("{path}.iqn"), &json!(name), detail);
-    } else if !name.is_empty() {
-        let rest = &name[3..];
-        let hex = |digits: &str, lengths: &[usize]| {
-            lengths.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit())
-        };
-        let good = match &name[..3] {
-            "iqn" => {
-                let bytes = rest.as_bytes();
-                rest.is_ascii()
-                    && bytes.len() > 9
-                    && bytes[0] == b'.'
-                    && bytes[1..5].iter().all(u8::is_ascii_digit)
-                    && bytes[5] == b'-'
-                    && bytes[6..8].iter().all(u8::is_ascii_digit)
-                    && bytes[8] == b'.'
-            }
-            "eui" => rest.strip_prefix('.').is_some_and(|d| hex(d, &[16])),
-            _ => rest.strip_prefix('.').is_some_and(|d| hex(d, &[16, 32])),
-        };
-        if !good {
-            errors.invalid(format!("{path}.iqn"), &json!(name), "must be valid format");
+/// Whether a name is one of an iSCSI initiator or target; `None` if it begins like none.
+fn iscsi_name(name: &str) -> Option<bool> {
+    let hex = |digits: &str, lengths: &[usize]| {
+        lengths.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit())
+    };
+    let kind = ["iqn", "eui", "naa"].into_iter().find(|kind| name.starts_with(kind))?;
+    let rest = &name[kind.len()..];
+    Some(match kind {
+        "iqn" => {
+            let bytes = rest.as_bytes();
+            rest.is_ascii()
+                && bytes.len() > 9
+                && bytes[0] == b'.'
+                && bytes[1..5].iter().all(u8::is_ascii_digit)
+                && bytes[5] == b'-'
+                && bytes[6..8].iter().all(u8::is_ascii_digit)
+                && bytes[8] == b'.'
         }
+        "eui" => rest.strip_prefix('.').is_some_and(|d| hex(d, &[16])),
+        _ => rest.strip_prefix('.').is_some_and(|d| hex(d, &[16, 32])),
+    })
+}
+
+/// Volumes of pods are told how a name has to begin.
+fn iscsi(source: &Value, persistent: bool, path: &str, errors: &mut Errors) {
+    let target = given(source, "iqn").filter(|name| **name != "");
+    // The second path is Kubernetes' own.
+    for (name, field) in [(target, "iqn"), (given(source, "initiatorName"), "initiatorname")] {
+        let Some(name) = name else { continue };
+        let detail = match iscsi_name(name.as_str().unwrap_or_default()) {
+            Some(true) => continue,
+            None if !persistent => "must be valid format starting with iqn, eui, or naa",
+            _ => "must be valid format",
+        };
+        errors.invalid(format!("{path}.{field}"), name, detail);
     }
     between(source, "lun", path, errors);
     let chap = source["chapAuthDiscovery"] == true || source["chapAuthSession"] == true;

@@ -369,5 +369,5 @@ fn param_ref(parameter: &Value, errors: &mut Errors) {
         errors.required("spec.paramRef", "one of name or selector must be specified");
     }
     let action = parameter.get("parameterNotFoundAction");
-    errors.one_of_given("spec.paramRef.parameterNotFoundAction", action, &["Deny", "Allow"]);
+    errors.one_of("spec.paramRef.parameterNotFoundAction", action, &["Deny", "Allow"]);
 }

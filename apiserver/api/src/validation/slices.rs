@@ -2,9 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::devices::{driver_name, pool_name, qualified};
+use super::devices::{POOL_NAME, driver_name, pool_name, qualified};
 use super::shared::{conditions, required_name, semantic_version};
-use super::{Errors, capacities, device_status, items, names, same, scheduling, sets, text, with_metadata};
+use super::{
+    Errors, capacities, device_status, internal, items, names, same, scheduling, sets, text, with_metadata,
+};
 use crate::error::FieldError;
 use crate::registry::Written;
 
@@ -28,19 +30,20 @@ const ATTRIBUTE_KEY: usize = 63 + 1 + 32;
 /// Errors of a new ResourceSlice.
 pub fn slice(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
-    spec_errors(&object["spec"], &Value::Null, &mut errors);
+    spec_errors(object, &Value::Null, &mut errors);
     errors.list()
 }
 
 /// Errors of a change: pool, driver and node stay. Arguments: new, old.
 pub fn slice_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut errors = with_metadata(new);
-    spec_errors(&new["spec"], &old["spec"], &mut errors);
+    spec_errors(new, old, &mut errors);
     errors.list()
 }
 
-/// `before` is null for a new object.
-fn spec_errors(spec: &Value, before: &Value, errors: &mut Errors) {
+/// `old` is null for a new object.
+fn spec_errors(new: &Value, old: &Value, errors: &mut Errors) {
+    let (spec, before) = (&new["spec"], &old["spec"]);
     driver_name(text(spec, "driver"), "spec.driver", errors);
     pool_name(text(&spec["pool"], "name"), "spec.pool.name", errors);
     let count = spec["pool"]["resourceSliceCount"].as_i64().unwrap_or(0);
@@ -52,12 +55,10 @@ fn spec_errors(spec: &Value, before: &Value, errors: &mut Errors) {
         let detail = "must be greater than or equal to zero";
         errors.invalid("spec.pool.generation", &json!(generation), detail);
     }
-    for pointer in ["/pool/name", "/driver", "/nodeName"] {
-        let (now, was) = (spec.pointer(pointer), before.pointer(pointer));
-        if before.is_object() && !same(now, was) {
-            let path = format!("spec{}", pointer.replace('/', "."));
-            errors.invalid(path, now.unwrap_or(&Value::Null), super::IMMUTABLE);
-        }
+    if old.is_object() {
+        errors.immutable_text("spec.pool.name", new, old);
+        errors.immutable_text("spec.driver", new, old);
+        errors.immutable("spec.nodeName", new, old);
     }
     place(spec, errors);
     if spec.get("sharedCounters").is_some() && spec.get("devices").is_some() {
@@ -112,8 +113,9 @@ fn one_term(selector: &Value, path: &str, errors: &mut Errors) {
     scheduling::node_selector(selector, path, errors);
     let terms = items(selector, "nodeSelectorTerms");
     if terms.len() != 1 {
-        let detail = "must have exactly one node selector term";
-        errors.invalid(format!("{path}.nodeSelectorTerms"), &json!(terms), detail);
+        let path = format!("{path}.nodeSelectorTerms");
+        let shown = internal::shown_list(terms, internal::NODE_SELECTOR_TERM);
+        errors.invalid_shown(path, &shown, "must have exactly one node selector term");
     }
 }
 
@@ -298,9 +300,9 @@ pub fn taint_rule_change(new: &Value, old: &Value, written: Written) -> Vec<Fiel
 pub fn pool_request(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    driver_name(text(spec, "driver"), "spec.driver", &mut errors);
+    errors.name("spec.driver", text(spec, "driver"), names::dns_subdomain_of_any_case);
     if let Some(name) = spec.get("poolName").and_then(Value::as_str) {
-        pool_name(name, "spec.poolName", &mut errors);
+        wanted_pool(name, "spec.poolName", &mut errors);
     }
     if let Some(limit) = spec.get("limit").and_then(Value::as_i64) {
         if limit < 1 {
@@ -310,6 +312,22 @@ pub fn pool_request(object: &Value) -> Vec<FieldError> {
         }
     }
     errors.list()
+}
+
+/// The name of a pool, each fault of which is told with the segment that has it.
+fn wanted_pool(name: &str, path: &str, errors: &mut Errors) {
+    if name.len() > POOL_NAME {
+        errors.too_long(path, POOL_NAME);
+    }
+    for (index, segment) in name.split('/').enumerate() {
+        if segment.is_empty() {
+            errors.invalid(path, &json!(name), &format!("segment {index}: must not be empty"));
+            continue;
+        }
+        for fault in names::dns_subdomain_in_bytes(segment) {
+            errors.invalid(path, &json!(segment), &format!("segment {index}: {fault}"));
+        }
+    }
 }
 
 /// What was asked stays, and so does what was answered. Arguments: new, old.

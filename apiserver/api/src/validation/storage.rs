@@ -213,7 +213,8 @@ pub fn volume_update(new: &Value, old: &Value) -> Vec<FieldError> {
         && !same_affinity(spec.get("nodeAffinity"), affinity)
     {
         let detail = "field is immutable, except for updating from beta label to GA";
-        errors.invalid("nodeAffinity", spec.get("nodeAffinity").unwrap_or(&Value::Null), detail);
+        let shown = internal::shown(&spec["nodeAffinity"], internal::NODE_AFFINITY);
+        errors.invalid_shown("nodeAffinity", &shown, detail);
     }
     let class = |spec: &Value| given(spec, "volumeAttributesClassName").is_some();
     if class(before) && !class(spec) {
@@ -300,7 +301,8 @@ fn data_sources(spec: &Value, path: &str, errors: &mut Errors) {
     let (Some(source), Some(reference)) = (given(spec, "dataSource"), given(spec, "dataSourceRef")) else {
         return;
     };
-    let shown = json!(format!("{path}.dataSource"));
+    // Kubernetes shows the path of the other field here, of which JSON has nothing.
+    let shown = json!({});
     if !text(reference, "namespace").is_empty() {
         errors.invalid(path, &shown, "may not be specified when dataSourceRef.namespace is specified");
     } else if ["apiGroup", "kind", "name"].iter().any(|f| text(source, f) != text(reference, f)) {
@@ -330,7 +332,7 @@ pub fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
             for (field, free) in [
                 ("volumeName", unbound),
                 ("storageClassName", classless),
-                ("volumeAttributesClassName", true),
+                ("volumeAttributesClassName", bound),
             ] {
                 if free {
                     map.remove(field);
@@ -353,15 +355,15 @@ pub fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
     }
     size(new, old, &mut errors);
     volume_mode(spec, before, &mut errors);
-    if given(before, "volumeAttributesClassName").is_some() {
-        let why = match spec.get("volumeAttributesClassName").and_then(Value::as_str) {
-            None => Some("update from non-nil value to nil is forbidden"),
-            Some("") => Some("update from non-nil value to an empty string is forbidden"),
-            Some(_) => None,
-        };
-        if let Some(why) = why {
-            errors.forbidden("spec.volumeAttributesClassName", why);
-        }
+    let class = spec.get("volumeAttributesClassName").and_then(Value::as_str);
+    if class.unwrap_or_default().is_empty()
+        && given(before, "volumeAttributesClassName").and_then(Value::as_str) != class
+        && given(&old["status"], "currentVolumeAttributesClassName").is_some()
+    {
+        let to = if class.is_none() { "nil" } else { "empty string" };
+        let why =
+            format!("update to {to} is forbidden when status.currentVolumeAttributesClassName is not nil");
+        errors.forbidden("spec.volumeAttributesClassName", &why);
     }
     errors.list()
 }
@@ -383,8 +385,8 @@ fn fixed_detail(spec: &Value, before: &Value, unbound: bool, bound: bool) -> Str
     }
     if bound {
         take(&mut now, before, "/resources/requests", "storage");
+        take(&mut now, before, "", "volumeAttributesClassName");
     }
-    take(&mut now, before, "", "volumeAttributesClassName");
     let text = |spec: &Value| internal::pretty(spec, internal::CLAIM);
     format!(
         "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n{}",

@@ -1,6 +1,6 @@
 //! `create`: a new object.
 
-use apiserver_api::error::ApiError;
+use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::ordered;
@@ -11,9 +11,9 @@ use apiserver_meta::time;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::decode;
 use super::managed::{self, Tracking};
 use super::update::{self, Part};
+use super::{admin_access, decode};
 use crate::admission::{self, Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
@@ -115,7 +115,9 @@ async fn judge_and_put(
     reservation: Option<&mut Reservation>,
 ) -> Result<Outcome, ApiError> {
     let (context, resource) = (admission.context, admission.resource);
-    let mut errors = (resource.behaviour.validate)(&object);
+    let refused = admin_access::refused(context, resource, Part::Main, &object, None).await?;
+    let mut errors: Vec<FieldError> = refused.into_iter().collect();
+    errors.extend((resource.behaviour.validate)(&object));
     errors.extend(check_entries(&object));
     if errors.is_empty() && resource.custom.is_none() {
         // Whatever the kind's own rules say, a name is part of paths.

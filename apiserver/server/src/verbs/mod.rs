@@ -1,5 +1,6 @@
 //! The generic verbs, and where a request for a kind goes.
 
+mod admin_access;
 mod apply;
 mod components;
 pub mod create;

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::managed::{self, Tracking};
-use super::{apply, check_place, create, decode, delete, options, pods};
+use super::{admin_access, apply, check_place, create, decode, delete, options, pods};
 use crate::admission::{self, Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
@@ -350,7 +350,9 @@ async fn judge_and_put(
     let (context, resource, old) = (admission.context, admission.resource, &current.object);
     // Admission and what the server keeps of the old object may have brought zeros of their own.
     encoding::prepare(resource, &mut new);
-    let mut errors = errors_of(resource, part, &new, old);
+    let refused = admin_access::refused(context, resource, part, &new, Some(old)).await?;
+    let mut errors: Vec<FieldError> = refused.into_iter().collect();
+    errors.extend(errors_of(resource, part, &new, old));
     for tolerated in errors.extract_if(.., |error| error.reason == FieldReason::Tolerated) {
         context.warn(format!("{}: {}", tolerated.field, tolerated.message));
     }

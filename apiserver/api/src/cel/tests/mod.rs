@@ -194,6 +194,34 @@ fn types_are_checked_and_told_in_the_words_of_cel() {
         let found = fault(source);
         assert!(found.contains(wanted) && found.starts_with("ERROR: <input>:"), "{source}\n{found}");
     }
+    // What follows something unreadable is read; dots are told with what follows them.
+    for (source, wanted) in [
+        (
+            "'",
+            [
+                "1:1: Syntax error: token recognition error at: '''",
+                "1:2: Syntax error: mismatched input '<EOF>'",
+            ],
+        ),
+        (
+            "i # 1",
+            ["1:3: Syntax error: token recognition error at: '#'", "1:5: Syntax error: extraneous input '1'"],
+        ),
+        ("*", ["1:1: Syntax error: mismatched input '*'", "1:2: Syntax error: mismatched input '<EOF>'"]),
+    ] {
+        let found = fault(source);
+        assert!(wanted.iter().all(|wanted| found.contains(wanted)), "{source}\n{found}");
+    }
+    for (source, wanted) in [
+        ("i..b", "1:3: Syntax error: no viable alternative at input '..'\n | i..b\n | ..^"),
+        ("..up", "1:2: Syntax error: no viable alternative at input '..'\n | ..up\n | .^"),
+        ("i.", "1:3: Syntax error: no viable alternative at input '.'\n | i.\n | ..^"),
+        ("i.(1)", "1:3: Syntax error: no viable alternative at input '.('\n | i.(1)\n | ..^"),
+    ] {
+        assert_eq!(fault(source), format!("ERROR: <input>:{wanted}"));
+    }
+    assert!(fault("").starts_with("ERROR: <input>:1:0: Syntax error: mismatched input '<EOF>'"));
+    assert!(!fault("").contains('\n'));
     // All that is wrong, in the order of the text, each with a picture.
     assert_eq!(
         fault("i + 'ä' == 1 &&\n other"),
