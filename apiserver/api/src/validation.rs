@@ -63,6 +63,8 @@ mod windows;
 pub mod workload;
 
 #[cfg(test)]
+mod admission_tests;
+#[cfg(test)]
 mod cluster_tests;
 #[cfg(test)]
 mod depth_tests;

@@ -169,7 +169,7 @@ static ROWS: &[Row] = &[
         prepare_create: d_storage::prepare_create_claim,
         prepare_update: d_storage::prepare_update_claim,
         validate: storage::claim,
-        validate_update: storage::claim_update,
+        validate_change: Some(storage::claim_change),
         ..DEFAULT_ROW
     },
     Row {

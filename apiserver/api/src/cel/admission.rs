@@ -32,12 +32,18 @@ pub struct Admission {
 }
 
 /// The expressions of one policy: its variables are typed in the order in which they stand.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Policy {
     variables: Vec<(String, Ty<'static>)>,
+    composed: bool,
 }
 
 impl Policy {
+    /// A policy without variables so far; unless it is `composed` there is not even `variables`.
+    pub fn new(composed: bool) -> Self {
+        Self { variables: Vec::new(), composed }
+    }
+
     /// Checks a variable, which all later expressions may use.
     pub fn variable(&mut self, name: &str, source: &str, has: Admission) -> Result<(), String> {
         let checked = self.typed(source, has);
@@ -54,8 +60,10 @@ impl Policy {
 
     fn typed(&self, source: &str, has: Admission) -> Result<Ty<'static>, String> {
         let mut env = environment(has);
-        let variables = Object::Variables(Arc::new(self.variables.clone()));
-        env.variables.push(("variables".to_owned(), Ty::Object(variables)));
+        if self.composed {
+            let variables = Object::Variables(Arc::new(self.variables.clone()));
+            env.variables.push(("variables".to_owned(), Ty::Object(variables)));
+        }
         typed(source, &env)
     }
 }
@@ -120,7 +128,7 @@ pub fn device(source: &str) -> Result<(), Unfit> {
     match &checked.ty {
         Ty::Bool | Ty::Dyn => {}
         other => {
-            let why = format!("must evaluate to bool or the unknown type, not {other}");
+            let why = format!("must evaluate to bool or the unknown type, not {}", name_of(other));
             return Err(Unfit::Invalid(why));
         }
     }
@@ -150,6 +158,11 @@ fn environment(has: Admission) -> Env<'static> {
     env
 }
 
+/// The name of the type that an expression gives.
+fn name_of(ty: &Ty<'_>) -> String {
+    if matches!(ty, Ty::Null) { "null_type".to_owned() } else { ty.to_string() }
+}
+
 /// Whether an expression gives what is wanted of it.
 fn expect(ty: &Ty<'_>, expected: Expected) -> Result<(), String> {
     let wanted = match (expected, ty) {
@@ -167,6 +180,5 @@ fn expect(ty: &Ty<'_>, expected: Expected) -> Result<(), String> {
         (Expected::ApplyConfiguration, _) => "must evaluate to Object",
         (Expected::JsonPatch, _) => "must evaluate to list(JSONPatch)",
     };
-    let name = if matches!(ty, Ty::Null) { "null_type".to_owned() } else { ty.to_string() };
-    Err(format!("{wanted} but got {name}"))
+    Err(format!("{wanted} but got {}", name_of(ty)))
 }

@@ -311,9 +311,11 @@ impl<'s> Checker<'_, 's> {
         } else {
             super::schema::named(name).filter(|named| named.name == "JSONPatch").map(Object::Named)
         };
+        let Some(object) = object else {
+            return self.fault(node.at, format!("undeclared reference to '{name}' (in container '')"));
+        };
         for (field, value) in fields {
             let found = self.node(value);
-            let Some(object) = &object else { continue };
             let Some(wanted) = object.field(field) else {
                 self.fault(node.at, format!("undefined field '{field}'"));
                 continue;
@@ -325,10 +327,7 @@ impl<'s> Checker<'_, 's> {
                 self.fault(value.at, message);
             }
         }
-        match object {
-            Some(object) => Ty::Object(object),
-            None => self.fault(node.at, format!("undeclared reference to '{name}' (in container '')")),
-        }
+        Ty::Object(object)
     }
 
     fn call(&mut self, node: &Node, call: &Call) -> (Ty<'s>, Option<Place<'s>>) {

@@ -37,55 +37,41 @@ const SIGNS: [&str; 24] = [
 ];
 const WORDS: [&str; 4] = ["in", "true", "false", "null"];
 
-/// Reads all tokens of a text; the last is [`Token::End`]. What begins no token is passed over, and told in the
-/// second list.
-pub fn tokens(source: &str) -> Result<(Vec<Lexed>, Vec<Fault>), Fault> {
-    let mut lexer = Lexer { source, at: 0 };
-    let (mut found, mut faults) = (Vec::new(), Vec::new());
+/// Reads all tokens of a text; the last is [`Token::End`]. What begins no token is passed over, and a literal that
+/// means nothing is taken for another: the second list tells of both.
+pub fn tokens(source: &str) -> (Vec<Lexed>, Vec<Fault>) {
+    let mut lexer = Lexer { source, at: 0, faults: Vec::new() };
+    let mut found = Vec::new();
     loop {
-        let next = match lexer.next() {
-            Ok(next) => next,
-            Err(Stop::Unknown(fault, after)) => {
-                lexer.at = after;
-                faults.push(fault);
-                continue;
-            }
-            Err(Stop::Fault(fault)) => return Err(fault),
-        };
+        let Some(next) = lexer.next() else { continue };
         let end = next.token == Token::End;
         found.push(next);
         if end {
-            return Ok((found, faults));
+            return (found, lexer.faults);
         }
     }
-}
-
-/// Why there is no token.
-enum Stop {
-    /// No token begins like this; another may begin at the offset.
-    Unknown(Fault, usize),
-    /// A token that means nothing.
-    Fault(Fault),
 }
 
 struct Lexer<'t> {
     source: &'t str,
     at: usize,
+    faults: Vec<Fault>,
 }
 
-impl Lexer<'_> {
-    fn rest(&self) -> &str {
+impl<'t> Lexer<'t> {
+    fn rest(&self) -> &'t str {
         &self.source[self.at..]
     }
 
-    fn fault<T>(at: usize, message: impl Into<String>) -> Result<T, Stop> {
-        Err(Stop::Fault(Fault { at, message: message.into() }))
+    fn fault(&mut self, at: usize, message: impl Into<String>) {
+        self.faults.push(Fault { at, message: message.into() });
     }
 
-    /// No token begins with `shown`, which stands at `at`.
-    fn unknown<T>(at: usize, shown: &str) -> Result<T, Stop> {
-        let message = format!("Syntax error: token recognition error at: '{shown}'");
-        Err(Stop::Unknown(Fault { at, message }, at + shown.len()))
+    /// Passes over `length` bytes that begin no token.
+    fn unknown(&mut self, length: usize) {
+        let shown = &self.rest()[..length];
+        self.fault(self.at, format!("Syntax error: token recognition error at: '{shown}'"));
+        self.at += length;
     }
 
     fn skip(&mut self) {
@@ -100,19 +86,20 @@ impl Lexer<'_> {
         }
     }
 
-    fn next(&mut self) -> Result<Lexed, Stop> {
+    /// `None` if there was something else than a token.
+    fn next(&mut self) -> Option<Lexed> {
         self.skip();
         let at = self.at;
         let token = self.token()?;
-        Ok(Lexed { token, at, end: self.at })
+        Some(Lexed { token, at, end: self.at })
     }
 
-    fn token(&mut self) -> Result<Token, Stop> {
+    fn token(&mut self) -> Option<Token> {
         let rest = self.rest();
-        let Some(first) = rest.chars().next() else { return Ok(Token::End) };
+        let Some(first) = rest.chars().next() else { return Some(Token::End) };
         let digit_follows = rest.as_bytes().get(1).is_some_and(u8::is_ascii_digit);
         if first.is_ascii_digit() || first == '.' && digit_follows {
-            return self.number();
+            return Some(self.number());
         }
         if let Some(prefix) = string_prefix(rest) {
             return self.string(prefix);
@@ -125,22 +112,25 @@ impl Lexer<'_> {
                 None => Token::Name(name.to_owned()),
             };
             self.at += length;
-            return Ok(token);
+            return Some(token);
         }
         if let Some(name) = quoted(rest).map(str::to_owned) {
             self.at += name.len() + 2;
-            return Ok(Token::Quoted(name));
+            return Some(Token::Quoted(name));
         }
         match SIGNS.into_iter().find(|sign| rest.starts_with(sign)) {
             Some(sign) => {
                 self.at += sign.len();
-                Ok(Token::Sign(sign))
+                Some(Token::Sign(sign))
             }
-            None => Self::unknown(self.at, &rest[..first.len_utf8()]),
+            None => {
+                self.unknown(first.len_utf8());
+                None
+            }
         }
     }
 
-    fn number(&mut self) -> Result<Token, Stop> {
+    fn number(&mut self) -> Token {
         let at = self.at;
         let rest = self.rest().as_bytes();
         let digits = |from: usize| rest[from..].iter().take_while(|b| b.is_ascii_digit()).count();
@@ -166,35 +156,39 @@ impl Lexer<'_> {
         let text = self.source[at..at + length].to_owned();
         self.at += length;
         if float {
-            return match text.parse::<f64>() {
-                Ok(number) if number.is_finite() => Ok(Token::Literal(Literal::Double(number))),
-                _ => Self::fault(at, "invalid double literal"),
-            };
+            let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
+            if number.is_none() {
+                self.fault(at, "invalid double literal");
+            }
+            return Token::Literal(Literal::Double(number.unwrap_or_default()));
         }
         self.whole(at, &text, 10)
     }
 
     /// The value of digits; an integer of more than 63 bits may be the largest negative one.
-    fn whole(&mut self, at: usize, digits: &str, radix: u32) -> Result<Token, Stop> {
+    fn whole(&mut self, at: usize, digits: &str, radix: u32) -> Token {
         if self.rest().starts_with(['u', 'U']) {
             self.at += 1;
-            return match u64::from_str_radix(digits, radix) {
-                Ok(number) => Ok(Token::Literal(Literal::Uint(number))),
-                Err(_) => Self::fault(at, "invalid uint literal"),
-            };
+            let number = u64::from_str_radix(digits, radix);
+            if number.is_err() {
+                self.fault(at, "invalid uint literal");
+            }
+            return Token::Literal(Literal::Uint(number.unwrap_or_default()));
         }
         let negative = self.source[..at].ends_with('-');
-        match i64::from_str_radix(digits, radix) {
-            Ok(number) => Ok(Token::Literal(Literal::Int(number))),
+        let number = match i64::from_str_radix(digits, radix) {
+            Ok(number) => number,
             // Taken back by the sign in front of it, and refused without one.
-            Err(_) if negative && u64::from_str_radix(digits, radix) == Ok(1 << 63) => {
-                Ok(Token::Literal(Literal::Int(i64::MIN)))
+            Err(_) if negative && u64::from_str_radix(digits, radix) == Ok(1 << 63) => i64::MIN,
+            Err(_) => {
+                self.fault(at - usize::from(negative), "invalid int literal");
+                0
             }
-            Err(_) => Self::fault(at - usize::from(negative), "invalid int literal"),
-        }
+        };
+        Token::Literal(Literal::Int(number))
     }
 
-    fn string(&mut self, (length, raw, bytes): (usize, bool, bool)) -> Result<Token, Stop> {
+    fn string(&mut self, (length, raw, bytes): (usize, bool, bool)) -> Option<Token> {
         let at = self.at;
         let body = &self.source[at + length..];
         let quote =
@@ -211,13 +205,16 @@ impl Lexer<'_> {
             let Some(character) =
                 rest.chars().next().filter(|c| quote.len() == 3 || !matches!(c, '\n' | '\r'))
             else {
-                let shown = &self.source[at..];
-                let shown = shown.lines().next().unwrap_or_default();
-                return Self::unknown(at, shown);
+                let line = self.rest().lines().next().unwrap_or_default().len();
+                self.unknown(line);
+                return None;
             };
             if character == '\\' && !raw {
                 let Some((taken, meant)) = escape(&rest[1..], bytes) else {
-                    return Self::fault(at, "Syntax error: token recognition error: invalid escape sequence");
+                    let line = self.rest().lines().next().unwrap_or_default().len();
+                    self.fault(at, "Syntax error: token recognition error: invalid escape sequence");
+                    self.at += line;
+                    return None;
                 };
                 found.extend(meant);
                 position += 1 + taken;
@@ -237,12 +234,13 @@ impl Lexer<'_> {
             }
         }
         if bytes {
-            return Ok(Token::Literal(Literal::Bytes(Arc::new(found))));
+            return Some(Token::Literal(Literal::Bytes(Arc::new(found))));
         }
-        match String::from_utf8(found) {
-            Ok(text) => Ok(Token::Literal(Literal::Text(Arc::new(text)))),
-            Err(_) => Self::fault(at, "invalid string literal"),
+        let text = String::from_utf8(found);
+        if text.is_err() {
+            self.fault(at, "invalid string literal");
         }
+        Some(Token::Literal(Literal::Text(Arc::new(text.unwrap_or_default()))))
     }
 }
 

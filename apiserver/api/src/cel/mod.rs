@@ -59,10 +59,13 @@ pub fn shown(source: &str, faults: &[Fault]) -> String {
         }
         let before = source.get(..fault.at).unwrap_or(source);
         let line = before.matches('\n').count();
-        let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
-        let text = source.split('\n').nth(line).unwrap_or_default();
-        let dots = ".".repeat(column);
-        format!("ERROR: <input>:{}:{}: {}\n | {text}\n | {dots}^", line + 1, column + 1, fault.message)
+        let before = before.rsplit('\n').next().unwrap_or_default();
+        let (text, column) = (source.split('\n').nth(line).unwrap_or_default(), before.chars().count());
+        // Characters of several bytes are taken for wide ones.
+        let wide = |c: char| c.len_utf8() > 1;
+        let dots: String = before.chars().map(|c| if wide(c) { '．' } else { '.' }).collect();
+        let mark = if text.chars().nth(column).is_some_and(wide) { '＾' } else { '^' };
+        format!("ERROR: <input>:{}:{}: {}\n | {text}\n | {dots}{mark}", line + 1, column + 1, fault.message)
     };
     faults.iter().take(FAULTS).map(one).collect::<Vec<_>>().join("\n")
 }

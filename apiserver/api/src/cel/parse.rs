@@ -40,7 +40,7 @@ pub fn parse(source: &str) -> Result<Node, Vec<Fault>> {
     if source.len() > LENGTH {
         return Err(vec![Fault { at: 0, message: format!("expression is longer than {LENGTH} bytes") }]);
     }
-    let (tokens, faults) = tokens(source).map_err(|fault| vec![fault])?;
+    let (tokens, faults) = tokens(source);
     let mut parser = Parser { source, tokens, next: 0, ids: 0, nesting: 0, deep: false, faults };
     let parsed = parser.expression().and_then(|node| {
         parser.end()?;

@@ -172,6 +172,18 @@ fn items_that_occur_twice_change_as_one() {
 }
 
 #[test]
+fn a_field_may_be_owned_in_parts_though_its_type_is_atomic() {
+    let volume = Builtin::of("io.k8s.api.core.v1.PersistentVolume").unwrap();
+    let claim = json!({"spec": {"claimRef": {"kind": "PersistentVolumeClaim", "name": "c"}}});
+    let added = shown(&compare(volume, &json!({}), &claim).unwrap().added);
+    assert_eq!(added, [".spec.claimRef", ".spec.claimRef.kind", ".spec.claimRef.name"]);
+    let event = Builtin::of("io.k8s.api.core.v1.Event").unwrap();
+    let about = json!({"involvedObject": {"kind": "Pod", "name": "p"}});
+    let added = shown(&compare(event, &json!({}), &about).unwrap().added);
+    assert_eq!(added, [".involvedObject"]);
+}
+
+#[test]
 fn structs_held_by_value_are_neither_added_nor_removed() {
     let shape = Builtin::of("io.k8s.api.apps.v1.Deployment").unwrap();
     let object = json!({"spec": {"replicas": 1, "strategy": {"rollingUpdate": {"maxSurge": 1}},

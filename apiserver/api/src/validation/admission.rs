@@ -347,10 +347,12 @@ fn service(service: &Value, path: &str, errors: &mut Errors) {
         return;
     }
     if !url_path.starts_with('/') {
-        errors.invalid(path, &json!(url_path), "must start with a '/'");
-        return;
+        errors.invalid(path.as_str(), &json!(url_path), "must start with a '/'");
     }
-    let steps = url_path.trim_start_matches('/').strip_suffix('/').unwrap_or(&url_path[1..]);
+    // Whatever the first character is, it is passed over.
+    let mut steps = url_path.chars();
+    steps.next();
+    let steps = steps.as_str().strip_suffix('/').unwrap_or(steps.as_str());
     for (index, step) in steps.split('/').enumerate() {
         if step.is_empty() {
             errors.invalid(path.as_str(), &json!(url_path), &format!("segment[{index}] may not be empty"));

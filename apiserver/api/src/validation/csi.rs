@@ -142,13 +142,11 @@ pub fn attachment(object: &Value) -> Vec<FieldError> {
         (Some(_), Some(_)) => {
             errors.forbidden(path, "must specify exactly one of inlineVolumeSpec and persistentVolumeName")
         }
-        (None, Some(name)) => {
-            let (path, name) = (format!("{path}.persistentVolumeName"), name.as_str().unwrap_or_default());
-            if name.is_empty() {
-                errors.required(path.as_str(), "must specify non empty persistentVolumeName");
-            }
-            errors.faults(&path, name, names::dns_subdomain(name));
+        (None, Some(name)) if name == "" => {
+            errors
+                .required("spec.source.persistentVolumeName", "must specify non empty persistentVolumeName");
         }
+        (None, Some(_)) => {}
         (Some(inline), None) => {
             storage::volume_spec(inline, true, &format!("{path}.inlineVolumeSpec"), &mut errors);
         }
@@ -156,6 +154,11 @@ pub fn attachment(object: &Value) -> Vec<FieldError> {
     let node = text(spec, "nodeName");
     errors.faults("spec.nodeName", node, names::dns_subdomain(node));
     attachment_told(&object["status"], &mut errors);
+    errors.name_if_given(
+        "spec.source.persistentVolumeName",
+        source.get("persistentVolumeName"),
+        names::dns_subdomain,
+    );
     errors.list()
 }
 

@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use super::admission::reading;
 use super::shared::required_name;
 use super::{
-    Errors, device_status, internal, items, metadata, names, sets, subdomain_name, text, volume,
+    Errors, device_status, internal, items, metadata, names, same, sets, subdomain_name, text, volume,
     with_metadata,
 };
 use crate::cel::Unfit;
 use crate::error::FieldError;
+use crate::protobuf;
 use crate::registry::Written;
 
 pub(super) const MOST: usize = 32;
@@ -75,7 +76,10 @@ pub fn claim_change(new: &Value, old: &Value, written: Written) -> Vec<FieldErro
         return errors.list();
     }
     let mut errors = Errors::of(subdomain_name(new));
-    errors.immutable_shown("spec", new, old, &internal::shown(&new["spec"], internal::RESOURCE_CLAIM));
+    if !same_spec("ResourceClaim", new, old) {
+        let shown = internal::shown(&new["spec"], internal::RESOURCE_CLAIM);
+        errors.invalid_shown("spec", &shown, super::IMMUTABLE);
+    }
     errors.list()
 }
 
@@ -95,9 +99,32 @@ fn template_errors(object: &Value) -> Vec<FieldError> {
 /// Errors of a change of a ResourceClaimTemplate. Arguments: new, old.
 pub fn template_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut errors = Errors::of(template(new));
-    let shown = internal::shown(&new["spec"], internal::CLAIM_TEMPLATE);
-    errors.immutable_shown("spec", new, old, &shown);
+    if !same_spec("ResourceClaimTemplate", new, old) {
+        errors.invalid_shown("spec", &shown_template(&new["spec"]), super::IMMUTABLE);
+    }
     errors.list()
+}
+
+/// Whether two specs are the same, where an empty capacity is not the same as none: their encodings differ as they
+/// do. Arguments: the kind, new, old.
+fn same_spec(kind: &str, new: &Value, old: &Value) -> bool {
+    let encoded = |object: &Value| {
+        let message = protobuf::of_kind("resource.k8s.io/v1", kind)?;
+        protobuf::encode(message, &json!({"spec": object["spec"]})).ok()
+    };
+    match (encoded(new), encoded(old)) {
+        (Some(new), Some(old)) => new == old,
+        _ => same(Some(&new["spec"]), Some(&old["spec"])),
+    }
+}
+
+/// The spec of a template as Kubernetes shows it: the metadata that it holds stand in it as if they were its own.
+fn shown_template(spec: &Value) -> String {
+    let own = internal::shown(spec, internal::CLAIM_TEMPLATE);
+    match metadata::shown(&spec["metadata"]).strip_suffix('}') {
+        Some(metadata) if metadata != "{" => format!("{metadata},{}", &own[1..]),
+        _ => own,
+    }
 }
 
 /// Names of requests, and of the alternatives in each.

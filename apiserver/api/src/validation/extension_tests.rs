@@ -69,10 +69,10 @@ fn rules() -> Value {
     json!([{"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["deployments"]}])
 }
 
-const MUTATING: &str = "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+pub(super) const MUTATING: &str = "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
 
 /// A configuration of one webhook, patched.
-fn webhook(patch: Value) -> Value {
+pub(super) fn webhook(patch: Value) -> Value {
     let hook = json!({"name": "a.example.com", "clientConfig": {"service": {"namespace": "n", "name": "s"}},
         "rules": rules(), "sideEffects": "None", "admissionReviewVersions": ["v1"]});
     json!({"webhooks": [merge(&hook, &patch)]})
@@ -94,26 +94,6 @@ fn webhooks_are_defaulted() {
         (&filled["rules"][0]["scope"], &filled["clientConfig"]["service"]["port"]),
         (&json!("*"), &json!(443))
     );
-}
-
-#[test]
-fn the_service_and_the_url_of_a_webhook_are_judged_as_kubernetes_does() {
-    let errors_of = |config: Value| {
-        let mut object = webhook(json!({}));
-        object["webhooks"][0]["clientConfig"] = config;
-        errors(MUTATING, &object)
-    };
-    let path = "webhooks[0].clientConfig";
-    let missing = format!("{path}.service.name: Required value");
-    assert_eq!(errors_of(json!({"service": {"name": "s"}})), [missing]);
-    let (scheme, host) = ("'https' is the only allowed URL scheme", "host must be specified");
-    let form = "desired format: https://host[/path]";
-    let told = [scheme, host].map(|why| format!("{path}.url: Invalid value: \"\": {why}; {form}"));
-    assert_eq!(errors_of(json!({"url": "example.com/https://h/v"})), told);
-    let wrong = format!(
-        "{path}.url: Required value: url must be a valid URL: parse \"://x\": missing protocol scheme; {form}"
-    );
-    assert_eq!(errors_of(json!({"url": "://x"})), [wrong]);
 }
 
 #[test]
@@ -335,20 +315,6 @@ fn finalizers_of_the_admission_kinds_need_no_domain() {
         let faults = errors(&path, &object);
         assert!(faults[0].starts_with("metadata.finalizers: Invalid value: \"a b\""), "{plural}: {faults:?}");
     }
-}
-
-#[test]
-fn a_missing_parameter_denies_by_default_in_v1alpha1_alone() {
-    let binding = json!({"spec": {"policyName": "p", "paramRef": {"name": "n"}}});
-    let path =
-        |version: &str| format!("admissionregistration.k8s.io/{version}/mutatingadmissionpolicybindings");
-    refused(&path("v1alpha1"), &binding, &[]);
-    let missing = "spec.paramRef.parameterNotFoundAction: Required value";
-    for version in ["v1beta1", "v1"] {
-        assert_eq!(errors(&path(version), &binding), [missing], "{version}");
-    }
-    let empty = merge(&binding, &json!({"spec": {"paramRef": {"parameterNotFoundAction": ""}}}));
-    assert_eq!(errors(&path("v1"), &empty), [missing]);
 }
 
 #[test]

@@ -61,9 +61,23 @@ pub(super) const UNCOUNTED: Shape =
 /// The spec of a PodDisruptionBudget.
 pub(super) const BUDGET: Shape = &[
     Field("minAvailable", "MinAvailable", "null", &[]),
-    Field("selector", "Selector", "null", &[]),
+    Field("selector", "Selector", "null", LABEL_SELECTOR),
     Field("maxUnavailable", "MaxUnavailable", "null", &[]),
     Field("unhealthyPodEvictionPolicy", "UnhealthyPodEvictionPolicy", "null", &[]),
+];
+/// A label selector, which is shown as clients write it, in the order of its fields.
+const LABEL_SELECTOR: Shape = &[
+    Field("matchLabels", "matchLabels", "", &[]),
+    Field(
+        "matchExpressions",
+        "matchExpressions",
+        "",
+        &[
+            Field("key", "key", "\"\"", &[]),
+            Field("operator", "operator", "\"\"", &[]),
+            Field("values", "values", "", &[]),
+        ],
+    ),
 ];
 /// The spec of a ServiceCIDR.
 pub(super) const SERVICE_CIDR: Shape = &[Field("cidrs", "CIDRs", "null", &[])];
@@ -141,7 +155,7 @@ const DEVICE_REQUEST: Shape = &[
             Field("count", "Count", "0", &[]),
             Field("adminAccess", "AdminAccess", "null", &[]),
             Field("tolerations", "Tolerations", "null", DEVICE_TOLERATION),
-            Field("capacity", "Capacity", "null", &[]),
+            Field("capacity", "Capacity", "null", DEVICE_CAPACITY),
         ],
     ),
     Field(
@@ -155,10 +169,11 @@ const DEVICE_REQUEST: Shape = &[
             Field("allocationMode", "AllocationMode", "\"\"", &[]),
             Field("count", "Count", "0", &[]),
             Field("tolerations", "Tolerations", "null", DEVICE_TOLERATION),
-            Field("capacity", "Capacity", "null", &[]),
+            Field("capacity", "Capacity", "null", DEVICE_CAPACITY),
         ],
     ),
 ];
+const DEVICE_CAPACITY: Shape = &[Field("requests", "Requests", "null", &[])];
 const DEVICE_SELECTOR: Shape =
     &[Field("cel", "CEL", "null", &[Field("expression", "Expression", "\"\"", &[])])];
 const DEVICE_TOLERATION: Shape = &[
@@ -168,21 +183,29 @@ const DEVICE_TOLERATION: Shape = &[
     Field("effect", "Effect", "\"\"", &[]),
     Field("tolerationSeconds", "TolerationSeconds", "null", &[]),
 ];
-/// The spec of a ResourceClaimTemplate.
-pub(super) const CLAIM_TEMPLATE: Shape = &[
-    // Empty fields in it are left out, so that it is shown as clients write it.
-    Field(
-        "spec",
-        "Spec",
-        "{\"Devices\":{\"Requests\":null,\"Constraints\":null,\"Config\":null}}",
-        RESOURCE_CLAIM,
-    ),
+/// An attribute of a device.
+pub(super) const DEVICE_ATTRIBUTE: Shape = &[
+    Field("int", "IntValue", "null", &[]),
+    Field("bool", "BoolValue", "null", &[]),
+    Field("string", "StringValue", "null", &[]),
+    Field("version", "VersionValue", "null", &[]),
+    Field("ints", "IntValues", "null", &[]),
+    Field("bools", "BoolValues", "null", &[]),
+    Field("strings", "StringValues", "null", &[]),
+    Field("versions", "VersionValues", "null", &[]),
 ];
+/// The spec of a ResourceClaimTemplate.
+pub(super) const CLAIM_TEMPLATE: Shape = &[Field(
+    "spec",
+    "Spec",
+    "{\"Devices\":{\"Requests\":null,\"Constraints\":null,\"Config\":null}}",
+    RESOURCE_CLAIM,
+)];
 
 /// The spec of a PersistentVolumeClaim.
 pub(super) const CLAIM: Shape = &[
     Field("accessModes", "AccessModes", "null", &[]),
-    Field("selector", "Selector", "null", &[]),
+    Field("selector", "Selector", "null", LABEL_SELECTOR),
     Field(
         "resources",
         "Resources",
@@ -326,9 +349,11 @@ pub(super) fn shown(value: &Value, shape: Shape) -> String {
         Value::Object(map) if !shape.is_empty() => {
             let field = |Field(written, name, unset, inner): &Field| {
                 let found = map.get(*written).filter(|v| !v.is_null());
-                format!("{name:?}:{}", found.map_or_else(|| (*unset).to_owned(), |v| shown(v, inner)))
+                let text = found.map_or_else(|| (*unset).to_owned(), |value| shown(value, inner));
+                // An absent field shows nothing where Kubernetes leaves it out.
+                (!text.is_empty()).then(|| format!("{name:?}:{text}"))
             };
-            format!("{{{}}}", shape.iter().map(field).collect::<Vec<_>>().join(","))
+            format!("{{{}}}", shape.iter().filter_map(field).collect::<Vec<_>>().join(","))
         }
         other => crate::error::encoded(other),
     }

@@ -48,7 +48,8 @@ pub fn validating(object: &Value) -> Vec<FieldError> {
 fn validating_policy(object: &Value) -> Vec<FieldError> {
     let mut errors = with_any_finalizer(object);
     let spec = &object["spec"];
-    let expressions = common(spec, &mut errors);
+    let composed = !items(spec, "variables").is_empty();
+    let expressions = common(spec, composed, &mut errors);
     let (validations, annotations) = (items(spec, "validations"), items(spec, "auditAnnotations"));
     if validations.is_empty() && annotations.is_empty() {
         for field in ["validations", "auditAnnotations"] {
@@ -75,8 +76,8 @@ impl Expressions {
     }
 }
 
-/// What both sorts of policies have.
-fn common(spec: &Value, errors: &mut Errors) -> Expressions {
+/// What both sorts of policies have. Expressions of a policy that is `composed` may name `variables`.
+fn common(spec: &Value, composed: bool, errors: &mut Errors) -> Expressions {
     errors.one_of_given("spec.failurePolicy", spec.get("failurePolicy"), &["Fail", "Ignore"]);
     if let Some(kind) = spec.get("paramKind").filter(|k| !k.is_null()) {
         param_kind(kind, errors);
@@ -97,7 +98,7 @@ fn common(spec: &Value, errors: &mut Errors) -> Expressions {
         patches: false,
     };
     match_conditions(items(spec, "matchConditions"), "spec.matchConditions", has.params, errors);
-    let mut policy = Policy::default();
+    let mut policy = Policy::new(composed);
     let variables = items(spec, "variables");
     for (index, variable) in variables.iter().enumerate() {
         let path = format!("spec.variables[{index}]");
@@ -245,7 +246,7 @@ pub fn mutating(object: &Value) -> Vec<FieldError> {
 fn mutating_policy(object: &Value) -> Vec<FieldError> {
     let mut errors = with_any_finalizer(object);
     let spec = &object["spec"];
-    let mut expressions = common(spec, &mut errors);
+    let mut expressions = common(spec, true, &mut errors);
     mutable_operations(&spec["matchConstraints"], "spec.matchConstraints", &mut errors);
     expressions.has.patches = true;
     let mutations = items(spec, "mutations");

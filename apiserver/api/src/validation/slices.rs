@@ -231,7 +231,7 @@ fn value(attribute: &Value, path: &str, errors: &mut Errors) {
     match KINDS.into_iter().filter(|kind| attribute.get(*kind).is_some_and(|v| !v.is_null())).count() {
         0 => errors.invalid(path, &json!(""), detail),
         1 => {}
-        _ => errors.invalid(path, attribute, detail),
+        _ => errors.invalid_shown(path, &internal::shown(attribute, internal::DEVICE_ATTRIBUTE), detail),
     }
 }
 

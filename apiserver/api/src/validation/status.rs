@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     Errors, csi, flowcontrol, items, job_status, metadata, network, node, pod_status, quota, service, shared,
-    storage, text,
+    text,
 };
 use crate::error::FieldError;
 
@@ -21,7 +21,6 @@ pub fn of(group: &str, plural: &str) -> Option<CheckStatus> {
         ("", "services") => service::validate_status,
         ("", "resourcequotas") => quota::resource_quota_status,
         ("", "namespaces") => namespace,
-        ("", "persistentvolumeclaims") => storage::claim_status,
         ("", "persistentvolumes") => nothing,
         ("storage.k8s.io", "volumeattachments") => csi::attachment_status,
         ("", "replicationcontrollers") | ("apps", "replicasets") => replicas,

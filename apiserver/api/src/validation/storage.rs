@@ -3,12 +3,13 @@
 use serde_json::{Value, json};
 
 use super::{
-    Errors, given, internal, items, label_selector, names, plugins, resources, same, scheduling, text,
-    volume, with_metadata,
+    Errors, given, internal, items, label_selector, lenient_selector, metadata, names, plugins, resources,
+    same, scheduling, text, volume, with_metadata,
 };
 use crate::diff;
 use crate::error::FieldError;
 use crate::meta;
+use crate::registry::Written;
 use apiserver_meta::quantity;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -264,13 +265,46 @@ pub fn claim(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
+/// Errors of a change of a PersistentVolumeClaim: what was wrong before may stay. Arguments: new, old.
+pub fn claim_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
+    if written == Written::Status {
+        let mut errors = Errors::default();
+        metadata::common(new, &mut errors);
+        claim_status(&new["status"], &mut errors);
+        return errors.list();
+    }
+    let before = &old["spec"];
+    let mut faults = Errors::default();
+    label_selector(before.get("selector"), "spec.selector", &mut faults);
+    let grouped =
+        ["dataSource", "dataSourceRef"].iter().any(|source| given(&before[*source], "apiGroup").is_some());
+    let may = MayStay { values: faults.count() > 0, groups: grouped };
+    let mut errors = with_metadata(new);
+    changed_claim_spec(&new["spec"], may, "spec", &mut errors);
+    errors.extend(claim_update(new, old));
+    errors.list()
+}
+
+/// What was wrong with a claim before, and may still be.
+#[derive(Clone, Copy, Default)]
+struct MayStay {
+    /// Values that the selector compares with.
+    values: bool,
+    /// API groups of data sources.
+    groups: bool,
+}
+
 /// The spec of a claim, or of a template of claims, at `path`.
 pub(super) fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
+    changed_claim_spec(spec, MayStay::default(), path, errors);
+}
+
+fn changed_claim_spec(spec: &Value, may: MayStay, path: &str, errors: &mut Errors) {
     let modes = items(spec, "accessModes");
     if modes.is_empty() {
         errors.required(format!("{path}.accessModes"), "at least 1 access mode is required");
     }
-    label_selector(spec.get("selector"), &format!("{path}.selector"), errors);
+    lenient_selector(spec.get("selector"), may.values, &format!("{path}.selector"), errors);
     access_modes(modes, path, errors);
     let at = format!("{path}.resources[storage]");
     match spec.pointer("/resources/requests/storage") {
@@ -280,12 +314,12 @@ pub(super) fn claim_spec(spec: &Value, path: &str, errors: &mut Errors) {
     let class = text(spec, "storageClassName");
     errors.name_if_set(&format!("{path}.storageClassName"), class, names::dns_subdomain);
     errors.one_of_if_given(&format!("{path}.volumeMode"), spec.get("volumeMode"), &VOLUME_MODES);
-    data_sources(spec, path, errors);
+    data_sources(spec, may.groups, path, errors);
     let class = text(spec, "volumeAttributesClassName");
     errors.name_if_set(&format!("{path}.volumeAttributesClassName"), class, names::dns_subdomain);
 }
 
-fn data_sources(spec: &Value, path: &str, errors: &mut Errors) {
+fn data_sources(spec: &Value, any_group: bool, path: &str, errors: &mut Errors) {
     for field in ["dataSource", "dataSourceRef"] {
         let Some(source) = given(spec, field) else { continue };
         let path = format!("{path}.{field}");
@@ -295,7 +329,9 @@ fn data_sources(spec: &Value, path: &str, errors: &mut Errors) {
             let detail = "must be 'PersistentVolumeClaim' when referencing the default apiGroup";
             errors.invalid(path.as_str(), &json!(kind), detail);
         }
-        errors.name_if_set(&format!("{path}.apiGroup"), group, names::dns_subdomain);
+        if !any_group {
+            errors.name_if_set(&format!("{path}.apiGroup"), group, names::dns_subdomain);
+        }
         errors.name_if_set(&format!("{path}.namespace"), text(source, "namespace"), names::dns_label);
     }
     let (Some(source), Some(reference)) = (given(spec, "dataSource"), given(spec, "dataSourceRef")) else {
@@ -311,7 +347,7 @@ fn data_sources(spec: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// A bound claim can ask for more, and any claim be bound; the rest stays. Arguments: new, old.
-pub fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
+fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
     const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
     let mut errors = Errors::default();
     let (spec, before) = (&new["spec"], &old["spec"]);
@@ -407,8 +443,8 @@ fn size(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Errors of a write of a claim's status. Arguments: new, old.
-pub fn claim_status(new: &Value, _old: &Value) -> Vec<FieldError> {
+/// Errors of a write of a claim's status.
+fn claim_status(status: &Value, errors: &mut Errors) {
     const STATES: [&str; 5] = [
         "ControllerResizeInProgress",
         "ControllerResizeInfeasible",
@@ -416,8 +452,6 @@ pub fn claim_status(new: &Value, _old: &Value) -> Vec<FieldError> {
         "NodeResizeInfeasible",
         "NodeResizePending",
     ];
-    let mut errors = Errors::default();
-    let status = &new["status"];
     for (name, amount) in status["capacity"].as_object().into_iter().flatten() {
         if let Some(amount) = quantity::parse_value(amount).ok().filter(|q| q.is_negative()) {
             let path = format!("status.capacity[{name}]");
@@ -426,16 +460,15 @@ pub fn claim_status(new: &Value, _old: &Value) -> Vec<FieldError> {
     }
     for (name, state) in status["allocatedResourceStatuses"].as_object().into_iter().flatten() {
         let path = "status.allocatedResourceStatus";
-        allocated_name(name, path, &mut errors);
+        allocated_name(name, path, errors);
         if !state.as_str().is_some_and(|s| STATES.contains(&s)) {
             errors.not_supported(path, &json!(name), &STATES);
         }
     }
     for (name, amount) in status["allocatedResources"].as_object().into_iter().flatten() {
-        allocated_name(name, "status.allocatedResources", &mut errors);
-        resources::one(name, amount, &format!("status.allocatedResources[{name}]"), &mut errors);
+        allocated_name(name, "status.allocatedResources", errors);
+        resources::one(name, amount, &format!("status.allocatedResources[{name}]"), errors);
     }
-    errors.list()
 }
 
 fn allocated_name(name: &str, path: &str, errors: &mut Errors) {

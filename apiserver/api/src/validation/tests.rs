@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::error::ApiError;
-use crate::registry;
+use crate::registry::{self, Written};
 
 /// Completes an object of a kind as the server does, and gives its errors as `FIELD: MESSAGE`.
 pub(super) fn errors(group: &str, plural: &str, object: &Value) -> Vec<String> {
@@ -21,7 +21,11 @@ pub(super) fn update_errors(group: &str, plural: &str, new: &Value, old: &Value)
         (resource.behaviour.default)(&mut object);
         object
     };
-    text_of((resource.behaviour.validate_update)(&defaulted(new), &defaulted(old)))
+    let (new, old) = (defaulted(new), defaulted(old));
+    text_of(match &resource.behaviour.validate_change {
+        Some(check) => check(&new, &old, Written::Main),
+        None => (resource.behaviour.validate_update)(&new, &old),
+    })
 }
 
 pub(super) fn text_of(errors: Vec<FieldError>) -> Vec<String> {

@@ -56,6 +56,40 @@ async fn jobs_with_generated_names_label_their_pods() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn claims_have_admin_access_to_devices_only_in_namespaces_that_allow_it() {
+    const NAMESPACE: &str = "/api/v1/namespaces/default";
+    const DEVICES: &str = "/apis/resource.k8s.io/v1/namespaces/default";
+    let api = Api::start().await;
+    let claim = |name: &str, admin: bool| {
+        json!({"metadata": {"name": name}, "spec": {"devices": {"requests": [
+            {"name": "r", "exactly": {"deviceClassName": "c", "adminAccess": admin}}]}}})
+    };
+    let claims = format!("{DEVICES}/resourceclaims");
+    let refused = api.post(&claims, claim("a", true)).await.expect(422);
+    assert_eq!(causes(&refused), [("spec.devices.requests[0].adminAccess", "FieldValueForbidden")]);
+    let template = json!({"metadata": {"name": "t"}, "spec": {"spec": claim("t", true)["spec"]}});
+    let refused = api.post(&format!("{DEVICES}/resourceclaimtemplates"), template).await.expect(422);
+    assert_eq!(causes(&refused), [("spec.devices.requests[0].adminAccess", "FieldValueForbidden")]);
+    let plain = format!("{claims}/plain");
+    api.post(&claims, claim("plain", false)).await.expect(201);
+    let result =
+        json!({"request": "r", "driver": "d.example.com", "pool": "p", "device": "x", "adminAccess": true});
+    let given = json!({"status": {"allocation": {"devices": {"results": [result]}}}});
+    let refused = api.patch("merge", &format!("{plain}/status"), given.clone()).await.expect(422);
+    let path = "status.allocation.devices.results[0].adminAccess";
+    assert_eq!(causes(&refused), [(path, "FieldValueForbidden")]);
+    let label = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}});
+    api.patch("merge", NAMESPACE, label).await.expect(200);
+    api.post(&claims, claim("a", true)).await.expect(201);
+    api.patch("merge", &format!("{plain}/status"), given).await.expect(200);
+    // What was given stays when the label goes.
+    let label = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": null}}});
+    api.patch("merge", NAMESPACE, label).await.expect(200);
+    let reserved = json!({"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}});
+    api.patch("merge", &format!("{plain}/status"), reserved).await.expect(200);
+}
+
+#[tokio::test(start_paused = true)]
 async fn statuses_are_judged_by_themselves() {
     let api = Api::start().await;
     api.post(DEPLOYMENTS, deployment("d")).await.expect(201);

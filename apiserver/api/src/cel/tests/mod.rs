@@ -212,6 +212,12 @@ fn types_are_checked_and_told_in_the_words_of_cel() {
         let found = fault(source);
         assert!(wanted.iter().all(|wanted| found.contains(wanted)), "{source}\n{found}");
     }
+    assert!(fault("9999999999999999999Gi").contains("1:20: Syntax error: extraneous input 'Gi'"));
+    assert!(fault("é").starts_with(
+        "ERROR: <input>:1:1: Syntax error: token recognition error at: 'é'\n | é\n | ＾\nERROR: <input>:1:2:"
+    ));
+    assert!(fault("é").ends_with("\n | é\n | ．^"));
+    assert_eq!(fault("A{b: C{}}").matches("undeclared reference").count(), 1);
     for (source, wanted) in [
         ("i..b", "1:3: Syntax error: no viable alternative at input '..'\n | i..b\n | ..^"),
         ("..up", "1:2: Syntax error: no viable alternative at input '..'\n | ..up\n | .^"),
@@ -426,7 +432,7 @@ fn expressions_of_admission_have_their_own_names() {
         assert!(found.contains(wanted), "{source}\n{found}");
     }
     let params = Admission { params: true, authorizer: true, patches: false };
-    let mut policy = Policy::default();
+    let mut policy = Policy::new(true);
     assert_eq!(policy.variable("n", "object.spec.replicas + 1", params), Ok(()));
     assert_eq!(policy.variable("t", "string(variables.n) + 'x'", params), Ok(()));
     assert_eq!(policy.expression("variables.t.size() > params.min", params, Expected::Bool), Ok(()));
@@ -441,6 +447,8 @@ fn expressions_of_admission_have_their_own_names() {
         policy.expression("variables.t.size()", params, Expected::TextOrNull),
         Err("must evaluate to one of [string null_type] but got int".to_owned())
     );
+    let plain = Policy::new(false).expression("variables.n == 1", params, Expected::Bool).unwrap_err();
+    assert!(plain.contains("undeclared reference to 'variables'"), "{plain}");
     let patches = Admission { patches: true, ..params };
     let apply = "Object{metadata: Object.metadata{labels: {'a': 'b'}}, spec: Object.spec{replicas: 3}}";
     assert_eq!(policy.expression(apply, patches, Expected::ApplyConfiguration), Ok(()));
