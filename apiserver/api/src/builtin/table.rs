@@ -389,7 +389,7 @@ static ROWS: &[Row] = &[
         generation: true,
         default: d_network::ingress_class,
         validate: network::ingress_class,
-        validate_update: network::ingress_class_update,
+        validate_change: Some(network::ingress_class_change),
         ..NETWORKING
     },
     Row {

@@ -177,10 +177,10 @@ fn a_field_may_be_owned_in_parts_though_its_type_is_atomic() {
     let claim = json!({"spec": {"claimRef": {"kind": "PersistentVolumeClaim", "name": "c"}}});
     let added = shown(&compare(volume, &json!({}), &claim).unwrap().added);
     assert_eq!(added, [".spec.claimRef", ".spec.claimRef.kind", ".spec.claimRef.name"]);
-    let event = Builtin::of("io.k8s.api.core.v1.Event").unwrap();
-    let about = json!({"involvedObject": {"kind": "Pod", "name": "p"}});
-    let added = shown(&compare(event, &json!({}), &about).unwrap().added);
-    assert_eq!(added, [".involvedObject"]);
+    let claim = Builtin::of("io.k8s.api.core.v1.PersistentVolumeClaim").unwrap();
+    let copied = json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "c"}}});
+    let added = shown(&compare(claim, &json!({}), &copied).unwrap().added);
+    assert_eq!(added, [".spec.dataSource"]);
 }
 
 #[test]

@@ -260,6 +260,7 @@ pub(super) fn match_conditions(list: &[Value], path: &str, params: bool, errors:
         errors.too_many(path, list.len(), MOST_CONDITIONS);
         return;
     }
+    let mut seen = BTreeSet::new();
     for (index, condition) in list.iter().enumerate() {
         let path = format!("{path}[{index}]");
         let has = Admission { authorizer: true, params, patches: false };
@@ -270,9 +271,11 @@ pub(super) fn match_conditions(list: &[Value], path: &str, params: bool, errors:
             errors.required(format!("{path}.name"), "");
         } else {
             errors.faults(&format!("{path}.name"), name, names::qualified_name(name));
+            if !seen.insert(name) {
+                errors.duplicate(format!("{path}.name"), &json!(name));
+            }
         }
     }
-    super::shared::distinct(list, "name", path, errors);
 }
 
 /// An expression in CEL that must be there and hold what `check` asks of it. Called within

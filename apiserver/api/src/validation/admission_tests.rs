@@ -41,3 +41,25 @@ fn a_missing_parameter_denies_by_default_in_v1alpha1_alone() {
     let empty = merge(&binding, &json!({"spec": {"paramRef": {"parameterNotFoundAction": ""}}}));
     assert_eq!(errors(&path("v1"), &empty), [missing]);
 }
+
+#[test]
+fn faults_of_policies_are_told_in_kubernetes_order() {
+    let path = "admissionregistration.k8s.io/v1/mutatingadmissionpolicies";
+    let rule = json!({"apiGroups": ["apps"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["deployments"]});
+    let mutation =
+        json!({"patchType": "JSONPatch", "jsonPatch": {}, "applyConfiguration": {"expression": "Object{}"}});
+    let condition = |expression: &str| json!({"name": "c", "expression": expression});
+    let policy = json!({"spec": {"matchConstraints": {"resourceRules": [rule]}, "reinvocationPolicy": "Never",
+        "matchConditions": [condition("true"), condition("true"), condition("")], "mutations": [mutation]}});
+    assert_eq!(
+        errors(path, &policy),
+        [
+            "spec.matchConditions[1].name: Duplicate value: \"c\"",
+            "spec.matchConditions[2].expression: Required value",
+            "spec.matchConditions[2].name: Duplicate value: \"c\"",
+            "spec.mutations[0].jsonPatch.expression: Required value",
+            "spec.mutations[0].applyConfiguration: Invalid value: \"{applyConfiguration}\": must not be specified when \
+             patchType is JSONPatch",
+        ]
+    );
+}

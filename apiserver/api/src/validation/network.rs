@@ -190,10 +190,11 @@ pub fn ingress_class(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// The controller of an IngressClass stays. Arguments: new, old.
-pub fn ingress_class_update(new: &Value, old: &Value) -> Vec<FieldError> {
+/// Errors of a change of an IngressClass, whose controller stays. Arguments: new, old.
+pub fn ingress_class_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
     errors.immutable_text("spec.controller", new, old);
+    errors.extend(ingress_class(new));
     errors.list()
 }
 

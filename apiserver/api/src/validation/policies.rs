@@ -267,7 +267,10 @@ fn mutation(mutation: &Value, path: &str, expressions: &Expressions, errors: &mu
     if !kinds.contains(&chosen) {
         return;
     }
-    for (kind, field) in kinds.into_iter().zip(["applyConfiguration", "jsonPatch"]) {
+    let mut patches = [("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch")];
+    // The patch that was chosen is judged first.
+    patches.sort_by_key(|(kind, _)| *kind != chosen);
+    for (kind, field) in patches {
         let path = format!("{path}.{field}");
         match mutation.get(field).filter(|patch| !patch.is_null()) {
             Some(patch) if chosen == kind => {
@@ -280,11 +283,11 @@ fn mutation(mutation: &Value, path: &str, expressions: &Expressions, errors: &mu
             None if chosen == kind => {
                 errors.required(path, &format!("must be specified when patchType is {kind}"));
             }
-            Some(_) if kinds.contains(&chosen) => {
+            Some(_) => {
                 let detail = format!("must not be specified when patchType is {chosen}");
                 errors.invalid(path, &json!(format!("{{{field}}}")), &detail);
             }
-            _ => {}
+            None => {}
         }
     }
 }
