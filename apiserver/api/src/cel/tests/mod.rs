@@ -194,7 +194,16 @@ fn types_are_checked_and_told_in_the_words_of_cel() {
         let found = fault(source);
         assert!(found.contains(wanted) && found.starts_with("ERROR: <input>:"), "{source}\n{found}");
     }
-    // What follows something unreadable is read; dots are told with what follows them.
+    // All that is wrong, in the order of the text, each with a picture.
+    assert_eq!(
+        fault("i + 'ä' == 1 &&\n other"),
+        "ERROR: <input>:1:3: found no matching overload for '_+_' applied to '(int, string)'\n | i + 'ä' == 1 &&\n | ..^\n\
+         ERROR: <input>:2:2: undeclared reference to 'other' (in container '')\n |  other\n | .^"
+    );
+}
+
+#[test]
+fn reading_goes_on_after_what_cannot_be_read() {
     for (source, wanted) in [
         (
             "'",
@@ -228,12 +237,6 @@ fn types_are_checked_and_told_in_the_words_of_cel() {
     }
     assert!(fault("").starts_with("ERROR: <input>:1:0: Syntax error: mismatched input '<EOF>'"));
     assert!(!fault("").contains('\n'));
-    // All that is wrong, in the order of the text, each with a picture.
-    assert_eq!(
-        fault("i + 'ä' == 1 &&\n other"),
-        "ERROR: <input>:1:3: found no matching overload for '_+_' applied to '(int, string)'\n | i + 'ä' == 1 &&\n | ..^\n\
-         ERROR: <input>:2:2: undeclared reference to 'other' (in container '')\n |  other\n | .^"
-    );
 }
 
 #[test]
