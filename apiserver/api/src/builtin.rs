@@ -118,6 +118,7 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
         returns_deleted: deleted::answers_with_object(&entry.group, &entry.plural),
         status_subresource: entry.subresources.contains_key("status"),
         needs_version: row.needs_version,
+        shared_labels: row.shared_labels,
         create_on_update: row.create_on_update,
         default: Arc::new(defaults(entry, row)),
         default_times: row.default_times.map(|times| -> Mark { Arc::new(times) }),

@@ -19,6 +19,19 @@ mod tests;
 
 use serde_json::{Map, Value};
 
+/// Whether an object as it was written has no labels but those at a pointer, which its defaults make its own.
+pub fn shares_labels(object: &Value, pointer: &str) -> bool {
+    object.pointer(pointer).is_some_and(Value::is_object)
+        && crate::meta::labels(object).is_none_or(Map::is_empty)
+}
+
+/// Makes the labels at a pointer those of the object.
+pub fn share_labels(object: &mut Value, pointer: &str) {
+    if let Some(labels) = object.pointer(pointer).cloned() {
+        crate::meta::set(object, "labels", labels);
+    }
+}
+
 /// A JSON object that is being completed.
 type Object = Map<String, Value>;
 

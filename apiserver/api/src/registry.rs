@@ -94,6 +94,9 @@ pub struct Behaviour {
     /// `status` is cleared on create and kept from the old object on update of the main resource;
     /// only the `status` subresource writes it.
     pub status_subresource: bool,
+    /// Where the labels lie that an object without labels of its own has, too: what is added to those while
+    /// it is made is added to both.
+    pub shared_labels: Option<&'static str>,
     /// An update that replaces the object must name the version that it replaces.
     pub needs_version: bool,
     /// An update of an object that is not there creates it.
@@ -114,7 +117,7 @@ pub struct Behaviour {
     pub validate: Check,
     /// Errors of a change beyond those of `validate`: immutable fields. Arguments: new, old.
     pub validate_update: CheckFrom,
-    /// Errors of a write of the status, in place of `validate`. Arguments: new, old.
+    /// Errors of a write of the status, in place of the others. Arguments: new, old.
     pub validate_status: Option<CheckFrom>,
     /// Errors of a change, in place of `validate` and `validate_update`: for kinds that tolerate
     /// what was wrong before.

@@ -33,6 +33,7 @@ pub(super) struct Row {
     pub needs_version: bool,
     pub create_on_update: bool,
     pub selectable: &'static [&'static str],
+    pub shared_labels: Option<&'static str>,
     pub default: fn(&mut Value),
     pub default_times: Option<fn(&mut Value, Timestamp)>,
     pub prepare_create: fn(&mut Value),
@@ -56,6 +57,7 @@ pub(super) const DEFAULT_ROW: Row = Row {
     needs_version: false,
     create_on_update: false,
     selectable: &[],
+    shared_labels: None,
     default: nothing,
     default_times: None,
     prepare_create: nothing,
@@ -265,7 +267,7 @@ static ROWS: &[Row] = &[
         prepare_create: d_workload::prepare_create_daemon_set,
         prepare_update: d_workload::prepare_update_daemon_set,
         validate: workload::daemon_set,
-        validate_update: workload::daemon_set_update,
+        validate_change: Some(workload::daemon_set_change),
         ..APPS
     },
     Row {
@@ -294,7 +296,7 @@ static ROWS: &[Row] = &[
         default: d_workload::stateful_set,
         prepare_create: d_workload::prepare_create,
         validate: workload::stateful_set,
-        validate_update: workload::stateful_set_update,
+        validate_change: Some(workload::stateful_set_change),
         ..APPS
     },
     Row {
@@ -343,7 +345,8 @@ static ROWS: &[Row] = &[
         default: d_batch::job,
         prepare_create: d_batch::prepare_create_job,
         validate: batch::job,
-        validate_update: batch::job_update,
+        shared_labels: Some("/spec/template/metadata/labels"),
+        validate_change: Some(batch::job_change),
         ..DEFAULT_ROW
     },
     Row {

@@ -83,16 +83,15 @@ pub fn prepare_create_job(value: &mut Value) {
             && let Some(metadata) = made(template, "metadata")
             && let Some(present) = made(metadata, "labels")
         {
-            // A name that is yet to be generated makes no label.
-            for (key, value) in labels.iter().filter(|(_, value)| !value.is_empty()) {
-                fill(present, key, value.as_str());
+            // What says something else is for the validation to find.
+            for (key, value) in &labels {
+                present.entry(*key).or_insert_with(|| value.as_str().into());
             }
         }
         if let Some(matching) = made(spec, "selector").and_then(|s| made(s, "matchLabels")) {
-            fill(matching, uid_label, uid.as_str());
+            matching.entry(*uid_label).or_insert_with(|| uid.as_str().into());
         }
     });
-    labels_of_template(value);
     empty_status(value);
 }
 

@@ -93,7 +93,8 @@ fn jobs_run_once_unless_told_otherwise_and_select_their_own_pods() {
     );
     let mut bare = defaulted(batch::job, json!({"metadata": {"name": "j", "uid": "u"}, "spec": {}}));
     batch::prepare_create_job(&mut bare);
-    assert_eq!(bare["metadata"]["labels"]["job-name"], "j");
+    assert!(bare["metadata"].get("labels").is_none(), "they are not judged as labels of the job");
+    assert_eq!(defaulted(batch::job, bare)["metadata"]["labels"]["job-name"], "j");
     let queue = defaulted(batch::job, json!({"spec": {"parallelism": 5}}));
     assert!(queue["spec"].get("completions").is_none());
     let cron =

@@ -496,6 +496,7 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
         graceful_delete: false,
         returns_deleted: false,
         status_subresource,
+        shared_labels: None,
         needs_version: true,
         create_on_update: false,
         default: Arc::new(move |object| defaults.schema().apply_defaults(object)),

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Errors, cron, given, internal, is_indexed_job as is_indexed, is_new, items, job_policy, label_selector,
-    metadata, names, pod, text, with_metadata,
+    Errors, cron, given, internal, internal_pod, is_indexed_job as is_indexed, items, job_policy,
+    label_selector, metadata, names, pod, text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;
@@ -24,29 +24,15 @@ const MANAGER_LENGTH: usize = 63;
 
 /// Errors of a Job.
 pub fn job(object: &Value) -> Vec<FieldError> {
+    whole_job(object, true)
+}
+
+/// [`job`], and whether the labels of today must be there.
+fn whole_job(object: &Value, prefixed: bool) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
-    if is_new(object) {
-        generated_selector(object, true, &mut errors);
-    }
-    job_spec(spec, "spec", &mut errors);
-    match given(spec, "selector") {
-        // The server makes one together with the uid.
-        None if meta::uid(object).is_empty() => {}
-        None => errors.required("spec.selector", ""),
-        Some(selector) => {
-            label_selector(Some(selector), "spec.selector", &mut errors);
-            let fits = LabelSelector::from_meta(selector)
-                .is_ok_and(|s| s.matches_object(spec.get("template").unwrap_or(&Value::Null)));
-            if !fits {
-                errors.invalid(
-                    "spec.template.metadata.labels",
-                    spec.pointer("/template/metadata/labels").unwrap_or(&Value::Null),
-                    "`selector` does not match template `labels`",
-                );
-            }
-        }
-    }
+    generated_selector(object, prefixed, &mut errors);
+    selecting_spec(object, &mut errors);
     if is_indexed(spec)
         && let Some(completions) = spec["completions"].as_i64().filter(|c| *c > 0)
     {
@@ -58,6 +44,28 @@ pub fn job(object: &Value) -> Vec<FieldError> {
         }
     }
     errors.list()
+}
+
+/// The spec of a Job, which selects pods; that of a CronJob does not.
+fn selecting_spec(object: &Value, errors: &mut Errors) {
+    let spec = &object["spec"];
+    job_spec(spec, "spec", errors);
+    let selector = given(spec, "selector");
+    match selector {
+        // The server makes one together with the uid.
+        None if meta::uid(object).is_empty() => return,
+        None => errors.required("spec.selector", ""),
+        Some(_) => label_selector(selector, "spec.selector", errors),
+    }
+    // A selector that cannot be read is not compared with anything; without one nothing matches.
+    let selector = LabelSelector::from_meta(selector.unwrap_or(&Value::Null));
+    if selector.is_ok_and(|s| !s.matches_object(spec.get("template").unwrap_or(&Value::Null))) {
+        errors.invalid(
+            "spec.template.metadata.labels",
+            spec.pointer("/template/metadata/labels").unwrap_or(&Value::Null),
+            "`selector` does not match template `labels`",
+        );
+    }
 }
 
 /// The server makes selector and labels of a job unless it is told not to; what the client wrote
@@ -86,7 +94,7 @@ fn generated_selector(object: &Value, prefixed: bool, errors: &mut Errors) {
     }
     let made = json!({"metadata": {"labels": serde_json::Map::from_iter(
         expected.iter().map(|(key, value)| ((*key).to_owned(), json!(value))))}});
-    if !LabelSelector::from_meta(selector).is_ok_and(|s| s.matches_object(&made)) {
+    if LabelSelector::from_meta(selector).is_ok_and(|s| !s.matches_object(&made)) {
         errors.invalid("spec.selector", selector, "`selector` not auto-generated");
     }
 }
@@ -118,7 +126,7 @@ fn job_spec(spec: &Value, path: &str, errors: &mut Errors) {
     errors.one_of_if_given(&format!("{path}.completionMode"), spec.get("completionMode"), &modes);
     if is_indexed(spec) {
         indexed(spec, path, errors);
-    } else {
+    } else if matches!(text(spec, "completionMode"), "" | "NonIndexed") {
         for field in ["backoffLimitPerIndex", "maxFailedIndexes"] {
             if let Some(value) = given(spec, field) {
                 errors.invalid(format!("{path}.{field}"), value, "requires indexed completion mode");
@@ -194,12 +202,12 @@ fn indexed(spec: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// What may not change of a Job. Arguments: new, old.
-pub fn job_update(new: &Value, old: &Value) -> Vec<FieldError> {
-    // The rules of a Job are asked twice, once as for a new one.
-    let mut errors = Errors::of(job(new).into_iter().filter(|e| !e.field.starts_with("metadata.")).collect());
+/// Errors of a change of a Job beside its status. Arguments: new, old.
+pub fn job_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let had = &old["spec"]["template"]["metadata"]["labels"];
-    generated_selector(new, PREFIXED.iter().all(|label| had.get(*label).is_some()), &mut errors);
+    let mut errors = Errors::of(whole_job(new, PREFIXED.iter().all(|label| had.get(*label).is_some())));
+    // The spec is judged twice, once as that of a new Job.
+    selecting_spec(new, &mut errors);
     completions(new, old, &mut errors);
     errors.immutable("spec.selector", new, old);
     template(new, old, &mut errors);
@@ -235,55 +243,52 @@ fn completions(new: &Value, old: &Value, errors: &mut Errors) {
 /// While a job is suspended and has no pods, where and with what they will run can be changed.
 fn template(new: &Value, old: &Value, errors: &mut Errors) {
     let status = &old["status"];
-    let suspended = old["spec"]["suspend"] == true;
     let fresh = given(status, "startTime").is_none();
-    let stopped = status["active"].as_i64().unwrap_or(0) == 0
-        && items(status, "conditions").iter().any(|c| c["type"] == "Suspended" && c["status"] == "True");
-    let before = old.pointer("/spec/template").cloned().unwrap_or_default();
-    let mut allowed = new.pointer("/spec/template").cloned().unwrap_or_default();
-    if suspended && (fresh || stopped) {
-        for pointer in [
-            "/metadata/annotations",
-            "/metadata/labels",
-            "/spec/nodeSelector",
-            "/spec/tolerations",
-            "/spec/schedulingGates",
-            "/spec/affinity/nodeAffinity",
-        ] {
-            take_back(&mut allowed, &before, pointer);
+    let stopped =
+        items(status, "conditions").iter().any(|c| c["type"] == "Suspended" && c["status"] == "True");
+    let idle = status["active"].as_i64().unwrap_or(0) == 0;
+    let now = new.pointer("/spec/template").unwrap_or(&Value::Null);
+    let before = old.pointer("/spec/template").unwrap_or(&Value::Null);
+    if old["spec"]["suspend"] != true || !(fresh || stopped) || !idle {
+        if ["metadata", "spec"].iter().any(|part| !super::same(now.get(*part), before.get(*part))) {
+            errors.invalid_shown("spec.template", &internal_pod::template(now), super::IMMUTABLE);
         }
-        for list in ["containers", "initContainers"] {
-            for index in 0..items(&before["spec"], list).len() {
-                take_back(&mut allowed, &before, &format!("/spec/{list}/{index}/resources"));
+        return;
+    }
+    // Of the metadata anything may change then.
+    let spec = &now["spec"];
+    let mut allowed = before["spec"].clone();
+    for pointer in ["/nodeSelector", "/tolerations", "/schedulingGates", "/affinity/nodeAffinity"] {
+        set_from(&mut allowed, spec, pointer);
+    }
+    for list in ["containers", "initContainers"] {
+        if items(spec, list).len() != items(&before["spec"], list).len() {
+            continue;
+        }
+        for (index, container) in items(spec, list).iter().enumerate() {
+            if text(container, "name") == text(&items(&before["spec"], list)[index], "name") {
+                set_from(&mut allowed, spec, &format!("/{list}/{index}/resources"));
             }
         }
-        if super::same(allowed.pointer("/spec/affinity"), None) {
-            take_back(&mut allowed, &before, "/spec/affinity");
-        }
     }
-    let unchanged =
-        ["metadata", "spec"].iter().all(|part| super::same(allowed.get(*part), before.get(*part)));
-    if !unchanged {
-        let shown = new.pointer("/spec/template").unwrap_or(&Value::Null);
-        errors.invalid("spec.template", shown, super::IMMUTABLE);
+    if !super::same(Some(spec), Some(&allowed)) {
+        errors.invalid_shown("spec.template.spec", &internal_pod::spec_in_line(spec), super::IMMUTABLE);
     }
 }
 
-/// Sets what is at a pointer back to what it was.
-fn take_back(new: &mut Value, old: &Value, pointer: &str) {
+/// Makes what is at a pointer what another object has there.
+fn set_from(object: &mut Value, other: &Value, pointer: &str) {
     let Some((parent, key)) = pointer.rsplit_once('/') else { return };
-    let was = old.pointer(pointer).cloned();
-    if was.is_some() && new.pointer(parent).is_none_or(Value::is_null) {
-        // The whole parent is new or gone; with the old value in it the rest is compared as usual.
-        take_back(new, &json!({}), parent);
-        if let Some((above, name)) = parent.rsplit_once('/')
-            && let Some(Value::Object(map)) = new.pointer_mut(above)
-        {
-            map.insert(name.to_owned(), json!({}));
-        }
+    let wanted = other.pointer(pointer).cloned();
+    if wanted.is_some()
+        && object.pointer(parent).is_none_or(Value::is_null)
+        && let Some((above, name)) = parent.rsplit_once('/')
+        && let Some(Value::Object(map)) = object.pointer_mut(above)
+    {
+        map.insert(name.to_owned(), json!({}));
     }
-    if let Some(Value::Object(map)) = new.pointer_mut(parent) {
-        match was {
+    if let Some(Value::Object(map)) = object.pointer_mut(parent) {
+        match wanted {
             Some(value) => map.insert(key.to_owned(), value),
             None => map.remove(key),
         };

@@ -133,7 +133,7 @@ pub fn runtime_class(object: &Value) -> Vec<FieldError> {
         errors.faults("handler", handler, names::dns_label(handler));
     }
     if let Some(fixed) = object.pointer("/overhead/podFixed") {
-        resources::overhead(fixed, "overhead.podFixed", &mut errors);
+        resources::overhead(fixed, "overhead", &mut errors);
     }
     if let Some(scheduling) = given(object, "scheduling") {
         metadata::labels(scheduling.get("nodeSelector"), "scheduling.nodeSelector", &mut errors);

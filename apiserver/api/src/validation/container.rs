@@ -41,7 +41,7 @@ fn regular(spec: &Value, pod: &Pod<'_>, grace: Option<i64>, path: &str, errors: 
         let path = format!("{path}[{index}]");
         common(container, spec, pod, &path, errors);
         let name = text(container, "name");
-        if !name.is_empty() && !seen.insert(name) {
+        if !seen.insert(name) {
             errors.duplicate(format!("{path}.name"), &json!(name));
         }
         handlers::all(container, grace, &path, errors);
@@ -60,8 +60,10 @@ fn init(spec: &Value, pod: &Pod<'_>, grace: Option<i64>, path: &str, errors: &mu
         common(container, spec, pod, &path, errors);
         restarts(container, &path, errors);
         let name = text(container, "name");
-        if !name.is_empty() && !seen.insert(name) {
+        if seen.contains(name) {
             errors.duplicate(format!("{path}.name"), &json!(name));
+        } else if !name.is_empty() {
+            seen.insert(name);
         }
         // They run one after the other, so each has the ports for itself.
         conflicts(container, &mut BTreeSet::new(), &format!("{path}.ports"), errors);
@@ -136,7 +138,7 @@ fn common(container: &Value, spec: &Value, pod: &Pod<'_>, path: &str, errors: &m
         &["File", "FallbackToLogsOnError"],
     );
     ports(items(container, "ports"), &format!("{path}.ports"), errors);
-    environment::variables(items(container, "env"), pod, &format!("{path}.env"), errors);
+    environment::variables(items(container, "env"), &format!("{path}.env"), errors);
     environment::sources(items(container, "envFrom"), &format!("{path}.envFrom"), errors);
     mounts::mounts(container, pod, &format!("{path}.volumeMounts"), errors);
     mounts::devices(container, pod, &format!("{path}.volumeDevices"), errors);

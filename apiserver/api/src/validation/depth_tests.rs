@@ -329,7 +329,7 @@ fn what_a_job_keeps() {
     ] {
         check(&suspended, &[(pointer, value)], &[]);
     }
-    check(&suspended, &[("/spec/template/spec/containers/0/image", json!("x"))], &["spec.template"]);
+    check(&suspended, &[("/spec/template/spec/containers/0/image", json!("x"))], &["spec.template.spec"]);
     let running =
         with(suspended.clone(), "/status", json!({"startTime": "2024-01-01T00:00:00Z", "active": 1}));
     check(&running, &[("/spec/template/spec/nodeSelector", json!({"a": "b"}))], &["spec.template"]);

@@ -1,8 +1,9 @@
 //! Variables of a container's environment, and references to fields of the pod.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Value, json};
 
-use super::container::Pod;
 use super::{Errors, given, items, names, text};
 use apiserver_meta::quantity;
 
@@ -39,22 +40,22 @@ pub(super) enum Place {
 }
 
 /// `env` at `path`.
-pub(super) fn variables(variables: &[Value], pod: &Pod<'_>, path: &str, errors: &mut Errors) {
+pub(super) fn variables(variables: &[Value], path: &str, errors: &mut Errors) {
     for (index, variable) in variables.iter().enumerate() {
         let path = format!("{path}[{index}]");
         errors.name(&format!("{path}.name"), text(variable, "name"), names::environment_name);
         let Some(from) = given(variable, "valueFrom") else { continue };
         let path = format!("{path}.valueFrom");
         let mut count = 0;
-        for (key, source) in from.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null()) {
+        for key in ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"] {
+            let Some(source) = given(from, key) else { continue };
             count += 1;
             let path = format!("{path}.{key}");
-            match key.as_str() {
+            match key {
                 "fieldRef" => field(source, Place::Variable, &path, errors),
                 "resourceFieldRef" => resource(source, Place::Variable, &path, errors),
-                "configMapKeyRef" | "secretKeyRef" => key_reference(source, &path, errors),
-                "fileKeyRef" => file_reference(source, pod, &path, errors),
-                _ => {}
+                "fileKeyRef" => file_reference(source, &path, errors),
+                _ => key_reference(source, &path, errors),
             }
         }
         let wrong = if count == 0 {
@@ -97,29 +98,40 @@ fn key_reference(reference: &Value, path: &str, errors: &mut Errors) {
 }
 
 /// A variable from a file in an empty directory of the pod (KEP-3721).
-fn file_reference(reference: &Value, pod: &Pod<'_>, path: &str, errors: &mut Errors) {
-    let volume = text(reference, "volumeName");
-    if volume.is_empty() {
-        errors.required(format!("{path}.volumeName"), "");
-    } else {
-        match pod.volumes.get(volume) {
-            None => errors.not_found(format!("{path}.volumeName"), &json!(volume)),
-            Some(source) if given(source, "emptyDir").is_none() => {
-                errors.invalid(
-                    format!("{path}.volumeName"),
-                    &json!(volume),
-                    "referenced volume must be of type emptyDir",
-                );
-            }
-            Some(_) => {}
-        }
-    }
+fn file_reference(reference: &Value, path: &str, errors: &mut Errors) {
     errors.name(&format!("{path}.key"), text(reference, "key"), names::environment_name);
+    errors.name(&format!("{path}.volumeName"), text(reference, "volumeName"), names::dns_label);
     let file = text(reference, "path");
     if file.is_empty() {
         errors.required(format!("{path}.path"), "");
     } else {
-        super::mounts::local(file, &format!("{path}.path"), errors);
+        super::mounts::no_backsteps(file, &format!("{path}.path"), errors);
+    }
+}
+
+/// The volumes of the files that variables of the containers of the pod spec at `path` come from.
+pub(super) fn file_volumes(spec: &Value, path: &str, errors: &mut Errors) {
+    let volumes: BTreeMap<&str, &Value> =
+        items(spec, "volumes").iter().map(|volume| (text(volume, "name"), volume)).collect();
+    let lists = ["initContainers", "containers", "ephemeralContainers"];
+    let containers = lists.into_iter().flat_map(|list| {
+        items(spec, list).iter().enumerate().map(move |(index, container)| (list, index, container))
+    });
+    for (list, index, container) in containers {
+        for (variable, from) in items(container, "env").iter().enumerate() {
+            let Some(reference) = given(from, "valueFrom").and_then(|from| given(from, "fileKeyRef")) else {
+                continue;
+            };
+            let name = text(reference, "volumeName");
+            let path = format!("{path}.{list}[{index}].env[{variable}].valueFrom.fileKeyRef.volumeName");
+            match volumes.get(name) {
+                None => errors.not_found(path, &json!(name)),
+                Some(volume) if given(volume, "emptyDir").is_none() => {
+                    errors.invalid(path, &json!(name), "referenced volume must be of type emptyDir");
+                }
+                Some(_) => {}
+            }
+        }
     }
 }
 

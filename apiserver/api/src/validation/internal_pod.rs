@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::internal::{Field, NODE_SELECTOR_TERM, Shape, TOLERATION, pretty};
+use super::internal::{Field, NODE_SELECTOR_TERM, Shape, TOLERATION, pretty, shown};
 
 /// A pointer, a list or a map.
 const fn null(written: &'static str, name: &'static str) -> Field {
@@ -28,6 +28,23 @@ const fn no(written: &'static str, name: &'static str) -> Field {
 
 /// The spec, on lines of their own.
 pub(super) fn spec(spec: &Value) -> String {
+    pretty(&rearranged(spec), SPEC)
+}
+
+/// The spec on one line.
+pub(super) fn spec_in_line(spec: &Value) -> String {
+    shown(&rearranged(spec), SPEC)
+}
+
+/// A template on one line: its metadata as clients write them, then its spec.
+pub(super) fn template(template: &Value) -> String {
+    let mut shown = super::metadata::shown(&template["metadata"]);
+    shown.pop();
+    let comma = if shown.len() > 1 { "," } else { "" };
+    format!("{shown}{comma}\"Spec\":{}}}", spec_in_line(&template["spec"]))
+}
+
+fn rearranged(spec: &Value) -> Value {
     // What says how the pod shares its node stands in the security context there.
     let mut spec = spec.clone();
     for field in ["hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace", "hostUsers"] {
@@ -45,7 +62,7 @@ pub(super) fn spec(spec: &Value) -> String {
             template.extend(metadata);
         }
     }
-    pretty(&spec, SPEC)
+    spec
 }
 
 const SPEC: Shape = &[
@@ -96,7 +113,7 @@ const EPHEMERAL_VOLUME: Shape = &[of(
         of("spec", "Spec", super::internal::CLAIM),
     ],
 )];
-const CLAIM: Shape = &[
+pub(super) const CLAIM: Shape = &[
     text("name", "Name"),
     null("resourceClaimName", "ResourceClaimName"),
     null("resourceClaimTemplateName", "ResourceClaimTemplateName"),

@@ -94,20 +94,30 @@ pub(super) fn devices(container: &Value, pod: &Pod<'_>, path: &str, errors: &mut
     for (index, device) in items(container, "volumeDevices").iter().enumerate() {
         let at = format!("{path}[{index}]");
         let (name, target) = (text(device, "name"), text(device, "devicePath"));
-        let mut invalid = |field: &str, value: &str, detail: &str| {
-            errors.invalid(format!("{at}.{field}"), &json!(value), detail);
-        };
-        if names.contains(name) {
-            invalid("name", name, "must be unique");
-        }
         let block =
             |v: &&Value| ["persistentVolumeClaim", "ephemeral"].iter().any(|kind| given(v, kind).is_some());
         let volume = pod.volumes.get(name).copied();
-        if volume.is_some_and(|v| !block(&v)) {
-            let detail =
-                "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
-            invalid("name", name, detail);
+        if name.is_empty() {
+            errors.required(format!("{at}.name"), "");
         }
+        if names.contains(name) {
+            errors.invalid(format!("{at}.name"), &json!(name), "must be unique");
+        }
+        match volume {
+            Some(volume) if !block(&volume) => {
+                let detail =
+                    "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode";
+                errors.invalid(format!("{at}.name"), &json!(name), detail);
+            }
+            Some(_) => {}
+            None => errors.not_found(format!("{at}.name"), &json!(name)),
+        }
+        if target.is_empty() {
+            errors.required(format!("{at}.devicePath"), "");
+        }
+        let mut invalid = |field: &str, value: &str, detail: &str| {
+            errors.invalid(format!("{at}.{field}"), &json!(value), detail);
+        };
         if paths.contains(target) {
             invalid("devicePath", target, "must be unique");
         }
@@ -122,16 +132,8 @@ pub(super) fn devices(container: &Value, pod: &Pod<'_>, path: &str, errors: &mut
         if mounts[1].contains(target) {
             invalid("devicePath", target, "must not already exist as a path in volumeMounts");
         }
-        if name.is_empty() {
-            errors.required(format!("{at}.name"), "");
-        } else {
+        if !name.is_empty() {
             names.insert(name);
-        }
-        if volume.is_none() {
-            errors.not_found(format!("{at}.name"), &json!(name));
-        }
-        if target.is_empty() {
-            errors.required(format!("{at}.devicePath"), "");
         }
     }
 }

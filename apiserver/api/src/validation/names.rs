@@ -276,15 +276,16 @@ pub fn search_domain(text: &str) -> Faults {
         faults.push(too_long(SUBDOMAIN_LENGTH));
     }
     let label = |part: &str| {
+        let part = part.strip_prefix('_').unwrap_or(part);
         part.bytes().all(|b| lower(b) || b == b'-' || b == b'_')
-            && part.bytes().next().is_some_and(|b| lower(b) || b == b'_')
+            && part.bytes().next().is_some_and(lower)
             && part.bytes().last().is_some_and(lower)
     };
     if !text.split('.').all(label) {
         faults.push(
-            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-', '_' or '.', \
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '_', '-' or '.', \
              and must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation \
-             is '[a-z0-9_]([-_a-z0-9]*[a-z0-9])?(\\.[a-z0-9_]([-_a-z0-9]*[a-z0-9])?)*')"
+             is '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')"
                 .to_owned(),
         );
     }

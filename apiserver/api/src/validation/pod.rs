@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::container::Pod;
 use super::{
-    Errors, container, given, ip, is_new, items, metadata, names, resources, scheduling, security, text,
-    volume, windows, with_metadata,
+    Errors, container, environment, given, internal, internal_pod, ip, is_new, items, metadata, names,
+    resources, scheduling, security, text, volume, windows, with_metadata,
 };
 use crate::error::FieldError;
 
@@ -71,10 +71,8 @@ fn only_on_create(pod: &Value, spec: &Value, errors: &mut Errors) {
 
 /// Errors of the pod template at `path`.
 pub(super) fn template(template: &Value, path: &str, errors: &mut Errors) {
-    metadata::labels(template.pointer("/metadata/labels"), &format!("{path}.labels"), errors);
-    metadata::annotations(template.pointer("/metadata/annotations"), &format!("{path}.annotations"), errors);
+    template_metadata(template, path, errors);
     let inner = &template["spec"];
-    security::annotations(template, inner, &format!("{path}.annotations"), errors);
     spec(inner, Sort::Template, &format!("{path}.spec"), errors);
     security::annotations_match(template, inner, &format!("{path}.spec"), errors);
     if !items(inner, "ephemeralContainers").is_empty() {
@@ -83,6 +81,13 @@ pub(super) fn template(template: &Value, path: &str, errors: &mut Errors) {
             "ephemeral containers not allowed in pod template",
         );
     }
+}
+
+/// Errors of the metadata of the pod template at `path`, some of which [`template`] finds too.
+pub(super) fn template_metadata(template: &Value, path: &str, errors: &mut Errors) {
+    metadata::labels(template.pointer("/metadata/labels"), &format!("{path}.labels"), errors);
+    metadata::annotations(template.pointer("/metadata/annotations"), &format!("{path}.annotations"), errors);
+    security::annotations(template, &template["spec"], &format!("{path}.annotations"), errors);
 }
 
 /// Errors of a `PodTemplate`, the kind.
@@ -107,10 +112,10 @@ fn spec(spec: &Value, sort: Sort, path: &str, errors: &mut Errors) {
     };
     claims(items(spec, "resourceClaims"), &format!("{path}.resourceClaims"), errors);
     container::containers(spec, &pod, path, errors);
-    resources::pod(spec, &format!("{path}.resources"), errors);
+    resources::pod(spec, &pod.claims, &format!("{path}.resources"), errors);
     container::host_network_ports(spec, is_pod, path, errors);
     policies(spec, path, errors);
-    security::pod(spec, &format!("{path}.securityContext"), errors);
+    security::pod(spec, sort == Sort::Pod, &format!("{path}.securityContext"), errors);
     if let Some(affinity) = spec.get("affinity") {
         scheduling::affinity(affinity, &format!("{path}.affinity"), errors);
     }
@@ -120,11 +125,13 @@ fn spec(spec: &Value, sort: Sort, path: &str, errors: &mut Errors) {
     scheduling::spread(constraints, &format!("{path}.topologySpreadConstraints"), errors);
     windows::host_process(spec, path, errors);
     security::host_users(spec, path, errors);
+    host_name(spec, path, errors);
     names_in_spec(spec, strict, path, errors);
     if let Some(overhead) = given(spec, "overhead") {
         resources::overhead(overhead, &format!("{path}.overhead"), errors);
     }
     windows::operating_system(spec, path, errors);
+    environment::file_volumes(spec, path, errors);
 }
 
 fn policies(spec: &Value, path: &str, errors: &mut Errors) {
@@ -146,16 +153,17 @@ fn claims(claims: &[Value], path: &str, errors: &mut Errors) {
             errors.name(&format!("{path}.name"), name, names::dns_label);
         }
         let sources = ["resourceClaimName", "resourceClaimTemplateName"];
+        let shown = || internal::shown(claim, internal_pod::CLAIM);
         match sources.iter().filter(|s| given(claim, s).is_some()).count() {
             0 => {
                 let detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-                errors.invalid(path.as_str(), claim, detail);
+                errors.invalid_shown(path.as_str(), &shown(), detail);
             }
             1 => {}
             _ => {
                 let detail =
                     "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
-                errors.invalid(path.as_str(), claim, detail);
+                errors.invalid_shown(path.as_str(), &shown(), detail);
             }
         }
         for source in sources {
@@ -199,7 +207,6 @@ fn names_in_spec(spec: &Value, strict: bool, path: &str, errors: &mut Errors) {
     };
     name("hostname", names::dns_label);
     name("subdomain", names::dns_label);
-    host_name(spec, path, errors);
     scheduling::tolerations(items(spec, "tolerations"), &format!("{path}.tolerations"), errors);
     host_aliases(items(spec, "hostAliases"), strict, &format!("{path}.hostAliases"), errors);
     let mut name = |field: &str, grammar: fn(&str) -> names::Faults| {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 
-use super::container::is_sidecar;
-use super::{Errors, internal_pod, items, same, text};
+use super::container::{is_sidecar, trimmed_image};
+use super::{Errors, internal, internal_pod, items, same, text};
 use crate::defaulting::{self, apparmor, pod::qos_class};
 use crate::diff;
 use crate::error::FieldError;
@@ -39,6 +39,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
             errors.forbidden(format!("spec.{list}"), "pod updates may not add or remove containers");
             return errors.list();
         }
+        images(spec, list, &mut errors);
         restore_images(&mut allowed, list, before);
     }
     if !deadline(spec, before, &mut errors) {
@@ -66,6 +67,17 @@ fn equal(a: &Value, b: &Value) -> bool {
     let keys =
         |v: &Value| v.as_object().into_iter().flatten().map(|(k, _)| k.clone()).collect::<BTreeSet<_>>();
     keys(a).union(&keys(b)).all(|key| same(a.get(key), b.get(key)))
+}
+
+/// Images may change, and so are looked at again as what was changed.
+fn images(spec: &Value, list: &str, errors: &mut Errors) {
+    for (index, container) in items(spec, list).iter().enumerate() {
+        let path = format!("spec.{list}[{index}]");
+        if text(container, "image").is_empty() {
+            errors.required(format!("{path}.image"), "");
+        }
+        trimmed_image(container, &path, errors);
+    }
 }
 
 fn restore_images(allowed: &mut Value, list: &str, before: &Value) {
@@ -170,18 +182,19 @@ fn gated(allowed: &mut Value, before: &Value, errors: &mut Errors) {
 
 fn node_affinity(now: Option<&Value>, was: Option<&Value>, errors: &mut Errors) {
     let path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
-    let terms = |affinity: Option<&Value>| -> Vec<Value> {
-        let list = affinity
-            .and_then(|a| a.pointer("/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms"));
-        list.and_then(Value::as_array).cloned().unwrap_or_default()
+    let list = |affinity: Option<&Value>| {
+        let required = affinity.and_then(|a| a.get("requiredDuringSchedulingIgnoredDuringExecution"));
+        required.and_then(|required| required.get("nodeSelectorTerms")).cloned().unwrap_or_default()
     };
-    let (old, new) = (terms(was), terms(now));
+    let terms = |list: &Value| list.as_array().cloned().unwrap_or_default();
+    let (old, new) = (terms(&list(was)), terms(&list(now)));
     if old.is_empty() {
         return;
     }
     if old.len() != new.len() {
         let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-        return errors.invalid(path, &json!(new), detail);
+        let shown = internal::shown(&list(now), internal::NODE_SELECTOR_TERM);
+        return errors.invalid_shown(path, &shown, detail);
     }
     let grown = |new: &Value, old: &Value| {
         let lists = ["matchExpressions", "matchFields"];
@@ -192,7 +205,8 @@ fn node_affinity(now: Option<&Value>, was: Option<&Value>, errors: &mut Errors) 
     for (index, (new, old)) in new.iter().zip(&old).enumerate() {
         if !grown(new, old) {
             let detail = "only additions are allowed (no mutations or deletions)";
-            errors.invalid(format!("{path}[{index}]"), new, detail);
+            let shown = internal::shown(new, internal::NODE_SELECTOR_TERM);
+            errors.invalid_shown(format!("{path}[{index}]"), &shown, detail);
         }
     }
 }

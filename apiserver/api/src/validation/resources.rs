@@ -40,17 +40,20 @@ pub(super) fn requirements(requirements: &Value, claims: &BTreeSet<&str>, path: 
 }
 
 /// `spec.resources` of a pod at `path` (KEP-2837).
-pub(super) fn pod(spec: &Value, path: &str, errors: &mut Errors) {
+pub(super) fn pod(spec: &Value, claims: &BTreeSet<&str>, path: &str, errors: &mut Errors) {
     let Some(requirements) = given(spec, "resources") else { return };
+    if spec.pointer("/os/name").is_some_and(|name| name == "windows") {
+        return errors.forbidden(path, "may not be set for a windows pod");
+    }
     if given(requirements, "claims").is_some() {
-        errors.forbidden(format!("{path}.claims"), "claims cannot be set for Resources at pod-level");
+        errors.forbidden(format!("{path}.claims"), "claims may not be set for Resources at pod-level");
     }
     amounts_of(requirements, pod_resource, path, errors);
-    let sum = container_requests(spec);
-    for (name, total) in &sum {
-        let own = requirements.pointer("/requests").and_then(|r| r.get(name));
-        let own = own.and_then(|v| quantity::parse_value(v).ok()).unwrap_or(Quantity::from_value(0));
-        if *total > own {
+    claim_names(items(requirements, "claims"), claims, &format!("{path}.claims"), errors);
+    for (name, total) in &container_requests(spec) {
+        let own = map(requirements, "requests").get(name).and_then(|v| quantity::parse_value(v).ok());
+        // What the pod as a whole says nothing of is up to its containers.
+        if let Some(own) = own.filter(|own| total > own) {
             let detail = format!("must be greater than or equal to aggregate container requests of {total}");
             errors.invalid(format!("{path}.requests[{name}]"), &json!(own.to_string()), &detail);
         }
@@ -294,11 +297,7 @@ pub(super) fn positive(amount: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// `spec.overhead` of a pod, or of a RuntimeClass.
+/// `spec.overhead` of a pod, or of a RuntimeClass: judged as limits of a container at `path`.
 pub(super) fn overhead(overhead: &Value, path: &str, errors: &mut Errors) {
-    for (name, amount) in overhead.as_object().into_iter().flatten() {
-        let path = format!("{path}.limits[{name}]");
-        container_resource(name, &path, errors);
-        one(name, amount, &path, errors);
-    }
+    amounts_of(&json!({"limits": overhead}), container_resource, path, errors);
 }

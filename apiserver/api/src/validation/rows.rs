@@ -108,13 +108,17 @@ fn errors(resource: &Resource, write: Write, new: &Value, old: &Value) -> Vec<Fi
     if write == Write::Create {
         return (behaviour.validate)(new);
     }
+    if write == Write::Status
+        && let Some(check) = status::check(&resource.group, &resource.plural)
+    {
+        return check(new, old);
+    }
     if let Some(check) = &behaviour.validate_change {
         let written = if write == Write::Status { Written::Status } else { Written::Main };
         return check(new, old, written);
     }
     if write == Write::Status {
-        let check = status::check(&resource.group, &resource.plural);
-        return check.map_or_else(|| (behaviour.validate)(new), |check| check(new, old));
+        return (behaviour.validate)(new);
     }
     let mut errors = (behaviour.validate)(new);
     errors.extend((behaviour.validate_update)(new, old));

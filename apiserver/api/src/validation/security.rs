@@ -31,8 +31,8 @@ fn one_id(id: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// `spec.securityContext` at `path`.
-pub(super) fn pod(spec: &Value, path: &str, errors: &mut Errors) {
+/// `spec.securityContext` at `path`; `stored` is whether it is that of a pod that exists.
+pub(super) fn pod(spec: &Value, stored: bool, path: &str, errors: &mut Errors) {
     let Some(context) = given(spec, "securityContext") else { return };
     for field in ["fsGroup", "runAsUser", "runAsGroup"] {
         user_id(context, field, path, errors);
@@ -57,7 +57,9 @@ pub(super) fn pod(spec: &Value, path: &str, errors: &mut Errors) {
     windows::options(context, &format!("{path}.windowsOptions"), errors);
     apparmor_profile(context, &format!("{path}.appArmorProfile"), errors);
     one_of("supplementalGroupsPolicy", &["Merge", "Strict"], errors);
-    one_of("seLinuxChangePolicy", &["MountOption", "Recursive"], errors);
+    // Mounting with a label of SELinux is behind a gate that is off; pods from before keep it.
+    let policies: &[&str] = if stored { &["MountOption", "Recursive"] } else { &["Recursive"] };
+    one_of("seLinuxChangePolicy", policies, errors);
 }
 
 fn is_sysctl(name: &str) -> bool {

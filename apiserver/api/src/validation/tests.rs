@@ -160,7 +160,8 @@ fn stateful_sets_mount_their_claims_and_keep_their_shape() {
         "metadata": {"name": "db"},
         "spec": {
             "serviceName": "db", "selector": {"matchLabels": {"app": "db"}},
-            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {}}],
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}],
             "template": {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [
                 {"name": "c", "image": "i", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}]}}}});
     assert_eq!(errors("apps", "statefulsets", &object), NONE);

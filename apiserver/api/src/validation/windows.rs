@@ -113,7 +113,7 @@ pub(super) fn host_process(spec: &Value, path: &str, errors: &mut Errors) {
 pub(super) fn operating_system(spec: &Value, path: &str, errors: &mut Errors) {
     let Some(os) = given(spec, "os") else { return };
     match text(os, "name") {
-        "" => errors.required(format!("{path}.os.name"), "cannot be empty"),
+        "" => errors.required(format!("{path}.os.name"), ""),
         "linux" => linux(spec, path, errors),
         "windows" => windows(spec, path, errors),
         other => errors.not_supported(format!("{path}.os"), &json!(other), &["linux", "windows"]),
@@ -132,7 +132,7 @@ fn linux(spec: &Value, path: &str, errors: &mut Errors) {
 
 fn windows(spec: &Value, path: &str, errors: &mut Errors) {
     const WHY: &str = "cannot be set for a windows pod";
-    const POD: [&str; 16] = [
+    const POD: [&str; 15] = [
         "securityContext.appArmorProfile",
         "securityContext.seLinuxOptions",
         "hostUsers",
@@ -148,7 +148,6 @@ fn windows(spec: &Value, path: &str, errors: &mut Errors) {
         "securityContext.supplementalGroups",
         "securityContext.supplementalGroupsPolicy",
         "securityContext.seLinuxChangePolicy",
-        "resources",
     ];
     const CONTAINER: [&str; 10] = [
         "appArmorProfile",

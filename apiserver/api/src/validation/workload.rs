@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 
 use super::{
     Errors, amount, given, int_or_percent, internal, is_new, items, label_selector, metadata, names, pod,
-    text, with_metadata,
+    storage, text, with_metadata,
 };
 use crate::error::FieldError;
+use crate::registry::Written;
 use crate::selector::LabelSelector;
 
-/// Selector, template, their agreement, and the restart policy that these kinds need.
-/// `kind` is how the selector's error names it, `owner` how that of the deadline does, `unread` what is
-/// said of a selector that cannot be read.
-fn selected_template(spec: &Value, kind: &str, owner: &str, unread: &str, errors: &mut Errors) {
+/// The selector, and its agreement with the template. `kind` is how the error of an empty one names it,
+/// `unread` what is said of one that cannot be read. Says whether the template is to be judged.
+fn selector(spec: &Value, kind: &str, unread: &str, errors: &mut Errors) -> bool {
     match spec.get("selector") {
         None | Some(Value::Null) => {
             errors.required("spec.selector", "");
@@ -27,11 +27,32 @@ fn selected_template(spec: &Value, kind: &str, owner: &str, unread: &str, errors
             match LabelSelector::from_meta(selector) {
                 Ok(parsed) if !empty => matches_template(&parsed, spec, errors),
                 Ok(_) => {}
-                Err(_) => errors.invalid_shown("spec.selector", &crate::error::shown(selector), unread),
+                Err(_) => {
+                    errors.invalid_shown("spec.selector", &shown_selector(selector), unread);
+                    return false;
+                }
             }
         }
     }
-    restarting_template(spec, owner, errors);
+    true
+}
+
+/// A selector as a refusal shows it: key and operator of an expression are always there.
+fn shown_selector(selector: &Value) -> String {
+    let mut selector = selector.clone();
+    let expressions = selector.get_mut("matchExpressions").and_then(Value::as_array_mut);
+    for expression in expressions.into_iter().flatten().filter_map(Value::as_object_mut) {
+        for field in ["key", "operator"] {
+            expression.entry(field).or_insert_with(|| json!(""));
+        }
+    }
+    crate::error::shown(&selector)
+}
+
+/// The selector of a workload stays.
+fn fixed_selector(new: &Value, old: &Value, errors: &mut Errors) {
+    let selector = new["spec"].get("selector").unwrap_or(&Value::Null);
+    errors.immutable_shown("spec.selector", new, old, &shown_selector(selector));
 }
 
 fn matches_template(selector: &LabelSelector, spec: &Value, errors: &mut Errors) {
@@ -48,8 +69,13 @@ fn mismatch(spec: &Value, errors: &mut Errors) {
     );
 }
 
+/// A template whose pods start again; `owner` is how the error of a deadline names the kind.
 fn restarting_template(spec: &Value, owner: &str, errors: &mut Errors) {
     pod::template(&spec["template"], "spec.template", errors);
+    restarting(spec, owner, errors);
+}
+
+fn restarting(spec: &Value, owner: &str, errors: &mut Errors) {
     let spec = &spec["template"]["spec"];
     let policy = text(spec, "restartPolicy");
     if policy != "Always" {
@@ -72,7 +98,9 @@ pub fn deployment(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
     counts(spec, &["replicas"], &mut errors);
-    selected_template(spec, "deployment", "ReplicaSet", UNREAD, &mut errors);
+    if selector(spec, "deployment", UNREAD, &mut errors) {
+        restarting_template(spec, "ReplicaSet", &mut errors);
+    }
     let strategy = &spec["strategy"];
     let rolling = strategy.get("rollingUpdate").filter(|r| !r.is_null());
     match (text(strategy, "type"), rolling) {
@@ -127,14 +155,15 @@ const UNREAD: &str = "invalid label selector";
 pub fn selector_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     shared_disks(&new["spec"], Some(&old["spec"]), &mut errors);
-    errors.immutable("spec.selector", new, old);
+    fixed_selector(new, old, &mut errors);
     errors.list()
 }
 
-/// The selector of a DaemonSet stays. Arguments: new, old.
-pub fn daemon_set_update(new: &Value, old: &Value) -> Vec<FieldError> {
+/// Errors of a change of a DaemonSet, whose selector stays. Arguments: new, old.
+pub fn daemon_set_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    errors.immutable("spec.selector", new, old);
+    fixed_selector(new, old, &mut errors);
+    errors.extend(daemon_set(new));
     errors.list()
 }
 
@@ -168,7 +197,9 @@ pub fn replica_set(object: &Value) -> Vec<FieldError> {
     let spec = &object["spec"];
     counts(spec, &["replicas", "minReadySeconds"], &mut errors);
     // The word is Kubernetes' own.
-    selected_template(spec, "deployment", "ReplicaSet", UNREAD, &mut errors);
+    if selector(spec, "deployment", UNREAD, &mut errors) {
+        restarting_template(spec, "ReplicaSet", &mut errors);
+    }
     new_shared_disks(object, &mut errors);
     errors.list()
 }
@@ -202,12 +233,25 @@ pub fn controller_update(new: &Value, old: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a StatefulSet.
+/// Errors of a new StatefulSet.
 pub fn stateful_set(object: &Value) -> Vec<FieldError> {
-    // Names of pods are made of it, and they are labels; older ones were not looked at so closely.
-    let grammar = if is_new(object) { names::dns_label } else { names::dns_subdomain };
-    let mut errors = Errors::of(metadata::of_builtin(object, grammar));
-    let spec = &object["spec"];
+    // Names of pods are made of it, and they are labels.
+    let mut errors = Errors::of(metadata::of_builtin(object, names::dns_label));
+    stateful_spec(&object["spec"], Judged::New, &mut errors);
+    errors.list()
+}
+
+/// How closely the spec of a StatefulSet is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Judged {
+    New,
+    /// Without what cannot change.
+    Changed,
+    /// Without its template, either, which would have been refused before.
+    ButTemplate,
+}
+
+fn stateful_spec(spec: &Value, judged: Judged, errors: &mut Errors) {
     match text(spec, "podManagementPolicy") {
         "OrderedReady" | "Parallel" => {}
         "" => errors.required("spec.podManagementPolicy", ""),
@@ -216,22 +260,56 @@ pub fn stateful_set(object: &Value) -> Vec<FieldError> {
             errors.invalid("spec.podManagementPolicy", &json!(other), detail);
         }
     }
-    stateful_strategy(&spec["updateStrategy"], &mut errors);
+    stateful_strategy(&spec["updateStrategy"], errors);
     for field in ["whenDeleted", "whenScaled"] {
         let policy = spec.pointer(&format!("/persistentVolumeClaimRetentionPolicy/{field}"));
         let path = format!("spec.persistentVolumeClaimRetentionPolicy.{field}");
         errors.one_of_if_set(&path, policy, &["Retain", "Delete"]);
     }
-    counts(spec, &["replicas", "minReadySeconds"], &mut errors);
+    if judged == Judged::New {
+        for (index, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
+            let path = format!("spec.volumeClaimTemplates[{index}].spec");
+            storage::claim_spec(&claim["spec"], &path, errors);
+        }
+    }
+    counts(spec, &["replicas", "minReadySeconds"], errors);
     errors.not_negative("spec.ordinals.start", spec.pointer("/ordinals/start"));
-    if is_new(object) {
+    if judged == Judged::New {
         errors.name_if_set("spec.serviceName", text(spec, "serviceName"), names::dns_label);
     }
-    // Volumes made from claim templates exist for the template's containers.
-    let mut seen = spec.clone();
-    add_claim_volumes(&mut seen);
-    selected_template(&seen, "statefulset", "StatefulSet", "", &mut errors);
-    errors.list()
+    if selector(spec, "statefulset", "", errors) {
+        let seen = stateful_template(spec);
+        if judged != Judged::ButTemplate {
+            pod::template(&seen, "spec.template", errors);
+        }
+        pod::template_metadata(&seen, "spec.template", errors);
+    }
+    restarting(spec, "StatefulSet", errors);
+}
+
+/// The template as that of the pods that are made of it: with the volumes of the claims, and without names that
+/// each pod gets for itself.
+fn stateful_template(spec: &Value) -> Value {
+    let mut template = spec["template"].clone();
+    let Some(Value::Object(pod)) = template.get_mut("spec") else { return template };
+    pod.remove("subdomain");
+    pod.remove("hostname");
+    let claims = items(spec, "volumeClaimTemplates").iter().map(|claim| {
+        let name = text(&claim["metadata"], "name");
+        json!({"name": name, "persistentVolumeClaim": {"claimName": name}})
+    });
+    let mut volumes: Vec<Value> = claims.collect();
+    if !volumes.is_empty() {
+        // A claim takes the place of a volume of its name.
+        let own = items(&spec["template"]["spec"], "volumes").iter();
+        let own: Vec<Value> = own
+            .filter(|v| volumes.iter().all(|claim| text(claim, "name") != text(v, "name")))
+            .cloned()
+            .collect();
+        volumes.extend(own);
+        pod.insert("volumes".to_owned(), Value::Array(volumes));
+    }
+    template
 }
 
 fn stateful_strategy(strategy: &Value, errors: &mut Errors) {
@@ -270,32 +348,11 @@ fn at_most_all(value: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-fn add_claim_volumes(spec: &mut Value) {
-    let claims: Vec<Value> = super::items(spec, "volumeClaimTemplates")
-        .iter()
-        .map(|claim| {
-            let name = &claim["metadata"]["name"];
-            json!({"name": name, "persistentVolumeClaim": {"claimName": name}})
-        })
-        .collect();
-    if claims.is_empty() {
-        return;
-    }
-    if let Some(Value::Object(pod)) = spec.pointer_mut("/template/spec") {
-        let volumes = pod.entry("volumes").or_insert_with(|| json!([]));
-        if let Value::Array(volumes) = volumes {
-            // A claim takes the place of a volume of its name.
-            volumes.retain(|v| !claims.iter().any(|c| c["name"] == v["name"]));
-            volumes.extend(claims);
-        }
-    }
-}
-
 const STATEFUL_SET: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', \
     'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
 
-/// What may change of a StatefulSet. Arguments: new, old.
-pub fn stateful_set_update(new: &Value, old: &Value) -> Vec<FieldError> {
+/// Errors of a change of a StatefulSet, most of which stays. Arguments: new, old.
+pub fn stateful_set_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     const MUTABLE: [&str; 7] = [
         "replicas",
         "ordinals",
@@ -305,7 +362,11 @@ pub fn stateful_set_update(new: &Value, old: &Value) -> Vec<FieldError> {
         "persistentVolumeClaimRetentionPolicy",
         "minReadySeconds",
     ];
-    let mut errors = Errors::default();
+    let mut before = Errors::default();
+    stateful_spec(&old["spec"], Judged::Changed, &mut before);
+    let judged = if before.count() == 0 { Judged::Changed } else { Judged::ButTemplate };
+    let mut errors = Errors::of(metadata::of_builtin(new, names::dns_subdomain));
+    stateful_spec(&new["spec"], judged, &mut errors);
     let fixed = |object: &Value| {
         let mut spec = object["spec"].clone();
         if let Value::Object(map) = &mut spec {

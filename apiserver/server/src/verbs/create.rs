@@ -1,5 +1,6 @@
 //! `create`: a new object.
 
+use apiserver_api::defaulting;
 use apiserver_api::error::{ApiError, FieldError};
 use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
@@ -55,6 +56,7 @@ pub async fn store_with(
         meta::unset(&mut object, field);
     }
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
+    let shared = resource.behaviour.shared_labels.filter(|at| defaulting::shares_labels(&object, at));
     encoding::fill_in(resource, &mut object, context.server.ambient().now())?;
     managed::drop_empty(&mut object);
     encoding::prepare(resource, &mut object);
@@ -69,8 +71,12 @@ pub async fn store_with(
     if let Some(warnings) = resource.behaviour.early_warnings {
         warnings(&object).into_iter().for_each(|warning| context.warn(warning));
     }
+    let prepare_create = |object: &mut Value| {
+        (resource.behaviour.prepare_create)(object);
+        shared.into_iter().for_each(|at| defaulting::share_labels(object, at));
+    };
     if !generated {
-        (resource.behaviour.prepare_create)(&mut object);
+        prepare_create(&mut object);
         return try_store(&admission, object).await;
     }
     for attempt in 1..=attempts {
@@ -80,7 +86,7 @@ pub async fn store_with(
         // Some defaults follow from the name.
         (resource.behaviour.default)(&mut candidate);
         // Labels of a Job's pods have its name, so this comes after the name.
-        (resource.behaviour.prepare_create)(&mut candidate);
+        prepare_create(&mut candidate);
         match try_store(&admission, candidate).await {
             Err(error) if error.code == 409 && error.reason == "AlreadyExists" && attempt < attempts => {}
             other => return other,
@@ -110,7 +116,7 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
 
 async fn judge_and_put(
     admission: &Admission<'_>,
-    object: Value,
+    mut object: Value,
     name: &str,
     reservation: Option<&mut Reservation>,
 ) -> Result<Outcome, ApiError> {
@@ -130,12 +136,15 @@ async fn judge_and_put(
     if let Some(warnings) = &resource.behaviour.warnings {
         warnings(&object, None).into_iter().for_each(|warning| context.warn(warning));
     }
+    if resource.custom.is_none() {
+        // What is read from the store gets defaults again: a Job the labels that were made for its pods.
+        (resource.behaviour.default)(&mut object);
+    }
     if context.dry_run()? {
         let namespace = meta::namespace(&object);
         if let current @ Some(_) = storage::fetch(&context.server, resource, namespace, name).await? {
             return Ok(Outcome::Conflict(current));
         }
-        let mut object = object;
         encoding::complete_kind(resource, &mut object);
         return Ok(Outcome::Unchanged(Bytes::from(ordered::json_text(&object))));
     }

@@ -426,14 +426,14 @@ fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<F
 }
 
 fn errors_of_kind(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<FieldError> {
-    if let Some(check) = &resource.behaviour.validate_change {
-        let written = if part == Part::Status { Written::Status } else { Written::Main };
-        return check(new, old, written);
-    }
     if part == Part::Status
         && let Some(check) = &resource.behaviour.validate_status
     {
         return check(new, old);
+    }
+    if let Some(check) = &resource.behaviour.validate_change {
+        let written = if part == Part::Status { Written::Status } else { Written::Main };
+        return check(new, old, written);
     }
     let mut errors = (resource.behaviour.validate)(new);
     if part == Part::Main {
