@@ -6,6 +6,8 @@ use super::{Errors, given, items, mounts, names, text};
 
 /// Longest name of a CSI driver.
 const DRIVER_LENGTH: usize = 63;
+/// Longest name of a tenant of Quobyte.
+const TENANT_LENGTH: usize = 64;
 
 /// Texts without which a source is none.
 fn required(kind: &str) -> &'static [&'static str] {
@@ -19,9 +21,7 @@ fn required(kind: &str) -> &'static [&'static str] {
         "vsphereVolume" => &["volumePath"],
         "photonPersistentDisk" => &["pdID"],
         "scaleIO" => &["gateway", "system", "volumeName"],
-        "storageos" => &["volumeName"],
         "flexVolume" => &["driver"],
-        "quobyte" => &["registry", "volume"],
         "hostPath" | "local" => &["path"],
         "nfs" => &["server", "path"],
         "iscsi" => &["targetPortal", "iqn"],
@@ -56,6 +56,8 @@ pub(super) fn source(kind: &str, source: &Value, persistent: bool, path: &str, e
             between(source, "partition", path, errors);
         }
         "iscsi" => iscsi(source, persistent, path, errors),
+        "quobyte" => quobyte(source, path, errors),
+        "storageos" => storage_os(source, persistent, path, errors),
         "fc" => fibre_channel(source, path, errors),
         "rbd" | "cephfs" if items(source, "monitors").is_empty() => {
             errors.required(format!("{path}.monitors"), "");
@@ -75,7 +77,7 @@ pub(super) fn source(kind: &str, source: &Value, persistent: bool, path: &str, e
         "azureFile" if persistent && source.get("secretNamespace").is_some_and(|n| n == "") => {
             errors.required(format!("{path}.secretNamespace"), "");
         }
-        "cinder" | "storageos" => {
+        "cinder" => {
             if let Some(secret) = given(source, "secretRef") {
                 let fields: &[&str] = if persistent { &["name", "namespace"] } else { &["name"] };
                 errors.required_texts(secret, &format!("{path}.secretRef"), fields);
@@ -93,41 +95,17 @@ fn between(source: &Value, field: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Whether a name is one of an iSCSI initiator or target; `None` if it begins like none.
-fn iscsi_name(name: &str) -> Option<bool> {
-    let hex = |digits: &str, lengths: &[usize]| {
-        lengths.contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit())
-    };
-    let kind = ["iqn", "eui", "naa"].into_iter().find(|kind| name.starts_with(kind))?;
-    let rest = &name[kind.len()..];
-    Some(match kind {
-        "iqn" => {
-            let bytes = rest.as_bytes();
-            rest.is_ascii()
-                && bytes.len() > 9
-                && bytes[0] == b'.'
-                && bytes[1..5].iter().all(u8::is_ascii_digit)
-                && bytes[5] == b'-'
-                && bytes[6..8].iter().all(u8::is_ascii_digit)
-                && bytes[8] == b'.'
-        }
-        "eui" => rest.strip_prefix('.').is_some_and(|d| hex(d, &[16])),
-        _ => rest.strip_prefix('.').is_some_and(|d| hex(d, &[16, 32])),
-    })
-}
-
-/// Volumes of pods are told how a name has to begin.
 fn iscsi(source: &Value, persistent: bool, path: &str, errors: &mut Errors) {
-    let target = given(source, "iqn").filter(|name| **name != "");
-    // The second path is Kubernetes' own.
-    for (name, field) in [(target, "iqn"), (given(source, "initiatorName"), "initiatorname")] {
-        let Some(name) = name else { continue };
-        let detail = match iscsi_name(name.as_str().unwrap_or_default()) {
-            Some(true) => continue,
-            None if !persistent => "must be valid format starting with iqn, eui, or naa",
-            _ => "must be valid format",
-        };
-        errors.invalid(format!("{path}.{field}"), name, detail);
+    let mut name = |field: &str, name: &str| {
+        if let Some(fault) = iscsi_name_fault(name, persistent) {
+            errors.invalid(format!("{path}.{field}"), &json!(name), fault);
+        }
+    };
+    if !text(source, "iqn").is_empty() {
+        name("iqn", text(source, "iqn"));
+    }
+    if let Some(initiator) = given(source, "initiatorName").and_then(Value::as_str) {
+        name("initiatorname", initiator);
     }
     between(source, "lun", path, errors);
     let chap = source["chapAuthDiscovery"] == true || source["chapAuthSession"] == true;
@@ -135,8 +113,90 @@ fn iscsi(source: &Value, persistent: bool, path: &str, errors: &mut Errors) {
     if chap && secret.is_none() {
         errors.required(format!("{path}.secretRef"), "");
     }
-    if let Some(secret) = secret {
+    if let Some(secret) = secret.filter(|_| persistent) {
         errors.required_texts(secret, &format!("{path}.secretRef"), &["name"]);
+    }
+}
+
+/// What is wrong with the name of a target or of an initiator.
+fn iscsi_name_fault(name: &str, persistent: bool) -> Option<&'static str> {
+    let Some(kind) = ["iqn", "eui", "naa"].into_iter().find(|kind| name.starts_with(kind)) else {
+        return Some(if persistent {
+            "must be valid format"
+        } else {
+            "must be valid format starting with iqn, eui, or naa"
+        });
+    };
+    let rest = &name[kind.len()..];
+    let id = |length: usize| {
+        let mut letters = rest.chars();
+        letters.next().is_some_and(|separator| separator != '\n')
+            && letters.as_str().len() == length
+            && letters.all(|letter| letter.is_ascii_alphanumeric())
+    };
+    let good = match kind {
+        "iqn" => is_qualified(rest),
+        "eui" => id(16),
+        _ => id(32),
+    };
+    (!good).then_some("must be valid format")
+}
+
+/// `.2001-04.com.example:disk`: when the domain was registered, its name backwards, and a name of its owner's.
+fn is_qualified(rest: &str) -> bool {
+    let Some((authority, own)) = rest.split_once(':') else { return false };
+    let date = |text: &str| {
+        let bytes = text.as_bytes();
+        bytes.len() > 9
+            && bytes[0] == b'.'
+            && bytes[1..5].iter().all(u8::is_ascii_digit)
+            && bytes[5] == b'-'
+            && bytes[6..8].iter().all(u8::is_ascii_digit)
+            && bytes[8] == b'.'
+            && bytes[9..].iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'))
+    };
+    let refused = |c: char| matches!(c, ',' | ';' | '*' | '&' | '$' | '|') || c.is_ascii_whitespace();
+    date(authority) && !own.is_empty() && !own.contains(refused)
+}
+
+/// Servers as `HOST:PORT`, separated by commas.
+fn quobyte(source: &Value, path: &str, errors: &mut Errors) {
+    const SERVERS: &str = "must be a host:port pair or multiple pairs separated by commas";
+    let registry = text(source, "registry");
+    if registry.is_empty() {
+        errors.required(format!("{path}.registry"), SERVERS);
+    } else if text(source, "tenant").len() > TENANT_LENGTH {
+        let detail = "must be a UUID and may not exceed a length of 64 characters";
+        errors.required(format!("{path}.tenant"), detail);
+    } else {
+        for _ in registry.split(',').filter(|server| !is_host_and_port(server)) {
+            errors.invalid(format!("{path}.registry"), &json!(registry), SERVERS);
+        }
+    }
+    errors.required_texts(source, path, &["volume"]);
+}
+
+/// Whether a text has the form `HOST:PORT`, whatever both are; an IPv6 address stands in brackets.
+fn is_host_and_port(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else { return false };
+    let host = match host.strip_prefix('[') {
+        Some(inside) => match inside.strip_suffix(']') {
+            Some(host) => host,
+            None => return false,
+        },
+        None if host.contains(':') => return false,
+        None => host,
+    };
+    !host.contains(['[', ']']) && !port.contains(['[', ']'])
+}
+
+fn storage_os(source: &Value, persistent: bool, path: &str, errors: &mut Errors) {
+    errors.name(&format!("{path}.volumeName"), text(source, "volumeName"), names::dns_label);
+    let namespace = text(source, "volumeNamespace");
+    errors.name_if_set(&format!("{path}.volumeNamespace"), namespace, names::dns_label);
+    if let Some(secret) = given(source, "secretRef") {
+        let fields: &[&str] = if persistent { &["name", "namespace"] } else { &["name"] };
+        errors.required_texts(secret, &format!("{path}.secretRef"), fields);
     }
 }
 

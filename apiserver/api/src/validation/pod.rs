@@ -10,6 +10,7 @@ use super::{
     resources, scheduling, security, text, volume, windows, with_metadata,
 };
 use crate::error::FieldError;
+use crate::meta;
 
 pub use super::pod_update::validate_update;
 
@@ -34,7 +35,7 @@ pub fn validate(pod: &Value) -> Vec<FieldError> {
     security::annotations(pod, &pod["spec"], "metadata.annotations", &mut errors);
     let spec = &pod["spec"];
     let sort = if is_new(pod) { Sort::NewPod } else { Sort::Pod };
-    self::spec(spec, sort, "spec", &mut errors);
+    self::spec(spec, sort, Some(meta::name(pod)), "spec", &mut errors);
     if text(spec, "serviceAccountName").is_empty() {
         for (index, volume) in items(spec, "volumes").iter().enumerate() {
             let sources = volume.get("projected").map_or(&[][..], |p| items(p, "sources"));
@@ -73,7 +74,7 @@ fn only_on_create(pod: &Value, spec: &Value, errors: &mut Errors) {
 pub(super) fn template(template: &Value, path: &str, errors: &mut Errors) {
     template_metadata(template, path, errors);
     let inner = &template["spec"];
-    spec(inner, Sort::Template, &format!("{path}.spec"), errors);
+    spec(inner, Sort::Template, None, &format!("{path}.spec"), errors);
     security::annotations_match(template, inner, &format!("{path}.spec"), errors);
     if !items(inner, "ephemeralContainers").is_empty() {
         errors.forbidden(
@@ -97,12 +98,12 @@ pub fn validate_template(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a `PodSpec` at `path`, in the order in which Kubernetes finds them.
-fn spec(spec: &Value, sort: Sort, path: &str, errors: &mut Errors) {
+/// Errors of a `PodSpec` at `path`, in the order in which Kubernetes finds them; `name` is that of the pod.
+fn spec(spec: &Value, sort: Sort, name: Option<&str>, path: &str, errors: &mut Errors) {
     let is_pod = sort != Sort::Template;
     let strict = sort == Sort::NewPod;
     let pod = Pod {
-        volumes: volume::volumes(items(spec, "volumes"), is_pod, &format!("{path}.volumes"), errors),
+        volumes: volume::volumes(items(spec, "volumes"), name, &format!("{path}.volumes"), errors),
         claims: items(spec, "resourceClaims")
             .iter()
             .map(|c| text(c, "name"))

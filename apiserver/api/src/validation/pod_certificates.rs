@@ -57,6 +57,13 @@ fn annotations(spec: &Value, errors: &mut Errors) {
     metadata::annotations(spec.get("unverifiedUserAnnotations"), path, errors);
 }
 
+/// The longest life of a certificate by a signer, seconds.
+pub(super) fn longest(signer: &str) -> i64 {
+    let domain = signer.split('/').next().unwrap_or_default();
+    let kubernetes = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
+    if kubernetes { LONGEST_KUBERNETES } else { LONGEST }
+}
+
 /// Whether it is known how long the certificate is to live.
 fn life(spec: &Value, errors: &mut Errors) -> bool {
     let path = "spec.maxExpirationSeconds";
@@ -64,9 +71,7 @@ fn life(spec: &Value, errors: &mut Errors) -> bool {
         errors.required(path, "must be set");
         return false;
     };
-    let domain = text(spec, "signerName").split('/').next().unwrap_or_default();
-    let kubernetes = domain == "kubernetes.io" || domain.ends_with(".kubernetes.io");
-    let longest = if kubernetes { LONGEST_KUBERNETES } else { LONGEST };
+    let longest = longest(text(spec, "signerName"));
     if !(SHORTEST..=longest).contains(&seconds) {
         let detail = format!("must be in the range [{SHORTEST}, {longest}]");
         errors.invalid(path, &json!(seconds), &detail);

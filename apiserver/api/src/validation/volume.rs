@@ -4,13 +4,20 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{Errors, environment, given, items, label_selector, mounts, names, plugins, storage, text};
+use super::{
+    Errors, environment, given, items, label_selector, mounts, names, plugins, pod_certificates, shared,
+    storage, text, trust,
+};
 use apiserver_meta::quantity;
 
 /// Highest file mode: 0777.
 const MODE_LIMIT: i64 = 0o777;
 /// Longest life of a token: 2^32 seconds.
 const TOKEN_SECONDS: i64 = 1 << 32;
+/// Longest name of a volume together with its portal, where the initiator is named.
+const INITIATED_LENGTH: usize = 64;
+/// Shortest life of a pod's certificate, seconds.
+const CERTIFICATE_SECONDS: i64 = 3600;
 /// The sources of a pod's volume, in the order in which Kubernetes looks at them: the first counts.
 const SOURCES: [&str; 30] = [
     "emptyDir",
@@ -48,17 +55,22 @@ const SOURCES: [&str; 30] = [
 const ONE_TYPE: &str = "may not specify more than 1 volume type";
 
 /// Volumes at `path`, by name; those that are refused are not among them. Kubernetes looks more closely at
-/// those of a pod than of a template.
+/// those of a pod, whose name is `pod`, than of a template.
 pub(super) fn volumes<'a>(
     volumes: &'a [Value],
-    is_pod: bool,
+    pod: Option<&str>,
     path: &str,
     errors: &mut Errors,
 ) -> BTreeMap<&'a str, &'a Value> {
+    let ephemeral = |volume: &&Value| given(volume, "ephemeral").is_some();
+    let made: BTreeSet<String> = match pod.filter(|pod| !pod.is_empty()) {
+        Some(pod) => volumes.iter().filter(ephemeral).map(|v| format!("{pod}-{}", text(v, "name"))).collect(),
+        None => BTreeSet::new(),
+    };
     let mut good = BTreeMap::new();
     for (index, volume) in volumes.iter().enumerate() {
         let (path, before) = (format!("{path}[{index}]"), errors.count());
-        sources(volume, is_pod, &path, errors);
+        sources(volume, pod, &path, errors);
         let name = text(volume, "name");
         if name.is_empty() {
             errors.required(format!("{path}.name"), "");
@@ -71,15 +83,45 @@ pub(super) fn volumes<'a>(
         if errors.count() == before {
             good.insert(name, volume);
         }
+        let claim = given(volume, "persistentVolumeClaim").map(|claim| text(claim, "claimName"));
+        if let Some(claim) = claim.filter(|claim| made.contains(*claim)) {
+            let detail = "must not reference a PVC that gets created for an ephemeral volume";
+            errors.invalid(format!("{path}.persistentVolumeClaim.claimName"), &json!(claim), detail);
+        }
     }
     good
 }
 
-fn sources(volume: &Value, is_pod: bool, path: &str, errors: &mut Errors) {
+fn sources(volume: &Value, pod: Option<&str>, path: &str, errors: &mut Errors) {
     let given = SOURCES.iter().filter_map(|kind| Some((*kind, given(volume, kind)?)));
+    let name = text(volume, "name");
     one_source(given, path, errors, |kind, source, errors| {
-        self::source(kind, source, is_pod, &format!("{path}.{kind}"), errors);
+        // One is spelled so by Kubernetes.
+        let field = if kind == "gcePersistentDisk" { "persistentDisk" } else { kind };
+        self::source(kind, source, pod.is_some(), &format!("{path}.{field}"), errors);
+        match kind {
+            "ephemeral" if !name.is_empty() => claim_name(pod.unwrap_or_default(), name, path, errors),
+            _ => {}
+        }
     });
+    if let Some(source) = self::given(volume, "iscsi").filter(|s| self::given(s, "initiatorName").is_some())
+        && name.len() + 1 + text(source, "targetPortal").len() > INITIATED_LENGTH
+    {
+        let detail = "Total length of <volume name>:<iscsi.targetPortal> must be under 64 characters if \
+                      iscsi.initiatorName is specified.";
+        errors.invalid(format!("{path}.name"), &json!(name), detail);
+    }
+}
+
+/// The name of the claim that is made for an ephemeral volume of a pod.
+fn claim_name(pod: &str, volume: &str, path: &str, errors: &mut Errors) {
+    if pod.is_empty() {
+        return;
+    }
+    let claim = format!("{pod}-{volume}");
+    for fault in names::dns_subdomain(&claim) {
+        errors.invalid(format!("{path}.name"), &json!(volume), &format!("PVC name {claim:?}: {fault}"));
+    }
 }
 
 /// Judges the first source; the others are one too many.
@@ -208,14 +250,17 @@ fn take<'a>(file: &'a str, shown: &str, taken: &mut BTreeSet<&'a str>, whole: &s
 
 fn projected(source: &Value, path: &str, errors: &mut Errors) {
     mode(source, "defaultMode", path, errors);
+    const KINDS: [&str; 6] =
+        ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
     let mut taken = BTreeSet::new();
     for (index, item) in items(source, "sources").iter().enumerate() {
         let at = format!("{path}.sources[{index}]");
         let mut count = 0;
-        for (kind, one) in item.as_object().into_iter().flatten().filter(|(_, v)| !v.is_null()) {
+        for kind in KINDS {
+            let Some(one) = given(item, kind) else { continue };
             count += 1;
             let inner = format!("{at}.{kind}");
-            match kind.as_str() {
+            match kind {
                 "secret" | "configMap" => {
                     errors.required_texts(one, &inner, &["name"]);
                     keys(one, &inner, &mut taken, Some(path), errors);
@@ -231,20 +276,53 @@ fn projected(source: &Value, path: &str, errors: &mut Errors) {
                     trust_bundle(one, &inner, errors);
                     take(text(one, "path"), text(one, "path"), &mut taken, path, errors);
                 }
-                "podCertificate" => {
-                    errors.required_texts(one, &inner, &["signerName", "keyType"]);
-                    for field in ["credentialBundlePath", "keyPath", "certificateChainPath"] {
-                        let file = text(one, field);
-                        mounts::local(file, &format!("{inner}.{field}"), errors);
-                        take(file, file, &mut taken, path, errors);
-                    }
-                }
-                _ => {}
+                _ => certificate(one, &inner, path, &mut taken, errors),
             }
         }
         if count > 1 {
             errors.forbidden(at, "may not specify more than 1 volume type per source");
         }
+    }
+}
+
+/// A certificate of the pod (KEP-4317).
+fn certificate<'a>(
+    source: &'a Value,
+    path: &str,
+    whole: &str,
+    taken: &mut BTreeSet<&'a str>,
+    errors: &mut Errors,
+) {
+    let signer = text(source, "signerName");
+    shared::signer_name(signer, &format!("{path}.signerName"), errors);
+    let annotations = source.get("userAnnotations");
+    super::metadata::annotations(annotations, &format!("{path}.userAnnotations"), errors);
+    let keys = ["RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519"];
+    let key = text(source, "keyType");
+    if !keys.contains(&key) {
+        errors.not_supported(format!("{path}.keyType"), &json!(key), &keys);
+    }
+    if let Some(seconds) = source["maxExpirationSeconds"].as_i64() {
+        let longest = pod_certificates::longest(signer);
+        let mut refuse = |detail: &str| {
+            errors.invalid(format!("{path}.maxExpirationSeconds"), &json!(seconds), detail);
+        };
+        if seconds < CERTIFICATE_SECONDS {
+            refuse(&format!("if provided, maxExpirationSeconds must be >= {CERTIFICATE_SECONDS}"));
+        }
+        if seconds > longest {
+            refuse(&format!("if provided, maxExpirationSeconds must be <= {longest}"));
+        }
+    }
+    let fields = ["credentialBundlePath", "keyPath", "certificateChainPath"];
+    let files = fields.map(|field| (field, text(source, field)));
+    for (field, file) in files.into_iter().filter(|(_, file)| !file.is_empty()) {
+        mounts::local(file, &format!("{path}.{field}"), errors);
+        take(file, file, taken, whole, errors);
+    }
+    if files.iter().all(|(_, file)| file.is_empty()) {
+        let detail = "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
+        errors.required(path, detail);
     }
 }
 
@@ -266,8 +344,13 @@ fn trust_bundle(bundle: &Value, path: &str, errors: &mut Errors) {
             errors.invalid(path, bundle, "only one of name and signerName may be used");
         }
         (Some(name), None) => {
-            if name == "" {
+            let name = name.as_str().unwrap_or_default();
+            if name.is_empty() {
                 errors.required(format!("{path}.name"), "must be a valid object name");
+            }
+            for fault in trust::reference_faults(name) {
+                let detail = format!("not a valid clustertrustbundlename: {fault}");
+                errors.invalid(format!("{path}.name"), &json!(name), &detail);
             }
             if let Some(selector) = given(bundle, "labelSelector") {
                 let detail = "labelSelector must be unset if name is specified";
@@ -275,9 +358,11 @@ fn trust_bundle(bundle: &Value, path: &str, errors: &mut Errors) {
             }
         }
         (None, Some(signer)) => {
-            if signer == "" {
+            let signer = signer.as_str().unwrap_or_default();
+            if signer.is_empty() {
                 errors.required(format!("{path}.signerName"), "must be a valid signer name");
             }
+            shared::signer_name(signer, &format!("{path}.signerName"), errors);
             label_selector(bundle.get("labelSelector"), &format!("{path}.labelSelector"), errors);
         }
         (None, None) => errors.required(path, "either name or signerName must be specified"),

@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use apiserver_api::error::{ApiError, FieldError, FieldReason};
-use apiserver_api::managed::check_entries;
+use apiserver_api::managed::{Unsaid, check_entries};
 use apiserver_api::meta;
 use apiserver_api::ordered;
 use apiserver_api::registry::{Resource, Written};
@@ -266,6 +266,7 @@ async fn attempt(
     mut new: Value,
 ) -> Result<Outcome, ApiError> {
     let (old, now) = (&current.object, context.server.ambient().now());
+    let unsaid = if resource.custom.is_none() { Unsaid::of(&new) } else { Unsaid::default() };
     encoding::fill_in(resource, &mut new, now)?;
     if part == Part::Main {
         refuse_deletion(resource, old, &new)?;
@@ -293,7 +294,11 @@ async fn attempt(
             })
             .await?;
         }
-        Tracking::Update => managed::update(context, resource, part, Some(old), &mut new),
+        Tracking::Update => {
+            unsaid.leave_out(&mut new);
+            managed::update(context, resource, part, Some(old), &mut new);
+            unsaid.put_back(&mut new);
+        }
         Tracking::Done => {}
         Tracking::Keep => keep_field(old, &mut new, "managedFields"),
     }
