@@ -3,6 +3,7 @@
 //! its warnings.
 
 mod objects;
+mod paths;
 mod pod;
 mod service;
 

@@ -40,6 +40,8 @@ enum Shape {
     Fields(Definition),
     /// That it is a map with values of this type.
     Values(Type),
+    /// That its fields are not known to anybody, and cannot be merged.
+    Raw,
     /// Nothing.
     Open,
 }
@@ -53,6 +55,7 @@ impl Shape {
         match ty {
             Type::Object(_) => Self::of(ty.object()),
             Type::Map(_) => ty.element().map_or(Self::Open, Self::Values),
+            Type::Any => Self::Raw,
             _ => Self::Open,
         }
     }
@@ -65,7 +68,7 @@ impl Shape {
                 (field.map(Field::ty), field)
             }
             Self::Values(ty) => (Some(ty), None),
-            Self::Open => (None, None),
+            Self::Raw | Self::Open => (None, None),
         }
     }
 }
@@ -125,6 +128,11 @@ fn merge_field(
     if value.is_null() {
         current.remove(key);
         return Ok(());
+    }
+    let both = |is: fn(&Value) -> bool| is(value) && current.get(key).is_some_and(is);
+    if matches!(shape, Shape::Raw) && (both(Value::is_object) || both(Value::is_array)) {
+        let why = format!("unable to find api field in struct RawExtension for the json field {key:?}");
+        return Err(ApiError::new(500, "", why));
     }
     let (ty, field) = shape.child(key);
     match (current.get_mut(key), value) {

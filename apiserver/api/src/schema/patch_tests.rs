@@ -337,3 +337,17 @@ fn an_object_is_replaced_where_its_field_says_so() {
         json!({"spec": {"minAvailable": 1, "selector": {"matchLabels": {"c": "d"}}}})
     );
 }
+
+#[test]
+fn data_of_an_unknown_form_cannot_be_merged() {
+    let kind = "io.k8s.api.apps.v1.ControllerRevision";
+    let merged = |patch: Value| {
+        let mut revision = json!({"data": {"spec": {"a": [1]}, "kind": "X"}, "revision": 1});
+        strategic_merge(kind, &mut revision, &patch).map(|()| revision)
+    };
+    let error = merged(json!({"data": {"spec": {"a": [2]}}})).unwrap_err();
+    let why = "unable to find api field in struct RawExtension for the json field \"spec\"";
+    assert_eq!((error.code, error.message.as_str()), (500, why));
+    let changed = merged(json!({"data": {"kind": "Y", "more": {"b": 1}, "spec": null}})).unwrap();
+    assert_eq!(changed["data"], json!({"kind": "Y", "more": {"b": 1}}));
+}

@@ -125,7 +125,7 @@ pub fn disruption_budget(object: &Value) -> Vec<FieldError> {
 
 /// Errors of a RuntimeClass.
 pub fn runtime_class(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
+    let mut errors = Errors::of(metadata::validate(object, names::dns_subdomain));
     let handler = text(object, "handler");
     if handler.is_empty() {
         errors.required("handler", "");
@@ -153,6 +153,6 @@ pub fn runtime_class(object: &Value) -> Vec<FieldError> {
 /// The handler of a RuntimeClass stays. Arguments: new, old.
 pub fn runtime_class_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    errors.immutable("handler", new, old);
+    errors.immutable_shown("handler", new, old, &json!(text(new, "handler")).to_string());
     errors.list()
 }

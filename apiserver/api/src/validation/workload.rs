@@ -1,5 +1,7 @@
 //! Deployment, ReplicaSet, StatefulSet, DaemonSet, ReplicationController.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -206,7 +208,10 @@ pub fn replica_set(object: &Value) -> Vec<FieldError> {
 
 /// Errors of a ReplicationController, whose selector is a plain map.
 pub fn replication_controller(object: &Value) -> Vec<FieldError> {
-    let mut errors = with_metadata(object);
+    // The name that is generated is judged in place of the base that it is generated from.
+    let of_base = |error: &FieldError| error.field == "metadata.generateName";
+    let mut errors =
+        Errors::of(metadata::subdomain_name(object).into_iter().filter(|error| !of_base(error)).collect());
     let spec = &object["spec"];
     counts(spec, &["minReadySeconds"], &mut errors);
     let selector = spec.get("selector").and_then(Value::as_object).filter(|s| !s.is_empty());
@@ -214,12 +219,12 @@ pub fn replication_controller(object: &Value) -> Vec<FieldError> {
         errors.required("spec.selector", "");
     }
     counts(spec, &["replicas"], &mut errors);
-    if let Some(selector) = selector {
-        matches_template(&LabelSelector::from_map(selector), spec, &mut errors);
-    }
     if spec.get("template").is_none_or(Value::is_null) {
         errors.required("spec.template", "");
     } else {
+        if let Some(selector) = selector {
+            matches_template(&LabelSelector::from_map(selector), spec, &mut errors);
+        }
         restarting_template(spec, "ReplicationController", &mut errors);
         new_shared_disks(object, &mut errors);
     }
@@ -294,19 +299,14 @@ fn stateful_template(spec: &Value) -> Value {
     let Some(Value::Object(pod)) = template.get_mut("spec") else { return template };
     pod.remove("subdomain");
     pod.remove("hostname");
-    let claims = items(spec, "volumeClaimTemplates").iter().map(|claim| {
-        let name = text(&claim["metadata"], "name");
-        json!({"name": name, "persistentVolumeClaim": {"claimName": name}})
-    });
-    let mut volumes: Vec<Value> = claims.collect();
+    let names: BTreeSet<&str> =
+        items(spec, "volumeClaimTemplates").iter().map(|claim| text(&claim["metadata"], "name")).collect();
+    let claim = |name: &&str| json!({"name": name, "persistentVolumeClaim": {"claimName": name}});
+    let mut volumes: Vec<Value> = names.iter().map(claim).collect();
     if !volumes.is_empty() {
         // A claim takes the place of a volume of its name.
         let own = items(&spec["template"]["spec"], "volumes").iter();
-        let own: Vec<Value> = own
-            .filter(|v| volumes.iter().all(|claim| text(claim, "name") != text(v, "name")))
-            .cloned()
-            .collect();
-        volumes.extend(own);
+        volumes.extend(own.filter(|volume| !names.contains(text(volume, "name"))).cloned());
         pod.insert("volumes".to_owned(), Value::Array(volumes));
     }
     template

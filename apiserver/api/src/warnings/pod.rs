@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::MOST;
 use super::objects::{claim_spec, fractional, node_label};
+use super::{MOST, paths};
 use crate::defaulting::apparmor;
 use crate::meta;
 use crate::repeats::repeats;
@@ -138,7 +138,7 @@ fn all(object: &Value, prefix: &str) -> Vec<String> {
     placement(spec, &path, &mut warnings);
     annotations(object, prefix, &mut warnings);
     volumes(spec, &path, &mut warnings);
-    token_paths(spec, &path, &mut warnings);
+    paths::overlaps(spec, &mut warnings);
     repeated(spec, &path, &mut warnings);
     for name in ["memory", "ephemeral-storage"] {
         let amount = spec["overhead"].get(name);
@@ -257,39 +257,6 @@ fn volumes(spec: &Value, path: &str, warnings: &mut Vec<String>) {
         }
         if let Some(spec) = volume.pointer("/ephemeral/volumeClaimTemplate/spec") {
             warnings.extend(claim_spec(spec, &format!("{path}.ephemeral.volumeClaimTemplate.spec")));
-        }
-    }
-}
-
-/// A token and another source of a volume that write one file.
-fn token_paths(spec: &Value, path: &str, warnings: &mut Vec<String>) {
-    let sources = |volume: &Value| items(&volume["projected"], "sources").to_vec();
-    let tokens: BTreeSet<String> = items(spec, "volumes")
-        .iter()
-        .flat_map(sources)
-        .filter_map(|s| Some(s.pointer("/serviceAccountToken/path")?.as_str()?.to_owned()))
-        .collect();
-    if tokens.is_empty() {
-        return;
-    }
-    for (index, volume) in items(spec, "volumes").iter().enumerate() {
-        let path = format!("{path}.volumes[{index}].projected.sources");
-        let mut check = |file: &str, at: String| {
-            if tokens.contains(file) {
-                warnings.push(format!("{path}.{at}: has duplicated path with ServiceAccountToken {file:?}"));
-            }
-        };
-        for source in sources(volume) {
-            for (kind, shown) in
-                [("configMap", "configMap"), ("secret", "secrets"), ("downwardAPI", "downwardAPI")]
-            {
-                for (index, item) in items(&source[kind], "items").iter().enumerate() {
-                    check(text(item, "path"), format!("{shown}[{index}]"));
-                }
-            }
-            if let Some(file) = source.pointer("/clusterTrustBundle/path").and_then(Value::as_str) {
-                check(file, "ClusterTrustBundle".to_owned());
-            }
         }
     }
 }

@@ -132,10 +132,10 @@ async fn judge_and_put(
     if !errors.is_empty() {
         return Err(update::invalid(resource, name, &errors));
     }
-    admission::validate(admission, &object).await?;
     if let Some(warnings) = &resource.behaviour.warnings {
         warnings(&object, None).into_iter().for_each(|warning| context.warn(warning));
     }
+    admission::validate(admission, &object).await?;
     if resource.custom.is_none() {
         // What is read from the store gets defaults again: a Job the labels that were made for its pods.
         (resource.behaviour.default)(&mut object);

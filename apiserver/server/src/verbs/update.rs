@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use apiserver_api::error::{ApiError, FieldError, FieldReason};
-use apiserver_api::managed::{Unsaid, check_entries};
+use apiserver_api::managed::check_entries;
 use apiserver_api::meta;
 use apiserver_api::ordered;
 use apiserver_api::registry::{Resource, Written};
@@ -266,7 +266,6 @@ async fn attempt(
     mut new: Value,
 ) -> Result<Outcome, ApiError> {
     let (old, now) = (&current.object, context.server.ambient().now());
-    let unsaid = if resource.custom.is_none() { Unsaid::of(&new) } else { Unsaid::default() };
     encoding::fill_in(resource, &mut new, now)?;
     if part == Part::Main {
         refuse_deletion(resource, old, &new)?;
@@ -294,11 +293,7 @@ async fn attempt(
             })
             .await?;
         }
-        Tracking::Update => {
-            unsaid.leave_out(&mut new);
-            managed::update(context, resource, part, Some(old), &mut new);
-            unsaid.put_back(&mut new);
-        }
+        Tracking::Update => managed::update(context, resource, part, Some(old), &mut new),
         Tracking::Done => {}
         Tracking::Keep => keep_field(old, &mut new, "managedFields"),
     }
@@ -363,13 +358,13 @@ async fn judge_and_put(
     }
     errors.extend(check_entries(&new));
     refuse(resource, meta::name(old), &errors)?;
-    if part != Part::Admitted {
-        admission::validate(admission, &new).await?;
-    }
     if part != Part::Status
         && let Some(warnings) = &resource.behaviour.warnings
     {
         warnings(&new, Some(old)).into_iter().for_each(|warning| context.warn(warning));
+    }
+    if part != Part::Admitted {
+        admission::validate(admission, &new).await?;
     }
     managed::forget_new_times(old, &mut new);
     if encoding::same(&new, old) || context.dry_run()? {

@@ -218,34 +218,3 @@ async fn nobody_owns_what_a_new_object_cannot_say() {
     assert!(made["metadata"].get("deletionTimestamp").is_none());
     assert_eq!(made["metadata"]["managedFields"][0]["fieldsV1"], json!({"f:data": {".": {}, "f:a": {}}}));
 }
-
-#[tokio::test(start_paused = true)]
-async fn who_leaves_a_divisor_out_owns_the_files_of_the_volume() {
-    let api = Api::start().await;
-    let mut sent = deployment("web");
-    sent["spec"]["template"]["spec"]["volumes"] = json!([{"name": "v", "downwardAPI": {"items": [
-        {"path": "cpu", "resourceFieldRef": {"containerName": "c", "resource": "limits.cpu"}}]}}]);
-    api.call("POST", &format!("{DEPLOYMENTS}?fieldManager=maker"), &[], sent.to_string()).await.expect(201);
-    let path = format!("{DEPLOYMENTS}/web?fieldManager=other&dryRun=All");
-    let changed = api.call("PUT", &path, &[], sent.to_string()).await.expect(200).body;
-    let volume = json!({"f:volumes": {"k:{\"name\":\"v\"}": {"f:downwardAPI": {"f:items": {}}}}});
-    assert_eq!(fields(&changed, "other"), json!({"f:spec": {"f:template": {"f:spec": volume}}}));
-    let reference = "/spec/template/spec/volumes/0/downwardAPI/items/0/resourceFieldRef";
-    assert_eq!(changed.pointer(reference).unwrap()["divisor"], "0");
-    sent.pointer_mut(reference).unwrap()["divisor"] = json!("0");
-    let same = api.call("PUT", &path, &[], sent.to_string()).await.expect(200).body;
-    assert_eq!(brief(&same), ["maker Update"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn who_empties_a_limit_range_owns_that_it_is_empty() {
-    let api = Api::start().await;
-    let ranges = "/api/v1/namespaces/default/limitranges";
-    let mut sent =
-        json!({"metadata": {"name": "a"}, "spec": {"limits": [{"type": "Pod", "max": {"cpu": "1"}}]}});
-    api.call("POST", &format!("{ranges}?fieldManager=maker"), &[], sent.to_string()).await.expect(201);
-    sent["spec"]["limits"] = Value::Null;
-    let path = format!("{ranges}/a?fieldManager=other");
-    let emptied = api.call("PUT", &path, &[], sent.to_string()).await.expect(200).body;
-    assert_eq!(fields(&emptied, "other"), json!({"f:spec": {"f:limits": {}}}));
-}
