@@ -1,6 +1,7 @@
 //! The resource registry as data: kinds, scopes, verbs, schemas, selectable fields, columns,
 //! defaulting and validation. No IO and nothing asynchronous lives here.
 
+mod base64_text;
 pub mod builtin;
 pub mod cel;
 pub mod certificate;
@@ -18,6 +19,7 @@ pub mod image;
 pub mod lifecycle;
 pub mod managed;
 pub mod meta;
+pub mod numbers;
 pub mod openapi;
 pub mod ordered;
 pub mod protobuf;

@@ -3,8 +3,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::numbers;
 use crate::protobuf::{self, Field, Kind, Message, Shape};
-use crate::structural;
 
 /// Where the metadata of an object stand in its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +237,7 @@ fn plain(out: &mut Vec<u8>, value: &Value) {
     match value {
         Value::String(content) => text(out, content),
         other => {
-            structural::write_json(out, other)
+            numbers::write_json(out, other)
                 .expect("the keys of a value are strings, and memory takes everything");
         }
     }

@@ -3,7 +3,6 @@
 //! A definition is named as in OpenAPI, `io.k8s.api.core.v1.Pod`; [`crate::registry::Resource`]
 //! carries that name in `schema`.
 
-mod bytes;
 mod check;
 mod duplicates;
 mod graph;
@@ -11,7 +10,6 @@ mod patch;
 mod prune;
 pub mod shape;
 
-pub(crate) use check::decode_base64;
 pub use check::{Problems, check};
 pub use duplicates::{OBJECTS, duplicate_fields, misplaced_fields, parse_noting};
 pub use graph::{Definition, Field, ListType, Merge, Type, definition, definitions};

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use apiserver_api::error::ApiError;
 use apiserver_api::protobuf::{self, Malformed};
-use apiserver_api::{schema, structural};
+use apiserver_api::{numbers, schema};
 use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -207,13 +207,16 @@ impl Decoded {
         match &self.source {
             Source::Json(text) => schema::duplicate_fields(text),
             Source::Yaml(text) => {
-                let told = |line: String| format!("yaml: unmarshal errors:\n  {line}");
+                let told = |line: String| format!("{YAML_FAULTS}{line}");
                 repeated_in_yaml(text).into_iter().map(told).collect()
             }
             Source::Once => Vec::new(),
         }
     }
 }
+
+/// What stands before the faults of a YAML text in an error; a warning has each fault alone.
+pub const YAML_FAULTS: &str = "yaml: unmarshal errors:\n  ";
 
 /// What bodies of objects may be.
 const OBJECTS: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
@@ -431,7 +434,7 @@ fn yaml_within(text: &str, depth: usize, duplicate_keys: DuplicateKeyPolicy) -> 
     };
     let read = serde_saphyr::from_str_with_options(text, options).map(|mut value| {
         // Kubernetes turns YAML into JSON first, and Go writes no fraction where there is none.
-        structural::normalize_numbers(&mut value);
+        numbers::normalize_numbers(&mut value);
         value
     });
     read.map_err(|error| match beneath(&error) {

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::JsonPath;
 use crate::meta;
+use crate::numbers::normalize_numbers;
 use crate::registry::{Cells, Column};
-use crate::structural::normalize_numbers;
 use apiserver_meta::time;
 
 /// The columns of a version, and what fills them.

@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use super::columns;
 use crate::error::{FieldError, FieldReason};
 use crate::meta;
+use crate::numbers::normalize_numbers;
 use crate::registry::{Behaviour, Resource, Subresource, Verb, Written};
-use crate::structural::{Rules, Structural, coerce, normalize_numbers};
+use crate::structural::{Rules, Structural, coerce};
 use crate::validation::{metadata, names};
 
 /// The encoded definition, JSON; shared with whoever keeps it.

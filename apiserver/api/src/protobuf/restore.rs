@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Number, Value};
 
 use super::table::{Field, Kind, Message, Shape, at};
-use crate::schema::decode_base64;
+use crate::base64_text;
 use apiserver_meta::{quantity, time};
 
 /// Restores the fields of `object`; numbers are converted to the types of their fields. An error is the
@@ -105,9 +105,9 @@ fn integer(number: &Number) -> Option<i64> {
 /// Bytes are base64, or a list of numbers, of which each becomes a byte.
 fn bytes(value: &mut Value) -> Result<(), String> {
     match value {
-        Value::String(text) => {
-            decode_base64(text).map(drop).map_err(|error| format!("error decoding from json: {error}"))
-        }
+        Value::String(text) => base64_text::decode_or_error(text)
+            .map(drop)
+            .map_err(|error| format!("error decoding from json: {error}")),
         Value::Array(items) => {
             let bytes: Vec<u8> = items.iter_mut().map(byte).collect::<Result<_, _>>()?;
             *value = Value::String(STANDARD.encode(bytes));

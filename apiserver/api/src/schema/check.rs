@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-use super::bytes;
+use crate::base64_text;
+
 use super::graph::{Definition, Type, definition};
 use apiserver_meta::{quantity, time};
 
@@ -91,7 +92,7 @@ impl<'a> Walk<'a> {
             (Type::List(_), Value::Array(items)) => self.items(owner, ty, items),
             (Type::Map(_), Value::Object(map)) => self.values(owner, ty, map),
             (Type::Bytes, Value::String(text)) => {
-                if let Err(error) = decode_base64(text) {
+                if let Err(error) = base64_text::decode_or_error(text) {
                     self.error(error);
                 }
             }
@@ -160,19 +161,6 @@ impl<'a> Walk<'a> {
 
 fn fits_int32(number: &serde_json::Number) -> bool {
     number.as_i64().is_some_and(|n| i32::try_from(n).is_ok())
-}
-
-/// Decodes base64; the error is that of Go.
-pub(crate) fn decode_base64(text: &str) -> Result<Vec<u8>, String> {
-    bytes::decode(text).ok_or_else(|| illegal_base64(text))
-}
-
-fn illegal_base64(text: &str) -> String {
-    let at = text
-        .bytes()
-        .position(|b| !(b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=' | b'\n' | b'\r')))
-        .unwrap_or(text.len() / 4 * 4);
-    format!("illegal base64 data at input byte {at}")
 }
 
 fn kind_of(value: &Value) -> &'static str {

@@ -3,7 +3,8 @@
 
 use serde_json::{Map, Value};
 
-use super::bytes;
+use crate::base64_text;
+
 use super::graph::{Definition, Field, Type, definition};
 use apiserver_meta::{quantity, time};
 
@@ -151,7 +152,7 @@ fn prune_value(ty: Type, value: &mut Value) {
             }
         }
         (Type::Bytes, Value::String(text)) => {
-            if let Some(canonical) = bytes::canonical(text) {
+            if let Some(canonical) = base64_text::canonical(text) {
                 *text = canonical;
             }
         }

@@ -25,7 +25,7 @@ use apiserver_api::definition::{AcceptedNames, Custom, Definition, GROUP};
 use apiserver_api::error::ApiError;
 use apiserver_api::registry::{Registry, Resource};
 use apiserver_api::schema::Problems;
-use apiserver_api::structural;
+use apiserver_api::{numbers, structural};
 use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::Notify;
@@ -327,6 +327,6 @@ pub fn check(custom: &Custom, object: &mut Value) -> Problems {
     }
     problems.unknown_fields.extend(schema.prune(object));
     schema.prune_nulls(object);
-    structural::normalize_numbers(object);
+    numbers::normalize_numbers(object);
     problems
 }

@@ -326,7 +326,11 @@ fn shape(
     }
     match validation {
         FieldValidation::Strict if !told.is_empty() => return Err(Misshapen::Strict(told)),
-        FieldValidation::Warn => told.into_iter().for_each(|warning| context.warn(warning)),
+        FieldValidation::Warn => {
+            for fault in told {
+                context.warn(fault.strip_prefix(body::YAML_FAULTS).unwrap_or(&fault).to_owned());
+            }
+        }
         _ => {}
     }
     if expected.custom.is_none() {

@@ -17,6 +17,19 @@ pub fn decode(text: &str) -> Option<Vec<u8>> {
     LENIENT.decode(text).ok()
 }
 
+/// Returns the bytes of a text, or the error that Go has for it.
+pub fn decode_or_error(text: &str) -> Result<Vec<u8>, String> {
+    decode(text).ok_or_else(|| illegal_base64(text))
+}
+
+fn illegal_base64(text: &str) -> String {
+    let at = text
+        .bytes()
+        .position(|b| !(b.is_ascii_alphanumeric() || matches!(b, b'+' | b'/' | b'=' | b'\n' | b'\r')))
+        .unwrap_or(text.len() / 4 * 4);
+    format!("illegal base64 data at input byte {at}")
+}
+
 /// The text as it is written, if that is not how it is. What is no base64 stays.
 pub fn canonical(text: &str) -> Option<String> {
     // Only the last four characters can have bits that say nothing.
