@@ -63,19 +63,23 @@ const APART: &[(&str, &[&str])] = &[
     ("kubelet-agent", &["apiserver-api", "apiserver-server", "kube-cel", "cel", "x509-parser"]),
 ];
 
+/// Dependencies that no file of the package names: generated code does, or a file that it shares with another.
+const NAMED_ELSEWHERE: &[(&str, &[&str])] =
+    &[("kubelet-cri", &["prost", "tonic-prost"]), ("userspace-proxy", &["ebpf-common"])];
+
 /// How many top modules of a package may still lie on import cycles. A row goes down with each cycle
 /// that is opened and out with the last; other packages have none.
 const ON_CYCLES: &[(&str, usize)] = &[("apiserver-api", 13), ("apiserver-server", 34)];
 
 /// Checks all rules and reports every breach.
 pub fn run() -> Result<()> {
-    let mut breaches = dependencies()?;
+    let files = rust_files()?;
+    let mut breaches = dependencies(&files)?;
     breaches.extend(compiled_for_nodes()?);
     breaches.extend(conformance::breaches()?);
     breaches.extend(status::breaches()?);
     breaches.extend(security::breaches()?);
     let mut warnings = Vec::new();
-    let files = rust_files()?;
     breaches.extend(import_cycles(&files)?);
     for file in &files {
         check_file(file, &mut breaches, &mut warnings)?;
@@ -89,7 +93,7 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-fn dependencies() -> Result<Vec<String>> {
+fn dependencies(files: &[PathBuf]) -> Result<Vec<String>> {
     let text = shell::output(shell::cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
     let metadata: Value = serde_json::from_str(&text).context("cargo metadata is not JSON")?;
     let mut breaches = Vec::new();
@@ -102,6 +106,7 @@ fn dependencies() -> Result<Vec<String>> {
             continue;
         };
         check_manifest(package, name, &mut breaches)?;
+        unnamed(package, name, files, &mut breaches)?;
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let of = dependency["name"].as_str().unwrap_or_default();
             let normal = dependency["kind"].is_null();
@@ -117,6 +122,26 @@ fn dependencies() -> Result<Vec<String>> {
         }
     }
     Ok(breaches)
+}
+
+/// Finds dependencies that no source of the package names.
+fn unnamed(package: &Value, name: &str, files: &[PathBuf], breaches: &mut Vec<String>) -> Result<()> {
+    let manifest = Path::new(package["manifest_path"].as_str().unwrap_or_default());
+    let folder = manifest.parent().unwrap_or(manifest);
+    let mut words = BTreeSet::new();
+    for file in files.iter().filter(|file| file.starts_with(folder)) {
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        words.extend(text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned));
+    }
+    let elsewhere =
+        NAMED_ELSEWHERE.iter().find(|(package, _)| *package == name).map_or(&[][..], |(_, names)| names);
+    for dependency in package["dependencies"].as_array().into_iter().flatten() {
+        let dependency = dependency["rename"].as_str().or(dependency["name"].as_str()).unwrap_or_default();
+        if !words.contains(&dependency.replace('-', "_")) && !elsewhere.contains(&dependency) {
+            breaches.push(format!("no source of {name} names {dependency}; take it out of Cargo.toml"));
+        }
+    }
+    Ok(())
 }
 
 /// Compares what is compiled for each package of [`APART`] with what must not be.
