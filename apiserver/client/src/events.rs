@@ -14,6 +14,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
+use crate::is_namespace_terminating;
+
 /// Events waiting to be written; more are dropped.
 const QUEUE: usize = 1024;
 /// Distinct events remembered to count repetitions.
@@ -129,6 +131,8 @@ impl Writer {
             let Some(entry) = entry else { return };
             match self.write(entry).await {
                 Ok(()) => {}
+                // Whatever happened in a namespace that is being deleted is past, and nobody's rights are at fault.
+                Err(error) if is_namespace_terminating(&error) => debug!(%error, "an event was too late"),
                 Err(kube::Error::Api(status)) if status.code == 403 && !self.forbidden => {
                     self.forbidden = true;
                     warn!(error = %status.message, "Events may not be written; this is said once");

@@ -5,9 +5,11 @@ pub mod cache;
 pub mod events;
 mod outage;
 pub mod readable;
+mod refusal;
 pub mod transport;
 
 pub use cache::{Cache, Change, Informers, Kept, ObjectKey};
 pub use events::Recorder;
 pub use readable::Readable;
+pub use refusal::is_namespace_terminating;
 pub use transport::{ConnectError, HttpBody, authority, connect, in_process, user_agent};

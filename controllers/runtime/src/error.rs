@@ -1,5 +1,7 @@
 //! One small error: what was attempted, on what, and why it failed.
 
+use apiserver_client::is_namespace_terminating;
+
 /// The result of an attempt at something.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -55,13 +57,7 @@ impl Error {
 
     /// The namespace is being deleted, so that nothing can be created in it.
     pub fn is_namespace_terminating(&self) -> bool {
-        let Self::Api { cause, .. } = self else { return false };
-        let kube::Error::Api(status) = cause.as_ref() else { return false };
-        status
-            .details
-            .as_ref()
-            .is_some_and(|details| details.causes.iter().any(|cause| cause.reason == "NamespaceTerminating"))
-            || (status.code == 403 && status.message.contains("is being terminated"))
+        matches!(self, Self::Api { cause, .. } if is_namespace_terminating(cause))
     }
 
     /// The failed attempts of `results` as one error; `Ok` if none failed.

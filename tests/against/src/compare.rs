@@ -71,15 +71,21 @@ pub fn normalize(answer: &Answer, request: &str, known: &[(String, &str)], now: 
     clean(&mut normal.body, "", request, &of, now);
     if let Some(metadata) = normal.body.get_mut("metadata").and_then(Value::as_object_mut) {
         OWN.iter().for_each(|field| drop(metadata.remove(*field)));
-        for entry in metadata.get_mut("managedFields").and_then(Value::as_array_mut).into_iter().flatten() {
-            if let Some(entry) = entry.as_object_mut() {
-                entry.remove("time");
-            }
+        if let Some(entries) = metadata.get_mut("managedFields").and_then(Value::as_array_mut) {
+            entries.retain(|entry| !is_of_a_server(entry));
+            entries.iter_mut().filter_map(Value::as_object_mut).for_each(|entry| drop(entry.remove("time")));
         }
     }
     normal.warnings = normal.warnings.iter().map(|text| replace(text, &of)).collect();
     normal.warnings.sort();
     normal
+}
+
+/// Returns whether an entry of managed fields is of a controller of kube-apiserver that writes the status of
+/// definitions and FlowSchemas at a time of its own.
+fn is_of_a_server(entry: &Value) -> bool {
+    let managers = ["kube-apiserver", "api-priority-and-fairness-config-consumer-v1"];
+    entry["subresource"] == "status" && entry["manager"].as_str().is_some_and(|name| managers.contains(&name))
 }
 
 /// The ConfigMap that an OpenShift build of kube-apiserver mounts into pods beside Kubernetes' own.

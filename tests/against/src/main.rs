@@ -10,7 +10,6 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use futures::StreamExt as _;
-use http::Method;
 use jiff::Timestamp;
 use tests_against::compare::{Answer, compare, normalize};
 use tests_against::kinds::{Kind, discover, versions};
@@ -218,7 +217,7 @@ async fn outcome(
         async move {
             let answer = servers[index].send(&sent).await?;
             let known = if uid.is_empty() { Vec::new() } else { vec![(uid, "<uid>")] };
-            anyhow::Ok((normalize(&answer, &case_text(&sent), &known, Timestamp::now()), answer.status))
+            anyhow::Ok((normalize(&answer, &sent.body, &known, Timestamp::now()), answer.status))
         }
     };
     let (ours, theirs) = tokio::join!(ask(0), ask(1));
@@ -232,11 +231,6 @@ async fn outcome(
     }
     let verdict = compare(&ours, &theirs);
     Ok(Outcome { number, case, ours, theirs, verdict })
-}
-
-/// The text of a request: of the values that servers allocate, only those in it are compared.
-fn case_text(sent: &Sent<'_>) -> String {
-    if sent.method == Method::POST { sent.body.clone() } else { String::new() }
 }
 
 /// Another seed each time: what a hasher of the standard library starts with is random.

@@ -63,7 +63,9 @@ async fn service_backend(
         Err(_) => asked.port,
     };
     let endpoints = kind(server, "endpoints")?;
-    let endpoints = storage::require(server, endpoints, namespace, asked.name).await?.object;
+    // It is the Service that cannot be reached, whichever object of it is missing.
+    let endpoints = storage::referred(server, endpoints, namespace, asked.name).await?;
+    let endpoints: Value = endpoints.ok_or_else(|| ApiError::not_found("", "services", asked.name))?;
     if endpoints["subsets"].as_array().is_none_or(Vec::is_empty) {
         return Err(streams::no_endpoints(asked.name));
     }

@@ -46,6 +46,12 @@ pub async fn dispatch(context: &Context, resource: &Arc<Resource>, request: Requ
         ("pods", "ephemeralcontainers" | "resize") => {
             pods::containers(context, resource, body::read(request.into_body()).await?).await
         }
+        ("pods", "exec" | "attach" | "portforward") | ("pods" | "services" | "nodes", "proxy")
+            if context.query.all("dryRun").next().is_some() =>
+        {
+            // What happens behind a connection cannot be tried without being done.
+            Err(ApiError::bad_request("dryRun is not supported"))
+        }
         ("pods", "log" | "exec" | "attach" | "portforward") => to_kubelet(context, resource, request).await,
         ("nodes", "proxy") => to_node(context, resource, request).await,
         ("namespaces", "finalize") if info.verb == "update" => {

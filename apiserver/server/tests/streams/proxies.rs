@@ -215,6 +215,12 @@ async fn what_cannot_be_reached_is_answered_as_in_kubernetes() {
     for (path, code, reason, message) in [
         (format!("{PODS}/absent/proxy/"), 404, "NotFound", "pods \"absent\" not found"),
         (format!("{PODS}/p/proxy/"), 400, "BadRequest", "address not allowed"),
+        // Nothing of it could be taken back.
+        (format!("{PODS}/porter:80/proxy/?dryRun=All"), 400, "BadRequest", "dryRun is not supported"),
+        (format!("{SERVICES}/s/proxy/?dryRun=bad"), 400, "BadRequest", "dryRun is not supported"),
+        (format!("{PODS}/p/exec?command=c&dryRun=All"), 400, "BadRequest", "dryRun is not supported"),
+        (format!("{PODS}/p/attach?dryRun=All"), 400, "BadRequest", "dryRun is not supported"),
+        (format!("{PODS}/p/portforward?dryRun=All"), 400, "BadRequest", "dryRun is not supported"),
         (format!("{PODS}/a:b:c:d/proxy/"), 400, "BadRequest", "invalid pod request \"a:b:c:d\""),
         (format!("{PODS}/ftp:porter:21/proxy/"), 400, "BadRequest", "invalid pod request \"ftp:porter:21\""),
         (
@@ -223,7 +229,7 @@ async fn what_cannot_be_reached_is_answered_as_in_kubernetes() {
             "ServiceUnavailable",
             "error trying to reach service: dial tcp 192.0.2.10:81: connect: connection refused",
         ),
-        (format!("{SERVICES}/absent/proxy/"), 404, "NotFound", "endpoints \"absent\" not found"),
+        (format!("{SERVICES}/absent/proxy/"), 404, "NotFound", "services \"absent\" not found"),
         (format!("{SERVICES}/absent:80/proxy/"), 404, "NotFound", "services \"absent\" not found"),
         (format!("{SERVICES}/:80/proxy/"), 400, "BadRequest", "invalid service request \":80\""),
         (
