@@ -104,6 +104,8 @@ pub(crate) struct Errors {
 /// Bytes that are said before values of some length are no longer shown: a list of many faults may be
 /// shown with each of them.
 const SAID: usize = 1024 * 1024;
+/// So much of a message is kept once as much has been said, bytes.
+const LONG: usize = 1024;
 /// What is always shown of a value, bytes.
 const SHORT: usize = 256;
 
@@ -138,6 +140,11 @@ impl Errors {
         match error.reason {
             FieldReason::More(count) => self.more += count,
             _ if self.list.len() < CAUSES => {
+                let mut error = error;
+                if self.said >= SAID && error.message.len() > LONG {
+                    error.message.truncate(error.message.floor_char_boundary(LONG));
+                    error.message.push_str("...");
+                }
                 self.said += error.message.len();
                 self.list.push(error);
             }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ast::Literal;
+use super::{FAULTS, ast::Literal};
 
 /// A token.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,7 +64,10 @@ impl<'t> Lexer<'t> {
     }
 
     fn fault(&mut self, at: usize, message: impl Into<String>) {
-        self.faults.push(Fault { at, message: message.into() });
+        // No more are shown.
+        if self.faults.len() < FAULTS {
+            self.faults.push(Fault { at, message: message.into() });
+        }
     }
 
     /// Passes over `length` bytes that begin no token.

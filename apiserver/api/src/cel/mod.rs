@@ -41,6 +41,8 @@ pub use validate::counting;
 
 /// So many faults of one expression are told.
 const FAULTS: usize = 100;
+/// No further fault of an expression is told once as many bytes have been said: each shows the whole line.
+const REPORT: usize = 64 * 1024;
 
 /// Parses an expression and checks its types; the error is the text that clients are shown:
 /// `ERROR: <input>:1:6: …`, with the line and a mark below it.
@@ -67,7 +69,17 @@ pub fn shown(source: &str, faults: &[Fault]) -> String {
         let mark = if text.chars().nth(column).is_some_and(wide) { '＾' } else { '^' };
         format!("ERROR: <input>:{}:{}: {}\n | {text}\n | {dots}{mark}", line + 1, column + 1, fault.message)
     };
-    faults.iter().take(FAULTS).map(one).collect::<Vec<_>>().join("\n")
+    let mut text = String::new();
+    for fault in faults.iter().take(FAULTS) {
+        if text.len() >= REPORT {
+            break;
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&one(fault));
+    }
+    text
 }
 
 /// The stack that expressions are read on, bytes: 200 levels of 10 frames, 2 KiB each without

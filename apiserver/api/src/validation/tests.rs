@@ -509,3 +509,14 @@ fn errors_beyond_those_that_an_answer_names_are_only_counted() {
         assert_eq!(error.details.unwrap()["causes"].as_array().unwrap().len(), 1_000);
     }
 }
+
+#[test]
+fn messages_are_cut_once_much_has_been_said() {
+    let mut errors = super::Errors::default();
+    (0..900).for_each(|n| errors.required(format!("spec.f{n}"), &"é".repeat(50_000)));
+    let list = errors.list();
+    assert_eq!(list.len(), 900);
+    assert!(list[0].message.len() > 100_000, "the first are whole");
+    let bytes: usize = list.iter().map(|error| error.message.len()).sum();
+    assert!(bytes < 3 << 20, "{bytes}");
+}

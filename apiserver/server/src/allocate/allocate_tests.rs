@@ -473,3 +473,28 @@ proptest! {
         }
     }
 }
+
+/// A body holds as many ports as its author likes, and they are looked at before the range is found to be too
+/// small for them.
+#[test]
+fn a_service_of_very_many_ports_is_planned_in_time_that_grows_with_them() {
+    let ports = |extra: fn(usize) -> serde_json::Value| {
+        let port = |n: usize| {
+            let protocol = ["TCP", "UDP"][n % 2];
+            let mut port = json!({"name": format!("p{n}"), "port": n + 1, "protocol": protocol});
+            port["nodePort"] = extra(n);
+            port
+        };
+        json!({"spec": {"type": "NodePort", "ports": (0..60_000).map(port).collect::<Vec<_>>()}})
+    };
+    let mut fresh = ports(|_| json!(null));
+    let plan = plan::Plan::of(&mut fresh, None, &[true], Some(&(30_000..=32_767))).unwrap();
+    assert_eq!(plan.fresh.len(), 60_000);
+    let mut asked = ports(|n| json!(n + 1));
+    let plan = plan::Plan::of(&mut asked, None, &[true], None).unwrap();
+    assert_eq!(plan.explicit.len(), 60_000);
+    let mut kept = ports(|_| json!(null));
+    let plan = plan::Plan::of(&mut kept, Some(&asked), &[true], None).unwrap();
+    assert_eq!((plan.fresh.len(), plan.explicit.len()), (0, 0));
+    assert_eq!(kept["spec"]["ports"], asked["spec"]["ports"]);
+}

@@ -20,6 +20,7 @@ pub(crate) mod claims;
 mod families;
 pub(crate) mod plan;
 pub(crate) mod ports;
+mod ports_of_service;
 mod range_object;
 mod ranges;
 

@@ -1,6 +1,7 @@
 //! What a Service needs, decided without asking anybody: pure. What is to be chosen gets a
 //! placeholder, which [`Plan::fill`] replaces.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::Refused;
 use super::families::{self, Family};
+use super::ports_of_service::NodePorts;
 
 /// Where a Service says on which port balancers ask nodes.
 const HEALTH_CHECK: &str = "spec.healthCheckNodePort";
@@ -48,7 +50,9 @@ pub struct Plan {
     /// Why no port can be had, whoever holds which. Kubernetes looks at addresses before, and says only
     /// what it finds first.
     pub refused: Option<Refused>,
-    before: Vec<Item>,
+    before: BTreeSet<Item>,
+    /// The ports of `explicit`.
+    asked: BTreeSet<u16>,
 }
 
 impl Plan {
@@ -65,7 +69,7 @@ impl Plan {
             // What the new type does not have goes, if the client only sent back what it had read.
             service::prepare_update_service(service, old);
         }
-        let mut plan = Self { before: old.map(held).unwrap_or_default(), ..Self::default() };
+        let mut plan = Self { before: old.map(held).into_iter().flatten().collect(), ..Self::default() };
         let mut errors = Vec::new();
         plan.addresses(service, old, configured, &mut errors);
         plan.node_ports(service, range);
@@ -120,13 +124,21 @@ impl Plan {
         if !automatic {
             return;
         }
-        for index in 0..ports.len() {
-            if number(&ports[index]["nodePort"]).is_some() {
+        let mut known = NodePorts::default();
+        for (index, port) in ports.iter().enumerate() {
+            if let Some(number) = number(&port["nodePort"]) {
+                known.add(index, port, number);
+            }
+        }
+        for (index, port) in ports.iter_mut().enumerate() {
+            if number(&port["nodePort"]).is_some() {
                 continue;
             }
-            let number = shared_node_port(ports, index)
+            let number = known
+                .shared_with(port)
                 .unwrap_or_else(|| self.placeholder(format!("spec.ports[{index}].nodePort")));
-            ports[index]["nodePort"] = json!(number);
+            known.add(index, port, number);
+            port["nodePort"] = json!(number);
         }
     }
 
@@ -162,7 +174,7 @@ impl Plan {
             }
             // Nodes answer there themselves, so it serves no traffic of the Service either.
             Some(port) if self.has(port) => self.refuse(no_health_check(wanted, TAKEN)),
-            Some(port) => self.explicit.push((HEALTH_CHECK.to_owned(), port)),
+            Some(port) => self.ask(HEALTH_CHECK.to_owned(), port),
         }
     }
 
@@ -170,7 +182,7 @@ impl Plan {
         match in_range(number, range) {
             // The same number serves TCP and UDP of one Service.
             Some(port) if self.has(port) => {}
-            Some(port) => self.explicit.push((field, port)),
+            Some(port) => self.ask(field, port),
             None if u16::try_from(number).is_ok_and(|port| self.has(port)) => {}
             None => {
                 if let Some(range) = range {
@@ -183,7 +195,12 @@ impl Plan {
 
     /// Whether the Service holds a port, or asks for it already.
     fn has(&self, port: u16) -> bool {
-        self.before.contains(&Item::Port(port)) || self.explicit.iter().any(|(_, asked)| *asked == port)
+        self.before.contains(&Item::Port(port)) || self.asked.contains(&port)
+    }
+
+    fn ask(&mut self, field: String, port: u16) {
+        self.asked.insert(port);
+        self.explicit.push((field, port));
     }
 
     fn refuse(&mut self, refused: Refused) {
@@ -228,7 +245,7 @@ impl Plan {
         if let Some(number) = chosen(&service["spec"]["healthCheckNodePort"]) {
             service["spec"]["healthCheckNodePort"] = json!(number);
         }
-        let after = held(service);
+        let after: BTreeSet<Item> = held(service).into_iter().collect();
         self.freed = self.before.iter().copied().filter(|item| !after.contains(item)).collect();
     }
 }
@@ -274,20 +291,6 @@ fn needs_health_check_port(service: &Value) -> bool {
     service_type(service) == "LoadBalancer" && service["spec"]["externalTrafficPolicy"] == "Local"
 }
 
-/// The node port of another protocol's port of the same number (DNS over TCP and UDP).
-fn shared_node_port(ports: &[Value], index: usize) -> Option<i64> {
-    let protocol = |port: &Value| port["protocol"].as_str().unwrap_or("TCP").to_owned();
-    let mine = &ports[index];
-    let candidate = ports.iter().find(|other| {
-        other["port"] == mine["port"]
-            && protocol(other) != protocol(mine)
-            && number(&other["nodePort"]).is_some()
-    })?;
-    let number = number(&candidate["nodePort"])?;
-    let clash = ports.iter().any(|p| p["nodePort"].as_i64() == Some(number) && protocol(p) == protocol(mine));
-    (!clash).then_some(number)
-}
-
 /// Everything that a stored Service holds.
 pub fn held(service: &Value) -> Vec<Item> {
     let spec = &service["spec"];
@@ -302,15 +305,8 @@ pub fn held(service: &Value) -> Vec<Item> {
         let numbers = ports.iter().map(|port| &port["nodePort"]).chain([&spec["healthCheckNodePort"]]);
         items.extend(numbers.filter_map(|n| u16::try_from(number(n)?).ok()).map(Item::Port));
     }
-    let mut seen = Vec::new();
-    items.retain(|item| {
-        if seen.contains(item) {
-            false
-        } else {
-            seen.push(*item);
-            true
-        }
-    });
+    let mut seen = BTreeSet::new();
+    items.retain(|item| seen.insert(*item));
     items
 }
 
@@ -342,15 +338,19 @@ fn keep_allocated(new: &mut Value, old: &Value) {
 /// Ports are recognized by their names; a number that another port of `new` asks for is not
 /// taken over.
 fn keep_node_ports(new: &mut Value, old: &Value) {
-    let old_ports = old["spec"]["ports"].as_array().cloned().unwrap_or_default();
+    fn name(port: &Value) -> &str {
+        port["name"].as_str().unwrap_or_default()
+    }
+    let mut before: BTreeMap<&str, Option<i64>> = BTreeMap::new();
+    for port in old["spec"]["ports"].as_array().into_iter().flatten() {
+        before.entry(name(port)).or_insert_with(|| number(&port["nodePort"]));
+    }
     let Some(ports) = new["spec"]["ports"].as_array_mut() else { return };
-    let mut used: Vec<i64> = ports.iter().filter_map(|p| number(&p["nodePort"])).collect();
+    let mut used: BTreeSet<i64> = ports.iter().filter_map(|p| number(&p["nodePort"])).collect();
     for port in ports.iter_mut().filter(|p| number(&p["nodePort"]).is_none()) {
-        let name = |p: &Value| p["name"].as_str().unwrap_or_default().to_owned();
-        let before = old_ports.iter().find(|p| name(p) == name(port)).and_then(|p| number(&p["nodePort"]));
-        if let Some(before) = before.filter(|number| !used.contains(number)) {
+        let before = before.get(name(port)).copied().flatten();
+        if let Some(before) = before.filter(|number| used.insert(*number)) {
             port["nodePort"] = json!(before);
-            used.push(before);
         }
     }
 }

@@ -109,3 +109,16 @@ fn deep_texts_are_refused_where_stacks_are_small() {
         .spawn(move || chains.map(|source| compile(&source, &env()).is_err()));
     assert_eq!(small.unwrap().join().unwrap(), [true, true, true, true, false]);
 }
+
+/// Each fault shows the whole line: thousands of one expression would be megabytes.
+#[test]
+fn the_faults_of_an_expression_are_told_within_bounds() {
+    let told = |source: &str| shown(source, &parse(source).unwrap_err());
+    assert_eq!(told(&"$".repeat(200)).matches("ERROR").count(), FAULTS);
+    for source in
+        ["$".repeat(10_240), "é$".repeat(3_000), "😀".repeat(2_560), " ".repeat(10_090) + &"$".repeat(100)]
+    {
+        let text = told(&source);
+        assert!(text.len() < REPORT + 8 * source.len(), "{} of {}", text.len(), source.len());
+    }
+}
