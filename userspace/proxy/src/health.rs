@@ -20,10 +20,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::compile::HealthCheck;
-use crate::complaints::Complaints;
 use crate::metrics::{Code, Metrics};
 use crate::retry::Retry;
 use crate::serve::{Answers, json, ready, serve};
+use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
 
 /// How many endpoints of the Service the node has, for balancers that weigh.
@@ -34,7 +34,7 @@ pub(crate) struct Report {
     pub status: Arc<Status>,
     pub metrics: Arc<Metrics>,
     pub health: Arc<HealthChecks>,
-    pub complaints: Complaints,
+    pub service_warnings: ServiceWarnings,
 }
 
 /// What is to be answered, and where.

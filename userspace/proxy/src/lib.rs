@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  Service ─┐
-//!  EndpointSlice ─┼─ caches ─▶ Inbox (what changed) ─▶ Worker ─ compile ─▶ Desired ─▶ DataPlane
+//!  EndpointSlice ─┼─ caches ─▶ ChangeTracker (what changed) ─▶ Worker ─ compile ─▶ Desired ─▶ DataPlane
 //!  Node ────┘                                          ▲
 //!  kernel's interfaces ─ Links ────────────────────────┘
 //! ```
@@ -13,16 +13,15 @@
 
 pub mod adjust;
 mod caches;
+mod change_tracker;
 pub mod cleanup;
 pub mod compile;
-mod complaints;
 pub mod config;
 mod counters;
 mod events;
 mod exempt;
 mod file;
 mod health;
-mod inbox;
 pub mod kube_proxy;
 pub mod links;
 mod metrics;
@@ -38,6 +37,7 @@ mod run;
 mod seeded;
 mod serve;
 mod service_ranges;
+mod service_warnings;
 mod status;
 mod takeover;
 mod worker;
@@ -49,7 +49,7 @@ pub use exempt::Exemptions;
 pub use file::{File, FileError, Oddity, write};
 pub use kube_proxy::KubeProxyConfiguration;
 pub use links::{KernelLinks, Link, Links, NoLinks};
-pub use node_tables::{Situation, interfaces, node_tables};
+pub use node_tables::{NodeInputs, interfaces, node_tables};
 pub use notes::{Note, notes};
 pub use run::{Listeners, run, run_with};
 pub use service_ranges::ServiceRanges;

@@ -16,7 +16,7 @@ const MAX_RANGES: usize = 2;
 
 /// All that the node's own tables follow from.
 #[derive(Clone, Copy, Debug)]
-pub struct Situation<'a> {
+pub struct NodeInputs<'a> {
     pub config: &'a Config,
     /// The own Node, once it is known.
     pub node: Option<&'a Node>,
@@ -28,8 +28,8 @@ pub struct Situation<'a> {
 }
 
 /// The node's own settings. `exempt` are the network namespaces whose sockets are left alone.
-pub fn node_tables(situation: &Situation<'_>, exempt: BTreeSet<u64>) -> NodeTables {
-    let Situation { config, node, links, service_ranges } = *situation;
+pub fn node_tables(inputs: &NodeInputs<'_>, exempt: BTreeSet<u64>) -> NodeTables {
+    let NodeInputs { config, node, links, service_ranges } = *inputs;
     let ranges = if config.service_ranges.is_empty() { service_ranges } else { &config.service_ranges };
     let mut machine = links.map(|links| machine_addresses(links, config)).unwrap_or_default();
     // A service's address on an interface (of a DNS cache of the node) is no address of the node.
@@ -41,22 +41,22 @@ pub fn node_tables(situation: &Situation<'_>, exempt: BTreeSet<u64>) -> NodeTabl
         snat_addresses: snat_addresses(&primary, &candidates, &machine, links.is_some()),
         service_ranges: at_most_two_a_family(&merged(ranges)),
         exempt,
-        through_stack: config.through_stack.unwrap_or_else(|| others_pods(situation)),
+        through_stack: config.through_stack.unwrap_or_else(|| others_pods(inputs)),
         guard_node_ports: config.guard_node_ports,
         loopback_closed: !config.nodeport_addresses.loopback(),
     }
 }
 
 /// What to attach to; `None` while the interfaces are not known.
-pub fn interfaces(situation: &Situation<'_>) -> Option<Vec<Interface>> {
-    let ranges = situation.node.map(pod_ranges).unwrap_or_default();
-    Some(links::interfaces(situation.links?, situation.config, &ranges))
+pub fn interfaces(inputs: &NodeInputs<'_>) -> Option<Vec<Interface>> {
+    let ranges = inputs.node.map(pod_ranges).unwrap_or_default();
+    Some(links::interfaces(inputs.links?, inputs.config, &ranges))
 }
 
 /// Another network plugin made some of the pods' interfaces: its packet filters have to see what
 /// goes to them.
-fn others_pods(situation: &Situation<'_>) -> bool {
-    let pods = interfaces(situation).unwrap_or_default();
+fn others_pods(inputs: &NodeInputs<'_>) -> bool {
+    let pods = interfaces(inputs).unwrap_or_default();
     pods.iter().any(|one| one.role == Role::Pod && !one.name.starts_with(OWN_PREFIX))
 }
 
@@ -156,7 +156,7 @@ mod tests {
     }
 
     fn tables(config: &Config, node: Option<&Node>, links: Option<&[Link]>) -> NodeTables {
-        node_tables(&Situation { config, node, links, service_ranges: &[] }, BTreeSet::new())
+        node_tables(&NodeInputs { config, node, links, service_ranges: &[] }, BTreeSet::new())
     }
 
     #[test]
@@ -197,9 +197,9 @@ mod tests {
             link(4, "kube-ipvs0", &["10.96.0.1", "203.0.113.80"]),
         ];
         let service_ranges = ranges(&["10.96.0.0/12"]);
-        let situation =
-            Situation { config: &config, node: None, links: Some(&links), service_ranges: &service_ranges };
-        let found = node_tables(&situation, BTreeSet::new()).addresses;
+        let inputs =
+            NodeInputs { config: &config, node: None, links: Some(&links), service_ranges: &service_ranges };
+        let found = node_tables(&inputs, BTreeSet::new()).addresses;
         assert_eq!(found, ips(&["169.254.20.10", "192.0.2.1"]));
     }
 
@@ -219,8 +219,8 @@ mod tests {
         let mut config = Config::for_node("a").unwrap();
         let found = ranges(&["10.96.0.0/12", "10.100.0.0/16", "fd00::/108", "10.3.0.0/16", "10.2.0.0/16"]);
         let of = |config: &Config| {
-            let situation = Situation { config, node: None, links: None, service_ranges: &found };
-            node_tables(&situation, BTreeSet::new()).service_ranges
+            let inputs = NodeInputs { config, node: None, links: None, service_ranges: &found };
+            node_tables(&inputs, BTreeSet::new()).service_ranges
         };
         assert_eq!(of(&config), ranges(&["10.2.0.0/16", "10.3.0.0/16", "fd00::/108"]));
         config.service_ranges = ranges(&["10.7.1.2/16"]);

@@ -123,7 +123,7 @@ pub async fn keep(mut ranges: ServiceRanges, mut alone: Alone, shutdown: Cancell
     }
 }
 
-/// Waits for news; for ever where nobody is left to tell them.
+/// Waits for a change; for ever where nobody is left to tell them.
 async fn told(alone: &mut Alone) {
     if alone.changed().await.is_err() {
         std::future::pending().await

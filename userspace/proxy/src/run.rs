@@ -1,4 +1,4 @@
-//! Wiring: caches to inbox, inbox to worker, pages to listeners.
+//! Wiring: caches to tracker, tracker to worker, pages to listeners.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,17 +17,17 @@ use userspace_dataplane::DataPlane;
 
 use crate::Config;
 use crate::caches::Caches;
-use crate::complaints::Complaints;
+use crate::change_tracker::ChangeTracker;
 use crate::events;
 use crate::exempt::Exemptions;
 use crate::health::{HealthChecks, Report};
-use crate::inbox::Inbox;
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::requests::Requests;
 use crate::route;
 use crate::serve::{Kind, Pages, Site, serve};
 use crate::service_ranges::ServiceRanges;
+use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
 use crate::worker::Worker;
 
@@ -139,10 +139,10 @@ async fn work(
         };
         tokio::spawn(route::keep(ranges, alone, shutdown.clone()))
     });
-    let inbox = Arc::new(Inbox::default());
-    subscribe(&caches, &inbox, &shutdown);
-    let report = Report { status, metrics, health, complaints: Complaints::new(recorder) };
-    let worker = Worker::new(config, caches, inbox, data_plane, ambient, report, tell);
+    let tracker = Arc::new(ChangeTracker::default());
+    subscribe(&caches, &tracker, &shutdown);
+    let report = Report { status, metrics, health, service_warnings: ServiceWarnings::new(recorder) };
+    let worker = Worker::new(config, caches, tracker, data_plane, ambient, report, tell);
     worker.run(synced, links, shutdown).await;
     // Whoever waits for the end of the proxy may remove what it made: nothing is made after that.
     if let Some(Err(error)) = OptionFuture::from(routes).await {
@@ -166,14 +166,14 @@ async fn serve_later(address: SocketAddr, site: Arc<Site>, shutdown: Cancellatio
     serve(listener, site, shutdown).await;
 }
 
-fn subscribe(caches: &Caches, inbox: &Arc<Inbox>, shutdown: &CancellationToken) {
-    let to = Arc::clone(inbox);
+fn subscribe(caches: &Caches, tracker: &Arc<ChangeTracker>, shutdown: &CancellationToken) {
+    let to = Arc::clone(tracker);
     caches.services.on_change(move |change| to.service(change));
-    let to = Arc::clone(inbox);
+    let to = Arc::clone(tracker);
     caches.slices.on_change(move |change| to.slice(change));
-    let to = Arc::clone(inbox);
+    let to = Arc::clone(tracker);
     caches.nodes.on_change(move |change| to.node(change));
-    let (to, mut ranges, ends) = (Arc::downgrade(inbox), caches.service_ranges.clone(), shutdown.clone());
+    let (to, mut ranges, ends) = (Arc::downgrade(tracker), caches.service_ranges.clone(), shutdown.clone());
     let mut exempt = caches.exempt.clone();
     tokio::spawn(async move {
         loop {
@@ -183,8 +183,8 @@ fn subscribe(caches: &Caches, inbox: &Arc<Inbox>, shutdown: &CancellationToken) 
                 () = ranges.changed() => {}
                 () = exempt.changed() => {}
             }
-            let Some(inbox) = to.upgrade() else { return };
-            inbox.node_tables();
+            let Some(tracker) = to.upgrade() else { return };
+            tracker.node_tables();
         }
     });
 }

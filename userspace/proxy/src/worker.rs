@@ -18,15 +18,15 @@ use userspace_dataplane::DataPlane;
 use userspace_dataplane::tables::{DataPlaneError, Interface, NodeTables, Scope, ServiceTables};
 
 use crate::caches::Caches;
+use crate::change_tracker::{Cause, ChangeTracker};
 use crate::compile::{self, Context, Desired, NodeView};
-use crate::complaints::Complaints;
 use crate::config::Config;
 use crate::health::{HealthChecks, Report};
-use crate::inbox::{Cause, Inbox};
-use crate::links::{self, Known, Links, news};
+use crate::links::{self, Known, Links, attachment_log};
 use crate::metrics::{FAMILIES, IpFamily, Metrics, PolicyLabel, Seconds, TrafficPolicy, family};
-use crate::node_tables::{Situation, interfaces, node_tables};
+use crate::node_tables::{NodeInputs, interfaces, node_tables};
 use crate::retry::Retry;
+use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
 use crate::takeover::Takeover;
 
@@ -40,7 +40,7 @@ const CHECK_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Worker {
     config: Config,
     caches: Caches,
-    inbox: Arc<Inbox>,
+    tracker: Arc<ChangeTracker>,
     plane: Box<dyn DataPlane + Send>,
     ambient: Ambient,
     status: Arc<Status>,
@@ -50,7 +50,7 @@ pub(crate) struct Worker {
     desired: Desired,
     /// The own Node has been seen: that it is missing means that it was deleted.
     node_seen: bool,
-    complaints: Complaints,
+    service_warnings: ServiceWarnings,
     /// When to look at the data path; never where it is none of the kernel's.
     check_due: Option<Instant>,
     /// The first lists have arrived.
@@ -88,13 +88,13 @@ impl Worker {
     pub fn new(
         config: Config,
         caches: Caches,
-        inbox: Arc<Inbox>,
+        tracker: Arc<ChangeTracker>,
         plane: Box<dyn DataPlane + Send>,
         ambient: Ambient,
         report: Report,
         alone: watch::Sender<Option<bool>>,
     ) -> Self {
-        let Report { status, metrics, health, complaints } = report;
+        let Report { status, metrics, health, service_warnings } = report;
         let node = NodeView::named(&config.node_name);
         let context =
             Context { node, external_ips: config.external_ips, masquerade_all: config.masquerade_all };
@@ -107,7 +107,7 @@ impl Worker {
         Self {
             config,
             caches,
-            inbox,
+            tracker,
             plane,
             ambient,
             status,
@@ -116,7 +116,7 @@ impl Worker {
             context,
             desired: Desired::default(),
             node_seen: false,
-            complaints,
+            service_warnings,
             check_due,
             synced: false,
             programmed: false,
@@ -154,7 +154,7 @@ impl Worker {
                     self.links = known.borrow_and_update().clone();
                     self.apply_edges();
                 }
-                () = self.inbox.noted(), if self.synced => self.apply_changes().await,
+                () = self.tracker.noted(), if self.synced => self.apply_changes().await,
                 () = tokio::time::sleep_until(wake) => {}
             }
             self.work_off_due().await;
@@ -199,7 +199,7 @@ impl Worker {
     /// Compiles all Services and makes the data plane equal to the result.
     fn apply_everything(&mut self) {
         self.full_due = Instant::now() + self.config.full_sync;
-        let batch = self.inbox.take();
+        let batch = self.tracker.take();
         self.note(&batch.services);
         self.refresh_node();
         in_place(|| self.recompile());
@@ -257,13 +257,13 @@ impl Worker {
         }
         self.health.keep_only(&found);
         let names: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
-        self.complaints.keep_only(&names);
+        self.service_warnings.keep_only(&names);
         self.desired = desired;
     }
 
     /// Compiles what changed and applies it.
     async fn apply_changes(&mut self) {
-        let batch = self.inbox.take();
+        let batch = self.tracker.take();
         self.note(&batch.services);
         if batch.node && self.refresh_node() {
             self.apply_everything();
@@ -292,7 +292,7 @@ impl Worker {
         let name = key.to_string();
         let Some(service) = self.caches.services.get(key) else {
             self.health.set(key, None);
-            self.complaints.forget(&name);
+            self.service_warnings.forget(&name);
             return self.desired.set(&name, compile::Rank(0), None);
         };
         let service = service.read();
@@ -303,10 +303,11 @@ impl Worker {
     /// The tables of one Service. What it answers to load balancers and what it asks in vain is
     /// told on the way.
     fn compile(&mut self, key: &ObjectKey, service: &Service) -> ServiceTables {
-        let slices = self.inbox.slices(key);
+        let slices = self.tracker.slices(key);
         let slices = || slices.iter().map(Arc::as_ref);
         self.health.set(key, compile::health_check(service, slices(), &self.context));
-        let new = self.complaints.tell(&Arc::from(key.to_string()), service, compile::warnings(service));
+        let new =
+            self.service_warnings.tell(&Arc::from(key.to_string()), service, compile::warnings(service));
         self.metrics.warnings.inc_by(new);
         compile::compile_service(service, slices(), &self.context)
     }
@@ -376,7 +377,7 @@ impl Worker {
         let links = self.links.links.as_deref();
         let node = self.caches.nodes.get(&ObjectKey::new("", &self.config.node_name));
         let service_ranges = self.caches.service_ranges.get();
-        let situation = Situation {
+        let inputs = NodeInputs {
             config: &self.config,
             node: node.as_deref(),
             links,
@@ -385,7 +386,7 @@ impl Worker {
         // Like services, addresses and ranges are not withdrawn before the first lists.
         let ranges_known = service_ranges.is_some() || !self.config.service_ranges.is_empty();
         if self.synced && ranges_known {
-            let tables = node_tables(&situation, self.caches.exempt.get());
+            let tables = node_tables(&inputs, self.caches.exempt.get());
             if self.edges.node.as_ref() != Some(&tables) {
                 in_place(|| self.plane.set_node(&tables))?;
                 // kube-proxy, too, listens on all addresses unless it is told which.
@@ -396,8 +397,8 @@ impl Worker {
                 self.edges.node = Some(tables);
             }
         }
-        let Some(interfaces) = interfaces(&situation) else { return Ok(()) };
-        let missing = news::missing(links.unwrap_or_default(), &interfaces, &self.config);
+        let Some(interfaces) = interfaces(&inputs) else { return Ok(()) };
+        let missing = attachment_log::missing(links.unwrap_or_default(), &interfaces, &self.config);
         if missing != self.edges.missing {
             for reason in missing.iter().filter(|reason| !self.edges.missing.contains(*reason)) {
                 warn!("packets from outside do not reach the data path: {reason}");
@@ -407,7 +408,7 @@ impl Worker {
         }
         if self.edges.interfaces.as_ref() != Some(&interfaces) {
             in_place(|| self.plane.set_interfaces(&interfaces))?;
-            news::tell(self.edges.interfaces.as_deref(), &interfaces);
+            attachment_log::tell(self.edges.interfaces.as_deref(), &interfaces);
             self.edges.interfaces = Some(interfaces);
             // How uplinks run XDP is to be seen at once.
             self.check_due = self.check_due.map(|_| Instant::now());

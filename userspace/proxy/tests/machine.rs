@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use userspace_dataplane::tables::Role;
 use userspace_proxy::cleanup::{Leftover, find, remove};
 use userspace_proxy::{
-    Config, DetectLocal, KernelLinks, Link, Links, ServiceRanges, Situation, interfaces, route,
+    Config, DetectLocal, KernelLinks, Link, Links, NodeInputs, ServiceRanges, interfaces, route,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -110,8 +110,8 @@ fn the_route_of_last_resort_comes_back_and_goes_when_told() {
 /// Names and roles of what is to be attached to, for a way to detect pods.
 fn roles(links: &[Link], detect_local: DetectLocal) -> Vec<(String, Role)> {
     let config = Config { detect_local, ..Config::for_node("a").unwrap() };
-    let situation = Situation { config: &config, node: None, links: Some(links), service_ranges: &[] };
-    interfaces(&situation).unwrap().into_iter().map(|one| (one.name, one.role)).collect()
+    let inputs = NodeInputs { config: &config, node: None, links: Some(links), service_ranges: &[] };
+    interfaces(&inputs).unwrap().into_iter().map(|one| (one.name, one.role)).collect()
 }
 
 /// Asks until the interfaces are as expected.

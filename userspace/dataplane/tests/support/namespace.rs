@@ -21,7 +21,7 @@ pub struct Namespace {
 
 impl Namespace {
     pub fn new() -> Self {
-        let (tasks, inbox) = channel::<Task>();
+        let (tasks, received) = channel::<Task>();
         let (ready, started) = channel();
         let thread = std::thread::spawn(move || {
             // SAFETY: takes a number; concerns this thread only.
@@ -29,7 +29,7 @@ impl Namespace {
             ip("link set lo up");
             // SAFETY: takes nothing, returns a number.
             ready.send(unsafe { libc::gettid() }).unwrap();
-            while let Ok(task) = inbox.recv() {
+            while let Ok(task) = received.recv() {
                 task();
             }
         });

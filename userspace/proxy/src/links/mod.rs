@@ -1,7 +1,7 @@
 //! The interfaces of this machine, and what each is for.
 
+pub(crate) mod attachment_log;
 mod kernel;
-pub(crate) mod news;
 mod roles;
 
 use std::future::Future;

@@ -89,12 +89,12 @@ impl Ord for Sorted {
 
 /// Shared by the handlers and the worker.
 #[derive(Default)]
-pub(crate) struct Inbox {
+pub(crate) struct ChangeTracker {
     state: Mutex<State>,
     wake: Notify,
 }
 
-impl Inbox {
+impl ChangeTracker {
     pub fn service(&self, change: &Change<KeptService>) {
         let mut state = self.lock();
         let cause = state.batch.services.entry(change.key()).or_insert_with(Cause::new);

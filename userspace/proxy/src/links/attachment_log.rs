@@ -24,7 +24,7 @@ pub(crate) fn missing(links: &[Link], interfaces: &[Interface], config: &Config)
 
 /// Says which interfaces are what, as far as it differs from the last time.
 pub(crate) fn tell(before: Option<&[Interface]>, now: &[Interface]) {
-    let News { came, went, uplinks, pods } = News::between(before.unwrap_or_default(), now);
+    let Difference { came, went, uplinks, pods } = Difference::between(before.unwrap_or_default(), now);
     info!(%uplinks, pods, %came, %went, "attached to interfaces");
     let had = before.is_none_or(|before| before.iter().any(|one| one.role == Role::Uplink));
     if uplinks.is_empty() && had {
@@ -37,7 +37,7 @@ pub(crate) fn tell(before: Option<&[Interface]>, now: &[Interface]) {
 
 /// What there is to say.
 #[derive(Debug, PartialEq, Eq)]
-struct News {
+struct Difference {
     /// With their roles.
     came: String,
     went: String,
@@ -46,7 +46,7 @@ struct News {
     pods: usize,
 }
 
-impl News {
+impl Difference {
     fn between(before: &[Interface], now: &[Interface]) -> Self {
         let word = |one: &Interface| match one.role {
             Role::Uplink => format!("{} (uplink)", one.name),
@@ -93,8 +93,11 @@ mod tests {
     fn what_came_and_what_went_is_told_with_its_role() {
         let before = [interface("eth0", Role::Uplink), interface("a", Role::Pod), interface("b", Role::Pod)];
         let now = [interface("eth0", Role::Uplink), interface("a", Role::Uplink), interface("c", Role::Pod)];
-        let news = News::between(&before, &now);
-        assert_eq!((news.came.as_str(), news.went.as_str()), ("a (uplink), c (pod)", "a (pod), b (pod)"));
-        assert_eq!((news.uplinks.as_str(), news.pods), ("eth0, a", 1));
+        let difference = Difference::between(&before, &now);
+        assert_eq!(
+            (difference.came.as_str(), difference.went.as_str()),
+            ("a (uplink), c (pod)", "a (pod), b (pod)")
+        );
+        assert_eq!((difference.uplinks.as_str(), difference.pods), ("eth0, a", 1));
     }
 }

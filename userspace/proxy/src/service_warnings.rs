@@ -54,7 +54,7 @@ impl Allowance {
 }
 
 /// What has been told.
-pub(crate) struct Complaints {
+pub(crate) struct ServiceWarnings {
     /// None where there is no API server to tell.
     recorder: Option<Recorder>,
     said: BTreeMap<Arc<str>, Vec<Warning>>,
@@ -63,7 +63,7 @@ pub(crate) struct Complaints {
     services: BTreeMap<Arc<str>, Allowance>,
 }
 
-impl Complaints {
+impl ServiceWarnings {
     pub fn new(recorder: Option<Recorder>) -> Self {
         let all = Allowance::new(&OF_ALL, Instant::now());
         Self { recorder, said: BTreeMap::new(), all, services: BTreeMap::new() }
@@ -126,20 +126,20 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn events_are_bounded_by_service_and_in_all_and_come_back() {
-        let mut complaints = Complaints::new(None);
+        let mut service_warnings = ServiceWarnings::new(None);
         let name = |n: usize| Arc::from(format!("default/s{n}"));
-        let count = |complaints: &mut Complaints, n: usize, tries: usize| {
-            (0..tries).filter(|_| complaints.may_write(&name(n))).count()
+        let count = |service_warnings: &mut ServiceWarnings, n: usize, tries: usize| {
+            (0..tries).filter(|_| service_warnings.may_write(&name(n))).count()
         };
-        assert_eq!(count(&mut complaints, 0, 20), 5);
-        assert_eq!((1..40).map(|n| count(&mut complaints, n, 5)).sum::<usize>(), 95);
+        assert_eq!(count(&mut service_warnings, 0, 20), 5);
+        assert_eq!((1..40).map(|n| count(&mut service_warnings, n, 5)).sum::<usize>(), 95);
         tokio::time::advance(Duration::from_secs(10)).await;
-        assert_eq!(count(&mut complaints, 0, 20), 0);
-        assert_eq!((100..140).map(|n| count(&mut complaints, n, 1)).sum::<usize>(), 10);
+        assert_eq!(count(&mut service_warnings, 0, 20), 0);
+        assert_eq!((100..140).map(|n| count(&mut service_warnings, n, 1)).sum::<usize>(), 10);
         tokio::time::advance(Duration::from_mins(11)).await;
-        assert_eq!(count(&mut complaints, 0, 20), 2);
+        assert_eq!(count(&mut service_warnings, 0, 20), 2);
         tokio::time::advance(Duration::from_hours(2)).await;
-        assert_eq!(count(&mut complaints, 0, 20), 5);
-        assert_eq!(complaints.services.len(), 1);
+        assert_eq!(count(&mut service_warnings, 0, 20), 5);
+        assert_eq!(service_warnings.services.len(), 1);
     }
 }
