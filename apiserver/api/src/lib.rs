@@ -10,7 +10,6 @@ pub mod conversion;
 pub mod defaulting;
 pub mod definition;
 mod deleted;
-mod diff;
 mod disabled;
 pub mod disruption;
 pub mod enablement;

@@ -9,6 +9,7 @@ pub mod aggregation;
 pub mod autoscaling;
 pub mod batch;
 mod capacities;
+mod changes;
 pub mod classes;
 pub mod cluster;
 pub mod config;
@@ -24,8 +25,6 @@ pub mod events;
 pub mod flowcontrol;
 pub mod groups;
 mod handlers;
-mod internal;
-mod internal_pod;
 pub(crate) mod ip;
 mod job_policy;
 mod job_status;
@@ -183,12 +182,6 @@ impl Errors {
 
     pub(crate) fn duplicate(&mut self, path: impl Into<String>, value: &Value) {
         self.push(FieldError::duplicate(path, &self.fit(value)));
-    }
-
-    /// [`Errors::duplicate`] of a value that is shown as the text that it is given as.
-    pub(crate) fn duplicate_shown(&mut self, path: impl Into<String>, shown: &str) {
-        let message = format!("Duplicate value: {}", self.fit_text(shown));
-        self.push(FieldError { field: path.into(), reason: FieldReason::Duplicate, message });
     }
 
     pub(crate) fn not_found(&mut self, path: impl Into<String>, value: &Value) {

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Errors, cron, given, internal, internal_pod, is_indexed_job as is_indexed, items, job_policy,
-    label_selector, metadata, names, pod, text, with_metadata,
+    Errors, cron, given, is_indexed_job as is_indexed, items, job_policy, label_selector, metadata, names,
+    pod, text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;
@@ -211,19 +211,9 @@ pub fn job_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     completions(new, old, &mut errors);
     errors.immutable("spec.selector", new, old);
     template(new, old, &mut errors);
-    let shapes: [(&str, internal::Shape); 5] = [
-        ("completionMode", &[]),
-        ("podFailurePolicy", internal::FAILURE_POLICY),
-        ("backoffLimitPerIndex", &[]),
-        ("managedBy", &[]),
-        ("successPolicy", internal::SUCCESS_POLICY),
-    ];
-    for (field, shape) in shapes {
-        let (now, was) = (new["spec"].get(field), old["spec"].get(field));
-        if !super::same(now, was) {
-            let shown = internal::shown(now.unwrap_or(&Value::Null), shape);
-            errors.invalid_shown(format!("spec.{field}"), &shown, super::IMMUTABLE);
-        }
+    for field in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"]
+    {
+        errors.immutable(&format!("spec.{field}"), new, old);
     }
     errors.list()
 }
@@ -251,7 +241,7 @@ fn template(new: &Value, old: &Value, errors: &mut Errors) {
     let before = old.pointer("/spec/template").unwrap_or(&Value::Null);
     if old["spec"]["suspend"] != true || !(fresh || stopped) || !idle {
         if ["metadata", "spec"].iter().any(|part| !super::same(now.get(*part), before.get(*part))) {
-            errors.invalid_shown("spec.template", &internal_pod::template(now), super::IMMUTABLE);
+            errors.invalid("spec.template", now, super::IMMUTABLE);
         }
         return;
     }
@@ -272,7 +262,7 @@ fn template(new: &Value, old: &Value, errors: &mut Errors) {
         }
     }
     if !super::same(Some(spec), Some(&allowed)) {
-        errors.invalid_shown("spec.template.spec", &internal_pod::spec_in_line(spec), super::IMMUTABLE);
+        errors.invalid("spec.template.spec", spec, super::IMMUTABLE);
     }
 }
 

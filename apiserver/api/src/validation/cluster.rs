@@ -7,8 +7,8 @@ pub use super::autoscaling::{autoscaler, autoscaler_change};
 pub use super::node::{validate as node, validate_update as node_update};
 pub use super::quota::{limit_range, resource_quota, resource_quota_update};
 use super::{
-    Errors, amount, coordination, given, int_or_percent, internal, items, label_selector, metadata, names,
-    resources, same, scheduling, text, with_metadata,
+    Errors, amount, coordination, given, int_or_percent, items, label_selector, metadata, names, resources,
+    same, scheduling, text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;
@@ -104,8 +104,7 @@ pub fn disruption_budget(object: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let spec = &object["spec"];
     if given(spec, "minAvailable").is_some() && given(spec, "maxUnavailable").is_some() {
-        let shown = internal::shown(spec, internal::BUDGET);
-        errors.invalid_shown("spec", &shown, "minAvailable and maxUnavailable cannot be both set");
+        errors.invalid("spec", spec, "minAvailable and maxUnavailable cannot be both set");
     }
     for field in ["minAvailable", "maxUnavailable"] {
         let (path, value) = (format!("spec.{field}"), given(spec, field));
@@ -143,8 +142,7 @@ pub fn runtime_class(object: &Value) -> Vec<FieldError> {
             ["key", "operator", "value", "effect"].map(|field| text(toleration, field).to_owned())
         };
         for index in repeats(tolerations.iter().map(key)) {
-            let shown = internal::shown(&tolerations[index], internal::TOLERATION);
-            errors.duplicate_shown(format!("scheduling.tolerations[{index}]"), &shown);
+            errors.duplicate(format!("scheduling.tolerations[{index}]"), &tolerations[index]);
         }
     }
     errors.list()

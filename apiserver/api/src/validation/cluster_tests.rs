@@ -45,7 +45,7 @@ fn persistent_volumes() {
     assert_eq!(
         update(&[("/spec/csi/volumeHandle", json!("x")), ("/spec/volumeMode", json!("Block"))]),
         [
-            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation\n@@ -22,7 +22,7 @@\n  \"StorageOS\": null,\n  \"CSI\": {\n   \"Driver\": \"d\",\n-  \"VolumeHandle\": \"h\",\n+  \"VolumeHandle\": \"x\",\n   \"ReadOnly\": false,\n   \"FSType\": \"\",\n   \"VolumeAttributes\": null,\n",
+            "spec.persistentvolumesource: Forbidden: spec.persistentvolumesource is immutable after creation (changed: csi.volumeHandle)",
             "volumeMode: Invalid value: \"Block\": field is immutable",
         ]
     );
@@ -142,7 +142,7 @@ fn quotas_and_limits() {
         quota(json!({"hard": {"services": "1"}, "scopeSelector": {"matchExpressions": [
             {"scopeName": "Terminating", "operator": "In"}]}})),
         [
-            "spec.scopeSelector.matchExpressions: Invalid value: {\"MatchExpressions\":[{\"ScopeName\":\"Terminating\",\"Operator\":\"In\",\"Values\":null}]}: unsupported scope applied to resource",
+            "spec.scopeSelector.matchExpressions: Invalid value: {\"matchExpressions\":[{\"operator\":\"In\",\"scopeName\":\"Terminating\"}]}: unsupported scope applied to resource",
             "spec.scopeSelector.matchExpressions.operator: Invalid value: \"In\": must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity",
             "spec.scopeSelector.matchExpressions.values: Required value: must be at least one value when `operator` is 'In' or 'NotIn' for scope selector",
         ]

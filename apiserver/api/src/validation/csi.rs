@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 
-use super::{Errors, IMMUTABLE, given, internal, items, names, plugins, same, storage, text, with_metadata};
+use super::{Errors, IMMUTABLE, given, items, names, plugins, same, storage, text, with_metadata};
 use crate::error::FieldError;
 
 /// Longest id that a driver gives a node, in bytes.
@@ -120,8 +120,7 @@ pub fn node_update(new: &Value, old: &Value) -> Vec<FieldError> {
     for had in items(&old["spec"], "drivers").iter().filter(|had| !same_as.contains(had)) {
         for has in named.get(text(had, "name")).into_iter().flatten() {
             if !is_fixed(has, had) {
-                let shown = internal::shown(has, internal::CSI_NODE_DRIVER);
-                errors.invalid_shown("spec.drivers", &shown, IMMUTABLE);
+                errors.invalid("spec.drivers", has, IMMUTABLE);
             }
         }
     }
@@ -192,6 +191,6 @@ pub fn attachment_status(new: &Value, _old: &Value) -> Vec<FieldError> {
 /// What a VolumeAttachment asks for stays. Arguments: new, old.
 pub fn attachment_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
-    errors.immutable_shown("spec", new, old, &internal::shown(&new["spec"], internal::ATTACHMENT));
+    errors.immutable("spec", new, old);
     errors.list()
 }

@@ -180,7 +180,7 @@ fn daemons_and_stateful_sets() {
         ],
         &[
             "spec.podManagementPolicy: Invalid value: \"Any\": must be 'OrderedReady' or 'Parallel'",
-            "spec.updateStrategy.rollingUpdate: Invalid value: {\"Partition\":0,\"MaxUnavailable\":null}: only allowed for updateStrategy 'RollingUpdate'",
+            "spec.updateStrategy.rollingUpdate: Invalid value: {}: only allowed for updateStrategy 'RollingUpdate'",
             "spec.ordinals.start: Invalid value: -1: must be greater than or equal to 0",
         ],
     );

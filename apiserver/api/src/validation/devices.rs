@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use super::admission::reading;
 use super::shared::required_name;
 use super::{
-    Errors, device_status, internal, items, metadata, names, same, sets, subdomain_name, text, volume,
-    with_metadata,
+    Errors, device_status, items, metadata, names, same, sets, subdomain_name, text, volume, with_metadata,
 };
 use crate::cel::Unfit;
 use crate::error::FieldError;
@@ -77,8 +76,7 @@ pub fn claim_change(new: &Value, old: &Value, written: Written) -> Vec<FieldErro
     }
     let mut errors = Errors::of(subdomain_name(new));
     if !same_spec("ResourceClaim", new, old) {
-        let shown = internal::shown(&new["spec"], internal::RESOURCE_CLAIM);
-        errors.invalid_shown("spec", &shown, super::IMMUTABLE);
+        errors.invalid("spec", &new["spec"], super::IMMUTABLE);
     }
     errors.list()
 }
@@ -100,7 +98,7 @@ fn template_errors(object: &Value) -> Vec<FieldError> {
 pub fn template_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut errors = Errors::of(template(new));
     if !same_spec("ResourceClaimTemplate", new, old) {
-        errors.invalid_shown("spec", &shown_template(&new["spec"]), super::IMMUTABLE);
+        errors.invalid("spec", &new["spec"], super::IMMUTABLE);
     }
     errors.list()
 }
@@ -115,15 +113,6 @@ fn same_spec(kind: &str, new: &Value, old: &Value) -> bool {
     match (encoded(new), encoded(old)) {
         (Some(new), Some(old)) => new == old,
         _ => same(Some(&new["spec"]), Some(&old["spec"])),
-    }
-}
-
-/// The spec of a template as Kubernetes shows it: the metadata that it holds stand in it as if they were its own.
-fn shown_template(spec: &Value) -> String {
-    let own = internal::shown(spec, internal::CLAIM_TEMPLATE);
-    match metadata::shown(&spec["metadata"]).strip_suffix('}') {
-        Some(metadata) if metadata != "{" => format!("{metadata},{}", &own[1..]),
-        _ => own,
     }
 }
 

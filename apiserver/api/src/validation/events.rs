@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Errors, IMMUTABLE, internal, metadata, names, same, text};
+use super::{Errors, IMMUTABLE, metadata, names, same, text};
 use crate::error::FieldError;
 use crate::meta;
 use crate::registry::Written;
@@ -109,34 +109,28 @@ pub fn new_event_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError>
     if !same(new.get("series"), old.get("series")) {
         series(new, &mut errors);
     }
-    let text = |field| (field, field, "\"\"", &[][..]);
-    let time = |field| (field, field, "null", &[][..]);
-    let fields: [(&str, &str, &str, internal::Shape); 14] = [
-        ("involvedObject", "involvedObject", "{}", internal::OBJECT_REFERENCE),
-        text("reason"),
-        text("message"),
-        ("source", "source", "{}", internal::EVENT_SOURCE),
-        time("firstTimestamp"),
-        time("lastTimestamp"),
-        ("count", "count", "0", &[]),
+    let fields = [
+        ("involvedObject", json!({})),
+        ("reason", json!("")),
+        ("message", json!("")),
+        ("source", json!({})),
+        ("firstTimestamp", Value::Null),
+        ("lastTimestamp", Value::Null),
+        ("count", json!(0)),
         // Twice, as Kubernetes does.
-        text("reason"),
-        text("type"),
-        time("eventTime"),
-        text("action"),
-        ("related", "related", "null", internal::OBJECT_REFERENCE),
-        ("reportingComponent", "reportingController", "\"\"", &[]),
-        text("reportingInstance"),
+        ("reason", json!("")),
+        ("type", json!("")),
+        ("eventTime", Value::Null),
+        ("action", json!("")),
+        ("related", Value::Null),
+        ("reportingComponent", json!("")),
+        ("reportingInstance", json!("")),
     ];
-    for (field, called, unset, shape) in fields {
+    for (field, unset) in &fields {
         if !same(new.get(field), old.get(field)) {
-            let found = new.get(field).filter(|value| !value.is_null());
-            let shown = match found {
-                Some(value) => internal::shown(value, shape),
-                None if unset == "{}" => internal::shown(&json!({}), shape),
-                None => unset.to_owned(),
-            };
-            errors.invalid_shown(called, &shown, IMMUTABLE);
+            let path = if *field == "reportingComponent" { "reportingController" } else { field };
+            let now = new.get(field).filter(|value| !value.is_null()).unwrap_or(unset);
+            errors.invalid(path, now, IMMUTABLE);
         }
     }
     errors.list()

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, internal, is_indexed_job, items, names, text};
+use super::{Errors, given, is_indexed_job, items, names, text};
 
 const RULES: usize = 20;
 const CONDITIONS: usize = 20;
@@ -116,8 +116,7 @@ pub(super) fn success(spec: &Value, path: &str, errors: &mut Errors) {
     let Some(policy) = given(spec, "successPolicy") else { return };
     let path = format!("{path}.successPolicy");
     if !is_indexed_job(spec) {
-        let shown = internal::shown(policy, internal::SUCCESS_POLICY);
-        return errors.invalid_shown(path, &shown, "requires indexed completion mode");
+        return errors.invalid(path, policy, "requires indexed completion mode");
     }
     let path = format!("{path}.rules");
     let rules = items(policy, "rules");

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::job_policy::{count_indexes, interval};
-use super::{Errors, given, internal, is_indexed_job, items, same, text};
+use super::{Errors, given, is_indexed_job, items, same, text};
 use crate::error::FieldError;
 
 const PATH: &str = "status.conditions";
@@ -135,9 +135,8 @@ impl Check<'_> {
         let pods = &now["uncountedTerminatedPods"];
         let left = ["succeeded", "failed"].iter().any(|list| !items(pods, list).is_empty());
         if (ends || self.touched(&["uncountedTerminatedPods"])) && left {
-            let shown = internal::shown(pods, internal::UNCOUNTED);
             let detail = "uncountedTerminatedPods needs to be empty for finished job";
-            self.errors.invalid_shown("status.uncountedTerminatedPods", &shown, detail);
+            self.errors.invalid("status.uncountedTerminatedPods", pods, detail);
         }
     }
 

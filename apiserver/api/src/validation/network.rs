@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{
-    Errors, IMMUTABLE, container, given, internal, ip, is_new, items, label_selector, metadata, names, same,
-    service, text, with_metadata,
+    Errors, IMMUTABLE, container, given, ip, is_new, items, label_selector, metadata, names, same, service,
+    text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;
@@ -307,8 +307,7 @@ pub fn ip_address_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let (now, was) = (new["spec"].get("parentRef"), old["spec"].get("parentRef"));
     if !same(now, was) {
-        let shown = internal::shown(now.unwrap_or(&Value::Null), internal::PARENT);
-        errors.invalid_shown("spec.parentRef", &shown, IMMUTABLE);
+        errors.invalid("spec.parentRef", now.unwrap_or(&Value::Null), IMMUTABLE);
     }
     errors.list()
 }
@@ -318,13 +317,12 @@ pub fn service_cidr(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let (spec, path) = (&object["spec"], "spec.cidrs");
     let ranges: Vec<&str> = items(spec, "cidrs").iter().filter_map(Value::as_str).collect();
-    let shown = internal::shown(spec, internal::SERVICE_CIDR);
     if ranges.is_empty() {
         errors.required(path, "at least one CIDR required");
         return errors.list();
     }
     if ranges.len() > 2 {
-        errors.invalid_shown(path, &shown, "may only hold up to 2 values");
+        errors.invalid(path, spec, "may only hold up to 2 values");
         return errors.list();
     }
     for (index, range) in ranges.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, internal, ip, items, names, resources, same, scheduling, text, with_metadata};
+use super::{Errors, given, ip, items, names, resources, same, scheduling, text, with_metadata};
 use crate::error::FieldError;
 use crate::repeats::repeats;
 
@@ -102,8 +102,7 @@ pub fn validate_status(new: &Value, _old: &Value) -> Vec<FieldError> {
 fn addresses(status: &Value, errors: &mut Errors) {
     let list = items(status, "addresses");
     for index in repeats(list) {
-        let shown = internal::shown(&list[index], internal::NODE_ADDRESS);
-        errors.duplicate_shown(format!("status.addresses[{index}]"), &shown);
+        errors.duplicate(format!("status.addresses[{index}]"), &list[index]);
     }
 }
 

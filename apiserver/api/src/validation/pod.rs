@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::container::Pod;
 use super::{
-    Errors, container, environment, given, internal, internal_pod, ip, is_new, items, metadata, names,
-    resources, scheduling, security, text, volume, windows, with_metadata,
+    Errors, container, environment, given, ip, is_new, items, metadata, names, resources, scheduling,
+    security, text, volume, windows, with_metadata,
 };
 use crate::error::FieldError;
 use crate::meta;
@@ -154,17 +154,16 @@ fn claims(claims: &[Value], path: &str, errors: &mut Errors) {
             errors.name(&format!("{path}.name"), name, names::dns_label);
         }
         let sources = ["resourceClaimName", "resourceClaimTemplateName"];
-        let shown = || internal::shown(claim, internal_pod::CLAIM);
         match sources.iter().filter(|s| given(claim, s).is_some()).count() {
             0 => {
                 let detail = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
-                errors.invalid_shown(path.as_str(), &shown(), detail);
+                errors.invalid(path.as_str(), claim, detail);
             }
             1 => {}
             _ => {
                 let detail =
                     "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
-                errors.invalid_shown(path.as_str(), &shown(), detail);
+                errors.invalid(path.as_str(), claim, detail);
             }
         }
         for source in sources {

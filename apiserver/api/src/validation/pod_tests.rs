@@ -461,7 +461,7 @@ fn the_rest_of_a_pod() {
     check(
         json!({"resourceClaims": [{"name": "c"}]}),
         &[
-            "spec.resourceClaims[0]: Invalid value: {\"Name\":\"c\",\"ResourceClaimName\":null,\"ResourceClaimTemplateName\":null}: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
+            "spec.resourceClaims[0]: Invalid value: {\"name\":\"c\"}: must specify one of: `resourceClaimName`, `resourceClaimTemplateName`",
         ],
     );
     check(

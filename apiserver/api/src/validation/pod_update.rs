@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use serde_json::{Value, json};
 
 use super::container::{is_sidecar, trimmed_image};
-use super::{Errors, internal, internal_pod, items, same, text};
+use super::{Errors, changes, items, same, text};
 use crate::defaulting::{self, apparmor, pod::qos_class};
-use crate::diff;
 use crate::error::FieldError;
 use crate::meta;
 use apiserver_meta::quantity;
@@ -57,8 +56,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         gated(&mut allowed, before, &mut errors);
     }
     if !equal(&allowed, before) {
-        let changes = diff::unified(&internal_pod::spec(before), &internal_pod::spec(&allowed));
-        errors.forbidden("spec", &format!("{ONLY}\n{changes}"));
+        errors.forbidden("spec", &format!("{ONLY}{}", changes::named(&allowed, before)));
     }
     errors.list()
 }
@@ -193,8 +191,7 @@ fn node_affinity(now: Option<&Value>, was: Option<&Value>, errors: &mut Errors) 
     }
     if old.len() != new.len() {
         let detail = "no additions/deletions to non-empty NodeSelectorTerms list are allowed";
-        let shown = internal::shown(&list(now), internal::NODE_SELECTOR_TERM);
-        return errors.invalid_shown(path, &shown, detail);
+        return errors.invalid(path, &list(now), detail);
     }
     let grown = |new: &Value, old: &Value| {
         let lists = ["matchExpressions", "matchFields"];
@@ -205,8 +202,7 @@ fn node_affinity(now: Option<&Value>, was: Option<&Value>, errors: &mut Errors) 
     for (index, (new, old)) in new.iter().zip(&old).enumerate() {
         if !grown(new, old) {
             let detail = "only additions are allowed (no mutations or deletions)";
-            let shown = internal::shown(new, internal::NODE_SELECTOR_TERM);
-            errors.invalid_shown(format!("{path}[{index}]"), &shown, detail);
+            errors.invalid(format!("{path}[{index}]"), new, detail);
         }
     }
 }

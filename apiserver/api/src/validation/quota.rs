@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, internal, items, names, resources, text, with_metadata};
+use super::{Errors, given, items, names, resources, text, with_metadata};
 use crate::error::FieldError;
 use apiserver_meta::quantity::{self, Quantity};
 
@@ -133,7 +133,6 @@ fn scope_selector(spec: &Value, selector: &Value, errors: &mut Errors) {
     let path = "spec.scopeSelector.matchExpressions";
     let expressions = items(selector, "matchExpressions");
     let (limited, mut seen) = (limited(spec), BTreeSet::new());
-    let shown = internal::shown(selector, internal::SCOPE_SELECTOR);
     for expression in expressions {
         let (scope, operator) = (text(expression, "scopeName"), text(expression, "operator"));
         let values = items(expression, "values");
@@ -142,7 +141,7 @@ fn scope_selector(spec: &Value, selector: &Value, errors: &mut Errors) {
         }
         let new = seen.insert(scope);
         for _ in limited.iter().filter(|resource| new && !applies(scope, resource)) {
-            errors.invalid_shown(path, &shown, "unsupported scope applied to resource");
+            errors.invalid(path, selector, "unsupported scope applied to resource");
         }
         let plain = SCOPES.contains(&scope) && !matches!(scope, "PriorityClass" | "VolumeAttributesClass");
         if plain && operator != "Exists" {

@@ -141,8 +141,7 @@ fn binding(object: &Value, kinds: &[&str], namespaced: bool) -> Vec<FieldError> 
 pub fn binding_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if !same(new.get("roleRef"), old.get("roleRef")) {
-        let shown = super::internal::shown(&new["roleRef"], super::internal::ROLE);
-        errors.invalid_shown("roleRef", &shown, "cannot change roleRef");
+        errors.invalid("roleRef", &new["roleRef"], "cannot change roleRef");
     }
     errors.list()
 }

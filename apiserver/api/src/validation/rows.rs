@@ -11,6 +11,9 @@
 //! > spec.replicas: Invalid …    each error: field and message; none: the change is fine
 //! ```
 //!
+//! Where Kubernetes shows a structure as its source declares it, the tables have it as it was written, and
+//! where it adds a comparison of two such structures, they have the fields that changed.
+//!
 //! `@NAME` in a value stands for a text too long for a table.
 
 use serde_json::Value;
@@ -155,13 +158,7 @@ fn run(resource: &Resource, good: &Value, row: &str) -> Option<String> {
             "create" => write = Write::Create,
             "update" => write = Write::Update,
             "status" => write = Write::Status,
-            // A message may go on in further lines.
             _ if line.starts_with("> ") => wanted.push(line[2..].to_owned()),
-            _ if line.starts_with('|') => {
-                let last = wanted.last_mut().unwrap();
-                *last += "\n";
-                *last += line[1..].strip_suffix('$').unwrap_or(&line[1..]);
-            }
             _ if line.starts_with("old ") => change(&mut old, &line[4..]),
             _ => edits.push(line),
         }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, internal, items, label_selector, names, text};
+use super::{Errors, given, items, label_selector, names, text};
 use crate::error::{FieldError, FieldReason};
 
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
@@ -58,8 +58,7 @@ pub(super) fn taints(taints: &[Value], path: &str, errors: &mut Errors) {
         }
         errors.one_of(&format!("{path}.effect"), taint.get("effect"), &EFFECTS);
         if !seen.insert((key, effect)) {
-            let shown = internal::shown(taint, internal::TAINT);
-            let message = format!("Duplicate value: {shown}: taints must be unique by key and effect pair");
+            let message = format!("Duplicate value: {taint}: taints must be unique by key and effect pair");
             errors.extend([FieldError { field: path, reason: FieldReason::Duplicate, message }]);
         }
     }

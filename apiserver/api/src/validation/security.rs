@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::{Errors, given, internal, internal_pod, items, mounts, text, windows};
+use super::{Errors, given, items, mounts, text, windows};
 use crate::defaulting::apparmor;
 use crate::meta;
 
@@ -114,8 +114,7 @@ fn seccomp(context: &Value, path: &str, errors: &mut Errors) {
         (true, None) => errors.required(path, "must be set when seccomp type is Localhost"),
         (true, Some(local)) => mounts::relative(local.as_str().unwrap_or_default(), &path, errors),
         (false, Some(_)) => {
-            let shown = internal::shown(profile, internal_pod::PROFILE);
-            errors.invalid_shown(path, &shown, "can only be set when seccomp type is Localhost");
+            errors.invalid(path, profile, "can only be set when seccomp type is Localhost");
         }
         (false, None) => {}
     }

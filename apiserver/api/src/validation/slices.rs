@@ -4,9 +4,7 @@ use serde_json::{Value, json};
 
 use super::devices::{POOL_NAME, driver_name, pool_name, qualified};
 use super::shared::{conditions, required_name, semantic_version};
-use super::{
-    Errors, capacities, device_status, internal, items, names, same, scheduling, sets, text, with_metadata,
-};
+use super::{Errors, capacities, device_status, items, names, same, scheduling, sets, text, with_metadata};
 use crate::error::FieldError;
 use crate::registry::Written;
 
@@ -114,8 +112,7 @@ fn one_term(selector: &Value, path: &str, errors: &mut Errors) {
     let terms = items(selector, "nodeSelectorTerms");
     if terms.len() != 1 {
         let path = format!("{path}.nodeSelectorTerms");
-        let shown = internal::shown_list(terms, internal::NODE_SELECTOR_TERM);
-        errors.invalid_shown(path, &shown, "must have exactly one node selector term");
+        errors.invalid(path, &selector["nodeSelectorTerms"], "must have exactly one node selector term");
     }
 }
 
@@ -231,7 +228,7 @@ fn value(attribute: &Value, path: &str, errors: &mut Errors) {
     match KINDS.into_iter().filter(|kind| attribute.get(*kind).is_some_and(|v| !v.is_null())).count() {
         0 => errors.invalid(path, &json!(""), detail),
         1 => {}
-        _ => errors.invalid_shown(path, &internal::shown(attribute, internal::DEVICE_ATTRIBUTE), detail),
+        _ => errors.invalid(path, attribute, detail),
     }
 }
 

@@ -3,10 +3,9 @@
 use serde_json::{Value, json};
 
 use super::{
-    Errors, given, internal, items, label_selector, lenient_selector, metadata, names, plugins, resources,
+    Errors, changes, given, items, label_selector, lenient_selector, metadata, names, plugins, resources,
     same, scheduling, text, volume, with_metadata,
 };
-use crate::diff;
 use crate::error::FieldError;
 use crate::meta;
 use crate::registry::Written;
@@ -200,11 +199,8 @@ pub fn volume_update(new: &Value, old: &Value) -> Vec<FieldError> {
         csi.remove("controllerExpandSecretRef");
     }
     if !same(Some(&now), Some(&was)) {
-        let text = |source: &Value| internal::pretty(source, internal::VOLUME_SOURCE);
-        let detail = format!(
-            "spec.persistentvolumesource is immutable after creation\n{}",
-            diff::unified(&text(&was), &text(&now))
-        );
+        let detail =
+            format!("spec.persistentvolumesource is immutable after creation{}", changes::named(&now, &was));
         errors.forbidden("spec.persistentvolumesource", &detail);
     }
     // Paths without `spec` are Kubernetes' own.
@@ -214,8 +210,7 @@ pub fn volume_update(new: &Value, old: &Value) -> Vec<FieldError> {
         && !same_affinity(spec.get("nodeAffinity"), affinity)
     {
         let detail = "field is immutable, except for updating from beta label to GA";
-        let shown = internal::shown(&spec["nodeAffinity"], internal::NODE_AFFINITY);
-        errors.invalid_shown("nodeAffinity", &shown, detail);
+        errors.invalid("nodeAffinity", &spec["nodeAffinity"], detail);
     }
     let class = |spec: &Value| given(spec, "volumeAttributesClassName").is_some();
     if class(before) && !class(spec) {
@@ -423,10 +418,9 @@ fn fixed_detail(spec: &Value, before: &Value, unbound: bool, bound: bool) -> Str
         take(&mut now, before, "/resources/requests", "storage");
         take(&mut now, before, "", "volumeAttributesClassName");
     }
-    let text = |spec: &Value| internal::pretty(spec, internal::CLAIM);
+    let changed = changes::named(&now, &was);
     format!(
-        "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims\n{}",
-        diff::unified(&text(&was), &text(&now))
+        "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims{changed}"
     )
 }
 

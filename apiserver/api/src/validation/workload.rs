@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::{
-    Errors, amount, given, int_or_percent, internal, is_new, items, label_selector, metadata, names, pod,
-    storage, text, with_metadata,
+    Errors, amount, given, int_or_percent, is_new, items, label_selector, metadata, names, pod, storage,
+    text, with_metadata,
 };
 use crate::error::FieldError;
 use crate::registry::Written;
@@ -118,8 +118,7 @@ pub fn deployment(object: &Value) -> Vec<FieldError> {
             errors.required("spec.strategy.rollingUpdate", "this should be defaulted and never be nil");
         }
         _ => {
-            let shown = internal::shown(strategy, internal::DEPLOYMENT_STRATEGY);
-            errors.not_supported_shown("spec.strategy", &shown, &["Recreate", "RollingUpdate"]);
+            errors.not_supported("spec.strategy", strategy, &["Recreate", "RollingUpdate"]);
         }
     }
     new_shared_disks(object, &mut errors);
@@ -319,8 +318,7 @@ fn stateful_strategy(strategy: &Value, errors: &mut Errors) {
         ("", _) => errors.required(path, ""),
         ("OnDelete", Some(rolling)) => {
             let detail = "only allowed for updateStrategy 'RollingUpdate'";
-            let shown = internal::shown(rolling, internal::STATEFUL_ROLLING);
-            errors.invalid_shown(format!("{path}.rollingUpdate"), &shown, detail);
+            errors.invalid(format!("{path}.rollingUpdate"), rolling, detail);
         }
         ("OnDelete", None) => {}
         ("RollingUpdate", rolling) => {
@@ -335,8 +333,7 @@ fn stateful_strategy(strategy: &Value, errors: &mut Errors) {
             at_most_all(unavailable, &path, errors);
         }
         _ => {
-            let shown = internal::shown(strategy, internal::STATEFUL_STRATEGY);
-            errors.invalid_shown(path, &shown, "must be 'RollingUpdate' or 'OnDelete'");
+            errors.invalid(path, strategy, "must be 'RollingUpdate' or 'OnDelete'");
         }
     }
 }
@@ -395,8 +392,7 @@ pub fn daemon_set(object: &Value) -> Vec<FieldError> {
             None => errors.required("spec.updateStrategy.rollingUpdate", ""),
         },
         _ => {
-            let shown = internal::shown(strategy, internal::DAEMON_STRATEGY);
-            errors.not_supported_shown(path, &shown, &["RollingUpdate", "OnDelete"]);
+            errors.not_supported(path, strategy, &["RollingUpdate", "OnDelete"]);
         }
     }
     counts(spec, &["revisionHistoryLimit"], &mut errors);
