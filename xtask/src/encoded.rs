@@ -13,7 +13,7 @@ use crate::shell;
 pub const NAME: &str = "objects that Kubernetes encoded";
 /// The variable by which tests are told of the directory.
 pub const VARIABLE: &str = "HAWSER_KUBERNETES_TESTDATA";
-/// The release that the table of fields in `apiserver/api/data` is of.
+/// The release that the table of fields in `apiserver/schema/data` is of.
 const RELEASE: &str = "1.36";
 /// The one before it, whose files lie beside those of a release.
 const BEFORE: &str = "v1.35.0";

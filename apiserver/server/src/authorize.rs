@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use http::HeaderMap;
 use tokio::time::Instant;
 

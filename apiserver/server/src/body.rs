@@ -4,9 +4,10 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use apiserver_api::error::ApiError;
-use apiserver_api::protobuf::{self, Malformed};
-use apiserver_api::{numbers, schema};
+use apiserver_schema::error::ApiError;
+use apiserver_schema::protobuf;
+use apiserver_schema::protobuf::Malformed;
+use apiserver_schema::{numbers, schema};
 use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;

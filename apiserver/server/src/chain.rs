@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
 use apiserver_meta::identity::Identity;
+use apiserver_schema::error::ApiError;
 use futures::FutureExt;
 use http::header::{
     ACCEPT_ENCODING, AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, EXPECT, HeaderName, HeaderValue,

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use apiserver_api::error::ApiError;
-use apiserver_api::warnings;
+use apiserver_kinds::warnings;
 use apiserver_meta::identity::Identity;
+use apiserver_schema::error::ApiError;
 use http::HeaderMap;
 
 use crate::clients::budget::Budget;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use apiserver_api::conversion::Conversion;
-use apiserver_api::registry::{Change, Resource};
+use apiserver_kinds::conversion::Conversion;
+use apiserver_registry::{Change, Resource};
 use serde_json::Value;
 
 use crate::encoding;

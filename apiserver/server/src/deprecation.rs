@@ -1,7 +1,7 @@
 //! What users of versions hear that will go, and what is counted of their use.
 
-use apiserver_api::lifecycle;
-use apiserver_api::registry::Resource;
+use apiserver_kinds::lifecycle;
+use apiserver_registry::Resource;
 
 use crate::context::Context;
 

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
-use apiserver_api::definition::version_order;
-use apiserver_api::error::ApiError;
-use apiserver_api::protobuf;
-use apiserver_api::registry::{Resource, Subresource, Verb};
+use apiserver_registry::definition::version_order;
+use apiserver_registry::{Resource, Subresource, Verb};
+use apiserver_schema::error::ApiError;
+use apiserver_schema::protobuf;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
@@ -378,7 +378,7 @@ fn aggregated_resource(resource: &Resource) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use apiserver_api::builtin;
+    use apiserver_kinds::builtin;
 
     fn value(document: &Document) -> Value {
         serde_json::from_slice(&document.bytes).unwrap()

@@ -7,10 +7,12 @@
 
 use std::borrow::Cow;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::ordered::{self, Metadata};
-use apiserver_api::protobuf::{self, Malformed, Unencodable};
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::ordered;
+use apiserver_schema::ordered::Metadata;
+use apiserver_schema::protobuf;
+use apiserver_schema::protobuf::{Malformed, Unencodable};
 use apiserver_store::limits::VALUE_BYTES;
 use bytes::Bytes;
 use jiff::Timestamp;
@@ -271,7 +273,7 @@ fn is_empty(value: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use apiserver_api::builtin;
+    use apiserver_kinds::builtin;
     use serde_json::json;
 
     use super::*;

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
-use apiserver_api::selector::{FieldSelector, LabelSelector};
+use apiserver_registry::Resource;
+use apiserver_registry::{FieldSelector, LabelSelector};
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use crate::cache::{Cache, Entry, Past, Trigger};

@@ -13,7 +13,7 @@ pub const CUT_WARNING_CHARS: usize = 256;
 pub const NESTING: usize = 120;
 /// JSON objects within one object of a built-in kind, empty ones too; more is answered with 413. Defaults
 /// make some 700 bytes of an empty one, and what the store takes has no room for so many that are not.
-pub const OBJECTS: usize = apiserver_api::schema::OBJECTS;
+pub const OBJECTS: usize = apiserver_schema::schema::OBJECTS;
 /// What has more JSON objects than this is weighed when its defaults are there, and refused if the store
 /// would not take it, before anything else is done with it.
 pub const OBJECTS_UNWEIGHED: usize = 5_000;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_api::registry::Registry;
 use apiserver_meta::error_chain;
+use apiserver_registry::Registry;
 use apiserver_store::series::Series;
 use apiserver_store::{Got, Op, Page, Range, Revision, Store, StoreError, Usage, Watch, Write, Written};
 use async_trait::async_trait;

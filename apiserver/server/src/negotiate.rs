@@ -1,8 +1,8 @@
 //! What the client sends and what it wants back.
 
-use apiserver_api::error::ApiError;
-use apiserver_api::protobuf;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::protobuf;
 use http::HeaderMap;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
 

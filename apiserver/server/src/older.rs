@@ -71,7 +71,7 @@ pub fn today(api_version: &str, kind: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use apiserver_api::protobuf;
+    use apiserver_schema::protobuf;
 
     use super::*;
 

@@ -3,9 +3,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use apiserver_api::builtin;
-use apiserver_api::error::ApiError;
-use apiserver_api::registry::Resource;
+use apiserver_kinds::builtin;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
 use base64::Engine as _;
 use bytes::Bytes;
 use http::header::{ACCEPT, HeaderMap, HeaderValue};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::{openapi, protobuf};
+use apiserver_schema::error::ApiError;
+use apiserver_schema::{openapi, protobuf};
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, EXPIRES, IF_NONE_MATCH, LOCATION, VARY};
 use http::{HeaderValue, Method, Response, StatusCode};

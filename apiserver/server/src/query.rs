@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 
 /// Decoded query parameters in their order.
 #[derive(Clone, Debug, Default)]

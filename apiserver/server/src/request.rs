@@ -1,8 +1,8 @@
 //! What a request is about, from its method and path alone.
 
-use apiserver_api::registry::Resource;
-use apiserver_api::selector::FieldSelector;
 use apiserver_meta::identity::Identity;
+use apiserver_registry::FieldSelector;
+use apiserver_registry::Resource;
 use http::Method;
 
 use crate::query::{Query, decode};

@@ -3,10 +3,10 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use apiserver_api::error::{ApiError, status_text};
-use apiserver_api::ordered;
-use apiserver_api::protobuf;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::{ApiError, status_text};
+use apiserver_schema::ordered;
+use apiserver_schema::protobuf;
 use bytes::{Bytes, BytesMut};
 use flate2::Compression;
 use flate2::write::GzEncoder;

@@ -3,8 +3,8 @@
 
 use std::fmt::Display;
 
-use apiserver_api::error::ApiError;
 use apiserver_meta::identity::Identity;
+use apiserver_schema::error::ApiError;
 use apiserver_store::Usage;
 use apiserver_store::limits::SMALL_GROWTH;
 

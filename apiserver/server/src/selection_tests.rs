@@ -1,6 +1,6 @@
 use std::sync::Weak;
 
-use apiserver_api::builtin;
+use apiserver_kinds::builtin;
 use apiserver_meta::identity::Identity;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};

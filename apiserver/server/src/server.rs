@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
-use apiserver_api::enablement::{Enablement, EnablementError};
-use apiserver_api::error::ApiError;
-use apiserver_api::registry::{Registry, Resource};
+use apiserver_kinds::enablement::{Enablement, EnablementError};
 use apiserver_meta::ambient::Ambient;
+use apiserver_registry::{Registry, Resource};
+use apiserver_schema::error::ApiError;
 use apiserver_store::{Revision, Store};
 use futures::future::BoxFuture;
 use http::{Request, Response};

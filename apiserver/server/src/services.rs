@@ -1,8 +1,8 @@
 //! Addresses and node ports of Services, in step with the store.
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use crate::allocate::{Refused, Reservation};

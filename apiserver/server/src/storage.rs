@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::ordered::{self, Metadata};
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
+use apiserver_schema::ordered;
+use apiserver_schema::ordered::Metadata;
 use apiserver_store::limits::VALUE_BYTES;
 use apiserver_store::{KeyValue, Op, Revision, StoreError, Write, Written};
 use bytes::Bytes;

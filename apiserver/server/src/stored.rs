@@ -1,7 +1,8 @@
 //! Whether what lies in a store can be read here: for `hawser store verify` on the etcd of a cluster
 //! that others wrote.
 
-use apiserver_api::protobuf::{self, Malformed};
+use apiserver_schema::protobuf;
+use apiserver_schema::protobuf::Malformed;
 use apiserver_store::embedded::Problem;
 
 use crate::encoding::{self, Unreadable};

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use apiserver_api::columns;
-use apiserver_api::error::ApiError;
-use apiserver_api::registry::Resource;
+use apiserver_kinds::columns;
 use apiserver_meta::time;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
 use serde_json::{Value, json};
 
 use crate::context::Context;
@@ -112,7 +112,7 @@ impl Rows {
         json!({
             "kind": "Table",
             "apiVersion": self.meta,
-            "metadata": {"resourceVersion": apiserver_api::meta::resource_version(object)},
+            "metadata": {"resourceVersion": apiserver_schema::meta::resource_version(object)},
             "columnDefinitions": if columns { self.columns() } else { Value::Null },
             "rows": [self.row(object)],
         })

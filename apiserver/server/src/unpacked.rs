@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io::Read as _;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use bytes::Bytes;
 use flate2::read::GzDecoder;
 

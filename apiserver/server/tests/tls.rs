@@ -6,8 +6,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::builtin;
 use apiserver_client::{Informers, connect, in_process};
+use apiserver_kinds::builtin;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
 use apiserver_server::auth::pki::{Component, Pki, Subject};

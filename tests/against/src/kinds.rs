@@ -146,7 +146,7 @@ mod tests {
     fn every_kind_that_can_be_created_has_a_manifest() {
         let manifests = Manifests::read().unwrap();
         let table: Vec<serde_json::Value> =
-            serde_json::from_str(include_str!("../../../apiserver/api/data/resources.json")).unwrap();
+            serde_json::from_str(include_str!("../../../apiserver/schema/data/resources.json")).unwrap();
         for entry in
             table.iter().filter(|entry| entry["verbs"].as_array().unwrap().contains(&"create".into()))
         {

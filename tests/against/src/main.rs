@@ -107,7 +107,7 @@ async fn start(args: &Args, theirs: &Server, served: &[String]) -> Result<Hawser
     let ranges = theirs.get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes").await?;
     let ranges: Vec<&str> =
         ranges["spec"]["cidrs"].as_array().into_iter().flatten().filter_map(|range| range.as_str()).collect();
-    let known = apiserver_api::registry::builtin();
+    let known = apiserver_kinds::builtin::registry();
     let versions: Vec<String> = served
         .iter()
         .filter(|version| known.iter().any(|resource| resource.api_version() == **version))

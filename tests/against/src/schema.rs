@@ -22,7 +22,7 @@ impl Schemas {
     /// Reads the document of every built-in kind.
     pub fn published() -> Result<Self> {
         let mut text = String::new();
-        flate2::read::GzDecoder::new(apiserver_api::openapi::v2_gz())
+        flate2::read::GzDecoder::new(apiserver_schema::openapi::v2_gz())
             .read_to_string(&mut text)
             .context("cannot unpack the OpenAPI document")?;
         let mut document: Value = serde_json::from_str(&text).context("the OpenAPI document is not JSON")?;

@@ -2,15 +2,17 @@
 
 use std::sync::{Arc, OnceLock};
 
-use apiserver_api::certificate::CertificateUser;
-use apiserver_api::definition::{self, Custom, Definition, JsonPath};
-use apiserver_api::managed::{FieldManager, FieldSet, Managers, Versions};
-use apiserver_api::protobuf;
-use apiserver_api::schema::shape::{Builtin, Shape, Untyped};
-use apiserver_api::selector::{FieldSelector, LabelSelector};
-use apiserver_api::structural::{Pattern, Rules, Structural};
+use apiserver_apply::{FieldManager, FieldSet, Managers, Versions};
+use apiserver_cel::rules::Rules;
+use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::{quantity, time};
+use apiserver_registry::definition;
+use apiserver_registry::definition::{Custom, Definition, JsonPath};
+use apiserver_registry::{FieldSelector, LabelSelector};
+use apiserver_schema::protobuf;
+use apiserver_schema::schema::shape::{Builtin, Shape, Untyped};
 use apiserver_server::parsers;
+use apiserver_structural::{Pattern, Structural};
 use serde_json::{Value, json};
 use url::Url;
 
@@ -216,7 +218,7 @@ pub fn crd(bytes: &[u8]) {
     assert!(!sound || again == object, "adopting again changes nothing: {object} {again}");
     let _ = custom.validate(&object);
     if let Ok(old) = serde_json::from_slice::<Value>(old) {
-        let _ = custom.validate_change(&object, &old, apiserver_api::registry::Written::Main);
+        let _ = custom.validate_change(&object, &old, apiserver_registry::Written::Main);
     }
 }
 
@@ -237,7 +239,7 @@ pub fn cel(bytes: &[u8]) {
         },
     });
     let schema = Structural::compile(&schema);
-    let _ = apiserver_api::structural::rule_errors(&schema, "spec", &[], &mut Default::default());
+    let _ = apiserver_cel::rules::rule_errors(&schema, "spec", &[], &mut Default::default());
     let Some(rules) = Rules::compile(&schema) else { return };
     let object = serde_json::from_slice::<Value>(object).unwrap_or_else(|_| json!({"a": "x", "l": ["y"]}));
     let old = serde_json::from_slice::<Value>(old).ok();

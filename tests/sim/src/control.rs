@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use apiserver_api::registry;
 use apiserver_client::Informers;
 use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Component, Pki};
@@ -82,7 +81,7 @@ impl Ground {
         let store =
             Embedded::open(Arc::new(self.disk.clone()), options).await.context("cannot open the store")?;
         let shared = Arc::new(store.clone());
-        let server = Server::new(self.config.clone(), shared, registry::builtin(), ambient.clone())
+        let server = Server::new(self.config.clone(), shared, apiserver_kinds::registry(), ambient.clone())
             .context("cannot set up the server")?;
         server.start();
         Ok(Api { server, store })

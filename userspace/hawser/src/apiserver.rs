@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use apiserver_api::registry;
 use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::components::Components;
@@ -106,7 +105,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
         identity: Some(node::host_name()),
         ..serving
     };
-    let server = Server::new(config, store, registry::builtin(), ambient.clone())
+    let server = Server::new(config, store, apiserver_kinds::registry(), ambient.clone())
         .context("the API server's configuration cannot be used")?;
     pki.write_kubeconfig_trusting(tls.authorities(), &data.kubeconfig(), &url, "admin", &Subject::admin())
         .context("cannot write the administrator's kubeconfig")?;

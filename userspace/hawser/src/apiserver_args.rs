@@ -4,8 +4,7 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use apiserver_api::enablement::Enablement;
-use apiserver_api::registry;
+use apiserver_kinds::enablement::Enablement;
 use apiserver_server::ServerConfig;
 use apiserver_server::rbac::Mode;
 use clap::{ArgAction, Args};
@@ -26,7 +25,7 @@ impl Apis {
     pub fn enablement(&self) -> Result<Enablement> {
         let mut all = Enablement::default();
         self.runtime_config.iter().cloned().for_each(|given| all.extend(given));
-        all.apply(&registry::builtin()).context("--runtime-config")?;
+        all.apply(&apiserver_kinds::registry()).context("--runtime-config")?;
         Ok(all)
     }
 }
@@ -265,7 +264,7 @@ mod tests {
     #[test]
     fn what_is_said_last_about_an_api_counts() {
         let config = parse("--runtime-config api/beta=true,api/alpha=true --runtime-config=api/alpha=false");
-        let registry = config.unwrap().apis.apply(&registry::builtin()).unwrap();
+        let registry = config.unwrap().apis.apply(&apiserver_kinds::registry()).unwrap();
         assert!(registry.lookup("networking.k8s.io", "v1beta1", "servicecidrs").is_some());
         assert!(registry.lookup("scheduling.k8s.io", "v1alpha2", "workloads").is_none());
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use apiserver_api::certificate::CertificateUser;
+use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::ambient::Ambient;
 use kube::Client;
 use kubelet_agent::containerd::{Containerd, ContainerdConfig};

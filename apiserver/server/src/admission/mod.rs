@@ -13,9 +13,9 @@ mod service_account;
 mod storage_protection;
 mod tolerations;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::Value;
 use tokio::time::Instant;
 

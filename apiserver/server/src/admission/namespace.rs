@@ -1,7 +1,7 @@
 //! NamespaceLifecycle: nothing new in a namespace that is missing or going.
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::{Value, json};
 
 use super::{Admission, Operation};

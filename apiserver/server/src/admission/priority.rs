@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::{Admission, Operation};

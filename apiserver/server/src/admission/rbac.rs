@@ -1,6 +1,6 @@
 //! Nobody grants what they do not hold.
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use serde_json::Value;
 
 use super::{Admission, Operation};

@@ -1,8 +1,8 @@
 //! RuntimeClass: a pod carries the overhead of its class and is scheduled where the class can run.
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
 use apiserver_meta::quantity;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::{Map, Value};
 
 use super::Admission;

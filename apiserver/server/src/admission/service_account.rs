@@ -1,8 +1,8 @@
 //! ServiceAccount: a pod has one, and its token is mounted.
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde::Deserialize;
 use serde_json::{Value, json};
 

@@ -1,9 +1,9 @@
 //! StorageObjectInUseProtection: claims, volumes and classes of attributes get a finalizer, so that none goes
 //! while something uses it. Controllers remove the finalizers again.
 
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
 use apiserver_meta::finalizers;
+use apiserver_registry::Resource;
+use apiserver_schema::meta;
 use serde_json::{Value, json};
 
 /// Adds the finalizer of the kind to an object that is created without it.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use serde_json::json;
 
-use apiserver_api::builtin;
+use apiserver_kinds::builtin;
 use apiserver_store::Range;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use apiserver_api::meta;
+use apiserver_schema::meta;
 use arc_swap::ArcSwap;
 use ipnetwork::IpNetwork;
 use serde_json::Value;

@@ -6,11 +6,11 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use apiserver_api::meta;
-use apiserver_api::ordered;
-use apiserver_api::registry::Resource;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::time;
+use apiserver_registry::Resource;
+use apiserver_schema::meta;
+use apiserver_schema::ordered;
 use apiserver_store::{Op, Revision, Store, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};

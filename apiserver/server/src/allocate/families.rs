@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use apiserver_api::error::FieldError;
-use apiserver_api::validation;
+use apiserver_kinds::validation;
+use apiserver_schema::error::FieldError;
 use serde_json::{Value, json};
 
 /// `IPv4` or `IPv6`.

@@ -29,9 +29,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::FieldError;
-use apiserver_api::registry::Resource;
 use apiserver_meta::ambient::Ambient;
+use apiserver_registry::Resource;
+use apiserver_schema::error::FieldError;
 use apiserver_store::{Store, StoreError};
 use ipnetwork::IpNetwork;
 use serde_json::Value;

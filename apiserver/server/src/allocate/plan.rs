@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use apiserver_api::defaulting::service;
-use apiserver_api::error::FieldError;
+use apiserver_kinds::defaulting::service;
+use apiserver_schema::error::FieldError;
 use serde_json::{Value, json};
 
 use super::Refused;

@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
-use apiserver_api::protobuf::{self, Backward};
+use apiserver_schema::protobuf;
+use apiserver_schema::protobuf::Backward;
 
 /// Where it lies.
 pub const KEY: &str = "/registry/ranges/servicenodeports";

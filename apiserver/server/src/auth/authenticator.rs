@@ -4,10 +4,10 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use apiserver_api::certificate::CertificateUser;
-use apiserver_api::error::ApiError;
+use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
+use apiserver_schema::error::ApiError;
 use http::HeaderValue;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Value, json};

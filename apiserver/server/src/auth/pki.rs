@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::certificate::CertificateUser;
+use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
 use jiff::Timestamp;

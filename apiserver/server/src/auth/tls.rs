@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::certificate::CertificateUser;
+use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::ambient::Ambient;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use apiserver_api::meta;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
+use apiserver_schema::meta;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use jiff::Timestamp;

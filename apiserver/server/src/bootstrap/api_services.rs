@@ -130,7 +130,6 @@ pub fn plan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use apiserver_api::registry;
 
     fn by_name(list: impl IntoIterator<Item = Value>) -> BTreeMap<String, Value> {
         let name = |service: &Value| service["metadata"]["name"].as_str().unwrap().to_owned();
@@ -139,7 +138,7 @@ mod tests {
 
     #[test]
     fn every_built_in_version_has_priorities_and_a_valid_object() {
-        let registry = registry::builtin();
+        let registry = apiserver_kinds::registry();
         let resource = registry.by_kind("apiregistration.k8s.io/v1", "APIService").unwrap();
         for kind in registry.iter() {
             let Some(mut service) = wanted(&kind.group, &kind.version, false) else { continue };

@@ -249,7 +249,6 @@ fn covers(spec: &Value, wanted: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use apiserver_api::registry;
 
     fn find(kind: &str, name: &str) -> Value {
         let all = objects();
@@ -258,7 +257,7 @@ mod tests {
 
     #[test]
     fn every_object_is_valid_and_every_level_exists() {
-        let registry = registry::builtin();
+        let registry = apiserver_kinds::registry();
         for object in objects() {
             let kind = object["kind"].as_str().unwrap();
             let resource = registry.by_kind(API_VERSION, kind).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use apiserver_api::protobuf::Message;
+use apiserver_schema::protobuf::Message;
 use apiserver_store::Revision;
 use bytes::Bytes;
 use tokio::time::Instant;

@@ -4,9 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use apiserver_api::meta;
-use apiserver_api::ordered::{self, Metadata};
-use apiserver_api::protobuf::{self, Backward, Borrowed, Message, Unencodable};
+use apiserver_schema::meta;
+use apiserver_schema::ordered;
+use apiserver_schema::ordered::Metadata;
+use apiserver_schema::protobuf;
+use apiserver_schema::protobuf::{Backward, Borrowed, Message, Unencodable};
 use apiserver_store::Revision;
 use bytes::{BufMut, Bytes, BytesMut};
 use serde::Deserialize;

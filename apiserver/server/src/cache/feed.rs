@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use apiserver_api::registry::{Registry, Resource};
+use apiserver_registry::{Registry, Resource};
 use apiserver_store::{Event, KeyValue, Notice, Range, Revision, Store, StoreError};
 use arc_swap::ArcSwap;
 use futures::StreamExt;

@@ -1,4 +1,4 @@
-use apiserver_api::builtin;
+use apiserver_kinds::builtin;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
 use apiserver_store::{Op, Write};

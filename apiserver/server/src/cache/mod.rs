@@ -19,8 +19,9 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use apiserver_api::protobuf::{self, Message};
-use apiserver_api::registry::{Change as Convert, Resource};
+use apiserver_registry::{Change as Convert, Resource};
+use apiserver_schema::protobuf;
+use apiserver_schema::protobuf::Message;
 use apiserver_store::Revision;
 use arc_swap::ArcSwap;
 use bytes::Bytes;

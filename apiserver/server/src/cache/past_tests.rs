@@ -4,7 +4,7 @@ use std::sync::Weak;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use apiserver_api::builtin;
+use apiserver_kinds::builtin;
 
 use super::*;
 use crate::negotiate::{Format, Shape, Wanted};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, stream};
 use http_body::{Body as _, Frame, SizeHint};

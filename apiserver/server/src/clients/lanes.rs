@@ -6,8 +6,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use apiserver_api::error::ApiError;
 use apiserver_meta::identity::Identity;
+use apiserver_schema::error::ApiError;
 use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use super::accounts::{Account, Class, payer};

@@ -9,7 +9,7 @@ pub mod door;
 pub mod intake;
 pub mod lanes;
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 
 use crate::storage;
 

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use apiserver_api::builtin;
-use apiserver_api::enablement::{Stability, stability};
-use apiserver_api::error::ApiError;
-use apiserver_api::openapi::{self, message, reduce};
-use apiserver_api::registry::Registry;
+use apiserver_kinds::builtin;
+use apiserver_kinds::enablement::{Stability, stability};
+use apiserver_registry::Registry;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::openapi;
+use apiserver_schema::openapi::{message, reduce};
 use bytes::Bytes;
 
 use super::documents::{Packed, pack, unfit, unpack, zip};

@@ -4,10 +4,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use apiserver_api::definition::Custom;
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_registry::definition::Custom;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::conversion::by_webhook;

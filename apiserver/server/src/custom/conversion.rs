@@ -4,11 +4,11 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use apiserver_api::definition::Custom;
-use apiserver_api::error::ApiError;
-use apiserver_api::managed::Versions;
-use apiserver_api::registry::Resource;
-use apiserver_api::structural::CustomShape;
+use apiserver_apply::Versions;
+use apiserver_registry::Resource;
+use apiserver_registry::definition::Custom;
+use apiserver_schema::error::ApiError;
+use apiserver_structural::CustomShape;
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use http::header::{ACCEPT, ACCEPT_ENCODING, CONNECTION, CONTENT_TYPE, HeaderValue, UPGRADE};

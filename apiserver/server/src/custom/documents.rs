@@ -6,10 +6,11 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::Read as _;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use apiserver_api::definition::{Dialect, operations, schemas};
-use apiserver_api::error::ApiError;
-use apiserver_api::openapi::{self, message, reduce};
-use apiserver_api::registry::{Registry, Resource};
+use apiserver_registry::custom_resources::{Dialect, operations, schemas};
+use apiserver_registry::{Registry, Resource};
+use apiserver_schema::error::ApiError;
+use apiserver_schema::openapi;
+use apiserver_schema::openapi::{message, reduce};
 use bytes::Bytes;
 use flate2::read::GzDecoder;
 use serde_json::{Map, Value, json};

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::definition::{CLEANUP, Condition, GROUP, awaits_cleanup, reconcile, set_condition};
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
 use apiserver_meta::time;
+use apiserver_registry::Resource;
+use apiserver_registry::definition::{CLEANUP, Condition, GROUP, awaits_cleanup, reconcile, set_condition};
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use apiserver_store::Range;
 use serde_json::Value;
 use tokio::time::Instant;

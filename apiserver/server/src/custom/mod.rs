@@ -21,11 +21,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use apiserver_api::definition::{AcceptedNames, Custom, Definition, GROUP};
-use apiserver_api::error::ApiError;
-use apiserver_api::registry::{Registry, Resource};
-use apiserver_api::schema::Problems;
-use apiserver_api::{numbers, structural};
+use apiserver_registry::definition::{AcceptedNames, Custom, Definition, GROUP};
+use apiserver_registry::{Registry, Resource};
+use apiserver_schema::error::ApiError;
+use apiserver_schema::numbers;
+use apiserver_schema::schema::Problems;
+use apiserver_structural as structural;
 use arc_swap::ArcSwap;
 use serde_json::Value;
 use tokio::sync::Notify;

@@ -6,10 +6,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::definition::Custom;
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::validation::metadata;
+use apiserver_registry::definition::Custom;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
+use apiserver_schema::validation::metadata;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;

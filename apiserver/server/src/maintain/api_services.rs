@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
 use serde_json::Value;
 
 use crate::bootstrap::api_services::{Step, name, plan, wanted};
@@ -77,7 +77,7 @@ async fn carry_out(server: &Arc<Server>, resource: &Arc<Resource>, step: Step) -
                 new["metadata"]["labels"] = service["metadata"]["labels"].clone();
                 Ok(new)
             };
-            let name = apiserver_api::meta::name(&service);
+            let name = apiserver_schema::meta::name(&service);
             let context = Context::internal_to(Arc::clone(server), "", name, "");
             update::change(&context, resource, Part::Main, &make).await.map(drop)
         }

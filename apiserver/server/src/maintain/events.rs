@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
 use apiserver_meta::time;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::{Value, json};
 
 use crate::context::Context;

@@ -4,10 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
 use apiserver_meta::time;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use crate::bootstrap::{Write, flow};

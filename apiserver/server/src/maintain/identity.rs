@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
 use apiserver_meta::time;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};

@@ -14,9 +14,9 @@ mod trust;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use apiserver_store::Revision;
 use serde_json::Value;
 

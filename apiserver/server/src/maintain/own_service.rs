@@ -9,9 +9,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::ordered;
-use apiserver_api::protobuf;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::ordered;
+use apiserver_schema::protobuf;
 use apiserver_store::{Op, Range, Revision, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};

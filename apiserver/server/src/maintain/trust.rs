@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
 use apiserver_meta::pem;
+use apiserver_schema::error::ApiError;
 use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use serde_json::{Map, Value, json};

@@ -1,5 +1,5 @@
-use apiserver_api::meta;
 use apiserver_meta::ambient::Ambient;
+use apiserver_schema::meta;
 use serde_json::json;
 
 use super::*;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
 
 use super::Metrics;
 use super::page::Page;

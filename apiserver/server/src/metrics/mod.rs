@@ -17,7 +17,7 @@ mod render;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
 
 pub use access::{Authentication, Authorization};
 pub use allocation::Taken;

@@ -1,7 +1,7 @@
 //! Tables of what a node may do, with the reasons of refusals.
 
-use apiserver_api::selector::FieldSelector;
 use apiserver_meta::identity::Identity;
+use apiserver_registry::FieldSelector;
 
 use super::graph::References;
 use super::*;

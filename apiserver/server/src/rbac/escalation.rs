@@ -1,8 +1,8 @@
 //! Nobody grants what they do not hold: writing a role needs its rules or the verb `escalate`,
 //! writing a binding needs the rules of the role or the verb `bind`.
 
-use apiserver_api::error::ApiError;
 use apiserver_meta::identity::Identity;
+use apiserver_schema::error::ApiError;
 use serde_json::Value;
 
 pub use super::missing::{TooMany, missing};

@@ -1,7 +1,7 @@
 //! Acting as somebody else: the headers `Impersonate-*` and the verb `impersonate`.
 
-use apiserver_api::error::ApiError;
 use apiserver_meta::identity::Identity;
+use apiserver_schema::error::ApiError;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{Attributes, Authorizer, forbidden};

@@ -12,9 +12,9 @@ mod policy;
 pub mod review;
 mod rules;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::selector::FieldSelector;
 use apiserver_meta::identity::Identity;
+use apiserver_registry::FieldSelector;
+use apiserver_schema::error::ApiError;
 use serde_json::json;
 
 pub use authorizer::{Authorizer, Mode};

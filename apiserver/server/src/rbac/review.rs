@@ -1,10 +1,10 @@
 //! The access reviews of `authorization.k8s.io` and `SelfSubjectReview`: request in, the same
 //! object with its status out. Nothing is stored.
 
-use apiserver_api::error::ApiError;
-use apiserver_api::selector::{FieldSelector, FieldTerm, LabelSelector};
-use apiserver_api::validation::reviews::access_review;
+use apiserver_kinds::validation::reviews::access_review;
 use apiserver_meta::identity::Identity;
+use apiserver_registry::{FieldSelector, FieldTerm, LabelSelector};
+use apiserver_schema::error::ApiError;
 use serde_json::{Map, Value, json};
 
 use super::{Attributes, Authorizer};
@@ -49,7 +49,7 @@ fn self_access(authorizer: &Authorizer, identity: &Identity, body: &Value) -> Re
 fn local_access(authorizer: &Authorizer, namespace: &str, body: &Value) -> Result<Value, ApiError> {
     const KIND: &str = "LocalSubjectAccessReview";
     check(KIND, body)?;
-    if apiserver_api::meta::namespace(body) != namespace {
+    if apiserver_schema::meta::namespace(body) != namespace {
         return Err(ApiError::bad_request(format!(
             "spec.resourceAttributes.namespace must match namespace: {namespace}"
         )));

@@ -3,8 +3,8 @@
 
 use std::net::IpAddr;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::target::{Peer, Transport};

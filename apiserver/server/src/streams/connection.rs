@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use async_trait::async_trait;
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;

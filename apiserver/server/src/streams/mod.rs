@@ -20,7 +20,7 @@ mod upgrade;
 
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Request, Response, StatusCode};

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 
 /// Where this API server is reached itself.
 #[derive(Clone, Debug, Default)]

@@ -8,7 +8,7 @@
 use std::io;
 use std::net::IpAddr;
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};

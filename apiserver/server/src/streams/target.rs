@@ -1,6 +1,6 @@
 //! Where a request for a pod or a node goes: pure functions on objects and query strings.
 
-use apiserver_api::error::{ApiError, FieldError};
+use apiserver_schema::error::{ApiError, FieldError};
 use serde_json::Value;
 
 use super::backend::ProxyName;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{Request, Response};
 use hyper::body::Incoming;

@@ -1,8 +1,8 @@
 //! Admin access to devices. Only claims in namespaces that a label allows it may ask for it, or be given it.
 
-use apiserver_api::error::{ApiError, FieldError};
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::{ApiError, FieldError};
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::update::Part;

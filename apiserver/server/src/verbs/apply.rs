@@ -1,8 +1,8 @@
 //! Server-side apply: the object becomes what the configuration says, where nobody else objects.
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::{Resource, Verb};
+use apiserver_registry::{Resource, Verb};
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use bytes::Bytes;
 use serde_json::Value;
 use serde_saphyr::DuplicateKeyPolicy;

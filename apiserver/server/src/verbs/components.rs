@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use apiserver_api::meta;
-use apiserver_api::ordered;
-use apiserver_api::registry::Resource;
-use apiserver_api::selector::{FieldSelector, LabelSelector};
+use apiserver_registry::Resource;
+use apiserver_registry::{FieldSelector, LabelSelector};
+use apiserver_schema::meta;
+use apiserver_schema::ordered;
 use bytes::Bytes;
 use serde_json::{Value, json};
 

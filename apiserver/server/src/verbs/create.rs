@@ -1,14 +1,14 @@
 //! `create`: a new object.
 
-use apiserver_api::defaulting;
-use apiserver_api::error::{ApiError, FieldError};
-use apiserver_api::managed::check_entries;
-use apiserver_api::meta;
-use apiserver_api::ordered;
-use apiserver_api::registry::Resource;
-use apiserver_api::schema;
-use apiserver_api::validation::{metadata, names};
+use apiserver_apply::check_entries;
+use apiserver_kinds::defaulting;
 use apiserver_meta::time;
+use apiserver_registry::Resource;
+use apiserver_schema::error::{ApiError, FieldError};
+use apiserver_schema::meta;
+use apiserver_schema::ordered;
+use apiserver_schema::schema;
+use apiserver_schema::validation::{metadata, names};
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 

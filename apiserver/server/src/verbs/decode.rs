@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use apiserver_api::definition::Custom;
-use apiserver_api::error::{ApiError, FieldError};
-use apiserver_api::meta;
-use apiserver_api::ordered;
-use apiserver_api::protobuf;
-use apiserver_api::quoted::quoted;
-use apiserver_api::registry::Resource;
-use apiserver_api::repeats::repeats;
-use apiserver_api::schema;
+use apiserver_registry::Resource;
+use apiserver_registry::definition::Custom;
+use apiserver_schema::error::{ApiError, FieldError};
+use apiserver_schema::meta;
+use apiserver_schema::ordered;
+use apiserver_schema::protobuf;
+use apiserver_schema::quoted::quoted;
+use apiserver_schema::repeats::repeats;
+use apiserver_schema::schema;
 use bytes::Bytes;
 use serde_json::Value;
 

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use apiserver_api::error::{ApiError, FieldError};
-use apiserver_api::meta;
-use apiserver_api::ordered;
-use apiserver_api::registry::Resource;
 use apiserver_meta::time;
+use apiserver_registry::Resource;
+use apiserver_schema::error::{ApiError, FieldError};
+use apiserver_schema::meta;
+use apiserver_schema::ordered;
 use apiserver_store::Revision;
 use bytes::Bytes;
 use futures::future::BoxFuture;

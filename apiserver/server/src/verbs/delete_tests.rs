@@ -1,5 +1,5 @@
 use super::*;
-use apiserver_api::builtin;
+use apiserver_kinds::builtin;
 
 fn resource(group: &str, plural: &str) -> Resource {
     let registry = builtin::registry();

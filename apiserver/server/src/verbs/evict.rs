@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::disruption;
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
+use apiserver_kinds::disruption;
 use apiserver_meta::time;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use bytes::Bytes;
 use serde_json::{Value, json};
 

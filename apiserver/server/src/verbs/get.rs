@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
 use bytes::Bytes;
 
 use super::options;
@@ -17,7 +17,7 @@ pub async fn get(context: &Context, resource: &Resource) -> Answer {
     respond::object(context, resource, 200, object)
 }
 
-async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver_api::error::ApiError> {
+async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver_schema::error::ApiError> {
     let (server, info) = (&context.server, &context.info);
     let cache = server.cache(resource)?;
     let short = storage::short_key(resource, &info.namespace, &info.name);
@@ -58,7 +58,7 @@ async fn fresh(
     context: &Context,
     cache: &Arc<Cache>,
     short: &str,
-) -> Result<Option<Arc<Entry>>, apiserver_api::error::ApiError> {
+) -> Result<Option<Arc<Entry>>, apiserver_schema::error::ApiError> {
     let server = &context.server;
     if !server.store().shared() {
         return Ok(None);

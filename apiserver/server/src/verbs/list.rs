@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use apiserver_api::error::{ApiError, status_text};
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::{ApiError, status_text};
 use apiserver_store::Revision;
 use http::Response;
 use serde_json::{Value, json};

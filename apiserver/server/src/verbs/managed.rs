@@ -1,14 +1,15 @@
 //! Managed fields of a request: who writes, what the request cannot write, and the versions that a
 //! kind is served in.
 
-use apiserver_api::definition::Custom;
-use apiserver_api::error::{ApiError, FieldError};
-use apiserver_api::managed::{self, FieldManager, FieldSet, Versions, check_manager_name};
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
-use apiserver_api::schema::Shape;
-use apiserver_api::schema::shape::{Builtin, Untyped};
-use apiserver_api::structural::CustomShape;
+use apiserver_apply as managed;
+use apiserver_apply::{FieldManager, FieldSet, Versions, check_manager_name};
+use apiserver_registry::Resource;
+use apiserver_registry::definition::Custom;
+use apiserver_schema::error::{ApiError, FieldError};
+use apiserver_schema::meta;
+use apiserver_schema::schema::Shape;
+use apiserver_schema::schema::shape::{Builtin, Untyped};
+use apiserver_structural::CustomShape;
 use http::header::USER_AGENT;
 use serde_json::{Value, json};
 

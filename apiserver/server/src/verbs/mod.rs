@@ -26,8 +26,8 @@ pub mod websocket;
 
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::registry::{Resource, Verb};
+use apiserver_registry::{Resource, Verb};
+use apiserver_schema::error::ApiError;
 use bytes::Bytes;
 use http::{Method, Request};
 

@@ -3,7 +3,7 @@
 
 use std::num::{IntErrorKind, ParseIntError};
 
-use apiserver_api::error::{ApiError, FieldError};
+use apiserver_schema::error::{ApiError, FieldError};
 use apiserver_store::Revision;
 use serde_json::Value;
 

@@ -2,11 +2,11 @@
 
 use std::borrow::Cow;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::quoted::quoted;
-use apiserver_api::registry::Resource;
-use apiserver_api::schema;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
+use apiserver_schema::quoted::quoted;
+use apiserver_schema::schema;
 use bytes::Bytes;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation};

@@ -4,10 +4,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::ordered;
-use apiserver_api::protobuf::{self, Backward, Message};
 use apiserver_meta::error_chain;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::ordered;
+use apiserver_schema::protobuf;
+use apiserver_schema::protobuf::{Backward, Message};
 use apiserver_store::{Revision, StoreError};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;

@@ -2,11 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use apiserver_api::error::{ApiError, FieldError};
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
-use apiserver_api::validation::pod_update;
+use apiserver_kinds::validation::pod_update;
 use apiserver_meta::time;
+use apiserver_registry::Resource;
+use apiserver_schema::error::{ApiError, FieldError};
+use apiserver_schema::meta;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
 use http::{Method, Request};
 use serde_json::Value;
 

@@ -1,8 +1,8 @@
 //! What a request cannot write, whatever it says: nobody comes to own such fields by it. The rules are
 //! those of Kubernetes' registries, kind by kind.
 
-use apiserver_api::managed::{FieldSet, PathElement, field_path};
-use apiserver_api::registry::Resource;
+use apiserver_apply::{FieldSet, PathElement, field_path};
+use apiserver_registry::Resource;
 use serde_json::Value;
 
 use super::update::Part;
@@ -104,7 +104,7 @@ fn containers(set: &mut FieldSet, object: &Value) {
 
 #[cfg(test)]
 mod tests {
-    use apiserver_api::builtin;
+    use apiserver_kinds::builtin;
     use serde_json::json;
 
     use super::*;

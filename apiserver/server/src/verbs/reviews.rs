@@ -1,9 +1,9 @@
 //! Kinds that are answered and forgotten: reviews of tokens and access, bindings.
 
-use apiserver_api::error::ApiError;
-use apiserver_api::registry::Resource;
-use apiserver_api::validation::names;
 use apiserver_meta::time;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::validation::names;
 use bytes::Bytes;
 
 use super::update::Part;
@@ -25,7 +25,7 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     decode::drop_repeated_owners(context, &mut object, false);
     // Nobody writes these, so nobody owns them.
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
-        apiserver_api::meta::unset(&mut object, field);
+        apiserver_schema::meta::unset(&mut object, field);
     }
     managed::drop_empty(&mut object);
     let told = object.get("status").is_some();
@@ -43,7 +43,7 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         }
         "Binding" => {
             let pods = server.registry().lookup("", "v1", "pods").ok_or_else(no_such_resource)?;
-            let name = apiserver_api::meta::name(&object);
+            let name = apiserver_schema::meta::name(&object);
             if let Some(fault) = names::path_segment(name).first().filter(|_| !name.is_empty()) {
                 return Err(ApiError::bad_request(format!("Name parameter invalid: {name:?}: {fault}")));
             }
@@ -56,7 +56,7 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     };
     if resource.kind == "SelfSubjectReview" {
         let now = time::rfc3339(server.ambient().now());
-        apiserver_api::meta::set(&mut answer, "creationTimestamp", now);
+        apiserver_schema::meta::set(&mut answer, "creationTimestamp", now);
     }
     encoding::complete(&mut answer);
     Ok(respond::json(201, &answer))

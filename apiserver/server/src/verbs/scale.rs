@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_api::error::{ApiError, FieldError};
-use apiserver_api::managed::{Managers, Path, ScaleOwners, field_path};
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
-use apiserver_api::selector::LabelSelector;
+use apiserver_apply::{Managers, Path, ScaleOwners, field_path};
+use apiserver_registry::LabelSelector;
+use apiserver_registry::Resource;
+use apiserver_schema::error::{ApiError, FieldError};
+use apiserver_schema::meta;
 use bytes::Bytes;
 use serde_json::{Value, json};
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};

@@ -2,14 +2,15 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use apiserver_api::error::{ApiError, FieldError, FieldReason};
-use apiserver_api::managed::check_entries;
-use apiserver_api::meta;
-use apiserver_api::ordered;
-use apiserver_api::registry::{Resource, Written};
-use apiserver_api::validation::metadata;
-use apiserver_api::{defaulting, schema, signing};
+use apiserver_apply::check_entries;
+use apiserver_kinds::{defaulting, signing};
 use apiserver_meta::time;
+use apiserver_registry::{Resource, Written};
+use apiserver_schema::error::{ApiError, FieldError, FieldReason};
+use apiserver_schema::meta;
+use apiserver_schema::ordered;
+use apiserver_schema::schema;
+use apiserver_schema::validation::metadata;
 use apiserver_store::Revision;
 use bytes::Bytes;
 use jiff::Timestamp;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use apiserver_store::{Revision, StoreError};
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use base64::{DecodeError, Engine as _};

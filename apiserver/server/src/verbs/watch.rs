@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::protobuf::{self, Message};
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::protobuf;
+use apiserver_schema::protobuf::Message;
 use apiserver_store::Revision;
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::stream;

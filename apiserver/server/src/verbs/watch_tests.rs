@@ -1,4 +1,4 @@
-use apiserver_api::builtin;
+use apiserver_kinds::builtin;
 use apiserver_meta::ambient::Ambient;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};

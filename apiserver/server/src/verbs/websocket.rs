@@ -1,7 +1,7 @@
 //! Watches and logs over a WebSocket (RFC 6455), for browsers. Of a watch each message is one event, as text
 //! where it is JSON, else as bytes; of a log it is some bytes, as they are or in Base64.
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use bytes::Bytes;

@@ -245,17 +245,17 @@ async fn media_types_that_are_not_served() {
 async fn protobuf_that_lies() {
     let create = |body: Vec<u8>| case(("POST", MAPS), (PROTOBUF, body), bad("protobuf"));
     let sealed = |object: Vec<u8>| {
-        let mut body = apiserver_api::protobuf::envelope_head("v1", "ConfigMap", object.len());
+        let mut body = apiserver_schema::protobuf::envelope_head("v1", "ConfigMap", object.len());
         body.extend(object);
-        body.extend(apiserver_api::protobuf::ENVELOPE_TAIL);
+        body.extend(apiserver_schema::protobuf::ENVELOPE_TAIL);
         body
     };
-    let whole = apiserver_api::protobuf::to_envelope(&json!({"apiVersion": "v1", "kind": "ConfigMap",
+    let whole = apiserver_schema::protobuf::to_envelope(&json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "x", "labels": {"a": "b"}}, "data": {"k": "v"}}))
     .unwrap();
     // What is cut between two fields is a smaller object.
     let cut = (1..whole.len()).map(|length| &whole[..length]);
-    let cut = cut.filter(|bytes| apiserver_api::protobuf::from_envelope(bytes).is_err());
+    let cut = cut.filter(|bytes| apiserver_schema::protobuf::from_envelope(bytes).is_err());
     let mut cases: Vec<Case> = cut.map(|bytes| create(bytes.to_vec())).collect();
     assert!(cases.len() > whole.len() / 2, "{} of {}", cases.len(), whole.len());
     cases.extend([

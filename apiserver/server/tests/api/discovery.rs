@@ -60,11 +60,11 @@ async fn openapi_documents() {
     assert_eq!(v2.body["swagger"], "2.0");
     let etag = v2.headers["etag"].to_str().unwrap();
     api.call("GET", "/openapi/v2", &[("if-none-match", etag)], "").await.expect(304);
-    for media in apiserver_api::openapi::V2_PROTOBUF_ACCEPTED {
+    for media in apiserver_schema::openapi::V2_PROTOBUF_ACCEPTED {
         let reply =
             api.call("GET", "/openapi/v2", &[("accept", media), ("accept-encoding", "gzip")], "").await;
         let reply = reply.expect(200);
-        assert_eq!(reply.headers["content-type"], apiserver_api::openapi::V2_PROTOBUF_MEDIA);
+        assert_eq!(reply.headers["content-type"], apiserver_schema::openapi::V2_PROTOBUF_MEDIA);
         assert_ne!(reply.headers["etag"], v2.headers["etag"]);
     }
     api.get_as("/openapi/v2", "application/vnd.kubernetes.protobuf").await.expect(406);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use apiserver_api::builtin;
+use apiserver_kinds::builtin;
 use apiserver_meta::ambient::Ambient;
 use apiserver_server::{Server, ServerConfig};
 use apiserver_store::disk::SimDisk;
@@ -80,7 +80,7 @@ async fn by_default_only_what_is_ga_is_served() {
     api.get("/apis/storagemigration.k8s.io").await.expect(404);
     api.get("/openapi/v3/apis/networking.k8s.io/v1beta1").await.expect(404);
     api.post("/apis/networking.k8s.io/v1/servicecidrs", range).await.expect(201);
-    let media = apiserver_api::openapi::V2_PROTOBUF_MEDIA;
+    let media = apiserver_schema::openapi::V2_PROTOBUF_MEDIA;
     api.get_as("/openapi/v2", media).await.expect(200);
 }
 

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::builtin;
-use apiserver_api::enablement::Enablement;
-use apiserver_api::registry::Registry;
+use apiserver_kinds::builtin;
+use apiserver_kinds::enablement::Enablement;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
+use apiserver_registry::Registry;
 use apiserver_server::{Body, Server, ServerConfig};
 use apiserver_store::Store;
 use apiserver_store::disk::SimDisk;

@@ -1,7 +1,7 @@
 //! Managed fields of writes that do not apply.
 
-use apiserver_api::builtin;
-use apiserver_api::registry::{Registry, Resource};
+use apiserver_kinds::builtin;
+use apiserver_registry::{Registry, Resource};
 use serde_json::{Value, json};
 
 use crate::harness::{Api, deployment, pod};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use apiserver_api::protobuf;
+use apiserver_schema::protobuf;
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
 use apiserver_store::{Got, Page, Range, Revision, Store, StoreError, Watch, Write, Written};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_api::builtin;
-use apiserver_api::registry::Registry;
+use apiserver_kinds::builtin;
+use apiserver_registry::Registry;
 use apiserver_server::ServerConfig;
 use bytes::Bytes;
 use http::{HeaderMap, Request};

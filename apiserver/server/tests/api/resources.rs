@@ -1,12 +1,12 @@
 //! Every resource of the table, with every verb and subresource that the table gives it. The table is
-//! the one that the server is made of, `api/data/resources.json`; a minimal object of each kind is in
+//! the one that the server is made of, `apiserver/schema/data/resources.json`; a minimal object of each kind is in
 //! `objects.json`. A line of the table that is neither exercised nor excused fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use apiserver_api::protobuf;
 use apiserver_meta::finalizers;
+use apiserver_schema::protobuf;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::BodyExt as _;
@@ -87,7 +87,7 @@ impl Entry {
 }
 
 pub fn table() -> Vec<Entry> {
-    serde_json::from_str(include_str!("../../../api/data/resources.json")).unwrap()
+    serde_json::from_str(include_str!("../../../schema/data/resources.json")).unwrap()
 }
 
 fn sample(entry: &Entry) -> Sample {
@@ -484,7 +484,7 @@ fn contains(whole: &Value, part: &Value) -> bool {
 /// The object lies in the store in the version of the table.
 async fn kept(subject: &Subject<'_>) {
     let entry = subject.entry;
-    let registry = apiserver_api::builtin::registry();
+    let registry = apiserver_kinds::builtin::registry();
     let resource = registry.lookup(&entry.group, &entry.version, &entry.plural).unwrap();
     let scope = if entry.namespaced { "default/" } else { "" };
     let key = format!("{}/{scope}{}", resource.storage_prefix, subject.name);

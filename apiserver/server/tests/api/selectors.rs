@@ -1,6 +1,6 @@
 //! Every selectable field of every kind that is served, and what is said of the others.
 
-use apiserver_api::builtin;
+use apiserver_kinds::builtin;
 use serde_json::{Value, json};
 
 use crate::harness::{Api, deployment, pod};

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use apiserver_api::registry::Resource;
 use apiserver_meta::identity::Identity;
+use apiserver_registry::Resource;
 use apiserver_server::ServerConfig;
 use apiserver_server::streams::Kubelets;
 use apiserver_store::disk::SimDisk;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use apiserver_api::registry::Resource;
+use apiserver_registry::Resource;
 
 use super::FREE;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use apiserver_api::builtin;
-use apiserver_api::registry::{Registry, Resource};
+use apiserver_kinds::builtin;
+use apiserver_registry::{Registry, Resource};
 use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 

@@ -8,7 +8,7 @@ mod floods;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use apiserver_api::builtin;
+use apiserver_kinds::builtin;
 use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::auth::tokens::Issuer;

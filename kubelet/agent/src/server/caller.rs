@@ -35,7 +35,7 @@ impl Caller {
 /// The reader of certificates that the binary gives to a kubelet.
 #[cfg(test)]
 pub(super) fn identify(certificate: &[u8]) -> Option<apiserver_meta::identity::Identity> {
-    apiserver_api::certificate::CertificateUser::read(certificate).ok().map(Into::into)
+    apiserver_kinds::certificate::CertificateUser::read(certificate).ok().map(Into::into)
 }
 
 #[cfg(test)]

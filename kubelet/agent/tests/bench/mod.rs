@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::support::Api;
-use apiserver_api::certificate::CertificateUser;
+use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::ambient::Ambient;
 use futures::{FutureExt, SinkExt, StreamExt};
 use http_body_util::{BodyExt, Empty};

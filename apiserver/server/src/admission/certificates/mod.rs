@@ -4,8 +4,8 @@
 
 pub(crate) mod subject;
 
-use apiserver_api::error::{ApiError, FieldError};
-use apiserver_api::meta;
+use apiserver_schema::error::{ApiError, FieldError};
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::{Admission, Operation};

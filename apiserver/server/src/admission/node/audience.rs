@@ -1,8 +1,8 @@
 //! For whom the tokens of a pod may be: audiences that the pod's projected volumes name, or the CSI drivers of
 //! its other volumes.
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::find;

@@ -1,7 +1,7 @@
 //! Mirror pods: the only ones that a node may create. They show what it runs from files, and so refer to
 //! nothing in the API: the node would gain the right to read it.
 
-use apiserver_api::meta;
+use apiserver_schema::meta;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -7,8 +7,8 @@ mod mirror;
 mod object;
 mod token;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::certificates::subject;

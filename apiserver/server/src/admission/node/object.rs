@@ -1,6 +1,6 @@
 //! What a node may not change of its Node, of the status of its pods and of their claims.
 
-use apiserver_api::meta;
+use apiserver_schema::meta;
 use serde_json::{Map, Value};
 
 use super::labels;

@@ -1,7 +1,7 @@
 //! Tokens and certificates that a node asks for in the name of its pods.
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::{Request, audience, find};

@@ -1,6 +1,6 @@
 //! The subresource `serviceaccounts/token`.
 
-use apiserver_api::error::{ApiError, FieldError};
+use apiserver_schema::error::{ApiError, FieldError};
 use serde_json::{Value, json};
 
 use super::{BoundKind, BoundObjects, Issuer, KubernetesClaims, NamedUid};

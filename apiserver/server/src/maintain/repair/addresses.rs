@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
-use apiserver_api::meta;
 use apiserver_meta::time;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
 use apiserver_store::Revision;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use apiserver_api::error::ApiError;
+use apiserver_schema::error::ApiError;
 use serde_json::Value;
 
 use super::{Finding, services};

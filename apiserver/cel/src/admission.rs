@@ -1,0 +1,184 @@
+//! The environments of expressions outside schemas: match conditions of webhooks, admission
+//! policies, selectors of devices.
+
+use std::sync::{Arc, LazyLock};
+
+use super::types::schema::{Object, named};
+use super::{Env, Ty, compile, estimate};
+use apiserver_structural::{Additional, Checks, Format, Kind, Structural};
+
+/// What an expression must give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expected {
+    Anything,
+    Bool,
+    Text,
+    /// A text or null.
+    TextOrNull,
+    /// `Object{…}`
+    ApplyConfiguration,
+    /// A list of `JSONPatch{…}`.
+    JsonPatch,
+}
+
+/// What an expression of admission may name, beside `object`, `oldObject`, `request` and
+/// `namespaceObject`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Admission {
+    pub params: bool,
+    pub authorizer: bool,
+    /// `Object{…}`, `JSONPatch{…}`
+    pub patches: bool,
+}
+
+/// The expressions of one policy: its variables are typed in the order in which they stand.
+#[derive(Debug)]
+pub struct Policy {
+    variables: Vec<(String, Ty<'static>)>,
+    composed: bool,
+}
+
+impl Policy {
+    /// A policy without variables so far; unless it is `composed` there is not even `variables`.
+    pub fn new(composed: bool) -> Self {
+        Self { variables: Vec::new(), composed }
+    }
+
+    /// Checks a variable, which all later expressions may use.
+    pub fn variable(&mut self, name: &str, source: &str, has: Admission) -> Result<(), String> {
+        let checked = self.typed(source, has);
+        let ty = checked.as_ref().map_or(Ty::Dyn, Clone::clone);
+        self.variables.push((name.to_owned(), ty));
+        checked.map(drop)
+    }
+
+    /// Checks an expression.
+    pub fn expression(&self, source: &str, has: Admission, expected: Expected) -> Result<(), String> {
+        let ty = self.typed(source, has)?;
+        expect(&ty, expected)
+    }
+
+    fn typed(&self, source: &str, has: Admission) -> Result<Ty<'static>, String> {
+        let mut env = environment(has);
+        if self.composed {
+            let variables = Object::Variables(Arc::new(self.variables.clone()));
+            env.variables.push(("variables".to_owned(), Ty::Object(variables)));
+        }
+        typed(source, &env)
+    }
+}
+
+fn typed(source: &str, env: &Env<'static>) -> Result<Ty<'static>, String> {
+    match compile(source, env) {
+        Ok((_, checked)) => Ok(checked.ty),
+        Err(error) => Err(format!("compilation failed: {error}")),
+    }
+}
+
+/// Checks an expression that stands alone, as a webhook's match conditions do.
+pub fn expression(source: &str, has: Admission, expected: Expected) -> Result<(), String> {
+    expect(&typed(source, &environment(has))?, expected)
+}
+
+/// Why an expression that selects devices is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It does not compile, or gives something else than yes or no.
+    Invalid(String),
+    /// It might cost too much.
+    TooComplex,
+}
+
+/// Cost limit of a device selector.
+const DEVICE_COST: u64 = 1_000_000;
+
+/// The sizes of what a device has: attributes and capacities by domain and name.
+static DEVICE: LazyLock<Structural> = LazyLock::new(|| {
+    let text = |most| {
+        sized(Kind::String, |checks| {
+            // Bytes, where other texts count characters.
+            (checks.format, checks.max_length) = (Format::of("byte", Some(Kind::String)), Some(most));
+        })
+    };
+    let map = |values| Structural {
+        additional: Additional::Schema(Box::new(values)),
+        ..sized(Kind::Object, |checks| checks.max_properties = Some(32))
+    };
+    let properties = [
+        ("driver", text(63)),
+        ("attributes", map(map(text(64)))),
+        ("capacity", map(map(Structural::default()))),
+    ];
+    let properties = properties.map(|(name, schema)| (name.to_owned(), schema)).into();
+    Structural { kind: Some(Kind::Object), properties, ..Structural::default() }
+});
+
+fn sized(kind: Kind, size: impl FnOnce(&mut Checks)) -> Structural {
+    let mut checks = Checks::default();
+    size(&mut checks);
+    Structural { kind: Some(kind), checks: Some(Box::new(checks)), ..Structural::default() }
+}
+
+/// Checks a selector of devices.
+pub fn device(source: &str) -> Result<(), Unfit> {
+    let mut env = Env { schema: Some(&DEVICE), ..Env::default() };
+    env.variables.extend(object("device", "kubernetes.DRADevice"));
+    let compiled = compile(source, &env);
+    let (node, checked) = compiled.map_err(|error| Unfit::Invalid(format!("compilation failed: {error}")))?;
+    match &checked.ty {
+        Ty::Bool | Ty::Dyn => {}
+        other => {
+            let why = format!("must evaluate to bool or the unknown type, not {}", name_of(other));
+            return Err(Unfit::Invalid(why));
+        }
+    }
+    if estimate(&node, &checked) > DEVICE_COST { Err(Unfit::TooComplex) } else { Ok(()) }
+}
+
+fn object(name: &str, ty: &str) -> Option<(String, Ty<'static>)> {
+    Some((name.to_owned(), Ty::Object(Object::Named(named(ty)?))))
+}
+
+fn environment(has: Admission) -> Env<'static> {
+    let mut env = Env { patches: has.patches, ..Env::default() };
+    for name in ["object", "oldObject"] {
+        env.variables.push((name.to_owned(), Ty::Dyn));
+    }
+    env.variables.extend(object("request", "kubernetes.AdmissionRequest"));
+    env.variables.extend(object("namespaceObject", "kubernetes.Namespace"));
+    if has.params {
+        env.variables.push(("params".to_owned(), Ty::Dyn));
+    }
+    if has.authorizer {
+        let authorizer = Ty::Opaque("kubernetes.authorization.Authorizer");
+        env.variables.push(("authorizer".to_owned(), authorizer));
+        let resource = Ty::Opaque("kubernetes.authorization.ResourceCheck");
+        env.variables.push(("authorizer.requestResource".to_owned(), resource));
+    }
+    env
+}
+
+/// The name of the type that an expression gives.
+fn name_of(ty: &Ty<'_>) -> String {
+    if matches!(ty, Ty::Null) { "null_type".to_owned() } else { ty.to_string() }
+}
+
+/// Whether an expression gives what is wanted of it.
+fn expect(ty: &Ty<'_>, expected: Expected) -> Result<(), String> {
+    let wanted = match (expected, ty) {
+        (Expected::Anything, _)
+        | (Expected::Bool, Ty::Bool)
+        | (Expected::Text | Expected::TextOrNull, Ty::Text)
+        | (Expected::TextOrNull, Ty::Null) => return Ok(()),
+        (Expected::ApplyConfiguration, Ty::Object(Object::Patch(name))) if &**name == "Object" => {
+            return Ok(());
+        }
+        (Expected::JsonPatch, Ty::List(items)) if items.to_string() == "JSONPatch" => return Ok(()),
+        (Expected::Bool, _) => "must evaluate to bool",
+        (Expected::Text, _) => "must evaluate to string",
+        (Expected::TextOrNull, _) => "must evaluate to one of [string null_type]",
+        (Expected::ApplyConfiguration, _) => "must evaluate to Object",
+        (Expected::JsonPatch, _) => "must evaluate to list(JSONPatch)",
+    };
+    Err(format!("{wanted} but got {}", name_of(ty)))
+}

@@ -1,0 +1,244 @@
+//! What a call costs when it is made, as CEL's tracker and
+//! `k8s.io/apiserver/pkg/cel/library/cost.go` count.
+
+use std::collections::BTreeSet;
+
+use kube_cel::cel::Value as Cel;
+use kube_cel::cel::objects::Key;
+
+use super::Fail;
+use crate::ast::{Expr, Node};
+use crate::cost::{AUTHORIZATION, LIST, PATTERN, TRAVERSAL, pairwise, times};
+use crate::functions::{opened, size};
+use crate::patterns;
+
+/// Functions that do not look into what lists and maps hold.
+const SHALLOW: [&str; 14] = [
+    "_[_]",
+    "_[?_]",
+    "_+_",
+    "size",
+    "dyn",
+    "type",
+    "first",
+    "last",
+    "reverse",
+    "slice",
+    "optional.of",
+    "hasValue",
+    "value",
+    "orValue",
+];
+/// Functions that give something that was there before.
+const SHARING: [&str; 11] =
+    ["_[_]", "_[?_]", "dyn", "first", "last", "max", "min", "or", "orValue", "optional.of", "value"];
+/// The most values that a function is given, all that lists and maps hold counted; a request holds
+/// fewer.
+const HEAVIEST: u64 = 4 << 20;
+/// The most values that the functions of one evaluation are given together; a look at one takes some
+/// nanoseconds.
+const LOOKS: u64 = 16 * HEAVIEST;
+/// Bytes of text that are gone through as fast as one value.
+const TEXT: u64 = 32;
+/// The most that one evaluation makes, bytes, what it has dropped again counted: some times what a
+/// request holds.
+const MADE: usize = 128 << 20;
+/// So many bytes of a compiled pattern cost 1: of 8 MiB, which take some 80 ms, an object has 38 at most.
+const COMPILED: usize = 32;
+/// A value, bytes.
+const VALUE: usize = size_of::<Cel>();
+/// A piece of a text with what it takes to keep it, bytes.
+const PIECE: usize = 96;
+
+/// What CEL's costs do not count, and what would take a machine's time and memory nevertheless: lists
+/// that are put together cost 1 however long they are, formats are counted by their own length, deep
+/// values by their outermost items. Nothing that is not made for that comes near these bounds.
+#[derive(Debug, Default)]
+pub struct Effort {
+    looks: u64,
+    made: usize,
+    /// Patterns that are no constants, which were paid for.
+    patterns: BTreeSet<String>,
+}
+
+impl Effort {
+    /// What a pattern that is no constant costs where it is first used: those of constants are counted when
+    /// they are written, but these are made of what objects say, and compiling one takes longer than
+    /// thousands of matches. Kubernetes does not count it.
+    pub fn of_pattern(&mut self, text: &str) -> u64 {
+        if self.patterns.contains(text) {
+            return 0;
+        }
+        self.patterns.insert(text.to_owned());
+        (patterns::size(text) / COMPILED) as u64
+    }
+
+    /// Before a function is called. What is written small can be large: values are shared until
+    /// something looks at all of one.
+    pub fn of_call(&mut self, name: &str, args: &[Cel]) -> Result<(), Fail> {
+        let mut looks: u64 = args.iter().map(letters).sum();
+        if !SHALLOW.contains(&name) {
+            let left = args.iter().try_fold(HEAVIEST, weigh).ok_or(Fail::Limit)?;
+            looks += HEAVIEST - left;
+        }
+        if name.starts_with("sets.")
+            && let [one, other] = args
+        {
+            looks = looks.saturating_add(size(one).saturating_mul(size(other)));
+        }
+        self.look(looks)
+    }
+
+    /// Before so many values are looked at.
+    pub fn look(&mut self, values: u64) -> Result<(), Fail> {
+        self.looks = self.looks.saturating_add(values);
+        if self.looks > LOOKS { Err(Fail::Limit) } else { Ok(()) }
+    }
+
+    /// After a function has given something.
+    pub fn of_result(&mut self, name: &str, args: &[Cel], given: &Cel) -> Result<(), Fail> {
+        let same = matches!((name, args), ("string", [Cel::String(_)]) | ("bytes", [Cel::Bytes(_)]));
+        let bytes = match given {
+            _ if same || SHARING.contains(&name) => 0,
+            Cel::String(text) => text.len(),
+            Cel::Bytes(bytes) => bytes.len(),
+            Cel::List(list) if matches!(name, "split" | "findAll") => list.len() * PIECE,
+            Cel::List(list) => list.len() * VALUE,
+            _ => 0,
+        };
+        self.make(bytes)
+    }
+
+    /// Before a list of so many values is made.
+    pub fn hold(&mut self, values: usize) -> Result<(), Fail> {
+        self.make(values * VALUE)
+    }
+
+    fn make(&mut self, bytes: usize) -> Result<(), Fail> {
+        self.made = self.made.saturating_add(bytes);
+        if self.made > MADE { Err(Fail::Limit) } else { Ok(()) }
+    }
+}
+
+fn letters(value: &Cel) -> u64 {
+    match value {
+        Cel::String(text) => text.len() as u64 / TEXT,
+        Cel::Bytes(bytes) => bytes.len() as u64 / TEXT,
+        _ => 0,
+    }
+}
+
+/// What is left of `most` after a value and all that it holds; `None` if it holds more.
+fn weigh(most: u64, value: &Cel) -> Option<u64> {
+    let most = most.checked_sub(1)?;
+    match value {
+        Cel::List(list) => list.iter().try_fold(most, weigh),
+        Cel::Map(map) => map.map.values().try_fold(most, weigh),
+        Cel::Opaque(_) => opened(value).flatten().map_or(Some(most), |inner| weigh(most, inner)),
+        _ => Some(most),
+    }
+}
+
+/// What a call costs, seen before it is made; `None`: as large as what it gives.
+pub fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
+    let at = |index: usize| args.get(index).map_or(1, size);
+    Some(match name {
+        "startsWith" | "endsWith" => times(at(1), TRAVERSAL),
+        "bytes" | "strings.quote" | "format" => times(at(0), TRAVERSAL),
+        "string" if matches!(args, [Cel::Bytes(_)]) => times(at(0), TRAVERSAL),
+        "@in" if matches!(args, [_, Cel::List(_)]) => at(1),
+        "_==_" | "_!=_" | "_<_" | "_<=_" | "_>_" | "_>=_" => {
+            let scalar = matches!(args, [Cel::Opaque(_), _]);
+            if scalar { 1 } else { times(at(0).min(at(1)), TRAVERSAL) }
+        }
+        "_+_" if matches!(args, [Cel::String(_) | Cel::Bytes(_), _]) => times(at(0) + at(1), TRAVERSAL),
+        "contains" => times(at(0), TRAVERSAL) * times(at(1), TRAVERSAL),
+        "matches" | "find" | "findAll" => times(at(0) + 1, TRAVERSAL) * times(at(1), PATTERN),
+        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => args.first().map_or(0, traversed),
+        "url"
+        | "isURL"
+        | "lowerAscii"
+        | "upperAscii"
+        | "substring"
+        | "trim"
+        | "jsonpatch.escapeKey"
+        | "cidr"
+        | "isIP"
+        | "isCIDR"
+        | "quantity"
+        | "isQuantity"
+        | "semver"
+        | "isSemver" => times(at(0), TRAVERSAL),
+        "ip" if matches!(args, [Cel::String(_)]) => times(at(0), TRAVERSAL),
+        "replace" | "split" | "ip.isCanonical" => times(at(0), 2.0 * TRAVERSAL),
+        // A new list, of so many items.
+        "lists.range" => match args {
+            [Cel::Int(items)] => (LIST + 1).saturating_add(u64::try_from(*items).unwrap_or(0)),
+            _ => 1,
+        },
+        "reverse" | "flatten" => LIST + 1 + at(0),
+        "slice" => match args {
+            [_, Cel::Int(from), Cel::Int(to)] => {
+                LIST + 1 + u64::try_from(to.saturating_sub(*from)).unwrap_or(0)
+            }
+            _ => 1,
+        },
+        "sort" | "distinct" => LIST + 1 + pairwise(at(0)) + compared(args.first()),
+        "join" => return None,
+        // An address has 16 bytes at most.
+        "containsIP" => 4 + text_cost(args.get(1)),
+        "containsCIDR" => 7 + text_cost(args.get(1)),
+        "validate" => times(at(1) + 1, TRAVERSAL) * times(128, PATTERN),
+        "check" => AUTHORIZATION,
+        _ => 1,
+    })
+}
+
+/// What it costs more to compare the texts of a list with each other.
+fn compared(list: Option<&Cel>) -> u64 {
+    let Some(Cel::List(list)) = list else { return 0 };
+    let length: usize =
+        list.iter().map(|item| if let Cel::String(text) = item { text.len() } else { 0 }).sum();
+    ((list.len() * length) as f64 * TRAVERSAL) as u64
+}
+
+/// Whether an expression is made of constants alone: lists, maps and conversions of such.
+pub fn constant_only(node: &Node) -> bool {
+    const CONVERSIONS: [&str; 10] =
+        ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];
+    match &node.expr {
+        Expr::Literal(_) => true,
+        Expr::List(items) => items.iter().all(|(item, is_optional)| !is_optional && constant_only(item)),
+        Expr::Map(entries) => {
+            entries.iter().all(|e| !e.optional && constant_only(&e.key) && constant_only(&e.value))
+        }
+        Expr::Call(call) => {
+            let conversion = call.target.is_none() && CONVERSIONS.contains(&call.function.as_str());
+            conversion && call.args.iter().all(constant_only)
+        }
+        _ => false,
+    }
+}
+
+fn text_cost(value: Option<&Cel>) -> u64 {
+    match value {
+        Some(Cel::String(text)) => times(text.len() as u64, TRAVERSAL),
+        _ => 0,
+    }
+}
+
+/// A pass over all that a value holds.
+fn traversed(value: &Cel) -> u64 {
+    match value {
+        Cel::String(text) => (text.len() as f64 * TRAVERSAL) as u64,
+        Cel::Bytes(bytes) => (bytes.len() as f64 * TRAVERSAL) as u64,
+        Cel::List(list) => list.iter().map(traversed).sum(),
+        Cel::Map(map) => {
+            let keys = map.map.keys().map(|key| {
+                if let Key::String(key) = key { (key.len() as f64 * TRAVERSAL) as u64 } else { 1 }
+            });
+            keys.sum::<u64>() + map.map.values().map(traversed).sum::<u64>()
+        }
+        _ => 1,
+    }
+}

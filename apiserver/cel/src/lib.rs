@@ -1,0 +1,95 @@
+//! The Common Expression Language, as Kubernetes 1.36 speaks it.
+//!
+//! ```text
+//! text ─ lex, parse, macros ─▶ Node ─ check(Env) ─▶ types, overloads ─ cost ─▶ the most it costs
+//!                                └── eval(variables, limit) ─▶ a value, and what it cost
+//! ```
+//!
+//! `declare` is the table of functions, `schema` what is known of objects, `functions` what the
+//! functions do, with `texts`, `lists` and `format`. Nothing here knows where expressions stand: see `structural::cel` for the rules of
+//! custom resources and `admission` for those of admission and of devices.
+
+mod admission;
+mod ast;
+mod check;
+mod cost;
+mod eval;
+pub mod functions;
+mod lex;
+mod parse;
+mod patterns;
+pub mod rules;
+mod types;
+mod validate;
+
+pub use admission::{Admission, Expected, Policy, Unfit, device, expression};
+pub use ast::Node;
+pub use check::{Checked, Env, check};
+pub use cost::estimate;
+pub use eval::{Fail, evaluate, instantiate};
+pub use lex::Fault;
+pub use parse::parse;
+pub use types::Ty;
+pub use validate::counting;
+
+/// So many faults of one expression are told.
+const FAULTS: usize = 100;
+/// No further fault of an expression is told once as many bytes have been said: each shows the whole line.
+const REPORT: usize = 64 * 1024;
+
+/// Parses an expression and checks its types; the error is the text that clients are shown:
+/// `ERROR: <input>:1:6: …`, with the line and a mark below it.
+pub fn compile<'s>(source: &str, env: &Env<'s>) -> Result<(Node, Checked<'s>), String> {
+    let node = parse(source).map_err(|faults| shown(source, &faults))?;
+    let checked = check(&node, env).map_err(|faults| shown(source, &faults))?;
+    Ok((node, checked))
+}
+
+/// Faults as CEL prints them, a line and a picture for each.
+pub fn shown(source: &str, faults: &[Fault]) -> String {
+    let one = |fault: &Fault| {
+        if source.is_empty() {
+            // There is no character that a picture could show.
+            return format!("ERROR: <input>:1:0: {}", fault.message);
+        }
+        let before = source.get(..fault.at).unwrap_or(source);
+        let line = before.matches('\n').count();
+        let before = before.rsplit('\n').next().unwrap_or_default();
+        let (text, column) = (source.split('\n').nth(line).unwrap_or_default(), before.chars().count());
+        // Characters of several bytes are taken for wide ones.
+        let wide = |c: char| c.len_utf8() > 1;
+        let dots: String = before.chars().map(|c| if wide(c) { '．' } else { '.' }).collect();
+        let mark = if text.chars().nth(column).is_some_and(wide) { '＾' } else { '^' };
+        format!("ERROR: <input>:{}:{}: {}\n | {text}\n | {dots}{mark}", line + 1, column + 1, fault.message)
+    };
+    let mut text = String::new();
+    for fault in faults.iter().take(FAULTS) {
+        if text.len() >= REPORT {
+            break;
+        }
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&one(fault));
+    }
+    text
+}
+
+/// The stack that expressions are read on, bytes: 200 levels of 10 frames, 2 KiB each without
+/// optimization, and as much again.
+const STACK: usize = 8 * 1024 * 1024;
+
+/// Runs something that recurses deeply, on a stack that is large enough for it.
+pub fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(STACK);
+        let running = thread.spawn_scoped(scope, work).expect("a thread can be made");
+        match running.join() {
+            Ok(done) => done,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,46 @@
+//! Patterns that expressions match texts with, which are kept for the next time.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use regex::Regex;
+
+use apiserver_structural::pattern::measured;
+
+/// Bytes of the patterns that are kept; more are compiled again. All of one definition fit, so that none is
+/// compiled for each item of a list.
+const PATTERNS: usize = 128 << 20;
+/// A pattern, or what is wrong with it, and its size.
+type Compiled = (Result<Arc<Regex>, String>, usize);
+
+/// A pattern, compiled once for as long as it is among those used last; the dialect and the bounds
+/// are those of `pattern` in schemas.
+pub fn pattern(text: &str) -> Result<Arc<Regex>, String> {
+    known_pattern(text).0
+}
+
+/// About how many bytes a pattern takes when it is compiled, whether it is one or not.
+pub fn size(text: &str) -> usize {
+    known_pattern(text).1
+}
+
+fn known_pattern(text: &str) -> Compiled {
+    static KNOWN: Mutex<(BTreeMap<String, Compiled>, usize)> = Mutex::new((BTreeMap::new(), 0));
+    let lock = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(compiled) = lock().0.get(text) {
+        return compiled.clone();
+    }
+    // Others need not wait for this one.
+    let (regex, size) = measured(text);
+    let compiled = (regex.map(Arc::new), size);
+    let mut known = lock();
+    let (patterns, kept) = &mut *known;
+    if *kept + size > PATTERNS {
+        patterns.clear();
+        *kept = 0;
+    }
+    if patterns.insert(text.to_owned(), compiled.clone()).is_none() {
+        *kept += size;
+    }
+    compiled
+}

@@ -1,0 +1,264 @@
+//! Types, as far as an expression is followed before it is run.
+
+pub mod declare;
+pub mod schema;
+
+use std::fmt;
+use std::sync::Arc;
+
+use schema::Object;
+
+/// A type.
+#[derive(Clone, Debug)]
+pub enum Ty<'s> {
+    /// Anything; known when the expression is run.
+    Dyn,
+    /// What has been complained about already.
+    Error,
+    Null,
+    Bool,
+    Int,
+    Uint,
+    Double,
+    Text,
+    Bytes,
+    Timestamp,
+    Duration,
+    /// The type of a type.
+    Type,
+    List(Arc<Ty<'s>>),
+    Map(Arc<Ty<'s>>, Arc<Ty<'s>>),
+    Optional(Arc<Ty<'s>>),
+    /// `kubernetes.Quantity`, `net.IP`, …: told apart by their names.
+    Opaque(&'static str),
+    Object(Object<'s>),
+    /// A variable; its number is unique within an expression.
+    Param(usize),
+}
+
+impl<'s> Ty<'s> {
+    /// A list of these.
+    pub fn list(items: Ty<'s>) -> Self {
+        Self::List(Arc::new(items))
+    }
+
+    /// A map from texts to these.
+    pub fn map(keys: Ty<'s>, values: Ty<'s>) -> Self {
+        Self::Map(Arc::new(keys), Arc::new(values))
+    }
+
+    /// Whether anything may be expected of it.
+    pub fn is_dyn(&self) -> bool {
+        matches!(self, Self::Dyn | Self::Error)
+    }
+
+    fn word(&self) -> &'static str {
+        match self {
+            Self::Dyn => "dyn",
+            Self::Error => "!error!",
+            Self::Null => "null",
+            Self::Bool => "bool",
+            Self::Int => "int",
+            Self::Uint => "uint",
+            Self::Double => "double",
+            Self::Text => "string",
+            Self::Bytes => "bytes",
+            Self::Timestamp => "timestamp",
+            Self::Duration => "duration",
+            Self::Type => "type",
+            Self::Opaque(name) => name,
+            _ => "",
+        }
+    }
+
+    /// What a value of the type says that its type is.
+    pub fn runtime_name(&self) -> String {
+        match self {
+            Self::List(_) => "list".to_owned(),
+            Self::Map(..) => "map".to_owned(),
+            Self::Optional(_) => "optional_type".to_owned(),
+            Self::Null => "null_type".to_owned(),
+            Self::Timestamp => "google.protobuf.Timestamp".to_owned(),
+            Self::Duration => "google.protobuf.Duration".to_owned(),
+            other => other.to_string(),
+        }
+    }
+
+    /// Whether the two are one type; parameters are not looked into.
+    pub fn same(&self, other: &Ty<'s>) -> bool {
+        match (self, other) {
+            (Self::List(a), Self::List(b)) | (Self::Optional(a), Self::Optional(b)) => a.same(b),
+            (Self::Map(a, x), Self::Map(b, y)) => a.same(b) && x.same(y),
+            (Self::Object(a), Self::Object(b)) => a.same(b),
+            (Self::Param(a), Self::Param(b)) => a == b,
+            (a, b) => std::mem::discriminant(a) == std::mem::discriminant(b) && a.word() == b.word(),
+        }
+    }
+}
+
+/// As messages name it.
+impl fmt::Display for Ty<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::List(items) => write!(f, "list({items})"),
+            Self::Map(keys, values) => write!(f, "map({keys}, {values})"),
+            Self::Optional(inner) => write!(f, "optional_type({inner})"),
+            Self::Object(object) => f.write_str(object.name()),
+            // Nothing was learnt of it.
+            Self::Param(_) => f.write_str("dyn"),
+            other => f.write_str(other.word()),
+        }
+    }
+}
+
+/// The most parts that a type has.
+const PARTS: usize = 1000;
+
+/// What type variables stand for.
+#[derive(Debug, Default)]
+pub struct Bindings<'s> {
+    /// By number; `None`: nothing yet.
+    known: Vec<Option<Ty<'s>>>,
+    /// What was learnt, in order: the variable, and what it stood for before.
+    learnt: Vec<(usize, Option<Ty<'s>>)>,
+}
+
+impl<'s> Bindings<'s> {
+    /// A new variable.
+    pub fn fresh(&mut self) -> Ty<'s> {
+        self.known.push(None);
+        Ty::Param(self.known.len() - 1)
+    }
+
+    /// A mark to go back to with [`Self::restore`].
+    pub fn save(&self) -> (usize, usize) {
+        (self.known.len(), self.learnt.len())
+    }
+
+    /// Forgets what was learnt since.
+    pub fn restore(&mut self, (variables, learnt): (usize, usize)) {
+        for (variable, before) in self.learnt.drain(learnt..).rev() {
+            self.known[variable] = before;
+        }
+        self.known.truncate(variables);
+    }
+
+    fn learn(&mut self, variable: usize, ty: Ty<'s>) {
+        let before = self.known[variable].replace(ty);
+        self.learnt.push((variable, before));
+    }
+
+    fn find(&self, variable: usize) -> Option<&Ty<'s>> {
+        self.known.get(variable)?.as_ref()
+    }
+
+    /// The type with variables replaced by what they stand for; with `free` those that stand for
+    /// nothing become `dyn`.
+    pub fn resolve(&self, ty: &Ty<'s>, free: bool) -> Ty<'s> {
+        match ty {
+            Ty::Param(variable) => match self.find(*variable) {
+                Some(found) => self.resolve(found, free),
+                None if free => Ty::Dyn,
+                None => ty.clone(),
+            },
+            Ty::List(items) => Ty::list(self.resolve(items, free)),
+            Ty::Optional(inner) => Ty::Optional(Arc::new(self.resolve(inner, free))),
+            Ty::Map(keys, values) => Ty::map(self.resolve(keys, free), self.resolve(values, free)),
+            other => other.clone(),
+        }
+    }
+
+    /// Whether a type has more parts than any that somebody needs, with what its variables stand for:
+    /// `{a: a}` doubles a type each time, and whoever walks through it walks that long.
+    pub fn is_too_large(&self, ty: &Ty<'s>) -> bool {
+        self.less(ty, PARTS).is_none()
+    }
+
+    /// What is left of `most` parts; `None` if there are more.
+    fn less(&self, ty: &Ty<'s>, most: usize) -> Option<usize> {
+        let most = most.checked_sub(1)?;
+        match ty {
+            Ty::Param(variable) => self.find(*variable).map_or(Some(most), |found| self.less(found, most)),
+            Ty::List(inner) | Ty::Optional(inner) => self.less(inner, most),
+            Ty::Map(keys, values) => self.less(values, self.less(keys, most)?),
+            _ => Some(most),
+        }
+    }
+
+    fn mentions(&self, variable: usize, ty: &Ty<'s>) -> bool {
+        match ty {
+            Ty::Param(found) => {
+                *found == variable || self.find(*found).is_some_and(|ty| self.mentions(variable, ty))
+            }
+            Ty::List(inner) | Ty::Optional(inner) => self.mentions(variable, inner),
+            Ty::Map(keys, values) => self.mentions(variable, keys) || self.mentions(variable, values),
+            _ => false,
+        }
+    }
+
+    /// Whether values of one can be taken for the other's; learns what variables stand for.
+    pub fn assignable(&mut self, a: &Ty<'s>, b: &Ty<'s>) -> bool {
+        if let Ty::Param(variable) = b {
+            let known = self.find(*variable).is_some();
+            if self.substitutes(a, *variable) {
+                return true;
+            }
+            if known {
+                return false;
+            }
+        }
+        if let Ty::Param(variable) = a {
+            return self.substitutes(b, *variable);
+        }
+        if a.is_dyn() || b.is_dyn() {
+            return true;
+        }
+        match (a, b) {
+            (Ty::Null, other) | (other, Ty::Null) => matches!(
+                other,
+                Ty::Null | Ty::Object(_) | Ty::Duration | Ty::Timestamp | Ty::Opaque(_) | Ty::Optional(_)
+            ),
+            (Ty::List(a), Ty::List(b)) | (Ty::Optional(a), Ty::Optional(b)) => self.assignable(a, b),
+            (Ty::Map(a, x), Ty::Map(b, y)) => self.assignable(a, b) && self.assignable(x, y),
+            (a, b) => a.same(b),
+        }
+    }
+
+    /// Whether `ty` may stand for a variable, and makes it so.
+    fn substitutes(&mut self, ty: &Ty<'s>, variable: usize) -> bool {
+        if matches!(ty, Ty::Param(found) if *found == variable) {
+            return true;
+        }
+        if let Some(known) = self.find(variable).cloned() {
+            if ty.same(&known) {
+                return true;
+            }
+            if !self.assignable(ty, &known) {
+                return false;
+            }
+            let general = general(ty, &known);
+            if !self.mentions(variable, &general) {
+                self.learn(variable, general);
+            }
+            return true;
+        }
+        if self.mentions(variable, ty) {
+            return false;
+        }
+        self.learn(variable, ty.clone());
+        true
+    }
+}
+
+/// The less specific of two types that go together.
+pub fn general<'s>(a: &Ty<'s>, b: &Ty<'s>) -> Ty<'s> {
+    match (a, b) {
+        (Ty::Dyn | Ty::Error | Ty::Param(_), _) => a.clone(),
+        (_, Ty::Dyn | Ty::Error | Ty::Param(_)) => b.clone(),
+        (Ty::Null, _) => b.clone(),
+        (Ty::List(x), Ty::List(y)) => Ty::list(general(x, y)),
+        (Ty::Optional(x), Ty::Optional(y)) => Ty::Optional(Arc::new(general(x, y))),
+        (Ty::Map(k, x), Ty::Map(l, y)) => Ty::map(general(k, l), general(x, y)),
+        _ => a.clone(),
+    }
+}

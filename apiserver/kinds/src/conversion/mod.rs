@@ -1,0 +1,117 @@
+//! Kinds that are served in several versions and kept in one. `data/resources.json` says which is
+//! kept; a conversion goes between that one and another. Objects of the wrong shape stay as they
+//! are, as far as they are wrong.
+
+mod autoscaling;
+mod devices;
+mod events;
+
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use crate::entries;
+
+/// How a version that is not kept and the one that is belong together.
+pub struct Conversion {
+    group: String,
+    version: String,
+    plural: String,
+    kind: String,
+    /// The apiVersion served.
+    served: String,
+    /// The apiVersion kept.
+    kept: String,
+    /// What differs but the apiVersion.
+    reshape: Option<Reshape>,
+}
+
+/// Changes of shape: to the version kept, and from it.
+#[derive(Clone, Copy)]
+struct Reshape {
+    up: Step,
+    down: Step,
+}
+
+type Step = fn(&mut Value);
+
+/// Sorted by group, version and plural.
+static CONVERSIONS: LazyLock<Vec<Conversion>> = LazyLock::new(|| {
+    let mut all: Vec<Conversion> = entries::kept_otherwise()
+        .map(|(group, version, plural, kind, kept)| {
+            let served = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
+            let reshape = reshape(&group, &version, &kind);
+            Conversion { group, version, plural, kind, served, kept, reshape }
+        })
+        .collect();
+    all.sort_by(|a, b| a.path().cmp(&b.path()));
+    all
+});
+
+fn reshape(group: &str, version: &str, kind: &str) -> Option<Reshape> {
+    let (up, down): (Step, Step) = match (group, version, kind) {
+        ("events.k8s.io", _, "Event") => (events::to_core, events::from_core),
+        ("autoscaling", "v1", "HorizontalPodAutoscaler") => (autoscaling::to_v2, autoscaling::to_v1),
+        ("resource.k8s.io", "v1beta1", "ResourceClaim") => (devices::claim_to_v1, devices::claim_to_v1beta1),
+        ("resource.k8s.io", "v1beta1", "ResourceClaimTemplate") => {
+            (devices::template_to_v1, devices::template_to_v1beta1)
+        }
+        ("resource.k8s.io", "v1beta1", "ResourceSlice") => (devices::slice_to_v1, devices::slice_to_v1beta1),
+        _ => return None,
+    };
+    Some(Reshape { up, down })
+}
+
+impl Conversion {
+    /// That of a kind by its path; `None` where the version served is the one kept.
+    pub fn of(group: &str, version: &str, plural: &str) -> Option<&'static Self> {
+        let found = CONVERSIONS.binary_search_by(|c| c.path().cmp(&(group, version, plural))).ok()?;
+        Some(&CONVERSIONS[found])
+    }
+
+    /// That of an object, by its type.
+    pub fn of_object(object: &Value) -> Option<&'static Self> {
+        let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
+        let (version, kind) = (text("apiVersion"), text("kind"));
+        CONVERSIONS.iter().find(|c| c.kind == kind && c.served == version)
+    }
+
+    /// Whether some kind of this apiVersion is kept in another.
+    pub fn concerns(api_version: &str) -> bool {
+        CONVERSIONS.iter().any(|c| c.served == api_version)
+    }
+
+    /// Whether more than the apiVersion differs.
+    pub fn reshapes(&self) -> bool {
+        self.reshape.is_some()
+    }
+
+    /// From the version served to the one kept.
+    pub fn to_kept(&self, object: &mut Value) {
+        if let Some(reshape) = self.reshape {
+            (reshape.up)(object);
+        }
+        set_version(object, &self.kept);
+    }
+
+    /// From the version kept to the one served.
+    pub fn from_kept(&self, object: &mut Value) {
+        if let Some(reshape) = self.reshape {
+            (reshape.down)(object);
+        }
+        set_version(object, &self.served);
+    }
+
+    fn path(&self) -> (&str, &str, &str) {
+        (&self.group, &self.version, &self.plural)
+    }
+}
+
+fn set_version(object: &mut Value, api_version: &str) {
+    if let Some(map) = object.as_object_mut() {
+        map.insert("apiVersion".to_owned(), api_version.into());
+    }
+}
+
+#[cfg(test)]
+mod tests;

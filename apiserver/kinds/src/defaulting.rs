@@ -1,0 +1,121 @@
+//! What Kubernetes fills in where a client says nothing. A function takes an object of its kind,
+//! whose shape the schema check has accepted; running it again changes nothing.
+
+pub mod apparmor;
+pub mod autoscaling;
+pub mod batch;
+pub mod cluster;
+pub mod devices;
+pub mod extensions;
+pub mod network;
+pub mod pod;
+pub mod rbac;
+pub mod service;
+pub mod storage;
+pub mod workload;
+
+#[cfg(test)]
+mod tests;
+
+use serde_json::{Map, Value};
+
+/// Whether an object as it was written has no labels but those at a pointer, which its defaults make its own.
+pub fn shares_labels(object: &Value, pointer: &str) -> bool {
+    object.pointer(pointer).is_some_and(Value::is_object)
+        && apiserver_schema::meta::labels(object).is_none_or(Map::is_empty)
+}
+
+/// Makes the labels at a pointer those of the object.
+pub fn share_labels(object: &mut Value, pointer: &str) {
+    if let Some(labels) = object.pointer(pointer).cloned() {
+        apiserver_schema::meta::set(object, "labels", labels);
+    }
+}
+
+/// A JSON object that is being completed.
+type Object = Map<String, Value>;
+
+/// Sets `key` where it is missing, null or the empty text.
+fn fill(object: &mut Object, key: &str, value: impl Into<Value>) {
+    let missing = object.get(key).is_none_or(|v| v.is_null() || v.as_str() == Some(""));
+    if missing {
+        object.insert(key.to_owned(), value.into());
+    }
+}
+
+/// Sets `key` where it is missing or null, for texts behind a pointer: the empty text is a value of its own,
+/// and for the validation to judge.
+fn fill_absent(object: &mut Object, key: &str, value: impl Into<Value>) {
+    if object.get(key).is_none_or(Value::is_null) {
+        object.insert(key.to_owned(), value.into());
+    }
+}
+
+/// Sets a number where it is missing or 0, for fields in which 0 means "unset".
+fn fill_zero(object: &mut Object, key: &str, value: i64) {
+    let missing = object.get(key).is_none_or(|v| v.is_null() || v.as_i64() == Some(0));
+    if missing {
+        object.insert(key.to_owned(), value.into());
+    }
+}
+
+/// The object under `key`, if there is one.
+fn object<'a>(parent: &'a mut Object, key: &str) -> Option<&'a mut Object> {
+    parent.get_mut(key)?.as_object_mut()
+}
+
+/// The object under `key`, made if it is missing. `None` if something else is there.
+fn made<'a>(parent: &'a mut Object, key: &str) -> Option<&'a mut Object> {
+    fill(parent, key, Map::new());
+    object(parent, key)
+}
+
+/// Calls `f` for each object in the list under `key`.
+fn each(parent: &mut Object, key: &str, mut f: impl FnMut(&mut Object)) {
+    let items = parent.get_mut(key).and_then(Value::as_array_mut);
+    items.into_iter().flatten().filter_map(Value::as_object_mut).for_each(&mut f);
+}
+
+/// Calls `f` with the object under `spec`, if there is one.
+fn with_spec(value: &mut Value, f: impl FnOnce(&mut Object)) {
+    if let Some(Value::Object(spec)) = value.get_mut("spec") {
+        f(spec);
+    }
+}
+
+/// A field that was single before it was a list: readers use either, and both are kept. Of two that
+/// differ the single one counts, for the clients that know no list
+/// (Kubernetes' conversions of PodStatus and NodeSpec). `inner` is the field of the list's items, where they are objects.
+fn singular_and_list(object: &mut Object, singular: &str, list: &str, inner: Option<&str>) {
+    let first = object.get(list).and_then(|list| list.get(0)).cloned();
+    let first = first.and_then(|item| match inner {
+        Some(inner) => item.get(inner).cloned(),
+        None => Some(item),
+    });
+    if is_empty(object, singular) {
+        if let Some(first) = first {
+            object.insert(singular.to_owned(), first);
+        }
+    } else if first.as_ref() != object.get(singular) {
+        let single = object[singular].clone();
+        let item = match inner {
+            Some(inner) => Value::Object(Map::from_iter([(inner.to_owned(), single)])),
+            None => single,
+        };
+        object.insert(list.to_owned(), Value::Array(vec![item]));
+    }
+}
+
+fn is(object: &Object, key: &str, text: &str) -> bool {
+    object.get(key).and_then(Value::as_str) == Some(text)
+}
+
+fn is_empty(object: &Object, key: &str) -> bool {
+    match object.get(key) {
+        None | Some(Value::Null) => true,
+        Some(Value::String(text)) => text.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(_) => false,
+    }
+}

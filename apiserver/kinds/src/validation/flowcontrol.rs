@@ -1,0 +1,308 @@
+//! FlowSchema and PriorityLevelConfiguration.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::{Errors, items, names, text, with_metadata};
+use apiserver_schema::error::FieldError;
+use apiserver_schema::meta;
+
+const HIGHEST_PRECEDENCE: i64 = 10_000;
+const MOST_QUEUES: i64 = 10_000_000;
+/// Bits of the hash by which requests are dealt to queues.
+const HASH_BITS: u32 = 60;
+const VERBS: [&str; 9] =
+    ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
+
+/// Errors of a FlowSchema.
+pub fn flow_schema(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let spec = &object["spec"];
+    let path = "spec.matchingPrecedence";
+    let shown = &spec["matchingPrecedence"];
+    match shown.as_i64().unwrap_or(0) {
+        ..=0 => errors.invalid(path, shown, "must be a positive value"),
+        1 if meta::name(object) != "exempt" => {
+            errors.invalid(path, shown, "only the schema named 'exempt' may have matchingPrecedence 1");
+        }
+        1..=HIGHEST_PRECEDENCE => {}
+        _ => errors.invalid(path, shown, &format!("must not be greater than {HIGHEST_PRECEDENCE}")),
+    }
+    if let Some(method) = spec.get("distinguisherMethod").filter(|m| !m.is_null()) {
+        let kinds = ["ByNamespace", "ByUser"];
+        if !kinds.contains(&text(method, "type")) {
+            let shown = format!("{{\"Type\":{}}}", json!(text(method, "type")));
+            errors.not_supported_shown("spec.distinguisherMethod.type", &shown, &kinds);
+        }
+    }
+    let level = text(&spec["priorityLevelConfiguration"], "name");
+    let path = "spec.priorityLevelConfiguration.name";
+    if level.is_empty() {
+        errors.required(path, "must reference a priority level");
+    } else {
+        errors.faults(path, level, names::dns_subdomain(level));
+    }
+    for (index, rule) in items(spec, "rules").iter().enumerate() {
+        rule_errors(rule, &format!("spec.rules[{index}]"), &mut errors);
+    }
+    conditions(&object["status"], &mut errors);
+    errors.list()
+}
+
+fn conditions(status: &Value, errors: &mut Errors) {
+    let mut seen = BTreeSet::new();
+    for (index, condition) in items(status, "conditions").iter().enumerate() {
+        let (path, kind) = (format!("status.conditions[{index}].type"), text(condition, "type"));
+        if !seen.insert(kind) {
+            errors.duplicate(path.as_str(), &json!(kind));
+        }
+        if kind.is_empty() {
+            errors.required(path, "must not be empty");
+        }
+    }
+}
+
+/// Errors of a write of the status of a FlowSchema or PriorityLevelConfiguration. Arguments: new, old.
+pub fn status(new: &Value, _old: &Value) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    conditions(&new["status"], &mut errors);
+    errors.list()
+}
+
+fn rule_errors(rule: &Value, path: &str, errors: &mut Errors) {
+    let subjects = items(rule, "subjects");
+    if subjects.is_empty() {
+        errors.required(format!("{path}.subjects"), "subjects must contain at least one value");
+    }
+    for (index, one) in subjects.iter().enumerate() {
+        subject(one, &format!("{path}.subjects[{index}]"), errors);
+    }
+    let (resources, others) = (items(rule, "resourceRules"), items(rule, "nonResourceRules"));
+    if resources.is_empty() && others.is_empty() {
+        errors.required(path, "at least one of resourceRules and nonResourceRules has to be non-empty");
+    }
+    for (index, rule) in resources.iter().enumerate() {
+        resource_rule(rule, &format!("{path}.resourceRules[{index}]"), errors);
+    }
+    for (index, rule) in others.iter().enumerate() {
+        let path = format!("{path}.nonResourceRules[{index}]");
+        verbs(rule, &path, errors);
+        let needed = "nonResourceURLs must contain at least one value";
+        wildcard(rule, &path, ("nonResourceURLs", needed, "non-resource URLs"), errors);
+        if has_wildcard(items(rule, "nonResourceURLs")) {
+            continue;
+        }
+        for (index, url) in items(rule, "nonResourceURLs").iter().filter_map(Value::as_str).enumerate() {
+            url_path(url, &format!("{path}.nonResourceURLs[{index}]"), errors);
+        }
+    }
+}
+
+fn subject(subject: &Value, path: &str, errors: &mut Errors) {
+    const KINDS: [(&str, &str); 3] =
+        [("Group", "group"), ("ServiceAccount", "serviceAccount"), ("User", "user")];
+    let kind = text(subject, "kind");
+    let Some((_, own)) = KINDS.iter().find(|(name, _)| *name == kind) else {
+        let error =
+            FieldError::not_supported(format!("{path}.kind"), &json!(kind), &KINDS.map(|(name, _)| name));
+        errors.extend([error]);
+        return;
+    };
+    for (name, field) in KINDS.iter().filter(|(_, field)| field != own) {
+        if subject.get(*field).is_some_and(|v| !v.is_null()) {
+            let detail = format!("{field} is forbidden when subject kind is not '{name}'");
+            errors.forbidden(format!("{path}.{field}"), &detail);
+        }
+    }
+    let path = format!("{path}.{own}");
+    let Some(named) = subject.get(*own).filter(|v| !v.is_null()) else {
+        errors.required(path, &format!("{own} is required when subject kind is '{kind}'"));
+        return;
+    };
+    let name = text(named, "name");
+    if name.is_empty() {
+        errors.required(format!("{path}.name"), "");
+    }
+    if kind != "ServiceAccount" {
+        return;
+    }
+    if !matches!(name, "" | "*") {
+        errors.faults(&format!("{path}.name"), name, names::dns_subdomain(name));
+    }
+    match text(named, "namespace") {
+        "" => errors.required(format!("{path}.namespace"), "must specify namespace for service account"),
+        namespace => errors.faults(&format!("{path}.namespace"), namespace, names::dns_label(namespace)),
+    }
+}
+
+fn resource_rule(rule: &Value, path: &str, errors: &mut Errors) {
+    verbs(rule, path, errors);
+    let needed = "resource rules must supply at least one api group";
+    wildcard(rule, path, ("apiGroups", needed, "api groups"), errors);
+    let needed = "resource rules must supply at least one resource";
+    wildcard(rule, path, ("resources", needed, "resources"), errors);
+    let namespaces = items(rule, "namespaces");
+    if namespaces.is_empty() {
+        if rule["clusterScope"] != true {
+            let needed = "resource rules that are not cluster scoped must supply at least one namespace";
+            errors.required(format!("{path}.namespaces"), needed);
+        }
+        return;
+    }
+    wildcard(rule, path, ("namespaces", "", "namespaces"), errors);
+    if has_wildcard(namespaces) {
+        return;
+    }
+    for (index, namespace) in namespaces.iter().filter_map(Value::as_str).enumerate() {
+        for fault in names::dns_label(namespace) {
+            let detail = format!("each member of this list must be '*' or a DNS-1123 label; {fault}");
+            errors.invalid(format!("{path}.namespaces[{index}]"), &json!(namespace), &detail);
+        }
+    }
+}
+
+/// Whether a list is said to mean everything; then nothing else in it is looked at.
+fn has_wildcard(list: &[Value]) -> bool {
+    list.iter().any(|item| item == "*")
+}
+
+/// A list that needs something in it, and in which `*` stands alone.
+fn wildcard(rule: &Value, path: &str, (field, needed, what): (&str, &str, &str), errors: &mut Errors) {
+    let list = items(rule, field);
+    let path = format!("{path}.{field}");
+    if list.is_empty() {
+        errors.required(path, needed);
+    } else if list.len() > 1 && list.iter().any(|item| item == "*") {
+        let detail = format!("if '*' is present, must not specify other {what}");
+        errors.invalid(path, &json!(list), &detail);
+    }
+}
+
+fn verbs(rule: &Value, path: &str, errors: &mut Errors) {
+    wildcard(rule, path, ("verbs", "verbs must contain at least one value", "verbs"), errors);
+    let list = items(rule, "verbs");
+    let known = |verb: &Value| verb.as_str().is_some_and(|verb| VERBS.contains(&verb));
+    if !has_wildcard(list) && !list.iter().all(known) {
+        let error = FieldError::not_supported(format!("{path}.verbs"), &json!(list), &VERBS);
+        errors.extend([error]);
+    }
+}
+
+fn url_path(url: &str, path: &str, errors: &mut Errors) {
+    let mut invalid = |detail: &str| errors.invalid(path, &json!(url), detail);
+    match url {
+        "" => invalid("must not be empty"),
+        "/" | "*" => {}
+        _ if !url.starts_with('/') => invalid("must start with slash"),
+        _ if url.contains(' ') => invalid("must not contain white-space"),
+        _ if url.contains("//") => invalid("must not contain double slash"),
+        _ if url.strip_suffix("/*").unwrap_or(url).contains('*') => {
+            invalid("wildcard can only do suffix matching");
+        }
+        _ => {}
+    }
+}
+
+/// Errors of a PriorityLevelConfiguration.
+pub fn priority_level(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let spec = &object["spec"];
+    let kind = text(spec, "type");
+    if (meta::name(object) == "exempt") != (kind == "Exempt") {
+        let detail = "must be 'Exempt' if and only if `name` is 'exempt'";
+        errors.invalid("spec.type", &json!(kind), detail);
+    }
+    let has = |field: &str| spec.get(field).is_some_and(|v| !v.is_null());
+    match kind {
+        "Exempt" => {
+            if has("limited") {
+                errors.forbidden("spec.limited", "must be nil if the type is not Limited");
+            }
+            shares(&spec["exempt"], "spec.exempt", &mut errors);
+        }
+        "Limited" => {
+            if has("exempt") {
+                errors.forbidden("spec.exempt", "must be nil if the type is Limited");
+            }
+            if has("limited") {
+                limited(&spec["limited"], &mut errors);
+            } else {
+                errors.required("spec.limited", "must not be empty when type is Limited");
+            }
+        }
+        _ => errors.extend([FieldError::not_supported("spec.type", &json!(kind), &["Exempt", "Limited"])]),
+    }
+    conditions(&object["status"], &mut errors);
+    errors.list()
+}
+
+fn shares(level: &Value, path: &str, errors: &mut Errors) {
+    let negative = |value: &Value| value.as_i64().is_some_and(|n| n < 0);
+    let shares = &level["nominalConcurrencyShares"];
+    if negative(shares) {
+        errors.invalid(format!("{path}.nominalConcurrencyShares"), shares, "must be a non-negative integer");
+    }
+    let lendable = &level["lendablePercent"];
+    if lendable.as_i64().is_some_and(|n| !(0..=100).contains(&n)) {
+        errors.invalid(format!("{path}.lendablePercent"), lendable, "must be between 0 and 100, inclusive");
+    }
+    let limit = &level["borrowingLimitPercent"];
+    if negative(limit) {
+        let detail = "if specified, must be a non-negative integer";
+        errors.invalid(format!("{path}.borrowingLimitPercent"), limit, detail);
+    }
+}
+
+fn limited(limited: &Value, errors: &mut Errors) {
+    shares(limited, "spec.limited", errors);
+    let response = &limited["limitResponse"];
+    let path = "spec.limited.limitResponse.queuing";
+    let queuing = response.get("queuing").filter(|q| !q.is_null());
+    match (text(response, "type"), queuing) {
+        ("Reject", Some(_)) => {
+            errors.forbidden(path, "must be nil if limited.limitResponse.type is not Limited");
+        }
+        ("Queue", None) => {
+            errors.required(path, "must not be empty if limited.limitResponse.type is Limited");
+        }
+        ("Queue", Some(queuing)) => queues(queuing, path, errors),
+        ("Reject", None) => {}
+        (other, _) => {
+            let path = "spec.limited.limitResponse.type";
+            errors.extend([FieldError::not_supported(path, &json!(other), &["Queue", "Reject"])]);
+        }
+    }
+}
+
+fn queues(queuing: &Value, path: &str, errors: &mut Errors) {
+    let number = |field: &str| queuing[field].as_i64().unwrap_or(0);
+    let mut refuse = |field: &str, detail: &str| {
+        errors.invalid(format!("{path}.{field}"), &json!(number(field)), detail);
+    };
+    if number("queueLengthLimit") <= 0 {
+        refuse("queueLengthLimit", "must be positive");
+    }
+    let (queues, hand) = (number("queues"), number("handSize"));
+    if queues <= 0 {
+        refuse("queues", "must be positive");
+    } else if queues > MOST_QUEUES {
+        refuse("queues", &format!("must not be greater than {MOST_QUEUES}"));
+    }
+    if hand <= 0 {
+        refuse("handSize", "must be positive");
+    } else if hand > queues {
+        refuse("handSize", &format!("should not be greater than queues ({queues})"));
+    } else if too_many_hands(queues, hand) {
+        let detail = format!(
+            "required entropy bits of deckSize {queues} and handSize {hand} should not be greater than {HASH_BITS}"
+        );
+        refuse("handSize", &detail);
+    }
+}
+
+/// Whether a hash has too few bits to deal a hand from this deck.
+fn too_many_hands(deck: i64, hand: i64) -> bool {
+    let (deck, hand) = (u128::try_from(deck).unwrap_or(0), u32::try_from(hand).unwrap_or(u32::MAX));
+    deck.checked_pow(hand).is_none_or(|hands| hands > 1 << HASH_BITS)
+}

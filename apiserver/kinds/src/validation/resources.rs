@@ -1,0 +1,252 @@
+//! Requests and limits, names of resources, and maps of quantities in general.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value, json};
+
+use super::{Errors, NOT_NEGATIVE, given, items, names, text};
+use crate::requests::container_requests;
+use apiserver_meta::quantity;
+use apiserver_meta::resources::is_pod_level;
+use apiserver_schema::error::{FieldError, FieldReason};
+
+/// Resources that are counted.
+const COUNTED: [&str; 9] = [
+    "configmaps",
+    "persistentvolumeclaims",
+    "pods",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "services",
+    "services.loadbalancers",
+    "services.nodeports",
+];
+/// Resources that are measured.
+const MEASURED: [&str; 9] = [
+    "cpu",
+    "ephemeral-storage",
+    "limits.cpu",
+    "limits.ephemeral-storage",
+    "limits.memory",
+    "memory",
+    "requests.cpu",
+    "requests.ephemeral-storage",
+    "requests.memory",
+];
+
+/// `limits` and `requests` of a container at `path`; `claims` are those of the pod.
+pub(super) fn requirements(requirements: &Value, claims: &BTreeSet<&str>, path: &str, errors: &mut Errors) {
+    amounts_of(requirements, container_resource, path, errors);
+    claim_names(items(requirements, "claims"), claims, &format!("{path}.claims"), errors);
+}
+
+/// `spec.resources` of a pod at `path` (KEP-2837).
+pub(super) fn pod(spec: &Value, claims: &BTreeSet<&str>, path: &str, errors: &mut Errors) {
+    let Some(requirements) = given(spec, "resources") else { return };
+    if spec.pointer("/os/name").is_some_and(|name| name == "windows") {
+        return errors.forbidden(path, "may not be set for a windows pod");
+    }
+    if given(requirements, "claims").is_some() {
+        errors.forbidden(format!("{path}.claims"), "claims may not be set for Resources at pod-level");
+    }
+    amounts_of(requirements, pod_resource, path, errors);
+    claim_names(items(requirements, "claims"), claims, &format!("{path}.claims"), errors);
+    for (name, total) in &container_requests(spec) {
+        let own = map(requirements, "requests").get(name).and_then(|v| quantity::parse_value(v).ok());
+        // What the pod as a whole says nothing of is up to its containers.
+        if let Some(own) = own.filter(|own| total > own) {
+            let detail = format!("must be greater than or equal to aggregate container requests of {total}");
+            errors.invalid(format!("{path}.requests[{name}]"), &json!(own.to_string()), &detail);
+        }
+    }
+    for (index, container) in items(spec, "containers").iter().enumerate() {
+        for (name, limit) in map(&container["resources"], "limits") {
+            let most = map(requirements, "limits").get(name).and_then(|v| quantity::parse_value(v).ok());
+            if let (Ok(limit), Some(most)) = (quantity::parse_value(limit), most)
+                && limit > most
+            {
+                let detail = format!("must be less than or equal to pod limits of {most}");
+                let path = format!("{path}.containers[{index}][{name}].limits");
+                errors.invalid(path, &json!(limit.to_string()), &detail);
+            }
+        }
+    }
+}
+
+fn map<'a>(requirements: &'a Value, key: &str) -> &'a Map<String, Value> {
+    static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
+    requirements.get(key).and_then(Value::as_object).unwrap_or(&EMPTY)
+}
+
+type CheckName = fn(&str, &str, &mut Errors);
+
+fn amounts_of(requirements: &Value, check: CheckName, path: &str, errors: &mut Errors) {
+    let (limits, requests) = (map(requirements, "limits"), map(requirements, "requests"));
+    for (name, amount) in limits {
+        let path = format!("{path}.limits[{name}]");
+        check(name, &path, errors);
+        one(name, amount, &path, errors);
+        huge_page(name, amount, &path, errors);
+    }
+    for (name, amount) in requests {
+        let at = format!("{path}.requests[{name}]");
+        check(name, &at, errors);
+        one(name, amount, &at, errors);
+        within(name, amount, limits, path, errors);
+        huge_page(name, amount, &at, errors);
+    }
+    let has = |wanted: fn(&str) -> bool| limits.keys().chain(requests.keys()).any(|name| wanted(name));
+    if has(|n| n.starts_with("hugepages-")) && !has(|n| n == "cpu" || n == "memory") {
+        errors.forbidden(path, "HugePages require cpu or memory");
+    }
+}
+
+/// A request is at most the limit, and exactly the limit where nothing can be promised twice.
+fn within(name: &str, request: &Value, limits: &Map<String, Value>, path: &str, errors: &mut Errors) {
+    let overcommit = overcommits(name);
+    let Some(limit) = limits.get(name) else {
+        if !overcommit {
+            errors.required(format!("{path}.limits"), "Limit must be set for non overcommitable resources");
+        }
+        return;
+    };
+    let (Ok(asked), Ok(most)) = (quantity::parse_value(request), quantity::parse_value(limit)) else {
+        return;
+    };
+    let path = format!("{path}.requests");
+    if asked != most && !overcommit {
+        let detail = format!("must be equal to {name} limit of {most}");
+        errors.invalid(path, &json!(asked.to_string()), &detail);
+    } else if asked > most {
+        let detail = format!("must be less than or equal to {name} limit of {most}");
+        errors.invalid(path, &json!(asked.to_string()), &detail);
+    }
+}
+
+fn huge_page(name: &str, amount: &Value, path: &str, errors: &mut Errors) {
+    let Some(size) = name.strip_prefix("hugepages-").and_then(|s| quantity::parse(s).ok()) else { return };
+    let Ok(amount) = quantity::parse_value(amount) else { return };
+    if size.nano() > 0 && !amount.is_negative() && amount.nano() % size.nano() != 0 {
+        let detail = format!("{amount} is not positive integer multiple of {name}");
+        errors.invalid(path, &json!(amount.to_string()), &detail);
+    }
+}
+
+fn claim_names(list: &[Value], claims: &BTreeSet<&str>, path: &str, errors: &mut Errors) {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
+    for (index, claim) in list.iter().enumerate() {
+        let path = format!("{path}[{index}]");
+        let (name, request) = (text(claim, "name"), text(claim, "request"));
+        if name.is_empty() {
+            errors.required(path, "");
+            continue;
+        }
+        errors.name_if_set(&format!("{path}.request"), request, names::dns_label);
+        let key = if request.is_empty() { name.to_owned() } else { format!("{name}/{request}") };
+        let begin = format!("{name}/");
+        let next = seen.range(begin.clone()..).next().filter(|_| request.is_empty());
+        let overlaps = next.is_some_and(|key| key.starts_with(&begin));
+        if seen.contains(name) || overlaps {
+            errors.duplicate(path.as_str(), &json!(name));
+        } else if seen.contains(&key) {
+            errors.duplicate(path.as_str(), &json!(key));
+        }
+        seen.insert(key);
+        if !claims.contains(name) {
+            let known: Vec<&str> = claims.iter().copied().collect();
+            let known = if known.is_empty() {
+                " which is empty".to_owned()
+            } else {
+                format!(": {}", known.join(", "))
+            };
+            let message =
+                format!("Not found: {name:?}: must be one of the names in pod.spec.resourceClaims{known}");
+            errors.extend([FieldError { field: path, reason: FieldReason::NotFound, message }]);
+        }
+    }
+}
+
+/// Resources without a domain, or with Kubernetes' own, are defined by it.
+fn is_native(name: &str) -> bool {
+    !name.contains('/') || name.contains("kubernetes.io/")
+}
+
+fn is_extended(name: &str) -> bool {
+    !is_native(name)
+        && !name.starts_with("requests.")
+        && names::qualified_name(&format!("requests.{name}")).is_empty()
+}
+
+/// Whether more can be promised of a resource than there is.
+pub(super) fn overcommits(name: &str) -> bool {
+    is_native(name) && !name.starts_with("hugepages-")
+}
+
+fn is_standard(name: &str) -> bool {
+    COUNTED.contains(&name)
+        || MEASURED.contains(&name)
+        || matches!(name, "storage" | "requests.storage")
+        || name.starts_with("hugepages-")
+        || name.starts_with("requests.hugepages-")
+}
+
+/// A resource that a quota can limit, and has no domain.
+pub(super) fn is_quota_resource(name: &str) -> bool {
+    is_standard(name) && name != "storage"
+}
+
+/// The name of any resource; says whether it was good so far.
+pub(super) fn resource_name(name: &str, path: &str, errors: &mut Errors) -> bool {
+    let faults = names::qualified_name(name);
+    let good = faults.is_empty();
+    errors.faults(path, name, faults);
+    if good && !name.contains('/') && !is_standard(name) {
+        errors.invalid(path, &json!(name), "must be a standard resource type or fully qualified");
+        return false;
+    }
+    good
+}
+
+/// The name of a resource that a container can ask for.
+pub(super) fn container_resource(name: &str, path: &str, errors: &mut Errors) {
+    resource_name(name, path, errors);
+    if !name.contains('/') {
+        if !matches!(name, "cpu" | "memory" | "ephemeral-storage") && !name.starts_with("hugepages-") {
+            errors.invalid(path, &json!(name), "must be a standard resource for containers");
+        }
+    } else if !is_native(name) && !is_extended(name) {
+        errors.invalid(path, &json!(name), "doesn't follow extended resource name standard");
+    }
+}
+
+fn pod_resource(name: &str, path: &str, errors: &mut Errors) {
+    if resource_name(name, path, errors) && !is_pod_level(name) {
+        errors.not_supported(path, &json!(name), &["cpu", "hugepages-", "memory"]);
+    }
+}
+
+/// One amount of a resource at `path`.
+pub(super) fn one(name: &str, amount: &Value, path: &str, errors: &mut Errors) {
+    let Ok(parsed) = quantity::parse_value(amount) else { return };
+    if parsed.is_negative() {
+        errors.invalid(path, &json!(parsed.to_string()), NOT_NEGATIVE);
+    }
+    if (COUNTED.contains(&name) || is_extended(name)) && !parsed.is_integer() {
+        errors.invalid(path, &json!(parsed.to_string()), "must be an integer");
+    }
+}
+
+/// An amount that must be more than nothing.
+pub(super) fn positive(amount: &Value, path: &str, errors: &mut Errors) {
+    if let Ok(parsed) = quantity::parse_value(amount)
+        && parsed.nano() <= 0
+    {
+        errors.invalid(path, &json!(parsed.to_string()), "must be greater than zero");
+    }
+}
+
+/// `spec.overhead` of a pod, or of a RuntimeClass: judged as limits of a container at `path`.
+pub(super) fn overhead(overhead: &Value, path: &str, errors: &mut Errors) {
+    amounts_of(&json!({"limits": overhead}), container_resource, path, errors);
+}

@@ -1,0 +1,345 @@
+//! ResourceSlice, DeviceTaintRule, ResourcePoolStatusRequest: which devices there are.
+
+use serde_json::{Value, json};
+
+use super::devices::{POOL_NAME, driver_name, pool_name, qualified};
+use super::shared::{conditions, required_name, semantic_version};
+use super::{Errors, capacities, device_status, items, names, same, scheduling, sets, text, with_metadata};
+use apiserver_registry::Written;
+use apiserver_schema::error::FieldError;
+
+const MOST_DEVICES: usize = 128;
+/// Of devices with taints or counters.
+const MOST_ADVANCED: usize = 64;
+const MOST_COUNTER_SETS: usize = 8;
+const MOST_COUNTERS: usize = 32;
+const MOST_PROPERTIES: usize = 32;
+const MOST_TAINTS: usize = 16;
+const MOST_CONSUMED: usize = 2;
+const MOST_CONDITIONS: usize = 8;
+/// Longest attribute value, bytes.
+const VALUE: usize = 64;
+const PLACES: &str =
+    "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required";
+
+/// Longest key of attributes that a path shows whole, bytes.
+const ATTRIBUTE_KEY: usize = 63 + 1 + 32;
+
+/// Errors of a new ResourceSlice.
+pub fn slice(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    spec_errors(object, &Value::Null, &mut errors);
+    errors.list()
+}
+
+/// Errors of a change: pool, driver and node stay. Arguments: new, old.
+pub fn slice_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
+    let mut errors = with_metadata(new);
+    spec_errors(new, old, &mut errors);
+    errors.list()
+}
+
+/// `old` is null for a new object.
+fn spec_errors(new: &Value, old: &Value, errors: &mut Errors) {
+    let (spec, before) = (&new["spec"], &old["spec"]);
+    driver_name(text(spec, "driver"), "spec.driver", errors);
+    pool_name(text(&spec["pool"], "name"), "spec.pool.name", errors);
+    let count = spec["pool"]["resourceSliceCount"].as_i64().unwrap_or(0);
+    if count <= 0 {
+        errors.invalid("spec.pool.resourceSliceCount", &json!(count), "must be greater than zero");
+    }
+    let generation = spec["pool"]["generation"].as_i64().unwrap_or(0);
+    if generation < 0 {
+        let detail = "must be greater than or equal to zero";
+        errors.invalid("spec.pool.generation", &json!(generation), detail);
+    }
+    if old.is_object() {
+        errors.immutable_text("spec.pool.name", new, old);
+        errors.immutable_text("spec.driver", new, old);
+        errors.immutable("spec.nodeName", new, old);
+    }
+    place(spec, errors);
+    if spec.get("sharedCounters").is_some() && spec.get("devices").is_some() {
+        errors.invalid("spec", &json!(""), "only one of `sharedCounters` or `devices` is allowed");
+    }
+    devices(spec, before, errors);
+    let of = (spec, "sharedCounters");
+    sets::set(of, "spec", MOST_COUNTER_SETS, sets::name, errors, &mut |set, path, errors| {
+        required_name(set, "name", path, names::dns_label, errors);
+        counters(set, path, errors);
+    });
+}
+
+/// Where the devices are: on one node, on some, on all, or each on its own.
+fn place(spec: &Value, errors: &mut Errors) {
+    let mut set = Vec::new();
+    if let Some(name) = spec.get("nodeName").and_then(Value::as_str) {
+        if name.is_empty() {
+            let detail = "must be either unset or set to a non-empty string";
+            errors.invalid("spec.nodeName", &json!(name), detail);
+        } else {
+            set.push("`nodeName`");
+            errors.faults("spec.nodeName", name, names::dns_subdomain(name));
+        }
+    }
+    if let Some(selector) = spec.get("nodeSelector").filter(|s| !s.is_null()) {
+        set.push("`nodeSelector`");
+        one_term(selector, "spec.nodeSelector", errors);
+    }
+    for (field, shown) in [("allNodes", "`allNodes`"), ("perDeviceNodeSelection", "`perDeviceNodeSelection`")]
+    {
+        match spec.get(field).and_then(Value::as_bool) {
+            Some(true) => set.push(shown),
+            Some(false) => {
+                let detail = "must be either unset or set to true";
+                errors.invalid(format!("spec.{field}"), &json!(false), detail);
+            }
+            None => {}
+        }
+    }
+    match set.len() {
+        0 => errors.required("spec", PLACES),
+        1 => {}
+        _ => {
+            let shown = format!("{{{}}}", set.join(", "));
+            errors.invalid("spec", &json!(shown), &format!("{PLACES}, but multiple fields are set"));
+        }
+    }
+}
+
+fn one_term(selector: &Value, path: &str, errors: &mut Errors) {
+    scheduling::node_selector(selector, path, errors);
+    let terms = items(selector, "nodeSelectorTerms");
+    if terms.len() != 1 {
+        let path = format!("{path}.nodeSelectorTerms");
+        errors.invalid(path, &selector["nodeSelectorTerms"], "must have exactly one node selector term");
+    }
+}
+
+fn devices(spec: &Value, before: &Value, errors: &mut Errors) {
+    let list = items(spec, "devices");
+    let has = |field: &str| list.iter().any(|device| !items(device, field).is_empty());
+    let most = if has("taints") || has("consumesCounters") { MOST_ADVANCED } else { MOST_DEVICES };
+    let alone = spec["perDeviceNodeSelection"] == true;
+    sets::set((spec, "devices"), "spec", most, sets::name, errors, &mut |one, path, errors| {
+        let was = items(before, "devices").iter().find(|other| other["name"] == one["name"]);
+        device(one, was, path, errors);
+        own_place(one, alone, path, errors);
+        device_status::binding(one, path, errors);
+    });
+}
+
+/// `was` is the device of this name before, if there was one.
+fn device(device: &Value, was: Option<&Value>, path: &str, errors: &mut Errors) {
+    let name = text(device, "name");
+    errors.faults(&format!("{path}.name"), name, names::dns_label(name));
+    let map = |field: &str| device.get(field).and_then(Value::as_object).into_iter().flatten();
+    let count = map("attributes").count() + map("capacity").count();
+    if count > MOST_PROPERTIES {
+        let detail =
+            format!("the total number of attributes and capacities must not exceed {MOST_PROPERTIES}");
+        errors.invalid(path, &json!(count), &detail);
+    }
+    for (name, attribute) in map("attributes") {
+        // Keys are told without themselves, values with their keys.
+        let map = format!("{path}.attributes");
+        qualified(name, &map, errors);
+        let path = format!("{map}[{}]", sets::shown_key(name, ATTRIBUTE_KEY));
+        value(attribute, &path, errors);
+    }
+    let shared = device["allowMultipleAllocations"] == true;
+    for (name, capacity) in map("capacity") {
+        let map = format!("{path}.capacity");
+        qualified(name, &map, errors);
+        let path = format!("{map}[{}]", sets::shown_key(name, ATTRIBUTE_KEY));
+        capacities::capacity(capacity, shared, &path, errors);
+    }
+    if was.is_none_or(|was| !same(was.get("taints"), device.get("taints"))) {
+        sets::list(device, "taints", path, MOST_TAINTS, errors, &mut |one, path, errors| {
+            taint(one, None, path, errors);
+        });
+    }
+    let key = |consumed: &Value| consumed["counterSet"].clone();
+    let of = (device, "consumesCounters");
+    sets::set(of, path, MOST_CONSUMED, key, errors, &mut |consumed, path, errors| {
+        required_name(consumed, "counterSet", path, names::dns_label, errors);
+        counters(consumed, path, errors);
+    });
+}
+
+/// Where one device is, if each is somewhere of its own (`alone`).
+fn own_place(device: &Value, alone: bool, path: &str, errors: &mut Errors) {
+    let found = |field: &str| device.get(field).filter(|v| !v.is_null());
+    if !alone {
+        if ["nodeName", "nodeSelector", "allNodes"].into_iter().any(|field| found(field).is_some()) {
+            let detail = "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is \
+                          set to true in the ResourceSlice spec";
+            errors.invalid(path, &Value::Null, detail);
+        }
+        return;
+    }
+    let mut set = Vec::new();
+    if let Some(name) = found("nodeName").and_then(Value::as_str) {
+        if name.is_empty() {
+            errors.invalid(format!("{path}.nodeName"), &json!(""), "must not be empty");
+        } else {
+            set.push("`nodeName`");
+            errors.faults(&format!("{path}.nodeName"), name, names::dns_subdomain(name));
+        }
+    }
+    if let Some(selector) = found("nodeSelector") {
+        set.push("`nodeSelector`");
+        scheduling::node_selector(selector, &format!("{path}.nodeSelector"), errors);
+    }
+    match found("allNodes").and_then(Value::as_bool) {
+        Some(true) => set.push("`allNodes`"),
+        Some(false) => {
+            let detail = "must be either unset or set to true";
+            errors.invalid(format!("{path}.allNodes"), &json!(false), detail);
+        }
+        None => {}
+    }
+    let needed = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is \
+                  set to true in the ResourceSlice spec";
+    match set.as_slice() {
+        [] => errors.required(path, needed),
+        [_] => {}
+        several => errors.invalid(path, &json!(format!("{{{}}}", several.join(", "))), needed),
+    }
+}
+
+fn value(attribute: &Value, path: &str, errors: &mut Errors) {
+    const KINDS: [&str; 8] = ["bool", "int", "string", "version", "bools", "ints", "strings", "versions"];
+    for (one, many) in [("string", "strings"), ("version", "versions")] {
+        let single = attribute.get(one).and_then(Value::as_str).map(|text| (format!("{path}.{one}"), text));
+        let list = items(attribute, many).iter().filter_map(Value::as_str).enumerate();
+        let list = list.map(|(index, text)| (format!("{path}.{many}[{index}]"), text));
+        for (path, text) in single.into_iter().chain(list) {
+            if one == "version" && semantic_version(text).is_none() {
+                let detail = "must be a string compatible with semver.org spec 2.0.0";
+                errors.invalid(path.as_str(), &json!(text), detail);
+            }
+            if text.len() > VALUE {
+                errors.too_long(path, VALUE);
+            }
+        }
+    }
+    let detail = "exactly one value must be specified";
+    match KINDS.into_iter().filter(|kind| attribute.get(*kind).is_some_and(|v| !v.is_null())).count() {
+        0 => errors.invalid(path, &json!(""), detail),
+        1 => {}
+        _ => errors.invalid(path, attribute, detail),
+    }
+}
+
+fn counters(set: &Value, path: &str, errors: &mut Errors) {
+    let path = format!("{path}.counters");
+    let map = set.get("counters").and_then(Value::as_object);
+    match map.map_or(0, serde_json::Map::len) {
+        0 => return errors.required(path, ""),
+        count if count > MOST_COUNTERS => return errors.too_many(path, count, MOST_COUNTERS),
+        _ => {}
+    }
+    for name in map.into_iter().flatten().map(|(name, _)| name) {
+        errors.faults(&path, name, names::dns_label(name));
+    }
+}
+
+/// An effect that was there before may stay.
+fn taint(taint: &Value, was: Option<&Value>, path: &str, errors: &mut Errors) {
+    let (key, value) = (text(taint, "key"), text(taint, "value"));
+    errors.faults(&format!("{path}.key"), key, names::qualified_name(key));
+    errors.faults(&format!("{path}.value"), value, names::label_value(value));
+    if was.is_none_or(|was| was["effect"] != taint["effect"]) {
+        let effects = ["NoExecute", "NoSchedule", "None"];
+        errors.one_of(&format!("{path}.effect"), taint.get("effect"), &effects);
+    }
+}
+
+/// Errors of a new DeviceTaintRule.
+pub fn taint_rule(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    rule_spec(&object["spec"], None, &mut errors);
+    errors.list()
+}
+
+fn rule_spec(spec: &Value, before: Option<&Value>, errors: &mut Errors) {
+    let (selector, path) = (&spec["deviceSelector"], "spec.deviceSelector");
+    if let Some(name) = selector.get("driver").and_then(Value::as_str) {
+        driver_name(name, &format!("{path}.driver"), errors);
+    }
+    if let Some(name) = selector.get("pool").and_then(Value::as_str) {
+        pool_name(name, &format!("{path}.pool"), errors);
+    }
+    if let Some(name) = selector.get("device").and_then(Value::as_str) {
+        errors.faults(&format!("{path}.device"), name, names::dns_label(name));
+    }
+    taint(&spec["taint"], before.map(|spec| &spec["taint"]), "spec.taint", errors);
+}
+
+/// Errors of a change of a DeviceTaintRule. Arguments: new, old, what was written.
+pub fn taint_rule_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
+    if written == Written::Main {
+        let mut errors = with_metadata(new);
+        rule_spec(&new["spec"], Some(&old["spec"]), &mut errors);
+        return errors.list();
+    }
+    let mut errors = Errors::default();
+    let (list, path) = (items(&new["status"], "conditions"), "status.conditions");
+    conditions(list, path, &mut errors);
+    if list.len() > MOST_CONDITIONS {
+        errors.too_many(path, list.len(), MOST_CONDITIONS);
+    }
+    errors.list()
+}
+
+/// Errors of a ResourcePoolStatusRequest.
+pub fn pool_request(object: &Value) -> Vec<FieldError> {
+    let mut errors = with_metadata(object);
+    let spec = &object["spec"];
+    errors.name("spec.driver", text(spec, "driver"), names::dns_subdomain_of_any_case);
+    if let Some(name) = spec.get("poolName").and_then(Value::as_str) {
+        wanted_pool(name, "spec.poolName", &mut errors);
+    }
+    if let Some(limit) = spec.get("limit").and_then(Value::as_i64) {
+        if limit < 1 {
+            errors.invalid("spec.limit", &json!(limit), "must be greater than or equal to 1");
+        } else if limit > 1000 {
+            errors.invalid("spec.limit", &json!(limit), "must be less than or equal to 1000");
+        }
+    }
+    errors.list()
+}
+
+/// The name of a pool, each fault of which is told with the segment that has it.
+fn wanted_pool(name: &str, path: &str, errors: &mut Errors) {
+    if name.len() > POOL_NAME {
+        errors.too_long(path, POOL_NAME);
+    }
+    for (index, segment) in name.split('/').enumerate() {
+        if segment.is_empty() {
+            errors.invalid(path, &json!(name), &format!("segment {index}: must not be empty"));
+            continue;
+        }
+        for fault in names::dns_subdomain_in_bytes(segment) {
+            errors.invalid(path, &json!(segment), &format!("segment {index}: {fault}"));
+        }
+    }
+}
+
+/// What was asked stays, and so does what was answered. Arguments: new, old.
+pub fn pool_request_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
+    let mut errors = Errors::default();
+    if written == Written::Status {
+        let before = &old["status"];
+        if before["poolCount"].as_i64().unwrap_or(0) > 0 || !items(before, "conditions").is_empty() {
+            errors.immutable("status", new, old);
+        }
+        conditions(items(&new["status"], "conditions"), "status.conditions", &mut errors);
+        return errors.list();
+    }
+    errors.extend(super::subdomain_name(new));
+    // Kubernetes gives no value here.
+    errors.immutable_shown("spec", new, old, "null");
+    errors.list()
+}

@@ -1,0 +1,142 @@
+//! The ways in which a kind differs from the generic verbs.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use apiserver_schema::error::FieldError;
+use serde_json::Value;
+
+/// One verb of the API, spelled as in discovery and RBAC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Verb {
+    Get,
+    List,
+    Watch,
+    Create,
+    Update,
+    Patch,
+    Delete,
+    DeleteCollection,
+}
+
+impl Verb {
+    /// `get`, `deletecollection`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+        }
+    }
+}
+
+/// A printer column of `Table`.
+#[derive(Clone, Debug)]
+pub struct Column {
+    /// Header, as kubectl prints it in capitals: `Name`, `Ready`.
+    pub name: Cow<'static, str>,
+    /// OpenAPI type: `string`, `integer`.
+    pub kind: Cow<'static, str>,
+    /// OpenAPI format, `name` for the name column.
+    pub format: Cow<'static, str>,
+    /// 0 is always shown, more with `-o wide`.
+    pub priority: i32,
+    /// What the column says, for clients that show help.
+    pub description: Cow<'static, str>,
+}
+
+/// How an object's cells are computed; `now` is for ages.
+pub type Cells = Arc<dyn Fn(&Value, jiff::Timestamp) -> Vec<Value> + Send + Sync>;
+/// A change of an object.
+pub type Change = Arc<dyn Fn(&mut Value) + Send + Sync>;
+/// A change of a new object by the old one.
+pub type ChangeFrom = Arc<dyn Fn(&mut Value, &Value) + Send + Sync>;
+/// A change of a new object by the old one and the present time.
+pub type ChangeAt = Arc<dyn Fn(&mut Value, &Value, jiff::Timestamp) + Send + Sync>;
+/// Errors of an object.
+pub type Check = Arc<dyn Fn(&Value) -> Vec<FieldError> + Send + Sync>;
+/// Errors of a new object beside the old one.
+pub type CheckFrom = Arc<dyn Fn(&Value, &Value) -> Vec<FieldError> + Send + Sync>;
+/// Errors of a change: new, old, and what was written.
+pub type CheckChange = Arc<dyn Fn(&Value, &Value, Written) -> Vec<FieldError> + Send + Sync>;
+/// What the author of a new object should know; the old one is `None` on create.
+pub type Warnings = Arc<dyn Fn(&Value, Option<&Value>) -> Vec<String> + Send + Sync>;
+/// What is noted in an object that begins to go.
+pub type Mark = Arc<dyn Fn(&mut Value, jiff::Timestamp) + Send + Sync>;
+
+/// Which part of an object an update wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// All but the status.
+    Main,
+    Status,
+}
+
+/// What a kind does differently from the generic verbs. Each hook is a pure function on the
+/// JSON object; the server calls them in this order: `default`, `prepare_*`, `validate_*`.
+#[derive(Clone)]
+pub struct Behaviour {
+    /// `metadata.generation` starts at 1 and rises with each change outside metadata and status.
+    pub generation: bool,
+    /// Field of the metadata whose changes the generation counts too: Kubernetes has two such kinds.
+    pub counted: Option<&'static str>,
+    /// Deletion honours `gracePeriodSeconds` (pods).
+    pub graceful_delete: bool,
+    /// The answer to a deletion that leaves nothing is the object's last state instead of a `Status`.
+    pub returns_deleted: bool,
+    /// `status` is cleared on create and kept from the old object on update of the main resource;
+    /// only the `status` subresource writes it.
+    pub status_subresource: bool,
+    /// Where the labels lie that an object without labels of its own has, too: what is added to those while
+    /// it is made is added to both.
+    pub shared_labels: Option<&'static str>,
+    /// An update that replaces the object must name the version that it replaces.
+    pub needs_version: bool,
+    /// An update of an object that is not there creates it.
+    pub create_on_update: bool,
+    /// Fills in defaults.
+    pub default: Change,
+    /// Fills in defaults that are the present time.
+    pub default_times: Option<Mark>,
+    /// Sets what a client may not choose on create (beyond status): conditions, phases.
+    pub prepare_create: Change,
+    /// Sets what a client may not change on update; arguments: new, old.
+    pub prepare_update: ChangeFrom,
+    /// The same for a write of the status; arguments: new, old.
+    pub prepare_status: ChangeFrom,
+    /// Changes of an update that are the present time; arguments: new, old, now.
+    pub prepare_times: Option<ChangeAt>,
+    /// Errors of an object to be created.
+    pub validate: Check,
+    /// Errors of a change beyond those of `validate`: immutable fields. Arguments: new, old.
+    pub validate_update: CheckFrom,
+    /// Errors of a write of the status, in place of the others. Arguments: new, old.
+    pub validate_status: Option<CheckFrom>,
+    /// Errors of a change, in place of `validate` and `validate_update`: for kinds that tolerate
+    /// what was wrong before.
+    pub validate_change: Option<CheckChange>,
+    /// Warnings about a new object, valid or not, before `prepare_create`.
+    pub early_warnings: Option<fn(&Value) -> Vec<String>>,
+    /// What is worth a warning.
+    pub warnings: Option<Warnings>,
+    /// What a deletion leaves in the object; with it every deletion is in two steps.
+    pub prepare_delete: Option<Mark>,
+}
+
+/// A subresource of a kind, such as `status` or `scale`.
+#[derive(Clone, Debug)]
+pub struct Subresource {
+    /// `status`, `scale`, `binding`, `eviction`, `log`, `exec`, …
+    pub name: &'static str,
+    /// Its kind where that is another one: `Scale` of `autoscaling/v1`.
+    pub kind: &'static str,
+    /// Group and version of that kind; empty for the parent's own.
+    pub group: &'static str,
+    pub version: &'static str,
+    pub verbs: Vec<Verb>,
+}

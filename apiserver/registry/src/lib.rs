@@ -1,0 +1,17 @@
+//! Kinds as data: scopes, verbs, columns, selectable fields and hooks of a kind, whether it is built in
+//! or comes from a CustomResourceDefinition. No IO and nothing asynchronous lives here.
+
+mod behaviour;
+pub mod custom_resources;
+pub mod definition;
+mod field_selector;
+mod label_selector;
+mod resource;
+
+pub use behaviour::{
+    Behaviour, Cells, Change, ChangeAt, ChangeFrom, Check, CheckChange, CheckFrom, Column, Mark, Subresource,
+    Verb, Warnings, Written,
+};
+pub use field_selector::{FieldSelector, FieldTerm, field_value};
+pub use label_selector::{LabelSelector, Operator, Requirement};
+pub use resource::{Registry, Resource};

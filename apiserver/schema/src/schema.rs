@@ -1,0 +1,21 @@
+//! What the kinds look like: a type graph made at build time, and what is done along it.
+//!
+//! A definition is named as in OpenAPI, `io.k8s.api.core.v1.Pod`; [`apiserver_registry::Resource`]
+//! carries that name in `schema`.
+
+mod check;
+mod duplicates;
+mod graph;
+mod patch;
+mod prune;
+pub mod shape;
+
+pub use check::{Problems, check};
+pub use duplicates::{OBJECTS, duplicate_fields, misplaced_fields, parse_noting};
+pub use graph::{Definition, Field, ListType, Merge, Type, definition, definitions};
+pub use patch::{go_text, strategic_merge};
+pub use prune::{complete_status, drop_unknown, round_resources};
+pub use shape::Shape;
+
+#[cfg(test)]
+mod patch_tests;
