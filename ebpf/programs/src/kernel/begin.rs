@@ -12,7 +12,7 @@ use super::family::{Address, Backend as _, Family, FrontendKey as _, V4, V6};
 use super::flow::{Place, is_xdp, scope_of, tell, verdict};
 use super::packet::{Packet, To, cleared, copy, tcp_flag};
 use super::table::{self, New};
-use super::{dsr, evict, lookup, maps, pick};
+use super::{dsr, evict, lookup, maps, pick, trace};
 
 /// Functions that the kernel checks once, and not with each of their calls.
 macro_rules! once {
@@ -75,6 +75,7 @@ pub fn begin<F: Family>(
     place: Place,
     to: &mut To<F::Address>,
 ) -> u32 {
+    trace::no_flow();
     let verdict = F::choose(packet, hash, place);
     if verdict != verdict::REWRITE {
         return verdict;
@@ -100,6 +101,7 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     // Before the frontend is: see `maps::epoch`.
     choice.epoch = maps::epoch(config);
     if is_others::<F>(config, packet) {
+        trace::others();
         return verdict::PASS;
     }
     let (address, port) = (packet.key.destination, packet.key.destination_port);
@@ -110,6 +112,7 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     if F::VERSION == 4 {
         maps::touch_service(frontend.service);
     }
+    trace::frontend(&frontend);
     let flags = frontend.flags();
     if flags & frontend_flag::SOURCE_RANGES != 0 && !F::is_allowed(frontend.service, packet.key.source) {
         maps::count(metric::SOURCE_RANGE_DROPPED);
@@ -132,6 +135,7 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     let Some(backend) = backend else {
         return if is_xdp(place) { verdict::PASS } else { no_backend::<F>(&frontend, packet, place) };
     };
+    trace::backend::<F>(&backend);
     // SAFETY: both are values.
     unsafe { copy(&backend.address(), &mut choice.backend) };
     choice.port = backend.port();

@@ -7,6 +7,7 @@ use ebpf_common::{TICK_SHIFT, metric};
 
 use super::family::{Address as _, Family};
 use super::maps::{self, EVENT_BUDGET, EVENTS};
+use super::trace;
 
 /// No more events are given in this tick; then it is noted that there would have been one.
 #[inline(always)]
@@ -29,6 +30,7 @@ pub fn is_spent(tick: u32) -> bool {
 /// are 0 where there is none. Cheap when the budget of the tick is spent.
 #[inline(never)]
 pub fn emit<F: Family>(kind: u8, hook: u8, service: u32, ifindex: u32, key: &FlowKey<F::Address>) {
+    trace::reason(kind);
     let Some(budget) = EVENT_BUDGET.get_ptr_mut(0) else {
         return;
     };

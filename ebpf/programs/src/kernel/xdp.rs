@@ -12,7 +12,6 @@ use ebpf_common::event::hook;
 use ebpf_common::flow::Flow;
 use ebpf_common::{config_flag, metric, protocol};
 
-use super::dsr;
 use super::family::{Family, V4, V6};
 use super::flow::{self, verdict};
 use super::hop::{self, Hop};
@@ -20,6 +19,7 @@ use super::maps::{self, DEVICES};
 use super::packet::{
     self, Delta, ETHERNET, ETHERTYPE, IP, Packet, TCP_CHECK, TCP_HEADER, To, UDP_CHECK, UDP_HEADER,
 };
+use super::{dsr, trace};
 
 #[xdp]
 pub fn uplink_xdp(ctx: XdpContext) -> u32 {
@@ -55,8 +55,10 @@ fn run<F: Family>(ctx: *mut xdp_md, data: usize, end: usize) -> u32 {
     let mut to = MaybeUninit::uninit();
     // SAFETY: read only after the decision has written it.
     let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
-    let (verdict, slot) = flow::decide_with_slot::<F>(packet, flow::place(hook::XDP, ifindex), to);
-    match verdict {
+    let place = flow::place(hook::XDP, ifindex);
+    trace::packet_begins();
+    let (verdict, slot) = flow::decide_with_slot::<F>(packet, place, to);
+    let action = match verdict {
         verdict::REWRITE if dsr::is_direct(to.flags) && dsr::needs_room(packet, to.flags) => {
             dsr::lift::<F>(ctx, packet, to)
         }
@@ -64,7 +66,11 @@ fn run<F: Family>(ctx: *mut xdp_md, data: usize, end: usize) -> u32 {
         verdict::REWRITE => carry_apart::<F>(ctx, packet, to),
         verdict::DROP => xdp_action::XDP_DROP,
         _ => xdp_action::XDP_PASS,
-    }
+    };
+    // What is left to the stack meets the programs behind this one.
+    let found = if action == xdp_action::XDP_PASS { verdict::PASS } else { verdict };
+    trace::packet_ends::<F>(packet, place, to, found, action != xdp_action::XDP_DROP);
+    action
 }
 
 /// Addresses of the packet's first byte and of the one after its last. Read anew where they are
@@ -135,6 +141,7 @@ fn hop_at<F: Family>(
 /// Sends a packet that is as it should be.
 #[inline(always)]
 pub fn leave(ctx: *mut xdp_md, hop: &Hop) -> u32 {
+    trace::way(hop.ifindex);
     // SAFETY: the context is the one that the kernel gave.
     if hop.ifindex == unsafe { (*ctx).ingress_ifindex } {
         maps::count(metric::XDP_TRANSMITTED);
