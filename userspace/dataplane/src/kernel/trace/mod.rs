@@ -21,7 +21,7 @@ mod text;
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -201,13 +201,6 @@ impl Drop for Trace {
             let error = super::check::chain(&error);
             tracing::warn!(error, "the trace could not be switched off; the proxy puts its programs back");
         }
-    }
-}
-
-/// Readable when something has been logged.
-impl AsRawFd for Trace {
-    fn as_raw_fd(&self) -> RawFd {
-        self.logger.as_raw_fd()
     }
 }
 
