@@ -80,10 +80,23 @@ pub fn begin<F: Family>(
     if verdict != verdict::REWRITE {
         return verdict;
     }
+    if trace::is_on() {
+        trace_choice::<F>();
+    }
     // What a function that the kernel checks on its own gets must have been written.
     // SAFETY: a reference to a value is one to room for it; zero is a value of all fields.
     let to = unsafe { cleared(&mut *(&raw mut *to).cast()) };
     F::create(packet, hash, place, to)
+}
+
+/// Apart, so that the stack of those who begin a flow does not have to hold a key.
+#[inline(never)]
+fn trace_choice<F: Family>() {
+    if let Some(scratch) = F::scratch() {
+        // SAFETY: the room is this processor's own.
+        let choice = unsafe { &(*scratch).choice };
+        trace::backend(&choice.backend, &choice.port, &choice.service);
+    }
 }
 
 /// Looks for the frontend and one of its backends.
@@ -101,7 +114,6 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     // Before the frontend is: see `maps::epoch`.
     choice.epoch = maps::epoch(config);
     if is_others::<F>(config, packet) {
-        trace::others();
         return verdict::PASS;
     }
     let (address, port) = (packet.key.destination, packet.key.destination_port);
@@ -112,7 +124,6 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     if F::VERSION == 4 {
         maps::touch_service(frontend.service);
     }
-    trace::frontend(&frontend);
     let flags = frontend.flags();
     if flags & frontend_flag::SOURCE_RANGES != 0 && !F::is_allowed(frontend.service, packet.key.source) {
         maps::count(metric::SOURCE_RANGE_DROPPED);
@@ -135,7 +146,6 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     let Some(backend) = backend else {
         return if is_xdp(place) { verdict::PASS } else { no_backend::<F>(&frontend, packet, place) };
     };
-    trace::backend::<F>(&backend);
     // SAFETY: both are values.
     unsafe { copy(&backend.address(), &mut choice.backend) };
     choice.port = backend.port();
@@ -175,7 +185,11 @@ fn tracked<F: Family>(ends: &FlowKey<F::Address>) -> u32 {
     // Older kernels take no key from the memory that a function is given.
     // SAFETY: both are values.
     unsafe { copy(ends, &mut *key) };
-    F::tracked(key)
+    let found = F::tracked(key);
+    if found != 0 {
+        trace::others();
+    }
+    found
 }
 
 /// Notes that another node has chosen a backend here; [`admit`] then begins the flow.

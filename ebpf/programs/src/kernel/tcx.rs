@@ -26,6 +26,7 @@ use super::flow::{self, Place, verdict};
 use super::hop::{self, Hop};
 use super::packet::{self, Delta, ETHERNET, IP, Packet, Part, To};
 use super::read::{self, kind as read_kind};
+use super::trace::Fate;
 use super::{dsr, fragment, icmp, maps, sctp, trace};
 
 /// Go on with the next program, or the stack.
@@ -126,15 +127,16 @@ fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     if packet.part == Part::First && fragment::lead::<F>(skb, packet) {
         return DROP;
     }
-    trace::packet_begins();
+    trace::packet_begins(|| place);
     let found = flow::decide::<F>(packet, place, to);
+    trace::packet_decided::<F>(packet, to, found);
     let action = match found {
         verdict::REWRITE => F::carry(skb, packet, to, place),
         verdict::DROP => DROP,
         verdict::REFUSE => F::refuse(skb, packet),
         _ => NEXT,
     };
-    trace::packet_ends::<F>(packet, place, to, found, action != DROP);
+    trace::packet_ends(if action == DROP { Fate::Dropped } else { Fate::Carried });
     action
 }
 
@@ -162,18 +164,18 @@ fn outgoing<F: Family>(skb: *mut __sk_buff) -> i32 {
     if packet.part == Part::First {
         fragment::remember::<F>(packet);
     }
-    trace::packet_begins();
+    trace::packet_begins(|| place);
     let found = flow::decide_known::<F>(packet, place, true, to);
-    let mut action = NEXT;
+    trace::packet_decided::<F>(packet, to, found);
     if found == verdict::REWRITE {
-        if F::rewrite(skb, packet, to, false) {
-            mark(skb);
-        } else {
-            action = DROP;
+        if !F::rewrite(skb, packet, to, false) {
+            trace::packet_ends(Fate::Dropped);
+            return DROP;
         }
+        mark(skb);
     }
-    trace::packet_ends::<F>(packet, place, to, found, action != DROP);
-    action
+    trace::packet_ends(Fate::Carried);
+    NEXT
 }
 
 /// Marks a packet as translated.

@@ -15,10 +15,11 @@ use aya_ebpf::macros::map;
 use aya_ebpf::maps::PerCpuArray;
 use aya_log_ebpf::info;
 use aya_log_ebpf::macro_support::{Level, level_enabled};
+use ebpf_common::event::kind;
 use ebpf_common::frontend::Frontend;
 use ebpf_common::trace::{Traced, outcome};
 
-use super::family::{Address as _, Backend as _, Family};
+use super::family::{Address as _, Family};
 use super::flow::{Place, verdict};
 use super::packet::{self, Packet, To};
 
@@ -51,7 +52,6 @@ struct Notes {
     seen: u32,
     /// Of the frontend.
     service: u32,
-    backends: u32,
     /// One of [`ebpf_common::event::kind`].
     reason: u32,
     /// Interface that the packet leaves by; 0 for none.
@@ -62,6 +62,8 @@ struct Notes {
     flags: u32,
     /// See [`super::flow::Place`].
     place: u32,
+    /// One of [`verdict`].
+    verdict: u32,
     /// One of [`outcome`].
     outcome: u32,
 }
@@ -74,6 +76,8 @@ mod seen {
     pub const BACKEND: u32 = 4;
     /// The connection is one that others translate.
     pub const OTHERS: u32 = 8;
+    /// All else in the notes is about this packet.
+    pub const DECIDED: u32 = 16;
 }
 
 /// This is the tracing copy.
@@ -82,7 +86,8 @@ pub fn is_on() -> bool {
     level_enabled(Level::Info)
 }
 
-#[inline(always)]
+/// Apart, so that the stack of those who ask does not have to hold the key.
+#[inline(never)]
 fn notes() -> Option<&'static mut Notes> {
     // SAFETY: the element is this processor's own, and no packet program interrupts another.
     NOTES.get_ptr_mut(0).map(|notes| unsafe { &mut *notes })
@@ -98,10 +103,23 @@ fn note(change: impl FnOnce(&mut Notes)) {
     }
 }
 
+/// As [`note`], for functions at the end of the longest chain of calls: one call more would be one too many
+/// for the stack that older kernels allow.
+#[inline(always)]
+fn note_deep(change: impl FnOnce(&mut Notes)) {
+    if is_on()
+        && let Some(notes) = NOTES.get_ptr_mut(0)
+    {
+        // SAFETY: as in `notes`.
+        change(unsafe { &mut *notes });
+    }
+}
+
 /// A packet is looked at.
 #[inline(always)]
-pub fn packet_begins() {
+pub fn packet_begins(place: impl FnOnce() -> Place) {
     note(|notes| {
+        notes.place = place();
         notes.seen = 0;
         notes.reason = 0;
         notes.way = 0;
@@ -114,35 +132,37 @@ pub fn no_flow() {
     note(|notes| notes.seen |= seen::BEGUN);
 }
 
-/// The connection is one that others translate.
+/// Others translate a connection with these ends.
 #[inline(always)]
 pub fn others() {
-    note(|notes| notes.seen |= seen::OTHERS);
+    note_deep(|notes| notes.seen |= seen::OTHERS);
 }
 
-/// A frontend was found.
+/// A backend of a service was chosen, and is written down at these places.
 #[inline(always)]
-pub fn frontend(frontend: &Frontend) {
+pub fn backend<A: Copy>(address: &A, port: &u16, service: &u32) {
     note(|notes| {
-        notes.seen |= seen::FRONTEND;
-        notes.service = frontend.service;
-        notes.backends = frontend.count() as u32;
+        notes.seen |= seen::FRONTEND | seen::BACKEND;
+        notes.service = *service;
+        set(&mut notes.backend, address, *port);
     });
 }
 
-/// A backend was chosen.
+/// An event tells why the packet does not go on; `kind` is one of [`ebpf_common::event::kind`], and
+/// `service` 0 where there is none.
 #[inline(always)]
-pub fn backend<F: Family>(backend: &F::Backend) {
-    note(|notes| {
-        notes.seen |= seen::BACKEND;
-        set(&mut notes.backend, &backend.address().words(), backend.port());
+pub fn reason(kind: u8, service: u32) {
+    // What gives way is another flow.
+    if kind == kind::FLOW_EVICTED {
+        return;
+    }
+    note_deep(|notes| {
+        notes.reason = kind as u32;
+        if service != 0 {
+            notes.seen |= seen::FRONTEND;
+            notes.service = service;
+        }
     });
-}
-
-/// An event tells why the packet does not go on; `kind` is one of [`ebpf_common::event::kind`].
-#[inline(always)]
-pub fn reason(kind: u8) {
-    note(|notes| notes.reason = kind as u32);
 }
 
 /// The packet leaves by this interface; 0 for the stack.
@@ -151,48 +171,76 @@ pub fn way(ifindex: u32) {
     note(|notes| notes.way = ifindex);
 }
 
-/// The packet has been decided on: logs it if it is of the flow. `verdict` is one of [`verdict`], and
-/// `left` says that a packet which was to be rewritten has been.
+/// The packet has been decided on; `verdict` is one of [`verdict`].
 #[inline(always)]
-pub fn packet_ends<F: Family>(
-    packet: &Packet<F::Address>,
-    place: Place,
-    to: &To<F::Address>,
-    verdict: u32,
-    left: bool,
-) {
-    if !is_on() {
-        return;
+pub fn packet_decided<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>, verdict: u32) {
+    if is_on() {
+        note_decision::<F>(packet, to, verdict);
     }
+}
+
+/// Apart, so that the stack of those who decide does not have to hold anything for it.
+#[inline(never)]
+fn note_decision<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>, verdict: u32) {
     let Some(notes) = notes() else {
         return;
     };
     let key = &packet.key;
-    set(&mut notes.source, &key.source.words(), key.source_port);
-    set(&mut notes.destination, &key.destination.words(), key.destination_port);
+    set(&mut notes.source, &key.source, key.source_port);
+    set(&mut notes.destination, &key.destination, key.destination_port);
     if verdict == verdict::REWRITE {
-        set(&mut notes.to_source, &to.source.words(), to.source_port);
-        set(&mut notes.to_destination, &to.destination.words(), to.destination_port);
+        set(&mut notes.to_source, &to.source, to.source_port);
+        set(&mut notes.to_destination, &to.destination, to.destination_port);
     }
     notes.family = F::VERSION as u32;
     notes.protocol = key.protocol;
     notes.flags = packet.flags as u32;
-    notes.place = place;
-    notes.outcome = match verdict {
-        verdict::REWRITE if !left => outcome::DROPPED,
-        verdict::REWRITE if notes.way == 0 => outcome::TO_STACK,
-        verdict::REWRITE => outcome::SENT,
-        verdict::DROP => outcome::DROPPED,
-        verdict::REFUSE => outcome::REFUSED,
-        _ => outcome::PASSED,
-    };
-    trace_packet(verdict);
+    notes.verdict = verdict;
+    notes.seen |= seen::DECIDED;
 }
 
+/// What has been done with a packet that was decided on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// What was decided; [`way`] has been told if it was sent out.
+    Carried,
+    Dropped,
+    /// Left to the next program as it is, whatever was decided.
+    Passed,
+    /// Sent out if it was to be rewritten.
+    Sent,
+}
+
+/// What was decided, if anything was, has been done: logs it if the packet is of the flow.
 #[inline(always)]
-fn set(end: &mut End, address: &[u32; 4], port: u16) {
-    // SAFETY: both are values.
-    unsafe { packet::copy(address, &mut end.address) };
+pub fn packet_ends(fate: Fate) {
+    note(|notes| {
+        if notes.seen & seen::DECIDED == 0 {
+            return;
+        }
+        if fate == Fate::Passed {
+            notes.verdict = verdict::PASS;
+        }
+        notes.outcome = match notes.verdict {
+            verdict::REWRITE if fate == Fate::Dropped => outcome::DROPPED,
+            verdict::REWRITE if fate == Fate::Carried && notes.way == 0 => outcome::TO_STACK,
+            verdict::REWRITE => outcome::SENT,
+            verdict::DROP => outcome::DROPPED,
+            verdict::REFUSE => outcome::REFUSED,
+            _ => outcome::PASSED,
+        };
+        trace_packet();
+    });
+}
+
+/// Copies from where the address is: another copy would take room on the stack, of which there is none.
+#[inline(always)]
+fn set<A: Copy>(end: &mut End, address: &A, port: u16) {
+    if size_of::<A>() < size_of_val(&end.address) {
+        end.address = [0; 4];
+    }
+    // SAFETY: both are values, and an address is no longer than four words.
+    unsafe { packet::copy(address, end.address.as_mut_ptr().cast()) };
     end.port = port as u32;
 }
 
@@ -200,22 +248,39 @@ fn set(end: &mut End, address: &[u32; 4], port: u16) {
 /// call.
 #[unsafe(no_mangle)]
 #[inline(never)]
-pub extern "C" fn trace_packet(verdict: u32) -> u32 {
+pub extern "C" fn trace_packet() -> u32 {
     if !is_on() {
         return 0;
     }
     let Some(notes) = notes() else {
         return 0;
     };
-    if !is_traced(notes, verdict) {
+    if !is_traced(notes) {
         return 0;
     }
     // SAFETY: takes nothing, returns a number.
     let processor = unsafe { bpf_get_smp_processor_id() };
+    let (is_v4, rewritten) = (notes.family == 4, notes.verdict == verdict::REWRITE);
     log_packet(notes, processor);
+    if is_v4 {
+        log_ends4(notes, processor);
+    } else {
+        log_ends6(notes, processor);
+    }
     log_frontend(notes, processor);
-    if verdict == verdict::REWRITE {
-        log_rewrite(notes, processor);
+    if notes.seen & seen::BACKEND != 0 {
+        if is_v4 {
+            log_backend4(notes, processor);
+        } else {
+            log_backend6(notes, processor);
+        }
+    }
+    if rewritten {
+        if is_v4 {
+            log_rewrite4(notes, processor);
+        } else {
+            log_rewrite6(notes, processor);
+        }
     }
     log_end(notes, processor);
     1
@@ -223,7 +288,7 @@ pub extern "C" fn trace_packet(verdict: u32) -> u32 {
 
 /// The packet has the ends of the flow, or becomes a reply to it.
 #[inline(always)]
-fn is_traced(notes: &Notes, verdict: u32) -> bool {
+fn is_traced(notes: &Notes) -> bool {
     let words = TRACED.load();
     let flow = Traced::from_words(&words);
     if !flow.is_of(notes.family as u8, notes.protocol as u8) {
@@ -233,7 +298,7 @@ fn is_traced(notes: &Notes, verdict: u32) -> bool {
         flow.goes_to(&to.address, to.port as u16) && flow.comes_from(&from.address, from.port as u16)
     };
     joins(&notes.source, &notes.destination)
-        || verdict == verdict::REWRITE && joins(&notes.to_destination, &notes.to_source)
+        || notes.verdict == verdict::REWRITE && joins(&notes.to_destination, &notes.to_source)
 }
 
 /// A port as people write it.
@@ -257,36 +322,45 @@ fn v6(address: &[u32; 4]) -> [u8; 16] {
 #[inline(never)]
 fn log_packet(notes: &Notes, processor: u32) {
     let (hook, interface) = (notes.place & 0xff, notes.place >> 8);
+    info!(
+        (),
+        "cpu {} hook#{} interface#{}: protocol#{} flags#{}",
+        processor,
+        hook,
+        interface,
+        notes.protocol,
+        notes.flags
+    );
+}
+
+/// The ends of the packet. Each family in a function of its own, here and below: older kernels take the
+/// stack of a function into account although nothing calls it, and a record takes some of it.
+#[inline(never)]
+fn log_ends4(notes: &Notes, processor: u32) {
     let (from, to) = (&notes.source, &notes.destination);
-    if notes.family == 4 {
-        info!(
-            (),
-            "cpu {} hook#{} interface#{}: protocol#{} {:i}:{} > {:i}:{} flags#{}",
-            processor,
-            hook,
-            interface,
-            notes.protocol,
-            v4(&from.address),
-            port(from.port),
-            v4(&to.address),
-            port(to.port),
-            notes.flags
-        );
-    } else {
-        info!(
-            (),
-            "cpu {} hook#{} interface#{}: protocol#{} [{:i}]:{} > [{:i}]:{} flags#{}",
-            processor,
-            hook,
-            interface,
-            notes.protocol,
-            v6(&from.address),
-            port(from.port),
-            v6(&to.address),
-            port(to.port),
-            notes.flags
-        );
-    }
+    info!(
+        (),
+        "cpu {}   packet: {:i}:{} > {:i}:{}",
+        processor,
+        v4(&from.address),
+        port(from.port),
+        v4(&to.address),
+        port(to.port)
+    );
+}
+
+#[inline(never)]
+fn log_ends6(notes: &Notes, processor: u32) {
+    let (from, to) = (&notes.source, &notes.destination);
+    info!(
+        (),
+        "cpu {}   packet: [{:i}]:{} > [{:i}]:{}",
+        processor,
+        v6(&from.address),
+        port(from.port),
+        v6(&to.address),
+        port(to.port)
+    );
 }
 
 /// The flow that was found, or the frontend and the backend.
@@ -296,7 +370,7 @@ fn log_frontend(notes: &Notes, processor: u32) {
         info!((), "cpu {}   flow: there is one with these ends, or none was asked for", processor);
         return;
     }
-    if notes.seen & seen::OTHERS != 0 {
+    if notes.seen & (seen::FRONTEND | seen::OTHERS) == seen::OTHERS {
         info!((), "cpu {}   flow: none; rules of others translate this connection", processor);
         return;
     }
@@ -304,45 +378,47 @@ fn log_frontend(notes: &Notes, processor: u32) {
         info!((), "cpu {}   flow: none; frontend: none", processor);
         return;
     }
-    info!(
-        (),
-        "cpu {}   flow: none; frontend: service#{}, backends: {}", processor, notes.service, notes.backends
-    );
-    if notes.seen & seen::BACKEND == 0 {
-        return;
-    }
-    let end = &notes.backend;
-    if notes.family == 4 {
-        info!((), "cpu {}   backend: {:i}:{}", processor, v4(&end.address), port(end.port));
-    } else {
-        info!((), "cpu {}   backend: [{:i}]:{}", processor, v6(&end.address), port(end.port));
-    }
+    info!((), "cpu {}   flow: none; frontend: service#{}", processor, notes.service);
 }
 
 #[inline(never)]
-fn log_rewrite(notes: &Notes, processor: u32) {
+fn log_backend4(notes: &Notes, processor: u32) {
+    let end = &notes.backend;
+    info!((), "cpu {}   backend: {:i}:{}", processor, v4(&end.address), port(end.port));
+}
+
+#[inline(never)]
+fn log_backend6(notes: &Notes, processor: u32) {
+    let end = &notes.backend;
+    info!((), "cpu {}   backend: [{:i}]:{}", processor, v6(&end.address), port(end.port));
+}
+
+#[inline(never)]
+fn log_rewrite4(notes: &Notes, processor: u32) {
     let (from, to) = (&notes.to_source, &notes.to_destination);
-    if notes.family == 4 {
-        info!(
-            (),
-            "cpu {}   becomes: {:i}:{} > {:i}:{}",
-            processor,
-            v4(&from.address),
-            port(from.port),
-            v4(&to.address),
-            port(to.port)
-        );
-    } else {
-        info!(
-            (),
-            "cpu {}   becomes: [{:i}]:{} > [{:i}]:{}",
-            processor,
-            v6(&from.address),
-            port(from.port),
-            v6(&to.address),
-            port(to.port)
-        );
-    }
+    info!(
+        (),
+        "cpu {}   becomes: {:i}:{} > {:i}:{}",
+        processor,
+        v4(&from.address),
+        port(from.port),
+        v4(&to.address),
+        port(to.port)
+    );
+}
+
+#[inline(never)]
+fn log_rewrite6(notes: &Notes, processor: u32) {
+    let (from, to) = (&notes.to_source, &notes.to_destination);
+    info!(
+        (),
+        "cpu {}   becomes: [{:i}]:{} > [{:i}]:{}",
+        processor,
+        v6(&from.address),
+        port(from.port),
+        v6(&to.address),
+        port(to.port)
+    );
 }
 
 #[inline(never)]

@@ -3,6 +3,7 @@
 //! puts into packets is put in here too, see [`dsr`].
 
 use core::mem::MaybeUninit;
+use core::ptr::NonNull;
 
 use aya_ebpf::bindings::{bpf_fib_lookup, xdp_action, xdp_md};
 use aya_ebpf::helpers::bpf_fib_lookup as fib_lookup;
@@ -12,6 +13,7 @@ use ebpf_common::event::hook;
 use ebpf_common::flow::Flow;
 use ebpf_common::{config_flag, metric, protocol};
 
+use super::dsr;
 use super::family::{Family, V4, V6};
 use super::flow::{self, verdict};
 use super::hop::{self, Hop};
@@ -19,20 +21,28 @@ use super::maps::{self, DEVICES};
 use super::packet::{
     self, Delta, ETHERNET, ETHERTYPE, IP, Packet, TCP_CHECK, TCP_HEADER, To, UDP_CHECK, UDP_HEADER,
 };
-use super::{dsr, trace};
+use super::trace::{self, Fate};
 
 #[xdp]
 pub fn uplink_xdp(ctx: XdpContext) -> u32 {
+    // SAFETY: the context is the one that the kernel gave.
+    trace::packet_begins(|| flow::place(hook::XDP, unsafe { (*ctx.ctx).ingress_ifindex }));
     let (data, end) = bounds(ctx.ctx);
     if data + ETHERNET > end {
         return xdp_action::XDP_PASS;
     }
     // SAFETY: compared with the end just above.
-    match unsafe { packet::load::<u16>(data, ETHERTYPE) } {
+    let action = match unsafe { packet::load::<u16>(data, ETHERTYPE) } {
         V4::ETHERTYPE => run::<V4>(ctx.ctx, data, end),
         V6::ETHERTYPE => run6(ctx.ctx),
         _ => xdp_action::XDP_PASS,
-    }
+    };
+    trace::packet_ends(match action {
+        xdp_action::XDP_DROP => Fate::Dropped,
+        xdp_action::XDP_PASS => Fate::Passed,
+        _ => Fate::Sent,
+    });
+    action
 }
 
 /// Apart, so that the stack of IPv4 does not have to hold it.
@@ -55,22 +65,19 @@ fn run<F: Family>(ctx: *mut xdp_md, data: usize, end: usize) -> u32 {
     let mut to = MaybeUninit::uninit();
     // SAFETY: read only after the decision has written it.
     let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
-    let place = flow::place(hook::XDP, ifindex);
-    trace::packet_begins();
-    let (verdict, slot) = flow::decide_with_slot::<F>(packet, place, to);
-    let action = match verdict {
+    let (verdict, slot) = flow::decide_with_slot::<F>(packet, flow::place(hook::XDP, ifindex), to);
+    match verdict {
         verdict::REWRITE if dsr::is_direct(to.flags) && dsr::needs_room(packet, to.flags) => {
             dsr::lift::<F>(ctx, packet, to)
         }
         verdict::REWRITE if F::VERSION == 4 => carry::<F>(ctx, packet, to, slot),
         verdict::REWRITE => carry_apart::<F>(ctx, packet, to),
-        verdict::DROP => xdp_action::XDP_DROP,
+        verdict::DROP => {
+            trace::packet_decided::<F>(packet, to, verdict);
+            xdp_action::XDP_DROP
+        }
         _ => xdp_action::XDP_PASS,
-    };
-    // What is left to the stack meets the programs behind this one.
-    let found = if action == xdp_action::XDP_PASS { verdict::PASS } else { verdict };
-    trace::packet_ends::<F>(packet, place, to, found, action != xdp_action::XDP_DROP);
-    action
+    }
 }
 
 /// Addresses of the packet's first byte and of the one after its last. Read anew where they are
@@ -97,15 +104,17 @@ fn carry<F: Family>(
     ctx: *mut xdp_md,
     packet: &Packet<F::Address>,
     to: &To<F::Address>,
-    slot: Option<*mut Flow<F::Address>>,
+    slot: Option<NonNull<Flow<F::Address>>>,
 ) -> u32 {
     let hop = match slot {
-        Some(slot) => hop_at::<F>(ctx, packet, to, slot),
+        Some(slot) => hop_at::<F>(ctx, packet, to, slot.as_ptr()),
         None => hop::<F>(ctx, packet, to),
     };
     let Some(hop) = hop else {
+        trace::packet_decided::<F>(packet, to, verdict::REWRITE);
         return xdp_action::XDP_PASS;
     };
+    trace::packet_decided::<F>(packet, to, verdict::REWRITE);
     let (data, end) = bounds(ctx);
     if !rewrite::<F>(data, end, packet, to, &hop, IP + F::HEADER) {
         return xdp_action::XDP_PASS;
@@ -141,7 +150,6 @@ fn hop_at<F: Family>(
 /// Sends a packet that is as it should be.
 #[inline(always)]
 pub fn leave(ctx: *mut xdp_md, hop: &Hop) -> u32 {
-    trace::way(hop.ifindex);
     // SAFETY: the context is the one that the kernel gave.
     if hop.ifindex == unsafe { (*ctx).ingress_ifindex } {
         maps::count(metric::XDP_TRANSMITTED);

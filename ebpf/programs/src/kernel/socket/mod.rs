@@ -24,7 +24,7 @@ use self::peers::{Peer, PeerKey, Peers as _};
 use super::family::{Address as _, Backend as _, Family, FrontendKey as _};
 use super::maps::{self, EXEMPT};
 use super::trace::Call as TracedCall;
-use super::{event, lookup, pick};
+use super::{event, flow, lookup, pick};
 
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
@@ -318,7 +318,7 @@ fn tell<F: Family>(kind: u8, service: u32, address: F::Address, port: u16, numbe
         destination_port: port,
         protocol: number as u32,
     };
-    event::emit::<F>(kind, hook::SOCKET, service, 0, &key);
+    event::emit::<F>(kind, flow::place(hook::SOCKET, 0), service, &key);
 }
 
 /// The affinity of a socket is that of its network namespace: it has no address yet.

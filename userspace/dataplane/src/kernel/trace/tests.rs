@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::super::upgrade::tests::support::namespace::{
-    Cluster, NODE, POD_A, POD_A6, POD_B, POD_B6, exchange_tcp, exchange_udp, interfaces, serve_tcp, serve_udp,
+    Cluster, FAR_POD, NODE, POD_A, POD_A6, POD_B, POD_B6, exchange_tcp, exchange_udp, interfaces, serve_tcp,
+    serve_udp,
 };
 use super::super::upgrade::tests::support::{Inside, Node, backend, chain, frontend, key};
 use super::*;
 use crate::data_plane::DataPlane as _;
-use crate::kernel::{ClassifierHook, Config, Kernel};
+use crate::kernel::{ClassifierHook, Config, Kernel, XdpMode};
 use crate::tables::{NodeTables, Protocol, Scope, ServiceTables};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
@@ -114,13 +115,15 @@ fn packets_are_traced(hook: ClassifierHook) {
     let to = SocketAddr::from((VIP, 80));
     cluster.pod_a.run(move || exchange_udp(to).unwrap());
     let found = lines(&cluster, &trace_on);
-    contains(&found, &["pod interface poda: tcp 10.1.0.5:", " > 10.96.0.10:80 [SYN]"]);
-    contains(&found, &["flow: none; frontend: service test/echo, backends: 1"]);
+    contains(&found, &["pod interface poda: tcp [SYN]"]);
+    contains(&found, &["packet: 10.1.0.5:", " > 10.96.0.10:80"]);
+    contains(&found, &["flow: none; frontend: service test/echo"]);
     contains(&found, &["backend: 10.1.0.6:8080"]);
     contains(&found, &["becomes: 10.1.0.5:", " > 10.1.0.6:8080"]);
     contains(&found, &["decision: rewritten and sent out of interface podb"]);
     // The reply, and what comes after the first packet.
-    contains(&found, &["pod interface podb: tcp 10.1.0.6:8080 > 10.1.0.5:", "[SYN ACK]"]);
+    contains(&found, &["pod interface podb: tcp [SYN ACK]"]);
+    contains(&found, &["packet: 10.1.0.6:8080 > 10.1.0.5:"]);
     contains(&found, &["becomes: 10.96.0.10:80 > 10.1.0.5:"]);
     contains(&found, &["flow: there is one with these ends"]);
     assert!(!found.iter().any(|line| line.contains("udp") || line.contains("fd00")), "{found:?}");
@@ -164,7 +167,7 @@ fn trace_of_ipv6_prints_each_step() {
     let trace_on = trace(&cluster, &node, "tcp fd00:1::5 [fd00:96::10]:80");
     pod_reaches_the_service(&cluster);
     let found = lines(&cluster, &trace_on);
-    contains(&found, &["pod interface poda: tcp [fd00:1::5]:", " > [fd00:96::10]:80 [SYN]"]);
+    contains(&found, &["packet: [fd00:1::5]:", " > [fd00:96::10]:80"]);
     contains(&found, &["backend: [fd00:1::6]:8080"]);
     contains(&found, &["becomes: [fd00:96::10]:80 > [fd00:1::5]:"]);
 }
@@ -196,6 +199,39 @@ fn trace_of_sockets_prints_each_step_and_calls_go_on() {
     contains(&found, &["decision: the call fails with Connection refused"]);
     drop(inside);
     cluster.node.run(move || drop(trace_on));
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn trace_of_packets_through_xdp_prints_each_step() {
+    let (cluster, node) = (Cluster::new(), Arc::new(Node::new()));
+    for outside in [&cluster.client, &cluster.far] {
+        outside.run(|| super::super::upgrade::tests::support::offloads_off("eth0"));
+    }
+    cluster.far.run(|| serve_tcp(FAR_POD, PORT));
+    let config = Config { xdp: XdpMode::Generic, xdp_redirect: true, ..node.config() };
+    let _kernel = cluster.node.run(move || {
+        let mut kernel = open(config, ClassifierHook::Auto);
+        let key = key("0.0.0.0", 30_080, Protocol::Tcp, Scope::External);
+        let frontends = vec![frontend(key, &[backend(FAR_POD.into(), PORT, false)])];
+        let tables = ServiceTables { frontends, ..ServiceTables::default() };
+        kernel.apply_service("test/far", Some(&tables)).unwrap();
+        kernel
+    });
+    let trace_on = trace(&cluster, &node, "tcp 192.0.2.100 192.0.2.1:30080");
+    let to = SocketAddr::from((NODE, 30_080));
+    cluster.client.run(move || exchange_tcp(to, 10_000).unwrap());
+    let found = lines(&cluster, &trace_on);
+    contains(&found, &["xdp interface up0: tcp [SYN]"]);
+    contains(&found, &["packet: 192.0.2.100:", " > 192.0.2.1:30080"]);
+    contains(&found, &["flow: none; frontend: service test/far"]);
+    contains(&found, &["backend: 10.2.0.7:8080"]);
+    // The neighbour was not known yet.
+    contains(&found, &["decision: passed on as it is"]);
+    contains(&found, &["uplink interface up0: tcp [SYN]"]);
+    contains(&found, &["becomes: 192.0.2.1:", " > 10.2.0.7:8080"]);
+    contains(&found, &["xdp interface up1: tcp [SYN ACK]"]);
+    contains(&found, &["decision: rewritten and sent out"]);
 }
 
 /// Not a test: what [`trace_whose_process_is_killed_is_ended_by_the_proxy`] starts and kills.
