@@ -75,7 +75,6 @@ pub fn begin<F: Family>(
     place: Place,
     to: &mut To<F::Address>,
 ) -> u32 {
-    trace::no_flow();
     let verdict = F::choose(packet, hash, place);
     if verdict != verdict::REWRITE {
         return verdict;

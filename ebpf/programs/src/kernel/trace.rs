@@ -70,8 +70,6 @@ struct Notes {
 
 /// What was looked up.
 mod seen {
-    /// No flow was found, and the frontends were asked.
-    pub const BEGUN: u32 = 1;
     pub const FRONTEND: u32 = 2;
     pub const BACKEND: u32 = 4;
     /// The connection is one that others translate.
@@ -124,12 +122,6 @@ pub fn packet_begins(place: impl FnOnce() -> Place) {
         notes.reason = 0;
         notes.way = 0;
     });
-}
-
-/// No flow was found.
-#[inline(always)]
-pub fn no_flow() {
-    note(|notes| notes.seen |= seen::BEGUN);
 }
 
 /// Others translate a connection with these ends.
@@ -366,8 +358,8 @@ fn log_ends6(notes: &Notes, processor: u32) {
 /// The flow that was found, or the frontend and the backend.
 #[inline(never)]
 fn log_frontend(notes: &Notes, processor: u32) {
-    if notes.seen & seen::BEGUN == 0 {
-        info!((), "cpu {}   flow: there is one with these ends, or none was asked for", processor);
+    if notes.verdict == verdict::REWRITE && notes.seen & seen::BACKEND == 0 {
+        info!((), "cpu {}   flow: there is one with these ends", processor);
         return;
     }
     if notes.seen & (seen::FRONTEND | seen::OTHERS) == seen::OTHERS {
