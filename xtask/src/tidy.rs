@@ -81,6 +81,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Crates that only one package may name.
 const ONLY: &[(&str, &[&str])] = &[
     ("aya", &["userspace-dataplane"]),
+    ("aya-log", &["userspace-dataplane"]),
     ("etcd-client", &["apiserver-store"]),
     ("rtnetlink", &["userspace-network", "userspace-proxy"]),
     ("tonic", &["kubelet-cri"]),

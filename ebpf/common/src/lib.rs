@@ -13,6 +13,7 @@ pub mod frontend;
 pub mod limits;
 pub mod metric;
 pub mod socket;
+pub mod trace;
 pub mod waiting;
 
 /// Changes whenever a map's key, value or meaning does. Part of the path that maps and links

@@ -45,6 +45,9 @@ pub const EXEMPT: u32 = 4_096;
 pub const TRACKED: u32 = 65_536;
 /// Bytes of the ring buffer of events; a power of two and a multiple of the page.
 pub const EVENT_BYTES: u32 = 262_144;
+/// Bytes of the log of a trace, at some 200 a step; a power of two and a multiple of the page. What does
+/// not fit is lost.
+pub const TRACE_BYTES: u32 = 1_048_576;
 /// Addresses of this node, of one family.
 pub const LOCAL_ADDRESSES: u32 = 1_024;
 /// Interfaces that XDP may send to.

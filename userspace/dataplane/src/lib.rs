@@ -42,7 +42,8 @@ pub mod tables;
 pub use data_plane::DataPlane;
 pub use fake::{Fake, FakeLimits, Resolution};
 pub use kernel::{
-    ClassifierHook, Config, Kernel, LimitError, Limits, NewerLayout, XdpMode, XdpState, others_pass, remove,
+    ClassifierHook, Config, Kernel, LimitError, Limits, NewerLayout, Trace, TraceError, TraceFlow,
+    TraceFlowError, XdpMode, XdpState, others_pass, remove,
 };
 pub use lock::{Holder, LockError, RootLock};
 pub use netns::{netns_cookie, own_netns_cookie};

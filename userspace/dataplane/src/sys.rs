@@ -18,6 +18,7 @@ mod command {
     pub const OBJ_PIN: i32 = 6;
     pub const OBJ_GET: i32 = 7;
     pub const PROG_TEST_RUN: i32 = 10;
+    pub const PROG_GET_FD_BY_ID: i32 = 13;
     pub const OBJ_GET_INFO_BY_FD: i32 = 15;
     pub const MAP_LOOKUP_BATCH: i32 = 24;
     pub const MAP_UPDATE_BATCH: i32 = 26;
@@ -342,6 +343,31 @@ pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = [0_u64; 16];
     object_info(program, &mut info)?;
     Ok(half(&info, 4))
+}
+
+/// The tag of a program: a hash of its instructions as they were loaded, without the constants that they read.
+pub fn program_tag(program: BorrowedFd<'_>) -> io::Result<u64> {
+    let mut info = [0_u64; 16];
+    object_info(program, &mut info)?;
+    Ok(info[1])
+}
+
+/// Instructions of a program after the kernel has taken out those that cannot be reached, in bytes.
+#[cfg(test)]
+pub fn translated_bytes(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut info = [0_u64; 16];
+    object_info(program, &mut info)?;
+    Ok(half(&info, 20))
+}
+
+/// Opens a loaded program.
+pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
+    let mut attr = Attr::default();
+    attr.u32(0, id);
+    // SAFETY: the command takes numbers only.
+    let fd = unsafe { attr.call(command::PROG_GET_FD_BY_ID) }?;
+    // SAFETY: the kernel gave this descriptor to us alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
 /// How many instructions the kernel followed to check a program: each as often as it came to it.

@@ -383,6 +383,8 @@ pub enum Look {
     Top(TopArgs),
     /// What was dropped, refused or had to give way, packet by packet
     Events(EventArgs),
+    /// What the programs do with the packets and system calls of one flow, step by step, as it happens
+    Trace(TraceArgs),
 }
 
 #[derive(Args)]
@@ -479,6 +481,36 @@ pub struct EventArgs {
     #[command(flatten)]
     pub look: LookArgs,
 }
+
+#[derive(Args)]
+#[command(after_help = TRACE_EXAMPLES)]
+pub struct TraceArgs {
+    /// `[PROTOCOL] [SOURCE] DESTINATION`, as the client has them. The protocol is tcp, udp or sctp;
+    /// without one it is tcp. The source is `*`, ADDRESS or ADDRESS:PORT; without one it is any
+    #[arg(required = true, num_args = 1.., value_name = "FLOW")]
+    pub flow: Vec<String>,
+    /// Ends after so many decisions on packets or system calls
+    #[arg(long)]
+    pub count: Option<u64>,
+    /// Ends after so many seconds; Ctrl-C ends it before
+    #[arg(long, default_value_t = 60, value_name = "SECONDS")]
+    pub duration: u64,
+    #[command(flatten)]
+    pub look: LookArgs,
+}
+
+/// What `hawser proxy trace --help` ends with.
+const TRACE_EXAMPLES: &str = "\
+Examples:
+  What becomes of the connections to a service, whoever makes them?
+    hawser proxy trace tcp '*' 10.96.0.1:443
+  What becomes of those of one pod, and of one connection?
+    hawser proxy trace 10.244.0.5 10.96.0.1:443
+    hawser proxy trace tcp 10.244.0.5:41234 10.96.0.1:443
+  The next ten decisions, as JSON:
+    hawser proxy trace udp 10.96.0.10:53 --count 10 --json
+For the time of the trace the node runs a copy of the programs that decides as they do and logs the flow.
+If this command is killed, the proxy puts its programs back within seconds.";
 
 /// The service is the one that was named, in full or without its namespace.
 fn is_named(service: &str, wanted: &str) -> bool {

@@ -12,7 +12,7 @@ use super::family::{Address, Backend as _, Family, FrontendKey as _, V4, V6};
 use super::flow::{Place, is_xdp, scope_of, tell, verdict};
 use super::packet::{Packet, To, cleared, copy, tcp_flag};
 use super::table::{self, New};
-use super::{dsr, evict, lookup, maps, pick};
+use super::{dsr, evict, lookup, maps, pick, trace};
 
 /// Functions that the kernel checks once, and not with each of their calls.
 macro_rules! once {
@@ -79,10 +79,23 @@ pub fn begin<F: Family>(
     if verdict != verdict::REWRITE {
         return verdict;
     }
+    if trace::is_on() {
+        trace_choice::<F>();
+    }
     // What a function that the kernel checks on its own gets must have been written.
     // SAFETY: a reference to a value is one to room for it; zero is a value of all fields.
     let to = unsafe { cleared(&mut *(&raw mut *to).cast()) };
     F::create(packet, hash, place, to)
+}
+
+/// Apart, so that the stack of those who begin a flow does not have to hold a key.
+#[inline(never)]
+fn trace_choice<F: Family>() {
+    if let Some(scratch) = F::scratch() {
+        // SAFETY: the room is this processor's own.
+        let choice = unsafe { &(*scratch).choice };
+        trace::backend(&choice.backend, &choice.port, &choice.service);
+    }
 }
 
 /// Looks for the frontend and one of its backends.
@@ -171,7 +184,11 @@ fn tracked<F: Family>(ends: &FlowKey<F::Address>) -> u32 {
     // Older kernels take no key from the memory that a function is given.
     // SAFETY: both are values.
     unsafe { copy(ends, &mut *key) };
-    F::tracked(key)
+    let found = F::tracked(key);
+    if found != 0 {
+        trace::others();
+    }
+    found
 }
 
 /// Notes that another node has chosen a backend here; [`admit`] then begins the flow.

@@ -6,7 +6,9 @@ use ebpf_common::flow::FlowKey;
 use ebpf_common::{TICK_SHIFT, metric};
 
 use super::family::{Address as _, Family};
+use super::flow::Place;
 use super::maps::{self, EVENT_BUDGET, EVENTS};
+use super::trace;
 
 /// No more events are given in this tick; then it is noted that there would have been one.
 #[inline(always)]
@@ -25,10 +27,11 @@ pub fn is_spent(tick: u32) -> bool {
     }
 }
 
-/// Gives one event: `kind` and `hook` are those of [`ebpf_common::event`]; `service` and `ifindex`
-/// are 0 where there is none. Cheap when the budget of the tick is spent.
+/// Gives one event: `kind` is one of [`ebpf_common::event::kind`], and `service` 0 where there is none.
+/// Cheap when the budget of the tick is spent.
 #[inline(never)]
-pub fn emit<F: Family>(kind: u8, hook: u8, service: u32, ifindex: u32, key: &FlowKey<F::Address>) {
+pub fn emit<F: Family>(kind: u8, place: Place, service: u32, key: &FlowKey<F::Address>) {
+    trace::reason(kind, service);
     let Some(budget) = EVENT_BUDGET.get_ptr_mut(0) else {
         return;
     };
@@ -65,9 +68,9 @@ pub fn emit<F: Family>(kind: u8, hook: u8, service: u32, ifindex: u32, key: &Flo
         (&raw mut (*event).source_port).write(key.source_port);
         (&raw mut (*event).destination_port).write(key.destination_port);
         (&raw mut (*event).service).write(service);
-        (&raw mut (*event).ifindex).write(ifindex);
+        (&raw mut (*event).ifindex).write(place >> 8);
         (&raw mut (*event).kind).write(kind);
-        (&raw mut (*event).hook).write(hook);
+        (&raw mut (*event).hook).write(place as u8);
         (&raw mut (*event).protocol).write(key.protocol as u8);
         (&raw mut (*event).family).write(F::VERSION);
         (&raw mut (*event).suppressed).write(suppressed);

@@ -268,7 +268,7 @@ pub fn evict<F: Family>(slot: *mut Flow<F::Address>, now: u32, place: u32) {
         maps::count(if quiet { metric::FLOW_REPLACED } else { metric::FLOW_EVICTED });
         if !quiet && !event::is_spent(now) {
             let service = (&raw const (*slot).service).read_volatile();
-            event::emit::<F>(kind::FLOW_EVICTED, place as u8, service, place >> 8, &(*slot).key);
+            event::emit::<F>(kind::FLOW_EVICTED, place, service, &(*slot).key);
         }
         let Some(scratch) = F::scratch() else {
             return;

@@ -1,5 +1,7 @@
 //! What becomes of a packet: the connection it belongs to, or a new one.
 
+use core::ptr::NonNull;
+
 use ebpf_common::event::hook;
 use ebpf_common::flow::{Flow, FlowKey, flow_flag};
 use ebpf_common::{Config, metric, protocol, scope};
@@ -46,7 +48,7 @@ pub fn is_xdp(place: Place) -> bool {
 /// Gives an event about a packet.
 #[inline(always)]
 pub fn tell<F: Family>(kind: u8, place: Place, service: u32, packet: &Packet<F::Address>) {
-    event::emit::<F>(kind, place as u8, service, place >> 8, &packet.key);
+    event::emit::<F>(kind, place, service, &packet.key);
 }
 
 /// Decides on a packet that came in. Of what becomes of it, XDP gets only what it can carry.
@@ -55,13 +57,14 @@ pub fn decide<F: Family>(packet: &Packet<F::Address>, place: Place, to: &mut To<
     decide_with_slot::<F>(packet, place, to).0
 }
 
-/// As [`decide`]; with the slot of the packet's flow where that is known already.
+/// As [`decide`]; with the slot of the packet's flow where that is known already. One that is not known is
+/// zero: older kernels refuse to have read what was never written.
 #[inline(always)]
 pub fn decide_with_slot<F: Family>(
     packet: &Packet<F::Address>,
     place: Place,
     to: &mut To<F::Address>,
-) -> (u32, Option<*mut Flow<F::Address>>) {
+) -> (u32, Option<NonNull<Flow<F::Address>>>) {
     let Some(config) = maps::config() else {
         return (verdict::PASS, None);
     };
@@ -73,7 +76,7 @@ pub fn decide_with_slot<F: Family>(
             return (verdict::PASS, None);
         }
         if keep::<F>(config, packet, &found, to.flags, place) {
-            return (verdict::REWRITE, Some(found.slot));
+            return (verdict::REWRITE, NonNull::new(found.slot));
         }
     }
     (begin::begin::<F>(packet, hash, place, to), None)

@@ -30,6 +30,7 @@ mod sctp;
 mod socket;
 mod table;
 mod tcx;
+mod trace;
 mod xdp;
 
 #[panic_handler]

@@ -26,7 +26,8 @@ use super::flow::{self, Place, verdict};
 use super::hop::{self, Hop};
 use super::packet::{self, Delta, ETHERNET, IP, Packet, Part, To};
 use super::read::{self, kind as read_kind};
-use super::{dsr, fragment, icmp, maps, sctp};
+use super::trace::Fate;
+use super::{dsr, fragment, icmp, maps, sctp, trace};
 
 /// Go on with the next program, or the stack.
 pub const NEXT: i32 = -1;
@@ -126,13 +127,17 @@ fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     if packet.part == Part::First && fragment::lead::<F>(skb, packet) {
         return DROP;
     }
+    trace::packet_begins(|| place);
     let found = flow::decide::<F>(packet, place, to);
-    match found {
+    trace::packet_decided::<F>(packet, to, found);
+    let action = match found {
         verdict::REWRITE => F::carry(skb, packet, to, place),
         verdict::DROP => DROP,
         verdict::REFUSE => F::refuse(skb, packet),
         _ => NEXT,
-    }
+    };
+    trace::packet_ends(if action == DROP { Fate::Dropped } else { Fate::Carried });
+    action
 }
 
 #[inline(never)]
@@ -159,12 +164,17 @@ fn outgoing<F: Family>(skb: *mut __sk_buff) -> i32 {
     if packet.part == Part::First {
         fragment::remember::<F>(packet);
     }
-    if flow::decide_known::<F>(packet, place, true, to) == verdict::REWRITE {
+    trace::packet_begins(|| place);
+    let found = flow::decide_known::<F>(packet, place, true, to);
+    trace::packet_decided::<F>(packet, to, found);
+    if found == verdict::REWRITE {
         if !F::rewrite(skb, packet, to, false) {
+            trace::packet_ends(Fate::Dropped);
             return DROP;
         }
         mark(skb);
     }
+    trace::packet_ends(Fate::Carried);
     NEXT
 }
 
@@ -270,6 +280,7 @@ fn send_by(skb: *mut __sk_buff, hop: &Hop) -> i32 {
     }
     mark(skb);
     maps::count(metric::TCX_REDIRECTED);
+    trace::way(hop.interface());
     // SAFETY: takes numbers.
     unsafe { bpf_redirect(hop.interface(), 0) as i32 }
 }
@@ -297,6 +308,7 @@ pub fn depart(skb: *mut __sk_buff, ifindex: u32, neighbour: &mut bpf_redir_neigh
         return NEXT;
     }
     maps::count(metric::TCX_REDIRECTED);
+    trace::way(ifindex);
     // SAFETY: the parameters live on the stack for the length of the call, and their size is given.
     unsafe { bpf_redirect_neigh(ifindex, neighbour, size_of::<bpf_redir_neigh>() as i32, 0) as i32 }
 }

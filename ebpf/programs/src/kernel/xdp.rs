@@ -3,6 +3,7 @@
 //! puts into packets is put in here too, see [`dsr`].
 
 use core::mem::MaybeUninit;
+use core::ptr::NonNull;
 
 use aya_ebpf::bindings::{bpf_fib_lookup, xdp_action, xdp_md};
 use aya_ebpf::helpers::bpf_fib_lookup as fib_lookup;
@@ -20,19 +21,28 @@ use super::maps::{self, DEVICES};
 use super::packet::{
     self, Delta, ETHERNET, ETHERTYPE, IP, Packet, TCP_CHECK, TCP_HEADER, To, UDP_CHECK, UDP_HEADER,
 };
+use super::trace::{self, Fate};
 
 #[xdp]
 pub fn uplink_xdp(ctx: XdpContext) -> u32 {
+    // SAFETY: the context is the one that the kernel gave.
+    trace::packet_begins(|| flow::place(hook::XDP, unsafe { (*ctx.ctx).ingress_ifindex }));
     let (data, end) = bounds(ctx.ctx);
     if data + ETHERNET > end {
         return xdp_action::XDP_PASS;
     }
     // SAFETY: compared with the end just above.
-    match unsafe { packet::load::<u16>(data, ETHERTYPE) } {
+    let action = match unsafe { packet::load::<u16>(data, ETHERTYPE) } {
         V4::ETHERTYPE => run::<V4>(ctx.ctx, data, end),
         V6::ETHERTYPE => run6(ctx.ctx),
         _ => xdp_action::XDP_PASS,
-    }
+    };
+    trace::packet_ends(match action {
+        xdp_action::XDP_DROP => Fate::Dropped,
+        xdp_action::XDP_PASS => Fate::Passed,
+        _ => Fate::Sent,
+    });
+    action
 }
 
 /// Apart, so that the stack of IPv4 does not have to hold it.
@@ -62,7 +72,10 @@ fn run<F: Family>(ctx: *mut xdp_md, data: usize, end: usize) -> u32 {
         }
         verdict::REWRITE if F::VERSION == 4 => carry::<F>(ctx, packet, to, slot),
         verdict::REWRITE => carry_apart::<F>(ctx, packet, to),
-        verdict::DROP => xdp_action::XDP_DROP,
+        verdict::DROP => {
+            trace::packet_decided::<F>(packet, to, verdict);
+            xdp_action::XDP_DROP
+        }
         _ => xdp_action::XDP_PASS,
     }
 }
@@ -91,15 +104,17 @@ fn carry<F: Family>(
     ctx: *mut xdp_md,
     packet: &Packet<F::Address>,
     to: &To<F::Address>,
-    slot: Option<*mut Flow<F::Address>>,
+    slot: Option<NonNull<Flow<F::Address>>>,
 ) -> u32 {
     let hop = match slot {
-        Some(slot) => hop_at::<F>(ctx, packet, to, slot),
+        Some(slot) => hop_at::<F>(ctx, packet, to, slot.as_ptr()),
         None => hop::<F>(ctx, packet, to),
     };
     let Some(hop) = hop else {
+        trace::packet_decided::<F>(packet, to, verdict::REWRITE);
         return xdp_action::XDP_PASS;
     };
+    trace::packet_decided::<F>(packet, to, verdict::REWRITE);
     let (data, end) = bounds(ctx);
     if !rewrite::<F>(data, end, packet, to, &hop, IP + F::HEADER) {
         return xdp_action::XDP_PASS;

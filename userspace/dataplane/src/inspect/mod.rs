@@ -147,7 +147,10 @@ impl Inspector {
         self.directory.join("maps").join(name)
     }
 
-    fn table<K: Plain, V: Plain>(&self, map: &'static str) -> Result<HashTable<K, V>, InspectError> {
+    pub(crate) fn table<K: Plain, V: Plain>(
+        &self,
+        map: &'static str,
+    ) -> Result<HashTable<K, V>, InspectError> {
         HashTable::open(&self.map(map)).map_err(|cause| InspectError::Map { map, cause })
     }
 

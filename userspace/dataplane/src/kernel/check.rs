@@ -2,6 +2,7 @@
 //! another program in its place; nobody tells us.
 
 use std::collections::BTreeMap;
+use std::os::fd::AsFd as _;
 
 use super::attach::Attached;
 use super::{Kernel, failed};
@@ -19,7 +20,11 @@ const NEXT: u32 = u32::MAX;
 impl Kernel {
     /// See [`crate::DataPlane::check`].
     pub(super) fn checkup(&mut self) -> Result<Checkup, DataPlaneError> {
-        let now = self.attachments.state()?;
+        let mut failures = Vec::new();
+        if let Err(error) = self.end_abandoned_trace() {
+            failures.push(format!("a trace whose process died goes on: {}", chain(&error)));
+        }
+        let now = self.state()?;
         let baseline = self.baseline.get_or_insert_with(|| now.clone());
         let mut faults = differences(baseline, &now, |index| interface_name(index).is_some());
         // What an earlier owner has let go of stays attached for a moment yet: the next look tries
@@ -29,6 +34,7 @@ impl Kernel {
         {
             faults.push(format!("mending it failed: {}", chain(&error)));
         }
+        faults.append(&mut failures);
         faults.extend(self.pins());
         faults.extend(self.run());
         let states = self.attachments.xdp_states().iter();
@@ -62,7 +68,22 @@ impl Kernel {
         let attached = self.attach(&interfaces);
         self.interfaces = interfaces;
         attached?;
-        self.baseline = Some(self.attachments.state()?);
+        self.baseline = Some(self.state()?);
+        Ok(())
+    }
+
+    /// What is attached now.
+    pub(super) fn state(&self) -> Result<Baseline, DataPlaneError> {
+        self.attachments.state(&super::version_directory(&self.config.bpf_root, self.layout))
+    }
+
+    /// Puts our programs back where a process that was killed has left the copy that it traced with.
+    fn end_abandoned_trace(&self) -> Result<(), super::TraceError> {
+        let layout = super::version_directory(&self.config.bpf_root, self.layout);
+        let own = |program| self.attachments.program(program).as_fd();
+        if super::trace::end_abandoned(&self.config.bpf_root, &layout, own)? {
+            tracing::info!("ended a trace whose process was gone");
+        }
         Ok(())
     }
 

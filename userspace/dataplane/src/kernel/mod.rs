@@ -18,6 +18,7 @@ mod others;
 mod stack;
 #[cfg(test)]
 mod tests;
+mod trace;
 mod upgrade;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,6 +32,7 @@ use ebpf_common::{LAYOUT_VERSION, config_flag, limits};
 pub use self::attach::{XdpState, lacks};
 pub use self::node::LimitError;
 pub use self::others::others_pass;
+pub use self::trace::{Trace, TraceError, TraceFlow, TraceFlowError};
 pub use self::upgrade::NewerLayout;
 
 use self::attach::Attachments;
@@ -350,7 +352,7 @@ impl DataPlane for Kernel {
         self.interfaces = interfaces.to_vec();
         self.baseline = None;
         self.attach(interfaces)?;
-        self.baseline = Some(self.attachments.state()?);
+        self.baseline = Some(self.state()?);
         self.say_what_does_not_forward();
         Ok(())
     }
@@ -473,11 +475,21 @@ fn remove_version(directory: &Path) -> io::Result<()> {
         }
         fs::remove_dir(directory.join(name))?;
     }
-    match fs::remove_dir(directory.join(upgrade::CARRIED)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove_directory(&directory.join(upgrade::CARRIED))?;
+    remove_directory(&directory.join(trace::DIRECTORY))?;
     fs::remove_dir(directory)
+}
+
+/// Removes a directory and the pins in it; one that is not there is no error.
+fn remove_directory(directory: &Path) -> io::Result<()> {
+    match remove_pins_in(directory).and_then(|()| fs::remove_dir(directory)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn remove_pins_in(directory: &Path) -> io::Result<()> {
+    fs::read_dir(directory)?.try_for_each(|entry| fs::remove_file(entry?.path()))
 }
 
 /// An error of the kernel, with what was attempted.

@@ -7,9 +7,12 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use aya::programs::{Program as Loaded, ProgramError};
-use aya::{EbpfLoader, VerifierLogLevel};
-use ebpf_common::ServiceMetrics;
+use aya::{Ebpf, EbpfLoader, VerifierLogLevel};
+use aya_log::{EbpfLogger, Level};
 use ebpf_common::flow::WAYS;
+use ebpf_common::trace::Traced;
+use ebpf_common::{ServiceMetrics, limits};
+use log::Log;
 
 use super::Limits;
 use crate::program::Program;
@@ -78,6 +81,8 @@ pub enum LoadError {
         #[source]
         cause: Box<aya::programs::ProgramError>,
     },
+    #[error("opening the log of the programs")]
+    Log(#[source] aya_log::Error),
     #[error("descriptor of program {name}")]
     Descriptor {
         name: &'static str,
@@ -86,24 +91,70 @@ pub enum LoadError {
     },
 }
 
+/// Programs in the kernel.
+pub type Programs = BTreeMap<Program, OwnedFd>;
+
 /// Loads every program over the maps pinned in `directory`, creating those that are missing.
-pub fn load(directory: &Path, limits: &Limits) -> Result<BTreeMap<Program, OwnedFd>, LoadError> {
-    if bytes().is_empty() {
-        return Err(LoadError::Stub);
+pub fn load(directory: &Path, limits: &Limits) -> Result<Programs, LoadError> {
+    load_with(directory, limits, &Constants::SILENT).map(|(programs, _)| programs)
+}
+
+/// Loads the copy of the programs that logs one flow, over the maps of those that carry traffic, with what
+/// reads its log.
+pub fn load_tracing<T: Log>(
+    directory: &Path,
+    flow: &Traced,
+    log: T,
+) -> Result<(Programs, EbpfLogger<T>), LoadError> {
+    // The maps are there, in their sizes.
+    let (programs, mut object) = load_with(directory, &Limits::default(), &Constants::tracing(flow))?;
+    let logger = EbpfLogger::init_with_logger(&mut object, log).map_err(LoadError::Log)?;
+    Ok((programs, logger))
+}
+
+/// What the programs have as constants, which the kernel knows when it checks them.
+struct Constants {
+    /// Log statements up to this level are left in: 0 for none.
+    level: u8,
+    /// Bytes of the log; the kernel makes it whether or not anybody logs.
+    log_bytes: u32,
+    traced: [u32; Traced::WORDS],
+}
+
+impl Constants {
+    const SILENT: Self = Self { level: 0, log_bytes: 4_096, traced: [0; Traced::WORDS] };
+
+    fn tracing(flow: &Traced) -> Self {
+        Self { level: Level::Info as u8, log_bytes: limits::TRACE_BYTES, traced: flow.words() }
     }
-    // The verifier's account is long and slow to write: it is asked for after a refusal only.
-    load_with(directory, limits, VerifierLogLevel::DISABLE).or_else(|error| match error {
-        LoadError::Program { .. } => load_with(directory, limits, VerifierLogLevel::default()),
-        other => Err(other),
-    })
 }
 
 fn load_with(
     directory: &Path,
     limits: &Limits,
+    constants: &Constants,
+) -> Result<(Programs, Ebpf), LoadError> {
+    if bytes().is_empty() {
+        return Err(LoadError::Stub);
+    }
+    // The verifier's account is long and slow to write: it is asked for after a refusal only.
+    load_at(directory, limits, constants, VerifierLogLevel::DISABLE).or_else(|error| match error {
+        LoadError::Program { .. } => load_at(directory, limits, constants, VerifierLogLevel::default()),
+        other => Err(other),
+    })
+}
+
+fn load_at(
+    directory: &Path,
+    limits: &Limits,
+    constants: &Constants,
     level: VerifierLogLevel,
-) -> Result<BTreeMap<Program, OwnedFd>, LoadError> {
+) -> Result<(Programs, Ebpf), LoadError> {
     let mut loader = EbpfLoader::new();
+    loader
+        .override_global(aya_log::LEVEL, &constants.level, true)
+        .override_global("TRACED", &constants.traced, true)
+        .map_max_entries("AYA_LOGS", constants.log_bytes);
     // Nothing in the object is relocated by the kernel's own types: their description, which takes tens of
     // megabytes to read, is left alone.
     loader.verifier_log_level(level).btf(None);
@@ -120,7 +171,8 @@ fn load_with(
         let loaded = found.remove(program.name()).ok_or(LoadError::NoProgram(program.name()))?;
         waiting.push((program, loaded));
     }
-    load_all(waiting)
+    let programs = load_all(waiting)?;
+    Ok((programs, object))
 }
 
 /// Loads programs on as many threads as there are processors for: the kernel checks each on the

@@ -4,18 +4,15 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use ebpf_common::flow::{Flow4, flow_flag};
-use ebpf_common::frontend::{Backend4, FrontendKey4};
-use ebpf_common::scope;
-use ebpf_common::socket::{SocketKey4, direction};
+use ebpf_common::flow::Flow4;
 
 use super::check::chain;
-use super::upgrade::tests::support::packet::{ACK, End, Packet};
+use super::upgrade::older::{self, CLIENT, OLD_BACKEND, VIP};
+use super::upgrade::tests::support::packet::{ACK, Packet};
 use super::*;
 use crate::connected::ConnectedTable;
 use crate::convert;
 use crate::flows::FlowTable;
-use crate::map::{MappedArray, Name, Plain};
 use crate::tables::{Algorithm, Backend, Frontend, FrontendKey, Protocol, Role, Scope};
 
 /// A directory for pins and a cgroup, both of this test alone.
@@ -222,89 +219,6 @@ fn a_full_map_is_named_and_keeps_what_it_has() {
     assert_eq!(error.to_string(), "d/fourth: map SERVICES is full at 4 entries");
 }
 
-const HASH: u32 = 1;
-const ARRAY: u32 = 2;
-const LRU: u32 = 9;
-const MAPPABLE: u32 = 1 << 10;
-const CLIENT: End = (Ipv4Addr::new(10, 1, 0, 9), 40_000);
-const VIP: End = (Ipv4Addr::new(10, 96, 0, 1), 80);
-const OLD_BACKEND: End = (Ipv4Addr::new(10, 1, 0, 5), 8_080);
-
-/// Maps of layout 1, with one service, one connection, one socket and one client that stays.
-fn layout_1(directory: &Path) {
-    fs::create_dir_all(directory).unwrap();
-    let create = |name: &str, kind, key, value, flags| {
-        let fd = sys::map_create(kind, key, value, 64, flags).unwrap();
-        sys::object_pin(fd.as_fd(), &directory.join(name)).unwrap();
-    };
-    for (name, kind, key, value, flags) in [
-        ("FRONTENDS4", HASH, 8, 32, 0),
-        ("FRONTENDS6", HASH, 20, 32, 0),
-        ("BACKENDS4", ARRAY, 4, 8, MAPPABLE),
-        ("BACKENDS6", ARRAY, 4, 24, MAPPABLE),
-        ("SERVICE_NAMES", HASH, 4, 128, 0),
-        ("LOCAL_ADDRS4", HASH, 4, 4, 0),
-        ("LOCAL_ADDRS6", HASH, 16, 4, 0),
-        ("DEVICES", HASH, 4, 8, 0),
-        ("FLOWS4", LRU, 16, 48, 0),
-        ("SOCKETS4", LRU, 16, 16, 0),
-        ("SOCKETS6", LRU, 32, 28, 0),
-        ("AFFINITY", LRU, 16, 24, 0),
-        ("CONFIG", ARRAY, 4, 24, MAPPABLE),
-    ] {
-        create(name, kind, key, value, flags);
-    }
-    fill_layout_1(directory);
-}
-
-fn table<K: Plain, V: Plain>(directory: &Path, name: &str) -> HashTable<K, V> {
-    HashTable::open(&directory.join(name)).unwrap()
-}
-
-fn fill_layout_1(directory: &Path) {
-    let ip = |address: Ipv4Addr| convert::word(address);
-    let (vip, old) = (ip(VIP.0), ip(OLD_BACKEND.0));
-    let key = FrontendKey4 { address: vip, port: 80_u16.to_be(), protocol: 6, scope: scope::INTERNAL };
-    // Block 4, two backends; service 3; three hours of affinity.
-    let value: [u64; 4] = [4 | 2 << 32, 3 | 7 << 32, 10_059, 0];
-    table::<FrontendKey4, [u64; 4]>(directory, "FRONTENDS4").insert(&key, &value).unwrap();
-    let mut backends = MappedArray::<Backend4>::open(&directory.join("BACKENDS4"), true).unwrap();
-    for (place, last) in [(4, 6), (5, 7)] {
-        let address = ip(Ipv4Addr::new(10, 1, 0, last));
-        backends.set(place, Backend4 { address, port: 8_080_u16.to_be(), flags: 1 });
-    }
-    table::<u32, Name>(directory, "SERVICE_NAMES").insert(&3, &Name::new("a/old")).unwrap();
-    table::<u32, u32>(directory, "LOCAL_ADDRS4").insert(&ip(Ipv4Addr::new(192, 0, 2, 1)), &1).unwrap();
-    // A connection to a backend that the service no longer has: only its flow knows it.
-    let ports =
-        |source: u16, destination: u16| u32::from(source.to_be()) | u32::from(destination.to_be()) << 16;
-    let flows = table::<[u32; 4], [u32; 12]>(directory, "FLOWS4");
-    let client = ip(CLIENT.0);
-    let tick = now();
-    let forward = [client, vip, ports(CLIENT.1, VIP.1), 6];
-    let to = [client, old, ports(CLIENT.1, OLD_BACKEND.1), 3, 9, 0, tick, 0, 0, 0, 0, 0];
-    flows.insert(&forward, &to).unwrap();
-    let backward = [old, client, ports(OLD_BACKEND.1, CLIENT.1), 6];
-    let reverse = u32::from(flow_flag::REVERSE);
-    let to = [vip, client, ports(VIP.1, CLIENT.1), 3, 9, reverse, tick, 0, 0, 0, 0, 0];
-    flows.insert(&backward, &to).unwrap();
-    let key = SocketKey4 {
-        cookie: 77,
-        address: old,
-        port: OLD_BACKEND.1.to_be(),
-        protocol: 6,
-        direction: direction::REVERSE,
-    };
-    let socket: [u32; 4] = [vip, ports(VIP.1, 0), 4, 3];
-    table::<SocketKey4, [u32; 4]>(directory, "SOCKETS4").insert(&key, &socket).unwrap();
-    let affinity = table::<[u32; 4], [u32; 6]>(directory, "AFFINITY");
-    let port = u32::from(80_u16.to_be()) | 6 << 16;
-    affinity.insert(&[client, 0, 3, port], &[old, 0, 0, 0, ports(8_080, 0), tick]).unwrap();
-    let mut config = MappedArray::<[u64; 3]>::open(&directory.join("CONFIG"), true).unwrap();
-    let snat = u64::from(ip(Ipv4Addr::new(192, 0, 2, 1)));
-    config.set(0, [1, snat | 0xffff << 32, 2_000 | 3_000 << 16]);
-}
-
 /// The programs' clock.
 fn now() -> u32 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -346,8 +260,8 @@ fn an_earlier_layout_is_taken_over_with_its_connections_and_links() {
         let interface = Interface { name: "lo".to_owned(), index: 1, role: Role::Pod };
         kernel.set_interfaces(&[interface]).unwrap();
         drop(kernel);
-        let old = as_version(&place, 1);
-        layout_1(&old.join("maps"));
+        let old = as_version(&place, older::NUMBER);
+        older::make(&old.join("maps"), now());
         let before = links(&old.join("links"));
 
         let mut kernel = place.open(small());
@@ -359,8 +273,8 @@ fn an_earlier_layout_is_taken_over_with_its_connections_and_links() {
         }
         // Tables: before anybody has said what shall be in them.
         let settings = kernel.tables.store.config();
-        assert_eq!(convert::address4(settings.snat_address4), Ipv4Addr::new(192, 0, 2, 1));
-        assert_eq!((settings.snat_port_min, settings.snat_port_max), (2_000, 3_000));
+        assert_eq!(convert::address4(settings.snat_address4), older::NODE);
+        assert_eq!((settings.snat_port_min, settings.snat_port_max), older::SNAT_PORTS);
         let id = kernel.service_ids().find(|(name, _)| *name == "a/old").unwrap().1;
         let contents = kernel.tables.store.read().unwrap();
         let (frontend, value) = contents.frontends[0];
@@ -387,14 +301,14 @@ fn check_carried(kernel: &Kernel, id: u32) {
         assert_eq!(flow.service, id);
         assert!(flows.iter().any(|other| other.key == flow.sibling()), "each leads to the other");
     }
-    let socket = ConnectedTable::open(&maps).unwrap().get(77).expect("where programs look for it");
+    let socket = ConnectedTable::open(&maps).unwrap().get(older::COOKIE).expect("where programs look for it");
     assert_eq!((socket.service, socket.protocol, socket.netns), (id, 6, 0));
     assert_eq!(
         (socket.frontend, socket.backend),
         ((VIP.0.into(), VIP.1), (OLD_BACKEND.0.into(), OLD_BACKEND.1))
     );
     let affinity: HashTable<ebpf_common::frontend::AffinityKey, ebpf_common::frontend::Affinity> =
-        table(&maps, "AFFINITY");
+        HashTable::open(&maps.join("AFFINITY")).unwrap();
     let (client, stays) = affinity.read_all().unwrap()[0];
     assert_eq!((client.service, client.family, client.client), (id, 4, u64::from(convert::word(CLIENT.0))));
     assert_eq!(IpAddr::from(convert::address4(stays.address[0])), IpAddr::from(OLD_BACKEND.0));

@@ -1,11 +1,12 @@
-//! `hawser proxy services`, `backends`, `connections`, `explain`, `top` and `events`: a look into
-//! the live tables of this node.
+//! `hawser proxy services`, `backends`, `connections`, `explain`, `top`, `events` and `trace`: a look into
+//! the live tables and programs of this node.
 
 mod events;
 mod explain;
 mod print;
 mod rows;
 mod top;
+mod trace;
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -24,6 +25,7 @@ pub async fn run(look: Look) -> Result<()> {
         Look::Explain(args) => explain::run(&args),
         Look::Top(args) => top::run(&args).await,
         Look::Events(args) => events::run(&args).await,
+        Look::Trace(args) => trace::run(&args).await,
     };
     outcome.map_err(advised)
 }

@@ -23,7 +23,8 @@ use self::context::{netns_cookie, port, protocol_of, refuse, set_port, socket_co
 use self::peers::{Peer, PeerKey, Peers as _};
 use super::family::{Address as _, Backend as _, Family, FrontendKey as _};
 use super::maps::{self, EXEMPT};
-use super::{event, lookup, pick};
+use super::trace::Call as TracedCall;
+use super::{event, flow, lookup, pick};
 
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
@@ -40,9 +41,9 @@ type Backend<N> = <<N as Form>::Family as Family>::Backend;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
     /// A connection, or a datagram socket that gets its peer.
-    Connect,
+    Connect = ebpf_common::trace::call::CONNECT as isize,
     /// One datagram of a socket that has no peer: its peers are remembered one by one.
-    Send,
+    Send = ebpf_common::trace::call::SENDMSG as isize,
 }
 
 #[cgroup_sock_addr(connect4)]
@@ -121,35 +122,38 @@ fn translate<N: Form>(ctx: &SockAddrContext, call: Call) -> i32 {
     let Some(config) = maps::config() else {
         return PROCEED;
     };
+    let traced = TracedCall::begin::<N::Family>(call as u32, || socket_cookie(ctx), &address, port, number);
     // Before the frontend is: see `maps::epoch`.
     let epoch = maps::epoch(config);
     let mut key = Key::<N>::new(address, port, number, scope::INTERNAL);
     let Some(mut frontend) = lookup::frontend::<N::Family>(&mut key, |cookie| netns_cookie(ctx) == cookie)
     else {
-        return unknown::<N>(ctx, config, call);
+        return unknown::<N>(ctx, config, call, traced);
     };
+    traced.frontend(&frontend);
     let limited = frontend.flags() & frontend_flag::SOURCE_RANGES != 0;
     // The packet path knows the source, which a socket does not have yet. The node's own may come
     // in always.
     if limited && netns_cookie(ctx) != config.netns_cookie || is_exempt(ctx, config) {
         leave(ctx, call);
+        traced.passed();
         return PROCEED;
     }
     if frontend.count() == 0 {
-        return no_backend::<N>(ctx, &frontend);
+        return no_backend::<N>(ctx, &frontend, traced);
     }
     // The hash of a socket is random, so that nothing would be consistent.
     frontend.switch &= !((frontend_flag::CONSISTENT as u64) << 48);
     match call {
-        Call::Connect => connect::<N>(ctx, &frontend),
-        Call::Send => send::<N>(ctx, &frontend, epoch),
+        Call::Connect => connect::<N>(ctx, &frontend, traced),
+        Call::Send => send::<N>(ctx, &frontend, epoch, traced),
     }
 }
 
 #[inline(always)]
-fn connect<N: Form>(ctx: &SockAddrContext, frontend: &Frontend) -> i32 {
+fn connect<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, traced: TracedCall) -> i32 {
     let Some(backend) = choose::<N>(ctx, frontend) else {
-        return no_backend::<N>(ctx, frontend);
+        return no_backend::<N>(ctx, frontend, traced);
     };
     let (address, port, number) = (N::address(ctx), port(ctx), protocol_of(ctx));
     let connection = Connection {
@@ -166,11 +170,11 @@ fn connect<N: Form>(ctx: &SockAddrContext, frontend: &Frontend) -> i32 {
             peer_key::<N>(ctx, connection.cookie, backend.address(), backend.port(), direction::REVERSE);
         N::Family::remember(&key, &Peer { address, port, epoch: 0, service: frontend.service });
     }
-    go::<N>(ctx, frontend, &backend)
+    go::<N>(ctx, frontend, &backend, traced)
 }
 
 #[inline(always)]
-fn send<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, epoch: u32) -> i32 {
+fn send<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, epoch: u32, traced: TracedCall) -> i32 {
     let (address, port, service) = (N::address(ctx), port(ctx), frontend.service);
     let cookie = socket_cookie(ctx);
     let forward = peer_key::<N>(ctx, cookie, address, port, direction::FORWARD);
@@ -180,6 +184,7 @@ fn send<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, epoch: u32) -> i32 
             if lost_since {
                 N::Family::remember(&forward, &Peer { epoch, ..known });
             }
+            traced.backend::<N::Family>(&known.address, known.port);
             N::set_address(ctx, known.address);
             set_port(ctx, known.port);
             return PROCEED;
@@ -187,18 +192,19 @@ fn send<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, epoch: u32) -> i32 
         maps::count(metric::FLOW_MOVED);
     }
     let Some(backend) = choose::<N>(ctx, frontend) else {
-        return no_backend::<N>(ctx, frontend);
+        return no_backend::<N>(ctx, frontend, traced);
     };
     let to = Peer { address: backend.address(), port: backend.port(), epoch, service };
     N::Family::remember(&forward, &to);
     let reverse = peer_key::<N>(ctx, cookie, backend.address(), backend.port(), direction::REVERSE);
     N::Family::remember(&reverse, &Peer { address, port, epoch, service });
-    go::<N>(ctx, frontend, &backend)
+    go::<N>(ctx, frontend, &backend, traced)
 }
 
 /// Sends the system call to the backend.
 #[inline(always)]
-fn go<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, backend: &Backend<N>) -> i32 {
+fn go<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, backend: &Backend<N>, traced: TracedCall) -> i32 {
+    traced.backend::<N::Family>(&backend.address(), backend.port());
     maps::count(metric::SOCKET_TRANSLATED);
     maps::count_service(frontend.service, false);
     N::set_address(ctx, backend.address());
@@ -220,15 +226,17 @@ fn peer_key<N: Form>(
 /// No frontend has the address and port. What is in the service ranges must not leave the node
 /// untranslated.
 #[inline(always)]
-fn unknown<N: Form>(ctx: &SockAddrContext, config: &Config, call: Call) -> i32 {
+fn unknown<N: Form>(ctx: &SockAddrContext, config: &Config, call: Call, traced: TracedCall) -> i32 {
     let address = N::address(ctx);
     let asks = leave(ctx, call);
     if !N::Family::is_in_ranges(config, &address) || is_exempt(ctx, config) {
+        traced.passed();
         return PROCEED;
     }
     // Programs connect a datagram socket to learn their own address, and send nothing. If they do
     // send, the packet path of the pod answers; the node's own sockets have none.
     if asks && netns_cookie(ctx) != config.netns_cookie {
+        traced.passed();
         return PROCEED;
     }
     let (metric, kind, error) = if lookup::is_marked::<N::Family>(address) {
@@ -238,6 +246,7 @@ fn unknown<N: Form>(ctx: &SockAddrContext, config: &Config, call: Call) -> i32 {
     };
     maps::count(metric);
     tell::<N::Family>(kind, 0, address, port(ctx), protocol_of(ctx));
+    traced.failed(error);
     refuse(error)
 }
 
@@ -289,13 +298,15 @@ fn restore<N: Form>(ctx: &SockAddrContext) -> i32 {
 
 /// Counts and fails the system call: a drop looks like a timeout.
 #[inline(always)]
-fn no_backend<N: Form>(ctx: &SockAddrContext, frontend: &Frontend) -> i32 {
+fn no_backend<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, traced: TracedCall) -> i32 {
     maps::count(metric::SOCKET_REFUSED);
     maps::count_service(frontend.service, true);
     let drop = frontend.flags() & frontend_flag::DROP_WHEN_EMPTY != 0;
     let kind = if drop { kind::DROPPED_EMPTY } else { kind::REFUSED };
     tell::<N::Family>(kind, frontend.service, N::address(ctx), port(ctx), protocol_of(ctx));
-    refuse(if drop { ETIMEDOUT } else { ECONNREFUSED })
+    let error = if drop { ETIMEDOUT } else { ECONNREFUSED };
+    traced.failed(error);
+    refuse(error)
 }
 
 #[inline(always)]
@@ -307,7 +318,7 @@ fn tell<F: Family>(kind: u8, service: u32, address: F::Address, port: u16, numbe
         destination_port: port,
         protocol: number as u32,
     };
-    event::emit::<F>(kind, hook::SOCKET, service, 0, &key);
+    event::emit::<F>(kind, flow::place(hook::SOCKET, 0), service, &key);
 }
 
 /// The affinity of a socket is that of its network namespace: it has no address yet.

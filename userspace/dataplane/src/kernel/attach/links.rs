@@ -117,6 +117,14 @@ pub fn of_interface(name: &str) -> Option<(Program, u32)> {
     Some((Program::named(program)?, index.parse().ok()?))
 }
 
+/// Program of a link, from its name.
+pub fn program_of(name: &str) -> Option<Program> {
+    match name.strip_prefix("cgroup-") {
+        Some(program) => Program::named(program),
+        None => of_interface(name).map(|(program, _)| program),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,6 +135,8 @@ mod tests {
             assert_eq!(of_interface(&name(program, 7)), Some((program, 7)));
         }
         assert_eq!(of_interface("cgroup-connect4"), None);
+        assert_eq!(program_of("cgroup-connect4"), Some(Program::Connect4));
+        assert_eq!(program_of("if7-egress"), Some(Program::Egress));
         assert_eq!(of_interface("ifx-egress"), None);
     }
 }

@@ -2,7 +2,7 @@
 //! again: links by the names of their pins, filters by their own names.
 
 mod beside;
-mod links;
+pub mod links;
 mod probe;
 mod state;
 mod xdp;

@@ -1,9 +1,12 @@
 //! What is attached at this moment.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::{Attachments, links};
-use crate::kernel::failed;
+use crate::kernel::{failed, trace};
+use crate::program::Program;
+use crate::sys;
 use crate::tables::DataPlaneError;
 
 /// One link or filter.
@@ -18,24 +21,43 @@ pub struct Attached {
 }
 
 impl Attachments {
-    /// Links and filters by name.
-    pub fn state(&self) -> Result<BTreeMap<String, Attached>, DataPlaneError> {
+    /// Links and filters by name. Programs of the copy that a trace has put there count as those in whose
+    /// place they are.
+    pub fn state(&self, layout: &Path) -> Result<BTreeMap<String, Attached>, DataPlaneError> {
+        // A trace pins its copy before it attaches it, and lets go of the pins after it has detached it:
+        // it may begin or end while links are read.
+        let mut copies = trace::copies(layout);
+        let mut found = self.read()?;
+        copies.extend(trace::copies(layout));
+        for (program, attached) in found.values_mut() {
+            if copies.contains(&attached.program) {
+                attached.program = sys::program_id(self.fd(*program))
+                    .map_err(|error| failed(format!("asking about {}", program.name()), error))?;
+            }
+        }
+        Ok(found.into_iter().map(|(name, (_, attached))| (name, attached)).collect())
+    }
+
+    fn read(&self) -> Result<BTreeMap<String, (Program, Attached)>, DataPlaneError> {
         let mut found = BTreeMap::new();
         for name in self.links.names()? {
+            let Some(program) = links::program_of(&name) else { continue };
             let Some((_, info)) = self.links.open(&name)? else { continue };
             let interface = links::of_interface(&name).map(|(_, index)| index);
             let live = if interface.is_some() { info.ifindex != 0 } else { info.cgroup != 0 };
-            found.insert(format!("link {name}"), Attached { interface, program: info.program_id, live });
+            let attached = Attached { interface, program: info.program_id, live };
+            found.insert(format!("link {name}"), (program, attached));
         }
         if self.without_tcx {
             let filters = self.filters.all().map_err(|error| failed("listing filters".to_owned(), error))?;
             for filter in filters {
+                let Some(program) = Program::named(&filter.program) else { continue };
                 let name = format!(
                     "filter {} on interface {} {:?}",
                     filter.program, filter.interface, filter.direction
                 );
                 let attached = Attached { interface: Some(filter.interface), program: filter.id, live: true };
-                found.insert(name, attached);
+                found.insert(name, (program, attached));
             }
         }
         Ok(found)

@@ -22,6 +22,8 @@
 
 mod connected;
 mod flows;
+#[cfg(test)]
+pub mod older;
 mod open;
 #[cfg(test)]
 mod same;
@@ -30,7 +32,6 @@ mod sockets;
 mod steps;
 #[cfg(test)]
 pub mod tests;
-mod v1;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -207,20 +208,34 @@ pub fn predecessor(
         let error = NewerLayout { theirs: path.clone(), ours: layout };
         return Err(failed(format!("taking over what is attached by {}", root.display()), error));
     }
-    let maps = path.join("maps");
-    let reader: io::Result<Box<dyn Earlier>> = match number {
-        1 => v1::Reader::open(&maps).map(|reader| Box::new(reader) as Box<dyn Earlier>),
-        #[cfg(test)]
-        2.. => same::Reader::open(&maps).map(|reader| Box::new(reader) as Box<dyn Earlier>),
-        _ => return Ok(None),
+    let Some(open) = reader_of(number) else {
+        return Ok(None);
     };
-    Ok(match reader {
+    let maps = path.join("maps");
+    Ok(match open(&maps) {
         Ok(reader) => Some(Predecessor { directory: path.clone(), reader }),
         Err(error) => {
             tracing::warn!(maps = %maps.display(), %error, "tables of an earlier layout cannot be read");
             None
         }
     })
+}
+
+/// Opens the maps of a layout in a directory.
+type OpenReader = fn(&Path) -> io::Result<Box<dyn Earlier>>;
+
+/// Readers of earlier layouts, by the lowest number that they read. No layout but ours has been released
+/// yet, so there are only the two of the tests: one that is made up, and later numbers with our maps.
+const READERS: &[(u32, OpenReader)] = &[
+    #[cfg(test)]
+    (older::NUMBER, |maps| Ok(Box::new(older::Reader::open(maps)?))),
+    #[cfg(test)]
+    (ebpf_common::LAYOUT_VERSION, |maps| Ok(Box::new(same::Reader::open(maps)?))),
+];
+
+/// The reader of a layout.
+fn reader_of(number: u32) -> Option<OpenReader> {
+    READERS.iter().rev().find(|(from, _)| *from <= number).map(|(_, open)| *open)
 }
 
 /// Something is attached by links of this layout.

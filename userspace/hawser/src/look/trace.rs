@@ -1,0 +1,86 @@
+//! `hawser proxy trace`: what the programs of this node do with the packets and calls of one flow.
+
+use std::io::{ErrorKind, Write};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use tokio::time::Instant;
+use userspace_dataplane::{Trace, TraceFlow};
+
+use crate::args::TraceArgs;
+
+/// Between looks at what is attached: interfaces come and go, and the proxy may start anew.
+const ATTACH: Duration = Duration::from_secs(1);
+
+/// Between looks at what has been logged.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// A step, as JSON.
+#[derive(Serialize)]
+struct Step<'a> {
+    /// Since the trace began.
+    seconds: f64,
+    step: &'a str,
+}
+
+/// Prints each step until the time is up, enough has been seen, or a signal comes. Dropping the trace puts
+/// the programs back, so nothing here may end the process.
+pub async fn run(args: &TraceArgs) -> Result<()> {
+    let flow = TraceFlow::parse(&args.flow).context("cannot understand the flow")?;
+    let signal = crate::shutdown::on_signal()?;
+    let mut trace = Trace::begin(&args.look.bpf_root, &flow).context("cannot trace")?;
+    let began = Instant::now();
+    let until = began + Duration::from_secs(args.duration);
+    tracing::info!("tracing for {} s, or until Ctrl-C", args.duration);
+    let (mut attach, mut look) = (tokio::time::interval(ATTACH), tokio::time::interval(LOOK));
+    let mut decisions = 0;
+    loop {
+        tokio::select! {
+            () = signal.cancelled() => break,
+            () = tokio::time::sleep_until(until) => break,
+            _ = attach.tick() => trace.attach().context("cannot go on tracing")?,
+            _ = look.tick() => {}
+        }
+        for line in trace.lines() {
+            if !written(&line, began, args.look.json)? {
+                return Ok(());
+            }
+            decisions += u64::from(line.contains(" decision: "));
+            if args.count.is_some_and(|count| decisions >= count) {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Prints a step; false if nobody reads any more.
+fn written(line: &str, began: Instant, json: bool) -> Result<bool> {
+    let text = text(line, began.elapsed().as_secs_f64(), json)?;
+    match writeln!(std::io::stdout(), "{text}") {
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        outcome => outcome.map(|()| true).context("cannot write to standard output"),
+    }
+}
+
+fn text(line: &str, seconds: f64, json: bool) -> Result<String> {
+    if json {
+        let step = Step { seconds: (seconds * 1_000.0).round() / 1_000.0, step: line };
+        return serde_json::to_string(&step).context("cannot encode a step");
+    }
+    Ok(format!("{seconds:8.3} {line}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_is_one_line_in_text_and_in_json() {
+        let line = "cpu 0   decision: rewritten and sent out of interface eth0";
+        assert_eq!(text(line, 1.234_5, false).unwrap(), format!("   1.234 {line}"));
+        let value: serde_json::Value = serde_json::from_str(&text(line, 1.234_5, true).unwrap()).unwrap();
+        assert_eq!(value, serde_json::json!({"seconds": 1.235, "step": line}));
+    }
+}
