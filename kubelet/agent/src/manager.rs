@@ -1,4 +1,4 @@
-//! From the API's pods to one task each, and from what nobody wants any more to nothing.
+//! Starts one task for each pod of the node, and cleans up after pods that no longer exist in the API.
 
 use apiserver_meta::pods;
 use apiserver_meta::resources::QosClass;
@@ -29,18 +29,18 @@ use crate::{
     worker,
 };
 
-/// Keeps a task for each pod of the node until shutdown; then the tasks end and the pods go on.
+/// Runs a task for each pod of the node until shutdown. On shutdown the tasks end, but the pods keep running.
 pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: CancellationToken) {
     let (sender, mut changes) = mpsc::unbounded_channel();
     pods.on_change(move |change| {
-        // Nobody listens only after shutdown.
+        // Sending fails only after shutdown.
         let _ = sender.send(match change {
             Change::Applied { new, .. } => (Arc::clone(new), false),
             Change::Deleted(last) => (Arc::clone(last), true),
         });
     });
     let mut workers = JoinSet::new();
-    // Beside the loop, for orphans may take their time to end; one at a time.
+    // Separate from the loop because cleaning up may take long; one run at a time.
     let mut tidying = JoinSet::new();
     let told = Arc::new(tokio::sync::Mutex::default());
     let mut housekeeping = tokio::time::interval(limits::HOUSEKEEPING);
@@ -81,9 +81,9 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
     }
 }
 
-/// Notes a new state of a pod; its tracked if it is new.
+/// Applies a new state of a pod from the API; returns the tracked pod if it is new.
 ///
-/// Before all pods are known no resize is decided: the others would seem to leave room.
+/// No resize is decided before all pods are known, since the missing ones would seem to leave room.
 fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>> {
     let uid = pod::uid(&pod).to_owned();
     let known = agent.tracked_pods().get(&uid).cloned();
@@ -93,7 +93,7 @@ fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>
     }
     let now = agent.ambient.now();
     let tracked = Arc::new(TrackedPod::new(Arc::clone(&pod), &agent.config.cgroup_root, now));
-    // What has begun is not refused any more.
+    // A pod that has been started is no longer refused.
     let has_begun = pod.status.as_ref().is_some_and(|status| status.start_time.is_some());
     if !has_begun && pod.metadata.deletion_timestamp.is_none() {
         let others = active(agent);
@@ -116,7 +116,7 @@ fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>
     Some(tracked)
 }
 
-/// The pods that hold resources of the node, each with what it is granted.
+/// Returns the pods that hold resources of the node, with the resources that they are granted.
 fn active(agent: &Agent) -> Vec<Arc<Pod>> {
     let held = |tracked: &Arc<TrackedPod>| {
         let state = tracked.state();
@@ -126,7 +126,7 @@ fn active(agent: &Agent) -> Vec<Arc<Pod>> {
     agent.tracked_pods().values().filter_map(held).collect()
 }
 
-/// Notes a new state of a known pod, and whether it may have the resources that it asks for now.
+/// Applies a new state of a known pod, and decides on its resize.
 fn update(agent: &Agent, tracked: &TrackedPod, pod: Arc<Pod>, all_known: bool) {
     let (runs, granted) = (tracked.mode() == Mode::Run, tracked.state().resize.grants(&pod));
     let verdict = match (runs && all_known, granted) {
@@ -145,7 +145,7 @@ fn update(agent: &Agent, tracked: &TrackedPod, pod: Arc<Pod>, all_known: bool) {
     }
 }
 
-/// Decides again on the resizes that wait: those of greater priority first, then those that wait longer.
+/// Decides again on deferred resizes: higher priority first, then those that have waited longer.
 fn retry_resizes(agent: &Agent) {
     let mut waiting: Vec<_> = agent
         .tracked_pods()
@@ -167,7 +167,8 @@ fn retry_resizes(agent: &Agent) {
     }
 }
 
-/// The object is gone. Its worker ends what still runs; one that has ended already is forgotten.
+/// Marks a pod as gone after its object was deleted. Its worker stops what still runs; if the worker has
+/// already ended, the pod is removed.
 fn forget(agent: &Agent, pod: &Pod) {
     let tracked = agent.tracked_pods().get(pod::uid(pod)).cloned();
     let Some(tracked) = tracked else { return };
@@ -180,8 +181,8 @@ fn forget(agent: &Agent, pod: &Pod) {
     }
 }
 
-/// Removes what belongs to no pod of the API: sandboxes, directories, cgroups. `told` has the uids of those
-/// that could not be cleaned up and that the log has a warning of.
+/// Removes sandboxes, directories and cgroups that belong to no pod of the API. `told` contains the uids of
+/// those that could not be cleaned up and have already been logged.
 async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
     let (sandboxes, containers) =
         match (agent.runtime.list_pod_sandboxes(None).await, agent.runtime.list_containers(None).await) {
@@ -238,7 +239,7 @@ async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
     }
 }
 
-/// Removes directory and cgroup of a pod of which only its uid is known for sure.
+/// Removes the directory and the cgroup of a pod of which only the uid is known for certain.
 async fn clean(agent: &Agent, place: PodPlace, told: &mut BTreeSet<String>) {
     let mut failure = None;
     for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {

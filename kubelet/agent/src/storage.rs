@@ -1,4 +1,4 @@
-//! Evicts pods that keep more on the node's disk than their limits allow.
+//! Evicts pods that exceed their limits on local storage.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,8 +18,8 @@ use crate::{
     tracked::{Mode, TrackedPod},
 };
 
-/// Measures all pods that have limits again and again, until shutdown. One that takes long to measure
-/// does not delay the others' next measurement.
+/// Measures all pods with limits periodically, until shutdown. A slow measurement does not delay those of
+/// other pods.
 pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
     let mut checks = JoinSet::new();
     let mut interval = tokio::time::interval(limits::STORAGE_CHECK);
@@ -44,7 +44,7 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
     }
 }
 
-/// Measures one pod, unless its last measurement still lasts, and evicts it if it has passed a limit.
+/// Measures one pod, unless its last measurement is still running, and evicts it if it exceeds a limit.
 async fn check(agent: &Agent, tracked: &TrackedPod) {
     let Ok(mut trouble) = tracked.measuring.try_lock() else { return };
     if tracked.mode() != Mode::Run {
@@ -74,7 +74,7 @@ async fn check(agent: &Agent, tracked: &TrackedPod) {
     });
 }
 
-/// What a pod keeps on the disk, as far as that can be told, and why not all of it can.
+/// Returns the local storage usage of a pod, and a message if parts of it could not be measured.
 async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Option<String>) {
     let mut trouble = None;
     let volumes: Vec<String> = volumes(pod).map(str::to_owned).collect();
@@ -86,7 +86,7 @@ async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Opti
     let disk =
         agent.machine.disk_usage(&tracked.place, &volumes, &containers).await.unwrap_or_else(|error| {
             warn!(pod = tracked.place.name, error = &error as &dyn std::error::Error, "cannot measure a pod");
-            // Why that failed may tell of the node's files.
+            // The cause is not included, because it could reveal files of the node.
             trouble = Some("its files cannot be measured".to_owned());
             crate::machine::DiskUsage::default()
         });
@@ -100,7 +100,7 @@ async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Opti
     });
     let state = tracked.state();
     for name in containers {
-        // What earlier attempts have left goes soon.
+        // Earlier attempts are removed soon and do not count.
         let layer = state.runtime.newest(&name).and_then(|newest| layers.get(&newest.id));
         let used = usage.containers.entry(name).or_default();
         *used = used.saturating_add(layer.copied().unwrap_or_default());

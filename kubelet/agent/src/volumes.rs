@@ -1,4 +1,5 @@
-//! What the volumes of a pod consist of: references in, contents out. Nothing here touches a disk.
+//! Computes the contents of a pod's volumes from the objects that they refer to. Nothing here accesses a
+//! disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,25 +33,26 @@ pub struct File {
     pub mode: u32,
 }
 
-/// What a volume is made of.
+/// Content of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// An empty directory, in memory with an optional size in bytes, or on disk.
+    /// An empty directory, on disk or in memory with an optional size in bytes.
     Empty { memory: bool, size: Option<i64> },
     /// A path of the node; the kind is that of `hostPath.type`.
     Host { path: String, kind: String },
-    /// Files that are replaced all at once when one changes, by relative path.
+    /// Files by relative path, which are replaced atomically when one changes.
     Files { files: BTreeMap<String, File>, in_memory: bool },
 }
 
 impl Content {
-    /// Whether containers may only read it, whatever they ask for: the kubelet writes it while they run.
+    /// Returns whether containers can only read the volume, regardless of their mounts, because the kubelet
+    /// updates it while they run.
     pub fn is_read_only(&self) -> bool {
         matches!(self, Self::Files { .. })
     }
 }
 
-/// A volume that cannot be made.
+/// A volume that cannot be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
     #[error("MountVolume.SetUp failed for volume \"{volume}\" : {kind} \"{name}\" not found")]
@@ -81,7 +83,7 @@ pub enum VolumeError {
     Unsupported { volume: String },
 }
 
-/// Everything that must be read before a pod's volumes and environment can be made.
+/// Returns all objects that must be read before a pod's volumes and environment can be set up.
 pub fn references(pod: &Pod) -> References {
     let mut found = References::default();
     let ephemeral: Vec<Container> = ephemeral_containers(pod).map(ephemeral_as_container).collect();
@@ -110,8 +112,8 @@ pub fn references(pod: &Pod) -> References {
     found
 }
 
-/// Whether two states of a pod may give its volumes other contents: the downward API shows metadata and
-/// resources, and an ephemeral container may refer to further objects.
+/// Returns whether a change of the pod may change the contents of its volumes: the downward API shows
+/// metadata and resources, and a new ephemeral container may refer to further objects.
 pub fn may_differ(before: &Pod, after: &Pod) -> bool {
     before.metadata.labels != after.metadata.labels
         || before.metadata.annotations != after.metadata.annotations
@@ -125,7 +127,7 @@ fn token_key(source: &k8s_openapi::api::core::v1::ServiceAccountTokenProjection)
     }
 }
 
-/// The content of each volume that a container mounts, by name.
+/// Returns the content of each volume that a container mounts, by name.
 pub fn contents(
     pod: &Pod,
     sources: &Sources,
@@ -203,7 +205,7 @@ struct Builder<'a> {
     volume: &'a str,
     default_mode: u32,
     files: BTreeMap<String, File>,
-    /// Bytes that further files of the pod may have.
+    /// Bytes that are left for further files of the pod.
     room: &'a mut usize,
 }
 
@@ -220,7 +222,7 @@ impl<'a> Builder<'a> {
         if leaves {
             return Err(VolumeError::Path { volume: self.volume.to_owned(), path: path.to_owned() });
         }
-        // A file that replaces another one counts too, so that its bytes are not copied for ever.
+        // A file that replaces another one counts too, so that the total amount of copying is limited.
         let left = self.room.checked_sub(path.len() + content.len());
         *self.room = left.ok_or_else(|| VolumeError::Size { volume: self.volume.to_owned() })?;
         let mode = mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(self.default_mode);
@@ -232,7 +234,7 @@ impl<'a> Builder<'a> {
         VolumeError::Missing { volume: self.volume.to_owned(), kind, name: name.to_owned() }
     }
 
-    /// All of `data`, or the items asked for.
+    /// Adds all entries of `data`, or the requested items.
     fn pick(
         &mut self,
         data: &BTreeMap<String, Vec<u8>>,
@@ -302,7 +304,7 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Adds all sources; whether there is a secret among them.
+    /// Adds all sources of a projected volume; returns whether one of them is a Secret.
     fn projected(
         &mut self,
         pod: &Pod,
@@ -323,7 +325,7 @@ impl<'a> Builder<'a> {
                 confidential = true;
                 let token = sources.tokens.get(&token_key(from));
                 let token = token.ok_or_else(|| VolumeError::Token { volume: self.volume.to_owned() })?;
-                // Whoever does not run as root can read its token all the same.
+                // Containers that do not run as root must be able to read their token.
                 let mode = if runs_as_root(pod) { 0o600 } else { 0o644 };
                 self.add(&from.path, token.clone().into_bytes(), Some(mode))?;
             } else {
@@ -334,7 +336,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Whether the token need not be readable by others than root.
+/// Returns whether all containers run as root, so that the token can be unreadable for others.
 fn runs_as_root(pod: &Pod) -> bool {
     let of_pod = spec(pod).security_context.as_ref().and_then(|context| context.run_as_user);
     all_containers(pod).all(|(_, container)| {

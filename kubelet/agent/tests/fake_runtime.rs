@@ -1,4 +1,4 @@
-//! A whole kubelet over the fake runtime, on paused time.
+//! A whole kubelet with the fake runtime, on paused time.
 
 #![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
 
@@ -457,7 +457,7 @@ async fn logs_that_are_slow_to_rotate_do_not_hold_up_those_of_others() {
     let node = Node::new();
     let stuck = Behaviour { reopen_takes: Duration::from_secs(1_000_000), ..Behaviour::default() };
     node.runtime.set_behaviour("stuck", stuck);
-    // More of them than there are places.
+    // More of them than can be handled at the same time.
     for index in 0..2 * kubelet_agent::limits::LOG_ROTATIONS {
         let name = format!("stuck{index}");
         node.api.create_pod(&name, one("stuck"));

@@ -1,4 +1,4 @@
-//! Environment variables of a container: services, `envFrom`, `env`, and `$(NAME)` in all of them.
+//! Environment variables of a container: services, `envFrom`, `env`, and the expansion of `$(NAME)`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,40 +15,40 @@ use k8s_openapi::{
 use super::{container as find_container, name, namespace, resources, spec, uid};
 use crate::limits;
 
-/// A token that a pod wants.
+/// Audience and lifetime of a service account token that a pod requests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenKey {
-    /// Empty: the apiserver's own.
+    /// Audience; the API server if empty.
     pub audience: String,
-    /// Seconds.
+    /// Lifetime in seconds.
     pub expiration: i64,
 }
 
-/// What a pod refers to, as it is now. What is absent does not exist.
+/// Current objects that a pod refers to. Objects that are missing here do not exist.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// By name, of the pod's namespace.
+    /// ConfigMaps of the pod's namespace, by name.
     pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
-    /// By name, of the pod's namespace.
+    /// Secrets of the pod's namespace, by name.
     pub secrets: BTreeMap<String, Arc<Secret>>,
-    /// Those of the pod's namespace and `default/kubernetes`.
+    /// Services of the pod's namespace, and `default/kubernetes`.
     pub services: Vec<Arc<Service>>,
-    /// Service account tokens by what was asked for.
+    /// Service account tokens, by audience and lifetime.
     pub tokens: BTreeMap<TokenKey, String>,
 }
 
-/// What a pod may ask about its surroundings.
+/// Facts about the pod's environment that its variables may refer to.
 #[derive(Clone, Debug, Default)]
 pub struct Surroundings<'a> {
-    /// Addresses of the pod, the first family first.
+    /// Addresses of the pod, primary IP family first.
     pub pod_ips: &'a [String],
-    /// Addresses of the node, the first family first.
+    /// Addresses of the node, primary IP family first.
     pub host_ips: &'a [String],
-    /// `status.allocatable` of the node: the limit of whom has none.
+    /// `status.allocatable` of the node, used as the limit of containers without one.
     pub allocatable: Option<&'a BTreeMap<String, Quantity>>,
 }
 
-/// A reference that leads nowhere.
+/// A variable cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
     #[error("configmap \"{0}\" not found")]
@@ -69,7 +69,7 @@ pub enum EnvError {
     TooLong,
 }
 
-/// All variables of a container. Of variables with the same name the last one counts.
+/// Returns all variables of a container. Of several variables with the same name, the last one wins.
 pub fn environment(
     pod: &Pod,
     container: &Container,
@@ -99,8 +99,8 @@ pub fn environment(
     Ok(variables.into_list())
 }
 
-/// Replaces `$(NAME)` by the variable; `$$` is a dollar sign; unknown names stay as they are. Refuses
-/// what becomes longer than `room` bytes.
+/// Expands `$(NAME)` to the value of the variable; `$$` is a dollar sign, and references to unknown variables
+/// are left as they are. Fails if the result is longer than `room` bytes.
 pub fn expand(text: &str, variables: &BTreeMap<String, String>, room: usize) -> Result<String, EnvError> {
     let expanded = expand_with(text, room, |name, result| match variables.get(name) {
         Some(value) => result.push_str(value),
@@ -109,7 +109,7 @@ pub fn expand(text: &str, variables: &BTreeMap<String, String>, room: usize) -> 
     expanded.ok_or(EnvError::TooLong)
 }
 
-/// As [`expand`] for a path, but variables that are unknown or empty are errors.
+/// Like [`expand`] for a path, but references to unknown or empty variables are errors.
 pub fn expand_path(text: &str, variables: &BTreeMap<String, String>) -> Result<String, String> {
     let mut missing = BTreeSet::new();
     let expanded = expand_with(text, limits::PATH, |name, result| match variables.get(name) {
@@ -124,8 +124,8 @@ pub fn expand_path(text: &str, variables: &BTreeMap<String, String>) -> Result<S
     expanded.ok_or_else(|| format!("the path has more than {} bytes", limits::PATH))
 }
 
-/// `None` as soon as the result has more than `room` bytes: every reference may be to a long value, which
-/// itself is made of references.
+/// Returns `None` as soon as the result exceeds `room` bytes: since values may themselves consist of
+/// references, the result can grow exponentially.
 fn expand_with(text: &str, room: usize, mut append: impl FnMut(&str, &mut String)) -> Option<String> {
     let mut result = String::with_capacity(text.len().min(room));
     let mut rest = text;
@@ -149,7 +149,7 @@ fn expand_with(text: &str, room: usize, mut append: impl FnMut(&str, &mut String
     (result.len() <= room).then_some(result)
 }
 
-/// Bytes that a variable takes in the environment of a process.
+/// Returns the bytes that a variable takes in the environment of a process.
 pub fn size(name: &str, value: &str) -> usize {
     name.len() + "=".len() + value.len() + limits::ARGUMENT_OVERHEAD
 }
@@ -158,7 +158,7 @@ pub fn size(name: &str, value: &str) -> usize {
 struct Variables {
     order: Vec<String>,
     by_name: BTreeMap<String, String>,
-    /// Bytes that further variables may take.
+    /// Bytes that are left for further variables.
     room: usize,
 }
 
@@ -226,7 +226,7 @@ fn from_whole_objects(
         let prefix = from.prefix.as_deref().unwrap_or_default();
         let mut set = |key: &str, value: String| {
             let name = format!("{prefix}{key}");
-            // What no process could read is left out.
+            // Skip names that no process could read.
             if !name.is_empty() && !name.contains(['=', '\0']) {
                 variables.set(&name, value)?;
             }
@@ -257,7 +257,8 @@ fn from_whole_objects(
     Ok(())
 }
 
-/// The value behind a reference; `None` where it is optional and leads nowhere.
+/// Returns the value behind a reference; `None` if the reference is optional and the object or key does not
+/// exist.
 fn referenced(
     pod: &Pod,
     container: &Container,
@@ -300,7 +301,7 @@ fn referenced(
     Ok(Some(String::new()))
 }
 
-/// The value of a field of the pod.
+/// Returns the value of a field of the pod.
 pub fn field_value(
     pod: &Pod,
     field: &ObjectFieldSelector,
@@ -333,13 +334,13 @@ pub fn field_value(
     })
 }
 
-/// `key="value"`, one a line, in the order of the keys.
+/// Formats entries as lines of `key="value"`, sorted by key.
 fn lines(entries: Option<&BTreeMap<String, String>>) -> String {
     let line = |(key, value): (&String, &String)| format!("{key}={value:?}");
     entries.into_iter().flatten().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The value of a request or limit, in units of the divisor, rounded up.
+/// Returns the value of a request or limit in units of the divisor, rounded up.
 pub fn resource_value(
     pod: &Pod,
     container: &Container,
@@ -436,11 +437,11 @@ mod tests {
         }));
         assert_eq!(variables(json!({"name": "a", "env": env})), Err(EnvError::TooLong));
         assert!(variables(json!({"name": "a", "env": env[..10]})).is_ok());
-        // Short of doubling, many of them may each repeat a long one.
+        // Without doubling in each step, many variables may still repeat a long one.
         let mut env = vec![json!({"name": "LONG", "value": "x".repeat(100_000)})];
         env.extend((0..100).map(|n| json!({"name": format!("V{n}"), "value": "$(LONG)"})));
         assert_eq!(variables(json!({"name": "a", "env": env})), Err(EnvError::TooLong));
-        // Setting one anew gives its room back.
+        // Setting a variable again frees the bytes of its old value.
         let again: Vec<_> = (0..100).map(|_| json!({"name": "SAME", "value": "$(LONG)"})).collect();
         let env = [&env[..1], &again].concat();
         assert!(variables(json!({"name": "a", "env": env})).is_ok());

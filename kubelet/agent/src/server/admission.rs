@@ -1,6 +1,6 @@
-//! Who may open how many connections and streams to the node's server. All streams come from the API
-//! server, so that they are bounded together and by the pods that they lead to, not by address, and
-//! leave room for requests that are answered at once.
+//! Limits on connections and streams to the node's server. All streams come from the API server, so they are
+//! limited in total and by the pods that they lead to, not by client address, and room is left for short
+//! requests.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::machine::PodPlace;
 
-/// A client and the place that its connection takes.
+/// The caller of a connection and the permit that it holds.
 #[derive(Clone)]
 pub(super) struct Session {
     pub caller: Caller,
@@ -23,23 +23,23 @@ pub(super) struct Session {
     streams: Streams,
 }
 
-/// The streams of one server. Cheap to clone.
+/// Streams of one server. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Streams {
-    /// Streams of any kind.
+    /// Permits for streams of any kind.
     all: Shares,
-    /// Logs that are read to their present end, where the others are taken.
+    /// Additional permits for logs that are not followed, used when the others are taken.
     logs: Shares,
 }
 
-/// What a stream lasts for: one that waits for more, or one with an end.
+/// Duration of a stream: open-ended, or bounded by existing data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Length {
     Open,
     Bounded,
 }
 
-/// A stream's share of the server, and the place of its connection, which an upgrade would give up.
+/// Permit of a stream, which also keeps the permit of its connection alive, since an upgrade would drop it.
 pub(super) struct StreamPermit {
     _stream: Share,
     _place: Arc<Place>,
@@ -60,15 +60,15 @@ impl Streams {
 }
 
 impl Session {
-    /// A share for a stream to a pod on this connection.
+    /// Takes a permit for a stream to a pod on this connection.
     pub(super) fn stream(&self, length: Length, pod: &PodPlace) -> Result<StreamPermit, Refusal> {
         Ok(StreamPermit { _stream: self.streams.take(length, pod)?, _place: Arc::clone(&self.place) })
     }
 }
 
-/// Completes a client's TLS handshake; none if it fails or takes longer than `deadline`. The
-/// connections of a permitted client, of which the API server has many, no longer count for its
-/// address and give way to no other. Those of all others still do.
+/// Completes a client's TLS handshake; returns `None` if it fails or takes longer than `deadline`. The
+/// connections of a permitted client, normally the API server, no longer count against the limit of its
+/// address and are not closed in favour of others.
 pub(super) async fn handshake<S>(
     tls: &NodeTls,
     stream: S,
@@ -128,7 +128,7 @@ mod tests {
             super::super::tls(&config, &["127.0.0.1".to_owned()]).unwrap()
         }
 
-        /// A client with a certificate for a user, or without one.
+        /// Returns a TLS client with a certificate for `user`, or without a certificate.
         fn client(&self, user: Option<&str>) -> TlsConnector {
             let provider = Arc::new(rustls::crypto::ring::default_provider());
             let builder = rustls::ClientConfig::builder_with_provider(provider)
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Both ends of a connection that has been made.
+    /// Both ends of an established connection.
     type Made = (TlsStream<DuplexStream>, Session, tokio_rustls::client::TlsStream<DuplexStream>);
 
     async fn connect(server: &NodeTls, client: &TlsConnector, place: Place) -> Option<Made> {

@@ -1,28 +1,28 @@
-//! Who calls the node's server, by the certificate shown. The authority signs for every user of
-//! the cluster, other nodes among them, so its signature alone opens nothing.
+//! Authorization of callers of the node's server by their client certificate. The cluster's authority signs
+//! certificates for all users, including other nodes, so a valid signature alone grants nothing.
 
 use rustls::pki_types::CertificateDer;
 
 use crate::config::Identify;
 
-/// The API server's user when it calls kubelets, by the custom of Kubernetes' installers.
+/// User as which the API server calls kubelets, by the convention of Kubernetes installers.
 const API_SERVER: &str = "kube-apiserver-kubelet-client";
-/// May do everything.
+/// Group whose members may do everything.
 const MASTERS: &str = "system:masters";
 
-/// What a caller may do.
+/// Permission level of a caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
-    /// Showed no certificate.
+    /// Presented no certificate.
     Nobody,
-    /// A user of the cluster with no business here.
+    /// An authenticated user who has no access to the node's server.
     Stranger,
     /// The API server, or an administrator.
     Permitted,
 }
 
 impl Caller {
-    /// Judges the certificate that the handshake has verified.
+    /// Classifies a caller by the certificate that the handshake has verified.
     pub(super) fn of(certificate: Option<&CertificateDer<'_>>, identify: Option<Identify>) -> Self {
         let (Some(certificate), Some(identify)) = (certificate, identify) else { return Self::Nobody };
         match identify(certificate) {
@@ -32,7 +32,7 @@ impl Caller {
     }
 }
 
-/// The reader of certificates that the binary gives to a kubelet.
+/// The certificate reader that the binary passes to a kubelet.
 #[cfg(test)]
 pub(super) fn identify(certificate: &[u8]) -> Option<apiserver_meta::identity::Identity> {
     apiserver_api::certificate::CertificateUser::read(certificate).ok().map(Into::into)

@@ -1,5 +1,5 @@
-//! The node's server: logs, exec, attach, port-forward and numbers, over TLS, for those whom the
-//! cluster's certificate authority vouches for.
+//! The node's server: logs, exec, attach, port-forward and metrics over TLS, for clients with a certificate
+//! of the cluster's authority.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
     .await;
 }
 
-/// Serves `/healthz` in the clear until shutdown.
+/// Serves `/healthz` without TLS until shutdown.
 pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutdown: CancellationToken) {
     let handler = Arc::new(move |request: Request<Incoming>| -> BoxFuture<'static, Page> {
         Box::pin(std::future::ready(match request.uri().path() {
@@ -69,8 +69,8 @@ pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutd
     userspace_daemon::serve(listener, None, handler, shutdown).await;
 }
 
-/// Serves one connection, by HTTP/1.1 alone: upgrades exist there only, and the control frames of HTTP/2
-/// are nothing that strangers need. These get one answer.
+/// Serves one connection with HTTP/1.1 only: upgrades need it, and HTTP/2 would expose its control frames to
+/// unauthorized clients. A client without permission gets one answer.
 async fn connection<S>(agent: Arc<Agent>, stream: S, session: Session)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -119,14 +119,14 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) 
     }
 }
 
-/// Answers requests whose answers take long.
+/// Handles requests whose answers are streams.
 async fn stream(
     agent: &Arc<Agent>,
     request: Request<Incoming>,
     parts: &[&str],
     session: &Session,
 ) -> Response<Body> {
-    // Before the runtime hears of it.
+    // Checked before the runtime is involved.
     if parts.first() != Some(&"containerLogs") && !request.headers().contains_key(header::UPGRADE) {
         return text(StatusCode::BAD_REQUEST, "Upgrade request required");
     }
@@ -140,7 +140,7 @@ async fn stream(
         Err(refusal) => return text(StatusCode::TOO_MANY_REQUESTS, refusal.text(&tracked.place)),
     };
     let may_upgrade = matches!(*request.method(), Method::GET | Method::POST);
-    // Exec, attach and port-forward also have forms that name the pod's uid.
+    // Exec, attach and port-forward paths may also contain the pod's uid.
     match (*kind, rest) {
         ("containerLogs", [container]) if request.method() == Method::GET => {
             logs::serve(agent, &request, tracked, container, permit).await

@@ -1,11 +1,11 @@
-//! Parameters of a request.
+//! Query parameters of a request.
 
 /// The parameters of a query string, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Splits and decodes; what cannot be decoded stays as it is.
+    /// Splits and decodes a query string; parts that cannot be decoded are left as they are.
     pub(crate) fn parse(query: Option<&str>) -> Self {
         let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         Self(
@@ -26,7 +26,7 @@ impl Query {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// `1` and `true` are true.
+    /// Returns whether a parameter is `1` or `true`.
     pub(crate) fn is_set(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| matches!(value, "1" | "true" | "True"))
     }

@@ -1,5 +1,5 @@
-//! How many streams pods and namespaces may have open at once. All of them come from the API server,
-//! so that a tenant is told by the namespace of the pod.
+//! Limits on concurrent streams per pod and per namespace. All streams come from the API server, so tenants
+//! are distinguished by the namespace of the pod.
 
 use std::{
     collections::BTreeMap,
@@ -8,20 +8,20 @@ use std::{
 
 use crate::{limits, machine::PodPlace};
 
-/// The namespace of the cluster's own pods, for which places are kept.
+/// The namespace of system pods, for which streams are reserved.
 const SYSTEM: &str = "kube-system";
 
-/// How many streams there may be at once.
+/// Maximum numbers of concurrent streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
     all: usize,
-    /// Of these, what is kept for `kube-system`.
+    /// Streams reserved for `kube-system`.
     system: usize,
     namespace: usize,
     pod: usize,
 }
 
-/// Streams that are open, as far as a further one of some pod is concerned.
+/// Numbers of open streams that are relevant for another stream to some pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Open {
     all: usize,
@@ -29,7 +29,7 @@ struct Open {
     pod: usize,
 }
 
-/// Whose share of the streams is taken.
+/// The limit that has been reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     Node,
@@ -38,7 +38,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// The text of the answer.
+    /// Returns the message of the answer.
     pub(super) fn text(self, place: &PodPlace) -> String {
         let whose = match self {
             Self::Node => String::new(),
@@ -50,9 +50,9 @@ impl Refusal {
 }
 
 impl Bounds {
-    /// Whether a further stream may be opened. Outside of `kube-system` a namespace may only have as
-    /// many as are free, so that several of them together cannot take all: there is always room for
-    /// those that have fewer.
+    /// Decides whether another stream may be opened. A namespace other than `kube-system` may hold at most as
+    /// many streams as are still free, so several namespaces together cannot take all of them and there is
+    /// always room for those that have few.
     fn admit(self, open: Open, is_system: bool) -> Result<(), Refusal> {
         let free = if is_system { self.all } else { self.all - self.system }.saturating_sub(open.all);
         let namespace = if is_system { self.namespace } else { self.namespace.min(free) };
@@ -71,7 +71,7 @@ impl Bounds {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// Streams by pod, by namespace. Only those that have any.
+    /// Number of streams by namespace and pod; pods and namespaces without streams have no entry.
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
@@ -104,7 +104,7 @@ impl Counts {
     }
 }
 
-/// Places for streams. Cheap to clone; clones share all state.
+/// A limited pool of streams. Cheap to clone; clones share all state.
 #[derive(Clone, Debug)]
 pub(super) struct Shares {
     bounds: Bounds,
@@ -116,7 +116,7 @@ impl Shares {
         Self { bounds, counts: Arc::default() }
     }
 
-    /// Places for streams of any kind.
+    /// Returns the pool for streams of any kind.
     pub(super) fn of_streams() -> Self {
         Self::new(Bounds {
             all: limits::STREAMS,
@@ -126,7 +126,7 @@ impl Shares {
         })
     }
 
-    /// Places for logs that are read to their present end.
+    /// Returns the pool for logs that are not followed.
     pub(super) fn of_bounded_logs() -> Self {
         Self::new(Bounds {
             all: limits::RESERVED_LOGS,
@@ -136,7 +136,7 @@ impl Shares {
         })
     }
 
-    /// A place for a stream of a pod, until it is dropped.
+    /// Takes a stream to a pod; it is returned when the result is dropped.
     pub(super) fn take(&self, place: &PodPlace) -> Result<Share, Refusal> {
         let mut counts = self.lock();
         self.bounds.admit(counts.open(place), place.namespace == SYSTEM)?;
@@ -149,7 +149,7 @@ impl Shares {
     }
 }
 
-/// One stream of a pod.
+/// A stream to a pod, taken from the pool.
 #[derive(Debug)]
 pub(super) struct Share {
     shares: Shares,

@@ -1,6 +1,6 @@
-//! Exec, attach and port-forward: the runtime serves the stream, and this is a tunnel to it. The
-//! client's request for an upgrade is repeated to the runtime with its headers, and then bytes go
-//! both ways untouched.
+//! Exec, attach and port-forward: the runtime serves the stream, and the node's server tunnels to it. The
+//! client's upgrade request is repeated to the runtime with its headers; then bytes are copied both ways
+//! unchanged.
 
 use std::{io, pin::pin};
 
@@ -23,11 +23,11 @@ use tracing::debug;
 use super::{Body, StreamPermit, empty, frames::CloseFilter, query::Query, text};
 use crate::{agent::Agent, limits, machine::PodPlace, tracked::TrackedPod};
 
-/// The protocol that runtimes of this generation speak over WebSocket.
+/// WebSocket protocol that current runtimes support.
 const V4: &str = "v4.channel.k8s.io";
-/// The one that clients prefer: it can also close one channel.
+/// WebSocket protocol that clients prefer; it can also close a single channel.
 const V5: &str = "v5.channel.k8s.io";
-/// Bytes that are moved at once.
+/// Bytes that are copied at once.
 const CHUNK: usize = 16 * 1024;
 
 pub(super) async fn exec(
@@ -62,7 +62,7 @@ pub(super) async fn attach(
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
-    // A container has a terminal or has none, whatever is asked for.
+    // A container has a terminal or not, regardless of the request.
     if let Some((_, container)) = crate::pod::container(&tracked.pod(), container) {
         options.tty = container.tty.unwrap_or_default();
     }
@@ -97,7 +97,7 @@ pub(super) async fn port_forward(
 }
 
 fn options(query: &Query) -> StreamOptions {
-    // Both spellings are in use: that of the apiserver and that of the kubelet.
+    // Both spellings are in use: that of the API server and that of the kubelet.
     let any = |names: [&str; 2]| names.iter().any(|name| query.is_set(name));
     StreamOptions {
         tty: query.is_set("tty"),
@@ -107,7 +107,7 @@ fn options(query: &Query) -> StreamOptions {
     }
 }
 
-/// Id of the running container of a name.
+/// Returns the id of the running container with this name.
 fn running(tracked: &TrackedPod, container: &str) -> Result<String, Box<Response<Body>>> {
     let state = tracked.state();
     let running = state.runtime.attempts(container).find(|status| status.state == ContainerState::Running);
@@ -125,16 +125,16 @@ fn failed(error: &RuntimeError) -> Response<Body> {
     text(status, error.to_string())
 }
 
-/// How the protocol that the client asks for becomes one that the runtime speaks.
+/// Translation between the protocol that the client requests and one that the runtime supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Translation {
-    /// As it is.
+    /// No translation.
     None,
-    /// Offer version 4 only; the client knows it, too.
+    /// Offer only v4, which the client supports, too.
     Downgrade,
-    /// Offer version 4, answer version 5, and drop the messages that close a channel.
+    /// Offer v4 to the runtime, answer v5 to the client, and drop the messages that close a channel.
     Filter,
-    /// Version 4 cannot say that the input has ended; the client must choose another way.
+    /// v4 cannot signal the end of the input; the client must use another protocol.
     Impossible,
 }
 
@@ -149,7 +149,7 @@ fn translation(headers: &HeaderMap, options: StreamOptions) -> Translation {
     match (offered.contains(&V5), offered.contains(&V4)) {
         (false, _) => Translation::None,
         (true, true) => Translation::Downgrade,
-        // A terminal carries the end of its input in band.
+        // A terminal carries the end of its input in-band.
         (true, false) if !options.stdin || options.tty => Translation::Filter,
         (true, false) => Translation::Impossible,
     }
@@ -216,7 +216,7 @@ async fn connect(
         .body(Empty::<Bytes>::new())
         .map_err(|e| e.to_string())?;
     for (name, value) in request.headers() {
-        // Who asks is this node's business, not the runtime's.
+        // The caller's identity concerns this node, not the runtime.
         let private = name == HOST
             || name == http::header::AUTHORIZATION
             || name == http::header::ORIGIN
@@ -238,7 +238,7 @@ async fn connect(
     sender.send_request(repeated).await.map_err(|error| error.to_string())
 }
 
-/// Connects the two ends once both have agreed to the upgrade.
+/// Connects the two ends once both have upgraded.
 async fn join(client: OnUpgrade, runtime: OnUpgrade, translation: Translation) {
     let (Ok(client), Ok(runtime)) = tokio::join!(client, runtime) else { return };
     let filter = (translation == Translation::Filter).then(CloseFilter::default);
@@ -247,8 +247,8 @@ async fn join(client: OnUpgrade, runtime: OnUpgrade, translation: Translation) {
     }
 }
 
-/// Moves bytes both ways until the runtime has closed. What a client says after that leads nowhere, so
-/// that it cannot keep the stream open, and has a moment to read the rest and to close.
+/// Copies bytes both ways until the runtime closes. What the client sends after that is discarded, so that it
+/// cannot keep the stream open, and it has a moment to read the rest and to close.
 async fn carry<C, R>(client: C, runtime: R, filter: Option<CloseFilter>) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite,
@@ -277,7 +277,7 @@ where
     tokio::time::timeout(limits::STREAM_LINGER, upward).await.unwrap_or(Ok(()))
 }
 
-/// Moves bytes from the client to the runtime until the client has closed.
+/// Copies bytes from the client to the runtime until the client closes.
 async fn upward(
     mut from_client: impl AsyncRead + Unpin,
     mut to_runtime: impl AsyncWrite + Unpin,
@@ -331,7 +331,7 @@ mod tests {
             let mut said = String::new();
             client.read_to_string(&mut said).await.unwrap();
             assert_eq!(said, "last words");
-            // It is paused time that passes here.
+            // Time is paused in this test.
             tokio::time::timeout(2 * limits::STREAM_LINGER, stream).await.unwrap().unwrap().unwrap();
         }
     }

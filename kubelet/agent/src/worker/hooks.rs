@@ -1,4 +1,4 @@
-//! postStart and preStop.
+//! Lifecycle hooks: postStart and preStop.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Worker {
-    /// Runs a hook to its end, or for no longer than `limit`; a sentence if it failed.
+    /// Runs a hook for at most `limit`; the error is a message for the event.
     pub(super) async fn hook(
         &self,
         handler: &LifecycleHandler,
@@ -51,7 +51,7 @@ impl Worker {
             tokio::time::sleep(seconds.min(limit)).await;
             return Ok(());
         }
-        // `tcpSocket`, which the API takes and no kubelet runs.
+        // `tcpSocket`, which the API accepts but kubelets do not support.
         Err("Cannot run handler: invalid handler".to_owned())
     }
 }

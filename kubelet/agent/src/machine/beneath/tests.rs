@@ -9,7 +9,7 @@ use std::{
 
 use super::*;
 
-/// A directory of its own for each test, seen by both resolvers.
+/// Runs a test with each of the two resolvers, in a directory of its own.
 fn both(test: impl Fn(&Path, &Dir)) {
     for resolver in [Resolver::Kernel, Resolver::Walk] {
         let place = tempfile::tempdir().unwrap();
@@ -82,7 +82,7 @@ fn pipes_and_devices_are_refused_without_being_opened() {
     both(|path, dir| {
         let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
         nix::unistd::mkfifo(&path.join("pipe"), mode).unwrap();
-        // Opening a pipe to read waits for a writer, so this would hang.
+        // Opening a pipe for reading would block until there is a writer.
         let refused = dir.open_regular("pipe", OFlags::RDONLY).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         fs::create_dir(path.join("directory")).unwrap();
@@ -123,7 +123,7 @@ fn removal_takes_a_tree_that_is_deeper_than_any_path_and_wider_than_a_batch() {
         for index in 0..REMOVAL_BATCH + 10 {
             deep.create_file(index.to_string(), 0o644).unwrap();
         }
-        // Longer than PATH_MAX together.
+        // Together longer than PATH_MAX.
         for _ in 0..600 {
             deep = deep.create_dir("deeper", 0o755).unwrap();
         }
@@ -132,8 +132,7 @@ fn removal_takes_a_tree_that_is_deeper_than_any_path_and_wider_than_a_batch() {
     });
 }
 
-/// A container that swaps a directory for a link as fast as it can gets no file outside of it, and
-/// shows none.
+/// A container that keeps swapping a directory for a link gets no file outside of it read or written.
 #[test]
 fn a_directory_that_is_swapped_for_a_link_never_leads_outside() {
     both(|path, dir| {

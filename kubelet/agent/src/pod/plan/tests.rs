@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::pod::testing::{at, container, pod, sandbox};
 
-/// One situation, with what most of them have in common.
+/// Inputs of one test, with defaults that suit most of them.
 struct Scene {
     pod: Pod,
     runtime: PodRuntime,

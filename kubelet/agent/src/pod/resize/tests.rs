@@ -65,7 +65,7 @@ fn a_resize_that_waits_leaves_the_pod_as_it_is_and_is_told_once() {
     let infeasible = Err(Refusal::Infeasible("too large".to_owned()));
     assert_eq!(resize.decide(&large, infeasible, at(3)).unwrap().0, "ResizeInfeasible");
     assert_eq!(resize.conditions().next().unwrap().reason.as_deref(), Some("Infeasible"));
-    // What is taken back is no longer asked for.
+    // A request that was taken back is no longer pending.
     assert_eq!(resize.decide(&small, Ok(()), at(4)), None);
     assert_eq!(resize.conditions().count(), 0);
 }
@@ -116,7 +116,7 @@ fn a_restarted_kubelet_goes_on_with_a_resize() {
     assert!(!resize.grants(&large), "it still waits");
     let deferred = Err(Refusal::Deferred("no room".to_owned()));
     assert_eq!(resize.decide(&large, deferred, at(1)), None, "which was told before");
-    // Granted, but not yet carried out.
+    // Granted, but not applied yet.
     let granted_requests = resources("2", "2Gi")["requests"].clone();
     large.status = serde_json::from_value(status(granted_requests, small)).unwrap();
     let mut resize = Resize::from_status(&large, at(0));
