@@ -4,7 +4,7 @@
 //!  watches ─▶ caches ─▶ handlers note a key ─▶ queue ─▶ reconcile: cache ─▶ plan ─▶ requests
 //! ```
 //!
-//! A reconciler sees the caches and nothing of what happened; a plan sees plain data and no API.
+//! A reconciler sees the caches but no events; a plan sees plain data and no API.
 
 mod config;
 mod context;
@@ -43,10 +43,10 @@ pub use config::Config;
 
 use context::{Context, Tasks};
 
-/// What writes events that are no single controller's.
+/// Source of events that do not belong to a single controller.
 const PROGRAM: &str = "kube-controller-manager";
 
-/// Runs all controllers until `shutdown`, after having become the leader if so configured.
+/// Runs all controllers until `shutdown`, after winning the leader election if one is configured.
 /// `informers` may be shared with other components; their token should not outlive `shutdown`.
 ///
 /// # Errors
@@ -82,7 +82,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
     }
 }
 
-/// What pods cannot start without comes first.
+/// Controllers that pods depend on to start come first.
 fn start_all(context: &Context, tasks: &mut Tasks) {
     serviceaccount::start(context, tasks);
     nodes::start(context, tasks);

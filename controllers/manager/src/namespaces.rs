@@ -1,4 +1,5 @@
-//! Namespaces: one that is being deleted is emptied, pods first, and let go when nothing is left.
+//! The namespace controller: empties a namespace that is being deleted, pods first, and finalizes it when
+//! nothing is left.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use crate::limits::{LIST_PAGE, NAMESPACE_PERIOD};
 use crate::meta::{is_deleted, namespace};
 use crate::patch;
 
-/// The finalizer in `spec.finalizers` that this controller answers for.
+/// The finalizer in `spec.finalizers` that this controller is responsible for.
 const FINALIZER: &str = "kubernetes";
 
 /// Starts the controller.
@@ -28,7 +29,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let namespaces = context.informers.cache::<Namespace>();
     let pods = context.informers.cache::<Pod>();
     context.feed(tasks, &namespaces, &queue);
-    // The last pod's end is what a deletion usually waits for.
+    // Deletion usually waits for the last pod to end.
     let ended = queue.clone();
     pods.on_change(move |change| {
         if let Change::Deleted(pod) = change {
@@ -49,16 +50,16 @@ struct Namespaces {
     namespaces: Cache<Namespace>,
 }
 
-/// What one attempt at emptying a namespace found.
+/// Result of one attempt at emptying a namespace.
 #[derive(Debug, Default, PartialEq)]
 struct Emptied {
-    /// Why the kinds could not be asked for.
+    /// Error of a failed discovery.
     undiscovered: Option<String>,
-    /// Kind and reason of what could not be deleted or counted.
+    /// Failed deletions and lists, with kind and reason.
     failures: Vec<String>,
-    /// Objects left, by kind.
+    /// Number of remaining objects, by kind.
     remaining: BTreeMap<String, usize>,
-    /// Objects that wait for each finalizer.
+    /// Number of objects that wait for each finalizer.
     finalizers: BTreeMap<String, usize>,
 }
 
@@ -77,7 +78,7 @@ impl Reconcile for Namespaces {
             return Ok(Outcome::Done);
         }
         let api: Api<Namespace> = Api::all(self.client.clone());
-        // What is written below depends on the present version, which the cache may not have yet.
+        // The writes below depend on the current version, which the cache may not have yet.
         let live = api.get_opt(&key.name).await.attempt(|| format!("get namespace {key}"))?;
         let Some(live) = live.filter(|live| live.metadata.uid == found.metadata.uid) else {
             return Ok(Outcome::Done);
@@ -112,8 +113,8 @@ impl Namespaces {
         }
     }
 
-    /// Deletes everything in the namespace and counts what is left. Other kinds follow when no
-    /// pod is left, so that pods keep what they use until they have ended.
+    /// Deletes everything in the namespace and counts what is left. Other kinds follow once no pod is left,
+    /// so that pods keep what they use until they have ended.
     async fn empty(&self, namespace: &str) -> Emptied {
         let mut emptied = Emptied::default();
         let kinds = match kinds(&self.client).await {
@@ -140,7 +141,7 @@ impl Namespaces {
 
     async fn empty_kind(&self, namespace: &str, kind: &Kind, emptied: &mut Emptied) {
         if let Err(error) = self.try_kind(namespace, kind, emptied).await {
-            // A kind that vanished meanwhile, or cannot do it, has nothing left to delete.
+            // A kind that vanished in the meantime or does not support deletion has nothing left to delete.
             let status = if let Error::Api { cause, .. } = &error { code(cause) } else { 0 };
             if status != 404 && status != 405 {
                 emptied.failures.push(format!("{}: {}", kind.name(), error_chain(&error)));
@@ -167,7 +168,7 @@ impl Namespaces {
                 }
             }
         } else {
-            // Reviews and the like: nothing is kept of them.
+            // Kinds such as reviews, which are not stored.
             return Ok(());
         }
         let what = || format!("list {} in namespace {namespace}", kind.name());
@@ -193,7 +194,7 @@ fn code(error: &kube::Error) -> u16 {
     if let kube::Error::Api(status) = error { status.code } else { 0 }
 }
 
-/// The five conditions of a namespace that is being deleted; `True` is always bad news.
+/// Returns the five conditions of a namespace that is being deleted; `True` always reports a problem.
 fn conditions(emptied: &Emptied, old: Option<Vec<NamespaceCondition>>, now: Time) -> Vec<NamespaceCondition> {
     let counts = |map: &BTreeMap<String, usize>, what: &str| {
         let list: Vec<_> = map.iter().map(|(name, count)| format!("{name} has {count} {what}")).collect();

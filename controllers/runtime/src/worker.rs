@@ -1,4 +1,4 @@
-//! Workers that drain a queue, and the timer that fills it when no event does.
+//! Workers that drain a queue, and the timer that refills it regardless of events.
 
 use std::fmt;
 use std::future::Future;
@@ -15,26 +15,26 @@ use crate::error::{Error, Result};
 use crate::limits::QUIET_PAUSE;
 use crate::queue::WorkQueue;
 
-/// What follows a successful reconciliation.
+/// Result of a successful reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing, until something changes.
+    /// Nothing to do until something changes.
     Done,
-    /// Look again after this time, whatever happens.
+    /// Reconcile again after this time at the latest.
     After(Duration),
 }
 
-/// Brings the world nearer to what the object of a key asks for.
+/// Brings the state of an object closer to its specification.
 pub trait Reconcile: Send + Sync + 'static {
-    /// What the queue holds, usually an [`ObjectKey`].
+    /// Type of the keys in the queue, usually an [`ObjectKey`].
     type Key: Ord + Clone + fmt::Display + Send + Sync + 'static;
 
-    /// Does the next steps for `key`. On error it is called again after a growing pause.
+    /// Takes the next steps for `key`. After an error it is called again with a growing delay.
     fn reconcile(&self, key: &Self::Key) -> impl Future<Output = Result<Outcome>> + Send;
 }
 
-/// Runs `workers` workers (at least one) on the queue until `shutdown`, and returns when the last
-/// has ended. A reconciliation under way is dropped at its next await.
+/// Runs `workers` workers (at least one) on the queue until `shutdown`, and returns when the last has ended.
+/// A reconciliation in progress is dropped at its next await point.
 pub async fn run_workers<R: Reconcile>(
     queue: WorkQueue<R::Key>,
     workers: usize,
@@ -87,7 +87,7 @@ fn report(queue: &str, key: &impl fmt::Display, error: &Error, pause: Duration) 
     }
 }
 
-/// Whether the next attempt is likely to succeed without anybody doing anything.
+/// Returns whether the next attempt is likely to succeed without intervention.
 fn is_ordinary(error: &Error, pause: Duration) -> bool {
     match error {
         Error::Several { first, .. } => is_ordinary(first, pause),
@@ -95,8 +95,8 @@ fn is_ordinary(error: &Error, pause: Duration) -> bool {
     }
 }
 
-/// Adds every object of the cache to the queue each `period` until `shutdown`: the safety net
-/// under events that were missed.
+/// Adds every object of the cache to the queue once per `period` until `shutdown`, as a safety net in case
+/// events are missed.
 pub async fn resync<T: Resource + Send + Sync + 'static>(
     cache: Cache<T>,
     queue: WorkQueue<ObjectKey>,
@@ -120,7 +120,7 @@ mod tests {
     use std::sync::Mutex;
     use tokio::time::Instant;
 
-    /// Fails as often as asked, then succeeds; keeps the times of its calls in milliseconds.
+    /// Fails a given number of times, then succeeds; records the times of its calls in milliseconds.
     struct Flaky {
         failures: usize,
         then: Outcome,

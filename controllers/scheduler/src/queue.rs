@@ -1,5 +1,5 @@
-//! Pods that wait for a node: active by priority and age, backing off after a failure, or parked
-//! until the cluster changes in a way that may help. Pure: the caller tells the time.
+//! Pods that wait for a node: active by priority and age, in back-off after a failure, or unschedulable until
+//! the cluster changes in a way that may help. Pure: the caller passes the time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,20 +10,20 @@ use tokio::time::Instant;
 
 use crate::model::PodInfo;
 
-/// First pause after a failed attempt; doubles up to [`MAX_BACKOFF`], as kube-scheduler has them.
+/// Initial back-off after a failed attempt; doubles up to [`MAX_BACKOFF`], as in kube-scheduler.
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// A parked pod is tried again after this even if nothing seems to help.
+/// Time after which an unschedulable pod is tried again even if nothing has changed.
 const MAX_PARKED: Duration = Duration::from_secs(300);
 
-/// Order among active pods: highest priority first, then who came first.
+/// Order of active pods: highest priority first, then first come, first served.
 type Rank = (Reverse<i32>, u64, String);
 
 enum Place {
     Active(Rank),
     Until(Instant),
     Parked(Instant),
-    /// Handed out and not yet settled.
+    /// Handed out, with the outcome still open.
     Taken,
 }
 
@@ -32,11 +32,11 @@ struct Entry {
     place: Place,
     arrival: u64,
     attempts: u32,
-    /// The end of the back-off after the last failure.
+    /// End of the back-off after the last failure.
     not_before: Option<Instant>,
 }
 
-/// The queue. Keys are uids.
+/// The scheduling queue. Keys are uids.
 #[derive(Default)]
 pub struct Queue {
     entries: BTreeMap<String, Entry>,
@@ -46,7 +46,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Takes a pod in, or its newer form. A change of the pod itself makes it active again.
+    /// Adds or updates a pod. A change of the pod itself makes it active again.
     pub fn add(&mut self, pod: Arc<PodInfo>, now: Instant) {
         let uid = pod.uid.clone();
         if pod.gated {
@@ -66,13 +66,13 @@ impl Queue {
         self.activate(&uid);
     }
 
-    /// The pod is bound, gone or finished.
+    /// Removes a pod that is bound, gone or finished.
     pub fn remove(&mut self, uid: &str) {
         self.unplace(uid);
         self.entries.remove(uid);
     }
 
-    /// The next pod to place.
+    /// Returns the next pod to schedule.
     pub fn pop(&mut self, now: Instant) -> Option<Arc<PodInfo>> {
         self.end_waits(now);
         let rank = self.active.pop_first()?;
@@ -82,7 +82,7 @@ impl Queue {
         Some(Arc::clone(&entry.pod))
     }
 
-    /// No node would do: the pod waits for the cluster to change.
+    /// Marks a pod as unschedulable: it waits for the cluster to change.
     pub fn park(&mut self, uid: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         entry.not_before = Some(now + backoff(entry.attempts));
@@ -91,7 +91,7 @@ impl Queue {
         self.waiting.insert((until, uid.to_owned()));
     }
 
-    /// The attempt failed for a reason that time may mend (the apiserver was away).
+    /// Schedules a retry after a temporary failure, such as an unavailable API server.
     pub fn retry(&mut self, uid: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         let until = now + backoff(entry.attempts);
@@ -99,7 +99,7 @@ impl Queue {
         self.waiting.insert((until, uid.to_owned()));
     }
 
-    /// The cluster changed: all parked pods get another try, after their back-off.
+    /// Makes all unschedulable pods active after their back-off, because the cluster has changed.
     pub fn wake_all(&mut self, now: Instant) {
         let parked: Vec<String> = self
             .entries
@@ -112,12 +112,12 @@ impl Queue {
         }
     }
 
-    /// When the next wait ends.
+    /// Returns when the next wait ends.
     pub fn deadline(&self) -> Option<Instant> {
         self.waiting.first().map(|(until, _)| *until)
     }
 
-    /// Pods that no node was found for.
+    /// Returns the number of unschedulable pods.
     pub fn parked(&self) -> usize {
         self.entries.values().filter(|entry| matches!(entry.place, Place::Parked(_))).count()
     }

@@ -1,4 +1,4 @@
-//! The loop: changes in, decisions made one by one, bindings written in parallel.
+//! The scheduling loop: applies changes, schedules pods one by one, and writes bindings in parallel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::queue::Queue;
 use crate::schedule::{FitError, schedule};
 use crate::snapshot::Snapshot;
 
-/// What the scheduler is told.
+/// Configuration of the scheduler.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Pods with this `schedulerName` are ours.
+    /// The `schedulerName` of the pods to schedule.
     pub scheduler_name: String,
-    /// Which lease to hold before working; `None` for the only instance.
+    /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
 }
 
@@ -40,10 +40,11 @@ impl Default for Config {
     }
 }
 
-/// Schedules until shutdown; with leader election, only while this process leads.
+/// Schedules pods until shutdown; with leader election, only while this process leads.
 ///
 /// # Errors
-/// The lease was lost: another process schedules now.
+///
+/// Fails if the lease was lost: another process may be scheduling now.
 pub async fn run(
     config: Config,
     informers: Informers,
@@ -97,18 +98,18 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
     tokio::select! {
         biased;
         () = shutdown.cancelled() => {}
-        // A decision on half of the pods would fill nodes twice.
+        // Decisions based on incomplete lists would overcommit nodes.
         () = async { pods.synced().await; nodes.synced().await; scheduler.run(inbox).await } => {}
     }
 }
 
-/// What handlers and binders tell the loop.
+/// Messages of handlers and binders to the loop.
 enum Update {
     Node(Arc<Node>),
     NodeGone(String),
     Pod(Arc<Pod>),
     PodGone(String),
-    /// The apiserver did not take the binding.
+    /// The API server did not accept the binding.
     BindFailed {
         uid: String,
         gone: bool,
@@ -120,7 +121,7 @@ struct Scheduler {
     profile: Profile,
     snapshot: Snapshot,
     queue: Queue,
-    /// Pods without a node, by uid: what a condition and an event refer to.
+    /// Pods without a node, by uid, for their conditions and events.
     waiting: BTreeMap<String, Arc<Pod>>,
     client: Client,
     ambient: Ambient,
@@ -136,7 +137,7 @@ impl Scheduler {
             }
             if let Some(pod) = self.queue.pop(Instant::now()) {
                 self.place(&pod);
-                // Others of this process want to run too.
+                // Give other tasks of this process a chance to run.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -187,7 +188,7 @@ impl Scheduler {
         }
     }
 
-    /// The pod takes no room any more.
+    /// Removes a pod that no longer occupies resources.
     fn forget(&mut self, uid: &str, now: Instant) {
         self.queue.remove(uid);
         self.waiting.remove(uid);
@@ -233,14 +234,14 @@ impl Scheduler {
                     if !gone {
                         warn!(pod = %pod.key, node, %error, "the binding was refused, trying again");
                     }
-                    // The loop ends only with the process.
+                    // Sending fails only when the process ends.
                     let _ = updates.send(Update::BindFailed { uid: pod.uid.clone(), gone });
                 }
             }
         });
     }
 
-    /// Tells the user why the pod waits: an event, and the pod's condition.
+    /// Reports why the pod is unschedulable: in an event and in the pod's condition.
     fn tell(&self, pod: &Arc<PodInfo>, error: &FitError) {
         let Some(object) = self.waiting.get(&pod.uid) else { return };
         let message = error.to_string();

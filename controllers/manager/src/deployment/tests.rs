@@ -1,4 +1,4 @@
-//! Scenarios: a Deployment, its ReplicaSets as the cache shows them, and what is done about them.
+//! Scenarios: a Deployment, its ReplicaSets as the cache shows them, and the resulting actions.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::revision::{self, template_hash};
 use crate::meta::{annotation, controller_reference, name};
 use crate::testing::{self, at, meta, time};
 
-/// A Deployment and the ReplicaSets that follow its plans as the ReplicaSet controller would.
+/// A Deployment and its ReplicaSets, which follow its plans as the ReplicaSet controller would.
 struct World {
     deployment: Deployment,
     sets: Vec<ReplicaSet>,
@@ -55,7 +55,7 @@ impl World {
         })
     }
 
-    /// Plans and does it; whether there was anything to do.
+    /// Makes a plan and carries it out; returns whether there was anything to do.
     fn step(&mut self) -> bool {
         self.second += 1;
         let actions = self.plan().actions;
@@ -84,7 +84,8 @@ impl World {
         any
     }
 
-    /// The pods of every set come and go as asked; of `image`'s set none gets available.
+    /// Creates and removes the pods of every set as specified; those of `broken`'s set never become
+    /// available.
     fn run_pods_except(&mut self, broken: Option<&str>) {
         for set in &mut self.sets {
             let size = set.spec.as_ref().unwrap().replicas.unwrap();
@@ -99,7 +100,7 @@ impl World {
         }
     }
 
-    /// Steps until nothing changes, checking the bounds on the way.
+    /// Steps until nothing changes, checking the bounds after each step.
     fn settle(&mut self, most: i32, least_available: i32, broken: Option<&str>) {
         for _ in 0..100 {
             let stepped = self.step();
@@ -130,7 +131,7 @@ impl World {
         *self.deployment.metadata.generation.as_mut().unwrap() += 1;
     }
 
-    /// Image and size of each set, in the order of creation.
+    /// Returns image and size of each set, in order of creation.
     fn sizes(&self) -> Vec<(&str, i32)> {
         self.sets.iter().map(|set| (image(set), set.spec.as_ref().unwrap().replicas.unwrap())).collect()
     }
@@ -222,8 +223,8 @@ fn a_version_that_never_gets_available_stops_at_the_bounds_and_times_out() {
     assert!(!world.step());
 }
 
-/// The simulated cluster found this: a set was made smaller, its status did not show it yet, and
-/// the pods that it was giving up were counted once more as some that could be spared.
+/// Found by the simulation: a set was scaled down, its status did not show that yet, and the pods that it was
+/// removing were counted again as removable.
 #[test]
 fn pods_that_are_being_given_up_are_not_given_up_again() {
     let mut world = World::new(8, IntOrString::Int(3), IntOrString::Int(2));
@@ -265,7 +266,7 @@ fn scaling_in_the_middle_of_an_update_is_shared_by_size() {
     assert_eq!(world.sizes(), [("image:1", 8), ("image:2", 5)]);
     world.set_replicas(15);
     world.step();
-    // 15 + 3 pods, of which 8/13 and 5/13.
+    // 15 + 3 pods, shared as 8/13 and 5/13.
     assert_eq!(world.sizes(), [("image:1", 11), ("image:2", 7)]);
     assert_eq!(annotation(&world.sets[0].metadata, revision::DESIRED), Some("15"));
 }
@@ -308,7 +309,7 @@ fn recreate_waits_for_the_last_old_pod() {
     world.step();
     assert_eq!(world.sizes(), [("image:1", 0)]);
     world.run_pods_except(None);
-    // The set counts no pod any more, but one is still being terminated.
+    // The set no longer counts the pod, but it is still being terminated.
     let mut pod = testing::running("web-x", "node", "10.0.0.1");
     pod.metadata.deletion_timestamp = time(1);
     pod.metadata.owner_references = Some(vec![controller_reference(&world.sets[0])]);

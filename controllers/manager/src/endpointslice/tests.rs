@@ -1,4 +1,4 @@
-//! Scenarios: a Service, its pods and slices, and what is written.
+//! Scenarios: a Service, its pods and slices, and the resulting writes.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn plan(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Vec<Action
     place(service, desired(service, &pods, &zoned), slices, None)
 }
 
-/// The slices after the actions.
+/// Returns the slices after the actions have been carried out.
 fn carried_out(mut slices: Vec<EndpointSlice>, actions: Vec<Action>) -> Vec<EndpointSlice> {
     for action in actions {
         match action {
@@ -67,7 +67,7 @@ fn carried_out(mut slices: Vec<EndpointSlice>, actions: Vec<Action>) -> Vec<Endp
     slices
 }
 
-/// Plans until nothing is left to do, which must be at once.
+/// Carries out a plan and checks that nothing is left to do afterwards.
 fn settled(service: &Service, pods: &[Pod], slices: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
     let slices = carried_out(slices.clone(), plan(service, pods, &slices));
     assert_eq!(plan(service, pods, &slices), [], "a second plan changes something");
@@ -192,7 +192,7 @@ fn slices_hold_a_hundred_and_one_change_writes_one_slice() {
     let actions = plan(&web, &pods, &slices);
     let [Action::Update { old, .. }] = actions.as_slice() else { panic!("{} actions", actions.len()) };
     assert_eq!(name(&old.metadata), "web-1");
-    // A new pod goes where there is room.
+    // A new pod goes to a slice with room.
     let slices = carried_out(slices, actions);
     pods.push(running("new", "n", "10.9.9.9"));
     let actions = plan(&web, &pods, &slices);
@@ -264,7 +264,8 @@ fn a_service_that_prefers_nearness_gets_hints_for_its_ready_endpoints() {
     assert_eq!(hints(&web), [(zone, node), (None, None)]);
 }
 
-/// A node that wrote one held up all endpoints of the Service: the API refuses the whole slice.
+/// The API refuses a whole slice for one such address, so a node that reported one would block all endpoints
+/// of the Service.
 #[test]
 fn addresses_that_no_endpoint_may_have_are_left_out() {
     let special =

@@ -1,34 +1,34 @@
-//! What becomes of an object, given the state of its owners.
+//! Decides what happens to an object, given the state of its owners.
 
 use std::collections::BTreeSet;
 
 use kube::api::PropagationPolicy;
 
-/// The state of one owner.
+/// State of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// It is there.
+    /// The owner exists.
     Solid,
-    /// The server says that it is not.
+    /// The server does not have the owner.
     Absent,
-    /// Being deleted, and waiting for this object to go.
+    /// The owner is being deleted and waits for this object to go.
     Waiting,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Keep,
-    /// Forget these owners (by uid): others are left.
+    /// Remove the references to these owners (by uid), because other owners remain.
     Unlink(BTreeSet<String>),
-    /// Nobody needs it.
+    /// Delete the object, because no owner remains.
     Delete(PropagationPolicy),
 }
 
-/// What else matters about the object.
+/// Other properties of the object that matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traits {
     pub has_dependents: bool,
-    /// Its finalizers, which its deleter or an earlier attempt has put there.
+    /// True if a finalizer requests foreground deletion, set by a deleter or an earlier attempt.
     pub foreground: bool,
     pub orphan: bool,
 }
@@ -44,7 +44,7 @@ pub(super) fn judge(owners: &[(String, Owner)], traits: Traits) -> Verdict {
         return if others.is_empty() { Verdict::Keep } else { Verdict::Unlink(others) };
     }
     if with(Owner::Waiting).next().is_some() && traits.has_dependents {
-        // The owner waits for all below it, not only for its own dependents.
+        // The owner waits for all descendants, not only for its direct dependents.
         return Verdict::Delete(PropagationPolicy::Foreground);
     }
     Verdict::Delete(if traits.orphan {

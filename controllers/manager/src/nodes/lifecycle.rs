@@ -1,4 +1,4 @@
-//! Listens for signs of life and writes what follows from silence.
+//! Observes heartbeats of nodes and writes the consequences of missing ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -49,15 +49,15 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-/// When each node was last heard of. Times in objects are other machines' clocks: only that they
-/// change counts, and when we saw it.
+/// Times of the last heartbeats. Timestamps in objects come from other machines' clocks, so only their
+/// changes count, timed by our own clock.
 #[derive(Default)]
 struct Beats(Mutex<Heard>);
 
 #[derive(Default)]
 struct Heard {
     nodes: BTreeMap<String, Beat>,
-    /// Nodes whose object says that they are ready.
+    /// Nodes that are ready according to their objects.
     ready: BTreeSet<String>,
     known: BTreeSet<String>,
 }
@@ -67,7 +67,7 @@ struct Beat {
     at: Option<Instant>,
     lease: Option<Timestamp>,
     heartbeat: Option<Timestamp>,
-    /// Was found silent for too long: the next beat is news.
+    /// True if the node was declared lost, so that its next heartbeat must be handled.
     lost: bool,
 }
 
@@ -76,7 +76,8 @@ impl Beats {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a time that the node itself has written; whether a lost node is heard again.
+    /// Records a timestamp written by the node itself; returns whether this is the first heartbeat of a lost
+    /// node.
     fn note(
         &self,
         node: &str,
@@ -93,7 +94,7 @@ impl Beats {
         std::mem::take(&mut beat.lost)
     }
 
-    /// How long the node has been silent; a node never heard of is so from now on.
+    /// Returns the time since the last heartbeat. For a node that never sent one it starts now.
     fn silence(&self, node: &str) -> Duration {
         let mut heard = self.lock();
         heard.nodes.entry(node.to_owned()).or_default().at.get_or_insert_with(Instant::now).elapsed()
@@ -103,8 +104,8 @@ impl Beats {
         self.lock().nodes.entry(node.to_owned()).or_default().lost = true;
     }
 
-    /// Notes whether a node is ready; if that was the first to get so or the last to be so, gives
-    /// all nodes, because what may be done about any of them depends on it.
+    /// Records whether a node is ready. If it is the first to become ready, or the last to become unready,
+    /// returns all nodes, because the decisions about all of them depend on that.
     fn set_ready(&self, node: &str, ready: bool) -> Vec<String> {
         let mut heard = self.lock();
         heard.known.insert(node.to_owned());
@@ -208,7 +209,7 @@ impl Lifecycle {
         if let Some(taints) = &plan.taints {
             let mut old = node.clone();
             if plan.conditions.is_some() {
-                // Our own write has made the version that was read an old one.
+                // Our own write has increased the version.
                 old.metadata.resource_version = None;
             }
             let mut new = old.clone();
@@ -218,8 +219,8 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// The pods of a lost node leave their Services. Their kubelet, should it live, says otherwise
-    /// once it can.
+    /// Marks the pods of a lost node as not ready, which removes them from their Services. If the kubelet is
+    /// alive, it restores their status once it can.
     async fn mark_pods(&self, node: &str, now: Timestamp) -> Result<()> {
         let mut results = Vec::new();
         for pod in self.pods.list().into_iter().filter(|pod| node_name(pod) == node) {
@@ -236,7 +237,7 @@ impl Lifecycle {
     }
 }
 
-/// The pod with its Ready condition made False; `None` if it is not True.
+/// Returns the pod with its Ready condition set to False; `None` if it is not True.
 fn unready(pod: &Pod, now: Timestamp) -> Option<Pod> {
     let mut new = pod.clone();
     let conditions = new.status.as_mut()?.conditions.as_mut()?;
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(beats.silence("n"), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(30)).await;
         assert_eq!(beats.silence("n"), Duration::from_secs(30));
-        // The node's clock may be far off; a changed time is a sign of life all the same.
+        // The node's clock may be far off; a changed timestamp is a heartbeat all the same.
         beats.note("n", Some(at(-1_000_000)), |beat| &mut beat.lease);
         assert_eq!(beats.silence("n"), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(9)).await;

@@ -1,4 +1,4 @@
-//! Which pods go first when there are too many: those whose loss costs least.
+//! Chooses which pods to delete when there are too many: those whose loss costs least.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use crate::meta::{annotation, uid};
 use crate::pods::{is_active, max_restarts, node_name, ready_since};
 use apiserver_meta::pods::{is_ready, phase};
 
-/// By which users say what a pod's loss costs; lower goes first.
+/// Annotation with which users rate the cost of losing a pod; the lowest is deleted first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// The `count` pods of `candidates` to delete. `related` are the pods of all ReplicaSets of the
-/// same owner: where several of them share a node, one of those goes.
+/// Chooses `count` pods of `candidates` to delete. `related` are the pods of all ReplicaSets of the same
+/// owner: of several on one node, one is deleted first.
 pub(super) fn choose(
     mut candidates: Vec<Arc<Pod>>,
     related: &[Arc<Pod>],
@@ -32,7 +32,7 @@ pub(super) fn choose(
     candidates
 }
 
-/// `Less`: `a` goes before `b`.
+/// Compares two pods; `Less` means that `a` is deleted before `b`.
 fn order(a: &Pod, b: &Pod, crowd_a: usize, crowd_b: usize, now: Timestamp) -> Ordering {
     // `false` sorts first, so each line states what protects a pod.
     let assigned = |pod: &Pod| !node_name(pod).is_empty();
@@ -64,8 +64,9 @@ fn created(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
-/// The younger goes first. Ages are compared by the power of two they lie in, so that of pods of
-/// about the same age it is not always the same that survives; uids then decide, at random.
+/// Compares ages; the younger pod is deleted first. Ages are compared by their power of two, so that among
+/// pods of about the same age it is not always the same that survives; then uids decide, effectively at
+/// random.
 fn younger(a: Option<Timestamp>, b: Option<Timestamp>, now: Timestamp) -> Ordering {
     let rank = |at: Timestamp| {
         let nanoseconds = now.duration_since(at).as_nanos();
@@ -73,7 +74,7 @@ fn younger(a: Option<Timestamp>, b: Option<Timestamp>, now: Timestamp) -> Orderi
     };
     match (a, b) {
         (Some(a), Some(b)) => rank(a).cmp(&rank(b)),
-        // One without a time has only just begun.
+        // A pod without a start time has only just been created.
         (None, Some(_)) => Ordering::Less,
         (Some(_), None) => Ordering::Greater,
         (None, None) => Ordering::Equal,
