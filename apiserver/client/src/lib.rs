@@ -1,5 +1,5 @@
-//! How a component talks to the apiserver: a `kube` client over TLS or in process, shared caches
-//! kept by watches, and events.
+//! Access of components to the API server: a `kube` client over TLS or in process, shared caches that are
+//! updated by watches, and events.
 
 pub mod cache;
 pub mod events;

@@ -1,4 +1,4 @@
-//! How often an API server that does not answer is asked, and what is said of it.
+//! Retry delays and log messages while an API server does not answer.
 
 use std::time::Duration;
 
@@ -6,17 +6,17 @@ use apiserver_meta::error_chain;
 use kube::runtime::watcher;
 use tracing::{debug, info, warn};
 
-/// First pause after a failed list or watch; doubles up to [`MAX_PAUSE`].
+/// Initial delay after a failed list or watch; doubles up to [`MAX_PAUSE`].
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Lists and watches that fail one after the other, without an answer in between.
+/// Consecutive failures of lists and watches, without an answer in between.
 pub(crate) struct Outage {
-    /// What is listed, in the plural.
+    /// Kind that is listed, in the plural.
     kind: String,
-    /// After the next failure.
+    /// Delay after the next failure.
     pause: Duration,
-    /// The error and the pause of the last warning.
+    /// Error and delay of the last warning.
     said: Option<(String, Duration)>,
 }
 
@@ -25,12 +25,12 @@ impl Outage {
         Self { kind, pause: MIN_PAUSE, said: None }
     }
 
-    /// One more failure; gives how long to wait. The log has it when it begins, when the error is
-    /// another one, and when the longest pause is reached.
+    /// Records a failure; returns how long to wait. It is logged when the outage begins, when the error
+    /// changes, and when the maximum delay is reached.
     pub fn fails(&mut self, error: &watcher::Error) -> Duration {
         let pause = self.pause;
         self.pause = (pause * 2).min(MAX_PAUSE);
-        // An expired watch is ordinary: the list follows.
+        // An expired watch is ordinary: a new list follows.
         if matches!(error, watcher::Error::WatchError(status) if status.code == 410) {
             debug!(kind = self.kind, %error, "watch expired, listing again");
             return pause;
@@ -49,7 +49,7 @@ impl Outage {
         pause
     }
 
-    /// The API server has answered.
+    /// Records that the API server has answered.
     pub fn ends(&mut self) {
         self.pause = MIN_PAUSE;
         if self.said.take().is_some() {
@@ -74,7 +74,8 @@ mod tests {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An API server that fails every request but those with these numbers, and has one object.
+    /// Returns a client of an API server that has one object and fails all requests except those with these
+    /// numbers.
     fn server(
         answers: impl Fn(usize) -> bool + Clone + Send + 'static,
     ) -> (Client, Arc<Mutex<Vec<tokio::time::Instant>>>) {
@@ -131,7 +132,7 @@ mod tests {
         cache.synced().await;
         assert_eq!(cache.len(), 1);
         tokio::time::sleep(MAX_PAUSE).await;
-        // The list worked, the watch behind it did not.
+        // The list succeeded, but the watch after it did not.
         let asked = lock(&asked).clone();
         assert!(asked[9] - asked[8] >= MAX_PAUSE && asked[10] == asked[9]);
         let pause = asked[11] - asked[10];

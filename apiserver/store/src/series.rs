@@ -1,23 +1,23 @@
-//! Failures that come in thousands, told a few times.
+//! Rate limiting of log messages about frequent failures.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// After one was told the others are counted for this long.
+/// Minimum interval between two messages.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Counts what happens again and again: the first one is told at once, and then one every ten seconds
-/// at most.
+/// Counts repeated failures: the first is logged immediately, later ones at most once every ten seconds.
 #[derive(Debug, Default)]
 pub struct Series {
-    /// When one was told last, and how many were not since.
+    /// Time of the last message, and the number of failures since then.
     state: Mutex<(Option<Instant>, u64)>,
 }
 
 impl Series {
-    /// Counts one. `Some` says that it is to be told, with the number of those before it that were not.
+    /// Counts a failure. Returns `Some` if it is to be logged, with the number of unlogged failures before
+    /// it.
     pub fn count(&self) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();

@@ -13,7 +13,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_spelling_of_a_hash_is_stable_and_safe() {
+    fn hash_encoding_is_stable_and_safe() {
         assert_eq!(safe(1_234_567_890), safe(1_234_567_890));
         assert!(safe(u32::MAX).bytes().all(|c| ALPHABET.contains(&c)));
     }

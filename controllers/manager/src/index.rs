@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_found_by_all_labels_and_lost_with_one() {
+    fn pods_are_found_only_by_all_labels() {
         let pods = Pods::new(Cache::default());
         pods.cache.apply(labelled("a", &[("app", "web"), ("tier", "x")], "1"));
         pods.cache.apply(labelled("b", &[("app", "web")], "2"));

@@ -15,6 +15,8 @@ mod endpointslice;
 mod garbage;
 mod hash;
 mod index;
+#[cfg(test)]
+mod integration_tests;
 pub mod limits;
 mod meta;
 mod namespaces;
@@ -28,8 +30,6 @@ mod replicaset;
 mod serviceaccount;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod together;
 
 use std::sync::Arc;
 

@@ -23,7 +23,7 @@ pub const ENDPOINTS_ADDRESSES: usize = 1000;
 /// as a whole. EndpointSlices, which carry the traffic, are written immediately.
 pub const ENDPOINTS_PAUSE: Duration = Duration::from_millis(100);
 /// Time after which a slice that we wrote but the cache does not show is considered deleted.
-pub const SLICE_PATIENCE: Duration = Duration::from_secs(10);
+pub const UNSEEN_SLICE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time without a heartbeat after which a node becomes `Unknown`.
 pub const NODE_GRACE: Duration = Duration::from_secs(40);
@@ -40,7 +40,7 @@ pub const NODE_QUARANTINE: Duration = Duration::from_secs(40);
 /// Interval at which the garbage collector discovers kinds.
 pub const DISCOVERY_PERIOD: Duration = Duration::from_secs(30);
 /// Time for which an owner may be unknown to the collector's graph before the server is queried.
-pub const OWNER_PATIENCE: Duration = Duration::from_millis(500);
+pub const UNKNOWN_OWNER_DELAY: Duration = Duration::from_millis(500);
 /// Interval between attempts to empty a namespace.
 pub const NAMESPACE_PERIOD: Duration = Duration::from_secs(1);
 /// Page size of lists that a controller requests from the server rather than from its cache.

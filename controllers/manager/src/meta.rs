@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_tell_owned_orphaned_foreign_and_strayed_apart() {
+    fn claims_distinguish_owned_orphaned_foreign_and_released() {
         let owner = testing::replica_set("rs", 1);
         let pod = |name: &str, label: &str, owned_by: Option<&str>| {
             let mut pod = testing::pod(name);

@@ -142,7 +142,7 @@ mod tests {
     use crate::testing::{pod, running, time};
 
     #[test]
-    fn the_oldest_surplus_the_unbound_and_the_orphaned_are_collected() {
+    fn surplus_unbound_and_orphaned_pods_are_collected() {
         let finished = |name: &str, created: i64| {
             let mut pod = running(name, "n", "10.0.0.1");
             pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());

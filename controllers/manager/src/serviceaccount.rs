@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_put_into_the_map_is_replaced_and_labels_are_kept() {
+    fn foreign_data_in_the_config_map_is_replaced_and_labels_are_kept() {
         let mut edited = published(None, "ns", "PEM");
         edited.data.as_mut().unwrap().insert("other".to_owned(), "x".to_owned());
         edited.metadata.labels = Some(crate::testing::labels(&[("a", "b")]));

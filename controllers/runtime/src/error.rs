@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_kinds_of_409_are_told_apart() {
+    fn conflict_and_already_exists_are_distinguished() {
         assert!(refused(409, "Conflict").is_conflict());
         assert!(!refused(409, "AlreadyExists").is_conflict());
         assert!(refused(409, "AlreadyExists").is_already_exists());

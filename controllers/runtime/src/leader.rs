@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_lease_is_renewed_and_keeps_when_it_was_acquired() {
+    fn our_own_lease_is_renewed_and_keeps_its_acquire_time() {
         let election = LeaderElection::new("test", "us");
         let Step::Write(spec) = step(&election, &holder("us", 3), Duration::ZERO, at(210)) else { panic!() };
         assert_eq!(spec.acquire_time, Some(at(100)));
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn anothers_lease_is_taken_only_after_we_saw_it_unchanged_for_its_duration() {
+    fn a_lease_of_another_is_taken_only_after_it_was_unchanged_for_its_duration() {
         let election = LeaderElection::new("test", "us");
         let theirs = holder("they", 3);
         // The other clock may be years off; only the time on our own clock counts.
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_given_back_is_taken_at_once() {
+    fn a_released_lease_is_taken_immediately() {
         let election = LeaderElection::new("test", "us");
         assert!(matches!(step(&election, &holder("", 1), Duration::ZERO, at(1)), Step::Write(_)));
     }

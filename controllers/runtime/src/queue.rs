@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_earlier_of_two_delays_stands() {
+    async fn the_earlier_of_two_delays_wins() {
         let queue = WorkQueue::new("test");
         let start = Instant::now();
         queue.add_after("a", Duration::from_secs(10));
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sleeping_worker_wakes_for_a_nearer_time() {
+    async fn a_sleeping_worker_wakes_for_an_earlier_key() {
         let queue = WorkQueue::new("test");
         queue.add_after("late", Duration::from_secs(100));
         let worker = tokio::spawn({

@@ -161,14 +161,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn errors_are_tried_again_after_growing_pauses_until_success() {
+    async fn failures_are_retried_with_growing_delays_until_success() {
         let flaky = Flaky::new(3, Outcome::Done);
         run_for(&flaky, Duration::from_secs(60)).await;
         assert_eq!(*flaky.calls.lock().unwrap(), [0, 5, 15, 35]);
     }
 
     #[test]
-    fn objects_that_were_just_deleted_are_no_warning_unless_they_stay_missing() {
+    fn missing_objects_are_logged_as_warnings_only_after_some_time() {
         let refused = |code: u16, reason: &str| {
             let status = kube::core::Status::failure("no", reason).with_code(code);
             let cause = Box::new(kube::Error::Api(Box::new(status)));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_success_may_ask_for_another_look() {
+    async fn a_success_may_request_another_reconciliation() {
         let flaky = Flaky::new(0, Outcome::After(Duration::from_secs(1)));
         run_for(&flaky, Duration::from_millis(2500)).await;
         assert_eq!(*flaky.calls.lock().unwrap(), [0, 1000, 2000]);

@@ -14,7 +14,7 @@ use crate::model::PodInfo;
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// Time after which an unschedulable pod is tried again even if nothing has changed.
-const MAX_PARKED: Duration = Duration::from_secs(300);
+const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
 
 /// Order of active pods: highest priority first, then first come, first served.
 type Rank = (Reverse<i32>, u64, String);
@@ -22,9 +22,9 @@ type Rank = (Reverse<i32>, u64, String);
 enum Place {
     Active(Rank),
     Until(Instant),
-    Parked(Instant),
+    Unschedulable(Instant),
     /// Handed out, with the outcome still open.
-    Taken,
+    InFlight,
 }
 
 struct Entry {
@@ -55,13 +55,14 @@ impl Queue {
         }
         if let Some(entry) = self.entries.get_mut(&uid) {
             entry.pod = pod;
-            if matches!(entry.place, Place::Parked(_)) {
-                self.wake(&uid, now);
+            if matches!(entry.place, Place::Unschedulable(_)) {
+                self.requeue(&uid, now);
             }
             return;
         }
         self.arrivals += 1;
-        let entry = Entry { pod, place: Place::Taken, arrival: self.arrivals, attempts: 0, not_before: None };
+        let entry =
+            Entry { pod, place: Place::InFlight, arrival: self.arrivals, attempts: 0, not_before: None };
         self.entries.insert(uid.clone(), entry);
         self.activate(&uid);
     }
@@ -77,17 +78,17 @@ impl Queue {
         self.end_waits(now);
         let rank = self.active.pop_first()?;
         let entry = self.entries.get_mut(&rank.2)?;
-        entry.place = Place::Taken;
+        entry.place = Place::InFlight;
         entry.attempts += 1;
         Some(Arc::clone(&entry.pod))
     }
 
     /// Marks a pod as unschedulable: it waits for the cluster to change.
-    pub fn park(&mut self, uid: &str, now: Instant) {
+    pub fn mark_unschedulable(&mut self, uid: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         entry.not_before = Some(now + backoff(entry.attempts));
-        let until = now + MAX_PARKED;
-        entry.place = Place::Parked(until);
+        let until = now + MAX_UNSCHEDULABLE;
+        entry.place = Place::Unschedulable(until);
         self.waiting.insert((until, uid.to_owned()));
     }
 
@@ -100,15 +101,15 @@ impl Queue {
     }
 
     /// Makes all unschedulable pods active after their back-off, because the cluster has changed.
-    pub fn wake_all(&mut self, now: Instant) {
-        let parked: Vec<String> = self
+    pub fn activate_unschedulable(&mut self, now: Instant) {
+        let unschedulable: Vec<String> = self
             .entries
             .iter()
-            .filter(|(_, entry)| matches!(entry.place, Place::Parked(_)))
+            .filter(|(_, entry)| matches!(entry.place, Place::Unschedulable(_)))
             .map(|(uid, _)| uid.clone())
             .collect();
-        for uid in parked {
-            self.wake(&uid, now);
+        for uid in unschedulable {
+            self.requeue(&uid, now);
         }
     }
 
@@ -118,11 +119,11 @@ impl Queue {
     }
 
     /// Returns the number of unschedulable pods.
-    pub fn parked(&self) -> usize {
-        self.entries.values().filter(|entry| matches!(entry.place, Place::Parked(_))).count()
+    pub fn unschedulable(&self) -> usize {
+        self.entries.values().filter(|entry| matches!(entry.place, Place::Unschedulable(_))).count()
     }
 
-    fn wake(&mut self, uid: &str, now: Instant) {
+    fn requeue(&mut self, uid: &str, now: Instant) {
         self.unplace(uid);
         let Some(entry) = self.entries.get_mut(uid) else { return };
         match entry.not_before.filter(|until| *until > now) {
@@ -146,10 +147,10 @@ impl Queue {
             Some(Place::Active(rank)) => {
                 self.active.remove(rank);
             }
-            Some(Place::Until(until) | Place::Parked(until)) => {
+            Some(Place::Until(until) | Place::Unschedulable(until)) => {
                 self.waiting.remove(&(*until, uid.to_owned()));
             }
-            Some(Place::Taken) | None => {}
+            Some(Place::InFlight) | None => {}
         }
     }
 
@@ -195,26 +196,26 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_pod_waits_for_a_change_and_then_for_its_back_off() {
+    fn an_unschedulable_pod_waits_for_a_change_and_then_for_its_back_off() {
         let now = Instant::now();
         let mut queue = Queue::default();
         queue.add(pod("a", 0), now);
         queue.pop(now);
-        queue.park("a", now);
+        queue.mark_unschedulable("a", now);
         assert_eq!(popped(&mut queue, now + Duration::from_secs(60)), None);
-        queue.wake_all(now);
+        queue.activate_unschedulable(now);
         assert_eq!(popped(&mut queue, now), None);
         assert_eq!(popped(&mut queue, now + MIN_BACKOFF).as_deref(), Some("a"));
     }
 
     #[test]
-    fn a_parked_pod_is_tried_again_in_the_end() {
+    fn an_unschedulable_pod_is_retried_eventually() {
         let now = Instant::now();
         let mut queue = Queue::default();
         queue.add(pod("a", 0), now);
         queue.pop(now);
-        queue.park("a", now);
-        assert_eq!(popped(&mut queue, now + MAX_PARKED).as_deref(), Some("a"));
+        queue.mark_unschedulable("a", now);
+        assert_eq!(popped(&mut queue, now + MAX_UNSCHEDULABLE).as_deref(), Some("a"));
     }
 
     #[test]

@@ -133,7 +133,7 @@ impl Scheduler {
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Update>) {
         loop {
             while let Ok(update) = inbox.try_recv() {
-                self.take(update);
+                self.apply(update);
             }
             if let Some(pod) = self.queue.pop(Instant::now()) {
                 self.place(&pod);
@@ -146,7 +146,7 @@ impl Scheduler {
             tokio::select! {
                 biased;
                 update = inbox.recv() => match update {
-                    Some(update) => self.take(update),
+                    Some(update) => self.apply(update),
                     None => return,
                 },
                 () = tokio::time::sleep_until(deadline) => {}
@@ -154,15 +154,15 @@ impl Scheduler {
         }
     }
 
-    fn take(&mut self, update: Update) {
+    fn apply(&mut self, update: Update) {
         let now = Instant::now();
         match update {
             Update::Node(node) => {
                 self.snapshot.set_node(&node);
-                self.queue.wake_all(now);
+                self.queue.activate_unschedulable(now);
             }
             Update::NodeGone(name) => self.snapshot.remove_node(&name),
-            Update::Pod(pod) => self.take_pod(pod, now),
+            Update::Pod(pod) => self.apply_pod(pod, now),
             Update::PodGone(uid) => self.forget(&uid, now),
             Update::BindFailed { uid, gone } => {
                 self.snapshot.remove_pod(&uid);
@@ -171,7 +171,7 @@ impl Scheduler {
         }
     }
 
-    fn take_pod(&mut self, pod: Arc<Pod>, now: Instant) {
+    fn apply_pod(&mut self, pod: Arc<Pod>, now: Instant) {
         let info = Arc::new(PodInfo::parse(&pod));
         if is_finished(&pod) {
             self.forget(&info.uid, now);
@@ -193,7 +193,7 @@ impl Scheduler {
         self.queue.remove(uid);
         self.waiting.remove(uid);
         self.snapshot.remove_pod(uid);
-        self.queue.wake_all(now);
+        self.queue.activate_unschedulable(now);
     }
 
     fn is_ours(&self, pod: &Pod) -> bool {
@@ -210,8 +210,8 @@ impl Scheduler {
             }
             Err(error) => {
                 info!(pod = %pod.key, %error, "no node will do");
-                self.queue.park(&pod.uid, Instant::now());
-                self.tell(pod, &error);
+                self.queue.mark_unschedulable(&pod.uid, Instant::now());
+                self.report_unschedulable(pod, &error);
             }
         }
     }
@@ -242,7 +242,7 @@ impl Scheduler {
     }
 
     /// Reports why the pod is unschedulable: in an event and in the pod's condition.
-    fn tell(&self, pod: &Arc<PodInfo>, error: &FitError) {
+    fn report_unschedulable(&self, pod: &Arc<PodInfo>, error: &FitError) {
         let Some(object) = self.waiting.get(&pod.uid) else { return };
         let message = error.to_string();
         self.recorder.warning(events::reference(object.as_ref()), "FailedScheduling", message.clone());

@@ -59,7 +59,7 @@ fn place(snapshot: &Snapshot, pod: &PodInfo) -> Result<String, String> {
 }
 
 #[test]
-fn an_empty_cluster_says_so() {
+fn an_empty_cluster_is_reported() {
     assert_eq!(
         place(&cluster(vec![]), &pod("a", json!({}))).unwrap_err(),
         "no nodes available to schedule pods"
@@ -87,7 +87,7 @@ fn every_reason_is_counted_once_a_node() {
 }
 
 #[test]
-fn a_toleration_opens_a_tainted_node() {
+fn a_toleration_allows_a_tainted_node() {
     let nodes =
         vec![node("n", json!({"spec": {"taints": [{"key": "k", "value": "v", "effect": "NoExecute"}]}}))];
     let tolerant = json!({"tolerations": [{"key": "k", "operator": "Exists"}]});

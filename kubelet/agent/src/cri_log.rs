@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_partial_lines_and_times() {
+    fn partial_lines_are_joined_and_times_shown() {
         assert_eq!(rendered(LOG, Selection::default()), "one\ntwo\n\n");
         let text = rendered(LOG, Selection { timestamps: true, ..Selection::default() });
         assert_eq!(text.lines().nth(1), Some("2026-01-01T00:00:01.000000001Z two"));
     }
 
     #[test]
-    fn since_and_limit() {
+    fn since_and_limit_bound_the_output() {
         let since = Some("2026-01-01T00:00:01Z".parse().unwrap());
         assert_eq!(rendered(LOG, Selection { since, ..Selection::default() }), "two\n\n");
         assert_eq!(rendered(LOG, Selection { limit: Some(6), ..Selection::default() }), "one\ntw");
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_lines_are_skipped() {
+    fn malformed_lines_are_skipped() {
         assert_eq!(parse(b"nonsense"), None);
         assert_eq!(parse(b"2026 stdin F x"), None);
         assert_eq!(parse(b"2026 stdout F").unwrap().text, b"");

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_is_not_looked_at() {
+    fn signals_that_are_not_listed_are_not_checked() {
         let full = Pressure { memory_available: 0, disk_available: 0, disk_size: 1000 };
         let parsed = Thresholds::parse("nodefs.available<10%").unwrap();
         assert!(parsed.disk_low(&full) && !parsed.memory_low(&full, 1000));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_refused() {
+    fn invalid_thresholds_are_refused() {
         for text in
             ["nodefs.available", "imagefs.available<5%", "nodefs.available<many", "nodefs.available<101%"]
         {

@@ -79,7 +79,7 @@ pub const API_DEADLINE: Duration = Duration::from_secs(30);
 /// Deadline for a client's TLS handshake with the node's server, and for the header of each request.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Time after which connections of clients other than the API server are closed.
-pub const STRANGER: Duration = Duration::from_secs(20);
+pub const UNAUTHORIZED_LIFETIME: Duration = Duration::from_secs(20);
 /// Maximum number of concurrent connections to the node's server.
 pub const CONNECTIONS: usize = 512;
 /// Maximum number of concurrent log, exec, attach and port-forward streams: three quarters of the
@@ -109,7 +109,7 @@ pub const STORAGE_CHECK: Duration = Duration::from_secs(10);
 /// Grace period of the containers of an evicted pod, as in Kubernetes.
 pub const EVICTION_GRACE: Duration = Duration::from_secs(1);
 /// Maximum number of pods measured at the same time.
-pub const WALKS: usize = 2;
+pub const CONCURRENT_MEASUREMENTS: usize = 2;
 /// Directory entries visited by a measurement before it pauses.
 pub const WALK_STEP: usize = 10_000;
 /// Pause between steps of a measurement, so that wide trees do not occupy a CPU.

@@ -41,8 +41,8 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
     });
     let mut workers = JoinSet::new();
     // Separate from the loop because cleaning up may take long; one run at a time.
-    let mut tidying = JoinSet::new();
-    let told = Arc::new(tokio::sync::Mutex::default());
+    let mut cleanup = JoinSet::new();
+    let reported = Arc::new(tokio::sync::Mutex::default());
     let mut housekeeping = tokio::time::interval(limits::HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -53,7 +53,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
                 if deleted {
                     forget(&agent, &pod);
                     retry_resizes(&agent);
-                } else if let Some(tracked) = take(&agent, pod, pods.has_synced()) {
+                } else if let Some(tracked) = apply_pod(&agent, pod, pods.has_synced()) {
                     let agent = Arc::clone(&agent);
                     workers.spawn(async move {
                         worker::run(Arc::clone(&agent), Arc::clone(&tracked)).await;
@@ -71,10 +71,10 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
             }
             _ = housekeeping.tick(), if pods.has_synced() => {
                 retry_resizes(&agent);
-                while tidying.try_join_next().is_some() {}
-                if tidying.is_empty() {
-                    let (agent, told) = (Arc::clone(&agent), Arc::clone(&told));
-                    tidying.spawn(async move { tidy(&agent, &mut *told.lock().await).await });
+                while cleanup.try_join_next().is_some() {}
+                if cleanup.is_empty() {
+                    let (agent, reported) = (Arc::clone(&agent), Arc::clone(&reported));
+                    cleanup.spawn(async move { clean_up_orphans(&agent, &mut *reported.lock().await).await });
                 }
             }
         }
@@ -84,7 +84,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
 /// Applies a new state of a pod from the API; returns the tracked pod if it is new.
 ///
 /// No resize is decided before all pods are known, since the missing ones would seem to leave room.
-fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>> {
+fn apply_pod(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>> {
     let uid = pod::uid(&pod).to_owned();
     let known = agent.tracked_pods().get(&uid).cloned();
     if let Some(tracked) = known {
@@ -139,8 +139,8 @@ fn update(agent: &Agent, tracked: &TrackedPod, pod: Arc<Pod>, all_known: bool) {
             Some(admit_resize(&agent.allocatable, &pod, &others))
         }
     };
-    let news = tracked.replace_pod(Arc::clone(&pod), verdict, agent.ambient.now());
-    if let Some((reason, message)) = news {
+    let event = tracked.replace_pod(Arc::clone(&pod), verdict, agent.ambient.now());
+    if let Some((reason, message)) = event {
         agent.event(&pod, None, reason, message);
     }
 }
@@ -181,9 +181,9 @@ fn forget(agent: &Agent, pod: &Pod) {
     }
 }
 
-/// Removes sandboxes, directories and cgroups that belong to no pod of the API. `told` contains the uids of
+/// Removes sandboxes, directories and cgroups that belong to no pod of the API. `reported` contains the uids of
 /// those that could not be cleaned up and have already been logged.
-async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
+async fn clean_up_orphans(agent: &Agent, reported: &mut BTreeSet<String>) {
     let (sandboxes, containers) =
         match (agent.runtime.list_pod_sandboxes(None).await, agent.runtime.list_containers(None).await) {
             (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
@@ -227,20 +227,20 @@ async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
                 cgroup: String::new(),
             };
             agent.machine.remove_logs(&place).await;
-            clean(agent, place, told).await;
+            clean(agent, place, reported).await;
         }
     }
     let on_disk = agent.machine.pods_on_disk().await;
-    told.retain(|uid| orphans.contains_key(uid) || on_disk.contains(uid));
+    reported.retain(|uid| orphans.contains_key(uid) || on_disk.contains(uid));
     for uid in on_disk {
         if !known.contains(&uid) && !agent.tracked_pods().contains_key(&uid) && !orphans.contains_key(&uid) {
-            clean(agent, PodPlace { uid, ..PodPlace::default() }, told).await;
+            clean(agent, PodPlace { uid, ..PodPlace::default() }, reported).await;
         }
     }
 }
 
 /// Removes the directory and the cgroup of a pod of which only the uid is known for certain.
-async fn clean(agent: &Agent, place: PodPlace, told: &mut BTreeSet<String>) {
+async fn clean(agent: &Agent, place: PodPlace, reported: &mut BTreeSet<String>) {
     let mut failure = None;
     for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
         let cgroup = format!("{}/pod{}", class_cgroup(&agent.config.cgroup_root, class), place.uid);
@@ -250,11 +250,11 @@ async fn clean(agent: &Agent, place: PodPlace, told: &mut BTreeSet<String>) {
     let uid = place.uid;
     match failure {
         None => {
-            told.remove(&uid);
+            reported.remove(&uid);
         }
         Some(error) => {
             let error = &error as &dyn std::error::Error;
-            if told.insert(uid.clone()) {
+            if reported.insert(uid.clone()) {
                 warn!(uid, error, "cannot clean up after an orphan, trying again");
             } else {
                 debug!(uid, error, "cannot clean up after an orphan");

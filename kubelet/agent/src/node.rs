@@ -190,24 +190,25 @@ fn lease(agent: &Agent, node_uid: &str, renewed: MicroTime) -> Lease {
 /// Writes the status when it changes, when others have overwritten conditions, and periodically; returns when
 /// the Node no longer exists.
 async fn keep_status(agent: &Agent, port: u16) {
-    let mut told: Option<(NodeStatus, Instant)> = None;
+    let mut reported: Option<(NodeStatus, Instant)> = None;
     let mut asked = Instant::now();
     loop {
-        let previous = told.as_ref().and_then(|(status, _)| status.conditions.clone()).unwrap_or_default();
-        let status = look(agent, port, &previous).await;
+        let previous =
+            reported.as_ref().and_then(|(status, _)| status.conditions.clone()).unwrap_or_default();
+        let status = observe(agent, port, &previous).await;
         let ready = is_ready(&status);
-        let due = told.as_ref().is_none_or(|(before, at)| {
+        let due = reported.as_ref().is_none_or(|(before, at)| {
             without_heartbeats(before) != without_heartbeats(&status) || at.elapsed() >= limits::NODE_REPORT
         });
         // A node that is not ready is checked more often than the API needs to be read.
         let due = due
             || asked.elapsed() >= limits::NODE_CHECK && {
                 asked = Instant::now();
-                is_doubted(agent, &status).await
+                conditions_overwritten(agent, &status).await
             };
         if due {
             match write(agent, &status).await {
-                Ok(()) => told = Some((status, Instant::now())),
+                Ok(()) => reported = Some((status, Instant::now())),
                 Err(kube::Error::Api(answer)) if answer.code == 404 => return,
                 Err(error) => {
                     warn!(error = &error as &dyn std::error::Error, "cannot write the node's status");
@@ -221,7 +222,7 @@ async fn keep_status(agent: &Agent, port: u16) {
     }
 }
 
-async fn look(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeStatus {
+async fn observe(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeStatus {
     let conditions = agent.runtime.status().await.map(|status| {
         let conditions = status.conditions.clone();
         agent.runtime_status.store(Arc::new(status));
@@ -255,10 +256,10 @@ async fn look(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeStatu
 
 /// Returns whether conditions of the Node differ from those of this kubelet. The node lifecycle controller
 /// sets them to Unknown when it misses heartbeats, and only the kubelet sets them back.
-async fn is_doubted(agent: &Agent, status: &NodeStatus) -> bool {
+async fn conditions_overwritten(agent: &Agent, status: &NodeStatus) -> bool {
     let api: Api<Node> = Api::all(agent.client.clone());
     match api.get_with(&agent.config.node_name, &GetParams::any()).await {
-        Ok(node) => contradicts(&node, status),
+        Ok(node) => conditions_differ(&node, status),
         // Retried with the next check.
         Err(error) => {
             debug!(error = &error as &dyn std::error::Error, "cannot read the node's status");
@@ -267,7 +268,7 @@ async fn is_doubted(agent: &Agent, status: &NodeStatus) -> bool {
     }
 }
 
-fn contradicts(node: &Node, status: &NodeStatus) -> bool {
+fn conditions_differ(node: &Node, status: &NodeStatus) -> bool {
     let theirs = || node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     status.conditions.iter().flatten().any(|ours| {
         theirs().find(|their| their.type_ == ours.type_).is_none_or(|their| their.status != ours.status)
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_others_have_made_unknown_is_doubted() {
+    fn a_condition_overwritten_as_unknown_is_detected() {
         let conditions = |ready: &str| -> NodeStatus {
             serde_json::from_value(json!({"conditions": [
                 {"type": "Ready", "status": ready, "reason": "R"},
@@ -441,11 +442,11 @@ mod tests {
             .unwrap()
         };
         let node = |status| Node { status, ..Node::default() };
-        assert!(!contradicts(&node(Some(conditions("True"))), &conditions("True")));
-        assert!(contradicts(&node(Some(conditions("Unknown"))), &conditions("True")));
-        assert!(contradicts(&node(None), &conditions("True")));
+        assert!(!conditions_differ(&node(Some(conditions("True"))), &conditions("True")));
+        assert!(conditions_differ(&node(Some(conditions("Unknown"))), &conditions("True")));
+        assert!(conditions_differ(&node(None), &conditions("True")));
         // Conditions of other components are ignored.
-        assert!(!contradicts(&node(Some(conditions("True"))), &NodeStatus::default()));
+        assert!(!conditions_differ(&node(Some(conditions("True"))), &NodeStatus::default()));
     }
 
     #[test]

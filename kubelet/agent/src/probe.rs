@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_by_name_and_number() {
+    fn ports_are_resolved_by_name_and_number() {
         let container: Container =
             serde_json::from_value(json!({"name": "a", "ports": [{"name": "web", "containerPort": 8080}]}))
                 .unwrap();

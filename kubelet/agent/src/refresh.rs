@@ -99,7 +99,7 @@ async fn container_statuses(
             Ok(mut status) => {
                 status.sandbox_id = summary.sandbox_id;
                 if status.state == ContainerState::Exited {
-                    add_last_words(agent, tracked, &mut status).await;
+                    add_termination_message(agent, tracked, &mut status).await;
                 }
                 statuses.push(status);
             }
@@ -112,7 +112,7 @@ async fn container_statuses(
 
 /// Sets the termination message of a container that has ended: its file, or, after a failure, the end of its
 /// log.
-async fn add_last_words(agent: &Agent, tracked: &TrackedPod, status: &mut ContainerStatus) {
+async fn add_termination_message(agent: &Agent, tracked: &TrackedPod, status: &mut ContainerStatus) {
     let message = agent.machine.termination_message(&tracked.place, &status.name, status.attempt).await;
     if !message.is_empty() {
         status.message = message;

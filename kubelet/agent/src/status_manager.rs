@@ -24,7 +24,7 @@ pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
     let first = tracked.pod();
     let mut sent = as_json(&first.status.clone().unwrap_or_default());
     // Newest revision of the pod that has been seen.
-    let mut heard = revision(&first);
+    let mut newest_seen = revision(&first);
     let mut pause = MIN_PAUSE;
     let mut started = false;
     let first_seen = Instant::now();
@@ -38,15 +38,15 @@ pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
         }
         let wanted = as_json(&status);
         let theirs = tracked.pod();
-        if revision(&theirs) > heard {
-            heard = revision(&theirs);
-            doubt(&mut sent, &as_json(&theirs.status.clone().unwrap_or_default()));
+        if revision(&theirs) > newest_seen {
+            newest_seen = revision(&theirs);
+            take_over_conditions(&mut sent, &as_json(&theirs.status.clone().unwrap_or_default()));
         }
         if let Some(patch) = patch(&sent, &wanted) {
             match send(&agent, &tracked, patch).await {
                 Sent::Done(revision) => {
                     sent = wanted;
-                    heard = heard.max(revision);
+                    newest_seen = newest_seen.max(revision);
                     pause = MIN_PAUSE;
                     continue;
                 }
@@ -107,7 +107,7 @@ fn revision(pod: &Pod) -> Option<u64> {
 /// Replaces the conditions that were last sent by those of the API if others have changed them. The node
 /// lifecycle controller sets Ready to False when it misses heartbeats of the node, and only the kubelet sets
 /// it back.
-fn doubt(sent: &mut Map<String, Value>, theirs: &Map<String, Value>) {
+fn take_over_conditions(sent: &mut Map<String, Value>, theirs: &Map<String, Value>) {
     let theirs = entries(theirs.get("conditions"));
     let is_changed = |ours: &Value| {
         let their = theirs.iter().find(|their| their["type"] == ours["type"]);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_changed_is_no_patch() {
+    fn an_unchanged_status_gives_no_patch() {
         let status = map(json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}));
         assert_eq!(patch(&status, &status), None);
         let mut with_stranger = status.clone();
@@ -239,15 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_changed_is_said_again() {
+    fn conditions_changed_by_others_are_sent_again() {
         let wanted = map(
             json!({"conditions": [{"type": "Ready", "status": "True"}, {"type": "A", "status": "True"}]}),
         );
         let mut sent = wanted.clone();
-        doubt(&mut sent, &wanted);
+        take_over_conditions(&mut sent, &wanted);
         assert_eq!(patch(&sent, &wanted), None);
         let stranger = json!({"type": "x/y", "status": "True"});
-        doubt(
+        take_over_conditions(
             &mut sent,
             &map(json!({"conditions": [
                 {"type": "Ready", "status": "False", "reason": "r"}, {"type": "A", "status": "True"}, stranger,
@@ -260,7 +260,7 @@ mod tests {
         let other_words = json!({"conditions": [
             {"type": "Ready", "status": "True", "message": "m"}, {"type": "A", "status": "True"},
         ]});
-        doubt(&mut sent, &map(other_words));
+        take_over_conditions(&mut sent, &map(other_words));
         assert_eq!(patch(&sent, &wanted), None);
     }
 
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_said_is_taken_back() {
+    fn fields_that_are_no_longer_set_are_removed() {
         let before = map(json!({
             "phase": "Pending", "reason": "x", "podIPs": [{"ip": "1"}],
             "conditions": [{"type": "Ready", "status": "False", "reason": "r"}, {"type": "A", "status": "True"}],

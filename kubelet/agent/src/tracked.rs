@@ -19,7 +19,7 @@ use crate::{
         env::TokenKey,
         observed::{PodRuntime, ProbeResults, Probed},
         plan::{self, Failure, Plan},
-        resize::{self, News, Refusal, Resize},
+        resize::{self, EventText, Refusal, Resize},
         resources,
         status::Verdict,
     },
@@ -137,13 +137,13 @@ impl TrackedPod {
         desired: Arc<Pod>,
         verdict: Option<Result<(), Refusal>>,
         now: Timestamp,
-    ) -> Option<News> {
+    ) -> Option<EventText> {
         self.change(|state| {
-            let news = verdict.and_then(|verdict| state.resize.decide(&desired, verdict, now));
+            let event = verdict.and_then(|verdict| state.resize.decide(&desired, verdict, now));
             let pod = resize::granted(&desired, &state.resize);
             state.volumes_outdated |= volumes::may_differ(&state.pod, &pod);
             (state.desired, state.pod) = (desired, pod);
-            news
+            event
         })
     }
 

@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_and_selected_config_maps() {
+    fn config_maps_are_mounted_whole_or_by_item() {
         let whole = volume(json!({"configMap": {"name": "config"}})).unwrap();
         assert_eq!(listing(whole), ["a 644 1", "b 644 2", "c 644 \u{fffd}"]);
         let items = json!([{"key": "b", "path": "x/y", "mode": 0o400}]);
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_service_account_gets() {
+    fn a_service_account_volume_has_token_certificate_and_namespace() {
         let projected = volume(json!({"projected": {"sources": [
             {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
             {"configMap": {"name": "config", "items": [{"key": "a", "path": "ca.crt"}]}},
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_unless_it_is_optional() {
+    fn missing_references_are_errors_unless_optional() {
         let error = volume(json!({"secret": {"secretName": "none"}})).unwrap_err();
         assert!(error.to_string().ends_with("secret \"none\" not found"), "{error}");
         let empty = volume(json!({"secret": {"secretName": "none", "optional": true}})).unwrap();
@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_and_strangers() {
+    fn empty_directories_are_supported_and_unknown_volumes_refused() {
         let memory = volume(json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}})).unwrap();
         assert_eq!(memory, Content::Empty { memory: true, size: Some(1 << 20) });
         let huge = volume(json!({"emptyDir": {"medium": "HugePages"}})).unwrap_err();
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_found_everywhere() {
+    fn references_are_found_in_environment_volumes_and_pull_secrets() {
         let pod = pod(json!({
             "containers": [{"name": "a", "envFrom": [{"configMapRef": {"name": "c1"}}],
                 "env": [{"name": "x", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k"}}}]}],

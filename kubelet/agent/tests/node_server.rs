@@ -33,7 +33,7 @@ async fn node(bench: &Bench, api: &Api) -> Kubelet {
 }
 
 #[tokio::test]
-async fn strangers_learn_nothing_about_the_nodes_health() {
+async fn unauthorized_clients_learn_nothing_about_health() {
     let (bench, api) = (Bench::new(), Api::new());
     let kubelet = node(&bench, &api).await;
     for path in ["/healthz", "/healthz/", "//healthz", "/healthz/ping", "/pods", "/nothing"] {
@@ -44,7 +44,7 @@ async fn strangers_learn_nothing_about_the_nodes_health() {
 }
 
 #[tokio::test]
-async fn strangers_get_one_answer_by_http_1_and_no_http_2() {
+async fn unauthorized_clients_get_one_http_1_answer_and_no_http_2() {
     let (bench, api) = (Bench::new(), Api::new());
     let kubelet = node(&bench, &api).await;
     let answer = async |sent: &[u8]| {

@@ -56,7 +56,7 @@ fn a_second_list_deletes_what_it_does_not_name_and_keeps_quiet_about_the_same_ve
     assert!(cache.has_synced());
 }
 
-/// A name, and how many entries the object has.
+/// A projection: the name, and the number of entries that the object has.
 struct Size(ObjectKey, usize);
 
 impl Kept for Size {

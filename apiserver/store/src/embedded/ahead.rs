@@ -1,12 +1,12 @@
-//! Reading ahead, which makes a start on many objects quick: files are read while what was read before is put in
-//! its place.
+//! Prefetching, which speeds up a start with many objects: files are read while the previous ones are
+//! processed.
 
 use std::io;
 use std::sync::mpsc;
 use std::thread::Scope;
 
-/// Items, one after the other. Where making one waits for hardware, the next is made on another thread while
-/// one is used; no more than that one waits.
+/// Returns the items of an iterator in order. If producing them waits for hardware, the next item is produced
+/// on another thread while the current one is used; no more than one is prefetched.
 pub(super) fn ahead<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     waits: bool,
@@ -15,9 +15,9 @@ pub(super) fn ahead<'s, T: Send + 's>(
     if !waits {
         return Ok(Box::new(items));
     }
-    // Without room, so an item stays in the thread's hands until it is wanted.
+    // Without a buffer, so that the thread holds an item until it is wanted.
     let (sender, receiver) = mpsc::sync_channel(0);
-    // Whoever wants no more of them has let go of the other end.
+    // Sending fails once the receiver is dropped.
     let make = move || items.map(|item| sender.send(item)).take_while(Result::is_ok).for_each(drop);
     std::thread::Builder::new().name("store-read".to_owned()).spawn_scoped(scope, make)?;
     Ok(Box::new(receiver.into_iter()))

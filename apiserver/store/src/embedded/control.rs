@@ -1,4 +1,4 @@
-//! How another process of the same machine asks a running store for something: a Unix socket in the
+//! Control socket, with which another process of the same machine sends requests to a running store: a Unix socket in the
 //! store's directory, which only its owner can enter. One line of words is asked, one is answered.
 //!
 //! ```text
@@ -22,7 +22,7 @@ use crate::limits::{CONTROL_LINE_BYTES, CONTROL_LINE_WAIT};
 /// Name of the socket.
 const SOCKET: &str = "control.sock";
 
-/// An open control socket; it goes when this is dropped.
+/// An open control socket, which is removed when dropped.
 pub struct Control {
     path: PathBuf,
     task: AbortHandle,
@@ -31,7 +31,7 @@ pub struct Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.task.abort();
-        // A stale one does no harm: the next start replaces it.
+        // A stale socket does no harm: the next start replaces it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -51,7 +51,7 @@ impl Embedded {
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => answer(&store, stream).await,
-                    // Too many files are open, say; later there may be fewer.
+                    // Possibly out of file descriptors; retry later.
                     Err(error) => {
                         tracing::warn!(%error, "the store's control socket fails");
                         tokio::time::sleep(CONTROL_LINE_WAIT).await;
@@ -63,7 +63,8 @@ impl Embedded {
     }
 }
 
-/// Addresses of sockets are short; a path through the open directory always is.
+/// Returns a short path to the socket through the open directory, since socket addresses are limited in
+/// length.
 fn through(directory: &std::fs::File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd()))
 }
@@ -85,7 +86,7 @@ async fn answer(store: &Embedded, mut stream: UnixStream) {
 async fn ask(stream: &mut UnixStream) -> io::Result<String> {
     let mut line = String::new();
     let mut lines = BufReader::new(stream.take(CONTROL_LINE_BYTES));
-    // Others wait for their turn.
+    // Other clients wait for their turn.
     tokio::time::timeout(CONTROL_LINE_WAIT, lines.read_line(&mut line)).await??;
     line.pop().filter(|end| *end == '\n').map(|_| line).ok_or_else(|| ErrorKind::InvalidData.into())
 }
@@ -101,8 +102,7 @@ async fn carry_out(store: &Embedded, line: &str) -> Result<Restored, String> {
     store.restore(snapshot).await.map_err(|error| error_chain(&error))
 }
 
-/// Connects to the store that has `directory` open, in whatever process; `None` if there is none that
-/// listens.
+/// Connects to the store that has `directory` open in any process; `None` if none is listening.
 async fn connect(directory: &Path) -> Result<Option<UnixStream>, StoreError> {
     let name = directory.display().to_string();
     let open = match std::fs::File::open(directory) {
@@ -117,13 +117,13 @@ async fn connect(directory: &Path) -> Result<Option<UnixStream>, StoreError> {
     }
 }
 
-/// Whether a store has `directory` open, in whatever process, and listens.
+/// Returns whether a store has `directory` open in any process and is listening.
 pub async fn is_served(directory: &Path) -> Result<bool, StoreError> {
     Ok(connect(directory).await?.is_some())
 }
 
-/// Asks the store that has `directory` open, in whatever process, to restore the snapshot in the
-/// file `from`; `None` if there is none that listens.
+/// Asks the store that has `directory` open in any process to restore the snapshot in file `from`; `None` if
+/// none is listening.
 pub async fn restore_running(directory: &Path, from: &Path) -> Result<Option<Restored>, StoreError> {
     let cannot = |why: String, cause| StoreError::Broken {
         attempted: format!("restore {} into the running store", from.display()),

@@ -1,31 +1,31 @@
-//! One question for all who ask at the same time, where the answer is about the present and the same for
-//! everybody: a linearizable read of the revision.
+//! Coalescing of concurrent requests whose answer is the same for everyone, such as a linearizable read of
+//! the revision.
 //!
-//! Nobody may be told what was true before it asked, so an answer counts only for those who came before
-//! its question was sent. Who comes while a question is under way waits for the next one, which is sent
-//! as soon as the first is answered and serves all who wait by then. There is no delay: who is alone is
-//! asked for at once.
+//! A caller must not get an answer that is older than its call, so an answer is valid only for callers that
+//! arrived before the request was sent. Callers that arrive while a request is in progress wait for the next
+//! one, which is sent as soon as the first is answered and serves all who wait by then. There is no added
+//! delay: a single caller's request is sent immediately.
 
 use std::future::Future;
 
 use tokio::sync::watch;
 
-/// Questions of one kind, numbered from 1 in the order in which they are sent, never two at a time.
+/// Coalesces requests of one kind, numbered from 1 in the order in which they are sent, never two at a time.
 pub(super) struct Together<T> {
     state: watch::Sender<State<T>>,
 }
 
 struct State<T> {
-    /// The question that was sent last.
+    /// Number of the last request that was sent.
     sent: u64,
-    /// Whether it is under way.
+    /// True while that request is in progress.
     under_way: bool,
-    /// The newest answer, with the number of its question.
+    /// The newest answer, with the number of its request.
     answer: Option<(u64, T)>,
 }
 
 impl<T> State<T> {
-    /// Whether the answer is to a question that was sent at `needed` or later.
+    /// Returns whether the answer is to request `needed` or a later one.
     fn answers(&self, needed: u64) -> bool {
         self.answer.as_ref().is_some_and(|(number, _)| *number >= needed)
     }
@@ -37,8 +37,8 @@ impl<T> Default for Together<T> {
     }
 }
 
-/// A question that is under way. Dropped without an answer (whoever sent it went away) it leaves the
-/// place to one of those who wait.
+/// A request in progress. If it is dropped without an answer because its caller went away, one of the waiting
+/// callers takes over.
 struct Turn<'a, T> {
     state: &'a watch::Sender<State<T>>,
     number: u64,
@@ -47,7 +47,7 @@ struct Turn<'a, T> {
 impl<T> Turn<'_, T> {
     fn answered(self, answer: T) {
         let number = self.number;
-        // The place becomes free when `self` is dropped, which wakes those who wait.
+        // The next request can be sent once `self` is dropped, which wakes the waiting callers.
         self.state.send_if_modified(|state| {
             state.answer = Some((number, answer));
             false
@@ -62,7 +62,7 @@ impl<T> Drop for Turn<'_, T> {
 }
 
 impl<T: Clone> Together<T> {
-    /// The answer to a question that is sent after this call: one's own, or one that others send.
+    /// Returns the answer to a request that is sent after this call, by this or another caller.
     pub(super) async fn ask<F: Future<Output = T>>(&self, question: impl FnOnce() -> F) -> T {
         let mut seen = self.state.subscribe();
         let needed = seen.borrow().sent + 1;
@@ -73,7 +73,7 @@ impl<T: Clone> Together<T> {
                 return answer;
             }
             let found = {
-                // The sender lives in `self`, so the wait ends only with the value.
+                // The sender lives in `self`, so the wait cannot fail before the value is dropped.
                 let state = seen.wait_for(|state| state.answers(needed) || !state.under_way).await;
                 state.ok().and_then(|state| {
                     state.answer.as_ref().filter(|_| state.answers(needed)).map(|(_, answer)| answer.clone())
@@ -85,7 +85,7 @@ impl<T: Clone> Together<T> {
         }
     }
 
-    /// The place of the one who asks, if it is free and nobody has answered meanwhile.
+    /// Returns the right to send a request, if none is in progress and no answer has arrived meanwhile.
     fn turn(&self, needed: u64) -> Option<Turn<'_, T>> {
         let mut number = None;
         self.state.send_if_modified(|state| {
@@ -108,7 +108,8 @@ mod tests {
 
     use super::*;
 
-    /// A store whose revision rises while it is asked; an answer is what it was when the question came.
+    /// A store whose revision increases while it is read; an answer is the revision at the time of the
+    /// request.
     #[derive(Default)]
     struct Fake {
         revision: AtomicU64,
@@ -131,7 +132,7 @@ mod tests {
             let (fake, together) = (Arc::clone(&fake), Arc::clone(&together));
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(after)).await;
-                // What is written now has to be seen.
+                // A write that is completed now must be visible.
                 let least = fake.revision.fetch_add(1, Ordering::Relaxed) + 1;
                 let told = together.ask(|| fake.revision()).await;
                 assert!(told >= least, "{told} is older than {least}");
@@ -141,7 +142,7 @@ mod tests {
         for one in all {
             one.await.unwrap();
         }
-        // At 0; at 10 for those of 1, 2 and 9; at 20 for 11, 12 and 19; at 50.
+        // At 0; at 10 for the callers of 1, 2 and 9; at 20 for 11, 12 and 19; at 50.
         assert_eq!(fake.questions.load(Ordering::Relaxed), 4);
     }
 
@@ -161,7 +162,7 @@ mod tests {
             told.push(one.await.unwrap());
         }
         assert_eq!(told, [false, true, true, false, true]);
-        // Three if the one that goes away at 12 had taken the place.
+        // Three if the caller that goes away at 12 had sent a request.
         assert!((2..=3).contains(&fake.questions.load(Ordering::Relaxed)));
         assert!(!together.state.borrow().under_way);
     }

@@ -1,4 +1,4 @@
-//! A store that holds as much as it may.
+//! A store that has reached its quota.
 
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
@@ -71,7 +71,7 @@ async fn vital_keys_and_marks_of_deletion_find_room_in_a_full_store() {
     assert!(!is_refused(&store, "/vital/lease", 300).await);
     assert!(!is_refused(&store, "/vital/lease", 400).await);
     assert!(!is_refused(&store, "/k0", 5_100).await, "such as a time of deletion");
-    // Nobody fills the whole reserve by small steps.
+    // The reserve cannot be filled by small steps.
     let mut length = 5_000;
     while length < 20_000 && !is_refused(&store, "/k1", length).await {
         length += 1_000;

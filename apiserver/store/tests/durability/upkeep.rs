@@ -1,4 +1,4 @@
-//! The log and the history do not grow for ever, and times to live outlast a restart.
+//! The log and the history do not grow without bounds, and times to live survive a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,7 +61,7 @@ async fn a_restart_keeps_times_to_live() {
     let op = Op::Put { value: Bytes::from_static(b"v"), ttl_seconds: 100 };
     store.write(Write { key: "/old".to_owned(), expected: 0, op: op.clone() }).await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    // In a checkpoint stands what is left; in the log, the whole time.
+    // A checkpoint contains the remaining time, the log the full time.
     store.compact(2).await.unwrap();
     assert_eq!(store.checkpoint().await.unwrap(), 2);
     store.write(Write { key: "/new".to_owned(), expected: 0, op }).await.unwrap();

@@ -105,7 +105,7 @@ impl Reconcile for Deployments {
             meta::claim(&deployment.metadata, &spec.selector, self.sets.list_namespace(&key.namespace));
         if !claims.adopt.is_empty() || !claims.release.is_empty() {
             // The changes of the ReplicaSets trigger the next reconciliation.
-            return self.settle(&deployment, claims).await.map(|()| Outcome::Done);
+            return self.claim_replica_sets(&deployment, claims).await.map(|()| Outcome::Done);
         }
         let pods = self.pods.list_namespace(&key.namespace);
         let input =
@@ -124,7 +124,11 @@ impl Reconcile for Deployments {
 
 impl Deployments {
     /// Adopts and releases ReplicaSets whose labels or owners have changed.
-    async fn settle(&self, deployment: &Deployment, claims: meta::Claims<Arc<ReplicaSet>>) -> Result<()> {
+    async fn claim_replica_sets(
+        &self,
+        deployment: &Deployment,
+        claims: meta::Claims<Arc<ReplicaSet>>,
+    ) -> Result<()> {
         let api = self.sets_of(deployment);
         if !claims.adopt.is_empty() && !self.is_current(deployment).await? {
             return Ok(());

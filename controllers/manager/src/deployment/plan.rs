@@ -97,7 +97,7 @@ pub(super) fn plan(input: &Input<'_>) -> Plan {
     if is_deleted(&deployment.metadata) {
         return rollout.finish(Progress::Unchecked);
     }
-    status::note_pause(&mut rollout, paused);
+    status::record_pause(&mut rollout, paused);
     if paused || rollout.is_being_scaled() {
         rollout.number_new();
         rollout.scale();
@@ -158,7 +158,7 @@ impl<'a> Rollout<'a> {
         let spec = set.wanted.spec.get_or_insert_default();
         spec.min_ready_seconds = self.deployment.spec.as_ref().and_then(|spec| spec.min_ready_seconds);
         let name = name(&set.wanted.metadata).to_owned();
-        status::note_found(self, &name);
+        status::record_found(self, &name);
     }
 
     /// Ensures that there is a new ReplicaSet. One that is created gets its size immediately.
@@ -172,7 +172,7 @@ impl<'a> Rollout<'a> {
         self.new = Some(Set { read: None, wanted, delete: false });
         let size = self.grown_size();
         self.resize(|set| set.read.is_none(), size);
-        status::note_created(self, &name);
+        status::record_created(self, &name);
     }
 
     /// Returns the size that the new ReplicaSet may grow to now.
@@ -394,8 +394,8 @@ impl<'a> Rollout<'a> {
         alive.sort_by_key(|set| revision::revision(&set.wanted.metadata));
         for set in alive.into_iter().take(surplus) {
             let observed = set.wanted.status.as_ref().and_then(|status| status.observed_generation);
-            let settled = set.wanted.metadata.generation.unwrap_or(0) <= observed.unwrap_or(0);
-            set.delete = settled && set.size() == 0 && set.actual() == 0;
+            let observed_latest = set.wanted.metadata.generation.unwrap_or(0) <= observed.unwrap_or(0);
+            set.delete = observed_latest && set.size() == 0 && set.actual() == 0;
         }
     }
 

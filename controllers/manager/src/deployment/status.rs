@@ -26,7 +26,7 @@ pub(super) enum Progress {
 }
 
 /// Records a pause or its end, which stop and restart the progress deadline.
-pub(super) fn note_pause(rollout: &mut Rollout<'_>, paused: bool) {
+pub(super) fn record_pause(rollout: &mut Rollout<'_>, paused: bool) {
     if deadline(rollout.deployment).is_none() {
         return;
     }
@@ -46,7 +46,7 @@ pub(super) fn note_pause(rollout: &mut Rollout<'_>, paused: bool) {
 }
 
 /// Records that the template's ReplicaSet already exists.
-pub(super) fn note_found(rollout: &mut Rollout<'_>, set_name: &str) {
+pub(super) fn record_found(rollout: &mut Rollout<'_>, set_name: &str) {
     if deadline(rollout.deployment).is_some() && condition(&rollout.status, PROGRESSING).is_none() {
         let message = format!("Found new replica set \"{set_name}\"");
         set(rollout, PROGRESSING, "True", "FoundNewReplicaSet", message);
@@ -54,7 +54,7 @@ pub(super) fn note_found(rollout: &mut Rollout<'_>, set_name: &str) {
 }
 
 /// Records that the template's ReplicaSet is being created.
-pub(super) fn note_created(rollout: &mut Rollout<'_>, set_name: &str) {
+pub(super) fn record_created(rollout: &mut Rollout<'_>, set_name: &str) {
     if deadline(rollout.deployment).is_some() {
         let message = format!("Created new replica set \"{set_name}\"");
         set(rollout, PROGRESSING, "True", "NewReplicaSetCreated", message);
@@ -82,7 +82,7 @@ pub(super) fn conclude(rollout: &mut Rollout<'_>, progress: Progress) -> Option<
     judge_availability(rollout);
     if progress == Progress::Checked {
         judge_progress(rollout, &before);
-        note_failures(rollout);
+        report_failures(rollout);
     }
     deadline_left(rollout)
 }
@@ -138,9 +138,9 @@ fn judge_progress(rollout: &mut Rollout<'_>, before: &DeploymentStatus) {
         return;
     };
     let now = &rollout.status;
-    let settled = now.replicas.unwrap_or(0) == now.updated_replicas.unwrap_or(0);
+    let all_updated = now.replicas.unwrap_or(0) == now.updated_replicas.unwrap_or(0);
     let current = condition(before, PROGRESSING).cloned();
-    if settled && current.as_ref().is_some_and(|c| c.reason.as_deref() == Some(NEW_SET_AVAILABLE)) {
+    if all_updated && current.as_ref().is_some_and(|c| c.reason.as_deref() == Some(NEW_SET_AVAILABLE)) {
         return;
     }
     let subject = match &rollout.new {
@@ -205,7 +205,7 @@ fn deadline_left(rollout: &Rollout<'_>) -> Option<Duration> {
 
 /// Reports why a ReplicaSet cannot create pods on the Deployment, the new ReplicaSet's failure before those
 /// of old ones.
-fn note_failures(rollout: &mut Rollout<'_>) {
+fn report_failures(rollout: &mut Rollout<'_>) {
     let found = rollout.new.iter().chain(&rollout.old).find_map(|set| {
         let conditions = set.wanted.status.as_ref()?.conditions.as_ref()?;
         conditions.iter().find(|condition| condition.type_ == REPLICA_FAILURE).cloned()

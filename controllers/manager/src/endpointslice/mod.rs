@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::context::{Context, Tasks};
 use crate::index::{Pods, Services};
-use crate::limits::SLICE_PATIENCE;
+use crate::limits::UNSEEN_SLICE_TIMEOUT;
 use crate::meta::{is_deleted, name, namespace};
 use crate::patch;
 use place::{Action, CONTROLLER, MANAGED_BY, SERVICE_NAME, place};
@@ -126,7 +126,7 @@ impl Reconcile for Slices {
         if !self.sees_what_was_written(key, &existing) {
             // The arrival of the slices triggers a reconciliation; the timeout covers those that never
             // arrive.
-            return Ok(Outcome::After(SLICE_PATIENCE));
+            return Ok(Outcome::After(UNSEEN_SLICE_TIMEOUT));
         }
         let pods = self.pods.selected(&key.namespace, selector);
         let node = |name: &str| self.nodes.get(&ObjectKey::new("", name));
@@ -163,7 +163,7 @@ impl Slices {
             known.written.retain(|written, (version, since)| {
                 let seen = existing.iter().find(|slice| name(&slice.metadata) == written);
                 let fresh = seen.is_some_and(|slice| version_of(slice) >= *version);
-                !fresh && since.elapsed() < SLICE_PATIENCE
+                !fresh && since.elapsed() < UNSEEN_SLICE_TIMEOUT
             });
             known.written.is_empty()
         })

@@ -95,7 +95,8 @@ pub(super) fn place(
 
 /// Distributes the endpoints of one group over its slices.
 fn fill(slices: Vec<Arc<EndpointSlice>>, mut wanted: BTreeMap<String, Endpoint>) -> Vec<Draft> {
-    let mut drafts: Vec<Draft> = slices.into_iter().map(|slice| keep(slice, &mut wanted)).collect();
+    let mut drafts: Vec<Draft> =
+        slices.into_iter().map(|slice| retain_endpoints(slice, &mut wanted)).collect();
     let mut rest: Vec<Endpoint> = wanted.into_values().collect();
     // Slices that are written anyway take the new endpoints first.
     for draft in drafts.iter_mut().filter(|draft| draft.changed && !draft.endpoints.is_empty()) {
@@ -119,7 +120,7 @@ fn fill(slices: Vec<Arc<EndpointSlice>>, mut wanted: BTreeMap<String, Endpoint>)
 }
 
 /// Retains the endpoints of a slice that are still wanted, in their order and current form.
-fn keep(slice: Arc<EndpointSlice>, wanted: &mut BTreeMap<String, Endpoint>) -> Draft {
+fn retain_endpoints(slice: Arc<EndpointSlice>, wanted: &mut BTreeMap<String, Endpoint>) -> Draft {
     let before = slice.endpoints.as_deref().unwrap_or_default();
     let endpoints: Vec<Endpoint> = before
         .iter()

@@ -51,7 +51,7 @@ mod tests {
     use crate::testing::{at, running, set_ready};
 
     #[test]
-    fn only_what_changed_since_the_last_time_counts_and_the_oldest_of_it() {
+    fn trigger_time_is_that_of_the_oldest_change_since_the_last_call() {
         let service = Service { metadata: crate::testing::meta("svc"), ..Service::default() };
         let mut seen = Seen::default();
         let mut a = running("a", "n", "10.0.0.1");

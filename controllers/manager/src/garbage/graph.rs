@@ -210,7 +210,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_owners_end_points_to_its_dependents() {
+    fn removal_of_an_owner_hints_at_its_dependents() {
         let mut graph = Graph::default();
         assert_eq!(graph.apply(object("owner", &[])), Hints::default());
         assert_eq!(graph.apply(object("a", &["owner"])), Hints::default());
@@ -220,7 +220,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_dependent_seen_before_its_owner_is_looked_at_later() {
+    fn a_dependent_seen_before_its_owner_is_examined_later() {
         let mut graph = Graph::default();
         assert_eq!(graph.apply(object("a", &["owner"])).later, set(&["a"]));
         graph.apply(object("owner", &[]));
@@ -228,7 +228,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_waiting_owner_is_looked_at_when_it_begins_and_when_dependents_go_or_let_go() {
+    fn a_waiting_owner_is_examined_when_it_starts_waiting_and_when_dependents_leave() {
         let mut graph = Graph::default();
         graph.apply(object("owner", &[]));
         for dependent in ["a", "b"] {
@@ -243,7 +243,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_list_removes_what_it_does_not_name_and_a_lost_kind_accuses_nobody() {
+    fn a_list_removes_missing_objects_and_a_removed_kind_gives_no_hints() {
         let mut graph = Graph::default();
         graph.apply(object("owner", &[]));
         graph.apply(object("a", &["owner"]));

@@ -65,7 +65,7 @@ impl Reconcile for Collector {
             (object.clone(), graph.dependents(uid))
         };
         if object.deleting {
-            return self.attend(&object, &dependents).await;
+            return self.process_finalizers(&object, &dependents).await;
         }
         if self.seen_owners(&object, &object.owners).iter().all(|(_, state)| *state == Some(Owner::Solid)) {
             return Ok(Outcome::Done);
@@ -96,7 +96,7 @@ impl Collector {
     }
 
     /// Handles an object that is being deleted and has asked for something to happen first.
-    async fn attend(&self, object: &Object, dependents: &[Object]) -> Result<Outcome> {
+    async fn process_finalizers(&self, object: &Object, dependents: &[Object]) -> Result<Outcome> {
         if object.orphan {
             for dependent in dependents {
                 self.unlink(dependent, &BTreeSet::from([object.uid.clone()])).await?;

@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 use super::graph::{Graph, Hints, Object};
 use crate::context::Context;
 use crate::discovery::{Kind, kinds};
-use crate::limits::{DISCOVERY_PERIOD, OWNER_PATIENCE};
+use crate::limits::{DISCOVERY_PERIOD, UNKNOWN_OWNER_DELAY};
 
 /// Delay after a failed list or watch.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -52,7 +52,7 @@ impl Shared {
             self.queue.add(uid);
         }
         for uid in hints.later {
-            self.queue.add_after(uid, OWNER_PATIENCE);
+            self.queue.add_after(uid, UNKNOWN_OWNER_DELAY);
         }
     }
 }
@@ -116,8 +116,8 @@ async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: Cancellatio
         match event {
             Ok(event) => {
                 let whole = matches!(event, Event::InitDone);
-                take(&shared, &kind, &mut listed, event);
-                if whole && std::mem::take(&mut is_first) {
+                apply_event(&shared, &kind, &mut listed, event);
+                if whole && std::mem::apply_event(&mut is_first) {
                     shared.progress.send_modify(|(done, _)| *done += 1);
                 }
             }
@@ -129,7 +129,7 @@ async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: Cancellatio
     }
 }
 
-fn take(
+fn apply_event(
     shared: &Shared,
     kind: &Arc<Kind>,
     listed: &mut BTreeSet<String>,
@@ -146,7 +146,7 @@ fn take(
             listed.insert(object.uid.clone());
             graph.apply(object)
         }
-        Event::InitDone => graph.retain(&kind.name(), &std::mem::take(listed)),
+        Event::InitDone => graph.retain(&kind.name(), &std::mem::apply_event(listed)),
         Event::Apply(object) => graph.apply(Object::new(kind, &object.metadata)),
         Event::Delete(object) => graph.remove(object.metadata.uid.as_deref().unwrap_or_default()),
     };

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn one_owner_is_enough_and_the_lost_ones_are_forgotten() {
+    fn one_remaining_owner_keeps_an_object_and_absent_ones_are_unlinked() {
         let none = Traits::default();
         assert_eq!(verdict(&[], none), Verdict::Keep);
         assert_eq!(verdict(&[("a", Owner::Solid)], none), Verdict::Keep);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn without_owners_it_goes_as_its_finalizers_and_dependents_say() {
+    fn an_object_without_owners_is_deleted_with_the_requested_policy() {
         let absent = [("a", Owner::Absent)];
         let waiting = [("a", Owner::Waiting)];
         let deep = Traits { has_dependents: true, ..Traits::default() };

@@ -64,9 +64,9 @@ fn eviction_time(taints: &[(Taint, Timestamp)], tolerations: &[Toleration]) -> O
             return Some(*since);
         };
         let seconds = toleration.toleration_seconds?;
-        let patience = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        let tolerated = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
         // A time beyond the calendar never comes.
-        since.checked_add(patience).ok()
+        since.checked_add(tolerated).ok()
     });
     times.flatten().min()
 }
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_counts_from_the_taint_and_the_shortest_decides() {
+    fn toleration_seconds_count_from_the_taint_and_the_shortest_wins() {
         let taints = [taint("a", 0), taint("b", 100)];
         assert_eq!(eviction_time(&taints, &[]), Some(at(0)));
         assert_eq!(eviction_time(&taints, &[tolerating("", None)]), None);

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_reports_is_looked_at_when_its_grace_ends() {
+    fn a_reporting_node_is_checked_again_when_its_grace_period_ends() {
         let plan = plan(&reporting("True"), &view(15));
         assert_eq!(
             plan,
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_is_unknown_tainted_and_recovers() {
+    fn a_silent_node_becomes_unknown_and_tainted_and_recovers() {
         let node = reporting("True");
         let lost = plan(&node, &view(40));
         assert!(lost.pods_unready);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn if_no_node_is_well_no_pod_is_driven_away() {
+    fn no_pod_is_evicted_if_no_node_is_healthy() {
         let node = reporting("True");
         let alone = View { others_well: false, ..view(41) };
         assert_eq!(keys(&applied(node.clone(), plan(&node, &alone))), [(UNREACHABLE, NO_SCHEDULE)]);

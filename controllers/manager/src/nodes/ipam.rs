@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_free_network_is_given_and_gaps_are_filled() {
+    fn the_lowest_free_network_is_assigned_and_gaps_are_filled() {
         assert_eq!(lowest("10.244.0.0/16", 24, &[]).as_deref(), Some("10.244.0.0/24"));
         assert_eq!(
             lowest("10.244.0.0/16", 24, &["10.244.2.0/24", "10.244.0.0/24"]).as_deref(),

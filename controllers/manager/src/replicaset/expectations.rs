@@ -68,7 +68,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
-    async fn they_are_met_when_all_is_seen_or_after_a_long_time() {
+    async fn expectations_are_met_when_all_is_seen_or_after_the_timeout() {
         let expectations = Expectations::default();
         let key = ObjectKey::new("ns", "rs");
         assert!(expectations.are_met(&key));

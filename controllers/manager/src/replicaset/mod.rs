@@ -106,16 +106,16 @@ impl Reconcile for ReplicaSets {
         };
         let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
         // Checked before the pods are listed: what has been seen by now cannot be missing in the list below.
-        let settled = self.expectations.are_met(key);
+        let expectations_met = self.expectations.are_met(key);
         let candidates = self.pods.concerned(&key.namespace, uid(&set.metadata), &spec.selector);
         let claims = meta::claim(&set.metadata, &spec.selector, candidates);
         if !claims.adopt.is_empty() || !claims.release.is_empty() {
             // The changes of the pods trigger the next reconciliation.
-            return self.settle(&set, claims).await.map(|()| Outcome::Done);
+            return self.claim_pods(&set, claims).await.map(|()| Outcome::Done);
         }
         let now = self.ambient.now();
         let related = || self.related(&set);
-        let input = Input { set: &set, pods: claims.owned, related: &related, settled, now };
+        let input = Input { set: &set, pods: claims.owned, related: &related, expectations_met, now };
         let done = match plan(&input) {
             Action::None => Ok(()),
             Action::Create(count) => self.create(key, &set, count).await,
@@ -152,7 +152,7 @@ impl ReplicaSets {
     }
 
     /// Adopts and releases pods whose labels or owners have changed.
-    async fn settle(&self, set: &ReplicaSet, claims: meta::Claims<Arc<Pod>>) -> Result<()> {
+    async fn claim_pods(&self, set: &ReplicaSet, claims: meta::Claims<Arc<Pod>>) -> Result<()> {
         let api = self.pods_of(set);
         if !claims.adopt.is_empty() && !self.is_current(set).await? {
             return Ok(());

@@ -24,7 +24,7 @@ pub(super) struct Input<'a> {
     /// Returns the pods of all ReplicaSets of the same owner. Called only if pods are to be deleted.
     pub related: &'a (dyn Fn() -> Vec<Arc<Pod>> + Sync),
     /// True if the cache shows the effects of all previous writes.
-    pub settled: bool,
+    pub expectations_met: bool,
     pub now: Timestamp,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum Action {
 }
 
 pub(super) fn plan(input: &Input<'_>) -> Action {
-    if !input.settled || is_deleted(&input.set.metadata) {
+    if !input.expectations_met || is_deleted(&input.set.metadata) {
         return Action::None;
     }
     let active: Vec<_> = input.pods.iter().filter(|pod| is_active(pod)).cloned().collect();
@@ -152,22 +152,22 @@ mod tests {
             set,
             pods: pods.iter().cloned().map(Arc::new).collect(),
             related: &Vec::new,
-            settled: true,
+            expectations_met: true,
             now: at(100),
         }
     }
 
     #[test]
-    fn missing_pods_are_made_in_bounded_bursts() {
+    fn missing_pods_are_created_in_bounded_batches() {
         let set = replica_set("rs", 3);
         assert_eq!(plan(&input(&set, &[pod("a")])), Action::Create(2));
         assert_eq!(plan(&input(&replica_set("rs", 2000), &[])), Action::Create(POD_BURST));
     }
 
     #[test]
-    fn nothing_is_done_on_an_unsettled_view_or_for_a_set_being_deleted() {
+    fn nothing_is_done_before_expectations_are_met_or_for_a_deleted_set() {
         let mut set = replica_set("rs", 3);
-        assert_eq!(plan(&Input { settled: false, ..input(&set, &[]) }), Action::None);
+        assert_eq!(plan(&Input { expectations_met: false, ..input(&set, &[]) }), Action::None);
         set.metadata.deletion_timestamp = time(1);
         assert_eq!(plan(&input(&set, &[])), Action::None);
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_made_from_the_template_and_owned() {
+    fn a_new_pod_follows_the_template_and_is_owned() {
         let set = replica_set("rs", 1);
         let pod = new_pod(&set);
         assert_eq!(pod.metadata.generate_name.as_deref(), Some("rs-"));

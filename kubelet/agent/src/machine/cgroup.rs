@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_1_hierarchies_get_what_they_control() {
+    fn version_1_hierarchies_get_their_own_limits() {
         let mount = tempfile::tempdir().unwrap();
         for controller in ["cpu,cpuacct", "memory", "pids", "unified"] {
             fs::create_dir(mount.path().join(controller)).unwrap();
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_takes_what_is_below_and_spares_the_rest() {
+    fn removal_includes_descendants_and_nothing_else() {
         let mount = tempfile::tempdir().unwrap();
         fs::create_dir_all(mount.path().join("memory/kubepods/podx/c")).unwrap();
         fs::create_dir_all(mount.path().join("memory/kubepods/pody")).unwrap();

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_nowhere_and_a_file_of_many_names_counts_once() {
+    fn links_are_not_followed_and_hard_links_count_once() {
         let (place, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let top = place.path();
         fs::write(host.path().join("large"), vec![1; 1 << 20]).unwrap();

@@ -31,7 +31,8 @@ use super::{
 };
 use crate::{
     limits::{
-        ETC_BYTES, TERMINATION_BYTES, TERMINATION_INODES, TERMINATION_MESSAGE, WALK_PAUSE, WALK_STEP, WALKS,
+        CONCURRENT_MEASUREMENTS, ETC_BYTES, TERMINATION_BYTES, TERMINATION_INODES, TERMINATION_MESSAGE,
+        WALK_PAUSE, WALK_STEP,
     },
     pod::{
         resources::class_cgroup,
@@ -50,7 +51,7 @@ const ETC: &str = "etc";
 const TERMINATION: &str = "termination";
 /// File system for termination messages. It is in memory, so that containers cannot fill the node's disk with
 /// them.
-const LAST_WORDS: Memory =
+const TERMINATION_FILES: Memory =
     Memory { size: Some(TERMINATION_BYTES), inodes: Some(TERMINATION_INODES), mode: 0o755, group: None };
 
 /// A real node. Cheap to clone.
@@ -74,7 +75,7 @@ impl LinuxMachine {
             |path: &Path| fs::canonicalize(path).map_err(|source| MachineError::new("resolve", path, source));
         let root = absolute(root)?;
         let info = read_info(&root)?;
-        let walks = Arc::new(Semaphore::new(WALKS));
+        let walks = Arc::new(Semaphore::new(CONCURRENT_MEASUREMENTS));
         Ok(Self { logs: absolute(logs)?, hierarchies: Hierarchies::detect(), info, root, walks })
     }
 
@@ -311,7 +312,8 @@ impl Machine for LinuxMachine {
         blocking(move || {
             let name = attempt.to_string();
             this.below_pod(&uid, "make a file for last words in", |dir| {
-                let directory = mounts::memory(dir, TERMINATION, &LAST_WORDS)?.make_dir(&container, 0o755)?;
+                let directory =
+                    mounts::memory(dir, TERMINATION, &TERMINATION_FILES)?.make_dir(&container, 0o755)?;
                 directory.remove_tree(&name)?;
                 // World-writable, because the user of the container is not known.
                 directory.create_file(&name, 0o666).map(drop)
@@ -354,9 +356,9 @@ impl Machine for LinuxMachine {
 
     async fn remove_attempt(&self, pod: &PodPlace, container: &str, attempt: u32) {
         let (this, place) = (self.clone(), format!("{}/{TERMINATION}/{container}", pod.uid));
-        let last_words = blocking(move || this.pods()?.dir(place)?.remove_tree(attempt.to_string())).await;
+        let message = blocking(move || this.pods()?.dir(place)?.remove_tree(attempt.to_string())).await;
         let log = self.with_log(pod, container, attempt, |log| log.remove()).await;
-        for error in [last_words.err(), log.err()].into_iter().flatten() {
+        for error in [message.err(), log.err()].into_iter().flatten() {
             if error.kind() != io::ErrorKind::NotFound {
                 debug!(pod = pod.name, container, %error, "cannot remove what a container left");
             }
@@ -498,7 +500,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_pod_without_a_proper_uid_takes_no_other_pod_along() {
+    async fn tear_down_with_an_invalid_uid_removes_no_other_pod() {
         let place = tempfile::tempdir().unwrap();
         let machine = LinuxMachine::new(&place.path().join("root"), &place.path().join("logs")).unwrap();
         let other = machine.pod_dir("other").join("kept");

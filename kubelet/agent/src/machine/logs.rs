@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_leads_elsewhere_is_not_read() {
+    fn a_log_that_is_a_link_is_not_read() {
         let place = tempfile::tempdir().unwrap();
         fs::create_dir(place.path().join("c")).unwrap();
         symlink("/etc/passwd", place.path().join("c/0.log")).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_takes_no_more_than_its_files_however_fast_it_is_written() {
+    fn log_size_is_bounded_however_fast_it_is_written() {
         let place = tempfile::tempdir().unwrap();
         for _ in 0..2 * LOG_FILES {
             make(place.path(), "0.log", 30 * LOG_ROTATE_BYTES);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_long_log_begins_with_a_whole_line() {
+    fn a_trimmed_log_begins_with_a_whole_line() {
         let place = tempfile::tempdir().unwrap();
         let line = format!("2026-01-01T00:00:00.000000001Z stdout F {}\n", "x".repeat(100));
         let lines = usize::try_from(3 * LOG_ROTATE_BYTES).unwrap() / line.len();

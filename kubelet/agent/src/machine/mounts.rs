@@ -142,14 +142,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_points_with_blanks() {
+    fn blanks_in_mount_points_are_decoded() {
         let text = "36 35 98:0 / /mnt/a\\040b rw - ext3 /dev/root rw\n37 35 0:1 / /x rw - tmpfs t rw\n";
         let points: Vec<PathBuf> = mount_points(text).collect();
         assert_eq!(points, [Path::new("/mnt/a b"), Path::new("/x")]);
     }
 
     #[test]
-    fn options_of_a_file_system_in_memory() {
+    fn options_of_an_in_memory_file_system_are_rendered() {
         let memory = Memory { size: Some(65_536), inodes: Some(16), mode: 0o2777, group: Some(7) };
         assert_eq!(memory.options(), "mode=02777,size=65536,nr_inodes=16,gid=7");
         assert_eq!(Memory { size: None, inodes: None, mode: 0o755, group: None }.options(), "mode=0755");

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn health_by_grpc() {
+    async fn grpc_health_reports_the_services_status() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_request_and_its_answer() {
+    async fn an_http_check_sends_one_request_and_returns_its_answer() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = tokio::spawn(async move {

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_directory_is_complete_or_not_there_and_its_mode_is_its_pods() {
+    fn an_empty_directory_appears_complete_and_its_mode_is_left_to_the_pod() {
         let place = tempfile::tempdir().unwrap();
         let volumes = Dir::open_trusted(place.path()).unwrap();
         fs::create_dir(place.path().join(".v")).unwrap();

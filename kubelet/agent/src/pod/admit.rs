@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_cannot_do_is_refused_with_a_reason() {
+    fn unsupported_pods_are_refused_with_a_reason() {
         let sysctl = |name: &str| json!({"sysctls": [{"name": name, "value": "1"}]});
         for (part, reason) in [
             (json!({"securityContext": sysctl("kernel.msgmax")}), Some("SysctlForbidden")),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn pods_that_do_not_fit_are_refused() {
         let small = pod(json!({"containers": [{"name": "a"}]}));
         let half = pod(json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "600m"}}}]}));
         let picky = pod(json!({"containers": [{"name": "a"}], "nodeSelector": {"disk": "slow"}}));

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn delays_double_up_to_the_maximum() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.until("c", at(0), at(0)), None, "the first restart is immediate");
         let mut finished = 0;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_life_is_forgiven() {
+    fn a_long_run_resets_the_back_off() {
         let mut backoff = Backoff::default();
         backoff.restarted("c", at(0));
         backoff.restarted("c", at(20));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_ends_and_does_not_concern_others() {
+    fn a_delay_ends_and_does_not_affect_other_containers() {
         let mut backoff = Backoff::default();
         backoff.restarted("c", at(0));
         assert_eq!(backoff.until("c", at(5), at(14)), Some(at(15)));

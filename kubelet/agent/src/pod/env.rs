@@ -1,4 +1,4 @@
-//! Environment variables of a container: services, `envFrom`, `env`, and the expansion of `$(NAME)`.
+//! Environment variables of a container: services, `envFrom`, `env`, and the references_are_expanded_unless_unknown_or_escaped of `$(NAME)`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn expansion() {
+    fn references_are_expanded_unless_unknown_or_escaped() {
         let known = BTreeMap::from([("A".to_owned(), "1".to_owned())]);
         for (text, expected) in [
             ("$(A)", "1"),
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expanded_is_no_longer_than_there_is_room() {
+    fn expansion_fails_beyond_the_given_length() {
         let known = BTreeMap::from([("A".to_owned(), "12345".to_owned())]);
         assert_eq!(expand("$(A)x$(A)", &known, 11).as_deref(), Ok("12345x12345"));
         assert_eq!(expand("$(A)x$(A)", &known, 10), Err(EnvError::TooLong));
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_double_each_other_do_not_take_the_kubelets_memory() {
+    fn exponentially_growing_variables_are_refused() {
         let mut env = vec![json!({"name": "V0", "value": "x".repeat(1024)})];
         env.extend((1..20).map(|n| {
             let value = format!("$(V{0})$(V{0})", n - 1);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn later_sources_win_and_earlier_ones_can_be_used() {
+    fn later_variables_win_and_can_refer_to_earlier_ones() {
         let variables = variables(json!({"name": "a",
             "envFrom": [{"configMapRef": {"name": "config"}}, {"prefix": "S_", "secretRef": {"name": "secret"}}],
             "env": [{"name": "SIZE", "value": "s"}, {"name": "BOTH", "value": "$(COLOR)-$(SIZE)-$(S_PASSWORD)"},
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_and_resources() {
+    fn fields_and_resources_are_resolved() {
         let field =
             |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
         let resource = |name: &str, resource: &str, divisor: &str| json!({"name": name, "valueFrom": {"resourceFieldRef": {"resource": resource, "divisor": divisor}}});
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn references_that_lead_nowhere() {
+    fn references_to_missing_objects_fail_unless_optional() {
         let key = |name: &str, key: &str, optional: bool| {
             json!({"name": "a", "env": [{"name": "X", "valueFrom":
                 {"configMapKeyRef": {"name": name, "key": key, "optional": optional}}}]})

@@ -35,7 +35,7 @@ const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
 /// One of the two conditions, which are true whenever they exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct ResizeCondition {
     pub reason: String,
     pub message: String,
     /// Generation of the pod in which the resize was requested.
@@ -53,7 +53,7 @@ pub enum Refusal {
 }
 
 /// Reason and message of an event to record.
-pub type News = (&'static str, String);
+pub type EventText = (&'static str, String);
 
 /// Resize state of the containers of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -66,8 +66,8 @@ pub struct Resize {
     /// Ids of containers that are stopped in order to be restarted with their granted resources. They are
     /// restarted regardless of how they end.
     pub restarting: BTreeSet<String>,
-    pub pending: Option<Mark>,
-    pub in_progress: Option<Mark>,
+    pub pending: Option<ResizeCondition>,
+    pub in_progress: Option<ResizeCondition>,
     /// Time at which a resize that could not be carried out is retried.
     pub retry_at: Option<Timestamp>,
 }
@@ -95,7 +95,7 @@ impl Resize {
         let mark = |kind: &str| {
             let conditions = status.conditions.iter().flatten();
             let condition = conditions.into_iter().find(|condition| condition.type_ == kind)?;
-            Some(Mark {
+            Some(ResizeCondition {
                 reason: condition.reason.clone().unwrap_or_default(),
                 message: condition.message.clone().unwrap_or_default(),
                 generation: condition.observed_generation,
@@ -129,18 +129,23 @@ impl Resize {
 
     /// Grants the requested resources, or records why they are not granted; returns an event if the decision
     /// is new.
-    pub fn decide(&mut self, desired: &Pod, verdict: Result<(), Refusal>, now: Timestamp) -> Option<News> {
+    pub fn decide(
+        &mut self,
+        desired: &Pod,
+        verdict: Result<(), Refusal>,
+        now: Timestamp,
+    ) -> Option<EventText> {
         let generation = desired.metadata.generation;
         let (event, reason, message) = match verdict {
             Ok(()) => {
                 self.pending = None;
-                let news = !self.grants(desired);
+                let is_new = !self.grants(desired);
                 self.allocated = asked(desired);
-                if !news {
+                if !is_new {
                     return None;
                 }
                 let (reason, message) = (String::new(), String::new());
-                self.in_progress = Some(Mark { reason, message, generation, since: now });
+                self.in_progress = Some(ResizeCondition { reason, message, generation, since: now });
                 self.retry_at = None;
                 return Some(("ResizeStarted", event_text("Pod resize started", desired, generation, "")));
             }
@@ -152,26 +157,32 @@ impl Resize {
         let is_news = same.is_none_or(|mark| mark.generation != generation);
         let since = same.map_or(now, |mark| mark.since);
         let text = event_text(&format!("Pod resize {reason}"), desired, generation, &message);
-        self.pending = Some(Mark { reason: reason.to_owned(), message, generation, since });
+        self.pending = Some(ResizeCondition { reason: reason.to_owned(), message, generation, since });
         is_news.then_some((event, text))
     }
 
     /// Records that the granted resources could not be applied and when to retry; returns an event if the
     /// failure is new.
-    pub fn fail(&mut self, pod: &Pod, message: String, now: Timestamp, retry_at: Timestamp) -> Option<News> {
+    pub fn fail(
+        &mut self,
+        pod: &Pod,
+        message: String,
+        now: Timestamp,
+        retry_at: Timestamp,
+    ) -> Option<EventText> {
         self.retry_at = Some(retry_at);
         let before = self.in_progress.take();
         let generation = before.as_ref().map_or(pod.metadata.generation, |mark| mark.generation);
         let since = before.as_ref().filter(|mark| mark.reason == ERROR).map_or(now, |mark| mark.since);
         let is_news = before.is_none_or(|mark| mark.message != message);
         let text = event_text("Pod resize error", pod, generation, &message);
-        self.in_progress = Some(Mark { reason: ERROR.to_owned(), message, generation, since });
+        self.in_progress = Some(ResizeCondition { reason: ERROR.to_owned(), message, generation, since });
         is_news.then_some(("ResizeError", text))
     }
 
     /// Records that all containers have their granted resources; returns an event if a resize was in
     /// progress.
-    pub fn complete(&mut self, pod: &Pod) -> Option<News> {
+    pub fn complete(&mut self, pod: &Pod) -> Option<EventText> {
         self.retry_at = None;
         let mark = self.in_progress.take()?;
         Some(("ResizeCompleted", event_text("Pod resize completed", pod, mark.generation, "")))

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn policies() {
+    fn dns_policies_choose_servers_and_search_domains() {
         let cluster_searches = "shop.svc.cluster.local svc.cluster.local cluster.local example.com";
         let host = texts("1.1.1.1", "example.com", "edns0");
         let in_cluster = texts("10.96.0.10", cluster_searches, "ndots:5");
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_files() {
+    fn hosts_files_contain_the_pod_and_its_aliases() {
         let ips = ["10.0.0.2".to_owned()];
         let spec = json!({"hostname": "h", "subdomain": "d", "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["x", "y"]}]});
         let text = hosts_file(&pod(spec), &cluster(), &ips, "");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_its_full_name_where_the_pod_says_so() {
+    fn the_host_name_is_fully_qualified_if_the_pod_asks_for_it() {
         let named = |spec| kernel_hostname(&pod(spec), &cluster());
         assert_eq!(named(json!({"subdomain": "d"})).as_deref(), Ok("web"));
         let full = json!({"subdomain": "d", "setHostnameAsFQDN": true});
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut_where_a_name_may_end() {
+    fn long_host_names_are_truncated_at_a_valid_end() {
         let mut pod = pod(json!({}));
         pod.metadata.name = Some(format!("{}-{}", "a".repeat(62), "b".repeat(20)));
         assert_eq!(hostname(&pod), "a".repeat(62));

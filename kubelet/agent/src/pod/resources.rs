@@ -1,4 +1,4 @@
-//! Requests and limits in terms of the kernel: QoS classes, cgroup paths, weights and quotas.
+//! Requests and limits in terms of the kernel: QoS qos_classes_and_their_cgroups_follow_from_requests_and_limits, cgroup paths, weights and quotas.
 
 use apiserver_meta::{
     quantity,
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn classes() {
+    fn qos_classes_and_their_cgroups_follow_from_requests_and_limits() {
         let both = json!({"cpu": "1", "memory": "1Gi"});
         for (resources, class, cgroup) in [
             (json!({}), QosClass::BestEffort, "/x/kubepods/besteffort/podu1"),
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_weights() {
+    fn limits_and_weights_are_converted_for_the_kernel() {
         let pod = with(json!({"limits": {"cpu": "1500m", "memory": "64Mi"}, "requests": {"cpu": "250m"}}));
         let resources = container_resources(&pod, &spec(&pod).containers[0], 1 << 30);
         assert_eq!(
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_containers_bind_the_pod_only_where_each_has_one() {
+    fn container_limits_apply_to_the_pod_only_if_each_has_one() {
         let cpu = |amount: &str| json!({"requests": {"cpu": amount}, "limits": {"cpu": amount}});
         let pod_of = |whole: Value, last: Value| {
             pod(json!({

@@ -168,7 +168,7 @@ mod tests {
     use crate::pod::testing::pod;
 
     #[test]
-    fn who_may_not_be_root() {
+    fn run_as_non_root_is_verified_against_pod_and_image() {
         let verdict = |user: Option<i64>, image: Image| {
             let pod = pod(
                 json!({"securityContext": {"runAsNonRoot": true, "runAsUser": user}, "containers": [{"name": "a"}]}),

@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_is_read_only_is_mounted_so_whatever_the_pod_says() {
+    fn a_read_only_volume_is_mounted_read_only() {
         for (demanded, said, read_only) in
             [(true, json!({}), true), (true, json!({"readOnly": false}), true), (false, json!({}), false)]
         {
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn sub_paths_stay_below_their_volumes_by_their_spelling() {
+    fn sub_paths_that_leave_the_volume_textually_are_refused() {
         let variables =
             BTreeMap::from([("UP".to_owned(), "..".to_owned()), ("A".to_owned(), "a".to_owned())]);
         let path = |text: serde_json::Value| sub_path(&mount(text), &variables);
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn recursive_read_only_mounts_are_made_or_refused() {
+    fn recursive_read_only_mounts_are_supported_or_refused() {
         let decide = |text: serde_json::Value, supported| recursive_read_only(&mount(text), supported);
         let mode = |mode: &str| json!({"readOnly": true, "recursiveReadOnly": mode});
         assert_eq!(decide(json!({}), true), Ok(false));

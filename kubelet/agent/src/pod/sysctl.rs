@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_of_the_node_are_not_changed() {
+    fn sysctls_of_host_namespaces_are_refused() {
         let list = Allowlist::new("6.1", &["net.core.*".to_owned()]).unwrap();
         let refused = |name: &str, spec: Value| verdict(&list, &[name], spec).unwrap_err();
         assert_eq!(
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_have_fewer_of_them() {
+    fn old_kernels_have_fewer_safe_sysctls() {
         let list = Allowlist::new("4.4.302", &[]).unwrap();
         assert!(verdict(&list, &["net.ipv4.tcp_rmem"], json!({})).is_err());
         assert!(verdict(&list, &["net.ipv4.ip_local_reserved_ports"], json!({})).is_ok());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_checked() {
+    fn invalid_patterns_are_refused() {
         let outcome = |pattern: &str| Allowlist::new("6.1", &[pattern.to_owned()]).map(drop);
         assert_eq!(outcome("vm.swappiness"), Err(PatternError::NotNamespaced("vm.swappiness".into())));
         assert_eq!(outcome("kernel.*"), Err(PatternError::NotNamespaced("kernel.".into())));

@@ -293,7 +293,7 @@ mod tests {
     use crate::pod::testing::pod;
 
     #[test]
-    fn what_cannot_be_honoured_is_named() {
+    fn unsupported_fields_are_reported_by_path() {
         let container = |part: Value| {
             let mut container = part;
             container["name"] = json!("a");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_what_is_known_is_taken() {
+    fn a_pod_with_supported_fields_is_accepted() {
         let mut spec = json!({
             "hostNetwork": true, "securityContext": {"fsGroup": 1, "sysctls": [{"name": "a", "value": "b"}]},
             "containers": [{"name": "a", "ports": [{"containerPort": 80, "hostPort": 80}],

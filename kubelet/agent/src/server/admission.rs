@@ -11,7 +11,7 @@ use userspace_daemon::Place;
 use super::{
     NodeTls,
     caller::Caller,
-    shares::{Refusal, Share, Shares},
+    pool::{PooledStream, Refusal, StreamPool},
 };
 use crate::machine::PodPlace;
 
@@ -27,41 +27,41 @@ pub(super) struct Session {
 #[derive(Clone)]
 pub(super) struct Streams {
     /// Permits for streams of any kind.
-    all: Shares,
+    all: StreamPool,
     /// Additional permits for logs that are not followed, used when the others are taken.
-    logs: Shares,
+    logs: StreamPool,
 }
 
 /// Duration of a stream: open-ended, or bounded by existing data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Length {
+pub(super) enum StreamLength {
     Open,
     Bounded,
 }
 
 /// Permit of a stream, which also keeps the permit of its connection alive, since an upgrade would drop it.
 pub(super) struct StreamPermit {
-    _stream: Share,
+    _stream: PooledStream,
     _place: Arc<Place>,
 }
 
 impl Streams {
     pub(super) fn new() -> Self {
-        Self { all: Shares::of_streams(), logs: Shares::of_bounded_logs() }
+        Self { all: StreamPool::of_streams(), logs: StreamPool::of_bounded_logs() }
     }
 
-    fn take(&self, length: Length, pod: &PodPlace) -> Result<Share, Refusal> {
+    fn take(&self, length: StreamLength, pod: &PodPlace) -> Result<PooledStream, Refusal> {
         let any = self.all.take(pod);
         match length {
-            Length::Open => any,
-            Length::Bounded => any.or_else(|refusal| self.logs.take(pod).map_err(|_| refusal)),
+            StreamLength::Open => any,
+            StreamLength::Bounded => any.or_else(|refusal| self.logs.take(pod).map_err(|_| refusal)),
         }
     }
 }
 
 impl Session {
     /// Takes a permit for a stream to a pod on this connection.
-    pub(super) fn stream(&self, length: Length, pod: &PodPlace) -> Result<StreamPermit, Refusal> {
+    pub(super) fn stream(&self, length: StreamLength, pod: &PodPlace) -> Result<StreamPermit, Refusal> {
         Ok(StreamPermit { _stream: self.streams.take(length, pod)?, _place: Arc::clone(&self.place) })
     }
 }
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_without_a_handshake_gives_its_place_back() {
+    async fn a_failed_handshake_releases_its_permit() {
         let (server, places) = (Authority::new().server(), Places::new(Bounds::new(1)));
         let take = || places.take("127.0.0.1".parse().unwrap(), "127.0.0.1".parse().unwrap());
         let (here, _there) = tokio::io::duplex(1024);
@@ -202,13 +202,13 @@ mod tests {
         let fill = |length| -> Vec<_> {
             (0..limits::CONNECTIONS).filter_map(|index| streams.take(length, &pod(index)).ok()).collect()
         };
-        let open = fill(Length::Open);
+        let open = fill(StreamLength::Open);
         assert_eq!(open.len(), limits::STREAMS - limits::SYSTEM_STREAMS);
-        assert!(!fill(Length::Bounded).is_empty());
+        assert!(!fill(StreamLength::Bounded).is_empty());
         let bounds = Bounds::new(limits::CONNECTIONS);
         let most = limits::STREAMS + limits::RESERVED_LOGS;
         assert!(most + 32 <= bounds.connections - bounds.reserved);
         drop(open);
-        assert!(streams.take(Length::Open, &pod(0)).is_ok());
+        assert!(streams.take(StreamLength::Open, &pod(0)).is_ok());
     }
 }

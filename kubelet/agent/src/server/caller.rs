@@ -14,9 +14,9 @@ const MASTERS: &str = "system:masters";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
     /// Presented no certificate.
-    Nobody,
+    Anonymous,
     /// An authenticated user who has no access to the node's server.
-    Stranger,
+    Forbidden,
     /// The API server, or an administrator.
     Permitted,
 }
@@ -24,10 +24,10 @@ pub(super) enum Caller {
 impl Caller {
     /// Classifies a caller by the certificate that the handshake has verified.
     pub(super) fn of(certificate: Option<&CertificateDer<'_>>, identify: Option<Identify>) -> Self {
-        let (Some(certificate), Some(identify)) = (certificate, identify) else { return Self::Nobody };
+        let (Some(certificate), Some(identify)) = (certificate, identify) else { return Self::Anonymous };
         match identify(certificate) {
             Some(user) if user.user == API_SERVER || user.in_group(MASTERS) => Self::Permitted,
-            _ => Self::Stranger,
+            _ => Self::Forbidden,
         }
     }
 }
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_with_several_names_is_nobodys() {
+    fn a_certificate_with_several_names_identifies_no_user() {
         for (first, second) in [(API_SERVER, "system:node:a"), ("system:node:a", API_SERVER)] {
             let mut params = CertificateParams::default();
             params.distinguished_name.push(DnType::CommonName, first);
@@ -61,17 +61,17 @@ mod tests {
             let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
             assert_eq!(
                 Caller::of(Some(certificate.der()), Some(identify)),
-                Caller::Stranger,
+                Caller::Forbidden,
                 "{first}, {second}"
             );
         }
     }
 
     #[test]
-    fn the_api_server_and_administrators_are_let_in_and_another_node_is_not() {
+    fn the_api_server_and_administrators_are_permitted_and_another_node_is_not() {
         assert_eq!(caller(API_SERVER, "any"), Caller::Permitted);
         assert_eq!(caller("kubernetes-admin", MASTERS), Caller::Permitted);
-        assert_eq!(caller("system:node:other", "system:nodes"), Caller::Stranger);
-        assert_eq!(Caller::of(None, Some(identify)), Caller::Nobody);
+        assert_eq!(caller("system:node:other", "system:nodes"), Caller::Forbidden);
+        assert_eq!(Caller::of(None, Some(identify)), Caller::Anonymous);
     }
 }

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use kubelet_cri::ContainerState;
 use tokio::{fs::File, io::AsyncReadExt, sync::mpsc, time::Instant};
 
-use super::{Body, Length, StreamPermit, query::Query, text, typed};
+use super::{Body, StreamLength, StreamPermit, query::Query, text, typed};
 use crate::{
     agent::Agent,
     cri_log::{Renderer, Selection},
@@ -29,8 +29,12 @@ const QUEUE: usize = 8;
 mod tail;
 
 /// Returns whether the answer to a request ends on its own or is open-ended.
-pub(super) fn length(request: &Request<Incoming>) -> Length {
-    if Query::parse(request.uri().query()).is_set("follow") { Length::Open } else { Length::Bounded }
+pub(super) fn length(request: &Request<Incoming>) -> StreamLength {
+    if Query::parse(request.uri().query()).is_set("follow") {
+        StreamLength::Open
+    } else {
+        StreamLength::Bounded
+    }
 }
 
 pub(super) async fn serve(

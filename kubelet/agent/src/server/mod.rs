@@ -23,13 +23,13 @@ mod admission;
 mod caller;
 mod frames;
 mod logs;
+mod pool;
 mod query;
-mod shares;
 mod stats;
 mod streams;
 mod tls;
 
-use admission::{Length, Session, StreamPermit, Streams};
+use admission::{Session, StreamLength, StreamPermit, Streams};
 use caller::Caller;
 pub(crate) use frames::CloseFilter;
 pub use tls::TlsError;
@@ -90,7 +90,7 @@ where
     let ended = if is_permitted {
         served.await
     } else {
-        tokio::time::timeout(limits::STRANGER, served).await.unwrap_or(Ok(()))
+        tokio::time::timeout(limits::UNAUTHORIZED_LIFETIME, served).await.unwrap_or(Ok(()))
     };
     if let Err(error) = ended {
         debug!(%error, "a connection to the node has ended");
@@ -101,8 +101,8 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) 
     let path = request.uri().path().to_owned();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match session.caller {
-        Caller::Nobody => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
-        Caller::Stranger => return text(StatusCode::FORBIDDEN, "Forbidden"),
+        Caller::Anonymous => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
+        Caller::Forbidden => return text(StatusCode::FORBIDDEN, "Forbidden"),
         Caller::Permitted => {}
     }
     match parts.as_slice() {
@@ -134,7 +134,7 @@ async fn stream(
     let Some(tracked) = agent.tracked_by_name(namespace, pod) else {
         return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} is not on this node"));
     };
-    let length = if *kind == "containerLogs" { logs::length(&request) } else { Length::Open };
+    let length = if *kind == "containerLogs" { logs::length(&request) } else { StreamLength::Open };
     let permit = match session.stream(length, &tracked.place) {
         Ok(permit) => permit,
         Err(refusal) => return text(StatusCode::TOO_MANY_REQUESTS, refusal.text(&tracked.place)),

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries() {
+    fn query_parameters_are_decoded() {
         let query = Query::parse(Some("command=sh&command=-c&command=echo+a%20%26%2Bb%&tty=1&input=false"));
         assert_eq!(query.all("command").collect::<Vec<_>>(), ["sh", "-c", "echo a &+b%"]);
         assert!(query.is_set("tty") && !query.is_set("input") && !query.is_set("none"));

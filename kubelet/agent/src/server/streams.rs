@@ -242,21 +242,21 @@ async fn connect(
 async fn join(client: OnUpgrade, runtime: OnUpgrade, translation: Translation) {
     let (Ok(client), Ok(runtime)) = tokio::join!(client, runtime) else { return };
     let filter = (translation == Translation::Filter).then(CloseFilter::default);
-    if let Err(error) = carry(TokioIo::new(client), TokioIo::new(runtime), filter).await {
+    if let Err(error) = copy_both_ways(TokioIo::new(client), TokioIo::new(runtime), filter).await {
         debug!(%error, "a stream has ended");
     }
 }
 
 /// Copies bytes both ways until the runtime closes. What the client sends after that is discarded, so that it
 /// cannot keep the stream open, and it has a moment to read the rest and to close.
-async fn carry<C, R>(client: C, runtime: R, filter: Option<CloseFilter>) -> io::Result<()>
+async fn copy_both_ways<C, R>(client: C, runtime: R, filter: Option<CloseFilter>) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite,
     R: AsyncRead + AsyncWrite,
 {
     let (from_client, mut to_client) = tokio::io::split(client);
     let (mut from_runtime, to_runtime) = tokio::io::split(runtime);
-    let mut upward = pin!(upward(from_client, to_runtime, filter).fuse());
+    let mut copy_input = pin!(copy_input(from_client, to_runtime, filter).fuse());
     let mut downward = pin!(async {
         tokio::io::copy(&mut from_runtime, &mut to_client).await?;
         to_client.shutdown().await
@@ -268,17 +268,17 @@ where
                 ended?;
                 break;
             }
-            ended = &mut upward, if !upward.is_terminated() => ended?,
+            ended = &mut copy_input, if !copy_input.is_terminated() => ended?,
         }
     }
-    if upward.is_terminated() {
+    if copy_input.is_terminated() {
         return Ok(());
     }
-    tokio::time::timeout(limits::STREAM_LINGER, upward).await.unwrap_or(Ok(()))
+    tokio::time::timeout(limits::STREAM_LINGER, copy_input).await.unwrap_or(Ok(()))
 }
 
 /// Copies bytes from the client to the runtime until the client closes.
-async fn upward(
+async fn copy_input(
     mut from_client: impl AsyncRead + Unpin,
     mut to_runtime: impl AsyncWrite + Unpin,
     mut filter: Option<CloseFilter>,
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn protocols() {
+    fn stream_protocols_are_translated() {
         let asked = |offered: &'static str, stdin, tty| {
             let mut headers = HeaderMap::new();
             headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(offered));
@@ -325,7 +325,7 @@ mod tests {
         for filter in [None, Some(CloseFilter::default())] {
             let (near, mut client) = tokio::io::duplex(1024);
             let (far, mut runtime) = tokio::io::duplex(1024);
-            let stream = tokio::spawn(carry(near, far, filter));
+            let stream = tokio::spawn(copy_both_ways(near, far, filter));
             runtime.write_all(b"last words").await.unwrap();
             runtime.shutdown().await.unwrap();
             let mut said = String::new();
@@ -337,10 +337,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_whose_input_has_ended_still_hears_the_answer() {
+    async fn a_client_that_ended_its_input_still_gets_the_answer() {
         let (near, mut client) = tokio::io::duplex(1024);
         let (far, mut runtime) = tokio::io::duplex(1024);
-        let stream = tokio::spawn(carry(near, far, None));
+        let stream = tokio::spawn(copy_both_ways(near, far, None));
         client.write_all(b"question").await.unwrap();
         client.shutdown().await.unwrap();
         let mut heard = String::new();

@@ -36,20 +36,20 @@ pub(crate) struct Worker {
     /// Time at which a failed update of the volumes is retried.
     volumes_retry: Option<Timestamp>,
     /// True once a finished pod has been cleaned up.
-    tidied: bool,
+    cleaned_up: bool,
     /// Delay after the last failure to clean up.
     tear_down_pause: Option<Duration>,
     /// Back-offs that have been reported by an event, by container and attempt.
-    told: BTreeSet<(String, u32)>,
-    pusher: Option<Pusher>,
+    reported_backoffs: BTreeSet<(String, u32)>,
+    status_task: Option<StatusTask>,
     /// Reason of the last failure of the pod as a whole, and the delay after it.
-    trouble: Option<(&'static str, Duration)>,
+    last_failure: Option<(&'static str, Duration)>,
 }
 
 /// Aborts the task when dropped.
-struct Pusher(JoinHandle<()>);
+struct StatusTask(JoinHandle<()>);
 
-impl Drop for Pusher {
+impl Drop for StatusTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -63,20 +63,21 @@ pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
         probes: Probes::default(),
         sources: None,
         volumes_retry: None,
-        tidied: false,
+        cleaned_up: false,
         tear_down_pause: None,
-        told: BTreeSet::new(),
-        pusher: None,
-        trouble: None,
+        reported_backoffs: BTreeSet::new(),
+        status_task: None,
+        last_failure: None,
     };
     let mut versions = worker.tracked.versions();
     // The existing containers must be known before anything is reported or done.
     while let Err(error) = worker.tracked.refresh(&worker.agent).await {
-        debug!(pod = %worker.tracked.place.name, %error, "cannot look at a pod");
+        debug!(pod = %worker.tracked.place.name, %error, "cannot refresh a pod");
         tokio::time::sleep(limits::START_RETRY).await;
     }
-    let pusher = tokio::spawn(status_manager::run(Arc::clone(&worker.agent), Arc::clone(&worker.tracked)));
-    worker.pusher = Some(Pusher(pusher));
+    let status_task =
+        tokio::spawn(status_manager::run(Arc::clone(&worker.agent), Arc::clone(&worker.tracked)));
+    worker.status_task = Some(StatusTask(status_task));
     loop {
         versions.mark_unchanged();
         let wait = match worker.tracked.mode() {
@@ -122,14 +123,14 @@ impl Worker {
             () = self.carry_out(plan) => {}
             () = no_longer_wanted(&tracked) => debug!(pod = %tracked.place.name, "interrupted"),
         }
-        self.look().await;
+        self.refresh().await;
         None
     }
 
     /// Refreshes the pod from the runtime, retrying while the runtime is unavailable.
-    async fn look(&self) {
+    async fn refresh(&self) {
         if let Err(error) = self.tracked.refresh(&self.agent).await {
-            warn!(pod = %self.tracked.place.name, %error, "cannot look at a pod");
+            warn!(pod = %self.tracked.place.name, %error, "cannot refresh a pod");
             tokio::time::sleep(limits::RETRY).await;
         }
     }
@@ -209,7 +210,7 @@ impl Worker {
     fn tell_pauses(&mut self, plan: &Plan) {
         for name in &plan.backing_off {
             let attempt = self.tracked.state().runtime.newest(name).map_or(0, |status| status.attempt);
-            if self.told.insert((name.clone(), attempt)) {
+            if self.reported_backoffs.insert((name.clone(), attempt)) {
                 let message =
                     format!("Back-off restarting failed container {name} in pod {}", self.tracked.place.name);
                 self.agent.event(&self.tracked.pod(), Some(name), "BackOff", message);
@@ -226,16 +227,16 @@ impl Worker {
 
     /// Like [`Worker::fail`] for the pod as a whole, with delays that grow while the same failure repeats.
     fn fail_pod(&mut self, reason: &'static str, message: &str) {
-        let pause = match self.trouble {
+        let pause = match self.last_failure {
             Some((before, pause)) if before == reason => (pause * 2).min(limits::MAX_RETRY),
             _ => limits::RETRY,
         };
-        self.trouble = Some((reason, pause));
+        self.last_failure = Some((reason, pause));
         self.fail(WHOLE_POD, reason, message, pause);
     }
 
     /// Returns a callback that wakes the pod when an object that it refers to has changed.
-    fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
+    fn wake_callback(&self) -> Arc<dyn Fn() + Send + Sync> {
         let tracked: Weak<TrackedPod> = Arc::downgrade(&self.tracked);
         Arc::new(move || {
             let Some(tracked) = tracked.upgrade() else { return };
@@ -252,26 +253,26 @@ impl Worker {
     /// Stops the remaining containers of a finished pod and releases its resources.
     async fn finish(&mut self) -> Option<Duration> {
         self.probes.reconcile(&self.agent, &self.tracked, false);
-        if self.tidied {
+        if self.cleaned_up {
             return Some(IDLE);
         }
         if self.tracked.state().runtime.has_running() {
             let grace = self.tracked.state().verdict.as_ref().and_then(Verdict::grace);
             let grace = grace.unwrap_or_else(|| stop::grace(&self.tracked.pod()));
             self.kill_pod(grace).await;
-            self.look().await;
+            self.refresh().await;
             if self.tracked.state().runtime.has_running() {
                 return Some(limits::RETRY);
             }
         }
         // A sandbox that died on its own may still hold its network.
         self.stop_sandboxes().await;
-        self.look().await;
+        self.refresh().await;
         if let Some(pause) = self.tear_down().await {
             return Some(pause);
         }
         self.agent.objects.forget(&self.tracked.place.uid);
-        self.tidied = true;
+        self.cleaned_up = true;
         None
     }
 
@@ -307,8 +308,8 @@ impl Worker {
         }
         self.agent.objects.forget(&self.tracked.place.uid);
         // The final status must be written before the object is deleted.
-        if let Some(pusher) = &mut self.pusher {
-            let _ = (&mut pusher.0).await;
+        if let Some(status_task) = &mut self.status_task {
+            let _ = (&mut status_task.0).await;
         }
         if !self.tracked.state().gone {
             stop::delete(&self.agent, &self.tracked).await;

@@ -89,7 +89,7 @@ impl Worker {
     async fn collect_sources(&self, pod: &Pod) -> Result<Sources, PrepareError> {
         let references = volumes::references(pod);
         let namespace = &self.tracked.place.namespace;
-        self.agent.objects.watch(&self.tracked.place.uid, namespace, &references, &self.wake());
+        self.agent.objects.watch(&self.tracked.place.uid, namespace, &references, &self.wake_callback());
         let found = self.agent.objects.get(namespace, &references).await.ok_or(PrepareError::Objects)?;
         within(limits::API_DEADLINE, self.agent.services.synced()).await.ok_or(PrepareError::Objects)?;
         let mut services = self.agent.services.list_namespace(namespace);

@@ -12,7 +12,7 @@ use crate::{
     pod::{
         self,
         plan::Resized,
-        resize::{Change, News},
+        resize::{Change, EventText},
         resources,
     },
 };
@@ -145,25 +145,25 @@ impl Worker {
         if let Err(message) = self.set_cgroup(&pod, resources::pod_resources(&pod)).await {
             return Some(self.resize_failed(&pod, message));
         }
-        let news = self.tracked.change(|state| {
+        let event = self.tracked.change(|state| {
             // Resources granted in the meantime are a new resize.
             let same = std::sync::Arc::ptr_eq(&state.pod, &pod) || state.pod.spec == pod.spec;
             if same { state.resize.complete(&pod) } else { None }
         });
-        self.tell_resize(&pod, news);
+        self.record_resize_event(&pod, event);
         None
     }
 
     fn resize_failed(&self, pod: &Pod, message: String) -> Timestamp {
         let now = self.agent.ambient.now();
         let retry_at = now.saturating_add(limits::RETRY * 5).unwrap_or(Timestamp::MAX);
-        let news = self.tracked.change(|state| state.resize.fail(pod, message, now, retry_at));
-        self.tell_resize(pod, news);
+        let event = self.tracked.change(|state| state.resize.fail(pod, message, now, retry_at));
+        self.record_resize_event(pod, event);
         retry_at
     }
 
-    fn tell_resize(&self, pod: &Pod, news: Option<News>) {
-        if let Some((reason, message)) = news {
+    fn record_resize_event(&self, pod: &Pod, event: Option<EventText>) {
+        if let Some((reason, message)) = event {
             self.agent.event(pod, None, reason, message);
         }
     }

@@ -38,7 +38,7 @@ impl Worker {
         match result {
             Ok(id) => {
                 debug!(pod = %self.tracked.place.name, id, "sandbox runs");
-                self.trouble = None;
+                self.last_failure = None;
                 self.tracked.change(|state| state.failures.remove(WHOLE_POD));
             }
             Err(error) => self.sandbox_failed(&pod, &error.to_string()),
@@ -82,7 +82,7 @@ impl Worker {
             return;
         }
         let result = self.try_start(&pod, &container, start).await;
-        self.look().await;
+        self.refresh().await;
         if let Some(finished) = start.finished {
             let mut state = self.tracked.state();
             // The back-off advances only when an attempt is made.
@@ -179,7 +179,7 @@ impl Worker {
             return;
         };
         // The API should show the container as running while its hook runs.
-        self.look().await;
+        self.refresh().await;
         self.tracked.state().probes.update(id, |probed| probed.hooked = Some(false));
         match self.hook(handler, container, id, POST_START).await {
             Ok(()) => self.tracked.probed(id, |probed| probed.hooked = Some(true)),
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pull_policies() {
+    fn the_default_pull_policy_follows_the_tag() {
         for (image, policy) in [
             ("busybox", "Always"),
             ("busybox:latest", "Always"),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_between_pulls_is_told_in_words_that_stay_the_same() {
+    fn the_back_off_event_of_pulls_has_a_constant_message() {
         let row = |reason, message: &str| {
             let events = events_of(reason, message, "a:1").into_iter();
             events.map(|(reason, message)| format!("{reason}: {message}")).collect::<Vec<_>>()
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn pull_secrets_by_registry() {
+    fn pull_secrets_are_chosen_by_registry() {
         let config = json!({"auths": {"https://index.docker.io/v1/": {"auth": "a"}, "example.com": {"username": "u", "password": "p"}}});
         let mut secret = Secret::default();
         let data = k8s_openapi::ByteString(config.to_string().into_bytes());

@@ -139,7 +139,7 @@ impl Worker {
                 () = self.kill_pod(grace) => {}
                 () = shortened(&self.tracked, grace) => continue,
             }
-            self.look().await;
+            self.refresh().await;
             if self.tracked.state().runtime.has_running() {
                 tokio::time::sleep(limits::RETRY).await;
                 continue;

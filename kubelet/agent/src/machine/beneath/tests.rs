@@ -24,7 +24,7 @@ fn read(file: io::Result<File>) -> io::Result<String> {
 }
 
 #[test]
-fn links_are_refused_wherever_they_stand() {
+fn links_are_refused_in_every_component() {
     both(|path, dir| {
         fs::create_dir(path.join("real")).unwrap();
         fs::write(path.join("real/file"), "x").unwrap();
@@ -64,7 +64,7 @@ fn links_that_stay_inside_may_be_followed_and_others_never() {
 }
 
 #[test]
-fn paths_that_leave_by_their_spelling_are_refused() {
+fn paths_that_leave_textually_are_refused() {
     both(|_, dir| {
         for path in ["..", "../x", "/etc", "a/../../x"] {
             assert!(dir.node(path, Links::Inside).is_err(), "{path}");
@@ -101,7 +101,7 @@ fn new_directories_have_exactly_their_mode() {
 }
 
 #[test]
-fn removal_takes_links_and_not_what_they_lead_to() {
+fn removal_removes_links_but_not_their_targets() {
     both(|path, dir| {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("kept"), "x").unwrap();
@@ -117,7 +117,7 @@ fn removal_takes_links_and_not_what_they_lead_to() {
 }
 
 #[test]
-fn removal_takes_a_tree_that_is_deeper_than_any_path_and_wider_than_a_batch() {
+fn removal_handles_trees_deeper_than_any_path_and_wider_than_a_batch() {
     both(|path, dir| {
         let mut deep = dir.create_dir("tree", 0o755).unwrap();
         for index in 0..REMOVAL_BATCH + 10 {

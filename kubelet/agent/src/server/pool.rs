@@ -106,12 +106,12 @@ impl Counts {
 
 /// A limited pool of streams. Cheap to clone; clones share all state.
 #[derive(Clone, Debug)]
-pub(super) struct Shares {
+pub(super) struct StreamPool {
     bounds: Bounds,
     counts: Arc<Mutex<Counts>>,
 }
 
-impl Shares {
+impl StreamPool {
     fn new(bounds: Bounds) -> Self {
         Self { bounds, counts: Arc::default() }
     }
@@ -137,11 +137,11 @@ impl Shares {
     }
 
     /// Takes a stream to a pod; it is returned when the result is dropped.
-    pub(super) fn take(&self, place: &PodPlace) -> Result<Share, Refusal> {
+    pub(super) fn take(&self, place: &PodPlace) -> Result<PooledStream, Refusal> {
         let mut counts = self.lock();
         self.bounds.admit(counts.open(place), place.namespace == SYSTEM)?;
         counts.add(place);
-        Ok(Share { shares: self.clone(), place: place.clone() })
+        Ok(PooledStream { pool: self.clone(), place: place.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
@@ -151,14 +151,14 @@ impl Shares {
 
 /// A stream to a pod, taken from the pool.
 #[derive(Debug)]
-pub(super) struct Share {
-    shares: Shares,
+pub(super) struct PooledStream {
+    pool: StreamPool,
     place: PodPlace,
 }
 
-impl Drop for Share {
+impl Drop for PooledStream {
     fn drop(&mut self) {
-        self.shares.lock().remove(&self.place);
+        self.pool.lock().remove(&self.place);
     }
 }
 
@@ -171,11 +171,11 @@ mod tests {
     }
 
     /// Opens streams to the pods in turn until none of them gets another one.
-    fn fill(shares: &Shares, pods: &[PodPlace]) -> Vec<Share> {
+    fn fill(pool: &StreamPool, pods: &[PodPlace]) -> Vec<PooledStream> {
         let mut open = Vec::new();
         loop {
             let before = open.len();
-            open.extend(pods.iter().filter_map(|pod| shares.take(pod).ok()));
+            open.extend(pods.iter().filter_map(|pod| pool.take(pod).ok()));
             if open.len() == before {
                 return open;
             }
@@ -183,25 +183,25 @@ mod tests {
     }
 
     #[test]
-    fn one_pod_takes_its_share_and_its_neighbours_find_room() {
-        let shares = Shares::of_streams();
-        let open = fill(&shares, &[pod("a", "greedy")]);
+    fn one_pod_cannot_take_the_streams_of_its_neighbours() {
+        let pool = StreamPool::of_streams();
+        let open = fill(&pool, &[pod("a", "greedy")]);
         assert_eq!(open.len(), limits::POD_STREAMS);
-        let refusal = shares.take(&pod("a", "greedy")).unwrap_err();
+        let refusal = pool.take(&pod("a", "greedy")).unwrap_err();
         assert_eq!(
             (refusal, refusal.text(&pod("a", "greedy")).as_str()),
             (Refusal::Pod, "too many streams to pod a/greedy are open on this node, try again later")
         );
-        assert!(shares.take(&pod("a", "other")).is_ok() && shares.take(&pod("b", "greedy")).is_ok());
+        assert!(pool.take(&pod("a", "other")).is_ok() && pool.take(&pod("b", "greedy")).is_ok());
     }
 
     #[test]
-    fn one_namespace_takes_its_share_and_others_find_room() {
-        let shares = Shares::of_streams();
+    fn one_namespace_cannot_take_the_streams_of_others() {
+        let pool = StreamPool::of_streams();
         let pods: Vec<PodPlace> = (0..110).map(|index| pod("a", &format!("p{index}"))).collect();
-        let open = fill(&shares, &pods);
+        let open = fill(&pool, &pods);
         assert_eq!(open.len(), limits::NAMESPACE_STREAMS);
-        let refusal = shares.take(&pod("a", "new")).unwrap_err();
+        let refusal = pool.take(&pod("a", "new")).unwrap_err();
         assert_eq!(
             (refusal, refusal.text(&pod("a", "new")).as_str()),
             (
@@ -210,33 +210,33 @@ mod tests {
             )
         );
         for other in ["b", "kube-system"] {
-            assert!(fill(&shares, &[pod(other, "p")]).len() == limits::POD_STREAMS, "{other}");
+            assert!(fill(&pool, &[pod(other, "p")]).len() == limits::POD_STREAMS, "{other}");
         }
     }
 
     #[test]
-    fn namespaces_that_act_together_leave_room_for_one_more_and_for_the_system() {
+    fn colluding_namespaces_leave_streams_for_another_and_for_the_system() {
         for namespaces in [2, 4, 10, 50] {
-            let shares = Shares::of_streams();
+            let pool = StreamPool::of_streams();
             let pods: Vec<PodPlace> = (0..namespaces)
                 .flat_map(|namespace| {
                     (0..4).map(move |index| pod(&namespace.to_string(), &format!("p{index}")))
                 })
                 .collect();
-            let open = fill(&shares, &pods);
+            let open = fill(&pool, &pods);
             assert!(open.len() <= limits::STREAMS - limits::SYSTEM_STREAMS);
-            let newcomer = shares.take(&pod("new", "p"));
+            let newcomer = pool.take(&pod("new", "p"));
             assert!(newcomer.is_ok(), "beside {} streams of {namespaces} namespaces", open.len());
-            assert!(fill(&shares, &[pod("kube-system", "p")]).len() >= limits::SYSTEM_STREAMS);
+            assert!(fill(&pool, &[pod("kube-system", "p")]).len() >= limits::SYSTEM_STREAMS);
         }
     }
 
     #[test]
-    fn a_stream_that_ends_gives_its_place_back() {
-        let shares = Shares::of_bounded_logs();
+    fn a_stream_that_ends_returns_its_permit() {
+        let pool = StreamPool::of_bounded_logs();
         let pods = [pod("a", "p"), pod("b", "p"), pod("kube-system", "p")];
-        drop(fill(&shares, &pods));
-        let counts = shares.lock();
+        drop(fill(&pool, &pods));
+        let counts = pool.lock();
         assert!(counts.all == 0 && counts.namespaces.is_empty());
     }
 }

@@ -161,7 +161,7 @@ async fn a_deployment_becomes_pods_and_a_service_finds_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleting_an_owner_takes_all_below_it_in_each_manner() {
+async fn deleting_an_owner_deletes_its_dependents_under_each_policy() {
     for policy in [PropagationPolicy::Background, PropagationPolicy::Foreground, PropagationPolicy::Orphan] {
         let cluster = Cluster::start().await;
         cluster.deploy(2).await;
@@ -209,7 +209,7 @@ async fn a_namespace_is_emptied_before_it_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_gets_a_network_falls_silent_and_comes_back() {
+async fn a_node_gets_a_network_stops_reporting_and_recovers() {
     let cluster = Cluster::start().await;
     for node in ["n1", "n2"] {
         cluster.create::<Node>("", json!({"metadata": {"name": node}})).await;
@@ -261,7 +261,7 @@ async fn a_node_gets_a_network_falls_silent_and_comes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_objects_that_are_deleted_go_when_nothing_uses_them() {
+async fn deleted_storage_objects_are_removed_once_unused() {
     let cluster = Cluster::start().await;
     let class = json!({"metadata": {"name": "gold"}, "driverName": "d"});
     cluster.create::<VolumeAttributesClass>("", class).await;
@@ -303,7 +303,7 @@ async fn storage_objects_that_are_deleted_go_when_nothing_uses_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_second_instance_works_only_when_the_first_has_gone() {
+async fn a_second_instance_works_only_after_the_first_has_ended() {
     let api = FakeApi::new();
     let client = api.client();
     let instance = |identity: &str| {
@@ -331,7 +331,7 @@ async fn the_second_instance_works_only_when_the_first_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_loses_the_lease_stops_and_says_so() {
+async fn a_run_that_loses_the_lease_stops_with_an_error() {
     let api = FakeApi::new();
     let client = api.client();
     let shutdown = CancellationToken::new();
