@@ -60,12 +60,12 @@ impl fmt::Display for ObjectKey {
 
 /// The part of an API object that a cache stores. Objects can be stored whole (without their
 /// `managedFields`); a reader that needs little of many objects defines a projection of its own.
-pub trait Kept: Sized + 'static {
+pub trait Projection: Sized + 'static {
     /// The object as the API has it.
     type Object;
 
     /// Extracts the part that is stored.
-    fn keep(object: Self::Object) -> Self;
+    fn project(object: Self::Object) -> Self;
 
     /// Returns namespace (empty for cluster-scoped kinds) and name, which never change.
     fn names(&self) -> (&str, &str);
@@ -79,10 +79,10 @@ pub trait Kept: Sized + 'static {
     fn is_version_of(&self, other: &Self) -> bool;
 }
 
-impl<K: Resource + 'static> Kept for K {
+impl<K: Resource + 'static> Projection for K {
     type Object = K;
 
-    fn keep(object: K) -> K {
+    fn project(object: K) -> K {
         object
     }
 
@@ -106,7 +106,7 @@ pub enum Change<K> {
     Deleted(Arc<K>),
 }
 
-impl<K: Kept> Change<K> {
+impl<K: Projection> Change<K> {
     /// Returns the newest known state of the object.
     pub fn object(&self) -> &Arc<K> {
         match self {
@@ -130,7 +130,7 @@ trait Names {
     fn names(&self) -> (&str, &str);
 }
 
-impl<K: Kept> Names for Named<K> {
+impl<K: Projection> Names for Named<K> {
     fn names(&self) -> (&str, &str) {
         self.0.names()
     }
@@ -148,7 +148,7 @@ impl Names for ObjectKey {
     }
 }
 
-impl<'a, K: Kept> Borrow<dyn Names + 'a> for Named<K> {
+impl<'a, K: Projection> Borrow<dyn Names + 'a> for Named<K> {
     fn borrow(&self) -> &(dyn Names + 'a) {
         self
     }
@@ -174,21 +174,21 @@ impl Ord for dyn Names + '_ {
     }
 }
 
-impl<K: Kept> PartialEq for Named<K> {
+impl<K: Projection> PartialEq for Named<K> {
     fn eq(&self, other: &Self) -> bool {
         self.names() == other.names()
     }
 }
 
-impl<K: Kept> Eq for Named<K> {}
+impl<K: Projection> Eq for Named<K> {}
 
-impl<K: Kept> PartialOrd for Named<K> {
+impl<K: Projection> PartialOrd for Named<K> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<K: Kept> Ord for Named<K> {
+impl<K: Projection> Ord for Named<K> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.names().cmp(&other.names())
     }
@@ -235,7 +235,7 @@ impl<K> Default for Cache<K> {
     }
 }
 
-impl<K: Kept> Cache<K> {
+impl<K: Projection> Cache<K> {
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.read(|objects| objects.get(key as &dyn Names).map(|object| Arc::clone(&object.0)))
     }
@@ -296,7 +296,7 @@ impl<K: Kept> Cache<K> {
 
     /// Applies an object as the watch does; public for tests of code that uses a cache.
     pub fn apply(&self, object: K::Object) {
-        self.put(K::keep(object));
+        self.put(K::project(object));
     }
 
     fn put(&self, kept: K) {
@@ -392,7 +392,7 @@ impl Informers {
     /// Returns the cache of all objects of a kind.
     pub fn cache<K>(&self) -> Cache<K>
     where
-        K: Kept<Object: Listed> + Send + Sync,
+        K: Projection<Object: Listed> + Send + Sync,
     {
         self.select(Selection::default())
     }
@@ -401,7 +401,7 @@ impl Informers {
     /// be called within a runtime; the watch begins immediately.
     pub fn select<K>(&self, selection: Selection) -> Cache<K>
     where
-        K: Kept<Object: Listed> + Send + Sync,
+        K: Projection<Object: Listed> + Send + Sync,
     {
         self.of(Api::all(self.client.clone()), "", selection)
     }
@@ -410,14 +410,14 @@ impl Informers {
     /// that may read nothing else.
     pub fn select_in<K>(&self, namespace: &str, selection: Selection) -> Cache<K>
     where
-        K: Kept<Object: Listed + Resource<Scope = NamespaceResourceScope>> + Send + Sync,
+        K: Projection<Object: Listed + Resource<Scope = NamespaceResourceScope>> + Send + Sync,
     {
         self.of(Api::namespaced(self.client.clone(), namespace), namespace, selection)
     }
 
     fn of<K>(&self, api: Api<Readable<K::Object>>, namespace: &str, selection: Selection) -> Cache<K>
     where
-        K: Kept<Object: Listed> + Send + Sync,
+        K: Projection<Object: Listed> + Send + Sync,
     {
         let mut caches = lock(&self.caches);
         let entry = (TypeId::of::<K>(), namespace.to_owned(), selection.clone());
@@ -426,15 +426,19 @@ impl Informers {
         }
         let cache = Cache::<K>::default();
         caches.insert(entry, Box::new(cache.clone()));
-        tokio::spawn(keep(self.clone(), api, selection, cache.clone()));
+        tokio::spawn(list_and_watch(self.clone(), api, selection, cache.clone()));
         cache
     }
 }
 
 /// Lists and watches until shutdown, with growing delays after errors.
-async fn keep<K>(informers: Informers, api: Api<Readable<K::Object>>, selection: Selection, cache: Cache<K>)
-where
-    K: Kept<Object: Listed> + Send + Sync,
+async fn list_and_watch<K>(
+    informers: Informers,
+    api: Api<Readable<K::Object>>,
+    selection: Selection,
+    cache: Cache<K>,
+) where
+    K: Projection<Object: Listed> + Send + Sync,
 {
     let config = watcher::Config::default().labels(&selection.labels).fields(&selection.fields);
     let mut stream = std::pin::pin!(watcher(api, config));
@@ -452,7 +456,7 @@ where
                 if !matches!(event, Event::Init) {
                     outage.ends();
                 }
-                take(&cache, &mut listing, event);
+                apply_event(&cache, &mut listing, event);
             }
             Some(Err(error)) => {
                 let pause = outage.fails(&error);
@@ -464,7 +468,7 @@ where
     }
 }
 
-fn take<K: Kept<Object: Resource<DynamicType = ()>>>(
+fn apply_event<K: Projection<Object: Resource<DynamicType = ()>>>(
     cache: &Cache<K>,
     listing: &mut Listing<K>,
     event: Event<Readable<K::Object>>,
@@ -474,7 +478,7 @@ fn take<K: Kept<Object: Resource<DynamicType = ()>>>(
         Event::InitApply(object) => {
             let key = ObjectKey::of(&object);
             match object.object() {
-                Some(object) => listing.read.push(K::keep(trimmed(object))),
+                Some(object) => listing.read.push(K::project(trimmed(object))),
                 None => drop(listing.unreadable.insert(key)),
             }
         }
@@ -488,7 +492,7 @@ fn take<K: Kept<Object: Resource<DynamicType = ()>>>(
     }
 }
 
-/// Drops `managedFields`, which take half of an object's memory and are not used by any reader.
+/// Drops `managedFields`, which take up half of an object's memory and are not used by any reader.
 fn trimmed<K: Resource>(mut object: K) -> K {
     object.meta_mut().managed_fields = None;
     object

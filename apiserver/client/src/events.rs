@@ -89,7 +89,7 @@ impl Recorder {
     ) {
         let entry = Entry { source: Arc::clone(&self.source), about, warning, shared, reason, message };
         if self.queue.try_send(entry).is_err() {
-            debug!("an event was dropped: too many are waiting");
+            debug!("dropped an event: too many are queued");
         }
     }
 }
@@ -133,12 +133,14 @@ impl Writer {
                 Ok(()) => {}
                 // The namespace is being deleted, which makes the event obsolete; permissions are not at
                 // fault.
-                Err(error) if is_namespace_terminating(&error) => debug!(%error, "an event was too late"),
+                Err(error) if is_namespace_terminating(&error) => {
+                    debug!(%error, "event came too late: its namespace is being deleted")
+                }
                 Err(kube::Error::Api(status)) if status.code == 403 && !self.forbidden => {
                     self.forbidden = true;
-                    warn!(error = %status.message, "Events may not be written; this is said once");
+                    warn!(error = %status.message, "not permitted to write events; further refusals are not logged");
                 }
-                Err(error) => debug!(%error, "an event could not be written"),
+                Err(error) => debug!(%error, "cannot write an event"),
             }
         }
     }
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_every_node_says_has_one_name_and_is_enough_once() {
+    async fn a_shared_warning_has_one_name_and_is_written_once() {
         let mut names = Vec::new();
         for host in ["a", "b"] {
             let (client, asked) = server(&[409]);
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_stops_nothing() {
+    async fn refused_events_do_not_stop_others() {
         let (client, asked) = server(&[403, 403, 500]);
         let recorder = Recorder::new(client, Ambient::system(), "proxy", "", CancellationToken::new());
         for message in ["one", "two", "three", "four", "four"] {

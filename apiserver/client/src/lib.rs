@@ -8,7 +8,7 @@ pub mod readable;
 mod refusal;
 pub mod transport;
 
-pub use cache::{Cache, Change, Informers, Kept, ObjectKey};
+pub use cache::{Cache, Change, Informers, ObjectKey, Projection};
 pub use events::Recorder;
 pub use readable::Readable;
 pub use refusal::is_namespace_terminating;

@@ -41,10 +41,10 @@ impl Outage {
             None => true,
         };
         if news {
-            warn!(kind = self.kind, error = %text, ?pause, "list or watch failed, trying again");
+            warn!(kind = self.kind, error = %text, ?pause, "list or watch failed, retrying");
             self.said = Some((text, pause));
         } else {
-            debug!(kind = self.kind, error = %text, ?pause, "list or watch failed again");
+            debug!(kind = self.kind, error = %text, ?pause, "list or watch is still failing");
         }
         pause
     }
@@ -53,7 +53,7 @@ impl Outage {
     pub fn ends(&mut self) {
         self.pause = MIN_PAUSE;
         if self.said.take().is_some() {
-            info!(kind = self.kind, "list and watch work again");
+            info!(kind = self.kind, "list and watch recovered");
         }
     }
 }
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_does_not_answer_is_asked_less_and_less_often() {
+    async fn a_server_that_does_not_answer_is_retried_with_growing_delays() {
         let (client, asked) = server(|_| false);
         let shutdown = CancellationToken::new();
         let informers = Informers::new(client, Ambient::system(), shutdown.clone());
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_ends_the_pauses() {
+    async fn an_answer_resets_the_delay() {
         let (client, asked) = server(|number| number == 9);
         let shutdown = CancellationToken::new();
         let cache = Informers::new(client, Ambient::system(), shutdown.clone()).cache::<ConfigMap>();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_said_when_it_begins_when_it_changes_and_when_it_lasts() {
+    fn an_outage_is_logged_when_it_begins_when_it_changes_and_when_it_lasts() {
         let error =
             |text: &str| watcher::Error::InitialListFailed(kube::Error::Service(text.to_owned().into()));
         let mut outage = Outage::new("configmaps".to_owned());

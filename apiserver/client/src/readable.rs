@@ -41,7 +41,7 @@ impl<K: Resource<DynamicType = ()>> Readable<K> {
                     namespace = metadata.namespace.unwrap_or_default(),
                     name = metadata.name.unwrap_or_default(),
                     why,
-                    "an object cannot be read; it stays here as it was when it could"
+                    "cannot deserialize an object; keeping its last valid state"
                 );
                 None
             }
@@ -164,7 +164,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_without_a_time_is_read_as_go_reads_it() {
+    fn a_condition_without_a_time_is_accepted_as_in_go() {
         for condition in [json!({"type": "A", "lastTransitionTime": null}), json!({"type": "A"})] {
             let service = json!({"metadata": {"name": "a"}, "status": {"conditions": [condition]}});
             // The order of fields that Go writes, and the reverse.
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_cannot_be_read_hides_no_other() {
+    fn an_unreadable_object_does_not_hide_others() {
         let text = json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": [
             {"metadata": {"name": "a"}, "data": 7},
             {"metadata": {"name": "b"}, "data": {"x": "y"}},
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_object_is_an_error() {
+    fn text_that_is_not_an_object_is_an_error() {
         assert!(serde_json::from_str::<Readable<ConfigMap>>(r#"{"metadata": 7}"#).is_err());
         assert!(serde_json::from_str::<Readable<ConfigMap>>("[]").is_err());
     }

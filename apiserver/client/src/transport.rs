@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_authority_of_a_kubeconfig_is_told_as_it_was_written() {
+    async fn the_authority_of_a_kubeconfig_is_returned_unchanged() {
         let certificates = pem::encode("CERTIFICATE", &[7; 100]) + &pem::encode("CERTIFICATE", &[8; 48]);
         assert_eq!(certificates.lines().map(str::len).max(), Some(64), "{certificates}");
         let dir = std::env::temp_dir().join(format!("authority-{}", std::process::id()));

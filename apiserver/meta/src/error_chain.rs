@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_follow_once_each() {
+    fn each_cause_appears_once() {
         let refused = Box::new(Fault::Plain("refused"));
         let connect = Box::new(Fault::Caused("connecting", refused));
         assert_eq!(error_chain(&Fault::Caused("reading", connect)), "reading: connecting: refused");

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_those_of_the_published_vectors() {
+    fn hashes_match_the_published_vectors() {
         assert_eq!(fnv1a_32(*b""), 0x811c_9dc5);
         assert_eq!(fnv1a_32(*b"a"), 0xe40c_292c);
         assert_eq!(fnv1a_32(*b"foobar"), 0xbf9c_f968);

@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn canonical_forms() {
+    fn quantities_are_formatted_canonically() {
         let cases = [
             ("0", "0"),
             ("0Ki", "0"),
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_told_as_kubernetes_tells_it() {
+    fn parse_errors_match_kubernetes() {
         for text in ["", "1.2.3", "1 Gi", "1gi", "1KiB", "0x10", "NaN", "1e1.5", "1e3e3", "\t1", " 1"] {
             assert_eq!(parse(text), Err(ParseError::Format), "{text}");
         }
@@ -438,7 +438,7 @@ mod tests {
 
     /// Expected values are answers of kube-apiserver 1.36.2 to a ResourceQuota.
     #[test]
-    fn quantities_are_written_as_kubernetes_writes_them() {
+    fn canonical_texts_match_kubernetes() {
         for (sent, answered) in [
             (" 1", "1"),
             ("  1Gi ", "1Gi"),
@@ -495,7 +495,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_canonical_form_reads_back_as_the_same_amount(
+        fn the_canonical_form_parses_to_the_same_amount(
             whole in 0u64..1_000_000_000_000,
             fraction in proptest::option::of(0u32..1_000_000),
             suffix in proptest::sample::select(vec!["", "n", "u", "m", "k", "M", "G", "Ki", "Mi", "Gi", "e3", "e-3"]),
@@ -512,7 +512,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "\\PC{0,24}") {
+        fn parsing_never_panics(text in "\\PC{0,24}") {
             let _ = parse(&text);
             let _ = canonical(&text.into(), true);
         }

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_needs_the_greater_of_its_stages() {
+    fn pod_requests_are_the_greater_of_init_and_main_containers() {
         let pod = json!({
             "initContainers": [container("100m", Some("Always")), container("700m", None)],
             "containers": [container("200m", None), container("300m", None)],
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_of_the_whole_pod_takes_the_place_of_its_containers() {
+    fn pod_level_requests_override_those_of_containers() {
         let pod = json!({
             "containers": [container("200m", None)],
             "resources": {"requests": {"cpu": "2", "memory": "1Gi"}},
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_follow_the_containers_or_the_whole_pod() {
+    fn qos_classes_follow_from_containers_or_the_whole_pod() {
         let class = |whole: Value, containers: &[Value]| {
             let whole = (!whole.is_null()).then(|| Compute::of_json(&whole));
             qos_class(whole, containers.iter().map(Compute::of_json)).as_str()

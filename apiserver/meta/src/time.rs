@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_read_as_in_kubectl() {
+    fn durations_are_formatted_as_in_kubectl() {
         let cases = [
             (-5, "<invalid>"),
             (-1, "0s"),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn timestamps_are_read_and_written() {
+    fn timestamps_are_parsed_and_formatted() {
         let moment = parse("2024-02-29T12:34:56.789012345+02:00").unwrap();
         assert_eq!(rfc3339(moment), "2024-02-29T10:34:56Z");
         assert_eq!(rfc3339_micro(moment), "2024-02-29T10:34:56.789012Z");

@@ -25,7 +25,7 @@ pub enum LockError {
         holder: Option<u32>,
     },
     /// The lock file could not be created.
-    #[error("cannot make the lock file")]
+    #[error("cannot create the lock file")]
     Io(#[source] io::Error),
 }
 

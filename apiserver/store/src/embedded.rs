@@ -4,7 +4,6 @@
 //! state, which reads and catching-up watches use without locks. The layout on disk is described in
 //! `docs/store.md`.
 
-mod ahead;
 mod backup;
 mod checkpoint;
 mod commit;
@@ -12,6 +11,7 @@ mod control;
 mod expiry;
 mod index;
 mod log;
+mod prefetch;
 mod quota;
 mod record;
 mod recovery;
@@ -41,7 +41,7 @@ use crate::disk::{DirectoryLock, Disk};
 use crate::limits::{
     KEY_BYTES, LIST_PART_KEYS, QUOTA_BYTES, SEGMENT_MIN_BYTES, TTL_SECONDS, VALUE_BYTES, WRITE_QUEUE,
 };
-use crate::series::Series;
+use crate::log_throttle::LogThrottle;
 use crate::{Got, Op, Page, Range, Revision, Store, StoreError, Usage, Watch, Write, Written};
 
 /// Increment of the revision in a restore if it is unknown which revisions have been seen before: more than a
@@ -220,7 +220,7 @@ impl Embedded {
         let (lock, recovered) = if disk.blocks() {
             let (disk, options) = (Arc::clone(&disk), options.clone());
             tokio::task::spawn_blocking(move || open_directory(&disk, &options)).await.map_err(
-                |error| broken(&place, "the recovery was cut short", Some(io::Error::other(error))),
+                |error| broken(&place, "the recovery was interrupted", Some(io::Error::other(error))),
             )??
         } else {
             opening()?
@@ -243,8 +243,8 @@ impl Embedded {
             index: recovered.index,
             receiver,
             lock,
-            refused: Series::default(),
-            no_space: Series::default(),
+            refused: LogThrottle::default(),
+            no_space: LogThrottle::default(),
         };
         if disk.blocks() {
             std::thread::Builder::new()
@@ -313,7 +313,7 @@ fn open_directory(
     let place = disk.describe();
     let lock = disk.lock().map_err(|error| match error {
         crate::disk::LockError::InUse { .. } => broken(&place, error.to_string(), None),
-        crate::disk::LockError::Io(cause) => broken(&place, "cannot make the lock file", Some(cause)),
+        crate::disk::LockError::Io(cause) => broken(&place, "cannot create the lock file", Some(cause)),
     })?;
     let recovered = recovery::recover(disk, options)?;
     Ok((lock, recovered))
@@ -368,7 +368,7 @@ impl Store for Embedded {
         self.inner.shared.check(|| format!("list {}", range.prefix))?;
         let index = self.inner.shared.view();
         let mut list = index.list(&range)?;
-        while list.go_on(LIST_PART_KEYS) {
+        while list.advance(LIST_PART_KEYS) {
             tokio::task::yield_now().await;
         }
         Ok(list.page)

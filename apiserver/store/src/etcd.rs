@@ -3,9 +3,9 @@
 //! are retried, but writes only if no server was reached, because otherwise it is unknown whether the first
 //! attempt succeeded.
 
+mod coalesce;
 mod lease;
 mod prefix;
-mod together;
 mod watch;
 
 use std::error::Error as _;
@@ -21,9 +21,9 @@ use etcd_client::{
     MaintenanceClient, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchClient,
 };
 
+use self::coalesce::Coalescer;
 use self::lease::Leases;
 use self::prefix::Prefix;
-use self::together::Together;
 use self::watch::ProgressRequests;
 use crate::embedded::check_size;
 use crate::limits::{ETCD_ANSWER_BYTES, VALUE_BYTES};
@@ -89,7 +89,7 @@ pub struct Etcd {
     leases: Leases,
     progress: ProgressRequests,
     /// Coalesced reads of the revision.
-    revisions: Arc<Together<Result<Revision, Arc<StoreError>>>>,
+    revisions: Arc<Coalescer<Result<Revision, Arc<StoreError>>>>,
     /// True if the server's progress notices on request are reliable.
     progress_is_sound: bool,
     prefix: Prefix,
@@ -265,7 +265,7 @@ impl Store for Etcd {
             Ok(response.header().map_or(0, |header| header.revision()))
         };
         // Every consistent read needs it, so concurrent ones share a request.
-        self.revisions.ask(read).await.map_err(|error: Arc<StoreError>| {
+        self.revisions.run(read).await.map_err(|error: Arc<StoreError>| {
             let attempted = READ_REVISION.to_owned();
             match &*error {
                 StoreError::Refused { why, .. } => StoreError::Refused { attempted, why: why.clone() },
@@ -474,7 +474,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_spelled_as_etcd_wants_them() {
+    fn range_bounds_match_etcds_encoding() {
         assert_eq!(start_of("/a/", ""), b"/a/");
         assert_eq!(start_of("/a/", "/a/b"), b"/a/b\0");
         assert_eq!(start_of("/b/", "/a/b"), b"/b/");

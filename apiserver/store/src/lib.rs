@@ -11,7 +11,7 @@ pub mod disk;
 pub mod embedded;
 pub mod etcd;
 pub mod limits;
-pub mod series;
+pub mod log_throttle;
 
 use std::pin::Pin;
 
@@ -124,10 +124,10 @@ pub enum StoreError {
     #[error("revision {asked} has been compacted, the oldest kept is {oldest}")]
     Compacted { asked: Revision, oldest: Revision },
     /// The requested revision is in the future.
-    #[error("revision {asked} is in the future, the present one is {current}")]
+    #[error("revision {asked} is in the future, the current one is {current}")]
     Future { asked: Revision, current: Revision },
     /// The key or the value is longer than the store accepts; see `limits`.
-    #[error("{key}: {bytes} bytes are more than the {limit} that the store takes")]
+    #[error("{key}: {bytes} bytes exceed the store's limit of {limit}")]
     TooLarge {
         key: String,
         /// Length of the key or of the value.
@@ -143,7 +143,7 @@ pub enum StoreError {
         cause: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
     /// The store has reached its quota, and the write would grow it. Deletions make room.
-    #[error("{attempted}: {used} bytes are stored, and no more than {quota} may be")]
+    #[error("{attempted}: {used} bytes are stored, and the quota is {quota}")]
     NoSpace {
         /// Attempted operation and key.
         attempted: String,

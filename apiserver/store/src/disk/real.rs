@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_lock_names_the_holder_and_the_first_ones_end_frees_it() {
+    fn a_second_lock_names_the_holder_and_succeeds_after_release() {
         let directory = tempfile::tempdir().unwrap();
         let disk = RealDisk::new(directory.path().join("data")).unwrap();
         let first = disk.lock().unwrap();

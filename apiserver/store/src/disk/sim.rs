@@ -115,7 +115,7 @@ impl Content {
     }
 
     /// Moves the first `bytes` bytes of a sector to the medium.
-    fn settle(&mut self, sector: usize, bytes: usize) {
+    fn flush_sector(&mut self, sector: usize, bytes: usize) {
         let start = sector * SECTOR;
         for at in start..start + bytes {
             let byte = self.now.get(at).copied().unwrap_or(0);
@@ -132,7 +132,7 @@ impl Content {
 
     fn sync(&mut self) {
         for sector in std::mem::take(&mut self.dirty) {
-            self.settle(sector, SECTOR);
+            self.flush_sector(sector, SECTOR);
         }
         self.durable_size = self.size;
         self.durable.truncate(usize::try_from(self.size).unwrap_or(usize::MAX));
@@ -148,9 +148,9 @@ impl Content {
                 _ => next(random).is_multiple_of(2),
             };
             if arrives {
-                self.settle(sector, SECTOR);
+                self.flush_sector(sector, SECTOR);
             } else if manner == 3 && next(random).is_multiple_of(4) {
-                self.settle(sector, (next(random) % SECTOR as u64) as usize);
+                self.flush_sector(sector, (next(random) % SECTOR as u64) as usize);
             }
         }
         if self.size != self.durable_size && next(random).is_multiple_of(2) {

@@ -47,7 +47,7 @@ impl Snapshot {
     /// Reads a file. `Broken` says where it is damaged.
     pub fn read(path: &Path) -> Result<Self, StoreError> {
         Self::inspect(path)?.map_err(|offset| {
-            let what = if offset == 0 { "it is no snapshot, or damaged" } else { "it is damaged" };
+            let what = if offset == 0 { "it is not a snapshot, or is damaged" } else { "it is damaged" };
             unreadable(path, format!("{what} at byte {offset}; take another one"), None)
         })
     }
@@ -110,7 +110,7 @@ fn parent_and_name(path: &Path) -> Result<(&Path, String), StoreError> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| StoreError::Broken {
         attempted: format!("write the snapshot {}", path.display()),
-        why: "it is no name of a file".to_owned(),
+        why: "it is not a file name".to_owned(),
         cause: None,
     })?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -140,7 +140,7 @@ pub(super) async fn read_beside(disk: &RealDisk) -> Result<recovery::Found, Stor
             Ok(found)
         });
         let result = read.await.map_err(|error| {
-            broken(&disk.describe(), "the reading was cut short", Some(io::Error::other(error)))
+            broken(&disk.describe(), "reading was interrupted", Some(io::Error::other(error)))
         })?;
         match result {
             Err(_) if tries < READ_TRIES => {
@@ -167,7 +167,7 @@ pub fn restore_directory(
     };
     let _lock = disk.lock().map_err(|error| match error {
         LockError::InUse { .. } => broken(&place, error.to_string(), None),
-        LockError::Io(cause) => broken(&place, "cannot make the lock file", Some(cause)),
+        LockError::Io(cause) => broken(&place, "cannot create the lock file", Some(cause)),
     })?;
     recovery::make_format(disk.as_ref(), &place)?;
     let names = disk.list().map_err(cannot("cannot list the files"))?;
@@ -187,7 +187,7 @@ pub fn restore_directory(
         .map_err(cannot("cannot write the state"))?;
     // From here on a start finds the snapshot; obsolete files are removed, oldest first.
     for old in names.iter().filter(|old| **old != name && is_data(old)) {
-        disk.remove(old).map_err(cannot("cannot remove what was there"))?;
+        disk.remove(old).map_err(cannot("cannot remove the old files"))?;
     }
     disk.sync_directory().map_err(cannot("cannot sync the directory"))?;
     Ok(Restored { revision: taken.revision, set: taken.keys, removed: 0 })

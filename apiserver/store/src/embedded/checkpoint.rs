@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_store_writes_is_damage_though_its_checksums_are_right() {
+    fn impossible_content_with_valid_checksums_is_damage() {
         let live = |revision, entries: &[_]| read(checkpoint(revision, entries)).map(|index| index.live);
         assert_eq!(live(7, &[("a", 3, 5), ("b", 4, 4), ("c", 1, 7)]), Ok(3));
         for (what, entries) in [
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_any_size_make_the_same_and_damage_is_at_the_same_place() {
+    fn part_size_affects_neither_content_nor_damage_offset() {
         let mut index = Index::new();
         for i in 0..40_usize {
             index.put(&format!("/k/{i:02}"), vec![b'v'; 60_000 + i].into(), 0);

@@ -23,7 +23,7 @@ use super::record::{self, Body};
 use super::{Options, Shared, checkpoint, quota};
 use crate::disk::{DirectoryLock, Disk};
 use crate::limits::{GROUP_BYTES, GROUP_REQUESTS};
-use crate::series::Series;
+use crate::log_throttle::LogThrottle;
 use crate::{KeyValue, Op, Revision, StoreError, Write, Written};
 
 /// Changes that compaction frees between two groups, which takes about a millisecond.
@@ -109,9 +109,9 @@ pub(super) struct Committer {
     pub(super) lock: DirectoryLock,
     pub(super) checkpoints: Checkpoints,
     /// Limits log messages about groups that failed because the disk is full.
-    pub(super) refused: Series,
+    pub(super) refused: LogThrottle,
     /// Limits log messages about writes that failed because the store is full.
-    pub(super) no_space: Series,
+    pub(super) no_space: LogThrottle,
 }
 
 /// Decides when the next checkpoint is due.
@@ -246,7 +246,7 @@ impl Committer {
         }
         let used = self.index.live_bytes;
         if let Some(untold) = self.no_space.count() {
-            tracing::error!(used, quota, untold, "the store is full: what adds to it is refused");
+            tracing::error!(used, quota, untold, "the store is full: writes that grow it are refused");
         }
         Err(StoreError::NoSpace { attempted: format!("write {key}"), used, quota })
     }
@@ -305,13 +305,15 @@ impl Committer {
 
     /// Compacts automatically to keep the history within its bounds.
     fn compact_if_large(&mut self, staged: &mut Staged) {
-        let kept = self.index.kept();
-        let too_many = kept > self.options.history_revisions;
+        let revisions_kept = self.index.revisions_kept();
+        let too_many = revisions_kept > self.options.history_revisions;
         let too_large = self.index.history_bytes > self.options.history_bytes && !self.index.scrub_pending();
         if too_many || too_large {
-            let step =
-                COMPACT_STEP.min(kept / 4).max(1).max(kept.saturating_sub(self.options.history_revisions));
-            let revision = (self.index.revision - kept.cast_signed()).saturating_add_unsigned(step);
+            let step = COMPACT_STEP
+                .min(revisions_kept / 4)
+                .max(1)
+                .max(revisions_kept.saturating_sub(self.options.history_revisions));
+            let revision = (self.index.revision - revisions_kept.cast_signed()).saturating_add_unsigned(step);
             if self.index.check_compaction(revision).is_ok() {
                 self.stage_compaction(staged, revision);
             }
@@ -333,7 +335,7 @@ impl Committer {
                 self.index.scrub(SCRUB);
                 self.publish(&staged.changes);
                 staged.answer();
-                self.mind_checkpoint();
+                self.start_checkpoint_if_due();
                 true
             }
             Err(AppendError::Full(error)) => {
@@ -381,7 +383,7 @@ impl Committer {
     }
 
     /// Starts a checkpoint when the log has grown by as much as one would cost.
-    fn mind_checkpoint(&mut self) {
+    fn start_checkpoint_if_due(&mut self) {
         if self.checkpoints.running.as_ref().is_some_and(JoinHandle::is_finished) {
             self.collect_checkpoint();
         }
@@ -400,7 +402,7 @@ impl Committer {
             match std::thread::Builder::new().name("store-checkpoint".to_owned()).spawn(work) {
                 Ok(thread) => self.checkpoints.running = Some(thread),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot start a thread for a checkpoint; it comes later")
+                    tracing::warn!(%error, "cannot start a thread for a checkpoint; it will be retried")
                 }
             }
         } else {
@@ -458,7 +460,7 @@ impl Committer {
         self.collect_checkpoint();
         if !self.shared.failed() {
             if let Err(error) = self.log.finish() {
-                tracing::warn!(%error, place = self.disk.describe(), "cannot give back the unused end of the log");
+                tracing::warn!(%error, place = self.disk.describe(), "cannot release the unused space of the log");
             }
             self.shared.close();
         }

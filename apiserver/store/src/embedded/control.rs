@@ -1,5 +1,6 @@
-//! Control socket, with which another process of the same machine sends requests to a running store: a Unix socket in the
-//! store's directory, which only its owner can enter. One line of words is asked, one is answered.
+//! The control socket, on which other processes of the same machine send requests to a running store.
+//! It is a Unix socket in the store's directory, which only its owner can enter. A request is one line
+//! of words, and so is its answer.
 //!
 //! ```text
 //! restore PATH\n   ─▶   ok REVISION SET REMOVED\n   or   error TEXT\n
@@ -79,7 +80,7 @@ async fn answer(store: &Embedded, mut stream: UnixStream) {
         Err(text) => format!("error {}\n", text.replace('\n', " ")),
     };
     if let Err(error) = stream.write_all(line.as_bytes()).await {
-        tracing::warn!(%error, "who asked at the store's control socket has gone");
+        tracing::warn!(%error, "client of the store's control socket disconnected");
     }
 }
 
@@ -93,7 +94,7 @@ async fn ask(stream: &mut UnixStream) -> io::Result<String> {
 
 async fn carry_out(store: &Embedded, line: &str) -> Result<Restored, String> {
     let Some(path) = line.strip_prefix("restore ") else {
-        return Err(format!("{line:?} is nothing that can be asked"));
+        return Err(format!("unknown request {line:?}"));
     };
     let path = PathBuf::from(path);
     tracing::warn!(path = %path.display(), "the store is restored from a snapshot");
@@ -113,7 +114,7 @@ async fn connect(directory: &Path) -> Result<Option<UnixStream>, StoreError> {
     match UnixStream::connect(through(&open)).await {
         Ok(stream) => Ok(Some(stream)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
-        Err(error) => Err(broken(&name, "has a control socket that cannot be reached", Some(error))),
+        Err(error) => Err(broken(&name, "has a control socket that cannot be connected to", Some(error))),
     }
 }
 

@@ -136,8 +136,8 @@ impl Index {
     }
 
     /// Rebuilds the trees with full nodes. Inserting keys and revisions in order, as a start does, splits the
-    /// last node repeatedly and leaves half-empty nodes behind. Every second insertion recreates these, and
-    /// those in between fill them.
+    /// last node repeatedly and leaves half-empty nodes behind. Here every second entry is inserted first,
+    /// which leaves such nodes, and the other entries then fill them.
     pub(super) fn pack(&mut self) {
         fn pack<K: Ord + Clone, V: Clone>(tree: &mut OrdMap<K, V>) {
             let mut packed = OrdMap::new();
@@ -161,7 +161,7 @@ impl Index {
     }
 
     /// Returns the number of revisions after the compaction point.
-    pub(super) fn kept(&self) -> u64 {
+    pub(super) fn revisions_kept(&self) -> u64 {
         (self.revision - self.compacted.max(1)).unsigned_abs()
     }
 
@@ -289,7 +289,7 @@ impl Index {
         Got { kv: self.current(key).and_then(|change| change.key_value()), revision: self.revision }
     }
 
-    /// Begins a list, which is then read with [`ListState::go_on`].
+    /// Begins a list, which is then read with [`ListState::advance`].
     pub(super) fn list<'a>(&'a self, range: &'a Range) -> Result<ListState<'a>, StoreError> {
         let revision = self.readable(range.revision)?;
         let after = if range.after > range.prefix { Some(range.after.as_str()) } else { None };
@@ -414,7 +414,7 @@ pub(super) struct ListState<'a> {
 
 impl ListState<'_> {
     /// Visits the next `keys` keys; returns true if more remain.
-    pub(super) fn go_on(&mut self, keys: usize) -> bool {
+    pub(super) fn advance(&mut self, keys: usize) -> bool {
         let start = match self.after {
             Some(after) => Bound::Excluded(after),
             None => Bound::Included(self.range.prefix.as_str()),
@@ -449,7 +449,7 @@ mod tests {
     fn list(index: &Index, revision: Revision) -> Vec<String> {
         let range = Range { revision, ..Range::default() };
         let mut state = index.list(&range).unwrap();
-        while state.go_on(2) {}
+        while state.advance(2) {}
         state.page.kvs.iter().map(|kv| format!("{}={}", kv.key, String::from_utf8_lossy(&kv.value))).collect()
     }
 
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn each_revision_is_there_in_parts_of_any_size() {
+    fn every_revision_is_readable_in_parts_of_any_size() {
         let index = index();
         let expected: [&[&str]; 7] =
             [&[], &["a=1"], &["a=1", "b=1"], &["a=1"], &["a=2"], &["a=2", "c=1"], &["a=2", "b=2", "c=1"]];
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn packing_changes_nothing_that_can_be_seen() {
+    fn packing_preserves_the_state() {
         let mut index = Index::new();
         index.pack();
         for i in 0..1_001 {
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_stays_as_it_was() {
+    fn a_copy_is_not_affected_by_later_writes() {
         let mut index = index();
         let copy = index.clone();
         index.delete("a").unwrap();
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn scrubbing_frees_deleted_keys_and_versions_of_before() {
+    fn scrubbing_frees_deleted_keys_and_old_versions() {
         let mut index = index();
         index.delete("c").unwrap();
         assert_eq!((index.keys.len(), index.history.len(), index.live), (3, 7, 2));

@@ -93,7 +93,7 @@ impl Log {
             Ok(file) => Some(file),
             Err(AppendError::Full(error)) => {
                 let place = disk.describe();
-                tracing::error!(%error, place, "the disk is full, only reads are answered");
+                tracing::error!(%error, place, "the disk is full, only reads are possible");
                 None
             }
             Err(AppendError::Fatal(error)) => return Err(error),
@@ -181,7 +181,7 @@ impl Log {
         // Only releases space: recovery accepts zeros at the end.
         let old = self.file.replace(file);
         if let Some(Err(error)) = old.map(|mut old| old.truncate(self.offset)) {
-            tracing::warn!(%error, segment = name(self.sequence), "cannot give back the unused end of a segment");
+            tracing::warn!(%error, segment = name(self.sequence), "cannot release the unused space of a segment");
         }
         self.complete.push_back(Segment {
             sequence: self.sequence,

@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_store_takes_what_shrinks_and_what_keeps_the_system_alive() {
+    fn a_full_store_accepts_shrinking_and_vital_writes() {
         const QUOTA: u64 = 1 << 20;
         let half = reserve(QUOTA) / 2;
         let table = [

@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_records_decode_to_the_same() {
         let bodies = [
             Body::Put { revision: 9, ttl_seconds: 60, key: "/a/ü", value: b"x" },
             Body::Put { revision: 9, ttl_seconds: 0, key: "/a", value: b"" },
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
+    fn every_flipped_bit_and_truncation_is_detected() {
         let whole = encoded(&Body::Put { revision: 9, ttl_seconds: 60, key: "/key", value: b"12345678" });
         for bit in 64..whole.len() * 8 {
             let mut bytes = whole.clone();
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_counts_only_in_its_place() {
+    fn a_record_is_valid_only_at_its_position() {
         let bytes = encoded(&Body::Delete { revision: 9, key: "/key" });
         assert_eq!(decode(&bytes, 8, 6), Decoded::Damaged);
         assert_eq!(decode(&bytes[4..], 4, 5), Decoded::Damaged);
     }
 
     #[test]
-    fn a_record_behind_damage_is_found() {
+    fn a_record_after_damage_is_found() {
         let mut bytes = encoded(&Body::Delete { revision: 9, key: "/key" });
         bytes[0] = 0xff;
         let (at, found) = behind(&bytes, 0, 5).next().unwrap();

@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::ahead::ahead;
 use super::index::Index;
 use super::log::{self, Log, SEGMENT_HEADER, Segment};
+use super::prefetch::prefetch;
 use super::record::{self, Body, Decoded, Record};
 use super::{Options, checkpoint};
 use crate::disk::Disk;
@@ -78,15 +78,15 @@ pub(super) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         disk.remove(name).map_err(failed("cannot remove an old checkpoint"))?;
     }
     if let Some(tail) = &found.tail {
-        settle(disk.as_ref(), tail).map_err(|error| {
-            broken(&place, format!("cannot settle the end of {}", tail.name), Some(error))
+        rewrite_tail(disk.as_ref(), tail).map_err(|error| {
+            broken(&place, format!("cannot rewrite the end of {}", tail.name), Some(error))
         })?;
     }
     let Found { mut index, checkpoint, checkpoint_bytes, complete, group, sequence, .. } = found;
     index.pack();
     let position = (sequence, group + 1);
     let log = Log::begin(Arc::clone(disk), options.segment_bytes, complete, position, index.revision)
-        .map_err(failed("cannot begin a segment of the log"))?;
+        .map_err(failed("cannot create a segment of the log"))?;
     Ok(Recovered { index, log, checkpoint, checkpoint_bytes })
 }
 
@@ -177,7 +177,7 @@ fn read_checkpoint(
     let damaged = |offset| broken(place, format!("{name} is damaged at byte {offset}"), None);
     let (index, bytes) = std::thread::scope(|scope| {
         let mut reader = checkpoint::Reader::default();
-        for part in ahead(scope, disk.blocks(), checkpoint::parts(disk, &name)).map_err(unread)? {
+        for part in prefetch(scope, disk.blocks(), checkpoint::parts(disk, &name)).map_err(unread)? {
             reader.add(part.map_err(unread)?).map_err(damaged)?;
         }
         reader.finish().map_err(damaged)
@@ -194,7 +194,7 @@ fn replay_segments(
     let failed = |error| broken(replay.place, "cannot start a thread that reads the log", Some(error));
     let contents = sequences.iter().map(|sequence| disk.read(&log::name(*sequence)));
     std::thread::scope(|scope| {
-        let contents = ahead(scope, disk.blocks(), contents).map_err(failed)?;
+        let contents = prefetch(scope, disk.blocks(), contents).map_err(failed)?;
         replay_contents(contents, sequences, replay)
     })
 }
@@ -212,22 +212,22 @@ fn replay_contents(
     };
     let (mut complete, mut tail) = (VecDeque::new(), None);
     let mut expected = 1;
-    let mut ahead = sequences.first().map(|first| read(*first)).transpose()?;
+    let mut next_bytes = sequences.first().map(|first| read(*first)).transpose()?;
     for (position, &sequence) in sequences.iter().enumerate() {
         let name = log::name(sequence);
         if sequence != expected && (replay.index.revision > replay.checkpoint || replay.checkpoint == 0) {
             return Err(replay.damaged(&log::name(expected), "is missing"));
         }
         expected = sequence + 1;
-        let Some(bytes) = ahead.take() else { break };
+        let Some(bytes) = next_bytes.take() else { break };
         // The header of the next segment tells whether a torn group at the end was discarded.
         if let Some(&next) = sequences.get(position + 1) {
             let bytes = read(next)?;
             // If the disk was full when the very last segment was created, this one was continued.
             let counts = position + 2 < sequences.len() || is_made(&bytes, next);
-            ahead = counts.then_some(bytes);
+            next_bytes = counts.then_some(bytes);
         }
-        let after = match &ahead {
+        let after = match &next_bytes {
             None => After::Nothing,
             Some(next) => After::Group(log::read_segment_header(next).map(|(_, group)| group)),
         };
@@ -251,7 +251,7 @@ pub(super) fn is_made(bytes: &[u8], sequence: u64) -> bool {
 
 /// Makes the end of the log durable. Its last group may only be in the cache, which after a failed sync
 /// considers it clean, so the group is written once more.
-fn settle(disk: &dyn Disk, tail: &Tail) -> io::Result<()> {
+fn rewrite_tail(disk: &dyn Disk, tail: &Tail) -> io::Result<()> {
     let mut file = disk.open(&tail.name)?;
     file.truncate(tail.end as u64)?;
     if !tail.group.is_empty() {
@@ -260,7 +260,7 @@ fn settle(disk: &dyn Disk, tail: &Tail) -> io::Result<()> {
     file.sync()
 }
 
-/// What follows a segment.
+/// Successor of a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum After {
     Nothing,

@@ -74,7 +74,7 @@ pub async fn verify_directory(directory: &Path) -> Result<Report, StoreError> {
     loop {
         let own = disk.clone();
         let inspected = tokio::task::spawn_blocking(move || inspect(&own)).await.map_err(|error| {
-            broken(&disk.describe(), "the check was cut short", Some(std::io::Error::other(error)))
+            broken(&disk.describe(), "verification was interrupted", Some(std::io::Error::other(error)))
         })?;
         let done = inspected.as_ref().is_ok_and(|report| report.problems.is_empty());
         if done || tries == READ_TRIES {
@@ -93,7 +93,7 @@ pub fn verify_snapshot(path: &Path) -> Result<Report, StoreError> {
         Ok(snapshot) => snapshot,
         Err(offset) => {
             let what = if offset == 0 {
-                "it is no snapshot, or its header is damaged"
+                "it is not a snapshot, or its header is damaged"
             } else {
                 "a checksum is wrong, it is cut short, or something follows its end"
             };
@@ -173,7 +173,7 @@ fn inspect_checkpoints(disk: &RealDisk, names: &[String], report: &mut Report) -
             if name.ends_with(".tmp") {
                 report.notes.push(format!("{name} is unfinished; the next start removes it"));
             } else if log::sequence_of(name).is_none() && name != recovery::FORMAT {
-                report.notes.push(format!("{name} is no file of a store"));
+                report.notes.push(format!("{name} is not a file of a store"));
             }
             continue;
         };
@@ -347,8 +347,8 @@ impl<'a> Scan<'a> {
 fn compare(state: &Index, logged: &Logged, report: &mut Report) {
     let name = checkpoint::name(state.revision);
     for (key, (revision, value)) in &logged.before {
-        let kept = state.current(key);
-        let found = kept.map(|change| {
+        let revisions_kept = state.current(key);
+        let found = revisions_kept.map(|change| {
             let value = change.value.as_deref().unwrap_or_default();
             (change.revision, (crc32fast::hash(value), value.len()))
         });
@@ -356,7 +356,7 @@ fn compare(state: &Index, logged: &Logged, report: &mut Report) {
         if found != expected {
             let at =
                 found.map_or_else(|| "nothing".to_owned(), |(revision, _)| format!("revision {revision}"));
-            report.problem(&name, None, format!("it has {at} of {key}, the log has revision {revision}"));
+            report.problem(&name, None, format!("it has revision {at} of {key}, the log has {revision}"));
         }
     }
 }

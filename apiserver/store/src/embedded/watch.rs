@@ -47,7 +47,7 @@ impl Watcher {
     }
 
     /// Changes the queue and wakes the reader.
-    fn tell(&self, change: impl FnOnce(&mut Queue)) {
+    fn update(&self, change: impl FnOnce(&mut Queue)) {
         let waker = {
             let mut queue = self.queue();
             change(&mut queue);
@@ -70,7 +70,7 @@ impl Registry {
                 continue;
             }
             for watcher in watchers {
-                watcher.tell(|queue| queue.take_in(&matching, watcher.from));
+                watcher.update(|queue| queue.take_in(&matching, watcher.from));
             }
         }
     }
@@ -78,14 +78,14 @@ impl Registry {
     /// Requests a notice from every watch that it has everything up to `revision`.
     pub(super) fn progress(&self, revision: Revision) {
         for watcher in self.by_prefix.values().flatten().filter(|watcher| watcher.from <= revision + 1) {
-            watcher.tell(|queue| queue.progress = Some(revision));
+            watcher.update(|queue| queue.progress = Some(revision));
         }
     }
 
     /// Ends every watch.
     pub(super) fn end(&mut self) {
         for watcher in std::mem::take(&mut self.by_prefix).into_values().flatten() {
-            watcher.tell(|queue| queue.ended = true);
+            watcher.update(|queue| queue.ended = true);
         }
         self.count = 0;
     }
@@ -182,7 +182,7 @@ impl WatchStream {
         if queue.cut {
             drop(queue);
             self.done = true;
-            tracing::warn!(prefix = self.watcher.prefix, "cut off a watch that did not keep up");
+            tracing::warn!(prefix = self.watcher.prefix, "closed a watch that did not keep up");
             let attempted =
                 format!("watch {}: too slow, {WATCH_BUFFER_EVENTS} changes unread", self.watcher.prefix);
             return Poll::Ready(Some(Err(StoreError::Unavailable { attempted, cause: None })));

@@ -20,10 +20,8 @@ impl Prefix {
         let name = prefix.trim_matches('/');
         if name.is_empty() {
             return Err(StoreError::Broken {
-                attempted: "read the prefix of etcd's keys".to_owned(),
-                why: format!(
-                    "{prefix:?} names nothing: with it the keys of others would be taken for objects"
-                ),
+                attempted: "parse the prefix of etcd's keys".to_owned(),
+                why: format!("{prefix:?} is empty: keys of other programs would be read as objects"),
                 cause: None,
             });
         }
@@ -57,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_go_there_and_back() {
+    fn keys_are_translated_both_ways() {
         for spelled in ["/other", "other", "/other/"] {
             let prefix = Prefix::new(spelled).unwrap();
             assert_eq!(prefix.outward("/registry/pods/a"), "/other/pods/a");

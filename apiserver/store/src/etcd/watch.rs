@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_whose_progress_can_be_believed() {
+    fn progress_is_reliable_from_certain_versions() {
         for sound in ["3.4.31", "3.5.13", "3.5.30", "3.6.0", "3.6.0-rc.1", "4.0.0"] {
             assert!(progress_is_sound(sound), "{sound}");
         }

@@ -13,7 +13,7 @@ use crate::support::{events, marks, notice, silence};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
-async fn one_of_three_servers_goes_and_nobody_notices() {
+async fn requests_and_watches_survive_the_loss_of_one_of_three_servers() {
     let mut cluster = EtcdCluster::start().await;
     let store = Etcd::connect(cluster.urls(), None).await.unwrap();
     let subject = Subject { store: Arc::new(store), prefix: "/registry/three".to_owned() };
@@ -54,7 +54,7 @@ async fn one_of_three_servers_goes_and_nobody_notices() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
-async fn without_a_server_requests_fail_soon_and_with_it_they_work_again() {
+async fn requests_fail_soon_without_a_server_and_recover_with_it() {
     let mut server = EtcdServer::start().await;
     let store = server.connect().await.unwrap();
     let subject = Subject { store: Arc::new(store), prefix: "/registry/away".to_owned() };
@@ -85,7 +85,7 @@ async fn without_a_server_requests_fail_soon_and_with_it_they_work_again() {
     let error = subject.store.write(write("c")).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
     assert!(started.elapsed() >= Duration::from_secs(9), "{:?}", started.elapsed());
-    server.go_on();
+    server.resume();
     let second = subject.put("d", "1").await;
     // The watch was interrupted long enough that it may have ended, but then with an error.
     let mut from = first + 1;
@@ -107,7 +107,7 @@ async fn without_a_server_requests_fail_soon_and_with_it_they_work_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
-async fn another_prefix_stands_in_the_place_of_registry() {
+async fn another_prefix_replaces_registry() {
     let server = EtcdServer::start().await;
     let plain = server.connect().await.unwrap();
     let other = server.connect().await.unwrap().with_prefix("/clusters/one").unwrap();
@@ -173,7 +173,7 @@ async fn a_watch_at_a_server_without_a_leader_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
-async fn many_keys_with_a_time_to_live_wait_no_longer_than_one_for_a_server_that_hangs() {
+async fn concurrent_lease_requests_share_one_timeout_of_a_hanging_server() {
     let server = EtcdServer::start().await;
     let store = server.connect().await.unwrap();
     let subject = Subject { store: Arc::new(store), prefix: "/registry/hung".to_owned() };
@@ -190,6 +190,6 @@ async fn many_keys_with_a_time_to_live_wait_no_longer_than_one_for_a_server_that
         results.iter().all(|result| matches!(result, Err(StoreError::Unavailable { .. }))),
         "{results:?}"
     );
-    server.go_on();
+    server.resume();
     apiserver_store::Store::revision(&*subject.store).await.unwrap();
 }

@@ -82,7 +82,7 @@ impl EtcdServer {
     }
 
     /// Resumes the process.
-    pub fn go_on(&self) {
+    pub fn resume(&self) {
         self.signal("-CONT");
     }
 

@@ -122,7 +122,7 @@ async fn etcd_restarts_under_an_open_watch() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
-async fn etcd_over_tls_wants_certificates_on_both_sides() {
+async fn etcd_over_tls_requires_certificates_on_both_sides() {
     let server = etcd_server::EtcdServer::start_with_tls().await;
     let store = server.connect().await.unwrap();
     let subject = Subject { store: Arc::new(store), prefix: "/registry/tls".to_owned() };
@@ -133,7 +133,7 @@ async fn etcd_over_tls_wants_certificates_on_both_sides() {
 }
 
 #[tokio::test]
-async fn without_a_server_connecting_says_so() {
+async fn connecting_without_a_server_is_an_error() {
     // A port that was free a moment ago.
     let url = format!("http://127.0.0.1:{}", etcd_server::free_ports().0);
     let error = Etcd::connect(std::slice::from_ref(&url), None).await.err().unwrap();

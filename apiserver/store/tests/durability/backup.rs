@@ -38,7 +38,7 @@ async fn marks(watch: &mut Watch, count: usize) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_beside_a_store_that_writes_has_all_that_was_acknowledged() {
+async fn a_snapshot_of_a_running_store_has_all_acknowledged_writes() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
     let store = Embedded::open(disk(&data), small()).await.unwrap();
@@ -84,7 +84,7 @@ async fn a_snapshot_beside_a_store_that_writes_has_all_that_was_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_restored_directory_is_ahead_of_what_was_there_and_its_past_is_compacted() {
+async fn a_restored_directory_has_a_higher_revision_and_a_compacted_history() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
     let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
@@ -139,7 +139,7 @@ async fn a_restore_that_leaves_no_revision_for_writes_is_refused_and_changes_not
 }
 
 #[tokio::test]
-async fn a_restore_into_a_running_store_is_changes_like_any_others() {
+async fn a_restore_into_a_running_store_makes_ordinary_changes() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
     assert_eq!(restore_running(&data, &file).await.unwrap(), None);
@@ -180,7 +180,7 @@ async fn a_restore_into_a_running_store_is_changes_like_any_others() {
 
 /// A client that connects and sends nothing does not block others.
 #[tokio::test]
-async fn a_silent_client_of_the_control_socket_is_left_after_a_moment() {
+async fn a_silent_client_of_the_control_socket_is_disconnected() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
     let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
@@ -197,7 +197,7 @@ async fn a_silent_client_of_the_control_socket_is_left_after_a_moment() {
 /// The power fails at every operation of a restore in turn: afterwards the state is either the old one or the
 /// snapshot, never a mixture.
 #[test]
-fn a_restore_happens_as_a_whole_or_not_at_all() {
+fn a_restore_is_atomic_across_power_failures() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -240,7 +240,7 @@ fn a_restore_happens_as_a_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn the_check_says_what_is_broken_and_where() {
+async fn verification_reports_damage_with_file_and_offset() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("store");
     let store = Embedded::open(disk(&data), small()).await.unwrap();
@@ -295,7 +295,7 @@ async fn the_check_says_what_is_broken_and_where() {
 }
 
 #[tokio::test]
-async fn damage_of_what_a_checkpoint_has_is_no_loss_and_is_not_called_one() {
+async fn damage_covered_by_a_checkpoint_is_not_reported_as_loss() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("store");
     let store = Embedded::open(disk(&data), Options::default()).await.unwrap();

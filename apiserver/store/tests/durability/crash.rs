@@ -18,7 +18,7 @@ const ROUNDS: u64 = 4;
 const WRITERS: u64 = 4;
 const KEYS: u64 = 6;
 
-/// What the writers know.
+/// State that the writers share.
 #[derive(Default)]
 struct Known {
     /// Everything that was ever submitted.

@@ -108,7 +108,7 @@ async fn a_store_starts_on_a_full_disk_and_writes_when_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_fails_or_is_cut_short_stops_the_store_and_is_gone_after_a_restart() {
+async fn a_failed_write_stops_the_store_and_is_gone_after_a_restart() {
     for attempt in 0..40 {
         let disk = SimDisk::new(attempt);
         let store = open(&disk, small()).await.unwrap();
@@ -129,7 +129,7 @@ async fn a_write_that_fails_or_is_cut_short_stops_the_store_and_is_gone_after_a_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_hangs_delays_writes_and_no_reads() {
+async fn a_hanging_disk_delays_writes_but_not_reads() {
     let disk = SimDisk::new(3).with_sync_time(Duration::from_micros(100));
     let store = open(&disk, small()).await.unwrap();
     let first = put(&store, "/a", "1").await.unwrap();
@@ -149,7 +149,7 @@ async fn a_disk_that_hangs_delays_writes_and_no_reads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_cannot_be_read_is_named_and_nothing_is_changed() {
+async fn an_unreadable_file_is_reported_and_nothing_is_changed() {
     let disk = SimDisk::new(3);
     let store = open(&disk, small()).await.unwrap();
     let revision = put(&store, "/a", "1").await.unwrap();
@@ -166,7 +166,7 @@ async fn a_file_that_cannot_be_read_is_named_and_nothing_is_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn damage_to_acknowledged_data_is_reported_and_not_cut_away() {
+async fn damage_to_acknowledged_data_is_reported_and_not_truncated() {
     for target in 0..2 {
         let disk = SimDisk::new(3);
         let options = Options { segment_bytes: 4_096, ..Options::default() };
@@ -211,7 +211,7 @@ async fn a_damaged_checkpoint_and_a_missing_segment_are_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_format_and_a_directory_of_something_else_are_refused() {
+async fn other_formats_and_foreign_directories_are_refused() {
     let disk = SimDisk::new(3);
     open(&disk, small()).await.unwrap().close().await.unwrap();
     let mut file = disk.open("FORMAT").unwrap();

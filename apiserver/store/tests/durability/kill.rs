@@ -33,7 +33,7 @@ async fn open(directory: &Path) -> Embedded {
 }
 
 #[tokio::test]
-async fn what_a_killed_process_acknowledged_is_there() {
+async fn acknowledged_writes_survive_kill_9() {
     let directory = tempfile::tempdir().unwrap();
     let mut acknowledged = BTreeMap::new();
     let mut newest = 0;
@@ -61,7 +61,7 @@ async fn what_a_killed_process_acknowledged_is_there() {
 
 /// The child process, which writes forever. Without the variable it does nothing.
 #[test]
-#[ignore = "the child of what_a_killed_process_acknowledged_is_there"]
+#[ignore = "the child of acknowledged_writes_survive_kill_9"]
 fn child() {
     let Ok(directory) = std::env::var(DIRECTORY) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();

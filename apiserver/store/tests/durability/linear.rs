@@ -30,7 +30,7 @@ fn options() -> Options {
 }
 
 #[test]
-fn what_clients_see_through_faults_and_restarts_has_one_order() {
+fn client_histories_are_linearizable_through_faults_and_restarts() {
     let mut tally = (0, 0, 0);
     for seed in seeded::seeds(LIVES) {
         let history = std::panic::catch_unwind(|| on_one_thread(live(seed))).unwrap_or_else(|panic| {

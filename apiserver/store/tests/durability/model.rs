@@ -127,7 +127,7 @@ proptest! {
     #![proptest_config(crate::seeded::config(300))]
 
     #[test]
-    fn the_store_is_a_map_for_each_revision(steps in steps()) {
+    fn the_store_behaves_like_one_map_per_revision(steps in steps()) {
         on_one_thread(run(steps));
     }
 }

@@ -15,7 +15,7 @@ fn size(disk: &dyn Disk) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_log_stays_small_without_anyone_compacting() {
+async fn the_log_stays_small_without_manual_compaction() {
     let disk = SimDisk::new(5);
     let options = Options {
         segment_bytes: 32 << 10,
@@ -103,7 +103,7 @@ async fn checkpoints_on_a_real_disk_remove_old_segments() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_dropped_finishes_what_was_submitted_and_frees_the_directory() {
+async fn a_dropped_store_completes_submitted_writes_and_releases_the_directory() {
     let directory = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(directory.path()).unwrap());
     let store = Embedded::open(Arc::clone(&disk), Options::default()).await.unwrap();

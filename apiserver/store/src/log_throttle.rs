@@ -10,12 +10,12 @@ const QUIET: Duration = Duration::from_secs(10);
 
 /// Counts repeated failures: the first is logged immediately, later ones at most once every ten seconds.
 #[derive(Debug, Default)]
-pub struct Series {
+pub struct LogThrottle {
     /// Time of the last message, and the number of failures since then.
     state: Mutex<(Option<Instant>, u64)>,
 }
 
-impl Series {
+impl LogThrottle {
     /// Counts a failure. Returns `Some` if it is to be logged, with the number of unlogged failures before
     /// it.
     pub fn count(&self) -> Option<u64> {
@@ -35,12 +35,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_is_told_and_then_one_every_ten_seconds() {
-        let series = Series::default();
+    async fn the_first_failure_is_logged_and_then_one_every_ten_seconds() {
+        let throttle = LogThrottle::default();
         let mut told = Vec::new();
         for second in 0..25 {
             for _ in 0..100 {
-                told.extend(series.count().map(|untold| (second, untold)));
+                told.extend(throttle.count().map(|untold| (second, untold)));
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }

@@ -11,7 +11,7 @@ use std::future::Future;
 use tokio::sync::watch;
 
 /// Coalesces requests of one kind, numbered from 1 in the order in which they are sent, never two at a time.
-pub(super) struct Together<T> {
+pub(super) struct Coalescer<T> {
     state: watch::Sender<State<T>>,
 }
 
@@ -19,7 +19,7 @@ struct State<T> {
     /// Number of the last request that was sent.
     sent: u64,
     /// True while that request is in progress.
-    under_way: bool,
+    in_progress: bool,
     /// The newest answer, with the number of its request.
     answer: Option<(u64, T)>,
 }
@@ -31,20 +31,20 @@ impl<T> State<T> {
     }
 }
 
-impl<T> Default for Together<T> {
+impl<T> Default for Coalescer<T> {
     fn default() -> Self {
-        Self { state: watch::Sender::new(State { sent: 0, under_way: false, answer: None }) }
+        Self { state: watch::Sender::new(State { sent: 0, in_progress: false, answer: None }) }
     }
 }
 
 /// A request in progress. If it is dropped without an answer because its caller went away, one of the waiting
 /// callers takes over.
-struct Turn<'a, T> {
+struct InProgress<'a, T> {
     state: &'a watch::Sender<State<T>>,
     number: u64,
 }
 
-impl<T> Turn<'_, T> {
+impl<T> InProgress<'_, T> {
     fn answered(self, answer: T) {
         let number = self.number;
         // The next request can be sent once `self` is dropped, which wakes the waiting callers.
@@ -55,26 +55,26 @@ impl<T> Turn<'_, T> {
     }
 }
 
-impl<T> Drop for Turn<'_, T> {
+impl<T> Drop for InProgress<'_, T> {
     fn drop(&mut self) {
-        self.state.send_modify(|state| state.under_way = false);
+        self.state.send_modify(|state| state.in_progress = false);
     }
 }
 
-impl<T: Clone> Together<T> {
+impl<T: Clone> Coalescer<T> {
     /// Returns the answer to a request that is sent after this call, by this or another caller.
-    pub(super) async fn ask<F: Future<Output = T>>(&self, question: impl FnOnce() -> F) -> T {
+    pub(super) async fn run<F: Future<Output = T>>(&self, request: impl FnOnce() -> F) -> T {
         let mut seen = self.state.subscribe();
         let needed = seen.borrow().sent + 1;
         loop {
-            if let Some(turn) = self.turn(needed) {
-                let answer = question().await;
-                turn.answered(answer.clone());
+            if let Some(started) = self.start_request(needed) {
+                let answer = request().await;
+                started.answered(answer.clone());
                 return answer;
             }
             let found = {
                 // The sender lives in `self`, so the wait cannot fail before the value is dropped.
-                let state = seen.wait_for(|state| state.answers(needed) || !state.under_way).await;
+                let state = seen.wait_for(|state| state.answers(needed) || !state.in_progress).await;
                 state.ok().and_then(|state| {
                     state.answer.as_ref().filter(|_| state.answers(needed)).map(|(_, answer)| answer.clone())
                 })
@@ -86,17 +86,17 @@ impl<T: Clone> Together<T> {
     }
 
     /// Returns the right to send a request, if none is in progress and no answer has arrived meanwhile.
-    fn turn(&self, needed: u64) -> Option<Turn<'_, T>> {
+    fn start_request(&self, needed: u64) -> Option<InProgress<'_, T>> {
         let mut number = None;
         self.state.send_if_modified(|state| {
-            if !state.under_way && !state.answers(needed) {
-                state.under_way = true;
+            if !state.in_progress && !state.answers(needed) {
+                state.in_progress = true;
                 state.sent += 1;
                 number = Some(state.sent);
             }
             false
         });
-        number.map(|number| Turn { state: &self.state, number })
+        number.map(|number| InProgress { state: &self.state, number })
     }
 }
 
@@ -113,12 +113,12 @@ mod tests {
     #[derive(Default)]
     struct Fake {
         revision: AtomicU64,
-        questions: AtomicU64,
+        requests: AtomicU64,
     }
 
     impl Fake {
         async fn revision(&self) -> u64 {
-            self.questions.fetch_add(1, Ordering::Relaxed);
+            self.requests.fetch_add(1, Ordering::Relaxed);
             let revision = self.revision.load(Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(10)).await;
             revision
@@ -126,16 +126,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn those_who_come_while_a_question_is_under_way_share_the_next_one() {
-        let (fake, together) = (Arc::new(Fake::default()), Arc::new(Together::default()));
+    async fn callers_during_a_request_share_the_next_one() {
+        let (fake, coalescer) = (Arc::new(Fake::default()), Arc::new(Coalescer::default()));
         let ask = |after: u64| {
-            let (fake, together) = (Arc::clone(&fake), Arc::clone(&together));
+            let (fake, coalescer) = (Arc::clone(&fake), Arc::clone(&coalescer));
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(after)).await;
                 // A write that is completed now must be visible.
                 let least = fake.revision.fetch_add(1, Ordering::Relaxed) + 1;
-                let told = together.ask(|| fake.revision()).await;
-                assert!(told >= least, "{told} is older than {least}");
+                let answered = coalescer.run(|| fake.revision()).await;
+                assert!(answered >= least, "{answered} is older than {least}");
             })
         };
         let all: Vec<_> = [0, 1, 2, 9, 11, 12, 19, 50].map(ask).into_iter().collect();
@@ -143,27 +143,27 @@ mod tests {
             one.await.unwrap();
         }
         // At 0; at 10 for the callers of 1, 2 and 9; at 20 for 11, 12 and 19; at 50.
-        assert_eq!(fake.questions.load(Ordering::Relaxed), 4);
+        assert_eq!(fake.requests.load(Ordering::Relaxed), 4);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_goes_away_leaves_its_place_to_those_who_wait() {
-        let (fake, together) = (Arc::new(Fake::default()), Arc::new(Together::default()));
+    async fn a_waiting_caller_takes_over_when_the_requesting_one_goes_away() {
+        let (fake, coalescer) = (Arc::new(Fake::default()), Arc::new(Coalescer::default()));
         let ask = |patience: u64| {
-            let (fake, together) = (Arc::clone(&fake), Arc::clone(&together));
+            let (fake, coalescer) = (Arc::clone(&fake), Arc::clone(&coalescer));
             tokio::spawn(async move {
-                let asked = together.ask(|| fake.revision());
+                let asked = coalescer.run(|| fake.revision());
                 tokio::time::timeout(Duration::from_millis(patience), asked).await.is_ok()
             })
         };
         let all: Vec<_> = [5, 100, 100, 12, 100].map(ask).into_iter().collect();
-        let mut told = Vec::new();
+        let mut answered = Vec::new();
         for one in all {
-            told.push(one.await.unwrap());
+            answered.push(one.await.unwrap());
         }
-        assert_eq!(told, [false, true, true, false, true]);
+        assert_eq!(answered, [false, true, true, false, true]);
         // Three if the caller that goes away at 12 had sent a request.
-        assert!((2..=3).contains(&fake.questions.load(Ordering::Relaxed)));
-        assert!(!together.state.borrow().under_way);
+        assert!((2..=3).contains(&fake.requests.load(Ordering::Relaxed)));
+        assert!(!coalescer.state.borrow().in_progress);
     }
 }

@@ -7,7 +7,7 @@ use std::thread::Scope;
 
 /// Returns the items of an iterator in order. If producing them waits for hardware, the next item is produced
 /// on another thread while the current one is used; no more than one is prefetched.
-pub(super) fn ahead<'s, T: Send + 's>(
+pub(super) fn prefetch<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     waits: bool,
     items: impl Iterator<Item = T> + Send + 's,
@@ -28,14 +28,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn items_come_in_order_and_no_more_are_made_than_are_wanted() {
+    fn items_come_in_order_and_at_most_one_is_prefetched() {
         for waits in [false, true] {
             let made = std::sync::atomic::AtomicUsize::new(0);
             let items = (0..1_000).inspect(|_| {
                 made.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             });
             let first: Vec<usize> =
-                std::thread::scope(|scope| ahead(scope, waits, items).unwrap().take(3).collect());
+                std::thread::scope(|scope| prefetch(scope, waits, items).unwrap().take(3).collect());
             assert_eq!(first, [0, 1, 2]);
             assert!(made.into_inner() <= 5);
         }
