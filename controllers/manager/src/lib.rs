@@ -77,7 +77,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
     info!("controllers started");
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
-            warn!(%error, "a controller ended badly");
+            warn!(%error, "controller failed");
         }
     }
 }

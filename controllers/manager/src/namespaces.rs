@@ -196,38 +196,42 @@ fn code(error: &kube::Error) -> u16 {
 
 /// Returns the five conditions of a namespace that is being deleted; `True` always reports a problem.
 fn conditions(emptied: &Emptied, old: Option<Vec<NamespaceCondition>>, now: Time) -> Vec<NamespaceCondition> {
-    let counts = |map: &BTreeMap<String, usize>, what: &str| {
-        let list: Vec<_> = map.iter().map(|(name, count)| format!("{name} has {count} {what}")).collect();
+    let counts = |map: &BTreeMap<String, usize>, verb: &str| {
+        let list: Vec<_> =
+            map.iter().map(|(name, count)| format!("{name} {verb} {count} resource instances")).collect();
         (!list.is_empty()).then(|| list.join(", "))
     };
     let failures = (!emptied.failures.is_empty()).then(|| emptied.failures.join(", "));
-    let remaining = counts(&emptied.remaining, "resource instances");
-    let waiting = counts(&emptied.finalizers, "resource instances waiting for it");
+    let remaining = counts(&emptied.remaining, "has");
+    let waiting = counts(&emptied.finalizers, "in");
     let rows = [
         (
             "NamespaceDeletionDiscoveryFailure",
             ("DiscoveryFailed", emptied.undiscovered.clone()),
-            ("ResourcesDiscovered", "All resources were discovered"),
+            ("ResourcesDiscovered", "All resources successfully discovered"),
         ),
         (
             "NamespaceDeletionGroupVersionParsingFailure",
             ("GroupVersionParsingFailed", None),
-            ("ParsedGroupVersions", "All group versions were understood"),
+            ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
         ),
         (
             "NamespaceDeletionContentFailure",
             ("ContentDeletionFailed", failures),
-            ("ContentDeleted", "All content was told to go"),
+            ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
         ),
         (
             "NamespaceContentRemaining",
-            ("SomeResourcesRemain", remaining.map(|list| format!("Some resources remain: {list}"))),
-            ("ContentRemoved", "All content is gone"),
+            ("SomeResourcesRemain", remaining.map(|list| format!("Some resources are remaining: {list}"))),
+            ("ContentRemoved", "All content successfully removed"),
         ),
         (
             "NamespaceFinalizersRemaining",
-            ("SomeFinalizersRemain", waiting.map(|list| format!("Some finalizers remain: {list}"))),
-            ("ContentHasNoFinalizers", "No content waits for a finalizer"),
+            (
+                "SomeFinalizersRemain",
+                waiting.map(|list| format!("Some content in the namespace has finalizers remaining: {list}")),
+            ),
+            ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
         ),
     ];
     let old = old.unwrap_or_default();

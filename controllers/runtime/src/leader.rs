@@ -79,7 +79,7 @@ where
             false
         }
         () = candidate.renew() => {
-            warn!(%lease, "the lease could not be renewed in time");
+            warn!(%lease, "the lease was not renewed in time");
             working.cancel();
             work.await;
             true
@@ -224,7 +224,7 @@ impl Candidate {
         spec.lease_duration_seconds = Some(1);
         spec.renew_time = Some(MicroTime(self.ambient.now()));
         if let Err(error) = self.api.replace(&self.election.name, &PostParams::default(), &lease).await {
-            debug!(lease = self.election.lease(), %error, "the lease was not given back");
+            debug!(lease = self.election.lease(), %error, "cannot release the lease");
         }
     }
 }

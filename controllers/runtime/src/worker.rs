@@ -55,7 +55,7 @@ pub async fn run_workers<R: Reconcile>(
     queue.shut_down();
     while let Some(ended) = running.join_next().await {
         if let Err(error) = ended {
-            warn!(queue = queue.name(), %error, "a worker ended badly");
+            warn!(queue = queue.name(), %error, "worker failed");
         }
     }
 }
@@ -81,7 +81,7 @@ async fn work<R: Reconcile>(queue: &WorkQueue<R::Key>, reconciler: &R) {
 fn report(queue: &str, key: &impl fmt::Display, error: &Error, pause: Duration) {
     let cause = error as &dyn std::error::Error;
     if is_ordinary(error, pause) {
-        debug!(queue, %key, error = cause, ?pause, "overtaken by a change, trying again");
+        debug!(queue, %key, error = cause, ?pause, "conflicting change, retrying");
     } else {
         warn!(queue, %key, error = cause, ?pause, "reconciliation failed");
     }

@@ -209,7 +209,7 @@ impl Scheduler {
                 self.bind(pod, node);
             }
             Err(error) => {
-                info!(pod = %pod.key, %error, "no node will do");
+                info!(pod = %pod.key, %error, "no node is feasible");
                 self.queue.mark_unschedulable(&pod.uid, Instant::now());
                 self.report_unschedulable(pod, &error);
             }
@@ -232,7 +232,7 @@ impl Scheduler {
                 Err(error) => {
                     let gone = matches!(&error, kube::Error::Api(status) if status.code == 404);
                     if !gone {
-                        warn!(pod = %pod.key, node, %error, "the binding was refused, trying again");
+                        warn!(pod = %pod.key, node, %error, "binding was refused, retrying");
                     }
                     // Sending fails only when the process ends.
                     let _ = updates.send(Update::BindFailed { uid: pod.uid.clone(), gone });
@@ -263,7 +263,7 @@ impl Scheduler {
             let patched =
                 pods.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
             if let Err(error) = patched {
-                debug!(pod = %key, %error, "the condition PodScheduled could not be written");
+                debug!(pod = %key, %error, "cannot write the condition PodScheduled");
             }
         });
     }

@@ -23,13 +23,13 @@ use crate::machine::{self, cgroup::Hierarchies};
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH: usize = 107;
-/// How long containerd may take to answer for the first time.
+/// Time that a new containerd has to answer for the first time.
 const START: Duration = Duration::from_secs(20);
 /// Interval between checks whether a starting containerd answers.
 const POLL: Duration = Duration::from_millis(20);
 /// Interval between health checks of a running containerd.
 const WATCH: Duration = Duration::from_secs(1);
-/// How long processes may take to end after a signal.
+/// Time that processes have to end after a signal.
 const END: Duration = Duration::from_secs(5);
 
 /// Paths and programs of a containerd of our own.
@@ -168,7 +168,7 @@ impl Containerd {
         if socket.exists()
             && let Ok(runtime) = CriRuntime::connect(&socket).await
         {
-            info!(socket = %socket.display(), "containerd runs already");
+            info!(socket = %socket.display(), "adopted a running containerd");
             return Ok(Self { config, runtime, adopted: true });
         }
         // A running containerd that does not answer yet is waited for: two must not share a directory.
@@ -201,13 +201,13 @@ impl Containerd {
             if is_alive(&self.config) {
                 continue;
             }
-            warn!("containerd has died, starting it again");
+            warn!("containerd has died, restarting it");
             let restarted = match spawn(&self.config) {
                 Ok(()) => wait(&self.config).await.map(drop),
                 Err(error) => Err(error),
             };
             if let Err(error) = restarted {
-                warn!(error = &error as &dyn std::error::Error, "containerd cannot be started");
+                warn!(error = &error as &dyn std::error::Error, "cannot restart containerd");
             }
         }
     }

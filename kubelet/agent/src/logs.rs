@@ -86,8 +86,10 @@ async fn check(agent: &Agent, log: &Log) {
     match tokio::time::timeout(limits::LOG_REOPEN, reopened).await {
         Ok(Ok(())) => agent.machine.trim_log(place, name, log.attempt, false).await,
         Ok(Err(error)) => {
-            debug!(pod = place.name, container = name, %error, "cannot open a rotated log anew")
+            debug!(pod = place.name, container = name, %error, "cannot reopen a rotated log")
         }
-        Err(_) => debug!(pod = place.name, container = name, "the runtime does not open a rotated log anew"),
+        Err(_) => {
+            debug!(pod = place.name, container = name, "the runtime did not reopen a rotated log in time")
+        }
     }
 }

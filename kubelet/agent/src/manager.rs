@@ -66,7 +66,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
             }
             Some(ended) = workers.join_next(), if !workers.is_empty() => {
                 if let Err(error) = ended {
-                    warn!(%error, "the task of a pod has died");
+                    warn!(%error, "the task of a pod failed");
                 }
             }
             _ = housekeeping.tick(), if pods.has_synced() => {
@@ -107,7 +107,7 @@ fn apply_pod(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<Tracke
             strict_groups: agent.runtime_status.load().supplemental_groups_policy,
         };
         if let Err(verdict) = admit(&node, &pod, &others) {
-            warn!(pod = pod::name(&pod), reason = verdict.reason, "pod is refused");
+            warn!(pod = pod::name(&pod), reason = verdict.reason, "pod was refused");
             agent.event(&pod, None, verdict.reason, verdict.message.clone());
             tracked.state().verdict = Some(verdict);
         }
@@ -187,7 +187,7 @@ async fn clean_up_orphans(agent: &Agent, reported: &mut BTreeSet<String>) {
     let (sandboxes, containers) =
         match (agent.runtime.list_pod_sandboxes(None).await, agent.runtime.list_containers(None).await) {
             (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
-            (Err(error), _) | (_, Err(error)) => return debug!(%error, "cannot look for orphans"),
+            (Err(error), _) | (_, Err(error)) => return debug!(%error, "cannot list orphaned pods"),
         };
     let known: BTreeSet<String> = agent.tracked_pods().keys().cloned().collect();
     let mut orphans: BTreeMap<String, Vec<SandboxSummary>> = BTreeMap::new();
@@ -202,21 +202,17 @@ async fn clean_up_orphans(agent: &Agent, reported: &mut BTreeSet<String>) {
             if let Err(error) =
                 agent.runtime.stop_container(&container.id, Duration::from_secs(seconds)).await
             {
-                debug!(%error, "cannot stop an orphan");
+                debug!(%error, "cannot stop an orphaned pod");
             }
         }
         for sandbox in sandboxes {
-            info!(
-                pod = sandbox.name,
-                namespace = sandbox.namespace,
-                "removing a pod that nobody wants any more"
-            );
+            info!(pod = sandbox.name, namespace = sandbox.namespace, "removing an orphaned pod");
             let removed = async {
                 agent.runtime.stop_pod_sandbox(&sandbox.id).await?;
                 agent.runtime.remove_pod_sandbox(&sandbox.id).await
             };
             if let Err(error) = removed.await {
-                debug!(%error, "cannot remove an orphan");
+                debug!(%error, "cannot remove an orphaned pod");
             }
         }
         if let Some(sandbox) = sandboxes.first() {
@@ -255,9 +251,9 @@ async fn clean(agent: &Agent, place: PodPlace, reported: &mut BTreeSet<String>) 
         Some(error) => {
             let error = &error as &dyn std::error::Error;
             if reported.insert(uid.clone()) {
-                warn!(uid, error, "cannot clean up after an orphan, trying again");
+                warn!(uid, error, "cannot clean up an orphaned pod, retrying");
             } else {
-                debug!(uid, error, "cannot clean up after an orphan");
+                debug!(uid, error, "cannot clean up an orphaned pod");
             }
         }
     }

@@ -48,31 +48,39 @@ impl Metrics {
         let mut registry = Registry::default();
         registry.register(
             "kubelet_pleg_relist_duration_seconds",
-            "Lists of the runtime",
+            "Duration of relists of the container runtime",
             this.relist.clone(),
         );
         registry.register(
             "kubelet_pod_start_duration_seconds",
-            "First sight to running",
+            "Time from the first sight of a pod until its containers run",
             this.pod_start.clone(),
         );
         registry.register(
             "kubelet_pod_status_sync_duration_seconds",
-            "Change to acknowledged status",
+            "Time from a status change until the API server acknowledges it",
             this.status_push.clone(),
         );
-        registry.register("kubelet_running_pods", "Pods with a ready sandbox", this.running_pods.clone());
+        registry.register(
+            "kubelet_running_pods",
+            "Number of pods with a ready sandbox",
+            this.running_pods.clone(),
+        );
         registry.register(
             "kubelet_running_containers",
-            "Running containers",
+            "Number of running containers",
             this.running_containers.clone(),
         );
         registry.register(
             "hawser_kubelet_status_pushes",
-            "Acknowledged status patches",
+            "Number of status patches that the API server acknowledged",
             this.status_pushes.clone(),
         );
-        registry.register("hawser_kubelet_relist_failures", "Failed lists", this.relist_failures.clone());
+        registry.register(
+            "hawser_kubelet_relist_failures",
+            "Number of failed relists of the container runtime",
+            this.relist_failures.clone(),
+        );
         *this.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
         this
     }

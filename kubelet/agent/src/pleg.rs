@@ -82,7 +82,7 @@ fn compare(
             // In a task of its own, so that a pod whose containers hang does not delay others.
             refreshes.spawn(async move {
                 if let Err(error) = tracked.refresh(&agent).await {
-                    debug!(pod = tracked.place.name, %error, "cannot look at a pod");
+                    debug!(pod = tracked.place.name, %error, "cannot refresh a pod");
                 }
             });
         }

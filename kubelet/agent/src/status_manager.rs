@@ -88,11 +88,11 @@ async fn send(agent: &Agent, tracked: &TrackedPod, status: Value) -> Sent {
         // Another pod has the same name now.
         Ok(Err(kube::Error::Api(answer))) if names_uid(answer.code, &answer.message) => Sent::Gone,
         Ok(Err(error)) => {
-            warn!(pod = %tracked.place.name, error = &error as &dyn std::error::Error, "a status was not taken");
+            warn!(pod = %tracked.place.name, error = &error as &dyn std::error::Error, "cannot write the status of a pod");
             Sent::Failed
         }
         Err(_) => {
-            debug!(pod = %tracked.place.name, "the apiserver does not answer");
+            debug!(pod = %tracked.place.name, "the API server does not answer");
             Sent::Failed
         }
     }

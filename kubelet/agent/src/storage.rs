@@ -30,7 +30,7 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
             Some(ended) = checks.join_next(), if !checks.is_empty() => {
                 if let Err(error) = ended {
-                    warn!(%error, "the measurement of a pod has died");
+                    warn!(%error, "the measurement of a pod failed");
                 }
             }
             _ = interval.tick() => {
@@ -64,7 +64,7 @@ async fn check(agent: &Agent, tracked: &TrackedPod) {
         return;
     }
     if is_critical(&pod) {
-        warn!(pod = tracked.place.name, message, "a critical pod is not evicted");
+        warn!(pod = tracked.place.name, message, "not evicting a critical pod");
         return;
     }
     info!(pod = tracked.place.name, namespace = tracked.place.namespace, message, "evicting a pod");
@@ -85,9 +85,13 @@ async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Opti
     }
     let disk =
         agent.machine.disk_usage(&tracked.place, &volumes, &containers).await.unwrap_or_else(|error| {
-            warn!(pod = tracked.place.name, error = &error as &dyn std::error::Error, "cannot measure a pod");
+            warn!(
+                pod = tracked.place.name,
+                error = &error as &dyn std::error::Error,
+                "cannot measure the disk usage of a pod"
+            );
             // The cause is not included, because it could reveal files of the node.
-            trouble = Some("its files cannot be measured".to_owned());
+            trouble = Some("the disk usage of its volumes and logs cannot be measured".to_owned());
             crate::machine::DiskUsage::default()
         });
     let mut usage = Usage { volumes: disk.volumes, containers: disk.logs };
@@ -95,7 +99,8 @@ async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Opti
         return (usage, trouble);
     }
     let layers = agent.runtime.writable_layers(Some(&tracked.place.uid)).await.unwrap_or_else(|error| {
-        trouble = Some(format!("the container runtime does not tell what containers write: {error}"));
+        trouble =
+            Some(format!("the container runtime does not report the sizes of writable layers: {error}"));
         BTreeMap::new()
     });
     let state = tracked.state();

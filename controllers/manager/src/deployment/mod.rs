@@ -212,7 +212,7 @@ impl Deployments {
                 // Written through the status subresource, because it would otherwise increment the
                 // generation.
                 let patched = api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-                patched.attempt(|| format!("note the revision of deployment {name}")).map(drop)
+                patched.attempt(|| format!("record the revision of deployment {name}")).map(drop)
             }
             Action::Status(status) => self.write_status(deployment, *status).await,
         }

@@ -46,9 +46,9 @@ async fn first_lists(shared: Arc<Shared>) {
     let mut progress = shared.progress.subscribe();
     let all = progress.wait_for(|(done, all)| *all > 0 && done == all);
     if tokio::time::timeout(DISCOVERY_PERIOD, all).await.is_err() {
-        warn!("some kinds could not be listed; collecting without them");
+        warn!("some kinds cannot be listed; garbage collection continues without them");
     }
-    debug!(objects = shared.graph().len(), "the graph of owners is built");
+    debug!(objects = shared.graph().len(), "ownership graph is complete");
 }
 
 struct Collector {
@@ -172,7 +172,7 @@ impl Collector {
         let Some(kind) = self.shared.kind_of(&reference.api_version, &reference.kind) else {
             // The kind may be new, or its API server unavailable: not a reason to delete anything.
             let problem =
-                format!("its owner's kind {} {} is not known", reference.api_version, reference.kind);
+                format!("the kind of its owner, {} {}, is unknown", reference.api_version, reference.kind);
             return Err(Error::Unusable {
                 object: format!("{} {}", object.kind.name(), object.key),
                 problem,
@@ -251,7 +251,7 @@ impl Collector {
             preconditions: Some(Preconditions { uid: Some(object.uid.clone()), resource_version: judged }),
             ..DeleteParams::default()
         };
-        debug!(kind = object.kind.name(), object = %object.key, "nobody needs it");
+        debug!(kind = object.kind.name(), object = %object.key, "all of its owners are gone");
         let deleted = self.api_of(object).delete(&object.key.name, &options).await;
         let deleted = deleted.attempt(|| format!("delete {} {}", object.kind.name(), object.key)).map(drop);
         if deleted.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { deleted }

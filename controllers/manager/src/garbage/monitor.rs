@@ -64,7 +64,7 @@ pub(super) async fn keep_watches(context: Context, shared: Arc<Shared>) {
         match kinds(&context.client).await {
             Ok(found) => reconcile_watches(&context, &shared, &mut watches, found),
             Err(error) => {
-                warn!(error = &error as &dyn std::error::Error, "the kinds of the API are not known");
+                warn!(error = &error as &dyn std::error::Error, "cannot discover the kinds of the API");
             }
         }
         let pause = if watches.is_empty() { PAUSE } else { DISCOVERY_PERIOD };
@@ -85,7 +85,7 @@ fn reconcile_watches(
         .collect();
     let gone: Vec<String> = watches.keys().filter(|name| !collectable.contains_key(*name)).cloned().collect();
     for name in gone {
-        info!(kind = name, "no longer watched: the kind is gone");
+        info!(kind = name, "kind is gone, watch ended");
         if let Some(token) = watches.remove(&name) {
             token.cancel();
         }
@@ -117,7 +117,7 @@ async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: Cancellatio
             Ok(event) => {
                 let whole = matches!(event, Event::InitDone);
                 apply_event(&shared, &kind, &mut listed, event);
-                if whole && std::mem::apply_event(&mut is_first) {
+                if whole && std::mem::take(&mut is_first) {
                     shared.progress.send_modify(|(done, _)| *done += 1);
                 }
             }
@@ -146,7 +146,7 @@ fn apply_event(
             listed.insert(object.uid.clone());
             graph.apply(object)
         }
-        Event::InitDone => graph.retain(&kind.name(), &std::mem::apply_event(listed)),
+        Event::InitDone => graph.retain(&kind.name(), &std::mem::take(listed)),
         Event::Apply(object) => graph.apply(Object::new(kind, &object.metadata)),
         Event::Delete(object) => graph.remove(object.metadata.uid.as_deref().unwrap_or_default()),
     };

@@ -65,7 +65,7 @@ impl Reconcile for Ipam {
         let Some(free) = choose(&self.config, &used) else {
             let message = format!("Node {} status is now: CIDRNotAvailable", key.name);
             self.recorder.normal(reference(node.as_ref()), "CIDRNotAvailable", message);
-            let problem = "the cluster network has no free part left".to_owned();
+            let problem = "the cluster network has no free network left".to_owned();
             return Err(Error::Unusable { object: format!("node {key}"), problem });
         };
         self.with(|given| given.insert(key.name.clone(), free.clone()));

@@ -139,29 +139,29 @@ fn follow(
     heartbeats: &Arc<Heartbeats>,
     queue: &WorkQueue<ObjectKey>,
 ) {
-    let (observed, queue) = (Arc::clone(heartbeats), queue.clone());
+    let (observed, work) = (Arc::clone(heartbeats), queue.clone());
     leases.on_change(move |change| {
         let Change::Applied { new, .. } = change else { return };
         let renewed = new.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
         let node = name(&new.metadata);
         if observed.record(node, renewed, |entry| &mut entry.lease) {
-            queue.add(ObjectKey::new("", node));
+            work.add(ObjectKey::new("", node));
         }
     });
-    let (observed, queue) = (Arc::clone(heartbeats), queue.clone());
+    let (observed, work) = (Arc::clone(heartbeats), queue.clone());
     nodes.on_change(move |change| {
         let node = change.object();
         let node_name = name(&node.metadata);
         let gone = matches!(change, Change::Deleted(_));
         for other in observed.set_ready(node_name, !gone && health::is_ready(node)) {
-            queue.add(ObjectKey::new("", &other));
+            work.add(ObjectKey::new("", &other));
         }
         if gone {
             return observed.forget(node_name);
         }
         let posted = health::status_of(node, "Ready").and_then(|ready| ready.last_heartbeat_time.as_ref());
         if observed.record(node_name, posted.map(|time| time.0), |entry| &mut entry.heartbeat) {
-            queue.add(ObjectKey::new("", node_name));
+            work.add(ObjectKey::new("", node_name));
         }
     });
 }

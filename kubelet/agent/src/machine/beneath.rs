@@ -371,7 +371,7 @@ fn mount_id(fd: &OwnedFd) -> io::Result<u64> {
     // Kernels before 5.8 do not report the mount id in `statx`.
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    id.ok_or_else(|| io::Error::other("the kernel does not tell which mount a directory is on"))
+    id.ok_or_else(|| io::Error::other("the kernel does not report the mount of a directory"))
 }
 
 /// Removal of one tree.

@@ -170,7 +170,7 @@ fn has_controller(root: &Path, controller: &str) -> bool {
 }
 
 fn make(path: &Path) -> Result<()> {
-    fs::create_dir_all(path).map_err(|source| MachineError::new("make the cgroup", path, source))
+    fs::create_dir_all(path).map_err(|source| MachineError::new("create the cgroup", path, source))
 }
 
 /// Creates a cgroup and enables the controllers in all of its ancestors.

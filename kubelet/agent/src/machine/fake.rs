@@ -163,7 +163,7 @@ impl Machine for FakeMachine {
     ) -> Result<PathBuf> {
         if fails(&self.0.failing_volumes) {
             let error = io::Error::other("the disk is full");
-            return Err(super::MachineError::new("make the volume", Path::new(name), error));
+            return Err(super::MachineError::new("create the volume", Path::new(name), error));
         }
         self.pods().entry(pod.uid.clone()).or_default().insert(name.to_owned(), content.clone());
         Ok(PathBuf::from(format!("/pods/{}/volumes/{name}", pod.uid)))

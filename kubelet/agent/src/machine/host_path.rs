@@ -36,7 +36,7 @@ fn make_file(path: &Path) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     // An entry created in the meantime, such as a symbolic link, is left alone.
     let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path);
-    made.map(drop).map_err(|source| MachineError::new("make the file", path, source))
+    made.map(drop).map_err(|source| MachineError::new("create the file", path, source))
 }
 
 #[cfg(test)]

@@ -175,7 +175,7 @@ fn meminfo_bytes(meminfo: &str, field: &str) -> i64 {
 /// Returns the size and the free bytes of the file system that contains a path.
 fn disk(path: &Path) -> Result<(i64, i64)> {
     let stat = rustix::fs::statvfs(path)
-        .map_err(|errno| MachineError::new("look at the file system of", path, errno))?;
+        .map_err(|errno| MachineError::new("read the size of the file system of", path, errno))?;
     let bytes = |blocks: u64| i64::try_from(blocks.saturating_mul(stat.f_frsize)).unwrap_or(i64::MAX);
     Ok((bytes(stat.f_blocks), bytes(stat.f_bavail)))
 }
@@ -235,14 +235,14 @@ impl Machine for LinuxMachine {
     async fn set_up_pod(&self, pod: &PodPlace, resources: &Resources) -> Result<()> {
         let (this, pod, resources) = (self.clone(), pod.clone(), *resources);
         blocking(move || {
-            this.below_pod(&pod.uid, "make the directories in", |dir| {
+            this.below_pod(&pod.uid, "create the directories in", |dir| {
                 dir.make_dir("volumes", 0o750).map(drop)
             })?;
             let logs = this.log_directory(&pod);
             let name = log_directory_name(&pod.namespace, &pod.name, &pod.uid);
             Dir::open_trusted(&this.logs)
                 .and_then(|dir| dir.make_dir(name, 0o755))
-                .map_err(|source| MachineError::new("make the directory", &logs, source))?;
+                .map_err(|source| MachineError::new("create the directory", &logs, source))?;
             this.hierarchies.create(&pod.cgroup, &resources)
         })
         .await
@@ -311,7 +311,7 @@ impl Machine for LinuxMachine {
         let (this, uid, container) = (self.clone(), pod.uid.clone(), container.to_owned());
         blocking(move || {
             let name = attempt.to_string();
-            this.below_pod(&uid, "make a file for last words in", |dir| {
+            this.below_pod(&uid, "create a termination message file in", |dir| {
                 let directory =
                     mounts::memory(dir, TERMINATION, &TERMINATION_FILES)?.make_dir(&container, 0o755)?;
                 directory.remove_tree(&name)?;
@@ -360,7 +360,7 @@ impl Machine for LinuxMachine {
         let log = self.with_log(pod, container, attempt, |log| log.remove()).await;
         for error in [message.err(), log.err()].into_iter().flatten() {
             if error.kind() != io::ErrorKind::NotFound {
-                debug!(pod = pod.name, container, %error, "cannot remove what a container left");
+                debug!(pod = pod.name, container, %error, "cannot remove the files of a container");
             }
         }
     }
@@ -375,7 +375,7 @@ impl Machine for LinuxMachine {
         if let Err(error) = trimmed.await
             && error.kind() != io::ErrorKind::NotFound
         {
-            debug!(pod = pod.name, container, %error, "cannot cut a log");
+            debug!(pod = pod.name, container, %error, "cannot trim a log");
         }
     }
 

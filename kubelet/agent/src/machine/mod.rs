@@ -55,7 +55,7 @@ pub type Result<T> = std::result::Result<T, MachineError>;
 
 /// Creates a directory by a path that no container can change.
 fn make_dir(path: &Path, mode: u32) -> Result<()> {
-    let error = |source| MachineError::new("make the directory", path, source);
+    let error = |source| MachineError::new("create the directory", path, source);
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(error)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(error)
 }

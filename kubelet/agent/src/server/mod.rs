@@ -93,7 +93,7 @@ where
         tokio::time::timeout(limits::UNAUTHORIZED_LIFETIME, served).await.unwrap_or(Ok(()))
     };
     if let Err(error) = ended {
-        debug!(%error, "a connection to the node has ended");
+        debug!(%error, "connection to the node's server failed");
     }
 }
 
@@ -164,7 +164,7 @@ fn not_found() -> Response<Body> {
 
 fn healthz(agent: &Agent) -> Page {
     if agent.metrics.runtime_is_away() {
-        return page(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime does not answer");
+        return page(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime is unavailable");
     }
     page(StatusCode::OK, "ok")
 }

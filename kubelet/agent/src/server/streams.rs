@@ -88,7 +88,7 @@ pub(super) async fn port_forward(
     let sandbox = tracked.state().runtime.ready_sandbox().map(|sandbox| sandbox.summary.id.clone());
     let Some(sandbox) = sandbox else {
         let PodPlace { namespace, name, .. } = &tracked.place;
-        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{name} does not run here"));
+        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{name} is not running on this node"));
     };
     match agent.runtime.port_forward(&sandbox, &ports).await {
         Ok(url) => tunnel(request, &url, StreamOptions::default(), permit).await,
@@ -164,7 +164,10 @@ async fn tunnel(
 ) -> Response<Body> {
     let translation = translation(request.headers(), options);
     if translation == Translation::Impossible {
-        return text(StatusCode::FORBIDDEN, format!("{V5} with input needs SPDY/3.1 or {V4} here"));
+        return text(
+            StatusCode::FORBIDDEN,
+            format!("{V5} with standard input is not supported here; use SPDY/3.1 or {V4}"),
+        );
     }
     let client = hyper::upgrade::on(&mut request);
     match connect(&request, url, translation).await {
@@ -189,7 +192,9 @@ async fn tunnel(
             });
             response
         }
-        Err(why) => text(StatusCode::BAD_GATEWAY, format!("the runtime's stream server: {why}")),
+        Err(why) => {
+            text(StatusCode::BAD_GATEWAY, format!("cannot connect to the runtime's stream server: {why}"))
+        }
     }
 }
 
@@ -206,7 +211,7 @@ async fn connect(
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
-            debug!(%error, "a stream of the runtime has ended");
+            debug!(%error, "connection to the runtime's stream server failed");
         }
     });
     let path = url.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
@@ -243,7 +248,7 @@ async fn join(client: OnUpgrade, runtime: OnUpgrade, translation: Translation) {
     let (Ok(client), Ok(runtime)) = tokio::join!(client, runtime) else { return };
     let filter = (translation == Translation::Filter).then(CloseFilter::default);
     if let Err(error) = copy_both_ways(TokioIo::new(client), TokioIo::new(runtime), filter).await {
-        debug!(%error, "a stream has ended");
+        debug!(%error, "stream failed");
     }
 }
 

@@ -24,9 +24,9 @@ pub enum TlsError {
     Server(#[source] rustls::Error),
     #[error("the certificate authority of the node's clients cannot be used")]
     Authority(#[source] rustls::Error),
-    #[error("the node's clients cannot be verified")]
+    #[error("cannot verify clients of the node's server")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-    #[error("cannot make a certificate")]
+    #[error("cannot generate a self-signed certificate")]
     Generate(#[from] rcgen::Error),
 }
 

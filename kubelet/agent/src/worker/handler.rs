@@ -10,7 +10,7 @@ use crate::{limits, pod::spec, probe::within};
 /// The runtime handler of a pod cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandlerError {
-    #[error("failed to get sandbox runtime: no answer about RuntimeClass \"{0}\"")]
+    #[error("failed to get sandbox runtime: cannot read RuntimeClass \"{0}\"")]
     Silence(String),
     #[error("failed to get sandbox runtime: no runtime for \"{class}\" is configured")]
     Unknown {

@@ -38,12 +38,12 @@ impl Worker {
         if let Some(action) = &handler.http_get {
             let address = pod_address(&self.agent, &self.tracked);
             let check =
-                http_check(action, container, &address).ok_or("the port of the hook has no number")?;
+                http_check(action, container, &address).ok_or("the port of the hook cannot be resolved")?;
             let answer = self.agent.machine.http(&check, limit).await?;
             return if answer.status < 400 {
                 Ok(())
             } else {
-                Err(format!("the hook got status {}", answer.status))
+                Err(format!("the hook returned status {}", answer.status))
             };
         }
         if let Some(action) = &handler.sleep {

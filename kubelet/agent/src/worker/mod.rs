@@ -289,10 +289,10 @@ impl Worker {
                 namespace = place.namespace,
                 error,
                 ?pause,
-                "cannot clean up, trying again"
+                "cannot clean up a pod, retrying"
             );
         } else {
-            debug!(pod = place.name, namespace = place.namespace, error, ?pause, "cannot clean up");
+            debug!(pod = place.name, namespace = place.namespace, error, ?pause, "cannot clean up a pod");
         }
         Some(pause)
     }

@@ -32,9 +32,9 @@ use crate::{
 /// The directories, volumes or mounts of a pod could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PrepareError {
-    #[error("the objects of the pod are not known yet")]
+    #[error("timed out waiting for the ConfigMaps and Secrets of the pod")]
     Objects,
-    #[error("no token for service account {account}")]
+    #[error("cannot get a token for service account {account}")]
     Token {
         account: String,
         #[source]
@@ -211,7 +211,7 @@ impl Worker {
                 }
                 Err(error) => {
                     // The old content stays: a deleted object does not vanish under a running pod.
-                    warn!(pod = %self.tracked.place.name, error = %error_chain(&error), "cannot refresh volumes");
+                    warn!(pod = %self.tracked.place.name, error = %error_chain(&error), "cannot update volumes");
                     self.volumes_retry = now.saturating_add(limits::RETRY * 5).ok();
                     return self.volumes_retry;
                 }

@@ -37,7 +37,7 @@ impl Worker {
         };
         match result {
             Ok(id) => {
-                debug!(pod = %self.tracked.place.name, id, "sandbox runs");
+                debug!(pod = %self.tracked.place.name, id, "sandbox started");
                 self.last_failure = None;
                 self.tracked.change(|state| state.failures.remove(WHOLE_POD));
             }
