@@ -1,5 +1,5 @@
-//! What the tests with clients of other projects stand on: a `hawser apiserver` of their own, and
-//! programs that are run against it.
+//! Support for tests with third-party clients: a `hawser apiserver` per test, and programs that are run
+//! against it.
 
 mod program;
 mod server;

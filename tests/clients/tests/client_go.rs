@@ -1,5 +1,5 @@
-//! client-go against `hawser apiserver`: the program in `go`, each of whose checks has a server of
-//! its own.
+//! client-go against `hawser apiserver`: runs the program in `go`, each of whose checks has a server of its
+//! own.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
@@ -49,7 +49,7 @@ fn informers_outlive_a_restart_of_the_server() -> Result<()> {
     if asked {
         api = api.restart()?;
     }
-    // At the end of its input it gives up.
+    // The program gives up at the end of its input.
     let mut input = child.stdin.take().context("its input was not piped")?;
     input.write_all(if asked { b"done\n" } else { b"" }).context("cannot answer it")?;
     drop(input);

@@ -1,5 +1,4 @@
-//! What pods ask of the kubelet, what containers write to their logs, and what clients of their
-//! streams send.
+//! Targets for the kubelet: pod specs, container logs, and the streams of clients.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,8 +14,8 @@ use kubelet_agent::{limits, parsers};
 
 use crate::{choice, parts};
 
-/// A pod, and the ConfigMap, the Secret and the Service that it may refer to. What containers are
-/// given is bounded, and stays where it belongs.
+/// Input: a pod, and the ConfigMap, Secret and Service that it may refer to. What containers get is limited
+/// and stays within its volume.
 pub fn pod(bytes: &[u8]) {
     let [pod, config, secret, service] = parts::<4>(bytes);
     escaped(&String::from_utf8_lossy(pod));
@@ -47,12 +46,12 @@ pub fn pod(bytes: &[u8]) {
     assert!(size <= limits::VOLUME_FILES, "{size} bytes of files");
 }
 
-/// An object by the only name that it can be referred to by.
+/// Returns a map with an object under the only name by which pods can refer to it.
 fn named<T>(object: Option<T>) -> BTreeMap<String, Arc<T>> {
     object.into_iter().map(|object| ("o".to_owned(), Arc::new(object))).collect()
 }
 
-/// What a container is started with.
+/// Computes the configuration of a container.
 fn started(pod: &Pod, role: Role, container: &Container, sources: &Sources, surroundings: &Surroundings<'_>) {
     let Ok(environment) = environment(pod, container, sources, surroundings) else { return };
     let mut size: usize = environment.iter().map(|(name, value)| env::size(name, value)).sum();
@@ -81,13 +80,13 @@ fn started(pod: &Pod, role: Role, container: &Container, sources: &Sources, surr
     assert!(size <= limits::ARGUMENTS, "{size} bytes of environment and arguments");
 }
 
-/// Text whose dollar signs are doubled is expanded to itself.
+/// Checks that text with doubled dollar signs expands to itself.
 fn escaped(text: &str) {
     let expanded = expand(&text.replace('$', "$$"), &BTreeMap::new(), text.len());
     assert_eq!(expanded.as_deref(), Ok(text));
 }
 
-/// A byte that chooses how, another one for a number, and a log.
+/// Input: a byte that chooses the options, a byte for a number, and a log.
 pub fn container_log(bytes: &[u8]) {
     let (how, rest) = choice(bytes);
     let (number, log) = choice(rest);
@@ -122,7 +121,7 @@ fn rendered(log: &[u8], selection: Selection) -> Vec<u8> {
     output
 }
 
-/// A byte for the size of the pieces, and WebSocket frames.
+/// Input: a byte for the size of the pieces, and WebSocket frames.
 pub fn frames(bytes: &[u8]) {
     let (size, frames) = choice(bytes);
     let passed = parsers::without_close_messages([frames]);

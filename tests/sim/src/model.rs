@@ -1,4 +1,4 @@
-//! What the store has been told, event by event, and what must never be seen in it.
+//! A model of the cluster, built from the store's events, which checks the invariants.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 use crate::facts::{self, Deployment, Node, Pod, Set};
 
-/// How long a state may last that is not wanted but cannot be avoided, after the last fault.
+/// Maximum duration of an unwanted but unavoidable state after the last fault.
 pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How long components may take to find back to their work after a fault: a watch is tried again
-/// after at most five seconds, a ReplicaSet gives up waiting for its pods after five minutes.
+/// Time that components may take to recover from a fault: a watch is retried after at most five seconds, and
+/// a ReplicaSet stops waiting for its pods after five minutes.
 pub const RECOVERY: Duration = Duration::from_secs(360);
-/// Changes kept for the report of a failure.
+/// Number of changes that are kept for the report of a failure.
 const REMEMBERED: usize = 60;
 
-/// FNV-1a, 64 bits.
+/// 64-bit FNV-1a.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hash(u64);
 
@@ -29,30 +29,30 @@ impl Hash {
     }
 }
 
-/// The cluster as its store tells it.
+/// State of the cluster according to its store.
 pub struct Model {
-    /// Of the newest event.
+    /// Revision of the newest event.
     pub revision: Revision,
-    /// Events so far.
+    /// Number of events so far.
     pub events: u64,
     hash: Hash,
-    /// Revision of the newest write of each key that exists.
+    /// Revision of the newest write of each existing key.
     pub keys: BTreeMap<String, Revision>,
     pub pods: BTreeMap<String, Pod>,
     pub sets: BTreeMap<String, Set>,
     pub deployments: BTreeMap<String, Deployment>,
     pub nodes: BTreeMap<String, Node>,
-    /// When the pod of an address was removed, unless the address is another's by now.
+    /// Time at which the pod with an address was removed, unless the address has been reused.
     gone: BTreeMap<IpAddr, Instant>,
-    /// Bound pods by uid, to the node.
+    /// Node of each bound pod, by the pod's uid.
     bound: BTreeMap<String, String>,
-    /// When something other than a heartbeat or an Event was written last.
+    /// Time of the last write other than a heartbeat or an Event.
     pub changed: Instant,
-    /// The last fault. `None`: a calm run, where stricter promises hold.
+    /// Time of the last fault. `None` in a run without faults, where stricter invariants hold.
     disturbed: Option<Instant>,
-    /// Since when a Deployment has more pods than it may.
+    /// Time since when a Deployment has more pods than allowed.
     over: BTreeMap<String, Instant>,
-    /// Promises that were broken.
+    /// Violated invariants.
     pub violations: Vec<String>,
     pub recent: VecDeque<String>,
     began: Instant,
@@ -62,7 +62,7 @@ impl Model {
     pub fn new() -> Self {
         let now = Instant::now();
         Self {
-            // An empty store is at revision 1, as etcd is.
+            // An empty store is at revision 1, like etcd.
             revision: 1,
             events: 0,
             hash: Hash(0xcbf2_9ce4_8422_2325),
@@ -82,18 +82,18 @@ impl Model {
         }
     }
 
-    /// Something goes wrong from outside.
+    /// Records a fault.
     pub fn disturb(&mut self, what: &str) {
         self.disturbed = Some(Instant::now());
         self.note(format!("FAULT {what}"));
     }
 
-    /// A hash of everything that was written, in order: key, manner, revision, value.
+    /// Returns a hash of everything that was written, in order: key, type, revision, value.
     pub fn history(&self) -> String {
         format!("{:016x}, {} events", self.hash.0, self.events)
     }
 
-    /// Takes the next change in.
+    /// Applies the next change.
     pub fn take(&mut self, event: &Event) {
         if event.revision != self.revision + 1 {
             let (from, to) = (self.revision, event.revision);
@@ -186,7 +186,7 @@ impl Model {
             deployment.ceiling = before.ceiling;
             deployment.up = before.up && before.replicas == deployment.replicas;
         }
-        // A smaller size is not reached at once, but from here on it only comes nearer.
+        // A smaller size is not reached immediately, but from here on it is only approached.
         deployment.ceiling = deployment.ceiling.min(asked).max(deployment.limit());
         self.deployments.insert(name.to_owned(), deployment);
         self.check_rollouts();
@@ -204,7 +204,7 @@ impl Model {
         }
     }
 
-    /// Pods that the ReplicaSets of a Deployment are to have, together.
+    /// Returns the sum of the sizes of a Deployment's ReplicaSets.
     fn asked_of(&self, deployment_uid: &str) -> i64 {
         self.sets.values().filter(|set| set.owner == deployment_uid).map(|set| set.replicas).sum()
     }
@@ -220,8 +220,8 @@ impl Model {
         }
     }
 
-    /// A ReplicaSet never makes more pods than it is to have. After a fault it may: it can have
-    /// made one without hearing of it.
+    /// Checks that a ReplicaSet never creates more pods than its size. After a fault it may, because it may
+    /// not know of a pod that it created.
     fn check_size_of_set(&mut self, pod: &Pod) {
         if self.disturbed.is_some() {
             return;
@@ -249,14 +249,14 @@ impl Model {
         }
     }
 
-    /// The contract of a rolling update.
+    /// Checks the bounds of rolling updates.
     fn check_rollouts(&mut self) {
         let mut broken = Vec::new();
         let mut deployments = std::mem::take(&mut self.deployments);
         for (name, deployment) in &mut deployments {
             let asked = self.asked_of(&deployment.uid);
-            // After a fault a controller may size a new ReplicaSet without knowing of the last
-            // change to another; that it may ask for more then does not mean that it may go on.
+            // After a fault a controller may size a new ReplicaSet without knowing of the last change to
+            // another; it may exceed the bound then, but not for long.
             if asked > deployment.ceiling && self.disturbed.is_none() {
                 let (asked, ceiling) = (asked, deployment.ceiling);
                 broken.push(format!("deployment {name} asks for {asked} pods, more than {ceiling}"));
@@ -279,7 +279,7 @@ impl Model {
         broken.into_iter().for_each(|text| self.violation(text));
     }
 
-    /// Active and ready pods of a Deployment.
+    /// Returns the numbers of active and of ready pods of a Deployment.
     pub fn count(&self, deployment_uid: &str) -> (i64, i64) {
         let sets: BTreeSet<&str> = self
             .sets
@@ -291,7 +291,7 @@ impl Model {
         active.fold((0, 0), |(active, ready), pod| (active + 1, ready + i64::from(pod.ready)))
     }
 
-    /// What must not last. Called again and again while time passes.
+    /// Checks states that must not last. Called repeatedly while time passes.
     pub fn check_lasting(&mut self) {
         let allowed = |since: &Instant, disturbed: Option<Instant>| {
             since.elapsed() <= PATIENCE || disturbed.is_some_and(|at| at.elapsed() <= RECOVERY)
@@ -305,7 +305,7 @@ impl Model {
         lasting.into_iter().for_each(|text| self.violation(text));
     }
 
-    /// Addresses of pods that were removed so long ago that nothing may lead there any more.
+    /// Returns the addresses of pods that were removed so long ago that nothing may lead there any more.
     pub fn long_gone(&self) -> BTreeSet<IpAddr> {
         if self.disturbed.is_some_and(|at| at.elapsed() <= RECOVERY) {
             return BTreeSet::new();
@@ -327,7 +327,7 @@ impl Model {
         self.recent.push_back(format!("{at:>8} ms {:>6} {text}", self.revision));
     }
 
-    /// Names of the pods that count, with the node each is on.
+    /// Returns the ready pods by name.
     pub fn ready_pods(&self) -> impl Iterator<Item = (&String, &Pod)> {
         self.pods.iter().filter(|(_, pod)| pod.is_active() && pod.ready)
     }

@@ -1,4 +1,4 @@
-//! One change, and how long until the last of many watchers has it.
+//! Watch fan-out: the time from one change until the last of many watchers has it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,23 +16,24 @@ use super::{BYTES, RATIO_TO_LIMIT, SECONDS, SUITE, shares, wants};
 use crate::row::Report;
 use crate::subject::{Plan, Subject, in_turn};
 
-/// Watches on one connection; the server takes 250 streams.
+/// Watches per connection; the server allows 250 streams.
 const STREAMS: usize = 240;
-/// The last watcher has to hear of a change within this.
+/// Time within which the last watcher must get a change.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Answers of the bare server, as large as the event of the object.
+/// Size of the bare server's answers, the same as that of the object's event.
 const EVENT: usize = 1_400;
 
-/// What watchers watch.
+/// Selection of each watcher.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// All of a kind: each change is everybody's.
+    /// All objects of a kind: every change concerns all watchers.
     All,
-    /// The pods of a node of their own: a change is one watcher's.
+    /// The pods of one node per watcher: a change concerns one watcher.
     Node,
 }
 
-/// One change to 1, 100 and 10,000 watchers, and to one of 10,000 who each watch a node.
+/// Measures one change with 1, 100 and 10,000 watchers, and with 10,000 watchers of which each watches one
+/// node.
 pub fn run(report: &Report, plan: &Plan) -> Result<()> {
     let mut cases: Vec<(usize, What)> = vec![(1, What::All), (100, What::All), (10_000, What::All)];
     cases.push((10_000, What::Node));
@@ -61,7 +62,7 @@ fn measure(report: &Report, plan: &Plan, case: &str, watchers: usize, what: What
     for ((subject, _), of_subject) in subjects.iter().zip(&times) {
         report.row(SUITE, case, subject.name(), SECONDS, of_subject)?;
         if let Some(limit) = limit.filter(|_| *subject != Subject::Limit) {
-            // Of rates: how much the limit's time is of it.
+            // Expressed as rates: the limit's time as a fraction of this one.
             report.row(SUITE, case, subject.name(), RATIO_TO_LIMIT, &shares(&times[limit], of_subject))?;
         }
     }
@@ -71,23 +72,23 @@ fn measure(report: &Report, plan: &Plan, case: &str, watchers: usize, what: What
     Ok(())
 }
 
-/// Watchers of one server.
+/// The watchers of one server.
 struct Crowd {
-    /// How many hear of a change.
+    /// Number of watchers that a change concerns.
     concerned: usize,
     heard: Arc<Heard>,
     writer: Connection,
     change: Change,
     tasks: Vec<JoinHandle<Result<()>>>,
-    /// Resident bytes of the server before they came.
+    /// Resident bytes of the server before the watchers connected.
     before: f64,
 }
 
-/// How many events came.
+/// Counts the events that arrive.
 #[derive(Default)]
 struct Heard {
     events: AtomicUsize,
-    /// The events that the change shall bring.
+    /// Number of events that the change must cause.
     wanted: AtomicUsize,
     all: Notify,
 }
@@ -100,7 +101,7 @@ impl Heard {
     }
 }
 
-/// How to change what is watched.
+/// Method of changing the watched objects.
 enum Change {
     Patch { path: String, object: Object, turn: std::cell::Cell<u64> },
     Post,
@@ -144,7 +145,7 @@ impl Crowd {
         Ok(Self { concerned: watchers, heard, writer, change: Change::Post, tasks, before: 0.0 })
     }
 
-    /// From before the change is sent to when the last one has heard of it, seconds.
+    /// Returns the seconds from before the change is sent until the last watcher has it.
     async fn change(&self) -> Result<f64> {
         self.heard.events.store(0, Ordering::Relaxed);
         self.heard.wanted.store(self.concerned, Ordering::Relaxed);
@@ -177,7 +178,7 @@ impl Drop for Crowd {
     }
 }
 
-/// Opens the watches, and counts what they bring.
+/// Opens the watches and counts their events.
 async fn listen(
     server: &Running,
     watchers: usize,
@@ -191,7 +192,7 @@ async fn listen(
         ensure!(status.is_success(), "a watch was answered with {status}");
         let heard = Arc::clone(&heard);
         tasks.push(tokio::spawn(async move {
-            // An event is smaller than a frame, so a chunk is one event.
+            // An event is smaller than a frame, so each chunk is one event.
             while next_chunk(&mut body).await?.is_some() {
                 heard.one();
             }
