@@ -1,6 +1,6 @@
-//! Finds or installs what building, running and testing needs. Idempotent, and quick when nothing
-//! is missing. Where it cannot install (another distribution, not root) it names each missing
-//! thing with the command that would bring it, and changes nothing.
+//! Finds or installs what building, running and testing needs. Idempotent, and fast if nothing is missing. If
+//! it cannot install (another distribution, or not root), it lists each missing item with the command that
+//! installs it, and changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -14,25 +14,25 @@ use crate::{deny, encoded};
 
 const BPF_LINKER: &str = "0.13.0";
 
-/// One thing that must be there.
+/// A requirement.
 struct Need {
     what: &'static str,
     why: &'static str,
     present: fn() -> bool,
-    /// Debian packages that bring it.
+    /// Debian packages that provide it.
     packages: &'static [&'static str],
-    /// The command for a person on another distribution.
+    /// Command for other distributions.
     command: &'static str,
-    /// Needed by tests and benchmarks alone.
+    /// True if only tests and benchmarks need it.
     tests_only: bool,
 }
 
-/// For what things shall be there.
+/// Purpose of the set-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Building and running a cluster.
     Run,
-    /// Everything that this workspace can do.
+    /// Everything in this workspace.
     Everything,
 }
 
@@ -135,14 +135,14 @@ const NEEDS: &[Need] = &[
     },
 ];
 
-/// Sets up what is missing for a purpose, or with `check` only says it.
+/// Installs what is missing for a purpose; with `check` only reports it.
 pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     let wanted = |need: &&Need| purpose == Purpose::Everything || !need.tests_only;
     let missing: Vec<&Need> = NEEDS.iter().filter(wanted).filter(|need| !(need.present)()).collect();
     let linker = find("bpf-linker").is_none();
     let clients = match purpose {
         Purpose::Everything => clients::missing(),
-        // A person needs some kubectl.
+        // A user needs some kubectl.
         Purpose::Run if find("kubectl").is_none() && clients::KUBECTL.path().is_none() => {
             vec![clients::KUBECTL]
         }
@@ -177,18 +177,18 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     verify(&missing)
 }
 
-/// What is missing.
+/// Missing requirements.
 struct Lacking<'a> {
     missing: &'a [&'a Need],
-    /// bpf-linker.
+    /// True if bpf-linker is missing.
     linker: bool,
     clients: &'a [&'a Client],
     encoded: bool,
-    /// cargo-deny.
+    /// True if cargo-deny is missing.
     deny: bool,
 }
 
-/// Says what is missing and what would bring it; always an error, since something is missing.
+/// Reports what is missing and how to install it; always fails.
 fn explain(lacking: &Lacking<'_>, debian: bool) -> Result<()> {
     let Lacking { missing, linker, clients, encoded, deny } = *lacking;
     let mut lines = Vec::new();
@@ -241,8 +241,8 @@ fn install_packages(missing: &[&Need]) -> Result<()> {
             .env("DEBIAN_FRONTEND", "noninteractive")
             .stdout(Stdio::null()),
     )?;
-    // The distribution starts a containerd and an etcd of its own where there is systemd; ours
-    // are child processes with their own directories, so nothing more is to be done about them.
+    // With systemd, the distribution starts a containerd and an etcd of its own. Ours are child processes
+    // with their own directories, so nothing else needs to be done.
     Ok(())
 }
 
@@ -253,7 +253,7 @@ fn install_bpf_linker() -> Result<()> {
             .args(["install", "--quiet", "bpf-linker", "--version", BPF_LINKER])
             .args(["--no-default-features", "--features", "llvm-22"])
             .env("LLVM_PREFIX", "/usr/lib/llvm-22")
-            // It is a program for this machine, whatever the workspace's build is told.
+            // It is a program for this machine, independent of the workspace's build settings.
             .env_remove("CARGO_TARGET_DIR")
             .env_remove("RUSTFLAGS"),
     )
@@ -267,7 +267,8 @@ fn verify(missing: &[&Need]) -> Result<()> {
     Ok(())
 }
 
-/// Debian's compiler carries `core` for bpf; a rustup nightly with `rust-src` builds it.
+/// Returns whether a compiler for BPF is available: Debian's includes `core` for it, and a rustup nightly
+/// with `rust-src` builds it.
 fn bpf_target() -> bool {
     let nightly_source = || {
         let root =
@@ -279,7 +280,7 @@ fn bpf_target() -> bool {
     debian || nightly_source()
 }
 
-/// Debian splits what fills a new environment from Python itself.
+/// Returns whether Python can create virtual environments, which Debian packages separately.
 fn python_venv() -> bool {
     let works = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
     find("python3").is_some_and(|python| {
