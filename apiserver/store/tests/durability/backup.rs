@@ -170,7 +170,7 @@ async fn a_restore_into_a_running_store_makes_ordinary_changes() {
     assert_eq!((again.revision, again.set, again.removed), (last + 3, 0, 0));
     std::fs::write(&file, "no snapshot").unwrap();
     let error = restore_running(&data, &file).await.unwrap_err();
-    assert!(error.to_string().contains("it is no snapshot"), "{error}");
+    assert!(error.to_string().contains("it is not a snapshot"), "{error}");
     drop(control);
     assert_eq!(restore_running(&data, &file).await.unwrap(), None);
     store.close().await.unwrap();
