@@ -32,11 +32,12 @@ enum Toolchain {
     Nightly,
 }
 
-/// Compiles the programs, if anything has changed since the last time; gives the object.
+/// Compiles the programs if anything has changed since the last time; returns the path of the object.
 ///
 /// # Errors
-/// No compiler or linker for BPF is here (the message says which, and how to get it), or the
-/// build failed.
+///
+/// Fails if no compiler or linker for BPF is found (the message says which, and how to get it), or if the
+/// build fails.
 pub fn run() -> anyhow::Result<PathBuf> {
     let toolchain = find_toolchain()?;
     let linker = find_linker()?;
@@ -135,10 +136,10 @@ fn copy_if_changed(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::write(to, new).with_context(|| format!("writing {}", to.display()))
 }
 
-/// Leaves out the sections that only a debugger reads; BTF, which the kernel reads, stays. Their
-/// headers stay too, as empty ones, so that no index into the table of sections changes.
+/// Removes the sections that only debuggers read; BTF, which the kernel reads, stays. Their headers are kept,
+/// without content, so that indexes into the section table do not change.
 ///
-/// None if the bytes are no little-endian ELF object of 64 bits.
+/// Returns `None` if the bytes are not a 64-bit little-endian ELF object.
 fn without_debug(elf: &[u8]) -> Option<Vec<u8>> {
     const HEADER: usize = 64;
     const SECTION: usize = 64;

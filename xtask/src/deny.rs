@@ -12,11 +12,12 @@ const CARGO_DENY: &str = "0.20.2";
 /// Message of cargo-deny if the database of advisories cannot be fetched.
 const UNREACHABLE: &str = "failed to fetch advisory database";
 
-/// Checks licences, sources and duplicate versions, then the advisories. Where their database cannot be
-/// reached this is said and is no failure.
+/// Checks licences, sources and duplicate versions, then the advisories. If their database cannot be reached,
+/// that is reported and not treated as a failure.
 ///
 /// # Errors
-/// A dependency breaks a rule, or cargo-deny cannot be installed or started.
+///
+/// Fails if a dependency violates a rule, or if cargo-deny cannot be installed or started.
 pub fn run() -> Result<()> {
     rules()?;
     let program = program()?;
@@ -37,11 +38,12 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Checks licences, sources and duplicate versions, for which nothing has to be asked: what a commit is does not
-/// depend on the day.
+/// Checks licences, sources and duplicate versions, which needs no network: the result for a commit does not
+/// change from day to day.
 ///
 /// # Errors
-/// A dependency breaks a rule, or cargo-deny cannot be installed or started.
+///
+/// Fails if a dependency violates a rule, or if cargo-deny cannot be installed or started.
 pub fn rules() -> Result<()> {
     shell::run(deny(&program()?).args(["check", "licenses", "sources", "bans"]))
 }
@@ -79,10 +81,11 @@ pub fn command() -> String {
     format!("cargo install --locked cargo-deny --version {CARGO_DENY}")
 }
 
-/// Builds and installs it.
+/// Builds and installs cargo-deny.
 ///
 /// # Errors
-/// It cannot be fetched or built.
+///
+/// Fails if it cannot be downloaded or built.
 pub fn install() -> Result<()> {
     eprintln!("setup: building cargo-deny {CARGO_DENY}");
     shell::run(

@@ -25,10 +25,9 @@ const LONGEST: u64 = 8192;
 /// Seed of repeatable runs.
 pub const SEED: u32 = 1;
 
-/// Runs the targets whose name contains `filter`, all without one, for `seconds` each, with inputs drawn from `seed`, or
-/// from a number of each run's own, which is in the log. A finding is an error that names the file with
-/// the input, and prints it, as the machine may be gone soon; put it into the corpus, so that it stays
-/// mended.
+/// Runs the targets whose name contains `filter`, or all without one, for `seconds` each, with inputs generated
+/// from `seed`, or from a random seed that is logged. A finding is printed, since the machine may not be available
+/// later, and results in an error that names its file; add it to the corpus, so that it stays fixed.
 pub fn run(filter: Option<&str>, seconds: u64, seed: Option<u32>) -> Result<()> {
     let program = build()?;
     let names = shell::output(&mut Command::new(&program))?;

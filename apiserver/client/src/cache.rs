@@ -454,12 +454,12 @@ async fn list_and_watch<K>(
             Some(Ok(event)) => {
                 // `Init` precedes the request of a list; every other event is an answer.
                 if !matches!(event, Event::Init) {
-                    outage.ends();
+                    outage.record_answer();
                 }
                 apply_event(&cache, &mut listing, event);
             }
             Some(Err(error)) => {
-                let pause = outage.fails(&error);
+                let pause = outage.record_failure(&error);
                 let jitter = Duration::from_millis(informers.ambient.random.next_u64() % 50);
                 tokio::time::sleep(pause + jitter).await;
             }

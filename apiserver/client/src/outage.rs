@@ -17,17 +17,17 @@ pub(crate) struct Outage {
     /// Delay after the next failure.
     pause: Duration,
     /// Error and delay of the last warning.
-    said: Option<(String, Duration)>,
+    last_warning: Option<(String, Duration)>,
 }
 
 impl Outage {
     pub fn new(kind: String) -> Self {
-        Self { kind, pause: MIN_PAUSE, said: None }
+        Self { kind, pause: MIN_PAUSE, last_warning: None }
     }
 
     /// Records a failure; returns how long to wait. It is logged when the outage begins, when the error
     /// changes, and when the maximum delay is reached.
-    pub fn fails(&mut self, error: &watcher::Error) -> Duration {
+    pub fn record_failure(&mut self, error: &watcher::Error) -> Duration {
         let pause = self.pause;
         self.pause = (pause * 2).min(MAX_PAUSE);
         // An expired watch is ordinary: a new list follows.
@@ -36,13 +36,13 @@ impl Outage {
             return pause;
         }
         let text = error_chain(error);
-        let news = match &self.said {
-            Some((said, at)) => *said != text || *at < MAX_PAUSE && pause == MAX_PAUSE,
+        let is_new = match &self.last_warning {
+            Some((last_warning, at)) => *last_warning != text || *at < MAX_PAUSE && pause == MAX_PAUSE,
             None => true,
         };
-        if news {
+        if is_new {
             warn!(kind = self.kind, error = %text, ?pause, "list or watch failed, retrying");
-            self.said = Some((text, pause));
+            self.last_warning = Some((text, pause));
         } else {
             debug!(kind = self.kind, error = %text, ?pause, "list or watch is still failing");
         }
@@ -50,9 +50,9 @@ impl Outage {
     }
 
     /// Records that the API server has answered.
-    pub fn ends(&mut self) {
+    pub fn record_answer(&mut self) {
         self.pause = MIN_PAUSE;
-        if self.said.take().is_some() {
+        if self.last_warning.take().is_some() {
             info!(kind = self.kind, "list and watch recovered");
         }
     }
@@ -145,12 +145,12 @@ mod tests {
         let error =
             |text: &str| watcher::Error::InitialListFailed(kube::Error::Service(text.to_owned().into()));
         let mut outage = Outage::new("configmaps".to_owned());
-        let mut said = Vec::new();
+        let mut logged = Vec::new();
         let mut fail = |outage: &mut Outage, text: &str| {
-            let before = outage.said.clone();
-            let pause = outage.fails(&error(text));
-            if outage.said != before {
-                said.push((text.to_owned(), pause));
+            let before = outage.last_warning.clone();
+            let pause = outage.record_failure(&error(text));
+            if outage.last_warning != before {
+                logged.push((text.to_owned(), pause));
             }
         };
         for _ in 0..20 {
@@ -158,7 +158,7 @@ mod tests {
         }
         fail(&mut outage, "no route");
         fail(&mut outage, "no route");
-        outage.ends();
+        outage.record_answer();
         fail(&mut outage, "no route");
         let expected = [
             ("refused", MIN_PAUSE),
@@ -166,6 +166,6 @@ mod tests {
             ("no route", MAX_PAUSE),
             ("no route", MIN_PAUSE),
         ];
-        assert_eq!(said, expected.map(|(text, pause)| (text.to_owned(), pause)));
+        assert_eq!(logged, expected.map(|(text, pause)| (text.to_owned(), pause)));
     }
 }

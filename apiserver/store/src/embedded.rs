@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-pub use backup::{Restored, Snapshot, Taken, restore_directory, snapshot_directory};
+pub use backup::{Restored, Snapshot, SnapshotInfo, restore_directory, snapshot_directory};
 pub use control::{Control, is_served, restore_running};
 pub use verify::{Problem, Report, verify_directory, verify_snapshot};
 
@@ -228,7 +228,7 @@ impl Embedded {
         let shared = Arc::new(Shared::new(recovered.index.clone(), options.quota_bytes));
         shared.log_bytes.store(recovered.log.bytes(), Ordering::Relaxed);
         let (sender, receiver) = mpsc::channel(WRITE_QUEUE);
-        note_deadlines(&shared, &recovered.index);
+        record_deadlines(&shared, &recovered.index);
         let committer = Committer {
             shared: Arc::clone(&shared),
             disk: Arc::clone(&disk),
@@ -325,10 +325,10 @@ fn broken(place: &str, why: impl Into<String>, cause: Option<io::Error>) -> Stor
 
 /// Restarts all times to live, as etcd does when its leader changes: a clock that only runs within a process
 /// cannot tell how long the store was down.
-fn note_deadlines(shared: &Shared, index: &Index) {
+fn record_deadlines(shared: &Shared, index: &Index) {
     let mut deadlines = shared.deadlines();
     for change in index.live_changes().filter(|change| change.ttl_seconds > 0) {
-        deadlines.note(change, Some(deadline(change.ttl_seconds)));
+        deadlines.record(change, Some(deadline(change.ttl_seconds)));
     }
 }
 

@@ -213,7 +213,7 @@ async fn a_node_gets_a_network_stops_reporting_and_recovers() {
     let cluster = Cluster::start().await;
     for node in ["n1", "n2"] {
         cluster.create::<Node>("", json!({"metadata": {"name": node}})).await;
-        beat(&cluster, node, 0).await;
+        send_heartbeat(&cluster, node, 0).await;
     }
     cluster.pass(1).await;
     let nodes: Api<Node> = Api::all(cluster.client.clone());
@@ -224,7 +224,7 @@ async fn a_node_gets_a_network_stops_reporting_and_recovers() {
     cluster.run_pods("n1").await;
     for second in 1..5 {
         cluster.pass(12).await;
-        beat(&cluster, "n2", second).await;
+        send_heartbeat(&cluster, "n2", second).await;
     }
     cluster.pass(1).await;
     let lost = nodes.get("n1").await.unwrap();
@@ -255,7 +255,7 @@ async fn a_node_gets_a_network_stops_reporting_and_recovers() {
     assert!(pods[0]["spec"]["nodeName"].is_null(), "{pods:?}");
     assert!(nodes.get("n2").await.unwrap().spec.unwrap().taints.unwrap_or_default().is_empty());
 
-    beat(&cluster, "n1", 9).await;
+    send_heartbeat(&cluster, "n1", 9).await;
     cluster.pass(1).await;
     assert!(nodes.get("n1").await.unwrap().spec.unwrap().taints.unwrap_or_default().is_empty());
 }
@@ -349,7 +349,7 @@ async fn a_run_that_loses_the_lease_stops_with_an_error() {
 }
 
 /// Does what a kubelet does: renews its lease and reports that it is ready.
-async fn beat(cluster: &Cluster, node: &str, second: i64) {
+async fn send_heartbeat(cluster: &Cluster, node: &str, second: i64) {
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let body = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": time(second)}]}});
     nodes.patch_status(node, &PatchParams::default(), &Patch::Merge(body)).await.unwrap();

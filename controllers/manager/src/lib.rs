@@ -46,11 +46,12 @@ use context::{Context, Tasks};
 /// Source of events that do not belong to a single controller.
 const PROGRAM: &str = "kube-controller-manager";
 
-/// Runs all controllers until `shutdown`, after winning the leader election if one is configured.
-/// `informers` may be shared with other components; their token should not outlive `shutdown`.
+/// Runs all controllers until `shutdown`, after winning the leader election if one is configured. `informers`
+/// may be shared with other components; their token should not outlive `shutdown`.
 ///
 /// # Errors
-/// Only if the leader's lease was lost: the process should end, or call this again.
+///
+/// Fails only if the leader's lease was lost: the process should end, or call this again.
 pub async fn run(
     config: Config,
     informers: Informers,

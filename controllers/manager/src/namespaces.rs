@@ -52,7 +52,7 @@ struct Namespaces {
 
 /// Result of one attempt at emptying a namespace.
 #[derive(Debug, Default, PartialEq)]
-struct Emptied {
+struct DeletionProgress {
     /// Error of a failed discovery.
     undiscovered: Option<String>,
     /// Failed deletions and lists, with kind and reason.
@@ -63,7 +63,7 @@ struct Emptied {
     finalizers: BTreeMap<String, usize>,
 }
 
-impl Emptied {
+impl DeletionProgress {
     fn is_done(&self) -> bool {
         self.undiscovered.is_none() && self.failures.is_empty() && self.remaining.is_empty()
     }
@@ -86,14 +86,14 @@ impl Reconcile for Namespaces {
         if !finalizers(&live).iter().any(|finalizer| finalizer == FINALIZER) {
             return Ok(Outcome::Done);
         }
-        let emptied = self.empty(&key.name).await;
+        let progress = self.empty(&key.name).await;
         let mut noted = live.clone();
         let status = noted.status.get_or_insert_default();
         status.phase = Some("Terminating".to_owned());
-        status.conditions = Some(conditions(&emptied, status.conditions.take(), Time(self.ambient.now())));
-        if !emptied.is_done() {
+        status.conditions = Some(conditions(&progress, status.conditions.take(), Time(self.ambient.now())));
+        if !progress.is_done() {
             patch::update_status(&api, &live, &noted).await?;
-            debug!(namespace = key.name, ?emptied, "not empty yet");
+            debug!(namespace = key.name, ?progress, "not empty yet");
             return Ok(Outcome::After(NAMESPACE_PERIOD));
         }
         self.finalize(&api, live).await
@@ -115,41 +115,41 @@ impl Namespaces {
 
     /// Deletes everything in the namespace and counts what is left. Other kinds follow once no pod is left,
     /// so that pods keep what they use until they have ended.
-    async fn empty(&self, namespace: &str) -> Emptied {
-        let mut emptied = Emptied::default();
+    async fn empty(&self, namespace: &str) -> DeletionProgress {
+        let mut progress = DeletionProgress::default();
         let kinds = match kinds(&self.client).await {
             Ok(kinds) => kinds,
             Err(error) => {
-                emptied.undiscovered = Some(error_chain(&error));
-                return emptied;
+                progress.undiscovered = Some(error_chain(&error));
+                return progress;
             }
         };
         let inside = kinds.iter().filter(|kind| kind.namespaced && kind.supports(verbs::LIST));
         let (pods, others): (Vec<_>, Vec<_>) =
             inside.partition(|kind| kind.resource.group.is_empty() && kind.resource.plural == "pods");
         for kind in pods {
-            self.empty_kind(namespace, kind, &mut emptied).await;
+            self.empty_kind(namespace, kind, &mut progress).await;
         }
-        if !emptied.remaining.is_empty() {
-            return emptied;
+        if !progress.remaining.is_empty() {
+            return progress;
         }
         for kind in others {
-            self.empty_kind(namespace, kind, &mut emptied).await;
+            self.empty_kind(namespace, kind, &mut progress).await;
         }
-        emptied
+        progress
     }
 
-    async fn empty_kind(&self, namespace: &str, kind: &Kind, emptied: &mut Emptied) {
-        if let Err(error) = self.try_kind(namespace, kind, emptied).await {
+    async fn empty_kind(&self, namespace: &str, kind: &Kind, progress: &mut DeletionProgress) {
+        if let Err(error) = self.try_kind(namespace, kind, progress).await {
             // A kind that vanished in the meantime or does not support deletion has nothing left to delete.
             let status = if let Error::Api { cause, .. } = &error { code(cause) } else { 0 };
             if status != 404 && status != 405 {
-                emptied.failures.push(format!("{}: {}", kind.name(), error_chain(&error)));
+                progress.failures.push(format!("{}: {}", kind.name(), error_chain(&error)));
             }
         }
     }
 
-    async fn try_kind(&self, namespace: &str, kind: &Kind, emptied: &mut Emptied) -> Result<()> {
+    async fn try_kind(&self, namespace: &str, kind: &Kind, progress: &mut DeletionProgress) -> Result<()> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource);
         let what = || format!("list {} in namespace {namespace}", kind.name());
         let listed = api.list_metadata(&ListParams::default().limit(LIST_PAGE)).await.attempt(what)?;
@@ -178,9 +178,9 @@ impl Namespaces {
         }
         let more =
             left.metadata.remaining_item_count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
-        emptied.remaining.insert(kind.name(), left.items.len() + more);
+        progress.remaining.insert(kind.name(), left.items.len() + more);
         for finalizer in left.items.iter().flat_map(|object| object.finalizers()) {
-            *emptied.finalizers.entry(finalizer.clone()).or_default() += 1;
+            *progress.finalizers.entry(finalizer.clone()).or_default() += 1;
         }
         Ok(())
     }
@@ -195,19 +195,23 @@ fn code(error: &kube::Error) -> u16 {
 }
 
 /// Returns the five conditions of a namespace that is being deleted; `True` always reports a problem.
-fn conditions(emptied: &Emptied, old: Option<Vec<NamespaceCondition>>, now: Time) -> Vec<NamespaceCondition> {
+fn conditions(
+    progress: &DeletionProgress,
+    old: Option<Vec<NamespaceCondition>>,
+    now: Time,
+) -> Vec<NamespaceCondition> {
     let counts = |map: &BTreeMap<String, usize>, verb: &str| {
         let list: Vec<_> =
             map.iter().map(|(name, count)| format!("{name} {verb} {count} resource instances")).collect();
         (!list.is_empty()).then(|| list.join(", "))
     };
-    let failures = (!emptied.failures.is_empty()).then(|| emptied.failures.join(", "));
-    let remaining = counts(&emptied.remaining, "has");
-    let waiting = counts(&emptied.finalizers, "in");
+    let failures = (!progress.failures.is_empty()).then(|| progress.failures.join(", "));
+    let remaining = counts(&progress.remaining, "has");
+    let waiting = counts(&progress.finalizers, "in");
     let rows = [
         (
             "NamespaceDeletionDiscoveryFailure",
-            ("DiscoveryFailed", emptied.undiscovered.clone()),
+            ("DiscoveryFailed", progress.undiscovered.clone()),
             ("ResourcesDiscovered", "All resources successfully discovered"),
         ),
         (
@@ -262,10 +266,10 @@ mod tests {
 
     #[test]
     fn conditions_say_what_remains_and_keep_their_times() {
-        let mut emptied = Emptied::default();
-        emptied.remaining.insert("pods".to_owned(), 2);
-        emptied.finalizers.insert("example.com/x".to_owned(), 1);
-        let first = conditions(&emptied, None, Time(at(1)));
+        let mut progress = DeletionProgress::default();
+        progress.remaining.insert("pods".to_owned(), 2);
+        progress.finalizers.insert("example.com/x".to_owned(), 1);
+        let first = conditions(&progress, None, Time(at(1)));
         let find =
             |list: &[NamespaceCondition], kind: &str| list.iter().find(|c| c.type_ == kind).cloned().unwrap();
         let remaining = find(&first, "NamespaceContentRemaining");
@@ -274,12 +278,12 @@ mod tests {
             ("True", Some("SomeResourcesRemain"))
         );
         assert!(remaining.message.unwrap().contains("pods has 2"));
-        assert!(!emptied.is_done());
+        assert!(!progress.is_done());
 
-        let done = conditions(&Emptied::default(), Some(first), Time(at(9)));
+        let done = conditions(&DeletionProgress::default(), Some(first), Time(at(9)));
         assert_eq!(find(&done, "NamespaceContentRemaining").last_transition_time, Some(Time(at(9))));
         assert_eq!(find(&done, "NamespaceDeletionDiscoveryFailure").last_transition_time, Some(Time(at(1))));
         assert_eq!(done.len(), 5);
-        assert!(Emptied::default().is_done());
+        assert!(DeletionProgress::default().is_done());
     }
 }

@@ -1,7 +1,7 @@
-//! Leader election over a Lease, compatible with what Kubernetes' own components write.
+//! Leader election with a Lease, compatible with the components of Kubernetes.
 //!
-//! A process leads while the Lease names it and it renewed the Lease within the deadline. Clocks
-//! of processes are never compared: a lease has run out when *we* have seen it unchanged for its
+//! A process leads while the Lease names it and it has renewed the Lease within the deadline. Clocks of
+//! different processes are never compared: a lease has expired when we have seen it unchanged for its
 //! duration, measured on our own monotonic clock.
 
 use std::future::Future;

@@ -99,7 +99,7 @@ pub async fn run(
         machine,
         ambient,
     });
-    ask_runtime(&agent).await;
+    query_runtime(&agent).await;
     let mut tasks = JoinSet::new();
     let mut port = 0;
     if let Some(listener) = listeners.node {
@@ -121,7 +121,7 @@ pub async fn run(
 }
 
 /// Queries version and status of the runtime. If it does not answer it is asked again later.
-async fn ask_runtime(agent: &Agent) {
+async fn query_runtime(agent: &Agent) {
     if let Ok(version) = agent.runtime.version().await {
         agent.version.store(Arc::new(version));
     }

@@ -46,19 +46,19 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
 
 /// Measures one pod, unless its last measurement is still running, and evicts it if it exceeds a limit.
 async fn check(agent: &Agent, tracked: &TrackedPod) {
-    let Ok(mut trouble) = tracked.measuring.try_lock() else { return };
+    let Ok(mut problem) = tracked.measuring.try_lock() else { return };
     if tracked.mode() != Mode::Run {
         return;
     }
     let pod = tracked.pod();
     let (usage, error) = measure(agent, tracked, &pod).await;
     if let Some(why) = &error
-        && !std::mem::replace(&mut *trouble, true)
+        && !std::mem::replace(&mut *problem, true)
     {
         let message = format!("Limits on ephemeral storage are not enforced in full: {why}");
         agent.event(&pod, None, "EphemeralStorageNotMeasured", message);
     }
-    *trouble = error.is_some();
+    *problem = error.is_some();
     let Some(message) = exceeded(&pod, &usage) else { return };
     if tracked.mode() != Mode::Run {
         return;
@@ -76,7 +76,7 @@ async fn check(agent: &Agent, tracked: &TrackedPod) {
 
 /// Returns the local storage usage of a pod, and a message if parts of it could not be measured.
 async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Option<String>) {
-    let mut trouble = None;
+    let mut problem = None;
     let volumes: Vec<String> = volumes(pod).map(str::to_owned).collect();
     let mut containers: Vec<String> = Vec::new();
     if limits_containers(pod) {
@@ -91,15 +91,15 @@ async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Opti
                 "cannot measure the disk usage of a pod"
             );
             // The cause is not included, because it could reveal files of the node.
-            trouble = Some("the disk usage of its volumes and logs cannot be measured".to_owned());
+            problem = Some("the disk usage of its volumes and logs cannot be measured".to_owned());
             crate::machine::DiskUsage::default()
         });
     let mut usage = Usage { volumes: disk.volumes, containers: disk.logs };
     if containers.is_empty() {
-        return (usage, trouble);
+        return (usage, problem);
     }
     let layers = agent.runtime.writable_layers(Some(&tracked.place.uid)).await.unwrap_or_else(|error| {
-        trouble =
+        problem =
             Some(format!("the container runtime does not report the sizes of writable layers: {error}"));
         BTreeMap::new()
     });
@@ -111,5 +111,5 @@ async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Opti
         *used = used.saturating_add(layer.copied().unwrap_or_default());
     }
     drop(state);
-    (usage, trouble)
+    (usage, problem)
 }

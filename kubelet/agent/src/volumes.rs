@@ -12,7 +12,7 @@ use crate::{
     limits,
     pod::{
         all_containers,
-        env::{EnvError, Sources, Surroundings, TokenKey, field_value, resource_value},
+        env::{EnvContext, EnvError, Sources, TokenKey, field_value, resource_value},
         ephemeral_as_container, ephemeral_containers, spec,
     },
 };
@@ -131,12 +131,12 @@ fn token_key(source: &k8s_openapi::api::core::v1::ServiceAccountTokenProjection)
 pub fn contents(
     pod: &Pod,
     sources: &Sources,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
 ) -> Result<BTreeMap<String, Content>, VolumeError> {
     let mut room = limits::VOLUME_FILES;
     let volumes = spec(pod).volumes.iter().flatten();
     let contents = volumes.map(|volume| {
-        let content = content(pod, volume, sources, surroundings, &mut room)?;
+        let content = content(pod, volume, sources, context, &mut room)?;
         Ok((volume.name.clone(), content))
     });
     contents.collect()
@@ -146,7 +146,7 @@ fn content(
     pod: &Pod,
     volume: &Volume,
     sources: &Sources,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
     room: &mut usize,
 ) -> Result<Content, VolumeError> {
     let files = |builder: Builder<'_>, in_memory| Content::Files { files: builder.files, in_memory };
@@ -182,12 +182,12 @@ fn content(
     }
     if let Some(source) = &volume.downward_api {
         let mut builder = Builder::new(volume, source.default_mode, room);
-        builder.downward(pod, source.items.as_deref().unwrap_or_default(), surroundings)?;
+        builder.downward(pod, source.items.as_deref().unwrap_or_default(), context)?;
         return Ok(files(builder, false));
     }
     if let Some(source) = &volume.projected {
         let mut builder = Builder::new(volume, source.default_mode, room);
-        let secret = builder.projected(pod, source, sources, surroundings)?;
+        let secret = builder.projected(pod, source, sources, context)?;
         return Ok(files(builder, secret));
     }
     let known_only_by_absence = serde_json::to_value(volume)
@@ -288,13 +288,13 @@ impl<'a> Builder<'a> {
         &mut self,
         pod: &Pod,
         items: &[DownwardAPIVolumeFile],
-        surroundings: &Surroundings<'_>,
+        context: &EnvContext<'_>,
     ) -> Result<(), VolumeError> {
         for item in items {
             let none = Container::default();
             let value = match (&item.field_ref, &item.resource_field_ref) {
-                (Some(field), _) => field_value(pod, field, surroundings),
-                (None, Some(resource)) => resource_value(pod, &none, resource, surroundings),
+                (Some(field), _) => field_value(pod, field, context),
+                (None, Some(resource)) => resource_value(pod, &none, resource, context),
                 (None, None) => Ok(String::new()),
             };
             let value =
@@ -310,7 +310,7 @@ impl<'a> Builder<'a> {
         pod: &Pod,
         projected: &ProjectedVolumeSource,
         sources: &Sources,
-        surroundings: &Surroundings<'_>,
+        context: &EnvContext<'_>,
     ) -> Result<bool, VolumeError> {
         let mut confidential = false;
         for source in projected.sources.iter().flatten() {
@@ -320,7 +320,7 @@ impl<'a> Builder<'a> {
                 confidential = true;
                 self.secret(sources, &from.name, from.items.as_deref(), from.optional)?;
             } else if let Some(from) = &source.downward_api {
-                self.downward(pod, from.items.as_deref().unwrap_or_default(), surroundings)?;
+                self.downward(pod, from.items.as_deref().unwrap_or_default(), context)?;
             } else if let Some(from) = &source.service_account_token {
                 confidential = true;
                 let token = sources.tokens.get(&token_key(from));
@@ -383,7 +383,7 @@ mod tests {
         let mut volume = source;
         volume["name"] = json!("v");
         let pod = pod(json!({"containers": [{"name": "a"}], "volumes": [volume]}));
-        contents(&pod, &sources(), &Surroundings::default()).map(|mut all| all.remove("v").unwrap())
+        contents(&pod, &sources(), &EnvContext::default()).map(|mut all| all.remove("v").unwrap())
     }
 
     fn listing(content: Content) -> Vec<String> {
@@ -450,7 +450,7 @@ mod tests {
                 .map(|n| json!({"name": format!("v{n}"), "configMap": {"name": "large", "items": items}}))
                 .collect();
             let pod = pod(json!({"containers": [{"name": "a"}], "volumes": volumes}));
-            contents(&pod, &sources, &Surroundings::default()).map(|made| made.len())
+            contents(&pod, &sources, &EnvContext::default()).map(|made| made.len())
         };
         assert_eq!(made(3, 20), Ok(3));
         assert_eq!(made(1, 64), Err(VolumeError::Size { volume: "v0".into() }));

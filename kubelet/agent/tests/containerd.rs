@@ -63,7 +63,7 @@ fn pods_on_a_real_containerd() {
 #[test]
 #[ignore = "needs root and containerd: cargo xtask test"]
 fn many_pods_at_once_on_a_real_containerd() {
-    in_namespaces(async |bench: &Bench| crowd(bench).await);
+    in_namespaces(async |bench: &Bench| many_pods(bench).await);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn limits_below(bench: &Bench) -> Vec<(String, String)> {
 }
 
 /// Starts many pods until all are ready, and deletes them until no trace is left.
-async fn crowd(bench: &Bench) {
+async fn many_pods(bench: &Bench) {
     const PODS: usize = 24;
     let containerd = start_containerd(bench).await;
     let api = Api::new();

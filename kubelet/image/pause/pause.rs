@@ -31,7 +31,8 @@ mod number {
 /// Makes a system call with up to four arguments.
 ///
 /// # Safety
-/// The arguments must be what the call asks for; pointers must be valid while it runs.
+///
+/// The arguments must be valid for the call; pointers must stay valid while it runs.
 #[cfg(target_arch = "x86_64")]
 unsafe fn syscall(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result;
@@ -46,7 +47,8 @@ unsafe fn syscall(number: usize, a: usize, b: usize, c: usize, d: usize) -> isiz
 /// Makes a system call with up to four arguments.
 ///
 /// # Safety
-/// The arguments must be what the call asks for; pointers must be valid while it runs.
+///
+/// The arguments must be valid for the call; pointers must stay valid while it runs.
 #[cfg(target_arch = "aarch64")]
 unsafe fn syscall(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result;

@@ -18,7 +18,7 @@ use userspace_dataplane::{Kernel, Program, XdpMode};
 use crate::asm::{self, ACK, FRAME, Kind, SYN, Then, Traffic};
 use crate::peers;
 use crate::place::{self, in_namespace};
-use crate::row::{Report, middle_mean};
+use crate::row::{Report, interquartile_mean};
 use crate::subject::{Plan, Subject, in_turn};
 use crate::{bpf, node, north_south};
 
@@ -247,7 +247,7 @@ impl<'a> Prepared<'a> {
             Ok((with, without))
         })?;
         self.runs.set(self.runs.get() + chunks as u64 * u64::from(length));
-        Ok((middle_mean(&with) - middle_mean(&without)) * 1e-9)
+        Ok((interquartile_mean(&with) - interquartile_mean(&without)) * 1e-9)
     }
 
     /// Checks that the path has created the expected number of flows.

@@ -140,7 +140,7 @@ pub fn median(values: &[f64]) -> f64 {
 }
 
 /// Returns the mean of the middle half, which leaves out outliers on either side; 0 if there are no values.
-pub fn middle_mean(values: &[f64]) -> f64 {
+pub fn interquartile_mean(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let cut = sorted.len() / 4;
@@ -158,7 +158,7 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Report, median, middle_mean, quantile, read};
+    use super::{Report, interquartile_mean, median, quantile, read};
 
     #[test]
     fn sizes_are_compared_turn_by_turn() {
@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn outliers_do_not_move_the_mean_of_the_middle() {
-        assert!((middle_mean(&[1e9, 3.0, 2.0, -1e9]) - 2.5).abs() < f64::EPSILON);
-        assert!((middle_mean(&[7.0]) - 7.0).abs() < f64::EPSILON);
-        assert!(middle_mean(&[]).abs() < f64::EPSILON);
+        assert!((interquartile_mean(&[1e9, 3.0, 2.0, -1e9]) - 2.5).abs() < f64::EPSILON);
+        assert!((interquartile_mean(&[7.0]) - 7.0).abs() < f64::EPSILON);
+        assert!(interquartile_mean(&[]).abs() < f64::EPSILON);
     }
 
     #[test]

@@ -4,5 +4,5 @@
 mod program;
 mod server;
 
-pub use program::{Kubectl, Outcome, each_kubectl, run, told, words};
+pub use program::{Kubectl, Outcome, client_path, each_kubectl, run, words};
 pub use server::Api;

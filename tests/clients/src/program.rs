@@ -29,14 +29,14 @@ pub struct Kubectl<'a> {
 pub fn each_kubectl(start: impl Fn() -> Result<Api>, test: impl Fn(&Kubectl<'_>)) -> Result<()> {
     for (version, variable) in [("1.32", "HAWSER_KUBECTL_1_32"), ("1.36", "HAWSER_KUBECTL_1_36")] {
         let api = start()?;
-        test(&Kubectl { program: told(variable)?, version, api: &api });
+        test(&Kubectl { program: client_path(variable)?, version, api: &api });
         api.stop()?;
     }
     Ok(())
 }
 
 /// Returns the program or folder of a client that an environment variable names; it must exist.
-pub fn told(variable: &str) -> Result<PathBuf> {
+pub fn client_path(variable: &str) -> Result<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_default();
     if !path.exists() {
         bail!("{variable} names nothing that is there: run this test through `cargo xtask test`");

@@ -5,10 +5,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use tests_clients::{Api, run, told};
+use tests_clients::{Api, client_path, run};
 
 fn program(api: &Api, check: &str) -> Result<Command> {
-    let mut command = Command::new(told("HAWSER_CLIENT_GO")?);
+    let mut command = Command::new(client_path("HAWSER_CLIENT_GO")?);
     command.arg(check).env("KUBECONFIG", api.kubeconfig()).env("HOME", api.dir()).current_dir(api.dir());
     Ok(command)
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use tests_clients::{Api, run, told};
+use tests_clients::{Api, client_path, run};
 use tests_e2e::eventually;
 
 fn sources(language: &str) -> PathBuf {
@@ -22,7 +22,7 @@ fn passes(api: &Api, command: &mut Command) -> Result<String> {
 }
 
 fn python(api: Api, file: &str) -> Result<()> {
-    let mut command = Command::new(told("HAWSER_CLIENT_PYTHON")?);
+    let mut command = Command::new(client_path("HAWSER_CLIENT_PYTHON")?);
     command.arg(sources("python").join(file)).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(api.dir());
     let said = passes(&api, &mut command)?;
     ensure!(said.contains("\nOK"), "{said}");
@@ -47,7 +47,7 @@ fn python_tests_of_the_package_itself() -> Result<()> {
     // These tests expect the ServiceAccount that pods need.
     let api = Api::with_controllers()?;
     eventually("the namespace has its ServiceAccount", || {
-        let mut command = Command::new(told("HAWSER_KUBECTL_1_36")?);
+        let mut command = Command::new(client_path("HAWSER_KUBECTL_1_36")?);
         command.args(["get", "serviceaccount", "default"]).env("KUBECONFIG", api.kubeconfig());
         Ok(run(&mut command, "")?.success.then_some(()))
     })?;
@@ -68,7 +68,7 @@ fn javascript_client() -> Result<()> {
     let script = api.dir().join("client.test.mjs");
     std::fs::copy(sources("javascript").join("client.test.mjs"), &script)
         .context("cannot copy the script")?;
-    std::os::unix::fs::symlink(told("HAWSER_CLIENT_NODE_MODULES")?, api.dir().join("node_modules"))
+    std::os::unix::fs::symlink(client_path("HAWSER_CLIENT_NODE_MODULES")?, api.dir().join("node_modules"))
         .context("cannot link the modules")?;
     let mut command = Command::new("node");
     command.arg("--test-reporter=spec").arg("--test").arg(&script).current_dir(api.dir());

@@ -53,7 +53,7 @@ fn the_daemonset_works_with_the_capabilities_of_its_manifest() -> Result<()> {
     let outcome = Node::start(&lab).and_then(|mut node| {
         let outcome = node.day();
         if outcome.is_err() {
-            node.tell();
+            node.print_state();
         }
         let cleaned = node.clean_up();
         outcome.and(cleaned)
@@ -257,7 +257,7 @@ impl<'a> Node<'a> {
     }
 
     /// Prints the state of the node after a failure.
-    fn tell(&self) {
+    fn print_state(&self) {
         for process in self.running.values() {
             println!("{}", process.log_tail());
         }

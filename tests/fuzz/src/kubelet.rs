@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 use kubelet_agent::cri_log::{self, Renderer, Selection, tail_offset};
-use kubelet_agent::pod::env::{self, Sources, Surroundings, environment, expand};
+use kubelet_agent::pod::env::{self, EnvContext, Sources, environment, expand};
 use kubelet_agent::pod::spec::{ContainerInput, container_config, sub_path};
 use kubelet_agent::pod::{self, Role, resources, unsupported};
 use kubelet_agent::volumes::{Content, contents, references};
@@ -27,13 +27,13 @@ pub fn pod(bytes: &[u8]) {
         tokens: references(&pod).tokens.into_iter().map(|key| (key, "token".to_owned())).collect(),
     };
     let ips = ["10.0.0.2".to_owned(), "fd00::2".to_owned()];
-    let surroundings = Surroundings { pod_ips: &ips, host_ips: &ips, allocatable: None };
+    let context = EnvContext { pod_ips: &ips, host_ips: &ips, allocatable: None };
     let _ = unsupported::unsupported_field(&pod);
     let _ = unsupported::check_sandbox(&pod);
     for (role, container) in pod::all_containers(&pod) {
-        started(&pod, role, container, &sources, &surroundings);
+        started(&pod, role, container, &sources, &context);
     }
-    let Ok(volumes) = contents(&pod, &sources, &surroundings) else { return };
+    let Ok(volumes) = contents(&pod, &sources, &context) else { return };
     let mut size = 0;
     for content in volumes.values() {
         let Content::Files { files, .. } = content else { continue };
@@ -52,8 +52,8 @@ fn named<T>(object: Option<T>) -> BTreeMap<String, Arc<T>> {
 }
 
 /// Computes the configuration of a container.
-fn started(pod: &Pod, role: Role, container: &Container, sources: &Sources, surroundings: &Surroundings<'_>) {
-    let Ok(environment) = environment(pod, container, sources, surroundings) else { return };
+fn started(pod: &Pod, role: Role, container: &Container, sources: &Sources, context: &EnvContext<'_>) {
+    let Ok(environment) = environment(pod, container, sources, context) else { return };
     let mut size: usize = environment.iter().map(|(name, value)| env::size(name, value)).sum();
     assert!(size <= limits::ARGUMENTS, "{size} bytes of environment");
     let variables: BTreeMap<String, String> = environment.iter().cloned().collect();

@@ -50,14 +50,14 @@ impl Process {
 }
 
 /// State that survives a crash of the API server.
-pub struct Ground {
+pub struct DurableState {
     pub disk: SimDisk,
     config: ServerConfig,
     /// Contains the key of the token issuer.
     _keys: tempfile::TempDir,
 }
 
-impl Ground {
+impl DurableState {
     /// Creates an empty disk and new keys.
     pub fn new(seed: u64, ambient: &Ambient) -> Result<Self> {
         let keys = tempfile::tempdir().context("cannot make a directory for keys")?;

@@ -24,10 +24,11 @@ pub fn next(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Runs `work` on a thread whose random bits all come from `seed`.
+/// Runs `work` on a thread whose random bits are all derived from `seed`.
 ///
 /// # Panics
-/// With the panic of `work`.
+///
+/// Panics if `work` does.
 pub fn on_seeded_thread<T: Send + 'static>(seed: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::Builder::new().name("simulation".to_owned()).stack_size(16 << 20);
     let running = thread

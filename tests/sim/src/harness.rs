@@ -31,11 +31,12 @@ pub fn scenario(test: &'static str) -> Scenario {
 }
 
 impl Scenario {
-    /// Runs `body` once a seed: those that the environment asks for, or 1 to `seeds`. Answers the
-    /// histories, by seed.
+    /// Runs `body` once per seed: those that the environment requests, or 1 to `seeds`. Returns the histories
+    /// by seed.
     ///
     /// # Panics
-    /// If a run fails; the message names the seed and the command that repeats it.
+    ///
+    /// Panics if a run fails, with the seed and the command that repeats it.
     pub fn run(
         &self,
         seeds: u64,
@@ -52,10 +53,11 @@ impl Scenario {
         seeds.into_iter().map(|seed| (seed, self.spawn(seed))).collect()
     }
 
-    /// Runs one seed in a new process; answers its history.
+    /// Runs one seed in a new process; returns its history.
     ///
     /// # Panics
-    /// As [`Scenario::run`].
+    ///
+    /// Panics like [`Scenario::run`].
     pub fn spawn(&self, seed: u64) -> String {
         let program = std::env::current_exe().expect("a running test has a file");
         let began = Instant::now();

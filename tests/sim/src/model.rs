@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use crate::facts::{self, Deployment, Node, Pod, Set};
 
 /// Maximum duration of an unwanted but unavoidable state after the last fault.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const UNWANTED_STATE_LIMIT: Duration = Duration::from_secs(5);
 /// Time that components may take to recover from a fault: a watch is retried after at most five seconds, and
 /// a ReplicaSet stops waiting for its pods after five minutes.
 pub const RECOVERY: Duration = Duration::from_secs(360);
@@ -85,7 +85,7 @@ impl Model {
     /// Records a fault.
     pub fn disturb(&mut self, what: &str) {
         self.disturbed = Some(Instant::now());
-        self.note(format!("FAULT {what}"));
+        self.report(format!("FAULT {what}"));
     }
 
     /// Returns a hash of everything that was written, in order: key, type, revision, value.
@@ -134,7 +134,7 @@ impl Model {
     fn take_pod(&mut self, name: &str, object: Option<&Value>) {
         let before = self.pods.get(name).cloned();
         let Some(pod) = object.map(Pod::read) else {
-            self.note(format!("pod {name} is gone"));
+            self.report(format!("pod {name} is gone"));
             if let Some(address) = self.pods.remove(name).and_then(|pod| pod.address) {
                 self.gone.insert(address, Instant::now());
             }
@@ -145,7 +145,7 @@ impl Model {
         }
         let fresh = before.as_ref().is_none_or(|before| before.uid != pod.uid);
         if before.as_ref() != Some(&pod) {
-            self.note(format!("pod {name} {pod}"));
+            self.report(format!("pod {name} {pod}"));
         }
         self.check_binding(name, &pod);
         self.pods.insert(name.to_owned(), pod.clone());
@@ -169,7 +169,7 @@ impl Model {
                 set.shrunk = Some((Instant::now(), before.replicas));
             }
             if set.replicas != before.replicas {
-                self.note(format!("replicaset {name} {} -> {}", before.replicas, set.replicas));
+                self.report(format!("replicaset {name} {} -> {}", before.replicas, set.replicas));
             }
         }
         self.sets.insert(name.to_owned(), set);
@@ -181,7 +181,7 @@ impl Model {
             self.deployments.remove(name);
             return;
         };
-        let asked = self.asked_of(&deployment.uid);
+        let asked = self.requested_pods(&deployment.uid);
         if let Some(before) = self.deployments.get(name) {
             deployment.ceiling = before.ceiling;
             deployment.up = before.up && before.replicas == deployment.replicas;
@@ -196,7 +196,7 @@ impl Model {
         match object.map(Node::read) {
             Some(node) => {
                 if self.nodes.get(name).is_some_and(|before| before.ready != node.ready) {
-                    self.note(format!("node {name} ready: {}", node.ready));
+                    self.report(format!("node {name} ready: {}", node.ready));
                 }
                 self.nodes.insert(name.to_owned(), node);
             }
@@ -205,7 +205,7 @@ impl Model {
     }
 
     /// Returns the sum of the sizes of a Deployment's ReplicaSets.
-    fn asked_of(&self, deployment_uid: &str) -> i64 {
+    fn requested_pods(&self, deployment_uid: &str) -> i64 {
         self.sets.values().filter(|set| set.owner == deployment_uid).map(|set| set.replicas).sum()
     }
 
@@ -227,7 +227,8 @@ impl Model {
             return;
         }
         let Some((name, set)) = self.sets.iter().find(|(_, set)| set.uid == pod.owner) else { return };
-        let recently = set.shrunk.filter(|(at, _)| at.elapsed() < PATIENCE).map_or(0, |(_, size)| size);
+        let recently =
+            set.shrunk.filter(|(at, _)| at.elapsed() < UNWANTED_STATE_LIMIT).map_or(0, |(_, size)| size);
         let limit = set.replicas.max(recently);
         let active = self.pods.values().filter(|other| other.owner == set.uid && other.is_active()).count();
         if active as i64 > limit {
@@ -254,7 +255,7 @@ impl Model {
         let mut broken = Vec::new();
         let mut deployments = std::mem::take(&mut self.deployments);
         for (name, deployment) in &mut deployments {
-            let asked = self.asked_of(&deployment.uid);
+            let asked = self.requested_pods(&deployment.uid);
             // After a fault a controller may size a new ReplicaSet without knowing of the last change to
             // another; it may exceed the bound then, but not for long.
             if asked > deployment.ceiling && self.disturbed.is_none() {
@@ -294,7 +295,7 @@ impl Model {
     /// Checks states that must not last. Called repeatedly while time passes.
     pub fn check_lasting(&mut self) {
         let allowed = |since: &Instant, disturbed: Option<Instant>| {
-            since.elapsed() <= PATIENCE || disturbed.is_some_and(|at| at.elapsed() <= RECOVERY)
+            since.elapsed() <= UNWANTED_STATE_LIMIT || disturbed.is_some_and(|at| at.elapsed() <= RECOVERY)
         };
         let lasting: Vec<String> = self
             .over
@@ -310,15 +311,19 @@ impl Model {
         if self.disturbed.is_some_and(|at| at.elapsed() <= RECOVERY) {
             return BTreeSet::new();
         }
-        self.gone.iter().filter(|(_, at)| at.elapsed() > PATIENCE).map(|(address, _)| *address).collect()
+        self.gone
+            .iter()
+            .filter(|(_, at)| at.elapsed() > UNWANTED_STATE_LIMIT)
+            .map(|(address, _)| *address)
+            .collect()
     }
 
     pub fn violation(&mut self, text: String) {
-        self.note(format!("BROKEN {text}"));
+        self.report(format!("BROKEN {text}"));
         self.violations.push(text);
     }
 
-    fn note(&mut self, text: String) {
+    fn report(&mut self, text: String) {
         if self.recent.len() == REMEMBERED {
             self.recent.pop_front();
         }

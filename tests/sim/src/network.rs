@@ -136,7 +136,7 @@ async fn exchange(
     };
     match answer {
         Ok(Some(response)) if arrives => {
-            Ok(response.map(|body| Cuttable::new(body, [alive, process]).boxed_unsync()))
+            Ok(response.map(|body| BreakableBody::new(body, [alive, process]).boxed_unsync()))
         }
         _ => Err(broken()),
     }
@@ -159,18 +159,18 @@ fn broken() -> BoxError {
 }
 
 /// A body that breaks off when either end is gone.
-struct Cuttable {
+struct BreakableBody {
     body: HttpBody,
     ends: [Pin<Box<WaitForCancellationFutureOwned>>; 2],
 }
 
-impl Cuttable {
+impl BreakableBody {
     fn new(body: HttpBody, ends: [CancellationToken; 2]) -> Self {
         Self { body, ends: ends.map(|end| Box::pin(end.cancelled_owned())) }
     }
 }
 
-impl Body for Cuttable {
+impl Body for BreakableBody {
     type Data = Bytes;
     type Error = BoxError;
 

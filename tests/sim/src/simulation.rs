@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use userspace_proxy::NodeView;
 
 use crate::ambient::{SimClock, SimRandom, ambient};
-use crate::control::{self, Api, Ground, Process};
+use crate::control::{self, Api, DurableState, Process};
 use crate::model::Model;
 use crate::network::Network;
 use crate::node::SimNode;
@@ -44,7 +44,7 @@ pub struct Simulation {
     pub client: Client,
     ambient: Ambient,
     clock: SimClock,
-    ground: Ground,
+    ground: DurableState,
     api: Option<Api>,
     observer: Option<Process>,
     controllers: Option<Process>,
@@ -60,7 +60,7 @@ impl Simulation {
         // Separate sequences, so that an additional draw in one place does not affect the others.
         let ambient = ambient(&clock, SimRandom::new(seed ^ 0xa11));
         let network = Network::new(SimRandom::new(seed ^ 0x2e7));
-        let ground = Ground::new(seed ^ 0xd15c, &ambient)?;
+        let ground = DurableState::new(seed ^ 0xd15c, &ambient)?;
         let client = network.client_as(Subject::admin().identity(), "sim", CancellationToken::new());
         let mut simulation = Self {
             seed,
@@ -264,7 +264,7 @@ impl Simulation {
         let end = Instant::now() + time;
         while Instant::now() < end {
             tokio::time::sleep_until(end.min(Instant::now() + STEP)).await;
-            self.look()?;
+            self.check_invariants()?;
         }
         Ok(())
     }
@@ -278,7 +278,7 @@ impl Simulation {
     ) -> Result<Duration> {
         let start = Instant::now();
         loop {
-            self.look()?;
+            self.check_invariants()?;
             if holds(&self.model()) {
                 return Ok(start.elapsed());
             }
@@ -297,7 +297,7 @@ impl Simulation {
         self.check_rest().await
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn check_invariants(&mut self) -> Result<()> {
         let gone = {
             let mut model = self.model();
             model.check_lasting();

@@ -102,10 +102,11 @@ pub fn busybox() -> Result<PathBuf> {
     places.into_iter().find(|file| file.is_file()).context("the package has no busybox")
 }
 
-/// Programs of Debian packages, to be run in a guest, fetched unless they are here.
+/// Returns the programs of Debian packages for use in a guest, fetching them if needed.
 ///
 /// # Errors
-/// The packages cannot be fetched.
+///
+/// Fails if the packages cannot be fetched.
 pub fn tools(packages: &[&str]) -> Result<Tools> {
     let home = shell::cache_dir().join("tools").join(packages.join("+"));
     complete(&home, |into| {

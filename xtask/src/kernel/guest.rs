@@ -142,10 +142,12 @@ impl Guest {
     }
 }
 
-/// Boots a guest, gives each line that it prints, and returns its script's exit code.
+/// Boots a guest, passes each line of its output to `line`, and returns the exit code of its script.
 ///
 /// # Errors
-/// What it needs cannot be fetched, it did not come to its end within the limit, or it crashed.
+///
+/// Fails if something that it needs cannot be fetched, if it does not finish within the limit, or if it
+/// crashes.
 pub fn run(guest: &Guest, line: &mut dyn FnMut(&str)) -> Result<i32> {
     let kernel = fetch::kernel(&guest.version)?;
     let emulator = fetch::Emulator::find()?;

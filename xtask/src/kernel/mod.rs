@@ -95,7 +95,7 @@ const PEER_PACKAGES: &[&str] = &["ipvsadm", "ipset", "iptables", "nftables"];
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 
 /// Factor by which tests wait longer for events.
-const PATIENCE: &str = "20";
+const WAIT_FACTOR: &str = "20";
 /// Number of random cases and of changes under churn, in thousandths of those on this machine's kernel.
 const SHARE: &str = "100";
 const QUICK_SHARE: &str = "20";
@@ -130,7 +130,7 @@ impl Tests<'_> {
     /// come later and override ours.
     fn environment(&self) -> Vec<(String, String)> {
         let share = if self.quick { QUICK_SHARE } else { SHARE };
-        let ours = [("HAWSER_TEST_PATIENCE", PATIENCE), ("HAWSER_TEST_SHARE", share)];
+        let ours = [("HAWSER_TEST_PATIENCE", WAIT_FACTOR), ("HAWSER_TEST_SHARE", share)];
         let ours = ours.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
         ours.chain(std::env::vars().filter(|(name, _)| {
             name.starts_with("HAWSER_TEST_") || matches!(name.as_str(), "RUST_LOG" | "RUST_BACKTRACE")
@@ -139,11 +139,12 @@ impl Tests<'_> {
     }
 }
 
-/// Runs the data plane's tests that need root on another kernel. Gives each line of their output to
-/// `line`; fails if one of them does.
+/// Runs the data plane's tests that need root on another kernel. Passes each line of their output to `line`;
+/// fails if a test fails.
 ///
 /// # Errors
-/// The kernel or the emulator cannot be fetched, the guest did not come to an end, or a test failed.
+///
+/// Fails if the kernel or the emulator cannot be fetched, if the guest does not finish, or if a test fails.
 pub fn test(version: &str, tests: &Tests<'_>, line: &mut dyn FnMut(&str)) -> Result<()> {
     let mut programs: Vec<PathBuf> = tests.binaries.iter().map(|(_, file)| file.clone()).collect();
     for name in ["ip", "tc", "flock"] {
@@ -158,12 +159,13 @@ pub fn test(version: &str, tests: &Tests<'_>, line: &mut dyn FnMut(&str)) -> Res
     }
 }
 
-/// Runs a program of this machine on another kernel, beside IPVS, iptables and nftables and their
-/// tools, and gives each line that it prints to `line`. Files it writes are gone afterwards.
+/// Runs a program of this machine on another kernel, together with IPVS, iptables and nftables and their
+/// tools, and passes each line of its output to `line`. Files that it writes are lost.
 ///
 /// # Errors
-/// The kernel, the emulator or the tools cannot be fetched, the guest did not come to an end within
-/// the limit, or the program failed.
+///
+/// Fails if the kernel, the emulator or the tools cannot be fetched, if the guest does not finish within the
+/// limit, or if the program fails.
 pub fn bench(
     version: &str,
     program: &Path,

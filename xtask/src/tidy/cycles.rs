@@ -14,11 +14,11 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// The top modules of a crate, each with the top modules that it uses.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Reads the graph of a crate from its files: path below `src` and text of each.
+/// Reads the graph of a crate from the paths below `src` and the texts of its files.
 ///
 /// # Errors
 ///
-/// Names the file that is not Rust.
+/// Fails if a file is not valid Rust.
 pub fn graph<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result<Graph> {
     let mut graph = Graph::new();
     let mut tests = BTreeSet::new();

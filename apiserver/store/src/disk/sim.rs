@@ -36,7 +36,7 @@ pub struct Faults {
 
 /// Outcome of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum FaultOutcome {
     Done,
     /// The operation affects the cache, and the power fails.
     PowerFails,
@@ -303,14 +303,18 @@ impl State {
     }
 
     /// Counts an operation and returns its outcome.
-    fn step(&mut self) -> io::Result<Fate> {
+    fn step(&mut self) -> io::Result<FaultOutcome> {
         self.alive()?;
         self.operations += 1;
         if self.faults.crash_at.is_some_and(|at| self.operations >= at) {
             self.crashed = true;
-            return Ok(Fate::PowerFails);
+            return Ok(FaultOutcome::PowerFails);
         }
-        Ok(if self.faults.fail_at == Some(self.operations) { Fate::Fails } else { Fate::Done })
+        Ok(if self.faults.fail_at == Some(self.operations) {
+            FaultOutcome::Fails
+        } else {
+            FaultOutcome::Done
+        })
     }
 
     fn alive(&self) -> io::Result<()> {
@@ -334,7 +338,7 @@ impl State {
 
     fn change_names(&mut self, change: NameChange) -> io::Result<()> {
         let fate = self.step()?;
-        if fate == Fate::Fails {
+        if fate == FaultOutcome::Fails {
             return Err(failed());
         }
         change.clone().apply(&mut self.names);
@@ -343,7 +347,7 @@ impl State {
     }
 }
 
-impl Fate {
+impl FaultOutcome {
     fn result(self) -> io::Result<()> {
         match self {
             Self::Done => Ok(()),
@@ -482,7 +486,7 @@ struct SimFile {
 impl SimFile {
     /// Runs an operation on the content, unless it must fail without effect. `act` is called with the file's
     /// number and the outcome.
-    fn step(&self, act: impl FnOnce(&mut State, u64, Fate) -> io::Result<()>) -> io::Result<()> {
+    fn step(&self, act: impl FnOnce(&mut State, u64, FaultOutcome) -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.life != self.life {
             return Err(power_lost());
@@ -504,14 +508,14 @@ impl DiskFile for SimFile {
             let end = offset + bytes.len() as u64;
             let fits = state.room(file, end).max(offset) - offset;
             let mut taken = usize::try_from(fits).map_err(|_| ErrorKind::FileTooLarge)?;
-            if fate == Fate::Fails {
+            if fate == FaultOutcome::Fails {
                 taken = taken.min((next(&mut state.random) % (bytes.len() as u64 + 1)) as usize);
             }
             let offset = usize::try_from(offset).map_err(|_| ErrorKind::FileTooLarge)?;
             if taken > 0 {
                 content(state, file)?.write(offset, &bytes[..taken]);
             }
-            if fate != Fate::Fails && taken < bytes.len() {
+            if fate != FaultOutcome::Fails && taken < bytes.len() {
                 return Err(ErrorKind::StorageFull.into());
             }
             Ok(())
@@ -521,13 +525,13 @@ impl DiskFile for SimFile {
     fn sync(&mut self) -> io::Result<()> {
         self.step(|state, file, fate| {
             state.syncs += 1;
-            let fails = fate == Fate::Fails || state.faults.fail_sync == Some(state.syncs);
+            let fails = fate == FaultOutcome::Fails || state.faults.fail_sync == Some(state.syncs);
             let content = content(state, file)?;
             if fails {
                 content.dirty.clear();
                 return Err(failed());
             }
-            if fate == Fate::Done {
+            if fate == FaultOutcome::Done {
                 content.sync();
             }
             Ok(())
@@ -536,7 +540,7 @@ impl DiskFile for SimFile {
 
     fn allocate(&mut self, size: u64) -> io::Result<()> {
         self.step(|state, file, fate| {
-            if fate == Fate::Fails {
+            if fate == FaultOutcome::Fails {
                 return Ok(());
             }
             if state.room(file, size) < size {
@@ -550,7 +554,7 @@ impl DiskFile for SimFile {
 
     fn truncate(&mut self, size: u64) -> io::Result<()> {
         self.step(|state, file, fate| {
-            if fate != Fate::Fails {
+            if fate != FaultOutcome::Fails {
                 content(state, file)?.truncate(size);
             }
             Ok(())

@@ -23,7 +23,7 @@ pub struct Snapshot {
 
 /// Facts about a snapshot that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
+pub struct SnapshotInfo {
     /// Revision of the state.
     pub revision: Revision,
     /// Number of keys.
@@ -87,7 +87,7 @@ fn unreadable(path: &Path, why: String, cause: Option<io::Error>) -> StoreError 
 /// Writes the state of a directory to a file, including every write that was acknowledged before the call.
 /// The directory is only read, and may be open in a running store; what is in the snapshot is durable in the
 /// directory, too. The file appears complete or not at all.
-pub async fn snapshot_directory(directory: &Path, to: &Path) -> Result<Taken, StoreError> {
+pub async fn snapshot_directory(directory: &Path, to: &Path) -> Result<SnapshotInfo, StoreError> {
     let disk = open_existing(directory)?;
     let found = read_beside(&disk).await?;
     let (parent, name) = parent_and_name(to)?;
@@ -103,7 +103,7 @@ pub async fn snapshot_directory(directory: &Path, to: &Path) -> Result<Taken, St
         .await
         .map_err(|error| cannot(io::Error::other(error)))?
         .map_err(cannot)?;
-    Ok(Taken { revision: taken.revision, keys: taken.keys, bytes: taken.bytes })
+    Ok(SnapshotInfo { revision: taken.revision, keys: taken.keys, bytes: taken.bytes })
 }
 
 fn parent_and_name(path: &Path) -> Result<(&Path, String), StoreError> {

@@ -23,7 +23,7 @@ const ENTRY_HEADER: usize = 28;
 
 /// Facts about a checkpoint that was written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct CheckpointInfo {
     pub(super) revision: Revision,
     pub(super) bytes: u64,
     /// Number of entries.
@@ -45,7 +45,7 @@ pub(super) fn write(
     disk: &dyn Disk,
     index: &Index,
     ttl: &dyn Fn(&KeyValue, u32) -> u32,
-) -> io::Result<Taken> {
+) -> io::Result<CheckpointInfo> {
     let left = |(kv, seconds): (KeyValue, u32)| {
         let seconds = if seconds == 0 { 0 } else { ttl(&kv, seconds) };
         (kv, seconds)
@@ -60,7 +60,7 @@ pub(super) fn write_state(
     name: &str,
     revision: Revision,
     entries: &mut dyn Iterator<Item = (KeyValue, u32)>,
-) -> io::Result<Taken> {
+) -> io::Result<CheckpointInfo> {
     let temporary = format!("{name}.tmp");
     let (bytes, keys) = match write_file(disk, &temporary, revision, entries) {
         Ok(written) => written,
@@ -72,7 +72,7 @@ pub(super) fn write_state(
     };
     disk.rename(&temporary, name)?;
     disk.sync_directory()?;
-    Ok(Taken { revision, bytes, keys })
+    Ok(CheckpointInfo { revision, bytes, keys })
 }
 
 /// Writes the file; returns its size and number of entries.

@@ -123,7 +123,7 @@ pub(super) struct Checkpoints {
     /// Bytes appended to the log since that checkpoint was begun.
     pub(super) appended: u64,
     /// The checkpoint that is being written on a thread of its own.
-    pub(super) running: Option<JoinHandle<io::Result<checkpoint::Taken>>>,
+    pub(super) running: Option<JoinHandle<io::Result<checkpoint::CheckpointInfo>>>,
 }
 
 impl Committer {
@@ -364,7 +364,7 @@ impl Committer {
         {
             let mut deadlines = self.shared.deadlines();
             for (change, deadline) in changes {
-                look_again |= deadlines.note(change, *deadline);
+                look_again |= deadlines.record(change, *deadline);
             }
         }
         let only: Vec<Arc<Change>> = changes.iter().map(|(change, _)| Arc::clone(change)).collect();
@@ -419,7 +419,7 @@ impl Committer {
         }
     }
 
-    fn conclude_checkpoint(&mut self, result: io::Result<checkpoint::Taken>) {
+    fn conclude_checkpoint(&mut self, result: io::Result<checkpoint::CheckpointInfo>) {
         let outcome = result.and_then(|taken| self.adopt_checkpoint(taken));
         if let Err(error) = outcome {
             // The log is complete, so a failure only costs space; the next checkpoint is tried later.
@@ -427,7 +427,7 @@ impl Committer {
         }
     }
 
-    fn adopt_checkpoint(&mut self, taken: checkpoint::Taken) -> io::Result<()> {
+    fn adopt_checkpoint(&mut self, taken: checkpoint::CheckpointInfo) -> io::Result<()> {
         let old = std::mem::replace(&mut self.checkpoints.newest, taken.revision);
         self.checkpoints.bytes = taken.bytes;
         if old != 0 && old != taken.revision {

@@ -26,7 +26,7 @@ pub(super) struct Deadlines {
 
 impl Deadlines {
     /// Records a change; returns true if the expiry task must be woken.
-    pub(super) fn note(&mut self, change: &Change, deadline: Option<Instant>) -> bool {
+    pub(super) fn record(&mut self, change: &Change, deadline: Option<Instant>) -> bool {
         if self.by_key.is_empty() && deadline.is_none() {
             return false;
         }

@@ -250,7 +250,8 @@ impl<'a> Scan<'a> {
         let bytes = self.bytes;
         if log::read_segment_header(bytes).is_none_or(|(own, _)| own != self.sequence) {
             if self.last && !recovery::is_made(bytes, self.sequence) {
-                let note = format!("the creation of {} was interrupted; the next start creates it again", self.name);
+                let note =
+                    format!("the creation of {} was interrupted; the next start creates it again", self.name);
                 self.report.notes.push(note);
                 return;
             }

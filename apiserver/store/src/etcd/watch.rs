@@ -1,9 +1,9 @@
 //! Watches on etcd: one server stream for each, which is reopened after the last delivered revision when the
 //! connection breaks.
 //!
-//! Progress: newer servers are asked for a notice. In older ones such a notice overtakes events, so there the
-//! watch receives every key of the server and filters; then every revision passes by in order, and progress
-//! is the last one that did.
+//! Progress: newer servers send a notice on request. In older ones such a notice overtakes events, so there
+//! the watch receives every key of the server and filters; then every revision passes by in order, and
+//! progress is the last one that did.
 
 use std::sync::Arc;
 use std::time::Duration;

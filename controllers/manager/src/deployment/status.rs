@@ -79,9 +79,9 @@ pub(super) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) ->
 pub(super) fn conclude(rollout: &mut Rollout<'_>, progress: Progress) -> Option<Duration> {
     let before = rollout.status.clone();
     count(rollout);
-    judge_availability(rollout);
+    evaluate_availability(rollout);
     if progress == Progress::Checked {
-        judge_progress(rollout, &before);
+        evaluate_progress(rollout, &before);
         report_failures(rollout);
     }
     deadline_left(rollout)
@@ -120,7 +120,7 @@ fn available(set: &ReplicaSet) -> i32 {
     set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
 }
 
-fn judge_availability(rollout: &mut Rollout<'_>) {
+fn evaluate_availability(rollout: &mut Rollout<'_>) {
     let least = replicas(rollout.deployment) - max_unavailable(rollout.deployment);
     if rollout.status.available_replicas.unwrap_or(0) >= least {
         let message = "Deployment has minimum availability.".to_owned();
@@ -132,7 +132,7 @@ fn judge_availability(rollout: &mut Rollout<'_>) {
 }
 
 /// Evaluates progress; `before` contains the counts that were last written.
-fn judge_progress(rollout: &mut Rollout<'_>, before: &DeploymentStatus) {
+fn evaluate_progress(rollout: &mut Rollout<'_>, before: &DeploymentStatus) {
     let Some(limit) = deadline(rollout.deployment) else {
         remove(&mut rollout.status, PROGRESSING);
         return;

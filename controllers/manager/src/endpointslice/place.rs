@@ -141,7 +141,7 @@ fn write(
     let wanted = new_slice(service, group, endpoints);
     let Some(old) = read else {
         let mut wanted = wanted;
-        note(&mut wanted.metadata, trigger);
+        set_trigger_time(&mut wanted.metadata, trigger);
         return Some(Action::Create(Box::new(wanted)));
     };
     let mut new = EndpointSlice::clone(&old);
@@ -152,11 +152,11 @@ fn write(
     if new == *old {
         return None;
     }
-    note(&mut new.metadata, trigger);
+    set_trigger_time(&mut new.metadata, trigger);
     Some(Action::Update { old, new: Box::new(new) })
 }
 
-fn note(meta: &mut ObjectMeta, trigger: &Option<String>) {
+fn set_trigger_time(meta: &mut ObjectMeta, trigger: &Option<String>) {
     let annotations = meta.annotations.get_or_insert_default();
     match trigger {
         Some(time) => annotations.insert(TRIGGER_TIME.to_owned(), time.clone()),

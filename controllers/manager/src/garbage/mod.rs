@@ -22,7 +22,7 @@ use crate::limits::DISCOVERY_PERIOD;
 use crate::meta::{is_deleted, owners};
 use graph::{FOREGROUND, Graph, ORPHAN, Object};
 use monitor::{Shared, keep_watches};
-use plan::{Owner, Traits, Verdict, judge};
+use plan::{Owner, Traits, Verdict, decide};
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
@@ -148,7 +148,7 @@ impl Collector {
             foreground: has(FOREGROUND),
             orphan: has(ORPHAN),
         };
-        match judge(&states, traits) {
+        match decide(&states, traits) {
             Verdict::Keep => {}
             Verdict::Unlink(gone) => {
                 self.write_owners(object, &live, |owner| !gone.contains(&owner.uid)).await?

@@ -33,7 +33,7 @@ pub(super) struct Traits {
     pub orphan: bool,
 }
 
-pub(super) fn judge(owners: &[(String, Owner)], traits: Traits) -> Verdict {
+pub(super) fn decide(owners: &[(String, Owner)], traits: Traits) -> Verdict {
     let with = |state: Owner| owners.iter().filter(move |(_, known)| *known == state);
     if owners.is_empty() {
         return Verdict::Keep;
@@ -62,7 +62,7 @@ mod tests {
 
     fn verdict(owners: &[(&str, Owner)], traits: Traits) -> Verdict {
         let owners: Vec<_> = owners.iter().map(|(uid, state)| ((*uid).to_owned(), *state)).collect();
-        judge(&owners, traits)
+        decide(&owners, traits)
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl FakeMachine {
 }
 
 /// Consumes one of the remaining failures, if there is one.
-fn fails(left: &AtomicUsize) -> bool {
+fn consume_failure(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
@@ -161,7 +161,7 @@ impl Machine for FakeMachine {
         content: &Content,
         _group: Option<i64>,
     ) -> Result<PathBuf> {
-        if fails(&self.0.failing_volumes) {
+        if consume_failure(&self.0.failing_volumes) {
             let error = io::Error::other("the disk is full");
             return Err(super::MachineError::new("create the volume", Path::new(name), error));
         }
@@ -207,7 +207,7 @@ impl Machine for FakeMachine {
     }
 
     async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()> {
-        if fails(&self.0.failing_tear_downs) {
+        if consume_failure(&self.0.failing_tear_downs) {
             let error = io::Error::from(io::ErrorKind::ResourceBusy);
             return Err(super::MachineError::new("remove the cgroup", Path::new(&pod.cgroup), error));
         }

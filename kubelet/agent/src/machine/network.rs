@@ -41,7 +41,7 @@ pub(super) async fn tcp(host: &str, port: u16, timeout: Duration) -> Result<(), 
 
 /// Queries the health of a gRPC service within at most `timeout`.
 pub(super) async fn grpc(host: &str, port: u16, service: &str, timeout: Duration) -> Result<(), String> {
-    match tokio::time::timeout(timeout, ask_health(host, port, service)).await {
+    match tokio::time::timeout(timeout, query_health(host, port, service)).await {
         Ok(Ok(SERVING)) => Ok(()),
         Ok(Ok(status)) => Err(format!("service unhealthy (responded with status {status})")),
         Ok(Err(why)) => Err(format!("error: health rpc failed: {why}")),
@@ -54,7 +54,7 @@ const SERVING: u8 = 1;
 
 /// Returns the status that the health service answers. Its two messages have one field each, so they are
 /// encoded and decoded by hand here.
-async fn ask_health(host: &str, port: u16, service: &str) -> Result<u8, String> {
+async fn query_health(host: &str, port: u16, service: &str) -> Result<u8, String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let stream = TcpStream::connect((host, port)).await.map_err(|e| text(&e))?;
     let (mut sender, connection) =

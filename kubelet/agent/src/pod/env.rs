@@ -39,7 +39,7 @@ pub struct Sources {
 
 /// Facts about the pod's environment that its variables may refer to.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings<'a> {
+pub struct EnvContext<'a> {
     /// Addresses of the pod, primary IP family first.
     pub pod_ips: &'a [String],
     /// Addresses of the node, primary IP family first.
@@ -74,7 +74,7 @@ pub fn environment(
     pod: &Pod,
     container: &Container,
     sources: &Sources,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
 ) -> Result<Vec<(String, String)>, EnvError> {
     let mut variables = Variables::new();
     let links = spec(pod).enable_service_links.unwrap_or(true);
@@ -89,7 +89,7 @@ pub fn environment(
     for entry in container.env.iter().flatten() {
         let value = match (&entry.value, &entry.value_from) {
             (Some(value), _) => Some(expand(value, &variables.by_name, variables.room)?),
-            (None, Some(source)) => referenced(pod, container, source, sources, surroundings)?,
+            (None, Some(source)) => referenced(pod, container, source, sources, context)?,
             (None, None) => Some(String::new()),
         };
         if let Some(value) = value {
@@ -264,7 +264,7 @@ fn referenced(
     container: &Container,
     source: &EnvVarSource,
     sources: &Sources,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
 ) -> Result<Option<String>, EnvError> {
     let missing_key = |kind, name: &str, key: &str| EnvError::Key {
         kind,
@@ -293,10 +293,10 @@ fn referenced(
         };
     }
     if let Some(field) = &source.field_ref {
-        return field_value(pod, field, surroundings).map(Some);
+        return field_value(pod, field, context).map(Some);
     }
     if let Some(resource) = &source.resource_field_ref {
-        return resource_value(pod, container, resource, surroundings).map(Some);
+        return resource_value(pod, container, resource, context).map(Some);
     }
     Ok(Some(String::new()))
 }
@@ -305,7 +305,7 @@ fn referenced(
 pub fn field_value(
     pod: &Pod,
     field: &ObjectFieldSelector,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
 ) -> Result<String, EnvError> {
     let path = field.field_path.as_str();
     let metadata = &pod.metadata;
@@ -326,10 +326,10 @@ pub fn field_value(
         "metadata.annotations" => lines(metadata.annotations.as_ref()),
         "spec.nodeName" => spec(pod).node_name.clone().unwrap_or_default(),
         "spec.serviceAccountName" => spec(pod).service_account_name.clone().unwrap_or_default(),
-        "status.podIP" => first(surroundings.pod_ips),
-        "status.podIPs" => surroundings.pod_ips.join(","),
-        "status.hostIP" => first(surroundings.host_ips),
-        "status.hostIPs" => surroundings.host_ips.join(","),
+        "status.podIP" => first(context.pod_ips),
+        "status.podIPs" => context.pod_ips.join(","),
+        "status.hostIP" => first(context.host_ips),
+        "status.hostIPs" => context.host_ips.join(","),
         _ => return Err(EnvError::Field(path.to_owned())),
     })
 }
@@ -345,7 +345,7 @@ pub fn resource_value(
     pod: &Pod,
     container: &Container,
     selector: &ResourceFieldSelector,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
 ) -> Result<String, EnvError> {
     let unknown = || EnvError::Resource(selector.resource.clone());
     let container = match selector.container_name.as_deref().filter(|name| !name.is_empty()) {
@@ -354,7 +354,7 @@ pub fn resource_value(
     };
     let (kind, resource) = selector.resource.split_once('.').ok_or_else(unknown)?;
     let scale = |quantity: &Quantity| resources::scaled(quantity, resource);
-    let of_node = || surroundings.allocatable.and_then(|list| list.get(resource)).and_then(scale);
+    let of_node = || context.allocatable.and_then(|list| list.get(resource)).and_then(scale);
     let amount = match kind {
         "limits" => resources::limit(container, resource).or_else(of_node).unwrap_or_default(),
         "requests" => resources::request(container, resource).unwrap_or_default(),
@@ -393,12 +393,12 @@ mod tests {
         let mut pod = pod(json!({"containers": [container], "nodeName": "n1"}));
         pod.metadata.labels = Some(BTreeMap::from([("app".to_owned(), "web".to_owned())]));
         let container = spec(&pod).containers[0].clone();
-        let surroundings = Surroundings {
+        let context = EnvContext {
             pod_ips: &["10.0.0.2".to_owned(), "fd00::2".to_owned()],
             host_ips: &["192.0.2.1".to_owned()],
             allocatable: Some(&BTreeMap::from([("cpu".to_owned(), Quantity("4".to_owned()))])),
         };
-        Ok(environment(&pod, &container, &sources(), &surroundings)?.into_iter().collect())
+        Ok(environment(&pod, &container, &sources(), &context)?.into_iter().collect())
     }
 
     #[test]

@@ -87,7 +87,7 @@ impl Resize {
     /// Restores the state from the status of a pod, so that a restarted kubelet continues where the previous
     /// one stopped.
     pub fn from_status(pod: &Pod, now: Timestamp) -> Self {
-        let mut resize = Self { allocated: asked(pod), ..Self::default() };
+        let mut resize = Self { allocated: requested(pod), ..Self::default() };
         let Some(status) = &pod.status else { return resize };
         for known in status.init_container_statuses.iter().chain(&status.container_statuses).flatten() {
             resize.remember(known);
@@ -122,9 +122,9 @@ impl Resize {
 
     /// Returns whether the pod is granted what it requests.
     pub fn grants(&self, desired: &Pod) -> bool {
-        asked(desired)
-            .iter()
-            .all(|(name, asked)| self.allocated.get(name).is_none_or(|granted| is_equal(asked, granted)))
+        requested(desired).iter().all(|(name, requested)| {
+            self.allocated.get(name).is_none_or(|granted| is_equal(requested, granted))
+        })
     }
 
     /// Grants the requested resources, or records why they are not granted; returns an event if the decision
@@ -140,7 +140,7 @@ impl Resize {
             Ok(()) => {
                 self.pending = None;
                 let is_new = !self.grants(desired);
-                self.allocated = asked(desired);
+                self.allocated = requested(desired);
                 if !is_new {
                     return None;
                 }
@@ -271,7 +271,7 @@ pub fn as_it_runs(pod: &Pod, resize: &Resize, running: impl Fn(&str) -> Option<S
 }
 
 /// Returns the requested resources, by container.
-fn asked(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
+fn requested(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
     let resources = |container: &Container| container.resources.clone().unwrap_or_default();
     all_containers(pod).map(|(_, container)| (container.name.clone(), resources(container))).collect()
 }

@@ -22,7 +22,7 @@ use crate::{
     machine::{MachineError, SubPath},
     pod::{
         self,
-        env::{Sources, Surroundings, TokenKey},
+        env::{EnvContext, Sources, TokenKey},
         resolv, spec,
     },
     probe::within,
@@ -161,7 +161,7 @@ impl Worker {
 
     async fn set_up_volumes(&self, pod: &Pod, sources: &Sources) -> Result<(), PrepareError> {
         let ips = self.pod_ips();
-        let contents = volumes::contents(pod, sources, &self.surroundings(&ips))?;
+        let contents = volumes::contents(pod, sources, &self.context(&ips))?;
         let group = pod::spec(pod).security_context.as_ref().and_then(|context| context.fs_group);
         for (name, content) in &contents {
             self.agent.machine.set_up_volume(&self.tracked.place, name, content, group).await?;
@@ -177,8 +177,8 @@ impl Worker {
         state.runtime.ready_sandbox().map(|sandbox| sandbox.ips.clone()).unwrap_or_default()
     }
 
-    pub(super) fn surroundings<'a>(&'a self, pod_ips: &'a [String]) -> Surroundings<'a> {
-        Surroundings { pod_ips, host_ips: &self.agent.host_ips, allocatable: Some(&self.agent.allocatable) }
+    pub(super) fn context<'a>(&'a self, pod_ips: &'a [String]) -> EnvContext<'a> {
+        EnvContext { pod_ips, host_ips: &self.agent.host_ips, allocatable: Some(&self.agent.allocatable) }
     }
 
     /// Updates the volumes of a running pod if the pod or an object that they contain has changed; returns
@@ -276,7 +276,7 @@ impl Worker {
         let variables: BTreeMap<String, String> = environment.iter().cloned().collect();
         let sources = self.sources.as_ref().ok_or(PrepareError::Objects)?;
         let ips = self.pod_ips();
-        let contents = volumes::contents(pod, sources, &self.surroundings(&ips))?;
+        let contents = volumes::contents(pod, sources, &self.context(&ips))?;
         let group = pod::spec(pod).security_context.as_ref().and_then(|context| context.fs_group);
         machine.forget_sub_paths(place, &container.name).await?;
         let wanted = container.volume_mounts.as_deref().unwrap_or_default();

@@ -107,7 +107,7 @@ impl Worker {
         self.check_added(pod, container, start).map_err(config_error)?;
         let sources = self.sources.clone().unwrap_or_default();
         let ips = self.pod_ips();
-        let environment = env::environment(pod, container, &sources, &self.surroundings(&ips))
+        let environment = env::environment(pod, container, &sources, &self.context(&ips))
             .map_err(|error| config_error(error.to_string()))?;
         let mounts = self
             .mounts(pod, container, start.attempt, &environment)

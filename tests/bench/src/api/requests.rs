@@ -97,7 +97,7 @@ impl Verb {
 
 /// Subject of a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum Contender {
     Limit,
     Hawser,
     /// The store alone, through its client.
@@ -212,20 +212,20 @@ impl<'a> Bench<'a> {
         let rounds = self.plan.choose(3, 7);
         let mut subjects = Vec::new();
         if wants(self.plan, Subject::Limit) {
-            subjects.push(Who::Limit);
+            subjects.push(Contender::Limit);
         }
         if wants(self.plan, Subject::Hawser) {
-            subjects.push(Who::Hawser);
+            subjects.push(Contender::Hawser);
         }
         let has_store = verb == Verb::Create || (verb == Verb::Get && self.kind == StoreKind::Etcd);
         if has_store && object == Object::ConfigMap {
-            subjects.push(Who::Store);
+            subjects.push(Contender::Store);
         }
         let mut processor = Vec::new();
         let results = in_turn(&subjects, rounds, |who| match who {
-            Who::Limit => self.limit(verb, object, clients, length),
-            Who::Store => self.store(verb, clients, length),
-            Who::Hawser => {
+            Contender::Limit => self.limit(verb, object, clients, length),
+            Contender::Store => self.store(verb, clients, length),
+            Contender::Hawser => {
                 let before = self.hawser.processor_time()?;
                 let make = self.make(verb, object, self.next.load(Ordering::Relaxed))?;
                 let connections = &self.connections[..clients.min(CONNECTIONS)];
@@ -241,21 +241,21 @@ impl<'a> Bench<'a> {
         };
         for (who, turns) in subjects.iter().zip(&results) {
             let name = match who {
-                Who::Limit => "limit",
-                Who::Hawser => "hawser",
-                Who::Store if self.kind == StoreKind::Etcd => "etcd",
-                Who::Store => "store",
+                Contender::Limit => "limit",
+                Contender::Hawser => "hawser",
+                Contender::Store if self.kind == StoreKind::Etcd => "etcd",
+                Contender::Store => "store",
             };
             let times: Vec<f64> = turns.iter().map(|turn| turn.p99).collect();
             let of = rates(*who).unwrap_or_default();
             report.row(SUITE, case, name, PER_SECOND, &of)?;
             report.row(SUITE, case, name, P99, &times)?;
-            if let Some(limit) = rates(Who::Limit).filter(|_| *who != Who::Limit) {
+            if let Some(limit) = rates(Contender::Limit).filter(|_| *who != Contender::Limit) {
                 report.row(SUITE, case, name, RATIO_TO_LIMIT, &shares(&of, &limit))?;
             }
-            if *who == Who::Hawser {
+            if *who == Contender::Hawser {
                 report.row(SUITE, case, name, SERVER_TIME, &processor)?;
-                if let Some(store) = rates(Who::Store) {
+                if let Some(store) = rates(Contender::Store) {
                     report.row(SUITE, case, name, RATIO_TO_STORE, &shares(&of, &store))?;
                 }
             }

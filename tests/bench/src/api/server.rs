@@ -14,7 +14,7 @@ use super::text;
 use crate::cluster::memory;
 
 /// Time that a server may take to answer, including reading all of its objects.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 /// Clock ticks per second in the kernel's accounting of CPU time, `USER_HZ`.
 const TICKS: f64 = 100.0;
 
@@ -85,7 +85,7 @@ impl Running {
             let asked = async { self.target.connect(1).await?[0].read(Call::get("/readyz")).await };
             match asked.await {
                 Ok(_) => return Ok(()),
-                Err(error) if began.elapsed() > PATIENCE => return Err(error.context("no answer")),
+                Err(error) if began.elapsed() > TIMEOUT => return Err(error.context("no answer")),
                 Err(_) => tokio::time::sleep(Duration::from_millis(2)).await,
             }
         }
@@ -168,7 +168,7 @@ impl EtcdServer {
         let server = Self { child, url: client };
         let began = Instant::now();
         while TcpStream::connect(server.url.trim_start_matches("http://")).is_err() {
-            ensure!(began.elapsed() < PATIENCE, "etcd does not listen");
+            ensure!(began.elapsed() < TIMEOUT, "etcd does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)

@@ -142,15 +142,15 @@ fn a_recorder_writes_and_counts_events() -> Result<()> {
         let recorder = Recorder::new(client.clone(), reporter);
         let services: Api<k8s_openapi::api::core::v1::Service> = Api::namespaced(client.clone(), "default");
         let about: ObjectReference = services.get("kubernetes").await?.object_ref(&());
-        let told = Told {
+        let client_path = Told {
             type_: EventType::Normal,
             reason: "Tested".into(),
             note: Some("a note".into()),
             action: "Testing".into(),
             secondary: None,
         };
-        recorder.publish(&told, &about).await?;
-        recorder.publish(&told, &about).await?;
+        recorder.publish(&client_path, &about).await?;
+        recorder.publish(&client_path, &about).await?;
         let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(client.clone(), "default");
         let found = events
             .list(&ListParams::default().fields("involvedObject.name=kubernetes,reason=Tested"))

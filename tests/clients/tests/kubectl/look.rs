@@ -56,8 +56,11 @@ fn events(kubectl: &Kubectl<'_>) {
     };
     kubectl.feed("create -f -", &event("late", "Warning", 9));
     kubectl.feed("create -f -", &event("early", "Normal", 1));
-    let told = kubectl.table("events --for=pod/p --no-headers");
-    assert_eq!(told.iter().map(|row| row.last().unwrap().as_str()).collect::<Vec<_>>(), ["early", "late"]);
+    let client_path = kubectl.table("events --for=pod/p --no-headers");
+    assert_eq!(
+        client_path.iter().map(|row| row.last().unwrap().as_str()).collect::<Vec<_>>(),
+        ["early", "late"]
+    );
     kubectl.shows("events --types=Warning", &["said late"]);
     kubectl.shows("get events --field-selector=involvedObject.name=p,type=Normal", &["said early"]);
     kubectl.shows("get events --sort-by=.lastTimestamp", &["LAST SEEN", "REASON", "OBJECT"]);

@@ -62,8 +62,8 @@ fn all_ready(kubectl: &Kubectl<'_>) {
             // It may be gone by now.
             kubectl.attempt(&format!("patch {pod} --subresource=status --type=merge -p '{status}'"), "");
         }
-        let told = kubectl.run("rollout status deployment web --watch=false");
-        Ok(told.contains("successfully rolled out").then_some(()))
+        let client_path = kubectl.run("rollout status deployment web --watch=false");
+        Ok(client_path.contains("successfully rolled out").then_some(()))
     })
     .unwrap();
 }

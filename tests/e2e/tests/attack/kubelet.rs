@@ -118,7 +118,7 @@ pub struct Hostile {
 
 impl Hostile {
     /// Returns the request lines that it received.
-    pub fn asked(&self) -> String {
+    pub fn requests_received(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
@@ -138,8 +138,10 @@ pub fn hostile(
     command.arg(certificate).arg(key).arg(behaviour);
     let process = Process::start(&mut command, log.clone())?;
     let hostile = Hostile { _process: process, log };
-    eventually("the hostile server to listen", || Ok(hostile.asked().contains("listening").then_some(())))
-        .with_context(|| hostile.asked())?;
+    eventually("the hostile server to listen", || {
+        Ok(hostile.requests_received().contains("listening").then_some(()))
+    })
+    .with_context(|| hostile.requests_received())?;
     Ok(hostile)
 }
 
@@ -149,8 +151,16 @@ fn redirects(trap: &Trap<'_>) -> Result<()> {
         must_fail(&[502], &call, &answer)?;
         ensure!(!answer.headers.contains("location:"), "{call} passed the redirect on: {}", answer.headers);
     }
-    ensure!(hostile.asked().contains("/containerLogs/"), "nobody called: {}", hostile.asked());
-    ensure!(!hostile.asked().contains("/stolen"), "the redirect was followed: {}", hostile.asked());
+    ensure!(
+        hostile.requests_received().contains("/containerLogs/"),
+        "nobody called: {}",
+        hostile.requests_received()
+    );
+    ensure!(
+        !hostile.requests_received().contains("/stolen"),
+        "the redirect was followed: {}",
+        hostile.requests_received()
+    );
     Ok(())
 }
 
@@ -206,10 +216,13 @@ pub fn memory(cluster: &Cluster<'_>) -> Result<u64> {
 fn credentials(trap: &Trap<'_>) -> Result<()> {
     let hostile = trap.hostile("cookie")?;
     trap.calls()?;
-    let asked = hostile.asked();
-    ensure!(asked.contains("/containerLogs/"), "nobody called: {asked}");
+    let requests_received = hostile.requests_received();
+    ensure!(requests_received.contains("/containerLogs/"), "nobody called: {requests_received}");
     let token = trap.administrator.token().unwrap_or_default();
-    ensure!(!asked.contains(token) && !asked.contains("Bearer"), "the token was passed on: {asked}");
+    ensure!(
+        !requests_received.contains(token) && !requests_received.contains("Bearer"),
+        "the token was passed on: {requests_received}"
+    );
     Ok(())
 }
 

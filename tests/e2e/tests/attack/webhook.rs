@@ -112,9 +112,21 @@ fn redirect(converted: &Converted<'_>) -> Result<()> {
     let answer = converted.converted()?;
     ensure!(answer.status == 500, "a redirect was answered with {}", answer.status);
     ensure!(!answer.headers.contains("location:"), "the redirect was passed on: {}", answer.headers);
-    ensure!(hostile.asked().contains("/convert"), "nobody asked: {}", hostile.asked());
-    ensure!(!hostile.asked().contains("/stolen"), "the redirect was followed: {}", hostile.asked());
-    ensure!(!hostile.asked().contains("Bearer"), "the caller's token was passed on: {}", hostile.asked());
+    ensure!(
+        hostile.requests_received().contains("/convert"),
+        "nobody asked: {}",
+        hostile.requests_received()
+    );
+    ensure!(
+        !hostile.requests_received().contains("/stolen"),
+        "the redirect was followed: {}",
+        hostile.requests_received()
+    );
+    ensure!(
+        !hostile.requests_received().contains("Bearer"),
+        "the caller's token was passed on: {}",
+        hostile.requests_received()
+    );
     // Otherwise a user who writes webhooks and reads logs could read answers of servers that only the API
     // server can reach.
     let log = std::fs::read(converted.cluster.log_file()).context("cannot read the log")?;
@@ -152,7 +164,7 @@ fn silent(converted: &Converted<'_>) -> Result<()> {
         waiting.push(curl.stdout(std::process::Stdio::null()).spawn().context("cannot start curl")?);
     }
     let outcome = eventually("a share of requests to wait", || {
-        Ok((hostile.asked().matches("/convert").count() >= SHARE).then_some(()))
+        Ok((hostile.requests_received().matches("/convert").count() >= SHARE).then_some(()))
     })
     .and_then(|()| {
         // Only this account has used up its share.
