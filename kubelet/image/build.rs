@@ -1,5 +1,5 @@
-//! Compiles the pause program: one freestanding, static executable of a few kilobytes, which is
-//! embedded in the library. It needs nothing but the compiler that builds this workspace.
+//! Compiles the pause program to a freestanding, static executable of a few kilobytes, which is embedded in
+//! the library. Only the compiler that builds this workspace is needed.
 
 use std::{env, path::PathBuf, process::Command};
 

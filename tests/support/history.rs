@@ -1,33 +1,34 @@
-//! What concurrent clients saw of a store, and whether one after the other could have seen it: the
-//! search of Wing and Gong for each key, with Lowe's memory of what has been tried, and on top of it
-//! the one order of revisions that all keys share. Included by the tests of the store and the server.
+//! Histories of concurrent clients of a store, and a check whether they are linearizable: the search of Wing
+//! and Gong for each key with Lowe's memoization, plus the order of revisions that all keys share. Included
+//! by the tests of the store and the server.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A value with the revision that it was written at.
+/// A value and the revision at which it was written.
 pub type Version = (String, i64);
 
-/// What became of a write.
+/// Outcome of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Acknowledged, at this revision where the answer tells it.
+    /// Acknowledged, at this revision if the answer contains it.
     Done(Option<i64>),
-    /// Refused; where the answer tells it, what was there instead.
+    /// Refused; with the existing version if the answer contains it.
     Refused(Option<Option<Version>>),
     /// No answer: it may have happened, then or later.
     Unknown,
 }
 
-/// What a client did to a key. No value is written twice.
+/// Operation of a client on a key. No value is written twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// If the key's revision is `expected` (0: it must not exist); `value` none: a deletion.
+    /// A write, applied if the key's revision is `expected` (0: it must not exist); without `value` a
+    /// deletion.
     Write { expected: i64, value: Option<String>, outcome: Outcome },
-    /// At this revision where the answer tells it.
+    /// A read, at this revision if the answer contains it.
     Read { found: Option<Version>, revision: Option<i64> },
 }
 
-/// An action with when it began and when the answer came, by a clock that all clients share.
+/// An action with the times of its call and its answer, by a clock that all clients share.
 #[derive(Clone, Debug)]
 pub struct Operation {
     pub key: String,
@@ -45,19 +46,19 @@ pub struct Listing {
     pub found: BTreeMap<String, Version>,
 }
 
-/// Everything that was seen.
+/// Everything that was observed.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     pub operations: Vec<Operation>,
     pub listings: Vec<Listing>,
-    /// What a watch delivered, by revision: the key, and its value unless it was deleted.
+    /// Events of a watch by revision: the key, and its value unless it was deleted.
     pub events: BTreeMap<i64, (String, Option<String>)>,
-    /// Where every revision after this one is an event.
+    /// If set, every later revision has an event.
     pub gapless_after: Option<i64>,
 }
 
 impl History {
-    /// An error says which rule is broken, and by what.
+    /// Checks the history; an error says which rule is violated, and by what.
     pub fn check(&self) -> Result<(), String> {
         let revisions = self.revisions_of_values()?;
         self.check_events()?;
@@ -66,7 +67,7 @@ impl History {
         for operation in &self.operations {
             by_key.entry(&operation.key).or_default().push(operation.clone());
         }
-        // A list is a read of each key, also of those that it does not have.
+        // A list is a read of each key, including those that it does not contain.
         let keys: BTreeSet<String> = by_key.keys().map(|key| (*key).to_owned()).collect();
         for listing in &self.listings {
             if let Some(stranger) = listing.found.keys().find(|key| !keys.contains(*key)) {
@@ -89,7 +90,8 @@ impl History {
         Ok(())
     }
 
-    /// The revision of each value, which is the same wherever it was seen, and of no other.
+    /// Returns the revision of each value, which must be the same wherever the value was seen, and of no
+    /// other value.
     fn revisions_of_values(&self) -> Result<BTreeMap<String, i64>, String> {
         let mut seen: BTreeMap<String, i64> = BTreeMap::new();
         let mut note = |value: &str, revision: i64| match seen.insert(value.to_owned(), revision) {
@@ -123,7 +125,7 @@ impl History {
         Ok(seen)
     }
 
-    /// The watch delivered what was acknowledged and what was read, and left nothing out.
+    /// Checks that the watch delivered everything that was acknowledged or read, without gaps.
     fn check_events(&self) -> Result<(), String> {
         let mut next = self.gapless_after;
         for revision in self.events.keys() {
@@ -166,9 +168,9 @@ impl History {
         Ok(())
     }
 
-    /// What was answered before a call is not behind what the call answers.
+    /// Checks that a call never returns an older revision than answers before it.
     fn check_order(&self) -> Result<(), String> {
-        // At each moment: the newest revision that anyone had seen. Answers sort before calls.
+        // For each moment, the newest revision that any client had seen. Answers sort before calls.
         let mut moments: Vec<(u64, bool, i64, bool)> = Vec::new();
         let mut note = |called: u64, returned: u64, revision: i64, wrote: bool| {
             moments.push((returned, false, revision, wrote));
@@ -203,7 +205,7 @@ impl History {
     }
 }
 
-/// The operations on one key, by when they were called.
+/// Returns whether the operations on one key, ordered by call, are linearizable.
 fn is_linearizable(operations: &[Operation], revisions: &BTreeMap<String, i64>) -> bool {
     let mut tried = BTreeSet::new();
     let mut open = vec![(vec![0_u64; operations.len().div_ceil(64)], None::<String>)];
@@ -239,7 +241,7 @@ impl Operation {
         matches!(self.action, Action::Write { outcome: Outcome::Unknown, .. })
     }
 
-    /// The state after it, if it could have happened in this one.
+    /// Returns the state after the operation, or `None` if it is impossible in this state.
     fn apply(&self, state: Option<&str>, revisions: &BTreeMap<String, i64>) -> Option<Option<String>> {
         // A value that nobody saw has a revision that nobody can expect.
         let current = state.map(|value| revisions.get(value).copied().unwrap_or(-1));
@@ -288,7 +290,7 @@ mod checked {
         events.iter().map(|(at, text)| (*at, ("/a".to_owned(), value(text)))).collect()
     }
 
-    fn sound() -> History {
+    fn linearizable() -> History {
         let operations = vec![
             write(1, 4, 0, "x", done(2)),
             read(2, 3, None, 1),
@@ -311,8 +313,8 @@ mod checked {
     }
 
     #[test]
-    fn a_sound_history_is_accepted() {
-        sound().check().unwrap();
+    fn a_linearizable_history_is_accepted() {
+        linearizable().check().unwrap();
     }
 
     #[test]
@@ -341,7 +343,7 @@ mod checked {
             }),
         ];
         for (what, plant) in plants {
-            let mut history = sound();
+            let mut history = linearizable();
             plant(&mut history);
             assert!(history.check().is_err(), "{what} was accepted");
         }

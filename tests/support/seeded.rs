@@ -1,9 +1,9 @@
-//! Random cases that can be had again: included by each crate's tests.
+//! Repeatable random cases, included by the tests of each crate.
 
 use proptest::test_runner::{Config, RngSeed};
 
-/// So many cases from a seed that is drawn anew, or taken from `PROPTEST_RNG_SEED`. It is printed
-/// where a test fails, as what to set to have the same cases again; nothing is kept in files.
+/// Returns a configuration for this many cases from a random seed, or that in `PROPTEST_RNG_SEED`. If a test
+/// fails, the seed is printed in the form of that variable; nothing is stored in files.
 #[allow(clippy::print_stdout, reason = "shown where the test fails")]
 pub fn config(cases: u32) -> Config {
     let given = Config::default().rng_seed;
@@ -15,8 +15,8 @@ pub fn config(cases: u32) -> Config {
     Config { cases, failure_persistence: None, rng_seed: RngSeed::Fixed(seed), ..Config::default() }
 }
 
-/// Seeds of that many lives in a row, from one that is drawn anew, or the one in `LIFE_SEED` alone.
-/// The first is printed where a test fails.
+/// Returns consecutive seeds for this many runs from a random start, or only that in `LIFE_SEED`. The first
+/// is printed if a test fails.
 #[allow(dead_code, reason = "for the tests that have lives")]
 #[allow(clippy::print_stdout, reason = "shown where the test fails")]
 pub fn seeds(lives: u64) -> std::ops::Range<u64> {
@@ -29,14 +29,14 @@ pub fn seeds(lives: u64) -> std::ops::Range<u64> {
     first..first + lives
 }
 
-/// Another one each time: what a hasher of the standard library starts with is random.
+/// Returns a different number each time, from the random initial state of a standard hasher.
 fn drawn() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::collections::hash_map::RandomState::new().build_hasher().finish()
 }
 
 #[test]
-fn a_seed_gives_the_same_cases_again() {
+fn equal_seeds_give_equal_cases() {
     use proptest::strategy::{Strategy, ValueTree};
     use proptest::test_runner::TestRunner;
     let first = config(1);

@@ -1,4 +1,4 @@
-//! `cargo xtask test --against URL`: one API server of ours beside a kube-apiserver of the user's.
+//! `cargo xtask test --against URL`: compares our API server with a kube-apiserver of the user's.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,20 +9,20 @@ use crate::{build_ebpf, setup, shell};
 
 #[derive(clap::Args)]
 pub struct Comparison {
-    /// With `--against`: a kubeconfig with an administrator's credentials for that server; unless given, KUBECONFIG or
-    /// ~/.kube/config
+    /// With `--against`: a kubeconfig with an administrator's credentials for that server [default:
+    /// KUBECONFIG or ~/.kube/config]
     #[arg(long, value_name = "FILE", requires = "against")]
     kubeconfig: Option<PathBuf>,
-    /// With `--against`: the number that requests are drawn from, to have those of an earlier run again
+    /// With `--against`: seed of the requests, to repeat those of an earlier run
     #[arg(long, requires = "against")]
     seed: Option<u64>,
-    /// With `--against`: how many requests
+    /// With `--against`: number of requests
     #[arg(long, requires = "against", default_value_t = 7000)]
     requests: usize,
     /// With `--against`: only this request of the run
     #[arg(long, requires = "against")]
     case: Option<usize>,
-    /// With `--against`: a file for every answer that differs
+    /// With `--against`: write a file for every answer that differs
     #[arg(long, value_name = "FILE", requires = "against")]
     json: Option<PathBuf>,
 }

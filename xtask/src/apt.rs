@@ -1,5 +1,5 @@
-//! Debian's packages, downloaded and unpacked without installing anything: with lists, a cache and
-//! a package status that are not the machine's.
+//! Downloads and unpacks Debian packages without installing them, with package lists, a cache and a package
+//! status of its own.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,16 +9,16 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// Where packages come from.
+/// Source of packages.
 #[derive(Clone, Copy)]
 pub enum Source {
-    /// What this machine's apt is configured with. Packages that are installed count as there.
+    /// The sources that this machine's apt is configured with. Installed packages count as present.
     Machine,
-    /// A suite of Debian's archive, such as `trixie`, whatever is installed here.
+    /// A suite of Debian's archive, such as `trixie`, regardless of what is installed.
     Suite(&'static str),
 }
 
-/// An apt that touches nothing of the machine's.
+/// An apt that does not affect the machine's.
 pub struct Apt {
     work: tempfile::TempDir,
     source: Source,
@@ -28,7 +28,7 @@ impl Apt {
     /// Fetches the lists of packages.
     pub fn open(source: Source) -> Result<Self> {
         if shell::find("apt-get").is_none() || shell::find("dpkg-deb").is_none() {
-            bail!("this needs apt-get and dpkg-deb, which are not here");
+            bail!("apt-get and dpkg-deb are required but not installed");
         }
         let work = tempfile::tempdir().context("cannot make a temporary directory")?;
         let dir = work.path();
@@ -60,14 +60,14 @@ impl Apt {
             option("Dir::Etc::sourcelist", &dir.join("sources.list"));
             option("Dir::Etc::sourceparts", Path::new("-"));
             option("Dir::State", &dir.join("state"));
-            // What is installed here, from wherever, shall not decide what is fetched.
+            // Packages that are installed here must not affect what is fetched.
             option("Dir::State::status", &dir.join("status"));
         }
         command.arg("-qq").current_dir(dir.join("out")).stdin(Stdio::null());
         command
     }
 
-    /// The packages that a package needs, alternatives left out.
+    /// Returns the dependencies of a package, without alternatives.
     pub fn depends(&self, package: &str) -> Result<Vec<String>> {
         let text = shell::output(self.command("apt-cache").args(["depends", "--important", package]))?;
         Ok(text
@@ -88,11 +88,11 @@ impl Apt {
         unpack_all(&self.work.path().join("out"), into)
     }
 
-    /// Downloads packages with everything that they need and the machine lacks, and unpacks it all.
+    /// Downloads packages with all dependencies that the machine lacks, and unpacks them.
     pub fn unpack_with_dependencies(&self, packages: &[&str], into: &Path) -> Result<()> {
         shell::run(
             self.command("apt-get")
-                // Nothing is installed, so nobody needs to be kept out meanwhile.
+                // Nothing is installed, so no lock is needed.
                 .args(["-o", "Debug::NoLocking=1"])
                 .args(["install", "--yes", "--download-only", "--no-install-recommends"])
                 .args(packages)
@@ -120,7 +120,7 @@ fn unpack_all(directory: &Path, into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where this machine gets Debian's packages from.
+/// Returns the URL of this machine's Debian mirror.
 fn mirror() -> Result<String> {
     let mut texts = vec![fs::read_to_string("/etc/apt/sources.list").unwrap_or_default()];
     for entry in fs::read_dir("/etc/apt/sources.list.d").into_iter().flatten().flatten() {

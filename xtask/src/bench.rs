@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{build_ebpf, image, kernel, setup, shell, up};
 
-/// What to measure.
+/// Suite of measurements.
 #[derive(Clone, Copy, ValueEnum)]
 enum Suite {
     Dataplane,
@@ -23,7 +23,7 @@ enum Suite {
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// The suites, in order; none to draw what a file has
+    /// The suites to run, in order; none to only draw existing rows
     suites: Vec<Suite>,
     /// Append the rows as JSON lines to this file
     #[arg(long)]
@@ -37,37 +37,38 @@ pub struct Args {
     /// Small sizes, few repeats: minutes instead of an hour
     #[arg(long)]
     quick: bool,
-    /// Only cases whose names begin so: `connect_rate,xdp`
+    /// Run only cases whose names begin with one of these: `connect_rate,xdp`
     #[arg(long, value_delimiter = ',')]
     cases: Vec<String>,
-    /// Only these subjects: limit, hawser, iptables, nftables, ipvs, etcd
+    /// Measure only these subjects: limit, hawser, iptables, nftables, ipvs, etcd
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
-    /// Numbers of services, or of pods, instead of those that a case has by itself
+    /// Numbers of services, or of pods, in place of a case's own
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<usize>,
-    /// In an emulated machine with that kernel, such as 6.12, which has IPVS: good for ratios, not
-    /// for times. Cases are called `…/kernel=VERSION` then
+    /// Measure in an emulated machine with this kernel, such as 6.12, which has IPVS: meaningful for ratios,
+    /// not for times. Cases are then named `…/kernel=VERSION`
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["plot", "page"])]
     kernel: Option<String>,
 }
 
-/// How much longer turns of sockets are in an emulated machine: a nanosecond is an instruction there.
+/// Factor by which turns of sockets are longer in an emulated machine, where an instruction takes a
+/// nanosecond.
 const EMULATION: &str = "2";
-/// How long all suites may take in an emulated machine.
+/// Time limit of all suites in an emulated machine.
 const GUEST_LIMIT: Duration = Duration::from_secs(2 * 60 * 60);
 
 /// Builds, then runs the bench program with the same arguments.
 pub fn run(args: &Args) -> Result<()> {
     let Args { suites, json, plot, page, quick, cases, subjects, sizes, kernel } = args;
     if suites.is_empty() && plot.is_none() && page.is_none() {
-        bail!("there is nothing to do: name a suite, or --plot or --page");
+        bail!("nothing to do: name a suite, or pass --plot or --page");
     }
     setup::run(setup::Purpose::Everything, false)?;
     let object = build_ebpf::run()?;
     let program = shell::target_dir().join("release/bench");
     let mut command = Command::new(&program);
-    // The data plane's suite opens it itself.
+    // The suite of the data plane embeds it itself.
     if suites.iter().any(|suite| !matches!(suite, Suite::Dataplane)) {
         command.env("HAWSER", up::build_hawser()?).env("HAWSER_ECHO_IMAGE", image::echo()?);
     }
@@ -100,7 +101,7 @@ pub fn run(args: &Args) -> Result<()> {
     shell::run(&mut command)
 }
 
-/// Runs the bench program on another kernel, and keeps its rows.
+/// Runs the bench program on another kernel, and collects its rows.
 fn emulated(version: &str, program: &Path, words: &[String], json: Option<&Path>) -> Result<()> {
     let mut rows = String::new();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -124,7 +125,7 @@ fn emulated(version: &str, program: &Path, words: &[String], json: Option<&Path>
     outcome
 }
 
-/// A line of the guest's as a row, with the kernel in its case, if it is one.
+/// Parses a line of the guest's output as a row and adds the kernel to its case; `None` if it is not a row.
 fn row(line: &str, version: &str) -> Option<String> {
     let mut row: Value = serde_json::from_str(line).ok()?;
     let case = format!("{}/kernel={version}", row["case"].as_str()?);

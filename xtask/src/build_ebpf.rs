@@ -8,13 +8,13 @@ use std::{env, fs};
 use anyhow::{Context, bail};
 
 const TARGET: &str = "bpfel-unknown-none";
-/// Debian's compiler, and the `core` for BPF that its package libstd-rust-web-dev-bpf brings.
+/// Debian's compiler, and the `core` for BPF that its package libstd-rust-web-dev-bpf contains.
 const SYSTEM_RUSTC: &str = "/usr/bin/rustc";
 const SYSTEM_CORE: &str = "/usr/lib/rustlib/bpfel-unknown-none";
-/// What the programs are compiled with: debug information for BTF, and the instructions of Linux
-/// 5.1, without which the compiler makes two of many.
+/// Flags of the programs: debug information for BTF, and the instructions of Linux 5.1, without which the
+/// compiler replaces many instructions by two.
 const RUSTFLAGS: [&str; 3] = ["-Cdebuginfo=2", "-Clink-arg=--btf", "-Ctarget-cpu=v3"];
-/// The release profile as these programs need it; the workspace's own stays as it is.
+/// Release profile for these programs; that of the workspace is not changed.
 const PROFILE: [(&str, &str); 6] = [
     ("CARGO_PROFILE_RELEASE_PANIC", "abort"),
     ("CARGO_PROFILE_RELEASE_LTO", "fat"),
@@ -24,19 +24,20 @@ const PROFILE: [(&str, &str); 6] = [
     ("CARGO_PROFILE_RELEASE_OPT_LEVEL", "3"),
 ];
 
-/// A compiler that can make programs for the kernel.
+/// A compiler for kernel programs.
 enum Toolchain {
-    /// Debian's, with a prebuilt `core`.
+    /// Debian's compiler, with a prebuilt `core`.
     System,
-    /// A nightly of rustup's, with the source of `core`.
+    /// A rustup nightly, with the source of `core`.
     Nightly,
 }
 
-/// Compiles the programs, if anything has changed since the last time; gives the object.
+/// Compiles the programs if anything has changed since the last time; returns the path of the object.
 ///
 /// # Errors
-/// No compiler or linker for BPF is here (the message says which, and how to get it), or the
-/// build failed.
+///
+/// Fails if no compiler or linker for BPF is found (the message says which, and how to get it), or if the
+/// build fails.
 pub fn run() -> anyhow::Result<PathBuf> {
     let toolchain = find_toolchain()?;
     let linker = find_linker()?;
@@ -62,7 +63,7 @@ pub fn run() -> anyhow::Result<PathBuf> {
     Ok(object)
 }
 
-/// Cargo with the compiler, and without what the surrounding build has set for itself.
+/// Returns a cargo command with the compiler, without the variables of the surrounding build.
 fn command(toolchain: &Toolchain) -> Command {
     let mut command = match toolchain {
         Toolchain::System => {
@@ -111,7 +112,7 @@ fn find_toolchain() -> anyhow::Result<Toolchain> {
     Ok(Toolchain::Nightly)
 }
 
-/// bpf-linker, on the path or where cargo installs.
+/// Finds bpf-linker, in `PATH` or in cargo's install directory.
 fn find_linker() -> anyhow::Result<PathBuf> {
     let home = env::var_os("CARGO_HOME")
         .map(PathBuf::from)
@@ -124,8 +125,8 @@ fn find_linker() -> anyhow::Result<PathBuf> {
         .context("bpf-linker is not installed; run `cargo xtask setup`")
 }
 
-/// Copies the object without its debug sections, and only if it differs, so that nothing that
-/// embeds it is built again in vain.
+/// Copies the object without its debug sections, and only if it differs, so that crates that embed it are not
+/// rebuilt needlessly.
 fn copy_if_changed(from: &Path, to: &Path) -> anyhow::Result<()> {
     let built = fs::read(from).with_context(|| format!("reading {}", from.display()))?;
     let new = without_debug(&built).with_context(|| format!("{} is not a 64-bit object", from.display()))?;
@@ -135,10 +136,10 @@ fn copy_if_changed(from: &Path, to: &Path) -> anyhow::Result<()> {
     fs::write(to, new).with_context(|| format!("writing {}", to.display()))
 }
 
-/// Leaves out the sections that only a debugger reads; BTF, which the kernel reads, stays. Their
-/// headers stay too, as empty ones, so that no index into the table of sections changes.
+/// Removes the sections that only debuggers read; BTF, which the kernel reads, stays. Their headers are kept,
+/// without content, so that indexes into the section table do not change.
 ///
-/// None if the bytes are no little-endian ELF object of 64 bits.
+/// Returns `None` if the bytes are not a 64-bit little-endian ELF object.
 fn without_debug(elf: &[u8]) -> Option<Vec<u8>> {
     const HEADER: usize = 64;
     const SECTION: usize = 64;
@@ -160,7 +161,7 @@ fn without_debug(elf: &[u8]) -> Option<Vec<u8>> {
         let offset = usize::try_from(number::<8>(header, 24)?).ok()?;
         let size = usize::try_from(number::<8>(header, 32)?).ok()?;
         if debug {
-            // An unused header: no kind, nothing in the file.
+            // An unused header: no type, no content.
             header[4..].fill(0);
         } else if kind != 0 && kind != SHT_NOBITS {
             let align = usize::try_from(number::<8>(header, 48)?).ok()?.max(1);
@@ -176,7 +177,7 @@ fn without_debug(elf: &[u8]) -> Option<Vec<u8>> {
     Some(kept)
 }
 
-/// The little-endian number of `N` bytes at an offset.
+/// Reads a little-endian number of `N` bytes at an offset.
 fn number<const N: usize>(bytes: &[u8], offset: usize) -> Option<u64> {
     let mut wide = [0; 8];
     wide[..N].copy_from_slice(bytes.get(offset..offset.checked_add(N)?)?);
@@ -191,7 +192,7 @@ fn workspace() -> PathBuf {
 mod tests {
     use super::*;
 
-    /// An object with sections of these names and contents, the last being the table of names.
+    /// Returns an object with these sections and contents, the last being the string table of names.
     fn object(sections: &[(&str, &[u8])]) -> Vec<u8> {
         let mut names = vec![0];
         let mut elf = [b"\x7fELF\x02\x01".as_slice(), &[0; 58]].concat();
@@ -215,7 +216,7 @@ mod tests {
         elf
     }
 
-    /// Contents of the section with that index.
+    /// Returns the content of a section by index.
     fn section(elf: &[u8], index: usize) -> &[u8] {
         let header = &elf[number::<8>(elf, 40).unwrap() as usize + 64 * index..];
         let offset = number::<8>(header, 24).unwrap() as usize;
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_sections_go_and_all_others_keep_index_and_contents() {
+    fn debug_sections_are_dropped_and_others_keep_index_and_contents() {
         let elf = object(&[("xdp", b"code"), (".debug_info", &[7; 500]), (".BTF", b"types"), ("maps", b"m")]);
         let stripped = without_debug(&elf).unwrap();
         assert_eq!(section(&stripped, 1), b"code");
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused() {
+    fn files_that_are_not_elf_objects_are_refused() {
         assert_eq!(without_debug(b"#!/bin/sh"), None);
         assert_eq!(without_debug(b"\x7fELF\x02\x01"), None);
     }

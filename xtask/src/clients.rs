@@ -1,5 +1,5 @@
-//! Clients of other projects, which tests use as their users do: each from its own registry, of one
-//! version, checked by hash or signature, kept in the cache and not installed for the machine.
+//! Third-party clients for tests, each from its own registry in a fixed version, verified by hash or
+//! signature, and kept in the cache rather than installed on the machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,21 @@ use crate::shell::{self, find};
 
 mod go;
 
-/// A client, and where it comes from.
+/// A client and its source.
 pub enum Client {
-    /// kubectl of a minor version, from a suite of Debian's archive, checked by apt's signatures.
+    /// kubectl of a minor version from a suite of Debian's archive, verified by apt's signatures.
     Kubectl { version: &'static str, suite: &'static str },
-    /// The Python client and helm's library with its bindings, in an environment of their own,
-    /// checked by the hashes of their requirements.
+    /// The Python client and helm's library with its bindings, in a virtual environment, verified by the
+    /// hashes of their requirements.
     Python,
-    /// The JavaScript client, checked by the hashes of its lock file.
+    /// The JavaScript client, verified by the hashes of its lock file.
     JavaScript,
-    /// Our program in Go, built with Debian's compiler and its source of client-go, checked by apt's
+    /// Our program in Go, built with Debian's compiler and its source of client-go, verified by apt's
     /// signatures.
     Go,
 }
 
-/// All of them. The newest kubectl is last.
+/// All clients, with the newest kubectl last.
 pub const CLIENTS: &[Client] = &[
     Client::Kubectl { version: "1.32", suite: "trixie" },
     Client::Kubectl { version: "1.36", suite: "sid" },
@@ -35,11 +35,11 @@ pub const CLIENTS: &[Client] = &[
     Client::Go,
 ];
 
-/// The newest kubectl, which a person's cluster is driven with too.
+/// The newest kubectl, which is also used for a user's cluster.
 pub const KUBECTL: &Client = &CLIENTS[1];
 
 impl Client {
-    /// What it is called in messages.
+    /// Returns the name for messages.
     pub fn name(&self) -> String {
         match self {
             Self::Kubectl { version, .. } => format!("kubectl {version}"),
@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// Whether apt brings it, or what it is built with.
+    /// Returns whether it comes from apt, or is built with tools from apt.
     pub fn needs_apt(&self) -> bool {
         match self {
             Self::Kubectl { .. } => true,
@@ -58,8 +58,8 @@ impl Client {
         }
     }
 
-    /// What a test calls: kubectl, the environment's `python`, the folder `node_modules`, our program.
-    /// `None` where setup has not brought it, or has brought another version than is wanted now.
+    /// Returns the path that tests use: kubectl, the environment's `python`, the folder `node_modules`, or
+    /// our program. `None` if setup has not fetched it, or another version than is now wanted.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Kubectl { version, .. } => {
@@ -74,7 +74,7 @@ impl Client {
         }
     }
 
-    /// The variable by which tests are told of it.
+    /// Returns the environment variable that passes the path to tests.
     pub fn variable(&self) -> String {
         match self {
             Self::Kubectl { version, .. } => format!("HAWSER_KUBECTL_{}", version.replace('.', "_")),
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// What a person types where setup cannot bring it.
+    /// Returns the command for a person where setup cannot install it.
     pub fn command(&self) -> String {
         match self {
             Self::Kubectl { version, .. } => {
@@ -97,7 +97,7 @@ impl Client {
         }
     }
 
-    /// Fetches it.
+    /// Fetches the client.
     pub fn install(&self) -> Result<()> {
         eprintln!("setup: fetching {}", self.name());
         match self {
@@ -110,13 +110,13 @@ impl Client {
     }
 }
 
-/// Those that setup has not brought.
+/// Returns the clients that setup has not fetched.
 pub fn missing() -> Vec<&'static Client> {
     CLIENTS.iter().filter(|client| client.path().is_none()).collect()
 }
 
-/// Debian's stable suites carry old versions only, so that each comes from the suite that has it:
-/// downloaded by apt, with apt's signatures, but not installed.
+/// Fetches kubectl. Debian's stable suites only have old versions, so each is downloaded with apt, verified
+/// by its signatures, from the suite that has it, but not installed.
 fn kubectl(version: &str, suite: &'static str) -> Result<()> {
     let work = tempfile::tempdir().context("cannot make a temporary directory")?;
     Apt::open(Source::Suite(suite))?.unpack("kubectl", work.path())?;
@@ -136,7 +136,7 @@ fn kubectl(version: &str, suite: &'static str) -> Result<()> {
     Ok(())
 }
 
-/// Through a name of its own, so that what is there is always whole.
+/// Copies through a temporary name, so that an existing file is always complete.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     let partial = to.with_extension("partial");
     fs::copy(from, &partial)
@@ -151,7 +151,7 @@ fn python() -> Result<()> {
         Command::new(dir.join("bin/python"))
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"])
             .args(["--require-hashes", "--only-binary=:all:"])
-            // helm's bindings ask for Python 3.12 and work with 3.11, which Debian 12 has.
+            // helm's bindings ask for Python 3.12 but work with 3.11, which Debian 12 has.
             .args(["--ignore-requires-python", "--requirement"])
             .arg(requirements()),
     )?;
@@ -192,7 +192,7 @@ fn javascript_dir() -> PathBuf {
     shell::cache_dir().join("clients/javascript")
 }
 
-/// An empty directory; one that was begun and not finished is begun again.
+/// Creates an empty directory; one that was not completed is started over.
 fn fresh(dir: &Path) -> Result<PathBuf> {
     if dir.exists() {
         fs::remove_dir_all(dir).with_context(|| format!("cannot remove {}", dir.display()))?;
@@ -201,13 +201,13 @@ fn fresh(dir: &Path) -> Result<PathBuf> {
     Ok(dir.to_path_buf())
 }
 
-/// Says by which pins a directory was filled; the last step.
+/// Records the pins with which a directory was filled; the last step.
 fn complete(dir: &Path, pins: &Path) -> Result<()> {
     fs::copy(pins, dir.join("complete")).with_context(|| format!("cannot finish {}", dir.display()))?;
     Ok(())
 }
 
-/// Whether a directory was filled by just these pins.
+/// Returns whether a directory was filled with exactly these pins.
 fn current(dir: &Path, pins: &Path) -> bool {
     let wanted = fs::read(pins).ok();
     wanted.is_some() && fs::read(dir.join("complete")).ok() == wanted

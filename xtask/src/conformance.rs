@@ -1,4 +1,4 @@
-//! That `docs/conformance.md` tells the truth about which tests there are.
+//! Checks that the tests named in `docs/conformance.md` exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::shell;
 
 const DOCUMENT: &str = "docs/conformance.md";
 
-/// How a name in the document begins, and the folder or file of the tests.
+/// Prefixes of test names in the document, and the folder or file of the tests.
 const SUITES: &[(&str, &str)] = &[
     ("conformance", "apiserver/server/tests/conformance"),
     ("api", "apiserver/server/tests/api"),
@@ -19,7 +19,7 @@ const SUITES: &[(&str, &str)] = &[
     ("client_go", "tests/clients/tests/client_go.rs"),
 ];
 
-/// Every row that says it passes names a test, and every test named is there: what is not so.
+/// Returns rows that claim to pass but name no test, and named tests that do not exist.
 pub fn breaches() -> Result<Vec<String>> {
     let path = shell::root().join(DOCUMENT);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {DOCUMENT}"))?;
@@ -40,7 +40,7 @@ fn check(document: &str, read: &dyn Fn(&Path) -> Option<String>) -> Vec<String> 
         }
         let state = line.trim_end_matches(" |").rsplit(" | ").next().unwrap_or_default();
         if line.starts_with("| ") && state.starts_with("passes") && tests.is_empty() {
-            breaches.push(format!("{DOCUMENT}:{}: it passes, and no test shows it", number + 1));
+            breaches.push(format!("{DOCUMENT}:{}: the row passes but names no test", number + 1));
         }
     }
     if seen == 0 {
@@ -49,7 +49,7 @@ fn check(document: &str, read: &dyn Fn(&Path) -> Option<String>) -> Vec<String> 
     breaches
 }
 
-/// The tests that a line names between backquotes: the file, and the function in it.
+/// Returns the tests that a line names between backquotes: file and function.
 fn tests(line: &str) -> impl Iterator<Item = (PathBuf, &str)> {
     line.split('`').skip(1).step_by(2).filter_map(|name| {
         let mut parts = name.split("::");
@@ -71,7 +71,7 @@ mod tests {
     use super::check;
 
     #[test]
-    fn tests_that_are_not_there_and_rows_without_tests_are_told() {
+    fn missing_tests_and_rows_without_tests_are_reported() {
         let read = |file: &Path| {
             (file == Path::new("tests/clients/tests/kubectl/get.rs")).then(|| "fn one() {}".to_owned())
         };

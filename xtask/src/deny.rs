@@ -1,4 +1,4 @@
-//! `cargo xtask deny`: holds the dependencies to `deny.toml`.
+//! `cargo xtask deny`: checks the dependencies against `deny.toml`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,16 +7,17 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// The version that `deny.toml` is written for.
+/// Version of cargo-deny that `deny.toml` is written for.
 const CARGO_DENY: &str = "0.20.2";
-/// What cargo-deny says where the database of advisories cannot be had.
+/// Message of cargo-deny if the database of advisories cannot be fetched.
 const UNREACHABLE: &str = "failed to fetch advisory database";
 
-/// Checks licences, sources and duplicate versions, then the advisories. Where their database cannot be
-/// reached this is said and is no failure.
+/// Checks licences, sources and duplicate versions, then the advisories. If their database cannot be reached,
+/// that is reported and not treated as a failure.
 ///
 /// # Errors
-/// A dependency breaks a rule, or cargo-deny cannot be installed or started.
+///
+/// Fails if a dependency violates a rule, or if cargo-deny cannot be installed or started.
 pub fn run() -> Result<()> {
     rules()?;
     let program = program()?;
@@ -37,16 +38,17 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-/// Checks licences, sources and duplicate versions, for which nothing has to be asked: what a commit is does not
-/// depend on the day.
+/// Checks licences, sources and duplicate versions, which needs no network: the result for a commit does not
+/// change from day to day.
 ///
 /// # Errors
-/// A dependency breaks a rule, or cargo-deny cannot be installed or started.
+///
+/// Fails if a dependency violates a rule, or if cargo-deny cannot be installed or started.
 pub fn rules() -> Result<()> {
     shell::run(deny(&program()?).args(["check", "licenses", "sources", "bans"]))
 }
 
-/// What the check of advisories found.
+/// Result of the check of advisories.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Sound,
@@ -62,37 +64,38 @@ fn verdict(success: bool, stderr: &str) -> Verdict {
     }
 }
 
-/// cargo-deny in the workspace's directory, so that it finds `deny.toml`.
+/// Returns a cargo-deny command in the workspace's directory, where it finds `deny.toml`.
 fn deny(program: &PathBuf) -> Command {
     let mut command = Command::new(program);
     command.current_dir(shell::root());
     command
 }
 
-/// Where cargo-deny is, if it is installed.
+/// Returns the path of cargo-deny, if it is installed.
 pub fn find() -> Option<PathBuf> {
     shell::find("cargo-deny")
 }
 
-/// The command that installs it, for a person.
+/// Returns the command that installs it.
 pub fn command() -> String {
     format!("cargo install --locked cargo-deny --version {CARGO_DENY}")
 }
 
-/// Builds and installs it.
+/// Builds and installs cargo-deny.
 ///
 /// # Errors
-/// It cannot be fetched or built.
+///
+/// Fails if it cannot be downloaded or built.
 pub fn install() -> Result<()> {
     eprintln!("setup: building cargo-deny {CARGO_DENY}");
     shell::run(
         shell::cargo()
             .args(["install", "--quiet", "--locked", "cargo-deny", "--version", CARGO_DENY])
-            // It runs for a second; optimizing it as a whole takes minutes.
+            // It runs for a second, while link-time optimization takes minutes.
             .env("CARGO_PROFILE_RELEASE_LTO", "off")
             .env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")
             .env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "1")
-            // It is a program for this machine, whatever the workspace's build is told.
+            // It is a program for this machine, independent of the workspace's build settings.
             .env_remove("CARGO_TARGET_DIR")
             .env_remove("RUSTFLAGS"),
     )
@@ -102,7 +105,7 @@ fn program() -> Result<PathBuf> {
     if find().is_none() {
         install()?;
     }
-    find().context("cargo-deny was installed and is not where cargo installs")
+    find().context("cargo-deny was installed but is not in cargo's install directory")
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Objects as Kubernetes' own encoders write them, in JSON and in protobuf: the test data of
-//! `k8s.io/api`, which Debian packages. Tests compare what we read and write with them.
+//! Objects as encoded by Kubernetes itself, in JSON and in protobuf: the test data of `k8s.io/api`, which
+//! Debian packages. Tests compare our encoding with them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,29 +9,29 @@ use anyhow::{Context, Result, bail};
 use crate::apt::{Apt, Source};
 use crate::shell;
 
-/// What it is called in messages.
+/// Name for messages.
 pub const NAME: &str = "objects that Kubernetes encoded";
-/// The variable by which tests are told of the directory.
+/// Environment variable that passes the directory to tests.
 pub const VARIABLE: &str = "HAWSER_KUBERNETES_TESTDATA";
-/// The release that the table of fields in `apiserver/schema/data` is of.
+/// Release that the table of fields in `apiserver/schema/data` is taken from.
 const RELEASE: &str = "1.36";
-/// The one before it, whose files lie beside those of a release.
+/// Previous release, whose files are beside those of each release.
 const BEFORE: &str = "v1.35.0";
-/// The suite that has the release.
+/// Suite that has the release.
 const SUITE: &str = "sid";
 
-/// The directory of the files, if setup has brought them.
+/// Returns the directory of the files, if setup has fetched them.
 pub fn path() -> Option<PathBuf> {
     let directory = directory();
     directory.is_dir().then_some(directory)
 }
 
-/// What a person does where setup cannot bring them.
+/// Returns the instruction for a person where setup cannot fetch them.
 pub fn command() -> String {
     format!("put testdata/HEAD of k8s.io/api {RELEASE} at {}", directory().display())
 }
 
-/// Fetches them.
+/// Fetches the files.
 pub fn install() -> Result<()> {
     eprintln!("setup: fetching {NAME}");
     fetch().with_context(|| format!("cannot set up {NAME}"))
@@ -45,7 +45,7 @@ fn fetch() -> Result<()> {
         bail!("Debian's {SUITE} has another release than {RELEASE} by now: name its suite in {}", file!());
     }
     let to = directory();
-    // Through a name of its own, so that what is there is always whole.
+    // Through a temporary name, so that an existing directory is always complete.
     let partial = to.with_extension("partial");
     if partial.exists() {
         fs::remove_dir_all(&partial).with_context(|| format!("cannot remove {}", partial.display()))?;
@@ -60,7 +60,7 @@ fn fetch() -> Result<()> {
     fs::rename(&partial, &to).with_context(|| format!("cannot finish {}", to.display()))
 }
 
-/// The newest release of those that lie beside `HEAD`.
+/// Returns the newest release beside `HEAD`.
 fn newest(testdata: &Path) -> Result<String> {
     let mut names: Vec<String> = files(testdata)?
         .iter()

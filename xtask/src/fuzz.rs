@@ -1,5 +1,5 @@
-//! The fuzz targets of `tests/fuzz`: built with libFuzzer's instrumentation, which any stable
-//! compiler can add, and run side by side, one on each processor, for some time each.
+//! The fuzz targets of `tests/fuzz`: built with libFuzzer's instrumentation, which any stable compiler can
+//! add, and run in parallel, one per CPU, for a limited time each.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,26 +9,25 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// What cargo-fuzz adds too: counters on every edge, and the operands of comparisons.
+/// The instrumentation that cargo-fuzz also uses: counters on every edge, and the operands of comparisons.
 const INSTRUMENTATION: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=4";
-/// Seconds for each target unless told otherwise: sixteen targets on CI's two processors then take about
-/// five minutes. What is hard to find needs longer runs, now and then.
+/// Default seconds per target: sixteen targets on CI's two CPUs take about five minutes. Rare bugs need
+/// longer runs from time to time.
 pub const SECONDS: u64 = 35;
-/// An input that takes longer is a finding, seconds: generous, since machines are slow and shared.
+/// Seconds after which an input is a finding: generous, since machines are slow and shared.
 const SLOW: u64 = 30;
-/// A target that takes more memory has found something, MiB.
+/// Memory limit of a target in MiB; exceeding it is a finding.
 const MEMORY: u64 = 2048;
-/// Longest input, bytes.
+/// Maximum size of an input in bytes.
 const LONGEST: u64 = 8192;
-/// From this number the inputs are drawn where a run is to be like the one before.
+/// Seed of repeatable runs.
 pub const SEED: u32 = 1;
 
-/// Runs the targets whose name contains `filter`, all without one, for `seconds` each, with inputs drawn from `seed`, or
-/// from a number of each run's own, which is in the log. A finding is an error that names the file with
-/// the input, and prints it, as the machine may be gone soon; put it into the corpus, so that it stays
-/// mended.
+/// Runs the targets whose name contains `filter`, or all without one, for `seconds` each, with inputs generated
+/// from `seed`, or from a random seed that is logged. A finding is printed, since the machine may not be available
+/// later, and results in an error that names its file; add it to the corpus, so that it stays fixed.
 pub fn run(filter: Option<&str>, seconds: u64, seed: Option<u32>) -> Result<()> {
     let program = build()?;
     let names = shell::output(&mut Command::new(&program))?;
@@ -58,13 +57,13 @@ pub fn run(filter: Option<&str>, seconds: u64, seed: Option<u32>) -> Result<()> 
     Ok(())
 }
 
-/// Builds the program of all targets; a target directory of its own, because every crate in it is
+/// Builds the program of all targets in a target directory of its own, because every crate in it is
 /// instrumented.
 fn build() -> Result<PathBuf> {
     let version = shell::output(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?;
     let target_dir = shell::target_dir().join("fuzz");
-    // With a target named, build scripts and macros stay without instrumentation.
+    // Without a named target, build scripts and macros would be instrumented, too.
     shell::run(
         shell::cargo()
             .args(["build", "--quiet", "--target", host])
@@ -75,12 +74,12 @@ fn build() -> Result<PathBuf> {
     Ok(target_dir.join(host).join("debug/fuzz"))
 }
 
-/// The targets and their corpus.
+/// Returns the directory of the targets and their corpus.
 fn targets() -> PathBuf {
     shell::root().join("tests/fuzz")
 }
 
-/// One target under way.
+/// A running target.
 struct Run {
     name: String,
     child: Child,
@@ -94,7 +93,7 @@ impl Run {
         let output = fs::File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
         let child = Command::new(program)
             .env("FUZZ_TARGET", name)
-            // Zero stands for a number of its own.
+            // Zero means a random seed.
             .arg(format!("-seed={}", seed.unwrap_or(0)))
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-timeout={SLOW}"))
@@ -102,7 +101,7 @@ impl Run {
             .arg(format!("-max_len={LONGEST}"))
             .arg("-print_final_stats=1")
             .arg(format!("-artifact_prefix={}/{name}-", directory.display()))
-            // What is new goes to the first directory, the corpus of the repository is only read.
+            // New inputs go to the first directory; the repository's corpus is only read.
             .args([grown, targets().join("corpus").join(name)])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -112,7 +111,7 @@ impl Run {
         Ok(Self { name: name.to_owned(), child, log })
     }
 
-    /// Waits; what was found, with the place of the input that shows it.
+    /// Waits for the end; returns a finding with the path of its input.
     fn finish(mut self) -> Result<Option<String>> {
         let status =
             self.child.wait().with_context(|| format!("cannot wait for the target {}", self.name))?;
@@ -133,10 +132,10 @@ impl Run {
     }
 }
 
-/// How libFuzzer says where the input of a finding is.
+/// Text with which libFuzzer reports the path of a finding's input.
 const WRITTEN: &str = "Test unit written to";
 
-/// Prints an input as texts of bytes, as Rust and Python write them (`b"…"`), in lines that logs do not fold.
+/// Prints an input as byte strings of Rust and Python (`b"…"`), in lines that logs do not fold.
 fn print_input(name: &str, path: &Path) -> Result<()> {
     let input = fs::read(path).with_context(|| format!("cannot read the finding {}", path.display()))?;
     for part in input.chunks(200) {

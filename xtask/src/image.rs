@@ -1,4 +1,4 @@
-//! Image archives without an engine: statically linked programs in one layer.
+//! Image archives without a container engine: statically linked programs in one layer.
 
 use std::path::{Path, PathBuf};
 
@@ -8,36 +8,36 @@ use kubelet_image::{ImageConfig, ImageFile, write_image_archive};
 use crate::{build_ebpf, shell};
 
 const TARGET: &str = "x86_64-unknown-linux-gnu";
-/// The reference of the test workload, as manifests name it.
+/// Reference of the test workload, as manifests name it.
 const ECHO: &str = "hawser.local/echo:1";
 const HAWSER: &str = "hawser.local/hawser:1";
 
-/// All archives.
+/// Writes all archives.
 pub fn run() -> Result<Vec<PathBuf>> {
     Ok(vec![pause()?, echo()?, hawser()?])
 }
 
-/// The process that holds a pod's namespaces; `hawser` brings its own copy along.
+/// Writes the pause image; `hawser` has a copy of its own.
 fn pause() -> Result<PathBuf> {
     let path = archives()?.join("pause.tar");
     kubelet_image::write_pause_archive(&path).context("cannot write the pause image")?;
     Ok(path)
 }
 
-/// Where archives are written.
+/// Returns the directory of the archives.
 fn archives() -> Result<PathBuf> {
     let dir = shell::target_dir().join("images");
     std::fs::create_dir_all(&dir).with_context(|| format!("cannot make {}", dir.display()))?;
     Ok(dir)
 }
 
-/// The test workload: HTTP and UDP echo.
+/// Writes the test workload: HTTP and UDP echo.
 pub fn echo() -> Result<PathBuf> {
     let binary = build("tests-echo", "echo", None)?;
     write(ECHO, "echo", &binary, "/echo")
 }
 
-/// The product, for a DaemonSet in any cluster.
+/// Writes the product, for a DaemonSet in any cluster.
 fn hawser() -> Result<PathBuf> {
     let object = build_ebpf::run()?;
     let binary = build("userspace-hawser", "hawser", Some(object))?;
@@ -48,7 +48,7 @@ fn build(package: &str, binary: &str, ebpf: Option<PathBuf>) -> Result<PathBuf> 
     let mut cargo = shell::cargo();
     cargo
         .args(["build", "--release", "--target", TARGET, "--package", package])
-        // Nothing but the program is in the image, so it brings its C library along.
+        // The image contains nothing but the program, so it is linked statically with its C library.
         .env("RUSTFLAGS", "-C target-feature=+crt-static");
     if let Some(object) = ebpf {
         cargo.env("HAWSER_EBPF_OBJECT", object);

@@ -1,4 +1,4 @@
-//! The door for people and CI: `cargo xtask COMMAND`.
+//! The entry point for people and CI: `cargo xtask COMMAND`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a person")]
 
 mod against;
@@ -36,7 +36,7 @@ struct Args {
 enum Command {
     /// Find or install what building, running and testing needs
     Setup {
-        /// Only say what is missing; change nothing
+        /// Only report what is missing; change nothing
         #[arg(long)]
         check: bool,
     },
@@ -44,17 +44,17 @@ enum Command {
     BuildEbpf,
     /// Set up what is missing, build, and run a single-node cluster in the foreground
     Up {
-        /// Passed on to `hawser up`
+        /// Arguments for `hawser up`
         #[arg(last = true)]
         args: Vec<String>,
     },
     /// Set up what is missing and run everything that CI runs
     Test(test::Args),
-    /// Measure; see docs/benchmarks.md
+    /// Run the benchmarks; see docs/benchmarks.md
     Bench(bench::Args),
     /// Write the OCI image archives: pause, the test workload, hawser
     Image,
-    /// Check the house rules: dependencies, lengths, lints
+    /// Check the house rules: dependencies, lengths, comments, lints
     Tidy,
     /// Check the dependencies' licences, sources, duplicates and published vulnerabilities
     Deny,

@@ -1,5 +1,5 @@
-//! Checks that `docs/security.md` names tests that exist, that no vulnerability in it goes without one, and that
-//! every parser of strangers' input has a fuzz target, or a reason for having none.
+//! Checks that the tests named in `docs/security.md` exist, that every vulnerability in it has one, and that
+//! every parser of untrusted input has a fuzz target or a reason for having none.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,14 +10,14 @@ use anyhow::{Context, Result};
 use crate::shell;
 
 const DOCUMENT: &str = "docs/security.md";
-/// How the last cell of a row begins for what this project does not have.
+/// Prefix of the last cell of rows that do not apply to this project.
 const ABSENT: &str = "not here";
-/// How the header of the table of parsers begins.
+/// Prefix of the header of the table of parsers.
 const PARSERS: &str = "| what is read |";
-/// How the last cell of a row begins for a parser that needs no fuzz target of ours.
+/// Prefixes of the last cell of rows about parsers that need no fuzz target of ours.
 const EXEMPT: [&str; 3] = ["fuzzed upstream", "trusted", "the kernel's verifier"];
 
-/// The tests that the document names and that do not exist, and the rows that nothing shows.
+/// Returns named tests that do not exist, and rows without tests.
 pub fn breaches() -> Result<Vec<String>> {
     let path = shell::root().join(DOCUMENT);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {DOCUMENT}"))?;
@@ -26,7 +26,7 @@ pub fn breaches() -> Result<Vec<String>> {
     Ok(breaches)
 }
 
-/// The names of the fuzz targets, which are those of their corpora.
+/// Returns the names of the fuzz targets, which are those of their corpora.
 fn targets() -> Result<BTreeSet<String>> {
     let corpus = shell::root().join("tests/fuzz/corpus");
     let unread = || format!("cannot list {}", corpus.display());
@@ -37,7 +37,8 @@ fn targets() -> Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// Rows of the table of parsers that name no fuzz target and do not say why, and targets that no row names.
+/// Returns rows of the table of parsers that have neither a fuzz target nor a reason, and targets without a
+/// row.
 fn unfuzzed(document: &str, targets: &BTreeSet<String>) -> Vec<String> {
     let mut breaches = Vec::new();
     let mut unnamed: BTreeSet<&str> = targets.iter().map(String::as_str).collect();
@@ -87,7 +88,7 @@ fn check(document: &str, read: &dyn Fn(&Path) -> Option<String>) -> Vec<String> 
     breaches
 }
 
-/// The `FILE.rs::FUNCTION` references between backquotes in a line.
+/// Returns the `FILE.rs::FUNCTION` references between backquotes in a line.
 fn tests(line: &str) -> impl Iterator<Item = (&str, &str)> {
     let names = line.split('`').skip(1).step_by(2).filter(|name| name.contains(".rs::"));
     names.filter_map(|name| name.rsplit_once("::"))

@@ -1,6 +1,6 @@
-//! Finds or installs what building, running and testing needs. Idempotent, and quick when nothing
-//! is missing. Where it cannot install (another distribution, not root) it names each missing
-//! thing with the command that would bring it, and changes nothing.
+//! Finds or installs what building, running and testing needs. Idempotent, and fast if nothing is missing. If
+//! it cannot install (another distribution, or not root), it lists each missing item with the command that
+//! installs it, and changes nothing.
 
 use std::fs;
 use std::path::Path;
@@ -14,30 +14,30 @@ use crate::{deny, encoded};
 
 const BPF_LINKER: &str = "0.13.0";
 
-/// One thing that must be there.
-struct Need {
+/// A requirement.
+struct Requirement {
     what: &'static str,
     why: &'static str,
     present: fn() -> bool,
-    /// Debian packages that bring it.
+    /// Debian packages that provide it.
     packages: &'static [&'static str],
-    /// The command for a person on another distribution.
+    /// Command for other distributions.
     command: &'static str,
-    /// Needed by tests and benchmarks alone.
+    /// True if only tests and benchmarks need it.
     tests_only: bool,
 }
 
-/// For what things shall be there.
+/// Purpose of the set-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Building and running a cluster.
     Run,
-    /// Everything that this workspace can do.
+    /// Everything in this workspace.
     Everything,
 }
 
-const NEEDS: &[Need] = &[
-    Need {
+const NEEDS: &[Requirement] = &[
+    Requirement {
         what: "a Rust compiler with `core` for the bpf target",
         why: "compiles the eBPF programs",
         present: bpf_target,
@@ -45,7 +45,7 @@ const NEEDS: &[Need] = &[
         command: "rustup toolchain install nightly --component rust-src",
         tests_only: false,
     },
-    Need {
+    Requirement {
         what: "LLVM 22 development files",
         why: "bpf-linker is built against them",
         present: || find("bpf-linker").is_some() || Path::new("/usr/lib/llvm-22/bin/llvm-config").exists(),
@@ -53,7 +53,7 @@ const NEEDS: &[Need] = &[
         command: "install llvm-22 with its development files from your distribution",
         tests_only: false,
     },
-    Need {
+    Requirement {
         what: "protoc and the well-known protobuf types",
         why: "etcd-client is generated with them",
         present: || find("protoc").is_some() && well_known_types(),
@@ -61,7 +61,7 @@ const NEEDS: &[Need] = &[
         command: "install the protobuf compiler and its include files from your distribution",
         tests_only: false,
     },
-    Need {
+    Requirement {
         what: "containerd",
         why: "runs the pods",
         present: || find("containerd").is_some() && find("ctr").is_some(),
@@ -69,7 +69,7 @@ const NEEDS: &[Need] = &[
         command: "install containerd (1.6 or newer) from your distribution",
         tests_only: false,
     },
-    Need {
+    Requirement {
         what: "runc",
         why: "runs the containers",
         present: || find("runc").is_some(),
@@ -77,7 +77,7 @@ const NEEDS: &[Need] = &[
         command: "install runc from your distribution",
         tests_only: false,
     },
-    Need {
+    Requirement {
         what: "etcd",
         why: "the tests run the store's suite against it",
         present: || find("etcd").is_some(),
@@ -85,7 +85,7 @@ const NEEDS: &[Need] = &[
         command: "install etcd (3.4 or newer) from your distribution",
         tests_only: true,
     },
-    Need {
+    Requirement {
         what: "nft and iptables",
         why: "the benchmark compares with them",
         present: || find("nft").is_some() && find("iptables-restore").is_some(),
@@ -93,7 +93,7 @@ const NEEDS: &[Need] = &[
         command: "install nftables and iptables from your distribution",
         tests_only: true,
     },
-    Need {
+    Requirement {
         what: "h2load",
         why: "the benchmark asks the API server with it",
         present: || find("h2load").is_some(),
@@ -101,7 +101,7 @@ const NEEDS: &[Need] = &[
         command: "install h2load, of nghttp2, from your distribution",
         tests_only: true,
     },
-    Need {
+    Requirement {
         what: "curl",
         why: "the README and the end-to-end test ask servers with it",
         present: || find("curl").is_some(),
@@ -109,7 +109,7 @@ const NEEDS: &[Need] = &[
         command: "install curl from your distribution",
         tests_only: false,
     },
-    Need {
+    Requirement {
         what: "ip",
         why: "the end-to-end test makes hosts",
         present: || find("ip").is_some(),
@@ -117,7 +117,7 @@ const NEEDS: &[Need] = &[
         command: "install iproute2 from your distribution",
         tests_only: true,
     },
-    Need {
+    Requirement {
         what: "Python 3.11 or newer with venv",
         why: "the tests use the Python client",
         present: python_venv,
@@ -125,7 +125,7 @@ const NEEDS: &[Need] = &[
         command: "install Python 3 with its venv module from your distribution",
         tests_only: true,
     },
-    Need {
+    Requirement {
         what: "Node.js and npm",
         why: "the tests use the JavaScript client",
         present: || find("node").is_some() && find("npm").is_some(),
@@ -135,14 +135,14 @@ const NEEDS: &[Need] = &[
     },
 ];
 
-/// Sets up what is missing for a purpose, or with `check` only says it.
+/// Installs what is missing for a purpose; with `check` only reports it.
 pub fn run(purpose: Purpose, check: bool) -> Result<()> {
-    let wanted = |need: &&Need| purpose == Purpose::Everything || !need.tests_only;
-    let missing: Vec<&Need> = NEEDS.iter().filter(wanted).filter(|need| !(need.present)()).collect();
+    let wanted = |need: &&Requirement| purpose == Purpose::Everything || !need.tests_only;
+    let missing: Vec<&Requirement> = NEEDS.iter().filter(wanted).filter(|need| !(need.present)()).collect();
     let linker = find("bpf-linker").is_none();
     let clients = match purpose {
         Purpose::Everything => clients::missing(),
-        // A person needs some kubectl.
+        // A user needs some kubectl.
         Purpose::Run if find("kubectl").is_none() && clients::KUBECTL.path().is_none() => {
             vec![clients::KUBECTL]
         }
@@ -158,7 +158,7 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     let archive = encoded || clients.iter().any(|client| client.needs_apt());
     let system = !missing.is_empty() || linker || archive;
     if check || system && (!debian || !shell::is_root()) {
-        let lacking = Lacking { missing: &missing, linker, clients: &clients, encoded, deny };
+        let lacking = Missing { missing: &missing, linker, clients: &clients, encoded, deny };
         return explain(&lacking, debian);
     }
     install_packages(&missing)?;
@@ -177,20 +177,20 @@ pub fn run(purpose: Purpose, check: bool) -> Result<()> {
     verify(&missing)
 }
 
-/// What is missing.
-struct Lacking<'a> {
-    missing: &'a [&'a Need],
-    /// bpf-linker.
+/// Missing requirements.
+struct Missing<'a> {
+    missing: &'a [&'a Requirement],
+    /// True if bpf-linker is missing.
     linker: bool,
     clients: &'a [&'a Client],
     encoded: bool,
-    /// cargo-deny.
+    /// True if cargo-deny is missing.
     deny: bool,
 }
 
-/// Says what is missing and what would bring it; always an error, since something is missing.
-fn explain(lacking: &Lacking<'_>, debian: bool) -> Result<()> {
-    let Lacking { missing, linker, clients, encoded, deny } = *lacking;
+/// Reports what is missing and how to install it; always fails.
+fn explain(lacking: &Missing<'_>, debian: bool) -> Result<()> {
+    let Missing { missing, linker, clients, encoded, deny } = *lacking;
     let mut lines = Vec::new();
     for need in missing {
         let command = if debian {
@@ -227,7 +227,7 @@ fn explain(lacking: &Lacking<'_>, debian: bool) -> Result<()> {
     bail!("missing:\n{}\n{hint}", lines.join("\n"))
 }
 
-fn install_packages(missing: &[&Need]) -> Result<()> {
+fn install_packages(missing: &[&Requirement]) -> Result<()> {
     let packages: Vec<&str> = missing.iter().flat_map(|need| need.packages.iter().copied()).collect();
     if packages.is_empty() {
         return Ok(());
@@ -241,8 +241,8 @@ fn install_packages(missing: &[&Need]) -> Result<()> {
             .env("DEBIAN_FRONTEND", "noninteractive")
             .stdout(Stdio::null()),
     )?;
-    // The distribution starts a containerd and an etcd of its own where there is systemd; ours
-    // are child processes with their own directories, so nothing more is to be done about them.
+    // With systemd, the distribution starts a containerd and an etcd of its own. Ours are child processes
+    // with their own directories, so nothing else needs to be done.
     Ok(())
 }
 
@@ -253,13 +253,13 @@ fn install_bpf_linker() -> Result<()> {
             .args(["install", "--quiet", "bpf-linker", "--version", BPF_LINKER])
             .args(["--no-default-features", "--features", "llvm-22"])
             .env("LLVM_PREFIX", "/usr/lib/llvm-22")
-            // It is a program for this machine, whatever the workspace's build is told.
+            // It is a program for this machine, independent of the workspace's build settings.
             .env_remove("CARGO_TARGET_DIR")
             .env_remove("RUSTFLAGS"),
     )
 }
 
-fn verify(missing: &[&Need]) -> Result<()> {
+fn verify(missing: &[&Requirement]) -> Result<()> {
     let still: Vec<&str> = missing.iter().filter(|need| !(need.present)()).map(|need| need.what).collect();
     if !still.is_empty() {
         bail!("setup installed the packages, but these are still missing: {}", still.join(", "));
@@ -267,7 +267,8 @@ fn verify(missing: &[&Need]) -> Result<()> {
     Ok(())
 }
 
-/// Debian's compiler carries `core` for bpf; a rustup nightly with `rust-src` builds it.
+/// Returns whether a compiler for BPF is available: Debian's includes `core` for it, and a rustup nightly
+/// with `rust-src` builds it.
 fn bpf_target() -> bool {
     let nightly_source = || {
         let root =
@@ -279,7 +280,7 @@ fn bpf_target() -> bool {
     debian || nightly_source()
 }
 
-/// Debian splits what fills a new environment from Python itself.
+/// Returns whether Python can create virtual environments, which Debian packages separately.
 fn python_venv() -> bool {
     let works = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
     find("python3").is_some_and(|python| {

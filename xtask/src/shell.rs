@@ -1,16 +1,16 @@
-//! Commands and paths: how xtask calls other programs.
+//! Commands and paths that xtask uses to run other programs.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-/// The workspace's root.
+/// Returns the workspace's root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
-/// Where cargo builds, as `CARGO_TARGET_DIR` says, else `target` in the workspace.
+/// Returns cargo's target directory: `CARGO_TARGET_DIR`, or else `target` in the workspace.
 pub fn target_dir() -> PathBuf {
     match std::env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => root().join(dir),
@@ -18,26 +18,26 @@ pub fn target_dir() -> PathBuf {
     }
 }
 
-/// What is fetched from elsewhere and need not be fetched again.
+/// Returns the directory of downloads that are kept.
 pub fn cache_dir() -> PathBuf {
     let home = || std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or_else(|| home().join(".cache"), PathBuf::from);
     cache.join("hawser")
 }
 
-/// Tools that setup fetches and does not install for everybody.
+/// Returns the directory of tools that setup fetches without installing them.
 pub fn tools_dir() -> PathBuf {
     cache_dir().join("bin")
 }
 
-/// A cargo command in the workspace, by the cargo that runs xtask.
+/// Returns a cargo command in the workspace, using the cargo that runs xtask.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command
 }
 
-/// Runs to the end; an exit code other than 0 is an error that names the command.
+/// Runs a command until it ends; an exit code other than 0 is an error that names the command.
 pub fn run(command: &mut Command) -> Result<()> {
     let text = describe(command);
     let status = command.status().with_context(|| format!("cannot start `{text}`"))?;
@@ -47,7 +47,7 @@ pub fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs to the end and returns what it printed.
+/// Runs a command until it ends and returns its standard output.
 pub fn output(command: &mut Command) -> Result<String> {
     let text = describe(command);
     let output = command
@@ -61,15 +61,15 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// The command as a person would type it.
+/// Formats the command as a person would type it.
 pub fn describe(command: &Command) -> String {
     let mut words = vec![command.get_program().to_string_lossy().into_owned()];
     words.extend(command.get_args().map(|a| a.to_string_lossy().into_owned()));
     words.join(" ")
 }
 
-/// The first executable of that name: the workspace's tools, then `PATH`, then the directories of
-/// system programs that a user's `PATH` may lack.
+/// Finds an executable by name: in the workspace's tools, then in `PATH`, then in the directories of system
+/// programs that a user's `PATH` may lack.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::iter::once(tools_dir())
@@ -80,7 +80,7 @@ pub fn find(program: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// Where `cargo install` puts programs.
+/// Returns the directory in which `cargo install` puts programs.
 pub fn cargo_bin() -> Option<PathBuf> {
     let home = std::env::var_os("CARGO_HOME")
         .map(PathBuf::from)
@@ -88,7 +88,7 @@ pub fn cargo_bin() -> Option<PathBuf> {
     Some(home.join("bin"))
 }
 
-/// Whether this process is root.
+/// Returns whether this process runs as root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -1,4 +1,4 @@
-//! That the tests by which `docs/status.md` shows what works are there.
+//! Checks that the tests named in `docs/status.md` exist.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,18 +9,19 @@ use crate::shell;
 
 const DOCUMENT: &str = "docs/status.md";
 
-/// The files and folders that the column "shown by" names and that are not there.
+/// Returns the files and folders that the column "shown by" names but that do not exist.
 pub fn breaches() -> Result<Vec<String>> {
     let path = shell::root().join(DOCUMENT);
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {DOCUMENT}"))?;
-    // Those that are not committed yet count too.
+    // Uncommitted files count as well.
     let listed = ["ls-files", "--cached", "--others", "--exclude-standard"];
     let files = shell::output(std::process::Command::new("git").current_dir(shell::root()).args(listed))?;
     let there = |file: &&str| shell::root().join(file).exists();
     Ok(check(&text, &endings(files.lines().filter(there))))
 }
 
-/// How the paths of files and of their folders end: `a/b/c.rs` is `c.rs`, `b/c.rs`, `a/b`, …
+/// Returns all suffixes of the paths of files and of their folders: for `a/b/c.rs` these are `c.rs`,
+/// `b/c.rs`, `a/b`, …
 fn endings<'a>(files: impl Iterator<Item = &'a str>) -> BTreeSet<&'a str> {
     let mut endings = BTreeSet::new();
     for file in files {
@@ -39,7 +40,7 @@ fn check(document: &str, known: &BTreeSet<&str>) -> Vec<String> {
     for (number, line) in document.lines().enumerate() {
         for path in paths(line) {
             seen += 1;
-            // A module may be named without its extension.
+            // The name of a module may lack the extension.
             if !known.contains(path.as_str()) && !known.contains(format!("{path}.rs").as_str()) {
                 breaches.push(format!("{DOCUMENT}:{}: there is no {path}", number + 1));
             }
@@ -51,8 +52,8 @@ fn check(document: &str, known: &BTreeSet<&str>) -> Vec<String> {
     breaches
 }
 
-/// The paths between backquotes in the last cell of a row of three, those in braces one by one. What has
-/// blanks or colons in it is a command, or a test's name.
+/// Returns the paths between backquotes in the last cell of a row of three, with braces expanded. Words with
+/// blanks or colons are commands or test names.
 fn paths(line: &str) -> Vec<String> {
     let Some(row) = line.strip_prefix("| ").and_then(|line| line.strip_suffix('|')) else {
         return Vec::new();
@@ -63,7 +64,7 @@ fn paths(line: &str) -> Vec<String> {
     names.flat_map(expanded).map(|path| path.trim_end_matches('/').to_owned()).collect()
 }
 
-/// `a/{b,c}.rs` as a shell reads it.
+/// Expands `a/{b,c}.rs` as a shell does.
 fn expanded(name: &str) -> Vec<String> {
     let Some((head, (inside, tail))) =
         name.split_once('{').and_then(|(head, rest)| Some((head, rest.split_once('}')?)))
@@ -78,7 +79,7 @@ mod tests {
     use super::{check, endings, expanded};
 
     #[test]
-    fn tests_that_are_not_there_are_told() {
+    fn missing_tests_are_reported() {
         let files = ["a/server/tests/api/one.rs", "a/server/tests/two.rs", "docs/x.md"];
         let known = endings(files.into_iter());
         let good = "| f | works, `nothing.rs` | `api/one.rs`, `server/tests/{two.rs,api/one.rs}`, `tests/api/`, `two` |\n\
@@ -88,13 +89,13 @@ mod tests {
         let told = |cell: &str| check(&format!("{good}\n| i | works | {cell} |"), &known);
         assert_eq!(told("`api/three.rs`"), ["docs/status.md:4: there is no api/three.rs"]);
         assert_eq!(told("`tests/{two,three}.rs`"), ["docs/status.md:4: there is no tests/three.rs"]);
-        // A part of a name is none.
+        // A part of a file name does not match.
         assert_eq!(told("`ne.rs`").len(), 1);
         assert_eq!(check("nothing", &known), ["docs/status.md names no tests"]);
     }
 
     #[test]
-    fn braces_stand_for_each_of_what_is_in_them() {
+    fn braces_are_expanded() {
         assert_eq!(expanded("a/{b,c/d}/{e,f}"), ["a/b/e", "a/b/f", "a/c/d/e", "a/c/d/f"]);
         assert_eq!(expanded("a"), ["a"]);
     }

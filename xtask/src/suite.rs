@@ -1,4 +1,4 @@
-//! `cargo xtask test --suite COMMAND`: somebody else's tests against an API server made for them.
+//! `cargo xtask test --suite COMMAND`: runs a third-party test suite against an API server.
 
 use std::fs;
 use std::path::Path;
@@ -9,11 +9,11 @@ use anyhow::{Context, Result, bail};
 
 use crate::{build_ebpf, clients, setup, shell};
 
-/// Longer than any start; only a server that hangs is given up.
+/// Timeout that exceeds any start, so that only a hanging server is given up.
 const START: Duration = Duration::from_secs(60);
 
-/// Runs a command of the shell with an API server on a free port of the loopback interface, in a
-/// temporary directory, and removes both. Fails if the command does.
+/// Runs a shell command with an API server on a free loopback port in a temporary directory, and removes
+/// both. Fails if the command does.
 pub fn run(command: &str) -> Result<()> {
     setup::run(setup::Purpose::Everything, false)?;
     let object = build_ebpf::run()?;
@@ -25,7 +25,7 @@ pub fn run(command: &str) -> Result<()> {
     let status = Command::new("sh")
         .args(["-c", command])
         .env("KUBECONFIG", &server.kubeconfig)
-        // Suites that know only ~/.kube/config find it there.
+        // For suites that only read ~/.kube/config.
         .env("HOME", home(work.path(), &server.kubeconfig)?)
         .env(
             "CARGO_HOME",
@@ -42,7 +42,7 @@ pub fn run(command: &str) -> Result<()> {
     Ok(())
 }
 
-/// Ended when dropped.
+/// A server that is stopped when dropped.
 struct Server {
     child: Child,
     kubeconfig: std::path::PathBuf,
@@ -79,7 +79,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Ended already is what is wanted.
+        // Fails if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -98,7 +98,7 @@ fn rustup_home() -> std::path::PathBuf {
     std::env::var_os("RUSTUP_HOME").map(std::path::PathBuf::from).or_else(home).unwrap_or_default()
 }
 
-/// Our kubectl and our Python before the machine's.
+/// Returns a `PATH` with our kubectl and Python before the machine's.
 fn path(work: &Path) -> Result<std::ffi::OsString> {
     let bin = work.join("bin");
     fs::create_dir_all(&bin).with_context(|| format!("cannot make {}", bin.display()))?;

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that CI runs, and one closing line of counts.
+//! `cargo xtask test`: everything that CI runs, followed by one line of counts.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -12,61 +12,61 @@ use crate::{against, build_ebpf, clients, deny, encoded, fuzz, image, kernel, se
 
 #[derive(clap::Args)]
 pub struct Args {
-    /// Leave out what needs root, namespaces, containerd or etcd
+    /// Skip tests that need root, namespaces, containerd or etcd
     #[arg(long)]
     unprivileged: bool,
-    /// Only the end-to-end test
+    /// Run only the end-to-end tests
     #[arg(long, conflicts_with = "unprivileged")]
     e2e: bool,
-    /// Only the tests with clients of other projects: kubectl, client-go, helm, kube-rs, Python, JavaScript
+    /// Run only the tests with third-party clients: kubectl, client-go, helm, kube-rs, Python, JavaScript
     #[arg(long, conflicts_with_all = ["unprivileged", "e2e"])]
     clients: bool,
-    /// Instead of our tests, a command of yours against an API server of its own, such as the
-    /// suite of a client: it finds KUBECONFIG, a HOME of its own, and our clients in PATH
+    /// Run this command with an API server in place of our tests, for example the suite of a client:
+    /// KUBECONFIG, HOME and PATH are set for it
     #[arg(long, value_name = "COMMAND", conflicts_with_all = ["unprivileged", "e2e", "clients"])]
     suite: Option<String>,
-    /// Only the data plane's tests that need root, on an emulated machine with that kernel, such
-    /// as 6.1; several times for several
+    /// Run only the data plane's tests that need root, in an emulated machine with this kernel, such as 6.1;
+    /// may be repeated
     #[arg(long, value_name = "VERSION", conflicts_with_all = ["unprivileged", "e2e", "clients", "suite"])]
     kernel: Vec<String>,
     /// With `--kernel`: only these test targets, in this order, such as `packets,model`
     #[arg(long, value_delimiter = ',', requires = "kernel")]
     target: Vec<String>,
-    /// With `--kernel`: fewer random cases and shorter churn, for a first look
+    /// With `--kernel`: fewer random cases and less churn, for a quick check
     #[arg(long, requires = "kernel")]
     quick: bool,
-    /// Only the fuzz targets, with other inputs every time
+    /// Run only the fuzz targets, with different inputs every time
     #[arg(long, conflicts_with_all = ["unprivileged", "e2e", "kernel"])]
     fuzz: bool,
-    /// With `--fuzz`: seconds for each target
+    /// With `--fuzz`: seconds per target
     #[arg(long, requires = "fuzz", default_value_t = fuzz::SECONDS)]
     seconds: u64,
-    /// Instead of our tests, the same requests to a kube-apiserver of yours and to one of ours, and what their answers
-    /// differ in: its URL, or the path of its kubeconfig
+    /// Send the same requests to a kube-apiserver and to ours, in place of our tests, and report the
+    /// differences in their answers: its URL, or the path of its kubeconfig
     #[arg(long, value_name = "URL", conflicts_with_all = ["unprivileged", "e2e", "clients", "suite", "kernel", "fuzz"])]
     against: Option<String>,
     #[command(flatten)]
     comparison: against::Comparison,
-    /// Only tests whose name contains this
+    /// Run only tests whose name contains this
     filter: Option<String>,
 }
 
-/// Variables of a child process.
+/// Environment variables of a child process.
 type Environment = Vec<(String, OsString)>;
 
-/// Our crates are compiled by the compiler that is in clippy, which finds the lints on the way, and any
-/// of them ends the build. `cargo clippy` would check all dependencies once more, apart from building
-/// them: a third of the time that CI compiles.
+/// Compiles our crates with the compiler in clippy, which reports lints at the same time, and makes each of
+/// them an error. `cargo clippy` would check all dependencies again in addition to building them, which is a
+/// third of CI's compile time.
 const LINTING: [(&str, &str); 2] = [
     ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
     ("CLIPPY_ARGS", "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
 ];
 
-/// What is built and tested. Everything is chosen from all of it, and never one package alone: then cargo
-/// would compile dependencies anew, with only the features that this one asks for.
+/// Packages that are built and tested. All of them are always selected, never a single one, because cargo
+/// would then recompile dependencies with only the features that this one uses.
 const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "ebpf-programs"];
 
-/// What cargo's test runners counted.
+/// Counts reported by cargo's test runners.
 #[derive(Clone, Copy, Default)]
 struct Counts {
     passed: u64,
@@ -74,7 +74,7 @@ struct Counts {
 }
 
 impl Counts {
-    /// Adds what a line of a test runner's output says, if it is its summary.
+    /// Adds the counts of a line of a test runner's output, if it is a summary.
     fn add(&mut self, line: &str) {
         if let Some(summary) = summary(line) {
             self.passed += summary.passed;
@@ -83,7 +83,7 @@ impl Counts {
     }
 }
 
-/// Runs the checks, then the tests: first those that any user may run, then those that need root.
+/// Runs the checks, then the tests: first those that any user can run, then those that need root.
 pub fn run(args: &Args) -> Result<()> {
     if let Some(command) = &args.suite {
         return suite::run(command);
@@ -137,7 +137,7 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     privileged(args, &environment, &filter, counts)
 }
 
-/// The tests that need root, and those end to end.
+/// Runs the tests that need root, and the end-to-end tests.
 fn privileged(args: &Args, environment: &Environment, filter: &[&str], counts: &mut Counts) -> Result<()> {
     let harness: Vec<&str> =
         ["--ignored", "--test-threads=1"].into_iter().chain(filter.iter().copied()).collect();
@@ -152,13 +152,13 @@ fn privileged(args: &Args, environment: &Environment, filter: &[&str], counts: &
     stage("end to end", counts, cargo_test(environment, &targets("tests/e2e")?, &harness))
 }
 
-/// Builds the binary, as it is built for the tests of its package.
+/// Builds the binary in the same way as for the tests of its package.
 fn binary(environment: &Environment) -> Result<()> {
     let target = ["--test", "probes"];
     shell::run(cargo(environment).args(["test", "--quiet", "--no-run"]).args(WORKSPACE).args(target))
 }
 
-/// The test targets of the package in a folder, as arguments that choose them.
+/// Returns the test targets of the package in a folder, as arguments that select them.
 fn targets(package: &str) -> Result<Vec<OsString>> {
     let tests = shell::root().join(package).join("tests");
     let unread = || format!("cannot list {}", tests.display());
@@ -173,8 +173,8 @@ fn targets(package: &str) -> Result<Vec<OsString>> {
     Ok(names.into_iter().flat_map(|name| [OsString::from("--test"), name]).collect())
 }
 
-/// What builds and tests are told of: the lints, the eBPF object, and what setup fetched of other
-/// projects.
+/// Returns the environment of builds and tests: lints, the eBPF object, and third-party clients that setup
+/// has fetched.
 fn environment(object: PathBuf) -> Environment {
     let mut environment = vec![("HAWSER_EBPF_OBJECT".to_owned(), object.into_os_string())];
     environment.extend(LINTING.map(|(name, value)| (name.to_owned(), value.into())));
@@ -190,15 +190,14 @@ fn environment(object: PathBuf) -> Environment {
     environment
 }
 
-/// Clients of other projects against an API server, over TLS on the loopback interface.
+/// Runs the tests with third-party clients against an API server, over TLS on the loopback interface.
 fn real_clients(environment: &Environment, filter: &[&str], counts: &mut Counts) -> Result<()> {
     timed("building the binary", || binary(environment))?;
     let ignored: Vec<&str> = ["--ignored"].into_iter().chain(filter.iter().copied()).collect();
     stage("real clients", counts, cargo_test(environment, &targets("tests/clients")?, &ignored))
 }
 
-/// The data plane's tests on other kernels, one after the other. Goes on to the next kernel after a
-/// failure.
+/// Runs the data plane's tests on other kernels, one after the other, continuing after failures.
 fn kernels(args: &Args, environment: &Environment, counts: &mut Counts) -> Result<()> {
     let messages = shell::output(cargo(environment).args([
         "test",
@@ -228,7 +227,7 @@ fn kernels(args: &Args, environment: &Environment, counts: &mut Counts) -> Resul
     Ok(())
 }
 
-/// The targets that are asked for, in that order; all if none is.
+/// Returns the requested targets in the requested order; all if none is requested.
 fn chosen(all: Vec<(String, PathBuf)>, targets: &[String]) -> Result<Vec<(String, PathBuf)>> {
     let of = |name: &String| {
         all.iter().find(|(known, _)| known == name).cloned().with_context(|| {
@@ -239,8 +238,8 @@ fn chosen(all: Vec<(String, PathBuf)>, targets: &[String]) -> Result<Vec<(String
     if targets.is_empty() { Ok(all) } else { targets.iter().map(of).collect() }
 }
 
-/// House rules, format, and the rules for dependencies. Their advisories are left to `cargo xtask deny`: a new one
-/// would fail a commit that passed the day before.
+/// Checks house rules, format, and the rules for dependencies. Advisories are left to `cargo xtask deny`,
+/// since a new one would fail a commit that passed the day before.
 fn checks() -> Result<()> {
     tidy::run()?;
     deny::rules()?;
@@ -259,7 +258,7 @@ fn cargo_test(environment: &Environment, select: &[OsString], harness: &[&str]) 
     command
 }
 
-/// Does a part of the whole, and says how long it took and how busy it kept the processors.
+/// Runs a part, and reports how long it took and how busy it kept the CPUs.
 fn timed(name: &str, part: impl FnOnce() -> Result<()>) -> Result<()> {
     eprintln!("test: {name}");
     let (start, before) = (Instant::now(), processor_time());
@@ -272,8 +271,7 @@ fn timed(name: &str, part: impl FnOnce() -> Result<()>) -> Result<()> {
     outcome
 }
 
-/// What the processors did since the machine started, in ticks: work, and all their time. From
-/// `/proc/stat`, see proc_stat(5).
+/// Returns the busy and the total time of the CPUs since boot in ticks, from `/proc/stat`, see proc_stat(5).
 fn processor_time() -> Option<[u64; 2]> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let ticks: Vec<u64> =
@@ -308,7 +306,7 @@ fn count(counts: &mut Counts, mut command: Command) -> Result<()> {
     Ok(())
 }
 
-/// Counts of a line such as `test result: ok. 12 passed; 0 failed; 3 ignored; …`.
+/// Parses the counts of a line such as `test result: ok. 12 passed; 0 failed; 3 ignored; …`.
 fn summary(line: &str) -> Option<Counts> {
     let rest = line.strip_prefix("test result: ")?;
     let number = |word: &str| {
@@ -324,10 +322,10 @@ mod tests {
 
     use super::{LINTING, chosen, summary, targets};
 
-    /// What clippy is told is an agreement between its two programs: if that changed, nothing else would say
-    /// that no lint is looked for any more.
+    /// The arguments are a private agreement between clippy's two programs: if it changes, nothing else would
+    /// reveal that lints are no longer checked.
     #[test]
-    fn a_lint_ends_the_build() {
+    fn a_lint_fails_the_build() {
         let directory = tempfile::tempdir().unwrap();
         let compile = |text: &str| {
             let source = directory.path().join("lint.rs");
@@ -352,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_taken_in_the_order_asked_for() {
+    fn targets_keep_the_requested_order() {
         let all: Vec<_> = ["a", "b", "c"].map(|name| (name.to_owned(), name.into())).to_vec();
         let names = |targets: &[&str]| -> Option<Vec<String>> {
             let targets: Vec<String> = targets.iter().map(|name| (*name).to_owned()).collect();

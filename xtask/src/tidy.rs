@@ -1,5 +1,6 @@
-//! `cargo xtask tidy`: the house rules that a program can check.
+//! `cargo xtask tidy`: the house rules that can be checked mechanically.
 
+mod comments;
 mod cycles;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,13 +12,13 @@ use serde_json::Value;
 
 use crate::{conformance, security, shell, status};
 
-/// A file longer than this is named, longer than [`FILE_FAIL`] refused.
+/// A longer file is reported; one longer than [`FILE_FAIL`] is refused.
 const FILE_WARN: usize = 600;
 const FILE_FAIL: usize = 1000;
 const FUNCTION_FAIL: usize = 70;
 
-/// Which packages of the workspace each may use, and which crates from outside it may not.
-/// `tests-*` and `userspace-hawser` may use everything.
+/// Packages of the workspace that each package may depend on, apart from `tests-*` and `userspace-hawser`,
+/// which may use everything.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("ebpf-common", &[]),
     ("ebpf-programs", &["ebpf-common"]),
@@ -78,7 +79,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("xtask", &["kubelet-image"]),
 ];
 
-/// Crates that only one package may name.
+/// External crates that only certain packages may depend on.
 const ONLY: &[(&str, &[&str])] = &[
     ("aya", &["userspace-dataplane"]),
     ("aya-log", &["userspace-dataplane"]),
@@ -87,21 +88,34 @@ const ONLY: &[(&str, &[&str])] = &[
     ("tonic", &["kubelet-cri"]),
 ];
 
-/// Packages on every node, and what must not be compiled for them, however indirectly.
+/// Packages that run on every node, and crates that must not be compiled for them, even indirectly.
 const APART: &[(&str, &[&str])] = &[
     ("userspace-proxy", &["apiserver-schema", "apiserver-server", "kube-cel", "cel", "x509-parser"]),
     ("kubelet-agent", &["apiserver-schema", "apiserver-server", "kube-cel", "cel", "x509-parser"]),
 ];
 
-/// Dependencies that no file of the package names: generated code does, or a file that it shares with another.
+/// Dependencies that no file of the package names, because only generated or shared code uses them.
 const NAMED_ELSEWHERE: &[(&str, &[&str])] =
     &[("kubelet-cri", &["prost", "tonic-prost"]), ("userspace-proxy", &["ebpf-common"])];
 
-/// How many top modules of a package may still lie on import cycles. A row goes down with each cycle
-/// that is opened and out with the last; other packages have none.
+/// Number of top modules of a package that may still be part of import cycles. A row is lowered with each
+/// cycle that is removed, and removed with the last; other packages have none.
 const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 34)];
 
-/// Checks all rules and reports every breach.
+/// Number of doc comments below a folder that may still begin with a word that [`comments`] refuses. A row is
+/// lowered with each that is rewritten, and removed with the last. Of several rows the longest folder applies;
+/// folders without a row have none.
+const OLD_COMMENTS: &[(&str, usize)] = &[
+    ("apiserver", 1057),
+    ("apiserver/client", 0),
+    ("apiserver/meta", 0),
+    ("apiserver/store", 0),
+    ("ebpf", 98),
+    ("tests/against", 7),
+    ("userspace", 573),
+];
+
+/// Checks all rules and reports every violation.
 pub fn run() -> Result<()> {
     let files = rust_files()?;
     let mut breaches = dependencies(&files)?;
@@ -111,6 +125,7 @@ pub fn run() -> Result<()> {
     breaches.extend(security::breaches()?);
     let mut warnings = Vec::new();
     breaches.extend(import_cycles(&files)?);
+    breaches.extend(comment_openings(&files)?);
     for file in &files {
         check_file(file, &mut breaches, &mut warnings)?;
     }
@@ -174,7 +189,7 @@ fn unnamed(package: &Value, name: &str, files: &[PathBuf], breaches: &mut Vec<St
     Ok(())
 }
 
-/// Compares what is compiled for each package of [`APART`] with what must not be.
+/// Compares the crates compiled for each package of [`APART`] with those that are refused.
 fn compiled_for_nodes() -> Result<Vec<String>> {
     let mut breaches = Vec::new();
     for (package, refused) in APART {
@@ -192,7 +207,7 @@ fn compiled_for_nodes() -> Result<Vec<String>> {
     Ok(breaches)
 }
 
-/// The package is called as its path, and takes the workspace's lints.
+/// Checks that the package is named after its path and uses the workspace's lints.
 fn check_manifest(package: &Value, name: &str, breaches: &mut Vec<String>) -> Result<()> {
     let manifest = PathBuf::from(package["manifest_path"].as_str().unwrap_or_default());
     let text =
@@ -207,7 +222,7 @@ fn check_manifest(package: &Value, name: &str, breaches: &mut Vec<String>) -> Re
     Ok(())
 }
 
-/// Compares the import cycles of each package with what [`ON_CYCLES`] says.
+/// Compares the import cycles of each package with [`ON_CYCLES`].
 fn import_cycles(files: &[PathBuf]) -> Result<Vec<String>> {
     let mut breaches = Vec::new();
     for folder in packages(files) {
@@ -236,7 +251,37 @@ fn import_cycles(files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(breaches)
 }
 
-/// The folders of packages that have any of the files.
+/// Compares the beginnings of doc comments with [`OLD_COMMENTS`].
+fn comment_openings(files: &[PathBuf]) -> Result<Vec<String>> {
+    let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for file in files {
+        let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
+        let path = file.strip_prefix(shell::root()).unwrap_or(file);
+        let rows = OLD_COMMENTS.iter().filter(|(folder, _)| path.starts_with(folder));
+        let folder = rows.max_by_key(|(folder, _)| folder.len()).map_or("", |(folder, _)| *folder);
+        found.entry(folder).or_default().extend(comments::openings(&text).into_iter().map(|(line, word)| {
+            format!(
+                "{}:{line}: a doc comment begins with {word:?}; say what the item is or does",
+                path.display()
+            )
+        }));
+    }
+    let mut breaches = Vec::new();
+    for (folder, comments) in found {
+        let allowed = OLD_COMMENTS.iter().find(|(row, _)| *row == folder).map_or(0, |(_, count)| *count);
+        if comments.len() > allowed && allowed > 0 {
+            breaches.push(format!(
+                "{folder}: {} doc comments begin with a question word, its row in OLD_COMMENTS allows {allowed}",
+                comments.len()
+            ));
+        } else if comments.len() > allowed {
+            breaches.extend(comments);
+        }
+    }
+    Ok(breaches)
+}
+
+/// Returns the folders of packages that contain any of the files.
 fn packages(files: &[PathBuf]) -> BTreeSet<PathBuf> {
     let source = |file: &PathBuf| {
         file.ancestors().find(|folder| folder.ends_with("src")).and_then(Path::parent).map(Path::to_path_buf)
@@ -272,8 +317,8 @@ fn check_file(file: &Path, breaches: &mut Vec<String>, warnings: &mut Vec<String
     Ok(())
 }
 
-/// Functions as (name, first line, lines): formatted code, so a function ends at the first brace
-/// that stands at its own indentation.
+/// Returns functions as (name, first line, number of lines). In formatted code a function ends at the first
+/// brace with its own indentation.
 fn functions<'a>(lines: &[&'a str]) -> Vec<(&'a str, usize, usize)> {
     let mut found = Vec::new();
     for (start, line) in lines.iter().enumerate() {

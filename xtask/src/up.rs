@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 
 use crate::{build_ebpf, image, setup, shell};
 
-/// Where the cluster lives unless `--data-dir` is among the arguments.
+/// Data directory of the cluster unless `--data-dir` is among the arguments.
 const DATA_DIR: &str = "/var/lib/hawser";
 
-/// Sets up, builds, and becomes `hawser up`.
+/// Sets up, builds, and replaces this process by `hawser up`.
 pub fn run(args: &[String]) -> Result<()> {
     setup::run(setup::Purpose::Run, false)?;
     let binary = build_hawser()?;
@@ -25,7 +25,7 @@ pub fn run(args: &[String]) -> Result<()> {
     Err(command.exec()).context("cannot start hawser")
 }
 
-/// The release binary with the eBPF programs in it.
+/// Builds the release binary with the eBPF programs in it.
 pub fn build_hawser() -> Result<PathBuf> {
     let object = build_ebpf::run()?;
     shell::run(

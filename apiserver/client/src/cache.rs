@@ -1,8 +1,8 @@
-//! Shared caches: one list and one watch a kind, however many readers.
+//! Shared caches: one list and one watch per kind, however many readers there are.
 //!
-//! Handlers only record what changed (a key in a work queue); they run on the watching task, so
-//! they may neither wait nor work. Readers take `Arc`s out of an ordered map, so that equal
-//! histories give equal iteration.
+//! Handlers only record what has changed (for example a key in a work queue); they run on the watching task,
+//! so they may neither wait nor work. Readers take `Arc`s from an ordered map, so that equal histories give
+//! equal iteration order.
 
 use std::any::{Any, TypeId};
 use std::borrow::Borrow;
@@ -25,10 +25,10 @@ use tokio_util::sync::CancellationToken;
 use crate::outage::Outage;
 use crate::readable::Readable;
 
-/// Names an object within its kind.
+/// Identifies an object within its kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
-    /// Empty for cluster-scoped kinds.
+    /// Namespace; empty for cluster-scoped kinds.
     pub namespace: String,
     pub name: String,
 }
@@ -38,7 +38,7 @@ impl ObjectKey {
         Self { namespace: namespace.to_owned(), name: name.to_owned() }
     }
 
-    /// The key of any object.
+    /// Returns the key of an object.
     pub fn of<K: Resource>(object: &K) -> Self {
         let meta = object.meta();
         Self {
@@ -58,16 +58,16 @@ impl fmt::Display for ObjectKey {
     }
 }
 
-/// What a cache keeps of an object of the API. Objects themselves are kept whole (without their
-/// `managedFields`); whoever needs little of many has a type of its own for it.
-pub trait Kept: Sized + 'static {
-    /// As the API has it.
+/// The part of an API object that a cache stores. Objects can be stored whole (without their
+/// `managedFields`); a reader that needs little of many objects defines a projection of its own.
+pub trait Projection: Sized + 'static {
+    /// The object as the API has it.
     type Object;
 
-    /// The part that is kept.
-    fn keep(object: Self::Object) -> Self;
+    /// Extracts the part that is stored.
+    fn project(object: Self::Object) -> Self;
 
-    /// Namespace (empty for cluster-scoped kinds) and name. They never change.
+    /// Returns namespace (empty for cluster-scoped kinds) and name, which never change.
     fn names(&self) -> (&str, &str);
 
     fn key(&self) -> ObjectKey {
@@ -75,14 +75,14 @@ pub trait Kept: Sized + 'static {
         ObjectKey::new(namespace, name)
     }
 
-    /// Both are known to be the same version of the object.
+    /// Returns whether both are known to be the same version of the object.
     fn is_version_of(&self, other: &Self) -> bool;
 }
 
-impl<K: Resource + 'static> Kept for K {
+impl<K: Resource + 'static> Projection for K {
     type Object = K;
 
-    fn keep(object: K) -> K {
+    fn project(object: K) -> K {
         object
     }
 
@@ -97,17 +97,17 @@ impl<K: Resource + 'static> Kept for K {
     }
 }
 
-/// What happened to an object.
+/// Change of an object.
 #[derive(Debug)]
 pub enum Change<K> {
-    /// Added (`old` is `None`) or changed.
+    /// The object was added (`old` is `None`) or changed.
     Applied { old: Option<Arc<K>>, new: Arc<K> },
-    /// Gone; its last known state.
+    /// The object is gone; contains its last known state.
     Deleted(Arc<K>),
 }
 
-impl<K: Kept> Change<K> {
-    /// The newest known state of the object.
+impl<K: Projection> Change<K> {
+    /// Returns the newest known state of the object.
     pub fn object(&self) -> &Arc<K> {
         match self {
             Self::Applied { new, .. } => new,
@@ -120,16 +120,17 @@ impl<K: Kept> Change<K> {
     }
 }
 
-/// Something among others, in the order of names. Those of an object are not kept a second time.
+/// An entry of a set that is ordered by name. The names are taken from the entry itself rather than stored
+/// twice.
 struct Named<K>(Arc<K>);
 
-/// What [`Named`] is found by.
+/// Namespace and name, by which a [`Named`] is looked up.
 trait Names {
-    /// Namespace and name.
+    /// Returns namespace and name.
     fn names(&self) -> (&str, &str);
 }
 
-impl<K: Kept> Names for Named<K> {
+impl<K: Projection> Names for Named<K> {
     fn names(&self) -> (&str, &str) {
         self.0.names()
     }
@@ -147,7 +148,7 @@ impl Names for ObjectKey {
     }
 }
 
-impl<'a, K: Kept> Borrow<dyn Names + 'a> for Named<K> {
+impl<'a, K: Projection> Borrow<dyn Names + 'a> for Named<K> {
     fn borrow(&self) -> &(dyn Names + 'a) {
         self
     }
@@ -173,30 +174,30 @@ impl Ord for dyn Names + '_ {
     }
 }
 
-impl<K: Kept> PartialEq for Named<K> {
+impl<K: Projection> PartialEq for Named<K> {
     fn eq(&self, other: &Self) -> bool {
         self.names() == other.names()
     }
 }
 
-impl<K: Kept> Eq for Named<K> {}
+impl<K: Projection> Eq for Named<K> {}
 
-impl<K: Kept> PartialOrd for Named<K> {
+impl<K: Projection> PartialOrd for Named<K> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl<K: Kept> Ord for Named<K> {
+impl<K: Projection> Ord for Named<K> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.names().cmp(&other.names())
     }
 }
 
-/// A list that is being read.
+/// A list that is being received.
 struct Listing<K> {
     read: Vec<K>,
-    /// Objects that exist and could not be read.
+    /// Keys of objects that exist but cannot be deserialized.
     unreadable: BTreeSet<ObjectKey>,
 }
 
@@ -211,11 +212,11 @@ type Handler<K> = Box<dyn Fn(&Change<K>) + Send + Sync>;
 struct Shared<K> {
     objects: RwLock<BTreeSet<Named<K>>>,
     handlers: Mutex<Vec<Handler<K>>>,
-    /// Whether the first whole list has arrived.
+    /// Becomes true when the first complete list has arrived.
     synced: watch::Sender<bool>,
 }
 
-/// A read handle on all objects of a kind (or of a selection of them), or on what is kept of them.
+/// A read handle on the cached objects of a kind, or on a selection or a projection of them.
 pub struct Cache<K>(Arc<Shared<K>>);
 
 impl<K> Clone for Cache<K> {
@@ -234,17 +235,17 @@ impl<K> Default for Cache<K> {
     }
 }
 
-impl<K: Kept> Cache<K> {
+impl<K: Projection> Cache<K> {
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<K>> {
         self.read(|objects| objects.get(key as &dyn Names).map(|object| Arc::clone(&object.0)))
     }
 
-    /// All objects, in the order of their keys.
+    /// Returns all objects, ordered by key.
     pub fn list(&self) -> Vec<Arc<K>> {
         self.read(|objects| objects.iter().map(|object| Arc::clone(&object.0)).collect())
     }
 
-    /// The objects of one namespace, in the order of their names.
+    /// Returns the objects of one namespace, ordered by name.
     pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         let first = (namespace, "");
         let from = (Bound::Included(&first as &dyn Names), Bound::Unbounded);
@@ -265,20 +266,20 @@ impl<K: Kept> Cache<K> {
         self.len() == 0
     }
 
-    /// Whether the first whole list has arrived.
+    /// Returns whether the first complete list has arrived.
     pub fn has_synced(&self) -> bool {
         *self.0.synced.borrow()
     }
 
-    /// Waits for the first whole list.
+    /// Waits for the first complete list.
     pub async fn synced(&self) {
         let mut synced = self.0.synced.subscribe();
-        // The sender lives in `self`, so the wait ends only with the value.
+        // The sender lives in `self`, so the wait cannot fail before the value is dropped.
         let _ = synced.wait_for(|done| *done).await;
     }
 
-    /// Calls `handler` for each object present and for each change from now on. The handler runs
-    /// under the cache's locks: it records and returns, and must not call back into this cache.
+    /// Calls `handler` for each existing object and for each change from now on. The handler runs under the
+    /// cache's locks: it must return quickly and must not call back into this cache.
     pub fn on_change(&self, handler: impl Fn(&Change<K>) + Send + Sync + 'static) {
         let mut handlers = lock(&self.0.handlers);
         self.read(|objects| {
@@ -293,9 +294,9 @@ impl<K: Kept> Cache<K> {
         f(&self.0.objects.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Sets an object, as the watch does; public for tests of what stands on a cache.
+    /// Applies an object as the watch does; public for tests of code that uses a cache.
     pub fn apply(&self, object: K::Object) {
-        self.put(K::keep(object));
+        self.put(K::project(object));
     }
 
     fn put(&self, kept: K) {
@@ -307,7 +308,7 @@ impl<K: Kept> Cache<K> {
         }
     }
 
-    /// Removes an object, as the watch does; public for tests of what stands on a cache.
+    /// Removes an object as the watch does; public for tests of code that uses a cache.
     pub fn delete(&self, key: &ObjectKey) {
         let handlers = lock(&self.0.handlers);
         if let Some(old) = self.write(|objects| objects.take(key as &dyn Names)) {
@@ -315,7 +316,7 @@ impl<K: Kept> Cache<K> {
         }
     }
 
-    /// The list is whole: what it did not name is gone.
+    /// Applies a complete list: objects that it does not contain are gone.
     fn replace(&self, listing: Listing<K>) {
         let Listing { read: listed, unreadable } = listing;
         let gone: Vec<_> = {
@@ -348,14 +349,14 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Which objects of a kind a cache holds. Empty selectors mean all.
+/// Selects the objects of a kind that a cache holds. Empty selectors match all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Selection {
     pub labels: String,
     pub fields: String,
 }
 
-/// What can be listed and watched.
+/// Objects that can be listed and watched.
 pub trait Listed:
     Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static
 {
@@ -366,10 +367,10 @@ impl<K> Listed for K where
 {
 }
 
-/// The subject of a cache: a kind, a namespace (empty for all) and a selection.
+/// Identifies a cache: a kind, a namespace (empty for all) and a selection.
 type Entry = (TypeId, String, Selection);
 
-/// The caches of one process. Asking twice for the same kind and selection gives the same cache.
+/// The caches of one process. Asking again for the same kind and selection returns the same cache.
 #[derive(Clone)]
 pub struct Informers {
     client: Client,
@@ -379,7 +380,7 @@ pub struct Informers {
 }
 
 impl Informers {
-    /// Caches that are kept until `shutdown`.
+    /// Creates a set of caches that are updated until `shutdown`.
     pub fn new(client: Client, ambient: Ambient, shutdown: CancellationToken) -> Self {
         Self { client, ambient, shutdown, caches: Arc::default() }
     }
@@ -388,35 +389,35 @@ impl Informers {
         &self.client
     }
 
-    /// All objects of a kind.
+    /// Returns the cache of all objects of a kind.
     pub fn cache<K>(&self) -> Cache<K>
     where
-        K: Kept<Object: Listed> + Send + Sync,
+        K: Projection<Object: Listed> + Send + Sync,
     {
         self.select(Selection::default())
     }
 
-    /// A selection of the objects of a kind in all namespaces. `managedFields` are dropped. Must be called
-    /// within a runtime; the watch begins at once.
+    /// Returns the cache of selected objects of a kind in all namespaces. `managedFields` are dropped. Must
+    /// be called within a runtime; the watch begins immediately.
     pub fn select<K>(&self, selection: Selection) -> Cache<K>
     where
-        K: Kept<Object: Listed> + Send + Sync,
+        K: Projection<Object: Listed> + Send + Sync,
     {
         self.of(Api::all(self.client.clone()), "", selection)
     }
 
-    /// [`Informers::select`] in one namespace. The requests are made in that namespace, for clients that may
-    /// read nothing beyond.
+    /// Like [`Informers::select`], in one namespace. The requests are made in that namespace, for clients
+    /// that may read nothing else.
     pub fn select_in<K>(&self, namespace: &str, selection: Selection) -> Cache<K>
     where
-        K: Kept<Object: Listed + Resource<Scope = NamespaceResourceScope>> + Send + Sync,
+        K: Projection<Object: Listed + Resource<Scope = NamespaceResourceScope>> + Send + Sync,
     {
         self.of(Api::namespaced(self.client.clone(), namespace), namespace, selection)
     }
 
     fn of<K>(&self, api: Api<Readable<K::Object>>, namespace: &str, selection: Selection) -> Cache<K>
     where
-        K: Kept<Object: Listed> + Send + Sync,
+        K: Projection<Object: Listed> + Send + Sync,
     {
         let mut caches = lock(&self.caches);
         let entry = (TypeId::of::<K>(), namespace.to_owned(), selection.clone());
@@ -425,15 +426,19 @@ impl Informers {
         }
         let cache = Cache::<K>::default();
         caches.insert(entry, Box::new(cache.clone()));
-        tokio::spawn(keep(self.clone(), api, selection, cache.clone()));
+        tokio::spawn(list_and_watch(self.clone(), api, selection, cache.clone()));
         cache
     }
 }
 
-/// Lists and watches until shutdown, with a growing pause after errors.
-async fn keep<K>(informers: Informers, api: Api<Readable<K::Object>>, selection: Selection, cache: Cache<K>)
-where
-    K: Kept<Object: Listed> + Send + Sync,
+/// Lists and watches until shutdown, with growing delays after errors.
+async fn list_and_watch<K>(
+    informers: Informers,
+    api: Api<Readable<K::Object>>,
+    selection: Selection,
+    cache: Cache<K>,
+) where
+    K: Projection<Object: Listed> + Send + Sync,
 {
     let config = watcher::Config::default().labels(&selection.labels).fields(&selection.fields);
     let mut stream = std::pin::pin!(watcher(api, config));
@@ -447,14 +452,14 @@ where
         };
         match event {
             Some(Ok(event)) => {
-                // A list begins with `Init` before anything is asked; all else is an answer.
+                // `Init` precedes the request of a list; every other event is an answer.
                 if !matches!(event, Event::Init) {
-                    outage.ends();
+                    outage.record_answer();
                 }
-                take(&cache, &mut listing, event);
+                apply_event(&cache, &mut listing, event);
             }
             Some(Err(error)) => {
-                let pause = outage.fails(&error);
+                let pause = outage.record_failure(&error);
                 let jitter = Duration::from_millis(informers.ambient.random.next_u64() % 50);
                 tokio::time::sleep(pause + jitter).await;
             }
@@ -463,7 +468,7 @@ where
     }
 }
 
-fn take<K: Kept<Object: Resource<DynamicType = ()>>>(
+fn apply_event<K: Projection<Object: Resource<DynamicType = ()>>>(
     cache: &Cache<K>,
     listing: &mut Listing<K>,
     event: Event<Readable<K::Object>>,
@@ -473,7 +478,7 @@ fn take<K: Kept<Object: Resource<DynamicType = ()>>>(
         Event::InitApply(object) => {
             let key = ObjectKey::of(&object);
             match object.object() {
-                Some(object) => listing.read.push(K::keep(trimmed(object))),
+                Some(object) => listing.read.push(K::project(trimmed(object))),
                 None => drop(listing.unreadable.insert(key)),
             }
         }
@@ -487,7 +492,7 @@ fn take<K: Kept<Object: Resource<DynamicType = ()>>>(
     }
 }
 
-/// Who last wrote which field is half of an object's memory and nobody's concern here.
+/// Drops `managedFields`, which take up half of an object's memory and are not used by any reader.
 fn trimmed<K: Resource>(mut object: K) -> K {
     object.meta_mut().managed_fields = None;
     object

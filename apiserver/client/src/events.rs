@@ -1,4 +1,4 @@
-//! Events about objects, written best-effort: a lost event must never stop a component.
+//! Events about objects. They are written best-effort: a lost event must never stop a component.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use tracing::{debug, warn};
 
 use crate::is_namespace_terminating;
 
-/// Events waiting to be written; more are dropped.
+/// Number of events that can wait to be written; further ones are dropped.
 const QUEUE: usize = 1024;
-/// Distinct events remembered to count repetitions.
+/// Number of distinct events that are remembered to count repetitions.
 const REMEMBERED: usize = 4096;
 
 /// Writes events of one component. Cheap to clone.
@@ -32,15 +32,15 @@ struct Entry {
     source: Arc<EventSource>,
     about: ObjectReference,
     warning: bool,
-    /// Others say the same of the object: one Event is enough.
+    /// True if other components report the same about the object, so that one Event is enough.
     shared: bool,
     reason: &'static str,
     message: String,
 }
 
 impl Recorder {
-    /// A recorder for `component` (`kubelet`, `default-scheduler`) on `host` (may be empty).
-    /// Must be called within a runtime.
+    /// Creates a recorder for `component` (such as `kubelet` or `default-scheduler`) on `host` (may be
+    /// empty). Must be called within a runtime.
     pub fn new(
         client: Client,
         ambient: Ambient,
@@ -58,24 +58,24 @@ impl Recorder {
         Self { queue, source }
     }
 
-    /// The same recorder for a part of its component: one controller of a manager.
+    /// Returns a recorder for a part of the component, such as one controller of a manager.
     pub fn named(&self, component: &str) -> Self {
         let source = EventSource { component: Some(component.to_owned()), host: self.source.host.clone() };
         Self { queue: self.queue.clone(), source: Arc::new(source) }
     }
 
-    /// Something happened as it should.
+    /// Records an event of type Normal.
     pub fn normal(&self, about: ObjectReference, reason: &'static str, message: impl Into<String>) {
         self.send(about, (false, false), reason, message.into());
     }
 
-    /// Something is wrong.
+    /// Records an event of type Warning.
     pub fn warning(&self, about: ObjectReference, reason: &'static str, message: impl Into<String>) {
         self.send(about, (true, false), reason, message.into());
     }
 
-    /// Something is wrong with an object that components of all nodes read alike: however many of
-    /// them say so, there is one Event, of whoever was first.
+    /// Records a warning about an object that is evaluated equally on all nodes: however many components
+    /// report it, there is one Event, from the first of them.
     pub fn shared_warning(&self, about: ObjectReference, reason: &'static str, message: impl Into<String>) {
         self.send(about, (true, true), reason, message.into());
     }
@@ -89,12 +89,12 @@ impl Recorder {
     ) {
         let entry = Entry { source: Arc::clone(&self.source), about, warning, shared, reason, message };
         if self.queue.try_send(entry).is_err() {
-            debug!("an event was dropped: too many are waiting");
+            debug!("dropped an event: too many are queued");
         }
     }
 }
 
-/// A reference to a whole object.
+/// Returns a reference to a whole object.
 pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     let meta = object.meta();
     ObjectReference {
@@ -108,15 +108,15 @@ pub fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     }
 }
 
-/// Namespace and name of the Event object, and how often it has been seen.
+/// Namespace and name of the Event object, and its count.
 type Seen = (String, String, i32);
 
 struct Writer {
     client: Client,
     ambient: Ambient,
-    /// Written events by what they say, and whose they are, so that a repetition raises a count.
+    /// Written events by their text and object, so that a repetition increments the count.
     written: BTreeMap<(String, String, String, Option<String>), Seen>,
-    /// The API server has refused one, and the log says so.
+    /// True once the API server has refused an event, which is logged once.
     forbidden: bool,
 }
 
@@ -131,13 +131,16 @@ impl Writer {
             let Some(entry) = entry else { return };
             match self.write(entry).await {
                 Ok(()) => {}
-                // Whatever happened in a namespace that is being deleted is past, and nobody's rights are at fault.
-                Err(error) if is_namespace_terminating(&error) => debug!(%error, "an event was too late"),
+                // The namespace is being deleted, which makes the event obsolete; permissions are not at
+                // fault.
+                Err(error) if is_namespace_terminating(&error) => {
+                    debug!(%error, "event came too late: its namespace is being deleted")
+                }
                 Err(kube::Error::Api(status)) if status.code == 403 && !self.forbidden => {
                     self.forbidden = true;
-                    warn!(error = %status.message, "Events may not be written; this is said once");
+                    warn!(error = %status.message, "not permitted to write events; further refusals are not logged");
                 }
-                Err(error) => debug!(%error, "an event could not be written"),
+                Err(error) => debug!(%error, "cannot write an event"),
             }
         }
     }
@@ -164,7 +167,7 @@ impl Writer {
         );
         let events: Api<Event> = Api::namespaced(self.client.clone(), &place.0);
         match events.create(&PostParams::default(), &event).await {
-            // Somebody has said it.
+            // Another component has already reported it.
             Err(kube::Error::Api(status)) if status.code == 409 && shared => {}
             other => drop(other?),
         }
@@ -196,7 +199,7 @@ impl Writer {
     }
 }
 
-/// The same number for the same words about the same object, whoever says them.
+/// Returns the same number for the same text about the same object, regardless of the component.
 fn digest(entry: &Entry) -> u64 {
     let uid = entry.about.uid.as_deref().unwrap_or_default();
     let words = [uid, entry.reason, &entry.message];
@@ -217,8 +220,8 @@ mod tests {
 
     type Wanted = Arc<Mutex<Vec<(String, Value)>>>;
 
-    /// A client of a server that answers with these codes in turn, and then accepts; and what it
-    /// was asked.
+    /// Returns a client of a server that answers with these status codes in turn and then accepts, and the
+    /// requests that the server receives.
     fn server(codes: &[u16]) -> (Client, Wanted) {
         let (asked, codes) = (Wanted::default(), Arc::new(Mutex::new(codes.to_vec())));
         let seen = Arc::clone(&asked);
@@ -269,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_every_node_says_has_one_name_and_is_enough_once() {
+    async fn a_shared_warning_has_one_name_and_is_written_once() {
         let mut names = Vec::new();
         for host in ["a", "b"] {
             let (client, asked) = server(&[409]);
@@ -305,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_refused_stops_nothing() {
+    async fn refused_events_do_not_stop_others() {
         let (client, asked) = server(&[403, 403, 500]);
         let recorder = Recorder::new(client, Ambient::system(), "proxy", "", CancellationToken::new());
         for message in ["one", "two", "three", "four", "four"] {

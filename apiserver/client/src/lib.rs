@@ -1,5 +1,5 @@
-//! How a component talks to the apiserver: a `kube` client over TLS or in process, shared caches
-//! kept by watches, and events.
+//! Access of components to the API server: a `kube` client over TLS or in process, shared caches that are
+//! updated by watches, and events.
 
 pub mod cache;
 pub mod events;
@@ -8,7 +8,7 @@ pub mod readable;
 mod refusal;
 pub mod transport;
 
-pub use cache::{Cache, Change, Informers, Kept, ObjectKey};
+pub use cache::{Cache, Change, Informers, ObjectKey, Projection};
 pub use events::Recorder;
 pub use readable::Readable;
 pub use refusal::is_namespace_terminating;

@@ -1,4 +1,4 @@
-//! How often an API server that does not answer is asked, and what is said of it.
+//! Retry delays and log messages while an API server does not answer.
 
 use std::time::Duration;
 
@@ -6,54 +6,54 @@ use apiserver_meta::error_chain;
 use kube::runtime::watcher;
 use tracing::{debug, info, warn};
 
-/// First pause after a failed list or watch; doubles up to [`MAX_PAUSE`].
+/// Initial delay after a failed list or watch; doubles up to [`MAX_PAUSE`].
 const MIN_PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Lists and watches that fail one after the other, without an answer in between.
+/// Consecutive failures of lists and watches, without an answer in between.
 pub(crate) struct Outage {
-    /// What is listed, in the plural.
+    /// Kind that is listed, in the plural.
     kind: String,
-    /// After the next failure.
+    /// Delay after the next failure.
     pause: Duration,
-    /// The error and the pause of the last warning.
-    said: Option<(String, Duration)>,
+    /// Error and delay of the last warning.
+    last_warning: Option<(String, Duration)>,
 }
 
 impl Outage {
     pub fn new(kind: String) -> Self {
-        Self { kind, pause: MIN_PAUSE, said: None }
+        Self { kind, pause: MIN_PAUSE, last_warning: None }
     }
 
-    /// One more failure; gives how long to wait. The log has it when it begins, when the error is
-    /// another one, and when the longest pause is reached.
-    pub fn fails(&mut self, error: &watcher::Error) -> Duration {
+    /// Records a failure; returns how long to wait. It is logged when the outage begins, when the error
+    /// changes, and when the maximum delay is reached.
+    pub fn record_failure(&mut self, error: &watcher::Error) -> Duration {
         let pause = self.pause;
         self.pause = (pause * 2).min(MAX_PAUSE);
-        // An expired watch is ordinary: the list follows.
+        // An expired watch is ordinary: a new list follows.
         if matches!(error, watcher::Error::WatchError(status) if status.code == 410) {
             debug!(kind = self.kind, %error, "watch expired, listing again");
             return pause;
         }
         let text = error_chain(error);
-        let news = match &self.said {
-            Some((said, at)) => *said != text || *at < MAX_PAUSE && pause == MAX_PAUSE,
+        let is_new = match &self.last_warning {
+            Some((last_warning, at)) => *last_warning != text || *at < MAX_PAUSE && pause == MAX_PAUSE,
             None => true,
         };
-        if news {
-            warn!(kind = self.kind, error = %text, ?pause, "list or watch failed, trying again");
-            self.said = Some((text, pause));
+        if is_new {
+            warn!(kind = self.kind, error = %text, ?pause, "list or watch failed, retrying");
+            self.last_warning = Some((text, pause));
         } else {
-            debug!(kind = self.kind, error = %text, ?pause, "list or watch failed again");
+            debug!(kind = self.kind, error = %text, ?pause, "list or watch is still failing");
         }
         pause
     }
 
-    /// The API server has answered.
-    pub fn ends(&mut self) {
+    /// Records that the API server has answered.
+    pub fn record_answer(&mut self) {
         self.pause = MIN_PAUSE;
-        if self.said.take().is_some() {
-            info!(kind = self.kind, "list and watch work again");
+        if self.last_warning.take().is_some() {
+            info!(kind = self.kind, "list and watch recovered");
         }
     }
 }
@@ -74,7 +74,8 @@ mod tests {
         mutex.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An API server that fails every request but those with these numbers, and has one object.
+    /// Returns a client of an API server that has one object and fails all requests except those with these
+    /// numbers.
     fn server(
         answers: impl Fn(usize) -> bool + Clone + Send + 'static,
     ) -> (Client, Arc<Mutex<Vec<tokio::time::Instant>>>) {
@@ -105,7 +106,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_does_not_answer_is_asked_less_and_less_often() {
+    async fn a_server_that_does_not_answer_is_retried_with_growing_delays() {
         let (client, asked) = server(|_| false);
         let shutdown = CancellationToken::new();
         let informers = Informers::new(client, Ambient::system(), shutdown.clone());
@@ -124,14 +125,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_ends_the_pauses() {
+    async fn an_answer_resets_the_delay() {
         let (client, asked) = server(|number| number == 9);
         let shutdown = CancellationToken::new();
         let cache = Informers::new(client, Ambient::system(), shutdown.clone()).cache::<ConfigMap>();
         cache.synced().await;
         assert_eq!(cache.len(), 1);
         tokio::time::sleep(MAX_PAUSE).await;
-        // The list worked, the watch behind it did not.
+        // The list succeeded, but the watch after it did not.
         let asked = lock(&asked).clone();
         assert!(asked[9] - asked[8] >= MAX_PAUSE && asked[10] == asked[9]);
         let pause = asked[11] - asked[10];
@@ -140,16 +141,16 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_said_when_it_begins_when_it_changes_and_when_it_lasts() {
+    fn an_outage_is_logged_when_it_begins_when_it_changes_and_when_it_lasts() {
         let error =
             |text: &str| watcher::Error::InitialListFailed(kube::Error::Service(text.to_owned().into()));
         let mut outage = Outage::new("configmaps".to_owned());
-        let mut said = Vec::new();
+        let mut logged = Vec::new();
         let mut fail = |outage: &mut Outage, text: &str| {
-            let before = outage.said.clone();
-            let pause = outage.fails(&error(text));
-            if outage.said != before {
-                said.push((text.to_owned(), pause));
+            let before = outage.last_warning.clone();
+            let pause = outage.record_failure(&error(text));
+            if outage.last_warning != before {
+                logged.push((text.to_owned(), pause));
             }
         };
         for _ in 0..20 {
@@ -157,7 +158,7 @@ mod tests {
         }
         fail(&mut outage, "no route");
         fail(&mut outage, "no route");
-        outage.ends();
+        outage.record_answer();
         fail(&mut outage, "no route");
         let expected = [
             ("refused", MIN_PAUSE),
@@ -165,6 +166,6 @@ mod tests {
             ("no route", MAX_PAUSE),
             ("no route", MIN_PAUSE),
         ];
-        assert_eq!(said, expected.map(|(text, pause)| (text.to_owned(), pause)));
+        assert_eq!(logged, expected.map(|(text, pause)| (text.to_owned(), pause)));
     }
 }

@@ -1,7 +1,8 @@
-//! Objects of a list or a watch, each read by itself: one that cannot be read hides no other.
+//! Deserialization of the objects of a list or a watch one by one, so that an invalid object does not hide
+//! the others.
 //!
-//! Kubernetes keeps and sends what the types of `k8s-openapi` refuse: Go writes a time that nobody has set as
-//! `null`, and reads it back as such, also where the schema calls the field required.
+//! Kubernetes stores and sends objects that the types of `k8s-openapi` reject: Go writes an unset time as
+//! `null` and accepts it, even where the schema requires the field.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -15,14 +16,14 @@ use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-/// The time that nobody has set, as Go prints it.
+/// An unset time, as Go prints it.
 const UNSET: &str = "0001-01-01T00:00:00Z";
 
-/// An object, or the reason why it cannot be read.
+/// An object, or the reason why it cannot be deserialized.
 #[derive(Clone, Debug)]
 pub enum Readable<K> {
     Object(Box<K>),
-    /// Its names are known even so.
+    /// The names of the object, which are known nevertheless.
     Unreadable {
         metadata: Box<ObjectMeta>,
         why: String,
@@ -30,7 +31,7 @@ pub enum Readable<K> {
 }
 
 impl<K: Resource<DynamicType = ()>> Readable<K> {
-    /// The object. One that cannot be read is told of in the log.
+    /// Returns the object. One that cannot be deserialized is logged.
     pub fn object(self) -> Option<K> {
         match self {
             Self::Object(object) => Some(*object),
@@ -40,7 +41,7 @@ impl<K: Resource<DynamicType = ()>> Readable<K> {
                     namespace = metadata.namespace.unwrap_or_default(),
                     name = metadata.name.unwrap_or_default(),
                     why,
-                    "an object cannot be read; it stays here as it was when it could"
+                    "cannot deserialize an object; keeping its last valid state"
                 );
                 None
             }
@@ -54,11 +55,11 @@ impl<'de, K: DeserializeOwned> Deserialize<'de> for Readable<K> {
     }
 }
 
-/// The name by which `serde_json` hands out the text of a value. Formats that do not know it, and fields that were
-/// kept aside until a tag was read, give the value instead, which takes longer.
+/// Name under which `serde_json` passes the raw text of a value. Formats that do not support it, and fields
+/// that are buffered until a tag is known, pass the value instead, which is slower.
 const RAW: &str = "$serde_json::private::RawValue";
 
-/// The text of an object, as far as it can be had.
+/// Deserializes an object from its raw text, if that is available.
 struct Text<K>(PhantomData<K>);
 
 impl<'de, K: DeserializeOwned> Visitor<'de> for Text<K> {
@@ -79,13 +80,13 @@ impl<'de, K: DeserializeOwned> Visitor<'de> for Text<K> {
     }
 }
 
-/// The part that every object has.
+/// Fields that every object has.
 #[derive(Deserialize)]
 struct Named {
     metadata: Box<ObjectMeta>,
 }
 
-/// An error if the text is no object of the API at all.
+/// Deserializes an object; fails if the text is not an API object at all.
 fn read<K: DeserializeOwned>(text: &str) -> Result<Readable<K>, serde_json::Error> {
     let why = match serde_json::from_str(text) {
         Ok(object) => return Ok(Readable::Object(object)),
@@ -99,7 +100,7 @@ fn read<K: DeserializeOwned>(text: &str) -> Result<Readable<K>, serde_json::Erro
     })
 }
 
-/// Gives every condition a time of its last transition, the only field of the API that is required to be a time.
+/// Sets the transition time of every condition, the only required field of the API that is a time.
 fn set_times(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -163,10 +164,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_without_a_time_is_read_as_go_reads_it() {
+    fn a_condition_without_a_time_is_accepted_as_in_go() {
         for condition in [json!({"type": "A", "lastTransitionTime": null}), json!({"type": "A"})] {
             let service = json!({"metadata": {"name": "a"}, "status": {"conditions": [condition]}});
-            // The order in which Go writes an event, and the other one.
+            // The order of fields that Go writes, and the reverse.
             for text in [
                 format!(r#"{{"type":"MODIFIED","object":{service}}}"#),
                 format!(r#"{{"object":{service},"type":"MODIFIED"}}"#),
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_cannot_be_read_hides_no_other() {
+    fn an_unreadable_object_does_not_hide_others() {
         let text = json!({"kind": "ConfigMapList", "apiVersion": "v1", "metadata": {"resourceVersion": "7"}, "items": [
             {"metadata": {"name": "a"}, "data": 7},
             {"metadata": {"name": "b"}, "data": {"x": "y"}},
@@ -197,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_object_is_an_error() {
+    fn text_that_is_not_an_object_is_an_error() {
         assert!(serde_json::from_str::<Readable<ConfigMap>>(r#"{"metadata": 7}"#).is_err());
         assert!(serde_json::from_str::<Readable<ConfigMap>>("[]").is_err());
     }

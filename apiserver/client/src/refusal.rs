@@ -16,7 +16,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_end_of_the_namespace_counts() {
+    fn only_namespace_termination_is_detected() {
         let refused = |code: u16, message: &str, causes: serde_json::Value| {
             let status = serde_json::json!({"code": code, "message": message, "details": {"causes": causes}});
             Error::Api(Box::new(serde_json::from_value::<Status>(status).unwrap()))

@@ -1,4 +1,4 @@
-//! Clients over the two transports. A component is given a `kube::Client` and cannot tell which.
+//! Clients over two transports. A component gets a `kube::Client` and cannot tell which one it uses.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use tower::{BoxError, Service, ServiceExt};
 
-/// The body of requests and responses between client and server in one process.
+/// Body of requests and responses between client and server in one process.
 pub type HttpBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The kubeconfig cannot be used.
@@ -34,15 +34,15 @@ pub enum ConnectError {
     },
 }
 
-/// The `User-Agent` of a component: the API server names the manager of the fields that a client writes by
-/// what precedes the slash. `None` where the name cannot stand in a header.
+/// Returns the `User-Agent` of a component. The API server uses the part before the slash as the manager of
+/// the fields that a client writes. `None` if the name is not valid in a header.
 pub fn user_agent(component: &str) -> Option<HeaderValue> {
     let (version, os) = (env!("CARGO_PKG_VERSION"), std::env::consts::OS);
     let architecture = platform::architecture();
     format!("{component}/v{version} ({os}/{architecture}) hawser").try_into().ok()
 }
 
-/// A client of `component` for the current context of a kubeconfig file. Nothing is sent yet.
+/// Creates a client of `component` for the current context of a kubeconfig file. Nothing is sent yet.
 pub async fn connect(kubeconfig: &Path, component: &str) -> Result<Client, ConnectError> {
     let mut config = read(kubeconfig).await?;
     config.headers.extend(user_agent(component).map(|agent| (USER_AGENT, agent)));
@@ -50,8 +50,8 @@ pub async fn connect(kubeconfig: &Path, component: &str) -> Result<Client, Conne
         .map_err(|cause| ConnectError::Client { path: kubeconfig.to_path_buf(), cause: Box::new(cause) })
 }
 
-/// The certificates, in PEM, by which the current context of a kubeconfig file knows its server; `None` if
-/// it trusts those of the machine.
+/// Returns the certificates, in PEM, with which the current context of a kubeconfig file verifies its server;
+/// `None` if it uses those of the machine.
 pub async fn authority(kubeconfig: &Path) -> Result<Option<String>, ConnectError> {
     let certificates = read(kubeconfig).await?.root_cert;
     Ok(certificates
@@ -64,8 +64,8 @@ async fn read(kubeconfig: &Path) -> Result<Config, ConnectError> {
     Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await.map_err(unreadable)
 }
 
-/// A client of `component` that calls `server` without sockets or TLS, as `identity`. The identity
-/// travels in the request's extensions, where no header can forge it.
+/// Creates a client of `component` that calls `server` as `identity` without sockets or TLS. The identity is
+/// passed in the request's extensions, where no header can forge it.
 pub fn in_process<S>(server: S, identity: Identity, component: &str) -> Client
 where
     S: Service<Request<HttpBody>, Response = Response<HttpBody>, Error = Infallible> + Send + 'static,
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_authority_of_a_kubeconfig_is_told_as_it_was_written() {
+    async fn the_authority_of_a_kubeconfig_is_returned_unchanged() {
         let certificates = pem::encode("CERTIFICATE", &[7; 100]) + &pem::encode("CERTIFICATE", &[8; 48]);
         assert_eq!(certificates.lines().map(str::len).max(), Some(64), "{certificates}");
         let dir = std::env::temp_dir().join(format!("authority-{}", std::process::id()));

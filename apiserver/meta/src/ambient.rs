@@ -1,24 +1,24 @@
-//! What a component would otherwise take from its surroundings: wall-clock time and randomness.
-//! The simulation swaps both, so no other module may ask the operating system for them.
+//! Wall-clock time and randomness as explicit dependencies. The simulation replaces both, so no other module
+//! may ask the operating system for them.
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-/// Wall-clock time, for timestamps in objects. Waiting is done with `tokio::time`, which the
-/// simulation pauses by itself.
+/// Wall-clock time, for timestamps in objects. Waiting uses `tokio::time`, which the simulation pauses
+/// separately.
 pub trait Clock: Send + Sync + 'static {
-    /// The present moment.
+    /// Returns the current time.
     fn now(&self) -> Timestamp;
 }
 
-/// Random bits: uids, generated names, jitter.
+/// Source of random bits for uids, generated names and jitter.
 pub trait Random: Send + Sync + 'static {
-    /// 64 uniformly random bits.
+    /// Returns 64 uniformly random bits.
     fn next_u64(&self) -> u64;
 }
 
-/// The two of them, cheap to clone; every component takes one.
+/// Clock and randomness. Cheap to clone; every component takes one.
 #[derive(Clone)]
 pub struct Ambient {
     /// Source of timestamps.
@@ -28,17 +28,17 @@ pub struct Ambient {
 }
 
 impl Ambient {
-    /// The operating system's clock and random numbers.
+    /// Returns the operating system's clock and random numbers.
     pub fn system() -> Self {
         Self { clock: Arc::new(SystemClock), random: Arc::new(SystemRandom) }
     }
 
-    /// The present moment.
+    /// Returns the current time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// A version 4 UUID (RFC 9562) in its usual spelling, as `metadata.uid` wants it.
+    /// Returns a version 4 UUID (RFC 9562) in its usual notation, as used for `metadata.uid`.
     pub fn uid(&self) -> String {
         let (high, low) = (self.random.next_u64(), self.random.next_u64());
         format!(
@@ -51,8 +51,8 @@ impl Ambient {
         )
     }
 
-    /// Five characters from the alphabet that Kubernetes uses for generated names: no vowels and
-    /// nothing that can be mistaken for another character.
+    /// Returns five characters from the alphabet that Kubernetes uses for generated names: no vowels and no
+    /// look-alikes.
     pub fn name_suffix(&self) -> String {
         const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
         let mut bits = self.random.next_u64();

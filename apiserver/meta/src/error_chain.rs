@@ -2,8 +2,8 @@ use std::error::Error;
 
 /// Returns the text of `error` and of all its causes, separated by `: `.
 ///
-/// A cause whose text already ends what stands before it is left out, as some libraries repeat the
-/// text of a cause in their own.
+/// A cause is skipped if the text before it already ends with it, since some libraries repeat the text of a
+/// cause in their own.
 pub fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -31,7 +31,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_follow_once_each() {
+    fn each_cause_appears_once() {
         let refused = Box::new(Fault::Plain("refused"));
         let connect = Box::new(Fault::Caused("connecting", refused));
         assert_eq!(error_chain(&Fault::Caused("reading", connect)), "reading: connecting: refused");

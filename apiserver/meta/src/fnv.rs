@@ -1,22 +1,22 @@
-//! The hashes of Fowler, Noll and Vo (RFC 9923): short, the same in every version and on every
-//! machine, and no protection against whoever chooses the bytes.
+//! FNV hashes (RFC 9923): short and stable across versions and machines, but not secure against chosen
+//! inputs.
 
 const OFFSET_32: u32 = 0x811c_9dc5;
 const PRIME_32: u32 = 0x0100_0193;
 const OFFSET_64: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME_64: u64 = 0x0100_0000_01b3;
 
-/// Returns the FNV-1a hash of 32 bits.
+/// Returns the 32-bit FNV-1a hash.
 pub fn fnv1a_32(bytes: impl IntoIterator<Item = u8>) -> u32 {
     bytes.into_iter().fold(OFFSET_32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(PRIME_32))
 }
 
-/// Returns the FNV-1a hash of 64 bits.
+/// Returns the 64-bit FNV-1a hash.
 pub fn fnv1a_64(bytes: impl IntoIterator<Item = u8>) -> u64 {
     fnv1a_64_after(OFFSET_64, bytes)
 }
 
-/// Returns the FNV-1a hash of 64 bits of bytes that follow those whose hash is `hash`.
+/// Returns the 64-bit FNV-1a hash of bytes that follow those whose hash is `hash`.
 pub fn fnv1a_64_after(hash: u64, bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME_64))
 }
@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hashes_are_those_of_the_published_vectors() {
+    fn hashes_match_the_published_vectors() {
         assert_eq!(fnv1a_32(*b""), 0x811c_9dc5);
         assert_eq!(fnv1a_32(*b"a"), 0xe40c_292c);
         assert_eq!(fnv1a_32(*b"foobar"), 0xbf9c_f968);

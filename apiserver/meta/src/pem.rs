@@ -1,12 +1,12 @@
-//! PEM (RFC 7468), as Go and openssl write it.
+//! PEM encoding (RFC 7468), formatted as by Go and OpenSSL.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-/// Characters of a line.
+/// Number of characters in a line.
 const LINE: usize = 64;
 
-/// A block of a `kind` such as `CERTIFICATE`.
+/// Encodes a block of a `kind` such as `CERTIFICATE`.
 pub fn encode(kind: &str, der: &[u8]) -> String {
     let mut text = format!("-----BEGIN {kind}-----\n");
     let encoded = BASE64.encode(der);

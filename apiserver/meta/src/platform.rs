@@ -1,6 +1,6 @@
-//! The machine that this program runs on, in Kubernetes' words.
+//! The machine that this program runs on, in Kubernetes' terms.
 
-/// The architecture as Go spells it, such as `amd64`.
+/// Returns the architecture in Go's notation, such as `amd64`.
 pub fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",

@@ -1,8 +1,8 @@
-//! Facts about pods that several components ask for.
+//! Facts about pods that several components need.
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, Taint, Toleration};
 
-/// Returns `status.phase`, `Pending` where none is set.
+/// Returns `status.phase`; `Pending` if it is not set.
 pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
 }
@@ -12,7 +12,7 @@ pub fn is_final(phase: &str) -> bool {
     matches!(phase, "Succeeded" | "Failed")
 }
 
-/// Returns whether the pod has ended for good and uses no resources any more.
+/// Returns whether the pod has ended for good and no longer uses resources.
 pub fn is_finished(pod: &Pod) -> bool {
     is_final(phase(pod))
 }
@@ -27,8 +27,8 @@ pub fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// Returns whether a toleration covers a taint (`Toleration.ToleratesTaint` of `k8s.io/api`, without
-/// the operators `Lt` and `Gt` of the feature gate TaintTolerationComparisonOperators).
+/// Returns whether a toleration matches a taint (`Toleration.ToleratesTaint` of `k8s.io/api`, without the
+/// operators `Lt` and `Gt` of the feature gate TaintTolerationComparisonOperators).
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
     let agrees = |field: &Option<String>, wanted: &str| {

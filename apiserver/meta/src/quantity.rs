@@ -10,25 +10,25 @@ use serde_json::Value;
 const NANO: i128 = 1_000_000_000;
 const LIMIT: i128 = i64::MAX as i128 * NANO;
 
-/// Which suffixes a quantity is written with.
+/// Notation of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// `Ki`, `Mi`, …
+    /// Binary suffixes: `Ki`, `Mi`, …
     BinarySi,
-    /// `m`, none, `k`, `M`, …
+    /// Decimal suffixes: `m`, none, `k`, `M`, …
     DecimalSi,
-    /// `e3`
+    /// Decimal exponents: `e3`.
     DecimalExponent,
 }
 
-/// An amount. Compares by amount alone: `1024` equals `1Ki`.
+/// An amount. Equality and order depend on the amount alone: `1024` equals `1Ki`.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
     nano: i128,
     format: Format,
 }
 
-/// The text is no quantity.
+/// The text is not a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
@@ -38,58 +38,58 @@ pub enum ParseError {
 }
 
 impl Quantity {
-    /// A whole amount, such as a count or bytes.
+    /// Creates a quantity of whole units, such as a count or bytes.
     pub fn from_value(value: i64) -> Self {
         Self { nano: i128::from(value) * NANO, format: Format::DecimalSi }
     }
 
-    /// Thousandths, such as CPU.
+    /// Creates a quantity of thousandths, such as CPU.
     pub fn from_milli(milli: i64) -> Self {
         Self { nano: i128::from(milli) * 1_000_000, format: Format::DecimalSi }
     }
 
-    /// Bytes, written with binary suffixes.
+    /// Creates a quantity of bytes, written with binary suffixes.
     pub fn from_bytes(bytes: i64) -> Self {
         Self { nano: i128::from(bytes) * NANO, format: Format::BinarySi }
     }
 
-    /// The amount in whole units, rounded away from zero.
+    /// Returns the amount in whole units, rounded away from zero.
     pub fn value(self) -> i64 {
         clamp(round_up(self.nano, NANO))
     }
 
-    /// The amount in thousandths, rounded away from zero, at most `i64::MAX`.
+    /// Returns the amount in thousandths, rounded away from zero, at most `i64::MAX`.
     pub fn milli(self) -> i64 {
         clamp(round_up(self.nano, 1_000_000))
     }
 
-    /// The amount in billionths, exactly.
+    /// Returns the exact amount in billionths.
     pub fn nano(self) -> i128 {
         self.nano
     }
 
-    /// How it was written.
+    /// Returns the notation in which the quantity was written.
     pub fn format(self) -> Format {
         self.format
     }
 
-    /// Below zero.
+    /// Returns whether the amount is below zero.
     pub fn is_negative(self) -> bool {
         self.nano < 0
     }
 
-    /// A whole number of units.
+    /// Returns whether the amount is a whole number of units.
     pub fn is_integer(self) -> bool {
         self.nano % NANO == 0
     }
 
-    /// The same amount in whole thousandths, rounded away from zero.
+    /// Returns the amount rounded to thousandths, away from zero.
     #[must_use]
     fn rounded_to_milli(self) -> Self {
         Self { nano: round_up(self.nano, 1_000_000) * 1_000_000, ..self }
     }
 
-    /// The sum, in the format of `self`, at most the largest quantity.
+    /// Returns the sum in the format of `self`, limited to the largest quantity.
     #[must_use]
     pub fn saturating_add(self, other: Self) -> Self {
         Self { nano: (self.nano + other.nano).clamp(-LIMIT, LIMIT), format: self.format }
@@ -133,18 +133,18 @@ fn round_up(value: i128, unit: i128) -> i128 {
     whole + (value % unit).signum()
 }
 
-/// The parts of a quantity's text.
+/// Components of a quantity's text.
 struct Parts<'a> {
     negative: bool,
-    /// Digits before the point, without leading zeros.
+    /// Digits before the decimal point, without leading zeros.
     whole: &'a str,
-    /// Digits behind the point.
+    /// Digits after the decimal point.
     fraction: &'a str,
     scale: Scale,
     format: Format,
 }
 
-/// Splits a quantity's text as Kubernetes' scanner does, which takes missing digits for 0.
+/// Splits a quantity's text as Kubernetes' parser does, which takes missing digits as 0.
 fn split(text: &str) -> Result<Parts<'_>, ParseError> {
     if text.is_empty() {
         return Err(ParseError::Format);
@@ -165,13 +165,13 @@ fn split(text: &str) -> Result<Parts<'_>, ParseError> {
     Ok(Parts { negative, whole, fraction, scale, format })
 }
 
-/// The digits that a text begins with, and what follows them.
+/// Splits off the leading digits of a text.
 fn digits(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
-/// Reads a quantity. What is finer than a billionth is rounded away from zero, what is larger than
-/// a 64-bit integer is cut to it.
+/// Parses a quantity. Fractions finer than a billionth are rounded away from zero; amounts beyond a 64-bit
+/// integer are limited to it.
 pub fn parse(text: &str) -> Result<Quantity, ParseError> {
     let parts = split(text)?;
     let magnitude = match parts.scale {
@@ -182,12 +182,12 @@ pub fn parse(text: &str) -> Result<Quantity, ParseError> {
     Ok(Quantity { nano, format: parts.format })
 }
 
-/// Reads a quantity of a typed object; `None` for a text that is no quantity.
+/// Parses a quantity of a typed object; `None` if it is invalid.
 pub fn read(quantity: &resource::Quantity) -> Option<Quantity> {
     parse(&quantity.0).ok()
 }
 
-/// Reads a quantity from a JSON string or number, as Kubernetes decodes it: blanks around it do not count.
+/// Parses a quantity from a JSON string or number as Kubernetes does, ignoring blanks around it.
 pub fn parse_value(value: &Value) -> Result<Quantity, ParseError> {
     match value {
         Value::String(text) => parse(trimmed(text)),
@@ -196,13 +196,13 @@ pub fn parse_value(value: &Value) -> Result<Quantity, ParseError> {
     }
 }
 
-/// The text without the blanks around it. A control character is an escape in JSON, and no blank.
+/// Removes blanks around a text. A control character is escaped in JSON, and not a blank.
 fn trimmed(text: &str) -> &str {
     text.trim_matches(|c: char| c == ' ' || !c.is_ascii() && c.is_whitespace())
 }
 
-/// The text that Kubernetes writes for a quantity of a JSON object: the canonical one, unless it takes the
-/// sent one for canonical. In lists of resources what is finer than a thousandth is rounded up.
+/// Returns the text that Kubernetes writes for a quantity of a JSON object: the canonical one, unless it
+/// takes the given one as canonical. In lists of resources, amounts finer than a thousandth are rounded up.
 pub fn canonical(value: &Value, milli: bool) -> Result<String, ParseError> {
     let sent = match value {
         Value::String(text) => trimmed(text).to_owned(),
@@ -222,7 +222,7 @@ pub fn canonical(value: &Value, milli: bool) -> Result<String, ParseError> {
 }
 
 impl Parts<'_> {
-    /// `true` if Kubernetes keeps the text: an amount that fits into 64 bits and has no zeros to shorten.
+    /// Returns whether Kubernetes keeps the text: the amount fits into 64 bits and has no zeros to shorten.
     fn is_written_as_sent(&self, milli: bool) -> bool {
         let number = format!("{}{}", self.whole, self.fraction);
         match self.scale {
@@ -236,7 +236,7 @@ impl Parts<'_> {
                     && !number.ends_with("000")
             }
             Scale::Binary(shift) => {
-                // About as many decimal digits as the shift has.
+                // About as many decimal digits as the shift produces.
                 let room = 14 - i64::from(shift * 3 / 10);
                 self.fraction.is_empty()
                     && number.len() as i64 <= room
@@ -245,7 +245,7 @@ impl Parts<'_> {
         }
     }
 
-    /// The canonical text of a decimal amount that is too large for our numbers.
+    /// Returns the canonical text of a decimal amount that is too large for [`Quantity`].
     fn unlimited(&self) -> Option<String> {
         let Scale::Decimal(exponent) = self.scale else { return None };
         if exponent.abs() >= MAX_EXPONENT {
@@ -270,10 +270,10 @@ impl Parts<'_> {
     }
 }
 
-/// Suffixes of decimal quantities, from billionths on by thousands.
+/// Suffixes of decimal quantities, from billionths upwards in steps of a thousand.
 const SUFFIXES: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
 
-/// Exponents beyond this one make no difference, and other programs could not compute with them.
+/// Larger exponents make no difference here, but other programs could not compute with them.
 const MAX_EXPONENT: i32 = 1000;
 
 #[derive(Clone, Copy)]
@@ -312,14 +312,13 @@ fn scale_of(suffix: &str) -> Result<(Scale, Format), ParseError> {
     }
 }
 
-/// The digits times `10^exponent` times `factor`, rounded up, at most [`LIMIT`].
+/// Returns the digits times `10^exponent` times `factor`, rounded up, at most [`LIMIT`].
 fn scaled(whole: &str, fraction: &str, exponent: i32, factor: i128) -> i128 {
     let digits = whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0'));
-    // How many of the digits stand before the decimal point once the exponent is applied.
+    // Number of digits before the decimal point once the exponent is applied.
     let point = i64::try_from(whole.len()).unwrap_or(i64::MAX).saturating_add(i64::from(exponent));
     let (mut result, mut remainder, mut seen) = (0i128, false, 0i64);
-    // Binary factors need digits behind the point; 18 of them are exact for all suffixes up to Ei
-    // as far as a billionth can tell.
+    // Binary factors need additional digits; 18 of them are exact to a billionth for all suffixes up to Ei.
     let extra = if factor > 1 { 10 } else { 0 };
     for digit in digits {
         if seen < point.saturating_add(extra) {
@@ -388,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn canonical_forms() {
+    fn quantities_are_formatted_canonically() {
         let cases = [
             ("0", "0"),
             ("0Ki", "0"),
@@ -425,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_quantity_is_told_as_kubernetes_tells_it() {
+    fn parse_errors_match_kubernetes() {
         for text in ["", "1.2.3", "1 Gi", "1gi", "1KiB", "0x10", "NaN", "1e1.5", "1e3e3", "\t1", " 1"] {
             assert_eq!(parse(text), Err(ParseError::Format), "{text}");
         }
@@ -437,9 +436,9 @@ mod tests {
         }
     }
 
-    /// The answers of kube-apiserver 1.36.2 to a ResourceQuota.
+    /// Expected values are answers of kube-apiserver 1.36.2 to a ResourceQuota.
     #[test]
-    fn quantities_are_written_as_kubernetes_writes_them() {
+    fn canonical_texts_match_kubernetes() {
         for (sent, answered) in [
             (" 1", "1"),
             ("  1Gi ", "1Gi"),
@@ -478,7 +477,7 @@ mod tests {
         assert_eq!(canonical(&serde_json::json!(1000), true).as_deref(), Ok("1k"));
         assert_eq!(canonical(&"1n".into(), false).as_deref(), Ok("1n"));
         assert_eq!(canonical(&"\t1".into(), false), Err(ParseError::Format));
-        // Others would compute for hours with it.
+        // A large exponent would keep other programs busy for hours.
         assert_eq!(canonical(&"1e99999999999".into(), true).as_deref(), Ok("9223372036854775807"));
     }
 
@@ -496,7 +495,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_canonical_form_reads_back_as_the_same_amount(
+        fn the_canonical_form_parses_to_the_same_amount(
             whole in 0u64..1_000_000_000_000,
             fraction in proptest::option::of(0u32..1_000_000),
             suffix in proptest::sample::select(vec!["", "n", "u", "m", "k", "M", "G", "Ki", "Mi", "Gi", "e3", "e-3"]),
@@ -513,7 +512,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "\\PC{0,24}") {
+        fn parsing_never_panics(text in "\\PC{0,24}") {
             let _ = parse(&text);
             let _ = canonical(&text.into(), true);
         }

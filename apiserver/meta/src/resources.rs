@@ -1,5 +1,5 @@
-//! Resources that a pod requests and may use, from those of its containers (KEP-753) and those that
-//! it names as a whole in `spec.resources` (KEP-2837), and its quality of service.
+//! Resource requests and limits of a pod, from those of its containers (KEP-753) and those at pod level in
+//! `spec.resources` (KEP-2837), and its quality of service.
 
 use std::collections::BTreeMap;
 
@@ -9,23 +9,22 @@ use serde_json::Value;
 
 use crate::quantity::{self, Quantity};
 
-/// Amounts by the name of their resource. A text that is no quantity is left out: validation refuses
-/// it before it is stored.
+/// Amounts by resource name. An invalid amount is omitted; validation refuses it before it is stored.
 pub type Amounts<'a> = BTreeMap<&'a str, Quantity>;
 
-/// How a pod is treated when the resources of its node run short.
+/// Quality of service class of a pod, which decides how it is treated when its node runs short of resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QosClass {
-    /// CPU and memory are limited everywhere, to what is requested.
+    /// All containers have CPU and memory limits that equal their requests.
     Guaranteed,
     /// Some CPU or memory is requested or limited.
     Burstable,
-    /// None is.
+    /// Nothing is requested or limited.
     BestEffort,
 }
 
 impl QosClass {
-    /// Returns the class as `status.qosClass` spells it.
+    /// Returns the class as spelled in `status.qosClass`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Guaranteed => "Guaranteed",
@@ -34,14 +33,14 @@ impl QosClass {
         }
     }
 
-    /// Returns the class of that spelling.
+    /// Returns the class with that spelling.
     pub fn named(text: &str) -> Option<Self> {
         [Self::Guaranteed, Self::Burstable, Self::BestEffort].into_iter().find(|class| class.as_str() == text)
     }
 }
 
-/// CPU and memory that a container, or a pod as a whole, requests and may use at most. Amounts of zero
-/// count as none.
+/// CPU and memory requests and limits of a container, or of a pod as a whole. Amounts of zero count as
+/// missing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Compute {
     requests: [Option<Quantity>; 2],
@@ -51,7 +50,7 @@ pub struct Compute {
 impl Compute {
     const NAMES: [&str; 2] = ["cpu", "memory"];
 
-    /// Reads the requirements of a container or of a pod.
+    /// Reads the requirements of a container or pod.
     pub fn of(requirements: &ResourceRequirements) -> Self {
         let read = |list: Option<&BTreeMap<String, resource::Quantity>>| {
             Self::NAMES.map(|name| quantity::read(list?.get(name)?).filter(|amount| amount.nano() > 0))
@@ -59,7 +58,7 @@ impl Compute {
         Self { requests: read(requirements.requests.as_ref()), limits: read(requirements.limits.as_ref()) }
     }
 
-    /// Reads `resources` of a container or of a pod as JSON.
+    /// Reads `resources` of a container or pod from JSON.
     pub fn of_json(resources: &Value) -> Self {
         let read = |list: &Value| {
             Self::NAMES
@@ -69,8 +68,8 @@ impl Compute {
     }
 }
 
-/// Returns the quality of service of a pod: by what it takes `as_a_whole` if it says that, else by its
-/// containers, init containers among them.
+/// Returns the quality of service class of a pod: by its requirements `as_a_whole` if it has any, else by its
+/// containers, including init containers.
 pub fn qos_class(as_a_whole: Option<Compute>, containers: impl IntoIterator<Item = Compute>) -> QosClass {
     let (mut any, mut guaranteed) = (false, true);
     let mut count = |holder: Compute| {
@@ -90,12 +89,12 @@ pub fn qos_class(as_a_whole: Option<Compute>, containers: impl IntoIterator<Item
     }
 }
 
-/// Returns whether `spec.resources` of a pod may name the resource.
+/// Returns whether `spec.resources` of a pod may contain the resource.
 pub fn is_pod_level(name: &str) -> bool {
     Compute::NAMES.contains(&name) || name.starts_with("hugepages-")
 }
 
-/// Returns the requirements of the pod as a whole, if it names any that count.
+/// Returns the requirements of the pod as a whole, if it has any that are effective.
 pub fn as_a_whole(spec: &PodSpec) -> Option<&ResourceRequirements> {
     spec.resources.as_ref().filter(|whole| {
         let lists = [&whole.requests, &whole.limits];
@@ -103,8 +102,8 @@ pub fn as_a_whole(spec: &PodSpec) -> Option<&ResourceRequirements> {
     })
 }
 
-/// Returns what a pod requests: the sum of its containers or, where it is more, what its init
-/// containers need while they run; instead of that what it requests as a whole; and its overhead.
+/// Returns the requests of a pod: the sum of its containers or, if greater, the peak of its init containers,
+/// unless overridden at pod level; plus its overhead.
 pub fn pod_requests(spec: &PodSpec) -> Amounts<'_> {
     let mut total = aggregate(spec, |requirements| requirements.requests.as_ref());
     if let Some(whole) = &spec.resources {
@@ -114,8 +113,8 @@ pub fn pod_requests(spec: &PodSpec) -> Amounts<'_> {
     total
 }
 
-/// Returns what a pod may use at most, by the rules of [`pod_requests`]; overhead counts where there is
-/// a limit. The limit of a resource means little where not every container has one.
+/// Returns the limits of a pod by the rules of [`pod_requests`]; overhead is added to limits that exist. The
+/// limit of a resource is not effective unless every container has one.
 pub fn pod_limits(spec: &PodSpec) -> Amounts<'_> {
     let mut total = aggregate(spec, |requirements| requirements.limits.as_ref());
     if let Some(whole) = &spec.resources {
@@ -132,7 +131,7 @@ pub fn pod_limits(spec: &PodSpec) -> Amounts<'_> {
 
 type List = BTreeMap<String, resource::Quantity>;
 
-/// Requests, or limits.
+/// Selects requests or limits.
 type ListOf = fn(&ResourceRequirements) -> Option<&List>;
 
 fn of(container: &Container, list: ListOf) -> Amounts<'_> {
@@ -204,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_needs_the_greater_of_its_stages() {
+    fn pod_requests_are_the_greater_of_init_and_main_containers() {
         let pod = json!({
             "initContainers": [container("100m", Some("Always")), container("700m", None)],
             "containers": [container("200m", None), container("300m", None)],
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_request_of_the_whole_pod_takes_the_place_of_its_containers() {
+    fn pod_level_requests_override_those_of_containers() {
         let pod = json!({
             "containers": [container("200m", None)],
             "resources": {"requests": {"cpu": "2", "memory": "1Gi"}},
@@ -230,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_follow_the_containers_or_the_whole_pod() {
+    fn qos_classes_follow_from_containers_or_the_whole_pod() {
         let class = |whole: Value, containers: &[Value]| {
             let whole = (!whole.is_null()).then(|| Compute::of_json(&whole));
             qos_class(whole, containers.iter().map(Compute::of_json)).as_str()

@@ -1,20 +1,20 @@
-//! Timestamps as `metav1.Time` and `metav1.MicroTime` write them, and ages as kubectl shows them.
+//! Timestamps in the formats of `metav1.Time` and `metav1.MicroTime`, and ages as kubectl shows them.
 
 use jiff::Timestamp;
 
-/// `2006-01-02T15:04:05Z`, without fractions.
+/// Formats a timestamp as `2006-01-02T15:04:05Z`, without fractions.
 pub fn rfc3339(moment: Timestamp) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// `2006-01-02T15:04:05.000000Z`, always with six digits.
+/// Formats a timestamp as `2006-01-02T15:04:05.000000Z`, always with six fractional digits.
 pub fn rfc3339_micro(moment: Timestamp) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// Reads an RFC 3339 timestamp with any offset. `None` if it is not one.
+/// Parses an RFC 3339 timestamp with any offset; `None` if it is invalid.
 pub fn parse(text: &str) -> Option<Timestamp> {
-    // jiff reads more spellings than RFC 3339 allows.
+    // jiff accepts more notations than RFC 3339.
     let bytes = text.as_bytes();
     let shaped =
         bytes.len() >= 20 && bytes[4] == b'-' && matches!(bytes[10], b'T' | b't') && bytes[13] == b':';
@@ -24,7 +24,7 @@ pub fn parse(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// A span in one or two units, coarser the longer it is: `5s`, `3m20s`, `47h`, `3d4h`, `2y10d`.
+/// Formats a duration in one or two units, coarser the longer it is: `5s`, `3m20s`, `47h`, `3d4h`, `2y10d`.
 pub fn human(seconds: i64) -> String {
     let two = |big: i64, unit: char, small: i64, small_unit: char| {
         if small == 0 { format!("{big}{unit}") } else { format!("{big}{unit}{small}{small_unit}") }
@@ -45,7 +45,7 @@ pub fn human(seconds: i64) -> String {
     }
 }
 
-/// How long ago `moment` was, for a column; `<unknown>` if there is no such time.
+/// Formats how long ago `moment` was, for a table column; `<unknown>` if there is no such time.
 pub fn age(moment: Option<&str>, now: Timestamp) -> String {
     match moment.and_then(parse) {
         Some(moment) => human(now.as_second() - moment.as_second()),
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn spans_read_as_in_kubectl() {
+    fn durations_are_formatted_as_in_kubectl() {
         let cases = [
             (-5, "<invalid>"),
             (-1, "0s"),
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn timestamps_are_read_and_written() {
+    fn timestamps_are_parsed_and_formatted() {
         let moment = parse("2024-02-29T12:34:56.789012345+02:00").unwrap();
         assert_eq!(rfc3339(moment), "2024-02-29T10:34:56Z");
         assert_eq!(rfc3339_micro(moment), "2024-02-29T10:34:56.789012Z");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use apiserver_meta::error_chain;
 use apiserver_registry::Registry;
-use apiserver_store::series::Series;
+use apiserver_store::log_throttle::LogThrottle;
 use apiserver_store::{Got, Op, Page, Range, Revision, Store, StoreError, Usage, Watch, Write, Written};
 use async_trait::async_trait;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ pub struct Measured {
     lists: Arc<Family<2, StoredLists>>,
     /// Group and plural by storage prefix.
     kinds: BTreeMap<String, (String, String)>,
-    failures: Series,
+    failures: LogThrottle,
 }
 
 impl Measured {
@@ -28,7 +28,7 @@ impl Measured {
         let stored = registry.iter().filter(|resource| resource.stored);
         let kinds =
             stored.map(|r| (format!("{}/", r.storage_prefix), (r.group.clone(), r.plural.clone()))).collect();
-        let failures = Series::default();
+        let failures = LogThrottle::default();
         Self { inner, calls: metrics.store(), lists: metrics.stored_lists(), kinds, failures }
     }
 

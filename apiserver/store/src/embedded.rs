@@ -1,10 +1,9 @@
-//! The embedded store: a write-ahead log with group commit under an in-memory index.
+//! The embedded store: a write-ahead log with group commit and an in-memory index.
 //!
-//! One committer owns the log and the newest state; it publishes an immutable copy of the state
-//! after each group, which reads and catching-up watches work on without any lock. The layout on
-//! disk is drawn in `docs/store.md`.
+//! One committer owns the log and the newest state. After each group it publishes an immutable copy of the
+//! state, which reads and catching-up watches use without locks. The layout on disk is described in
+//! `docs/store.md`.
 
-mod ahead;
 mod backup;
 mod checkpoint;
 mod commit;
@@ -12,6 +11,7 @@ mod control;
 mod expiry;
 mod index;
 mod log;
+mod prefetch;
 mod quota;
 mod record;
 mod recovery;
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-pub use backup::{Restored, Snapshot, Taken, restore_directory, snapshot_directory};
+pub use backup::{Restored, Snapshot, SnapshotInfo, restore_directory, snapshot_directory};
 pub use control::{Control, is_served, restore_running};
 pub use verify::{Problem, Report, verify_directory, verify_snapshot};
 
@@ -41,37 +41,36 @@ use crate::disk::{DirectoryLock, Disk};
 use crate::limits::{
     KEY_BYTES, LIST_PART_KEYS, QUOTA_BYTES, SEGMENT_MIN_BYTES, TTL_SECONDS, VALUE_BYTES, WRITE_QUEUE,
 };
-use crate::series::Series;
+use crate::log_throttle::LogThrottle;
 use crate::{Got, Op, Page, Range, Revision, Store, StoreError, Usage, Watch, Write, Written};
 
-/// By how much a restore raises the revision where it cannot be known which ones were seen before:
-/// more than a store that writes a thousand times a second does in eleven days.
+/// Increment of the revision in a restore if it is unknown which revisions have been seen before: more than a
+/// store that writes a thousand times per second needs in eleven days.
 pub(super) const UNKNOWN_BUMP: Revision = 1_000_000_000;
 
-/// How much the store keeps.
+/// Sizes and limits of a store.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Size of a segment of the log, in bytes; less than 4 KiB counts as 4 KiB, and a group of
-    /// writes that is larger gets a segment as large as it needs.
+    /// Size of a log segment in bytes; at least 4 KiB. A larger group of writes gets a segment of the size
+    /// that it needs.
     pub segment_bytes: u64,
-    /// A checkpoint is taken once the log has grown by this many bytes, or by the size of the
-    /// last checkpoint if that is more, and something was compacted meanwhile.
+    /// A checkpoint is taken once the log has grown by this many bytes, or by the size of the last checkpoint
+    /// if that is larger, and something was compacted in the meantime.
     pub checkpoint_bytes: u64,
-    /// Newest revisions that stay readable and watchable; older ones are compacted without being
-    /// asked.
+    /// Number of revisions that stay readable and watchable; older ones are compacted automatically.
     pub history_revisions: u64,
-    /// Bytes of keys and values that the history may hold beside the present state.
+    /// Bytes of keys and values that the history may hold in addition to the current state.
     pub history_bytes: u64,
-    /// Bytes of the present state: keys, values and `limits::KEY_OVERHEAD` for each key.
+    /// Bytes of the current state: keys, values and `limits::KEY_OVERHEAD` for each key.
     pub quota_bytes: u64,
-    /// What the keys begin with that may be written beyond the quota, up to `limits::reserve` more: those
-    /// that the system needs to stay alive.
+    /// Prefixes of keys that may be written beyond the quota, up to `limits::reserve` more: those that the
+    /// system needs to stay alive.
     pub vital: Vec<String>,
 }
 
 impl Default for Options {
-    /// A log of at most some 256 MiB beside the checkpoint: 64 MiB until one is due, and at most
-    /// 128 MiB of history that it has to keep.
+    /// Keeps the log below about 256 MiB besides the checkpoint: 64 MiB until one is due, and at most 128 MiB
+    /// of history.
     fn default() -> Self {
         Self {
             segment_bytes: 16 << 20,
@@ -84,29 +83,29 @@ impl Default for Options {
     }
 }
 
-/// Figures for metrics.
+/// Statistics for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stats {
     /// Newest revision.
     pub revision: Revision,
     /// Compaction point.
     pub compacted: Revision,
-    /// Keys that exist.
+    /// Number of existing keys.
     pub keys: u64,
-    /// Bytes that count against the quota.
+    /// Bytes that count towards the quota.
     pub used: u64,
-    /// Changes in the history.
+    /// Number of changes in the history.
     pub history: u64,
     /// Bytes of keys, values and structure in the history.
     pub history_bytes: u64,
-    /// Bytes of the log.
+    /// Size of the log in bytes.
     pub log_bytes: u64,
-    /// Open watches.
+    /// Number of open watches.
     pub watches: usize,
 }
 
-/// The embedded store; clones share it. When the last one is dropped the store closes as soon as
-/// what was submitted is done; `close` waits for that.
+/// The embedded store. Clones share it. When the last one is dropped the store closes as soon as all
+/// submitted requests are done; `close` waits for that.
 #[derive(Clone)]
 pub struct Embedded {
     inner: Arc<Inner>,
@@ -124,19 +123,19 @@ impl Drop for Inner {
     }
 }
 
-/// What the committer, the expiry task, the watches and the callers share.
+/// State shared by the committer, the expiry task, the watches and the callers.
 pub(crate) struct Shared {
     /// The durable state.
     view: ArcSwap<Index>,
-    /// Locked while the view is replaced and its changes are handed out, so that a new watch sees
-    /// both or neither.
+    /// Locked while the view is replaced and its changes are dispatched, so that a new watch sees both or
+    /// neither.
     registry: Mutex<Registry>,
     deadlines: Mutex<Deadlines>,
-    /// Wakes the expiry task when the earliest deadline has become earlier.
+    /// Wakes the expiry task when the earliest deadline has moved forward.
     deadline_changed: Notify,
     log_bytes: AtomicU64,
     quota: u64,
-    /// Set once, when the store stops.
+    /// Set once when the store stops.
     end: OnceLock<End>,
 }
 
@@ -167,7 +166,7 @@ impl Shared {
         self.log_bytes.store(log_bytes, Ordering::Relaxed);
     }
 
-    // Nothing panics while it holds one of these locks, so a poisoned state is a whole one.
+    // Nothing panics while holding one of these locks, so a poisoned state is consistent.
     fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -178,7 +177,7 @@ impl Shared {
 
     fn fail(&self, why: &str, error: &io::Error) {
         let end = End::Failed { why: why.to_owned(), kind: error.kind(), cause: error.to_string() };
-        // Whoever was first is right.
+        // The first reason is kept.
         let _ = self.end.set(end);
     }
 
@@ -190,12 +189,12 @@ impl Shared {
         matches!(self.end.get(), Some(End::Failed { .. }))
     }
 
-    /// An error if the store has stopped.
+    /// Fails if the store has stopped.
     fn check(&self, attempted: impl FnOnce() -> String) -> Result<(), StoreError> {
         if self.end.get().is_none() { Ok(()) } else { Err(self.end_error(&attempted())) }
     }
 
-    /// Why the store no longer answers.
+    /// Returns the error that says why the store no longer answers.
     fn end_error(&self, attempted: &str) -> StoreError {
         let attempted = attempted.to_owned();
         match self.end.get() {
@@ -212,8 +211,8 @@ impl Shared {
 }
 
 impl Embedded {
-    /// Opens the store in a directory, which is made ready where it is empty. Fails with `Broken`
-    /// where the directory is in use, has another format or holds damaged data.
+    /// Opens the store in a directory, initializing an empty one. Fails with `Broken` if the directory is in
+    /// use, has another format, or contains damaged data.
     pub async fn open(disk: Arc<dyn Disk>, mut options: Options) -> Result<Self, StoreError> {
         options.segment_bytes = options.segment_bytes.max(SEGMENT_MIN_BYTES);
         let place = disk.describe();
@@ -221,7 +220,7 @@ impl Embedded {
         let (lock, recovered) = if disk.blocks() {
             let (disk, options) = (Arc::clone(&disk), options.clone());
             tokio::task::spawn_blocking(move || open_directory(&disk, &options)).await.map_err(
-                |error| broken(&place, "the recovery was cut short", Some(io::Error::other(error))),
+                |error| broken(&place, "the recovery was interrupted", Some(io::Error::other(error))),
             )??
         } else {
             opening()?
@@ -229,7 +228,7 @@ impl Embedded {
         let shared = Arc::new(Shared::new(recovered.index.clone(), options.quota_bytes));
         shared.log_bytes.store(recovered.log.bytes(), Ordering::Relaxed);
         let (sender, receiver) = mpsc::channel(WRITE_QUEUE);
-        note_deadlines(&shared, &recovered.index);
+        record_deadlines(&shared, &recovered.index);
         let committer = Committer {
             shared: Arc::clone(&shared),
             disk: Arc::clone(&disk),
@@ -244,8 +243,8 @@ impl Embedded {
             index: recovered.index,
             receiver,
             lock,
-            refused: Series::default(),
-            no_space: Series::default(),
+            refused: LogThrottle::default(),
+            no_space: LogThrottle::default(),
         };
         if disk.blocks() {
             std::thread::Builder::new()
@@ -259,19 +258,19 @@ impl Embedded {
         Ok(Self { inner: Arc::new(Inner { shared, sender, expiry }) })
     }
 
-    /// Finishes what was submitted, lets go of the directory and ends all watches. Later calls
-    /// get `Unavailable`.
+    /// Completes submitted requests, releases the directory and ends all watches. Later calls return
+    /// `Unavailable`.
     pub async fn close(&self) -> Result<(), StoreError> {
         let (reply, closed) = oneshot::channel();
         if self.inner.sender.send(Message::Close { reply }).await.is_ok() {
-            // The committer ends either way; if it failed, that shows below.
+            // The committer ends either way; a failure is reported below.
             let _ = closed.await;
         }
         if self.inner.shared.failed() { Err(self.inner.shared.end_error("close the store")) } else { Ok(()) }
     }
 
-    /// Writes a checkpoint of the compaction point now and removes the log before it; answers the
-    /// revision of the newest checkpoint, 0 if nothing was ever compacted.
+    /// Writes a checkpoint of the compaction point now and removes the log before it; returns the revision of
+    /// the newest checkpoint, 0 if nothing was ever compacted.
     pub async fn checkpoint(&self) -> Result<Revision, StoreError> {
         let (reply, answer) = oneshot::channel();
         let stopped = || self.inner.shared.end_error("take a checkpoint");
@@ -279,9 +278,9 @@ impl Embedded {
         answer.await.map_err(|_| stopped())?
     }
 
-    /// Makes the present the same as a snapshot: what differs is set, what is not in it is removed,
-    /// as changes like any others, which watches see and which follow the present revision. They are
-    /// durable all or, if the store dies before this returns, perhaps not at all.
+    /// Makes the current state equal to a snapshot: keys that differ are set, keys that it does not contain
+    /// are removed, as ordinary changes after the current revision that watches see. Either all of them are
+    /// durable or, if the store dies before this returns, perhaps none.
     pub async fn restore(&self, snapshot: Snapshot) -> Result<Restored, StoreError> {
         let (reply, answer) = oneshot::channel();
         let stopped = || self.inner.shared.end_error("restore");
@@ -290,7 +289,7 @@ impl Embedded {
         answer.await.map_err(|_| stopped())?
     }
 
-    /// Figures for metrics.
+    /// Returns statistics for metrics.
     pub fn stats(&self) -> Stats {
         let shared = &self.inner.shared;
         let index = shared.view();
@@ -314,7 +313,7 @@ fn open_directory(
     let place = disk.describe();
     let lock = disk.lock().map_err(|error| match error {
         crate::disk::LockError::InUse { .. } => broken(&place, error.to_string(), None),
-        crate::disk::LockError::Io(cause) => broken(&place, "cannot make the lock file", Some(cause)),
+        crate::disk::LockError::Io(cause) => broken(&place, "cannot create the lock file", Some(cause)),
     })?;
     let recovered = recovery::recover(disk, options)?;
     Ok((lock, recovered))
@@ -324,12 +323,12 @@ fn broken(place: &str, why: impl Into<String>, cause: Option<io::Error>) -> Stor
     StoreError::Broken { attempted: format!("open the store in {place}"), why: why.into(), cause }
 }
 
-/// Times to live begin anew at a start, as they do in etcd when its leader changes: how long the
-/// store was down is unknown to a clock that only runs within a process.
-fn note_deadlines(shared: &Shared, index: &Index) {
+/// Restarts all times to live, as etcd does when its leader changes: a clock that only runs within a process
+/// cannot tell how long the store was down.
+fn record_deadlines(shared: &Shared, index: &Index) {
     let mut deadlines = shared.deadlines();
     for change in index.live_changes().filter(|change| change.ttl_seconds > 0) {
-        deadlines.note(change, Some(deadline(change.ttl_seconds)));
+        deadlines.record(change, Some(deadline(change.ttl_seconds)));
     }
 }
 
@@ -337,7 +336,7 @@ fn deadline(ttl_seconds: u32) -> Instant {
     Instant::now() + Duration::from_secs(u64::from(ttl_seconds.min(TTL_SECONDS)))
 }
 
-/// Refuses what is larger than the store takes.
+/// Refuses keys and values that are larger than the store accepts.
 pub(crate) fn check_size(write: &Write) -> Result<(), StoreError> {
     let too_large = |bytes, limit| StoreError::TooLarge { key: write.key.clone(), bytes, limit };
     if write.key.len() > KEY_BYTES {
@@ -369,7 +368,7 @@ impl Store for Embedded {
         self.inner.shared.check(|| format!("list {}", range.prefix))?;
         let index = self.inner.shared.view();
         let mut list = index.list(&range)?;
-        while list.go_on(LIST_PART_KEYS) {
+        while list.advance(LIST_PART_KEYS) {
             tokio::task::yield_now().await;
         }
         Ok(list.page)

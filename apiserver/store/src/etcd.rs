@@ -1,11 +1,11 @@
-//! etcd. Keys are stored as given, so with Kubernetes' `/registry/…` keys the data stays readable
-//! for its tools; another prefix can stand in the place of `/registry`. The client connects again by
-//! itself; reads are tried again, writes only where no server was reached, because otherwise nobody
-//! knows whether the first try arrived.
+//! The etcd implementation. Keys are stored as given, so with Kubernetes' `/registry/…` keys the data stays
+//! readable for its tools; another prefix can replace `/registry`. The client reconnects automatically. Reads
+//! are retried, but writes only if no server was reached, because otherwise it is unknown whether the first
+//! attempt succeeded.
 
+mod coalesce;
 mod lease;
 mod prefix;
-mod together;
 mod watch;
 
 use std::error::Error as _;
@@ -21,39 +21,39 @@ use etcd_client::{
     MaintenanceClient, SortOrder, SortTarget, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchClient,
 };
 
+use self::coalesce::Coalescer;
 use self::lease::Leases;
 use self::prefix::Prefix;
-use self::together::Together;
 use self::watch::ProgressRequests;
 use crate::embedded::check_size;
 use crate::limits::{ETCD_ANSWER_BYTES, VALUE_BYTES};
 use crate::{Got, KeyValue, Op, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
 
-/// How long one request may take, with all its tries.
+/// Timeout of a request including its retries.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How long to look for a server at the start.
+/// Timeout of the first connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Tries of a request, and the pause after the first; it doubles. With one of three servers gone
-/// one in 700 requests meets it every time, and in all it is half a second until a client hears of it
-/// that none is there.
+/// Number of attempts of a request, with a delay after the first that doubles. With one of three servers
+/// gone, one in 700 requests hits it in every attempt; all delays together are half a second until a client
+/// gets an error if no server is available.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(15);
-/// What is attempted for many at once.
+/// Operation name of the coalesced read, for errors.
 const READ_REVISION: &str = "read the revision";
 
-/// How to speak TLS with etcd; PEM texts.
+/// TLS configuration for etcd, in PEM.
 #[derive(Clone, Default)]
 pub struct EtcdTls {
-    /// Certificates of the authority that the servers' certificates come from.
+    /// Certificates of the authority that signed the servers' certificates.
     pub ca: Option<Vec<u8>>,
-    /// Own certificate and key, where the servers want one.
+    /// Client certificate and key, if the servers require them.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
-    /// Name that the servers' certificates carry, where it is not the one in the URL.
+    /// Name in the servers' certificates, if it differs from the URL.
     pub server_name: Option<String>,
 }
 
 impl std::fmt::Debug for EtcdTls {
-    /// Without the texts: one of them is a key.
+    /// Formats without the contents, because one of them is a private key.
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter
             .debug_struct("EtcdTls")
@@ -80,7 +80,7 @@ impl EtcdTls {
     }
 }
 
-/// The store on an etcd cluster; clones share the connections.
+/// The store on an etcd cluster. Clones share the connections.
 #[derive(Clone)]
 pub struct Etcd {
     kv: KvClient,
@@ -88,16 +88,16 @@ pub struct Etcd {
     watch: WatchClient,
     leases: Leases,
     progress: ProgressRequests,
-    /// Reads of the revision.
-    revisions: Arc<Together<Result<Revision, Arc<StoreError>>>>,
-    /// Whether the server can be believed when it is asked for progress.
+    /// Coalesced reads of the revision.
+    revisions: Arc<Coalescer<Result<Revision, Arc<StoreError>>>>,
+    /// True if the server's progress notices on request are reliable.
     progress_is_sound: bool,
     prefix: Prefix,
 }
 
 impl Etcd {
-    /// Connects to servers given as URLs, `https://…` with `tls`. Fails with `Unavailable` if none
-    /// answers within five seconds.
+    /// Connects to servers given as URLs, `https://…` with `tls`. Fails with `Unavailable` if none answers
+    /// within five seconds.
     pub async fn connect(endpoints: &[String], tls: Option<EtcdTls>) -> Result<Self, StoreError> {
         let attempted = || format!("connect to etcd at {}", endpoints.join(","));
         let mut options = ConnectOptions::new()
@@ -111,14 +111,14 @@ impl Etcd {
             Client::connect(endpoints, Some(options)).await.map_err(|error| unavailable(attempted(), error))
         };
         let client = connect(options.clone()).await?;
-        // A server that has lost the others would leave a watch open and say nothing for ever; this one it
-        // ends. Requests may well wait for an election.
+        // A server that has lost its cluster would leave a watch open and silent forever; with this option it
+        // ends the watch. Requests may well wait for an election.
         let watching = connect(options.with_require_leader(true)).await?;
         let ask = || {
             let mut maintenance = client.maintenance_client();
             async move { maintenance.status().await }
         };
-        // One of several servers may be gone.
+        // One of several servers may be down.
         let status = request(&attempted(), |_| true, ask).await?;
         let progress_is_sound = watch::progress_is_sound(status.version());
         Ok(Self {
@@ -136,8 +136,8 @@ impl Etcd {
         })
     }
 
-    /// The same with another prefix in etcd, `/other` or `other`, in the place of `/registry`. Fails
-    /// with `Broken` if it is empty.
+    /// Sets the prefix in etcd, such as `/other` or `other`, that replaces `/registry`. Fails with `Broken`
+    /// if it is empty.
     pub fn with_prefix(mut self, prefix: &str) -> Result<Self, StoreError> {
         self.prefix = Prefix::new(prefix)?;
         Ok(self)
@@ -242,7 +242,7 @@ impl Store for Etcd {
         let Op::Put { ttl_seconds: ttl @ 1.., .. } = write.op else { return self.try_write(&write, 0).await };
         let lease = self.leases.lease(ttl).await?;
         match self.try_write(&write, lease).await {
-            // It ran out meanwhile, so nothing was written.
+            // The lease expired in the meantime, so nothing was written.
             Err(error) if lease::is_gone(&error) => {
                 self.leases.forget(ttl, lease).await;
                 let lease = self.leases.lease(ttl).await?;
@@ -259,13 +259,13 @@ impl Store for Etcd {
 
     async fn revision(&self) -> Result<Revision, StoreError> {
         let read = || async {
-            // Any linearizable read carries the revision; this key has no value to send.
+            // Any linearizable read returns the revision; this key has no value to send.
             let options = GetOptions::new().with_limit(1).with_keys_only();
             let response = self.read(READ_REVISION, b"\0", &options).await.map_err(Arc::new)?;
             Ok(response.header().map_or(0, |header| header.revision()))
         };
-        // Every consistent read asks for it, so those of a moment are one.
-        self.revisions.ask(read).await.map_err(|error: Arc<StoreError>| {
+        // Every consistent read needs it, so concurrent ones share a request.
+        self.revisions.run(read).await.map_err(|error: Arc<StoreError>| {
             let attempted = READ_REVISION.to_owned();
             match &*error {
                 StoreError::Refused { why, .. } => StoreError::Refused { attempted, why: why.clone() },
@@ -290,10 +290,10 @@ impl Store for Etcd {
     }
 }
 
-/// First key under `prefix` behind `after`.
+/// Returns the first key under `prefix` after `after`.
 fn start_of(prefix: &str, after: &str) -> Vec<u8> {
     if after.is_empty() || after < prefix {
-        // etcd spells "from the very first key" with a zero byte.
+        // etcd represents "from the first key" by a zero byte.
         return if prefix.is_empty() { vec![0] } else { prefix.as_bytes().to_vec() };
     }
     let mut start = after.as_bytes().to_vec();
@@ -301,12 +301,13 @@ fn start_of(prefix: &str, after: &str) -> Vec<u8> {
     start
 }
 
-/// The key after all that begin with a prefix. UTF-8 has no 0xff, so its last byte can be raised.
+/// Returns the key after all that begin with a prefix. UTF-8 never contains 0xff, so the last byte can be
+/// incremented.
 fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     match end.last_mut() {
         Some(last) => *last += 1,
-        // etcd spells "to the very last key" with a zero byte.
+        // etcd represents "to the last key" by a zero byte.
         None => end.push(0),
     }
     end
@@ -320,8 +321,8 @@ fn key_of(kv: &etcd_client::KeyValue) -> Result<String, StoreError> {
     })
 }
 
-/// Asks until there is an answer, or an error that `again` does not want to see once more, a few
-/// times at most and not for longer than a request may take.
+/// Retries a request until it succeeds or fails with an error for which `again` is false, within limits on
+/// the attempts and the total time.
 async fn request<T, F: Future<Output = Result<T, Error>>>(
     attempted: &str,
     again: impl Fn(&Error) -> bool,
@@ -331,7 +332,7 @@ async fn request<T, F: Future<Output = Result<T, Error>>>(
         let mut pause = PAUSE;
         for _ in 1..TRIES {
             match ask().await {
-                // Only when there is no server at all, or none that leads.
+                // Retried only if there is no server at all, or none that leads.
                 Err(error) if is_temporary(&error) && again(&error) => tokio::time::sleep(pause).await,
                 result => return result,
             }
@@ -342,11 +343,11 @@ async fn request<T, F: Future<Output = Result<T, Error>>>(
     within(TIMEOUT, attempted, tries).await
 }
 
-/// Whether a server that answers may answer otherwise a moment later, or another one may.
+/// Returns whether an error may go away, or not occur on another server.
 fn is_temporary(error: &Error) -> bool {
     match error {
         Error::GRpcStatus(status) => {
-            // Cancelled, unknown, aborted, internal, unavailable: what connections and elections give.
+            // Cancelled, unknown, aborted, internal, unavailable: caused by connections and elections.
             matches!(status.code() as i32, 1 | 2 | 10 | 13 | 14)
         }
         Error::TransportError(_) | Error::IoError(_) => true,
@@ -354,8 +355,8 @@ fn is_temporary(error: &Error) -> bool {
     }
 }
 
-/// Whether the request was given to no server: none could be connected to, or the one that was asked
-/// had nobody to pass it on to.
+/// Returns whether the request reached no server: none could be connected to, or the server had no leader to
+/// forward it to.
 fn never_arrived(error: &Error) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = match error {
         Error::GRpcStatus(status) if status.message().contains("no leader") => return true,
@@ -378,7 +379,7 @@ fn never_arrived(error: &Error) -> bool {
     false
 }
 
-/// Waits for an answer, but not for ever.
+/// Waits for an answer up to the timeout.
 async fn within<T>(
     limit: Duration,
     attempted: &str,
@@ -393,9 +394,9 @@ async fn within<T>(
     }
 }
 
-/// The error of a request that no answer came to, or that etcd itself refused.
+/// Returns the error of a request without an answer, or that etcd itself refused.
 fn unavailable(attempted: String, error: Error) -> StoreError {
-    // What comes from etcd and not from the connection begins with its name.
+    // Messages of etcd itself, unlike those of the connection, begin with its name.
     if let Error::GRpcStatus(status) = &error
         && !is_temporary(&error)
         && status.message().starts_with("etcdserver: ")
@@ -405,8 +406,8 @@ fn unavailable(attempted: String, error: Error) -> StoreError {
     StoreError::Unavailable { attempted, cause: Some(Box::new(Failure(error))) }
 }
 
-/// An error of the client, in words: its own texts hold its causes in the form for debugging, and
-/// of those the first one tells the most.
+/// An error of the client as text. Its own messages contain their causes in debug format, of which the first
+/// is the most useful.
 #[derive(Debug)]
 struct Failure(Error);
 
@@ -433,7 +434,7 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What the server said, if that is why a request failed.
+/// Returns the server's message, if that is why a request failed.
 fn server_message(error: &StoreError) -> Option<&str> {
     match error {
         StoreError::Refused { why, .. } => Some(why),
@@ -445,7 +446,8 @@ fn server_message(error: &StoreError) -> Option<&str> {
     }
 }
 
-/// The server's own limit covers the whole request, so a value just below ours can exceed it.
+/// Maps the error of a value that exceeds the server's limit: it covers the whole request, so a value just
+/// below our limit can exceed it.
 fn too_large(error: StoreError, write: &Write) -> StoreError {
     match (server_message(&error), &write.op) {
         (Some(message), Op::Put { value, .. }) if message.contains("request is too large") => {
@@ -455,10 +457,10 @@ fn too_large(error: StoreError, write: &Write) -> StoreError {
     }
 }
 
-/// The errors that are about the revision; etcd tells them apart by their text only.
+/// Maps the errors about revisions, which etcd distinguishes only by their text.
 fn at_revision(error: StoreError, asked: Revision) -> StoreError {
     match server_message(&error) {
-        // The compaction point is not in the answer, only that it lies behind.
+        // The answer does not contain the compaction point, only that the revision is older.
         Some(message) if message.contains("has been compacted") => {
             StoreError::Compacted { asked, oldest: asked + 1 }
         }
@@ -472,7 +474,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_spelled_as_etcd_wants_them() {
+    fn range_bounds_match_etcds_encoding() {
         assert_eq!(start_of("/a/", ""), b"/a/");
         assert_eq!(start_of("/a/", "/a/b"), b"/a/b\0");
         assert_eq!(start_of("/b/", "/a/b"), b"/b/");

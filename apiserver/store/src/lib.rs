@@ -11,7 +11,7 @@ pub mod disk;
 pub mod embedded;
 pub mod etcd;
 pub mod limits;
-pub mod series;
+pub mod log_throttle;
 
 use std::pin::Pin;
 
@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures::Stream;
 
-/// A point in the history of the store; 0 means "none" or "now", as the argument says.
+/// A point in the history of the store; 0 means "none" or "now", depending on the argument.
 pub type Revision = i64;
 
 /// A key with its value at some revision.
@@ -27,45 +27,46 @@ pub type Revision = i64;
 pub struct KeyValue {
     pub key: String,
     pub value: Bytes,
-    /// Revision of the write that brought the key into being.
+    /// Revision of the write that created the key.
     pub create_revision: Revision,
     /// Revision of the newest write of the key.
     pub mod_revision: Revision,
 }
 
-/// What `get` answers.
+/// Result of [`Store::get`].
 #[derive(Clone, Debug)]
 pub struct Got {
     pub kv: Option<KeyValue>,
-    /// The store's revision at the read.
+    /// Revision of the store at the time of the read.
     pub revision: Revision,
 }
 
 /// One page of a range.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// In the order of keys (bytes).
+    /// Keys and values, in byte order of the keys.
     pub kvs: Vec<KeyValue>,
-    /// The revision that the range was read at.
+    /// Revision at which the range was read.
     pub revision: Revision,
-    /// Whether the limit cut off further keys. How many is not said: to count them costs more than the page.
+    /// True if the limit cut off further keys. Their number is not returned, because counting costs more than
+    /// the page.
     pub more: bool,
 }
 
 /// A range to read.
 #[derive(Clone, Debug, Default)]
 pub struct Range {
-    /// Keys that begin with this.
+    /// Prefix of the keys.
     pub prefix: String,
-    /// Only keys after this one; empty for all.
+    /// Returns only keys after this one; empty for all.
     pub after: String,
-    /// 0 for the present, otherwise exactly that revision.
+    /// Revision to read at; 0 for the current one.
     pub revision: Revision,
-    /// 0 for no limit.
+    /// Maximum number of keys; 0 for unlimited.
     pub limit: usize,
 }
 
-/// One write. It happens only if the key's mod revision is `expected` (0: the key must not exist).
+/// A write. It is applied only if the key's mod revision is `expected` (0: the key must not exist).
 #[derive(Clone, Debug)]
 pub struct Write {
     pub key: String,
@@ -75,7 +76,7 @@ pub struct Write {
 
 #[derive(Clone, Debug)]
 pub enum Op {
-    /// Set the value; `ttl_seconds` 0 means for ever.
+    /// Set the value; `ttl_seconds` 0 means forever.
     Put {
         value: Bytes,
         ttl_seconds: u32,
@@ -83,33 +84,33 @@ pub enum Op {
     Delete,
 }
 
-/// How a write ended.
+/// Result of a write.
 #[derive(Clone, Debug)]
 pub enum Written {
-    /// Durable, at this revision.
+    /// The write is durable, at this revision.
     Done { revision: Revision },
-    /// The key's mod revision is another; here is what it holds (`None`: it does not exist).
+    /// The key has another mod revision; contains its current version (`None` if it does not exist).
     Conflict { current: Option<KeyValue>, revision: Revision },
 }
 
 /// A change of one key.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The revision of the change.
+    /// Revision of the change.
     pub revision: Revision,
     pub key: String,
-    /// `None`: deleted.
+    /// New value; `None` if the key was deleted.
     pub value: Option<Bytes>,
-    /// The value before, where there was one.
+    /// Previous value, if there was one.
     pub previous: Option<Bytes>,
-    /// Revision of the write that brought the key into being.
+    /// Revision of the write that created the key.
     pub create_revision: Revision,
 }
 
-/// What a watch yields.
+/// An item of a watch.
 #[derive(Clone, Debug)]
 pub enum Notice {
-    /// Changes, in the order of their revisions; a batch never cuts a revision in two.
+    /// Changes in revision order; a revision is never split over two batches.
     Events(Vec<Event>),
     /// Everything up to this revision has been delivered, and nothing has changed since.
     Progress(Revision),
@@ -119,46 +120,46 @@ pub type Watch = Pin<Box<dyn Stream<Item = Result<Notice, StoreError>> + Send>>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The revision asked for is gone.
+    /// The requested revision has been compacted.
     #[error("revision {asked} has been compacted, the oldest kept is {oldest}")]
     Compacted { asked: Revision, oldest: Revision },
-    /// The revision asked for has not happened yet.
-    #[error("revision {asked} is in the future, the present one is {current}")]
+    /// The requested revision is in the future.
+    #[error("revision {asked} is in the future, the current one is {current}")]
     Future { asked: Revision, current: Revision },
-    /// The key or the value is longer than the store takes; see `limits`.
-    #[error("{key}: {bytes} bytes are more than the {limit} that the store takes")]
+    /// The key or the value is longer than the store accepts; see `limits`.
+    #[error("{key}: {bytes} bytes exceed the store's limit of {limit}")]
     TooLarge {
         key: String,
         /// Length of the key or of the value.
         bytes: usize,
         limit: usize,
     },
-    /// The store cannot be reached or has stopped; trying again may help.
+    /// The store cannot be reached or has stopped; a retry may help.
     #[error("{attempted}: the store is unavailable")]
     Unavailable {
-        /// What was attempted, on which key.
+        /// Attempted operation and key.
         attempted: String,
         #[source]
         cause: Option<Box<dyn std::error::Error + Send + Sync>>,
     },
-    /// The store holds as much as it may, and the write would add to that. Deletions make room.
-    #[error("{attempted}: {used} bytes are stored, and no more than {quota} may be")]
+    /// The store has reached its quota, and the write would grow it. Deletions make room.
+    #[error("{attempted}: {used} bytes are stored, and the quota is {quota}")]
     NoSpace {
-        /// What was attempted, on which key.
+        /// Attempted operation and key.
         attempted: String,
         used: u64,
         quota: u64,
     },
-    /// The store answered that it will not, for a reason that is neither the key's nor the revision's:
-    /// its space is used up, or the client has no permission. Only its operator can help.
+    /// The store refused for a reason that is unrelated to key and revision: its space is used up, or the
+    /// client lacks permission. Only its operator can help.
     #[error("{attempted}: {why}")]
     Refused {
-        /// What was attempted, on which key.
+        /// Attempted operation and key.
         attempted: String,
-        /// In the words of the store.
+        /// Message of the store.
         why: String,
     },
-    /// The data on disk is not what it should be, or the disk refused; trying again won't help.
+    /// The data on disk is invalid, or the disk failed; a retry will not help.
     #[error("{attempted}: {why}")]
     Broken {
         attempted: String,
@@ -168,49 +169,50 @@ pub enum StoreError {
     },
 }
 
-/// How much a store holds, and how much it may hold.
+/// Current and maximum size of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub used: u64,
     pub quota: u64,
 }
 
-/// The store behind the apiserver.
+/// The store behind the API server.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// One key, at the present revision.
+    /// Returns the current version of one key.
     async fn get(&self, key: &str) -> Result<Got, StoreError>;
 
-    /// A page of keys under a prefix.
+    /// Returns a page of keys under a prefix.
     async fn list(&self, range: Range) -> Result<Page, StoreError>;
 
-    /// One compare-and-swap.
+    /// Performs one compare-and-swap.
     async fn write(&self, write: Write) -> Result<Written, StoreError>;
 
-    /// Changes under `prefix` from revision `from` on, that one included; `from` 0 means from the
-    /// next one on. `Compacted` comes as an error of this call or as the stream's last item.
+    /// Watches changes under `prefix` from revision `from` on, inclusive; `from` 0 means from the next change
+    /// on. `Compacted` is returned as an error of this call or as the stream's last item.
     async fn watch(&self, prefix: &str, from: Revision) -> Result<Watch, StoreError>;
 
-    /// The present revision, after every write acknowledged before the call.
+    /// Returns the current revision, after every write acknowledged before the call.
     async fn revision(&self) -> Result<Revision, StoreError>;
 
-    /// Forgets what was overwritten or deleted at or before `revision`.
+    /// Removes versions that were overwritten or deleted at or before `revision`.
     async fn compact(&self, revision: Revision) -> Result<(), StoreError>;
 
-    /// Asks for a `Progress` notice on open watches soon.
+    /// Requests a `Progress` notice on open watches soon.
     async fn request_progress(&self) -> Result<(), StoreError>;
 
-    /// Bytes that the store's files take, where that is known.
+    /// Returns the size of the store's files in bytes, if known.
     async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
         Ok(None)
     }
 
-    /// How full the store is, where it bounds that itself.
+    /// Returns how full the store is, if it has a quota of its own.
     fn usage(&self) -> Option<Usage> {
         None
     }
 
-    /// Whether others read and write the same keys, so that values must be what they expect.
+    /// Returns whether other programs read and write the same keys, so that values must be in the format that
+    /// they expect.
     fn shared(&self) -> bool {
         false
     }

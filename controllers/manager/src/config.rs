@@ -1,4 +1,4 @@
-//! What the controllers are told at start.
+//! Configuration of the controllers.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use crate::limits;
 /// Typed and complete configuration of all controllers.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Networks from which nodes get their `podCIDR`s: at most one IPv4 and one IPv6, the primary
-    /// family first. Empty: nodes keep what they have.
+    /// Networks from which nodes get their `podCIDR`s: at most one IPv4 and one IPv6 network, the primary
+    /// family first. If empty, the networks of nodes are not managed.
     pub cluster_cidrs: Vec<IpNetwork>,
     /// Prefix length of a node's IPv4 network.
     pub node_mask_ipv4: u8,
     /// Prefix length of a node's IPv6 network.
     pub node_mask_ipv6: u8,
-    /// Networks of Services; a node gets none that overlaps them.
+    /// Networks of Services. A node's network never overlaps with them.
     pub service_cidrs: Vec<IpNetwork>,
-    /// PEM of the authority that signed the API server's certificate, published to every
-    /// namespace. Empty: nothing is published.
+    /// Certificate in PEM of the authority that signed the API server's certificate, published in every
+    /// namespace. If empty, nothing is published.
     pub root_ca: String,
-    /// Workers of each controller, at least 1.
+    /// Number of workers of each controller, at least 1.
     pub workers: usize,
-    /// Silence after which a node is `Unknown`.
+    /// Time without a heartbeat after which a node becomes `Unknown`.
     pub node_grace: Duration,
-    /// The same for a node that has never reported.
+    /// Time after which a node that has never sent a heartbeat becomes `Unknown`.
     pub node_startup_grace: Duration,
-    /// How many finished pods are kept in the cluster.
+    /// Number of finished pods that are kept in the cluster.
     pub terminated_pods: usize,
-    /// Which lease to hold before working; `None` for the only instance.
+    /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
 }
 

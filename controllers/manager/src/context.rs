@@ -1,4 +1,4 @@
-//! What every controller is given, and how it is started.
+//! Dependencies of the controllers, and helpers to start them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(crate) struct Context {
     pub client: Client,
     pub informers: Informers,
     pub ambient: Ambient,
-    /// Controllers write under a name of their own: [`Recorder::named`].
+    /// Recorder of events. Each controller uses a name of its own: [`Recorder::named`].
     pub recorder: Recorder,
     pub config: Arc<Config>,
     pub pods: Pods,
@@ -28,7 +28,7 @@ pub(crate) struct Context {
     pub shutdown: CancellationToken,
 }
 
-/// The tasks of all controllers; they end when the context's token is cancelled.
+/// Tasks of all controllers. They end when the context's token is cancelled.
 pub(crate) type Tasks = JoinSet<()>;
 
 impl Context {
@@ -43,7 +43,7 @@ impl Context {
         });
     }
 
-    /// Drains the queue with the configured number of workers once `ready` has ended.
+    /// Runs the configured number of workers on the queue once `ready` has completed.
     pub fn start<R: Reconcile>(
         &self,
         tasks: &mut Tasks,
@@ -54,7 +54,7 @@ impl Context {
         self.start_with(tasks, queue, reconciler, self.config.workers, ready);
     }
 
-    /// As [`Context::start`], with a number of workers.
+    /// Like [`Context::start`], with the given number of workers.
     pub fn start_with<R: Reconcile>(
         &self,
         tasks: &mut Tasks,
@@ -73,8 +73,7 @@ impl Context {
         });
     }
 
-    /// Each change of an object of `cache`, and each of its objects now and then, asks for work
-    /// under the object's own key.
+    /// Adds the key of an object of `cache` to the queue on each change of the object and periodically.
     pub fn feed<K: Resource + Send + Sync + 'static>(
         &self,
         tasks: &mut Tasks,

@@ -1,4 +1,4 @@
-//! Which kinds the server has, built in or defined by users.
+//! Discovers the kinds that the server has, built-in and custom.
 
 use controllers_runtime::{Attempt, Result};
 use kube::Client;
@@ -6,7 +6,7 @@ use kube::api::ApiResource;
 use kube::discovery::{Discovery, Scope, verbs};
 use tracing::debug;
 
-/// One kind, in its most stable version.
+/// A kind, in its most stable version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub resource: ApiResource,
@@ -19,12 +19,12 @@ impl Kind {
         self.verbs.iter().any(|known| known == verb)
     }
 
-    /// Can be listed, watched and deleted: of interest to whoever cleans up.
+    /// Returns whether objects can be listed, watched and deleted, as garbage collection requires.
     pub fn is_collectable(&self) -> bool {
         [verbs::DELETE, verbs::LIST, verbs::WATCH].iter().all(|verb| self.supports(verb))
     }
 
-    /// `deployments.apps`, `pods`.
+    /// Returns the qualified name of the resource: `deployments.apps`, `pods`.
     pub fn name(&self) -> String {
         if self.resource.group.is_empty() {
             self.resource.plural.clone()
@@ -34,12 +34,12 @@ impl Kind {
     }
 }
 
-/// All kinds, ordered by group and name.
+/// Returns all kinds, ordered by group and name.
 pub(crate) async fn kinds(client: &Client) -> Result<Vec<Kind>> {
     let discovery = match Discovery::new(client.clone()).run_aggregated().await {
         Ok(discovery) if discovery.groups().next().is_some() => discovery,
         other => {
-            // Two requests were not enough for an old server: one for each group, then.
+            // An old server without aggregated discovery: send one request per group.
             debug!(error = other.err().map(|error| error.to_string()), "no aggregated discovery");
             Discovery::new(client.clone())
                 .run()

@@ -1,4 +1,5 @@
-//! Endpoints objects: the older form of EndpointSlices, still read by people and charts.
+//! The Endpoints controller. Endpoints are the predecessor of EndpointSlices and are still read by people and
+//! charts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -111,7 +112,7 @@ fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
         .filter(|selector| !selector.is_empty() && spec.type_.as_deref() != Some("ExternalName"))
 }
 
-/// The object that a Service's pods make, over the one there is.
+/// Returns the Endpoints object for a Service's pods, based on the existing one.
 fn wanted(service: &Service, pods: &[Arc<Pod>], existing: Option<&Endpoints>) -> Endpoints {
     let mut new = existing.cloned().unwrap_or_default();
     new.metadata.name = service.metadata.name.clone();
@@ -135,13 +136,13 @@ fn wanted(service: &Service, pods: &[Arc<Pod>], existing: Option<&Endpoints>) ->
     new
 }
 
-/// Addresses by their ports; and whether there were too many.
+/// Groups addresses by their ports; returns whether there were too many.
 fn subsets(service: &Service, pods: &[Arc<Pod>]) -> (Vec<EndpointSubset>, bool) {
     let publish = service.spec.as_ref().and_then(|spec| spec.publish_not_ready_addresses) == Some(true);
     let mut ready: BTreeMap<Vec<ResolvedPort>, Vec<EndpointAddress>> = BTreeMap::new();
     let mut unready = ready.clone();
     let mut count = 0;
-    // Ready ones first, so that what is left out is the less useful part.
+    // Ready pods first, so that what is left out is less useful.
     let mut pods: Vec<&Arc<Pod>> = pods.iter().filter(|pod| !is_finished(pod)).collect();
     pods.sort_by_key(|pod| !is_ready(pod));
     for pod in pods {
@@ -193,7 +194,7 @@ fn to_port(port: ResolvedPort) -> EndpointPort {
     }
 }
 
-/// The pod's address of the Service's first family.
+/// Returns the pod's address of the Service's first IP family.
 fn address(service: &Service, pod: &Pod) -> Option<EndpointAddress> {
     let spec = service.spec.as_ref()?;
     let v6 = match spec.ip_families.as_ref().and_then(|families| families.first()) {

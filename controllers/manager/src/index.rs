@@ -1,9 +1,9 @@
-//! Finds the pods of a selector or an owner, and the Services of a pod, without looking at all of
-//! them: the way from readiness to traffic must not grow with the cluster.
+//! Indexes that find the pods of a selector or owner, and the Services of a pod, without scanning all of
+//! them: the latency from readiness to traffic must not grow with the cluster.
 //!
-//! The indexes give candidates only; whoever asks compares the whole selector with the object in
-//! the cache. They are registered before all other handlers, so that they know of a change when
-//! the work that it causes begins.
+//! The indexes return candidates only; the caller compares the whole selector with the object in the cache.
+//! They are registered before all other handlers, so that they are up to date when the work that a change
+//! triggers begins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -57,12 +57,12 @@ impl Pods {
         pods
     }
 
-    /// The pods that a map selector picks, by name. An empty selector picks none.
+    /// Returns the pods that a map selector matches, by name. An empty selector matches none.
     pub fn selected(&self, namespace: &str, selector: &Labels) -> Vec<Arc<Pod>> {
         let names = {
             let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
             let buckets = selector.iter().map(|label| index.by_label.get(&pair(namespace, label)));
-            // One label that no pod has, and there is nothing to find.
+            // If no pod has one of the labels, no pod matches.
             let Some(buckets) = buckets.collect::<Option<Vec<_>>>() else { return Vec::new() };
             buckets.into_iter().min_by_key(|bucket| bucket.len()).cloned().unwrap_or_default()
         };
@@ -70,7 +70,7 @@ impl Pods {
         pods.filter(|pod| selects_map(selector, pod.metadata.labels.as_ref())).collect()
     }
 
-    /// The pods that the owner controls, and those that its selector may pick, by name.
+    /// Returns the pods that the owner controls and those that its selector may match, by name.
     pub fn concerned(&self, namespace: &str, owner: &str, selector: &LabelSelector) -> Vec<Arc<Pod>> {
         let Some(labels) = selector.match_labels.as_ref().filter(|labels| !labels.is_empty()) else {
             return self.cache.list_namespace(namespace);
@@ -82,7 +82,7 @@ impl Pods {
         found.into_values().collect()
     }
 
-    /// The pods that the owner controls, by name.
+    /// Returns the pods that the owner controls, by name.
     pub fn controlled(&self, owner: &str) -> Vec<Arc<Pod>> {
         let keys = {
             let index = self.index.read().unwrap_or_else(PoisonError::into_inner);
@@ -115,7 +115,7 @@ fn set<K: Ord, V: Ord>(map: &mut BTreeMap<K, BTreeSet<V>>, key: K, value: V, pre
     }
 }
 
-/// Services by one pair of their selectors: the rarest when they were seen.
+/// Services by one label of their selectors: the rarest when they were seen.
 #[derive(Clone)]
 pub(crate) struct Services {
     cache: Cache<Service>,
@@ -146,7 +146,7 @@ impl Services {
         &self.cache
     }
 
-    /// The Services that select the pod.
+    /// Returns the Services that select the pod.
     pub fn selecting(&self, pod: &Pod) -> Vec<ObjectKey> {
         let space = namespace(&pod.metadata);
         let candidates: BTreeSet<String> = {
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_are_found_by_all_labels_and_lost_with_one() {
+    fn pods_are_found_only_by_all_labels() {
         let pods = Pods::new(Cache::default());
         pods.cache.apply(labelled("a", &[("app", "web"), ("tier", "x")], "1"));
         pods.cache.apply(labelled("b", &[("app", "web")], "2"));

@@ -4,7 +4,7 @@
 //!  watches ─▶ caches ─▶ handlers note a key ─▶ queue ─▶ reconcile: cache ─▶ plan ─▶ requests
 //! ```
 //!
-//! A reconciler sees the caches and nothing of what happened; a plan sees plain data and no API.
+//! A reconciler sees the caches but no events; a plan sees plain data and no API.
 
 mod config;
 mod context;
@@ -15,6 +15,8 @@ mod endpointslice;
 mod garbage;
 mod hash;
 mod index;
+#[cfg(test)]
+mod integration_tests;
 pub mod limits;
 mod meta;
 mod namespaces;
@@ -28,8 +30,6 @@ mod replicaset;
 mod serviceaccount;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod together;
 
 use std::sync::Arc;
 
@@ -43,14 +43,15 @@ pub use config::Config;
 
 use context::{Context, Tasks};
 
-/// What writes events that are no single controller's.
+/// Source of events that do not belong to a single controller.
 const PROGRAM: &str = "kube-controller-manager";
 
-/// Runs all controllers until `shutdown`, after having become the leader if so configured.
-/// `informers` may be shared with other components; their token should not outlive `shutdown`.
+/// Runs all controllers until `shutdown`, after winning the leader election if one is configured. `informers`
+/// may be shared with other components; their token should not outlive `shutdown`.
 ///
 /// # Errors
-/// Only if the leader's lease was lost: the process should end, or call this again.
+///
+/// Fails only if the leader's lease was lost: the process should end, or call this again.
 pub async fn run(
     config: Config,
     informers: Informers,
@@ -77,12 +78,12 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
     info!("controllers started");
     while let Some(ended) = tasks.join_next().await {
         if let Err(error) = ended {
-            warn!(%error, "a controller ended badly");
+            warn!(%error, "controller failed");
         }
     }
 }
 
-/// What pods cannot start without comes first.
+/// Controllers that pods depend on to start come first.
 fn start_all(context: &Context, tasks: &mut Tasks) {
     serviceaccount::start(context, tasks);
     nodes::start(context, tasks);

@@ -1,4 +1,4 @@
-//! Names, owners and selectors of objects of any kind.
+//! Metadata of objects of any kind: names, owners and selectors.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, 
 use kube::Resource;
 use kube::core::{Selector, SelectorExt};
 
-/// Labels, or annotations, or a map selector.
+/// Labels, annotations, or a map selector.
 pub(crate) type Labels = BTreeMap<String, String>;
 
 pub(crate) fn name(meta: &ObjectMeta) -> &str {
@@ -22,7 +22,7 @@ pub(crate) fn uid(meta: &ObjectMeta) -> &str {
     meta.uid.as_deref().unwrap_or_default()
 }
 
-/// Whether deletion has begun.
+/// Returns whether the object is being deleted.
 pub(crate) fn is_deleted(meta: &ObjectMeta) -> bool {
     meta.deletion_timestamp.is_some()
 }
@@ -35,12 +35,12 @@ pub(crate) fn owners(meta: &ObjectMeta) -> &[OwnerReference] {
     meta.owner_references.as_deref().unwrap_or_default()
 }
 
-/// The owner that manages the object.
+/// Returns the managing owner of the object.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     owners(meta).iter().find(|owner| owner.controller == Some(true))
 }
 
-/// The key of the managing owner, if it is of kind `K`.
+/// Returns the key of the managing owner, if it is of kind `K`.
 pub(crate) fn controller_key<K: Resource<DynamicType = ()>>(meta: &ObjectMeta) -> Option<ObjectKey> {
     let owner = controller_of(meta)?;
     let same_group = owner.api_version.split('/').next() == K::api_version(&()).split('/').next();
@@ -51,7 +51,7 @@ pub(crate) fn is_controlled_by(meta: &ObjectMeta, owner: &ObjectMeta) -> bool {
     controller_of(meta).is_some_and(|reference| reference.uid == uid(owner))
 }
 
-/// A reference that makes `owner` the managing owner.
+/// Returns a reference that makes `owner` the managing owner.
 pub(crate) fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> OwnerReference {
     OwnerReference {
         api_version: K::api_version(&()).into_owned(),
@@ -63,36 +63,36 @@ pub(crate) fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> 
     }
 }
 
-/// Whether a label selector picks these labels. An unusable or empty selector picks nothing, so
-/// that a mistake never claims a whole namespace.
+/// Returns whether a label selector matches these labels. An invalid or empty selector matches nothing, so
+/// that a mistake never selects a whole namespace.
 pub(crate) fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
     parsed(selector).is_some_and(|selector| selector.matches(labels.unwrap_or(&Labels::new())))
 }
 
-/// The selector in a form that compares quickly; `None` if it must not pick anything.
+/// Returns the selector in a form that is compared quickly; `None` if it must not match anything.
 fn parsed(selector: &LabelSelector) -> Option<Selector> {
     Selector::try_from(selector.clone()).ok().filter(|selector| !selector.selects_all())
 }
 
-/// Whether each pair of a map selector is among these labels. An empty selector picks nothing.
+/// Returns whether these labels contain each pair of a map selector. An empty selector matches nothing.
 pub(crate) fn selects_map(selector: &Labels, labels: Option<&Labels>) -> bool {
     !selector.is_empty()
         && selector.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))
 }
 
-/// What to do with objects that a controlling object's selector may concern.
+/// Objects that concern a controlling object, sorted by what to do with them.
 #[derive(Debug)]
 pub(crate) struct Claims<T> {
-    /// Managed by the owner already, and matching.
+    /// Managed by the owner, and matching its selector.
     pub owned: Vec<T>,
-    /// Match, and nobody manages them: to be taken.
+    /// Matching without a managing owner: to be adopted.
     pub adopt: Vec<T>,
-    /// Managed by the owner and no longer matching: to be let go.
+    /// Managed by the owner but no longer matching: to be released.
     pub release: Vec<T>,
 }
 
-/// Sorts `objects` of the owner's namespace into what the owner has, takes and lets go. An owner
-/// that is being deleted takes and lets go nothing.
+/// Sorts `objects` of the owner's namespace into those that it owns, adopts and releases. An owner that is
+/// being deleted neither adopts nor releases.
 pub(crate) fn claim<K: Resource, T: AsRef<K>>(
     owner: &ObjectMeta,
     selector: &LabelSelector,
@@ -120,14 +120,14 @@ pub(crate) fn claim<K: Resource, T: AsRef<K>>(
     claims
 }
 
-/// The owner references of `meta` with `reference` added.
+/// Returns the owner references of `meta` with `reference` added.
 pub(crate) fn with_owner(meta: &ObjectMeta, reference: OwnerReference) -> Vec<OwnerReference> {
     let mut references: Vec<_> = owners(meta).iter().filter(|r| r.uid != reference.uid).cloned().collect();
     references.push(reference);
     references
 }
 
-/// The owner references of `meta` without those to `owner_uid`.
+/// Returns the owner references of `meta` without those to `owner_uid`.
 pub(crate) fn without_owner(meta: &ObjectMeta, owner_uid: &str) -> Vec<OwnerReference> {
     owners(meta).iter().filter(|r| r.uid != owner_uid).cloned().collect()
 }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn claims_tell_owned_orphaned_foreign_and_strayed_apart() {
+    fn claims_distinguish_owned_orphaned_foreign_and_released() {
         let owner = testing::replica_set("rs", 1);
         let pod = |name: &str, label: &str, owned_by: Option<&str>| {
             let mut pod = testing::pod(name);

@@ -1,4 +1,5 @@
-//! Namespaces: one that is being deleted is emptied, pods first, and let go when nothing is left.
+//! The namespace controller: empties a namespace that is being deleted, pods first, and finalizes it when
+//! nothing is left.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ use crate::limits::{LIST_PAGE, NAMESPACE_PERIOD};
 use crate::meta::{is_deleted, namespace};
 use crate::patch;
 
-/// The finalizer in `spec.finalizers` that this controller answers for.
+/// The finalizer in `spec.finalizers` that this controller is responsible for.
 const FINALIZER: &str = "kubernetes";
 
 /// Starts the controller.
@@ -28,7 +29,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     let namespaces = context.informers.cache::<Namespace>();
     let pods = context.informers.cache::<Pod>();
     context.feed(tasks, &namespaces, &queue);
-    // The last pod's end is what a deletion usually waits for.
+    // Deletion usually waits for the last pod to end.
     let ended = queue.clone();
     pods.on_change(move |change| {
         if let Change::Deleted(pod) = change {
@@ -49,20 +50,20 @@ struct Namespaces {
     namespaces: Cache<Namespace>,
 }
 
-/// What one attempt at emptying a namespace found.
+/// Result of one attempt at emptying a namespace.
 #[derive(Debug, Default, PartialEq)]
-struct Emptied {
-    /// Why the kinds could not be asked for.
+struct DeletionProgress {
+    /// Error of a failed discovery.
     undiscovered: Option<String>,
-    /// Kind and reason of what could not be deleted or counted.
+    /// Failed deletions and lists, with kind and reason.
     failures: Vec<String>,
-    /// Objects left, by kind.
+    /// Number of remaining objects, by kind.
     remaining: BTreeMap<String, usize>,
-    /// Objects that wait for each finalizer.
+    /// Number of objects that wait for each finalizer.
     finalizers: BTreeMap<String, usize>,
 }
 
-impl Emptied {
+impl DeletionProgress {
     fn is_done(&self) -> bool {
         self.undiscovered.is_none() && self.failures.is_empty() && self.remaining.is_empty()
     }
@@ -77,7 +78,7 @@ impl Reconcile for Namespaces {
             return Ok(Outcome::Done);
         }
         let api: Api<Namespace> = Api::all(self.client.clone());
-        // What is written below depends on the present version, which the cache may not have yet.
+        // The writes below depend on the current version, which the cache may not have yet.
         let live = api.get_opt(&key.name).await.attempt(|| format!("get namespace {key}"))?;
         let Some(live) = live.filter(|live| live.metadata.uid == found.metadata.uid) else {
             return Ok(Outcome::Done);
@@ -85,14 +86,14 @@ impl Reconcile for Namespaces {
         if !finalizers(&live).iter().any(|finalizer| finalizer == FINALIZER) {
             return Ok(Outcome::Done);
         }
-        let emptied = self.empty(&key.name).await;
+        let progress = self.empty(&key.name).await;
         let mut noted = live.clone();
         let status = noted.status.get_or_insert_default();
         status.phase = Some("Terminating".to_owned());
-        status.conditions = Some(conditions(&emptied, status.conditions.take(), Time(self.ambient.now())));
-        if !emptied.is_done() {
+        status.conditions = Some(conditions(&progress, status.conditions.take(), Time(self.ambient.now())));
+        if !progress.is_done() {
             patch::update_status(&api, &live, &noted).await?;
-            debug!(namespace = key.name, ?emptied, "not empty yet");
+            debug!(namespace = key.name, ?progress, "not empty yet");
             return Ok(Outcome::After(NAMESPACE_PERIOD));
         }
         self.finalize(&api, live).await
@@ -112,43 +113,43 @@ impl Namespaces {
         }
     }
 
-    /// Deletes everything in the namespace and counts what is left. Other kinds follow when no
-    /// pod is left, so that pods keep what they use until they have ended.
-    async fn empty(&self, namespace: &str) -> Emptied {
-        let mut emptied = Emptied::default();
+    /// Deletes everything in the namespace and counts what is left. Other kinds follow once no pod is left,
+    /// so that pods keep what they use until they have ended.
+    async fn empty(&self, namespace: &str) -> DeletionProgress {
+        let mut progress = DeletionProgress::default();
         let kinds = match kinds(&self.client).await {
             Ok(kinds) => kinds,
             Err(error) => {
-                emptied.undiscovered = Some(error_chain(&error));
-                return emptied;
+                progress.undiscovered = Some(error_chain(&error));
+                return progress;
             }
         };
         let inside = kinds.iter().filter(|kind| kind.namespaced && kind.supports(verbs::LIST));
         let (pods, others): (Vec<_>, Vec<_>) =
             inside.partition(|kind| kind.resource.group.is_empty() && kind.resource.plural == "pods");
         for kind in pods {
-            self.empty_kind(namespace, kind, &mut emptied).await;
+            self.empty_kind(namespace, kind, &mut progress).await;
         }
-        if !emptied.remaining.is_empty() {
-            return emptied;
+        if !progress.remaining.is_empty() {
+            return progress;
         }
         for kind in others {
-            self.empty_kind(namespace, kind, &mut emptied).await;
+            self.empty_kind(namespace, kind, &mut progress).await;
         }
-        emptied
+        progress
     }
 
-    async fn empty_kind(&self, namespace: &str, kind: &Kind, emptied: &mut Emptied) {
-        if let Err(error) = self.try_kind(namespace, kind, emptied).await {
-            // A kind that vanished meanwhile, or cannot do it, has nothing left to delete.
+    async fn empty_kind(&self, namespace: &str, kind: &Kind, progress: &mut DeletionProgress) {
+        if let Err(error) = self.try_kind(namespace, kind, progress).await {
+            // A kind that vanished in the meantime or does not support deletion has nothing left to delete.
             let status = if let Error::Api { cause, .. } = &error { code(cause) } else { 0 };
             if status != 404 && status != 405 {
-                emptied.failures.push(format!("{}: {}", kind.name(), error_chain(&error)));
+                progress.failures.push(format!("{}: {}", kind.name(), error_chain(&error)));
             }
         }
     }
 
-    async fn try_kind(&self, namespace: &str, kind: &Kind, emptied: &mut Emptied) -> Result<()> {
+    async fn try_kind(&self, namespace: &str, kind: &Kind, progress: &mut DeletionProgress) -> Result<()> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), namespace, &kind.resource);
         let what = || format!("list {} in namespace {namespace}", kind.name());
         let listed = api.list_metadata(&ListParams::default().limit(LIST_PAGE)).await.attempt(what)?;
@@ -167,7 +168,7 @@ impl Namespaces {
                 }
             }
         } else {
-            // Reviews and the like: nothing is kept of them.
+            // Kinds such as reviews, which are not stored.
             return Ok(());
         }
         let what = || format!("list {} in namespace {namespace}", kind.name());
@@ -177,9 +178,9 @@ impl Namespaces {
         }
         let more =
             left.metadata.remaining_item_count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
-        emptied.remaining.insert(kind.name(), left.items.len() + more);
+        progress.remaining.insert(kind.name(), left.items.len() + more);
         for finalizer in left.items.iter().flat_map(|object| object.finalizers()) {
-            *emptied.finalizers.entry(finalizer.clone()).or_default() += 1;
+            *progress.finalizers.entry(finalizer.clone()).or_default() += 1;
         }
         Ok(())
     }
@@ -193,40 +194,48 @@ fn code(error: &kube::Error) -> u16 {
     if let kube::Error::Api(status) = error { status.code } else { 0 }
 }
 
-/// The five conditions of a namespace that is being deleted; `True` is always bad news.
-fn conditions(emptied: &Emptied, old: Option<Vec<NamespaceCondition>>, now: Time) -> Vec<NamespaceCondition> {
-    let counts = |map: &BTreeMap<String, usize>, what: &str| {
-        let list: Vec<_> = map.iter().map(|(name, count)| format!("{name} has {count} {what}")).collect();
+/// Returns the five conditions of a namespace that is being deleted; `True` always reports a problem.
+fn conditions(
+    progress: &DeletionProgress,
+    old: Option<Vec<NamespaceCondition>>,
+    now: Time,
+) -> Vec<NamespaceCondition> {
+    let counts = |map: &BTreeMap<String, usize>, verb: &str| {
+        let list: Vec<_> =
+            map.iter().map(|(name, count)| format!("{name} {verb} {count} resource instances")).collect();
         (!list.is_empty()).then(|| list.join(", "))
     };
-    let failures = (!emptied.failures.is_empty()).then(|| emptied.failures.join(", "));
-    let remaining = counts(&emptied.remaining, "resource instances");
-    let waiting = counts(&emptied.finalizers, "resource instances waiting for it");
+    let failures = (!progress.failures.is_empty()).then(|| progress.failures.join(", "));
+    let remaining = counts(&progress.remaining, "has");
+    let waiting = counts(&progress.finalizers, "in");
     let rows = [
         (
             "NamespaceDeletionDiscoveryFailure",
-            ("DiscoveryFailed", emptied.undiscovered.clone()),
-            ("ResourcesDiscovered", "All resources were discovered"),
+            ("DiscoveryFailed", progress.undiscovered.clone()),
+            ("ResourcesDiscovered", "All resources successfully discovered"),
         ),
         (
             "NamespaceDeletionGroupVersionParsingFailure",
             ("GroupVersionParsingFailed", None),
-            ("ParsedGroupVersions", "All group versions were understood"),
+            ("ParsedGroupVersions", "All legacy kube types successfully parsed"),
         ),
         (
             "NamespaceDeletionContentFailure",
             ("ContentDeletionFailed", failures),
-            ("ContentDeleted", "All content was told to go"),
+            ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
         ),
         (
             "NamespaceContentRemaining",
-            ("SomeResourcesRemain", remaining.map(|list| format!("Some resources remain: {list}"))),
-            ("ContentRemoved", "All content is gone"),
+            ("SomeResourcesRemain", remaining.map(|list| format!("Some resources are remaining: {list}"))),
+            ("ContentRemoved", "All content successfully removed"),
         ),
         (
             "NamespaceFinalizersRemaining",
-            ("SomeFinalizersRemain", waiting.map(|list| format!("Some finalizers remain: {list}"))),
-            ("ContentHasNoFinalizers", "No content waits for a finalizer"),
+            (
+                "SomeFinalizersRemain",
+                waiting.map(|list| format!("Some content in the namespace has finalizers remaining: {list}")),
+            ),
+            ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
         ),
     ];
     let old = old.unwrap_or_default();
@@ -257,10 +266,10 @@ mod tests {
 
     #[test]
     fn conditions_say_what_remains_and_keep_their_times() {
-        let mut emptied = Emptied::default();
-        emptied.remaining.insert("pods".to_owned(), 2);
-        emptied.finalizers.insert("example.com/x".to_owned(), 1);
-        let first = conditions(&emptied, None, Time(at(1)));
+        let mut progress = DeletionProgress::default();
+        progress.remaining.insert("pods".to_owned(), 2);
+        progress.finalizers.insert("example.com/x".to_owned(), 1);
+        let first = conditions(&progress, None, Time(at(1)));
         let find =
             |list: &[NamespaceCondition], kind: &str| list.iter().find(|c| c.type_ == kind).cloned().unwrap();
         let remaining = find(&first, "NamespaceContentRemaining");
@@ -269,12 +278,12 @@ mod tests {
             ("True", Some("SomeResourcesRemain"))
         );
         assert!(remaining.message.unwrap().contains("pods has 2"));
-        assert!(!emptied.is_done());
+        assert!(!progress.is_done());
 
-        let done = conditions(&Emptied::default(), Some(first), Time(at(9)));
+        let done = conditions(&DeletionProgress::default(), Some(first), Time(at(9)));
         assert_eq!(find(&done, "NamespaceContentRemaining").last_transition_time, Some(Time(at(9))));
         assert_eq!(find(&done, "NamespaceDeletionDiscoveryFailure").last_transition_time, Some(Time(at(1))));
         assert_eq!(done.len(), 5);
-        assert!(Emptied::default().is_done());
+        assert!(DeletionProgress::default().is_done());
     }
 }

@@ -1,6 +1,6 @@
-//! Writes as the difference between what was read and what is wanted: small, and without touching
-//! fields that this build does not know. Each carries the version that was read, so that a stale
-//! view is refused (409) and not written.
+//! Writes objects as patches from what was read to what is wanted, which are small and do not affect fields
+//! that this build does not know. Each patch contains the version that was read, so that one based on a stale
+//! view is refused (409).
 
 use std::fmt::Debug;
 
@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-/// The merge patch (RFC 7386) that turns `old` into `new`; `None` if they are equal.
+/// Returns the merge patch (RFC 7386) that turns `old` into `new`; `None` if they are equal.
 pub(crate) fn difference(old: &Value, new: &Value) -> Option<Value> {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {
@@ -37,7 +37,7 @@ pub(crate) fn difference(old: &Value, new: &Value) -> Option<Value> {
     }
 }
 
-/// The patch of an object, with the version and uid it was computed from.
+/// Returns the patch of an object, with the version and uid that it was computed from.
 fn versioned<K: Resource>(old: &K, patch: Value) -> Value {
     let mut patch = patch;
     let meta = old.meta();
@@ -51,7 +51,7 @@ fn versioned<K: Resource>(old: &K, patch: Value) -> Value {
 }
 
 fn encoded<K: Resource + Serialize>(object: &K, part: Part) -> Value {
-    // Kubernetes' types always have a JSON form.
+    // Kubernetes types always serialize to JSON.
     let mut value = serde_json::to_value(object).unwrap_or(Value::Null);
     if let Some(fields) = value.as_object_mut() {
         match part {
@@ -68,7 +68,7 @@ enum Part {
     Status,
 }
 
-/// The patch for everything but the status, with the version of `old`; `None` if nothing changed.
+/// Returns the patch for everything but the status, with the version of `old`; `None` if nothing changed.
 pub(crate) fn of<K>(old: &K, new: &K) -> Option<Value>
 where
     K: Resource + Serialize,
@@ -76,7 +76,7 @@ where
     difference(&encoded(old, Part::Main), &encoded(new, Part::Main)).map(|patch| versioned(old, patch))
 }
 
-/// Writes everything but the status of `new` over `old`. Whether anything was written.
+/// Writes everything but the status of `new` over `old`; returns whether anything was written.
 pub(crate) async fn update<K>(api: &Api<K>, old: &K, new: &K) -> Result<bool>
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,
@@ -89,7 +89,7 @@ where
     Ok(true)
 }
 
-/// Writes the status of `new` over `old`. Whether anything was written.
+/// Writes the status of `new` over `old`; returns whether anything was written.
 pub(crate) async fn update_status<K>(api: &Api<K>, old: &K, new: &K) -> Result<bool>
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,

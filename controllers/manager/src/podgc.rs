@@ -1,4 +1,4 @@
-//! Pods that nobody else removes: too many finished ones, and those of nodes that are no more.
+//! The pod garbage collector: deletes finished pods beyond a limit, and pods of nodes that no longer exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -46,18 +46,18 @@ struct Collector {
     pods: Cache<Pod>,
     nodes: Cache<Node>,
     threshold: usize,
-    /// Nodes that pods are bound to and that were not there, and since when.
+    /// Missing nodes that have pods, each with the time since when it is missing.
     missing: BTreeMap<String, Instant>,
 }
 
-/// Why a pod is deleted.
+/// Reason for deleting a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
-    /// One of too many that have finished.
+    /// Finished, beyond the number of finished pods that are kept.
     Surplus,
-    /// Being deleted before it ever got a node.
+    /// Deleted before it was bound to a node.
     Unbound,
-    /// Its node is no more.
+    /// Its node no longer exists.
     Orphaned,
 }
 
@@ -73,7 +73,8 @@ impl Collector {
         }
     }
 
-    /// Nodes that have been missing for the quarantine, and that the server does not know either.
+    /// Returns the nodes that have been missing for the quarantine time and that the server does not have
+    /// either.
     async fn gone_nodes(&mut self, pods: &[Arc<Pod>]) -> BTreeSet<String> {
         let bound: BTreeSet<String> =
             pods.iter().map(|pod| node_name(pod).to_owned()).filter(|node| !node.is_empty()).collect();
@@ -97,7 +98,7 @@ impl Collector {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace(&pod.metadata));
         let name = name(&pod.metadata);
         if reason == Reason::Orphaned && !is_finished(pod) {
-            // Nobody else will ever say how it ended.
+            // No kubelet will ever report how the pod ended.
             let mut new = pod.clone();
             new.status.get_or_insert_default().phase = Some("Failed".to_owned());
             let message = "PodGC: node no longer exists";
@@ -141,7 +142,7 @@ mod tests {
     use crate::testing::{pod, running, time};
 
     #[test]
-    fn the_oldest_surplus_the_unbound_and_the_orphaned_are_collected() {
+    fn surplus_unbound_and_orphaned_pods_are_collected() {
         let finished = |name: &str, created: i64| {
             let mut pod = running(name, "n", "10.0.0.1");
             pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
@@ -167,7 +168,7 @@ mod tests {
             .collect();
         let expected = [("orphan", Reason::Orphaned), ("unbound", Reason::Unbound), ("old", Reason::Surplus)];
         assert_eq!(named, expected.map(|(name, reason)| (name.to_owned(), reason)));
-        // 0 switches the threshold off.
+        // 0 disables the threshold.
         assert!(plan(&pods, 0, &BTreeSet::new()).iter().all(|(_, reason)| *reason != Reason::Surplus));
     }
 }

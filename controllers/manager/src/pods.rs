@@ -1,4 +1,4 @@
-//! What controllers ask about pods.
+//! Properties of pods that several controllers use.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::meta::is_deleted;
 
-/// Neither finished nor being deleted.
+/// Returns whether a pod is neither finished nor being deleted.
 pub(crate) fn is_active(pod: &Pod) -> bool {
     !is_finished(pod) && !is_deleted(&pod.metadata)
 }
 
-/// Addresses of a pod that may be those of an endpoint. Its node can write any into its status; one that the
-/// API refuses in a slice would hold up all other endpoints of the Service.
+/// Returns the addresses of a pod that are valid for an endpoint. Its node can write arbitrary ones into its
+/// status, and the API refuses a slice with an invalid one, which would block all endpoints of the Service.
 pub(crate) fn endpoint_addresses(pod: &Pod) -> impl Iterator<Item = &str> {
     let status = pod.status.iter();
     let all = status.flat_map(|status| {
@@ -24,8 +24,8 @@ pub(crate) fn endpoint_addresses(pod: &Pod) -> impl Iterator<Item = &str> {
     all.filter(|address| address.parse().is_ok_and(leads_somewhere))
 }
 
-/// Whether an address is not one to which traffic would stay on the sender's machine or link: the API takes
-/// no such endpoint.
+/// Returns whether an address is valid for an endpoint. The API refuses addresses whose traffic stays on the
+/// sender's machine or link.
 fn leads_somewhere(address: IpAddr) -> bool {
     let on_link = match address {
         IpAddr::V4(v4) => v4.is_link_local() || v4.octets()[..3] == [224, 0, 0],
@@ -36,7 +36,7 @@ fn leads_somewhere(address: IpAddr) -> bool {
     !address.is_unspecified() && !address.is_loopback() && !on_link
 }
 
-/// Since when the pod is ready, if it is.
+/// Returns since when the pod has been ready, if it is.
 pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
     let ready = condition(pod, "Ready")?;
     if ready.status != "True" {
@@ -45,7 +45,7 @@ pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
     ready.last_transition_time.as_ref().map(|time| time.0)
 }
 
-/// When the pod has been ready for `min_ready_seconds`; `None` while it is not ready.
+/// Returns when the pod has been ready for `min_ready_seconds`; `None` while it is not ready.
 pub(crate) fn available_at(pod: &Pod, min_ready_seconds: i32) -> Option<Timestamp> {
     if !is_ready(pod) {
         return None;
@@ -61,18 +61,18 @@ pub(crate) fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) ->
     available_at(pod, min_ready_seconds).is_some_and(|at| at <= now)
 }
 
-/// The node the pod is bound to; empty if none.
+/// Returns the node that the pod is bound to; empty if none.
 pub(crate) fn node_name(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default()
 }
 
-/// Restarts of its most often restarted container.
+/// Returns the restarts of the container that restarted most.
 pub(crate) fn max_restarts(pod: &Pod) -> i32 {
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_deref());
     statuses.unwrap_or_default().iter().map(|status| status.restart_count).max().unwrap_or(0)
 }
 
-/// How long until `at`; zero if it is past.
+/// Returns the duration from `now` until `at`; zero if it has passed.
 pub(crate) fn until(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)
 }

@@ -1,9 +1,9 @@
-//! Service ports resolved on pods: a named target port is another number on another pod.
+//! Resolution of Service ports on pods, since a named target port may have a different number on each pod.
 
 use k8s_openapi::api::core::v1::{Container, Pod, Service, ServicePort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-/// A port of a Service as one pod serves it.
+/// A port of a Service on a particular pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ResolvedPort {
     pub name: String,
@@ -12,7 +12,7 @@ pub(crate) struct ResolvedPort {
     pub app_protocol: Option<String>,
 }
 
-/// The Service's ports on this pod. One that the pod does not have is left out.
+/// Returns the Service's ports on this pod. A named port that the pod does not have is left out.
 pub(crate) fn resolve(service: &Service, pod: &Pod) -> Vec<ResolvedPort> {
     let ports = service.spec.as_ref().and_then(|spec| spec.ports.as_deref()).unwrap_or_default();
     ports
@@ -40,7 +40,7 @@ fn number(port: &ServicePort, pod: &Pod) -> Option<i32> {
     }
 }
 
-/// The port of that name and protocol in a container, or in an init container that keeps running.
+/// Returns the port with that name and protocol in a container or sidecar.
 fn named(name: &str, wanted: &str, pod: &Pod) -> Option<i32> {
     let spec = pod.spec.as_ref()?;
     let sidecars = spec

@@ -1,5 +1,5 @@
-//! What every namespace is born with: the ServiceAccount `default`, and the certificate by which
-//! its pods recognise the API server.
+//! Creates the initial objects of every namespace: the ServiceAccount `default`, and the certificate with
+//! which its pods verify the API server.
 
 use apiserver_client::cache::Selection;
 use apiserver_client::{Cache, ObjectKey};
@@ -18,7 +18,7 @@ const ROOT_CA: &str = "kube-root-ca.crt";
 const ROOT_CA_KEY: &str = "ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
 
-/// Starts both controllers; the second only if there is a certificate to publish.
+/// Starts both controllers, the second only if there is a certificate to publish.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     start_accounts(context, tasks);
     if !context.config.root_ca.is_empty() {
@@ -30,7 +30,7 @@ fn named(name: &str) -> Selection {
     Selection { fields: format!("metadata.name={name}"), ..Selection::default() }
 }
 
-/// Each change of an object asks for its namespace.
+/// Enqueues the namespace of each changed object.
 fn follow<K: Resource + Send + Sync + 'static>(cache: &Cache<K>, queue: &WorkQueue<ObjectKey>) {
     let queue = queue.clone();
     cache.on_change(move |change| queue.add(ObjectKey::new("", namespace(change.object().meta()))));
@@ -71,7 +71,7 @@ fn start_root_ca(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-/// The namespace, if things may still be created in it.
+/// Returns whether objects can still be created in the namespace.
 fn living(namespaces: &Cache<Namespace>, key: &ObjectKey) -> bool {
     namespaces.get(key).is_some_and(|namespace| {
         let phase = namespace.status.as_ref().and_then(|status| status.phase.as_deref());
@@ -79,7 +79,7 @@ fn living(namespaces: &Cache<Namespace>, key: &ObjectKey) -> bool {
     })
 }
 
-/// A creation that lost a race has what it wanted.
+/// Treats a creation that lost a race as success.
 fn tolerant<T>(created: Result<T>) -> Result<Outcome> {
     match created {
         Err(error)
@@ -149,7 +149,7 @@ impl Reconcile for RootCa {
     }
 }
 
-/// The ConfigMap as it should be, over the one there is.
+/// Returns the ConfigMap as it should be, based on the existing one.
 fn published(existing: Option<&ConfigMap>, namespace: &str, certificate: &str) -> ConfigMap {
     let mut map = existing.cloned().unwrap_or_default();
     map.metadata.name = Some(ROOT_CA.to_owned());
@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_others_put_into_the_map_is_replaced_and_labels_are_kept() {
+    fn foreign_data_in_the_config_map_is_replaced_and_labels_are_kept() {
         let mut edited = published(None, "ns", "PEM");
         edited.data.as_mut().unwrap().insert("other".to_owned(), "x".to_owned());
         edited.metadata.labels = Some(crate::testing::labels(&[("a", "b")]));

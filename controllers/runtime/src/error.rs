@@ -1,35 +1,35 @@
-//! One small error: what was attempted, on what, and why it failed.
+//! The error of controllers: what was attempted, on which object, and why it failed.
 
 use apiserver_client::is_namespace_terminating;
 
-/// The result of an attempt at something.
+/// Result of an attempt.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Why a reconciliation failed.
+/// Reason for which a reconciliation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The API refused a request, or could not be reached.
+    /// The API refused a request or could not be reached.
     #[error("cannot {attempt}")]
     Api {
-        /// What was attempted and on what: `create pod of ns/name`.
+        /// Operation and object, such as `create pod of ns/name`.
         attempt: String,
         #[source]
         cause: Box<kube::Error>,
     },
-    /// An object cannot be used as it stands.
+    /// An object cannot be used as it is.
     #[error("{object}: {problem}")]
     Unusable {
         /// Kind and name.
         object: String,
         problem: String,
     },
-    /// The leader's lease could not be renewed in time; another process may lead by now.
+    /// The leader's lease could not be renewed in time; another process may be leading by now.
     #[error("lost the lease {lease}")]
     LeaseLost {
         /// `namespace/name` of the Lease.
         lease: String,
     },
-    /// Several attempts failed; the first is the source.
+    /// Several attempts failed. The first error is the source.
     #[error("{count} of {of} requests failed")]
     Several {
         count: usize,
@@ -40,27 +40,28 @@ pub enum Error {
 }
 
 impl Error {
-    /// Another writer was faster (409 Conflict): ordinary, the next attempt sees its work.
+    /// Returns whether another writer was faster (409 Conflict). This is ordinary: the next attempt sees its
+    /// write.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if is_conflict(cause))
     }
 
-    /// The object is not there (404).
+    /// Returns whether the object does not exist (404).
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if is_not_found(cause))
     }
 
-    /// The object is already there (409 AlreadyExists).
+    /// Returns whether the object already exists (409 AlreadyExists).
     pub fn is_already_exists(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if is_already_exists(cause))
     }
 
-    /// The namespace is being deleted, so that nothing can be created in it.
+    /// Returns whether the namespace is being deleted, so that nothing can be created in it.
     pub fn is_namespace_terminating(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if is_namespace_terminating(cause))
     }
 
-    /// The failed attempts of `results` as one error; `Ok` if none failed.
+    /// Combines the failures among `results` into one error; `Ok` if there are none.
     pub fn collect(results: Vec<Result<()>>) -> Result<()> {
         let of = results.len();
         let mut failed: Vec<Error> = results.into_iter().filter_map(std::result::Result::err).collect();
@@ -72,29 +73,29 @@ impl Error {
     }
 }
 
-/// 404.
+/// Returns whether the error is a 404.
 pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// 409 because of a resource version, uid or another precondition.
+/// Returns whether the error is a 409 because of a resource version, uid or another precondition.
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists")
 }
 
-/// 409 because of the name.
+/// Returns whether the error is a 409 because of the name.
 pub fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
 }
 
-/// 410, or a namespace or kind that no longer exists.
+/// Returns whether the error is a 410, or a namespace or kind that no longer exists.
 pub fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410 || status.code == 404)
 }
 
-/// Adds to a failed request what it was for.
+/// Adds the attempted operation to a failed request.
 pub trait Attempt<T> {
-    /// `what` completes the sentence "cannot …".
+    /// Adds the operation. `what` completes the phrase "cannot …".
     fn attempt(self, what: impl FnOnce() -> String) -> Result<T>;
 }
 
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_two_kinds_of_409_are_told_apart() {
+    fn conflict_and_already_exists_are_distinguished() {
         assert!(refused(409, "Conflict").is_conflict());
         assert!(!refused(409, "AlreadyExists").is_conflict());
         assert!(refused(409, "AlreadyExists").is_already_exists());

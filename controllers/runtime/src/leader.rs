@@ -1,7 +1,7 @@
-//! Leader election over a Lease, compatible with what Kubernetes' own components write.
+//! Leader election with a Lease, compatible with the components of Kubernetes.
 //!
-//! A process leads while the Lease names it and it renewed the Lease within the deadline. Clocks
-//! of processes are never compared: a lease has run out when *we* have seen it unchanged for its
+//! A process leads while the Lease names it and it has renewed the Lease within the deadline. Clocks of
+//! different processes are never compared: a lease has expired when we have seen it unchanged for its
 //! duration, measured on our own monotonic clock.
 
 use std::future::Future;
@@ -19,12 +19,12 @@ use tracing::{debug, info, warn};
 use crate::error::{Attempt, Error, Result, is_already_exists, is_conflict};
 use crate::limits;
 
-/// Which lease to hold, as whom, and the times (see [`limits`] for their defaults).
+/// Lease to hold, identity, and times (see [`limits`] for their defaults).
 #[derive(Clone, Debug)]
 pub struct LeaderElection {
     pub namespace: String,
     pub name: String,
-    /// Unique among the contenders: `host_uid`.
+    /// Identity, unique among the contenders: `host_uid`.
     pub identity: String,
     pub lease_duration: Duration,
     pub renew_deadline: Duration,
@@ -32,7 +32,8 @@ pub struct LeaderElection {
 }
 
 impl LeaderElection {
-    /// The lease `name` in `kube-system`, with the times of Kubernetes (15, 10 and 2 s).
+    /// Creates an election for the lease `name` in `kube-system`, with the times of Kubernetes (15, 10 and 2
+    /// s).
     pub fn new(name: &str, identity: &str) -> Self {
         Self {
             namespace: "kube-system".to_owned(),
@@ -49,9 +50,9 @@ impl LeaderElection {
     }
 }
 
-/// Waits until this process leads, then runs `work` until it ends by itself, until `shutdown`, or
-/// until the lease is lost. The token given to `work` is cancelled in the last two cases, and its
-/// end is awaited. The lease is given back unless it was lost.
+/// Waits until this process leads, then runs `work` until it completes, until `shutdown`, or until the lease
+/// is lost. In the last two cases the token given to `work` is cancelled and its completion is awaited. The
+/// lease is released unless it was lost.
 pub async fn lead<W>(
     election: LeaderElection,
     client: Client,
@@ -78,7 +79,7 @@ where
             false
         }
         () = candidate.renew() => {
-            warn!(%lease, "the lease could not be renewed in time");
+            warn!(%lease, "the lease was not renewed in time");
             working.cancel();
             work.await;
             true
@@ -95,16 +96,16 @@ struct Candidate {
     election: LeaderElection,
     api: Api<Lease>,
     ambient: Ambient,
-    /// The last seen spec, and when it was first seen so.
+    /// Spec that was last seen, and when it was first seen.
     seen: Option<(LeaseSpec, Instant)>,
 }
 
-/// What to do about a lease.
+/// Next step with a lease.
 #[derive(Debug, PartialEq)]
 enum Step {
-    /// It is held by another and has not run out.
+    /// Another process holds the lease, and it has not expired.
     Wait,
-    /// Write this spec over the seen one.
+    /// Write this spec over the one that was seen.
     Write(LeaseSpec),
 }
 
@@ -114,7 +115,7 @@ impl Candidate {
         Self { election, api, ambient, seen: None }
     }
 
-    /// Whether the lease was taken; `false` on shutdown.
+    /// Returns whether the lease was acquired; `false` on shutdown.
     async fn acquire(&mut self, shutdown: &CancellationToken) -> bool {
         loop {
             match self.attempt().await {
@@ -128,7 +129,7 @@ impl Candidate {
                     );
                 }
             }
-            // Jitter, so that contenders do not collide again and again.
+            // Jitter keeps contenders from colliding repeatedly.
             let period = self.election.retry_period;
             let jitter = period.mul_f64((self.ambient.random.next_u64() % 1000) as f64 / 1000.0 * 1.2);
             tokio::select! {
@@ -138,7 +139,7 @@ impl Candidate {
         }
     }
 
-    /// Renews until that has failed for the deadline.
+    /// Renews the lease until that has failed for the whole deadline.
     async fn renew(&mut self) {
         let mut renewed = Instant::now();
         loop {
@@ -146,7 +147,7 @@ impl Candidate {
             let deadline = renewed + self.election.renew_deadline;
             match tokio::time::timeout_at(deadline, self.attempt()).await {
                 Ok(Ok(true)) => renewed = Instant::now(),
-                // Another holds it: there is nothing left to renew.
+                // Another process holds the lease: nothing is left to renew.
                 Ok(Ok(false)) if self.held_by_another() => return,
                 Ok(Ok(false)) => {}
                 Ok(Err(error)) => {
@@ -170,7 +171,7 @@ impl Candidate {
         })
     }
 
-    /// One attempt to take or renew the lease; whether we hold it.
+    /// Attempts once to acquire or renew the lease; returns whether we hold it.
     async fn attempt(&mut self) -> Result<bool> {
         let name = self.election.lease();
         let found = self.api.get_opt(&self.election.name).await.attempt(|| format!("get lease {name}"))?;
@@ -211,7 +212,8 @@ impl Candidate {
         }
     }
 
-    /// Lets another begin at once. Best effort: it runs out by itself.
+    /// Releases the lease, so that another process can take over immediately. Best effort: otherwise it
+    /// expires.
     async fn release(&mut self) {
         let Ok(Some(mut lease)) = self.api.get_opt(&self.election.name).await else { return };
         let Some(spec) = lease.spec.as_mut() else { return };
@@ -222,7 +224,7 @@ impl Candidate {
         spec.lease_duration_seconds = Some(1);
         spec.renew_time = Some(MicroTime(self.ambient.now()));
         if let Err(error) = self.api.replace(&self.election.name, &PostParams::default(), &lease).await {
-            debug!(lease = self.election.lease(), %error, "the lease was not given back");
+            debug!(lease = self.election.lease(), %error, "cannot release the lease");
         }
     }
 }
@@ -238,7 +240,7 @@ fn held(election: &LeaderElection, acquired: MicroTime, now: MicroTime, transiti
     }
 }
 
-/// `unchanged_for`: how long the lease has been seen to be exactly `spec`.
+/// Decides the next step. `unchanged_for` is the time for which the lease has been seen to be exactly `spec`.
 fn step(election: &LeaderElection, spec: &LeaseSpec, unchanged_for: Duration, now: MicroTime) -> Step {
     let holder = spec.holder_identity.as_deref().unwrap_or_default();
     let transitions = spec.lease_transitions.unwrap_or(0);
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_lease_is_renewed_and_keeps_when_it_was_acquired() {
+    fn our_own_lease_is_renewed_and_keeps_its_acquire_time() {
         let election = LeaderElection::new("test", "us");
         let Step::Write(spec) = step(&election, &holder("us", 3), Duration::ZERO, at(210)) else { panic!() };
         assert_eq!(spec.acquire_time, Some(at(100)));
@@ -276,10 +278,10 @@ mod tests {
     }
 
     #[test]
-    fn anothers_lease_is_taken_only_after_we_saw_it_unchanged_for_its_duration() {
+    fn a_lease_of_another_is_taken_only_after_it_was_unchanged_for_its_duration() {
         let election = LeaderElection::new("test", "us");
         let theirs = holder("they", 3);
-        // Their clock may be years off; only our own waiting counts.
+        // The other clock may be years off; only the time on our own clock counts.
         assert_eq!(step(&election, &theirs, Duration::from_secs(14), at(99_999)), Step::Wait);
         let Step::Write(spec) = step(&election, &theirs, Duration::from_secs(15), at(215)) else { panic!() };
         assert_eq!(spec.holder_identity.as_deref(), Some("us"));
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_given_back_is_taken_at_once() {
+    fn a_released_lease_is_taken_immediately() {
         let election = LeaderElection::new("test", "us");
         assert!(matches!(step(&election, &holder("", 1), Duration::ZERO, at(1)), Step::Write(_)));
     }

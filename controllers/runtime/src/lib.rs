@@ -1,9 +1,9 @@
-//! What every controller and the scheduler stand on: a work queue with per-item back-off, workers
-//! that drain it, periodic resynchronisation and leader election.
+//! Foundation of the controllers and the scheduler: a work queue with per-item back-off, workers that drain
+//! it, periodic resynchronisation and leader election.
 //!
-//! A reconciler takes a key and nothing else. Whatever made the key interesting (a watch event, a
-//! timer, a failed attempt) is forgotten by the time it runs, so a missed event and a restart are
-//! the same code path as ordinary work.
+//! A reconciler takes a key and nothing else. Whatever made the key relevant (a watch event, a timer, a
+//! failed attempt) is forgotten by the time it runs, so a missed event and a restart take the same code path
+//! as ordinary work.
 
 pub mod error;
 pub mod leader;

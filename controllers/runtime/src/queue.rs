@@ -1,4 +1,4 @@
-//! A queue of keys: each at most once in it, each with at most one worker at a time.
+//! A queue of keys. Each key is queued at most once, and processed by at most one worker at a time.
 //!
 //! ```text
 //!            add                     next                 Job dropped
@@ -15,7 +15,7 @@ use tokio::time::Instant;
 
 use crate::limits::{MAX_BACKOFF, MIN_BACKOFF};
 
-/// Exponential pauses after failures: `min`, `2 min`, `4 min`, … up to `max`.
+/// Exponential back-off: `min`, `2 min`, `4 min`, … up to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     pub min: Duration,
@@ -29,34 +29,34 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The pause after `failures` failures before the present one.
+    /// Returns the delay after `failures` earlier failures.
     pub fn pause(&self, failures: u32) -> Duration {
         let factor = 1_u32.checked_shl(failures).unwrap_or(u32::MAX);
         self.min.saturating_mul(factor).min(self.max)
     }
 }
 
-/// Counters of one queue since it was made; and its present depth.
+/// Counters of a queue since its creation, and its current depth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueMetrics {
-    /// Keys that became ready (an add of a key that already waits is not counted).
+    /// Number of keys that became ready (adding a key that is already ready does not count).
     pub adds: u64,
-    /// Calls of [`WorkQueue::retry`].
+    /// Number of calls of [`WorkQueue::retry`].
     pub retries: u64,
-    /// Keys handed to workers.
+    /// Number of keys handed to workers.
     pub taken: u64,
-    /// Keys ready now.
+    /// Number of keys that are ready.
     pub depth: usize,
-    /// Keys that wait for their time now.
+    /// Number of delayed keys.
     pub delayed: usize,
-    /// Keys being worked on now.
+    /// Number of keys being processed.
     pub running: usize,
 }
 
 /// A queue of keys. Clones share it. Keys come out in the order in which they became ready.
 ///
-/// It holds each distinct key at most a handful of times (ready, delayed, failed, running), so
-/// its memory is bounded by the number of objects.
+/// It contains each distinct key at most a handful of times (ready, delayed, failed, running), so its memory
+/// is bounded by the number of objects.
 pub struct WorkQueue<K>(Arc<Shared<K>>);
 
 impl<K> Clone for WorkQueue<K> {
@@ -69,17 +69,17 @@ struct Shared<K> {
     name: &'static str,
     backoff: Backoff,
     state: Mutex<State<K>>,
-    /// Wakes one waiting worker; each worker that leaves more behind wakes the next.
+    /// Wakes one waiting worker; a worker that leaves further keys behind wakes the next.
     wake: Notify,
 }
 
 struct State<K> {
     /// Keys to hand out, oldest first.
     ready: VecDeque<K>,
-    /// Keys that need work: those in `ready`, and those added while they were running.
+    /// Keys that need to be processed: those in `ready`, and those added while they were running.
     dirty: BTreeSet<K>,
     running: BTreeSet<K>,
-    /// Keys by their time; the number keeps equal times in order of arrival.
+    /// Keys by due time; the number keeps those with equal times in order of arrival.
     delayed: BTreeMap<(Instant, u64), K>,
     due: BTreeMap<K, (Instant, u64)>,
     next_number: u64,
@@ -91,7 +91,7 @@ struct State<K> {
 }
 
 impl<K: Ord + Clone> WorkQueue<K> {
-    /// An empty queue. `name` stands in log lines.
+    /// Creates an empty queue. `name` is used in log messages.
     pub fn new(name: &'static str) -> Self {
         Self::with_backoff(name, Backoff::default())
     }
@@ -117,7 +117,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         self.0.name
     }
 
-    /// The key needs work now. Never blocks, so that watch handlers may call it.
+    /// Adds a key. Never blocks, so watch handlers may call it.
     pub fn add(&self, key: K) {
         let woken = self.lock().add(key);
         if woken {
@@ -125,19 +125,20 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
-    /// The key needs work after `delay`. An earlier time already set for the key stands.
+    /// Adds a key after `delay`. If an earlier time is already set for the key, that is kept.
     pub fn add_after(&self, key: K, delay: Duration) {
         if delay.is_zero() {
             return self.add(key);
         }
         let at = Instant::now() + delay;
         if self.lock().delay(key, at) {
-            // A waiting worker may sleep towards a later time.
+            // A waiting worker may be sleeping until a later time.
             self.0.wake.notify_one();
         }
     }
 
-    /// The key's work failed: again after a pause that doubles with each failure. Gives the pause.
+    /// Adds a key again after its processing failed, after a delay that doubles with each failure; returns
+    /// the delay.
     pub fn retry(&self, key: K) -> Duration {
         let pause = {
             let mut state = self.lock();
@@ -151,24 +152,24 @@ impl<K: Ord + Clone> WorkQueue<K> {
         pause
     }
 
-    /// The key's work succeeded, or is pointless: its next failure pauses shortly again.
+    /// Resets the back-off of a key after success, or if a retry is pointless.
     pub fn forget(&self, key: &K) {
         self.lock().failures.remove(key);
     }
 
-    /// How often the key's work failed in a row.
+    /// Returns the number of consecutive failures of a key.
     pub fn failures(&self, key: &K) -> u32 {
         self.lock().failures.get(key).copied().unwrap_or(0)
     }
 
-    /// Waits for a key. The key is being worked on until the job is dropped; if it is added
-    /// meanwhile, it comes again afterwards. `None` once the queue is shut down.
+    /// Waits for a key. It counts as running until the job is dropped; if it is added in the meantime, it is
+    /// returned again afterwards. Returns `None` once the queue is shut down.
     pub async fn next(&self) -> Option<Job<K>> {
         loop {
             let earliest = {
                 let mut state = self.lock();
                 if state.shut_down {
-                    // So that the other waiting workers see it too.
+                    // Other waiting workers must notice the shutdown as well.
                     self.0.wake.notify_one();
                     return None;
                 }
@@ -194,7 +195,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
-    /// Takes no more keys and ends all waiting.
+    /// Accepts no more keys and ends all waits.
     pub fn shut_down(&self) {
         self.lock().shut_down = true;
         self.0.wake.notify_one();
@@ -212,7 +213,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
-    /// Nothing ready, delayed or running.
+    /// Returns whether no key is ready, delayed or running.
     pub fn is_idle(&self) -> bool {
         let metrics = self.metrics();
         metrics.depth + metrics.delayed + metrics.running == 0
@@ -224,7 +225,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
 }
 
 impl<K: Ord + Clone> State<K> {
-    /// Whether a worker should wake.
+    /// Returns whether a worker should be woken.
     fn add(&mut self, key: K) -> bool {
         if self.shut_down || !self.dirty.insert(key.clone()) {
             return false;
@@ -237,7 +238,7 @@ impl<K: Ord + Clone> State<K> {
         true
     }
 
-    /// Whether this is now the earliest of all times.
+    /// Returns whether this is now the earliest due time.
     fn delay(&mut self, key: K, at: Instant) -> bool {
         if self.shut_down {
             return false;
@@ -255,7 +256,7 @@ impl<K: Ord + Clone> State<K> {
         self.delayed.keys().next() == Some(&slot)
     }
 
-    /// Moves keys whose time has come to the ready ones.
+    /// Moves keys that are due to the ready keys.
     fn promote(&mut self, now: Instant) {
         while let Some(entry) = self.delayed.first_entry() {
             if entry.key().0 > now {
@@ -285,7 +286,7 @@ impl<K: Ord + Clone> State<K> {
     }
 }
 
-/// A key being worked on. Dropping it ends the work, even when the worker is cancelled.
+/// A key that is being processed. Dropping it ends the processing, even if the worker is cancelled.
 pub struct Job<K: Ord + Clone> {
     key: K,
     queue: WorkQueue<K>,
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_earlier_of_two_delays_stands() {
+    async fn the_earlier_of_two_delays_wins() {
         let queue = WorkQueue::new("test");
         let start = Instant::now();
         queue.add_after("a", Duration::from_secs(10));
@@ -368,7 +369,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_sleeping_worker_wakes_for_a_nearer_time() {
+    async fn a_sleeping_worker_wakes_for_an_earlier_key() {
         let queue = WorkQueue::new("test");
         queue.add_after("late", Duration::from_secs(100));
         let worker = tokio::spawn({

@@ -1,4 +1,4 @@
-//! Workers that drain a queue, and the timer that fills it when no event does.
+//! Workers that drain a queue, and the timer that refills it regardless of events.
 
 use std::fmt;
 use std::future::Future;
@@ -15,26 +15,26 @@ use crate::error::{Error, Result};
 use crate::limits::QUIET_PAUSE;
 use crate::queue::WorkQueue;
 
-/// What follows a successful reconciliation.
+/// Result of a successful reconciliation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing, until something changes.
+    /// Nothing to do until something changes.
     Done,
-    /// Look again after this time, whatever happens.
+    /// Reconcile again after this time at the latest.
     After(Duration),
 }
 
-/// Brings the world nearer to what the object of a key asks for.
+/// Brings the state of an object closer to its specification.
 pub trait Reconcile: Send + Sync + 'static {
-    /// What the queue holds, usually an [`ObjectKey`].
+    /// Type of the keys in the queue, usually an [`ObjectKey`].
     type Key: Ord + Clone + fmt::Display + Send + Sync + 'static;
 
-    /// Does the next steps for `key`. On error it is called again after a growing pause.
+    /// Takes the next steps for `key`. After an error it is called again with a growing delay.
     fn reconcile(&self, key: &Self::Key) -> impl Future<Output = Result<Outcome>> + Send;
 }
 
-/// Runs `workers` workers (at least one) on the queue until `shutdown`, and returns when the last
-/// has ended. A reconciliation under way is dropped at its next await.
+/// Runs `workers` workers (at least one) on the queue until `shutdown`, and returns when the last has ended.
+/// A reconciliation in progress is dropped at its next await point.
 pub async fn run_workers<R: Reconcile>(
     queue: WorkQueue<R::Key>,
     workers: usize,
@@ -55,7 +55,7 @@ pub async fn run_workers<R: Reconcile>(
     queue.shut_down();
     while let Some(ended) = running.join_next().await {
         if let Err(error) = ended {
-            warn!(queue = queue.name(), %error, "a worker ended badly");
+            warn!(queue = queue.name(), %error, "worker failed");
         }
     }
 }
@@ -81,13 +81,13 @@ async fn work<R: Reconcile>(queue: &WorkQueue<R::Key>, reconciler: &R) {
 fn report(queue: &str, key: &impl fmt::Display, error: &Error, pause: Duration) {
     let cause = error as &dyn std::error::Error;
     if is_ordinary(error, pause) {
-        debug!(queue, %key, error = cause, ?pause, "overtaken by a change, trying again");
+        debug!(queue, %key, error = cause, ?pause, "conflicting change, retrying");
     } else {
         warn!(queue, %key, error = cause, ?pause, "reconciliation failed");
     }
 }
 
-/// Whether the next attempt is likely to succeed without anybody doing anything.
+/// Returns whether the next attempt is likely to succeed without intervention.
 fn is_ordinary(error: &Error, pause: Duration) -> bool {
     match error {
         Error::Several { first, .. } => is_ordinary(first, pause),
@@ -95,8 +95,8 @@ fn is_ordinary(error: &Error, pause: Duration) -> bool {
     }
 }
 
-/// Adds every object of the cache to the queue each `period` until `shutdown`: the safety net
-/// under events that were missed.
+/// Adds every object of the cache to the queue once per `period` until `shutdown`, as a safety net in case
+/// events are missed.
 pub async fn resync<T: Resource + Send + Sync + 'static>(
     cache: Cache<T>,
     queue: WorkQueue<ObjectKey>,
@@ -120,7 +120,7 @@ mod tests {
     use std::sync::Mutex;
     use tokio::time::Instant;
 
-    /// Fails as often as asked, then succeeds; keeps the times of its calls in milliseconds.
+    /// Fails a given number of times, then succeeds; records the times of its calls in milliseconds.
     struct Flaky {
         failures: usize,
         then: Outcome,
@@ -161,14 +161,14 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn errors_are_tried_again_after_growing_pauses_until_success() {
+    async fn failures_are_retried_with_growing_delays_until_success() {
         let flaky = Flaky::new(3, Outcome::Done);
         run_for(&flaky, Duration::from_secs(60)).await;
         assert_eq!(*flaky.calls.lock().unwrap(), [0, 5, 15, 35]);
     }
 
     #[test]
-    fn objects_that_were_just_deleted_are_no_warning_unless_they_stay_missing() {
+    fn missing_objects_are_logged_as_warnings_only_after_some_time() {
         let refused = |code: u16, reason: &str| {
             let status = kube::core::Status::failure("no", reason).with_code(code);
             let cause = Box::new(kube::Error::Api(Box::new(status)));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_success_may_ask_for_another_look() {
+    async fn a_success_may_request_another_reconciliation() {
         let flaky = Flaky::new(0, Outcome::After(Duration::from_secs(1)));
         run_for(&flaky, Duration::from_millis(2500)).await;
         assert_eq!(*flaky.calls.lock().unwrap(), [0, 1000, 2000]);

@@ -1,23 +1,23 @@
-//! The extension points: filters say why a node will not do, scores say how well it does.
+//! The extension points: filters say why a node is infeasible, scores say how suitable it is.
 
 use crate::model::{NodeInfo, PodInfo};
 use crate::snapshot::Snapshot;
 
-/// The best score of a node before weights.
+/// Highest score of a node before weights.
 pub const MAX_SCORE: i64 = 100;
 
-/// Refuses nodes.
+/// Excludes infeasible nodes.
 pub trait Filter: Send + Sync {
-    /// As in the scheduler's configuration: `NodeResourcesFit`.
+    /// Returns the plugin's name in the scheduler's configuration, such as `NodeResourcesFit`.
     fn name(&self) -> &'static str;
 
-    /// What is computed once for a pod; `None` when the plugin has nothing to say about it.
+    /// Computes what is the same for all nodes; `None` if the plugin does not apply to the pod.
     fn prepare<'a>(&self, pod: &'a PodInfo, snapshot: &'a Snapshot) -> Option<Box<dyn NodeFilter + 'a>>;
 }
 
-/// A filter, prepared for one pod.
+/// A filter prepared for one pod.
 pub trait NodeFilter {
-    /// The reasons against the node, as Kubernetes words them; empty when it will do.
+    /// Returns the reasons against the node in the words of Kubernetes; empty if it is feasible.
     fn reasons(&self, node: &NodeInfo) -> Vec<String>;
 }
 
@@ -27,12 +27,12 @@ impl<F: Fn(&NodeInfo) -> Vec<String>> NodeFilter for F {
     }
 }
 
-/// Ranks the nodes that passed the filters.
+/// Ranks the feasible nodes.
 pub trait Score: Send + Sync {
     fn name(&self) -> &'static str;
 
-    /// A score for each of `nodes`, in their order, from 0 to [`MAX_SCORE`]. An empty answer
-    /// means that the plugin has nothing to say about the pod.
+    /// Returns a score for each of `nodes`, in their order, from 0 to [`MAX_SCORE`]. An empty result means
+    /// that the plugin does not apply to the pod.
     fn score(&self, pod: &PodInfo, nodes: &[&NodeInfo], snapshot: &Snapshot) -> Vec<i64>;
 }
 
@@ -42,8 +42,8 @@ pub struct Profile {
     pub scores: Vec<(Box<dyn Score>, i64)>,
 }
 
-/// Stretches raw values to 0..=[`MAX_SCORE`]; with `reverse`, the smallest value is the best.
-/// When all are equal every node gets the best score for `reverse`, else 0 for all zeros.
+/// Scales raw values to 0..=[`MAX_SCORE`]; with `reverse`, the smallest value gets the highest score. If all
+/// values are zero, every node gets [`MAX_SCORE`] with `reverse`, and 0 without.
 pub fn normalize(raw: &[i64], reverse: bool) -> Vec<i64> {
     let max = raw.iter().copied().max().unwrap_or_default();
     raw.iter()

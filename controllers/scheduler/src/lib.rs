@@ -1,6 +1,6 @@
-//! Finds a node for each pod. The core is pure: a [`snapshot::Snapshot`] of the cluster, plugins
-//! at the extension points of the scheduling framework, and [`schedule::schedule`], which picks.
-//! Around it a queue that orders and backs off, and a loop that binds.
+//! Finds a node for each pod. The core is pure: a [`snapshot::Snapshot`] of the cluster, plugins at the
+//! extension points of the scheduling framework, and [`schedule::schedule`], which chooses. Around it are a
+//! queue with ordering and back-off, and a loop that binds.
 
 pub mod framework;
 pub mod model;

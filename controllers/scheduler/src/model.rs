@@ -1,4 +1,4 @@
-//! Pods and nodes as the plugins see them: only the fields that decide, parsed once.
+//! Pods and nodes as the plugins see them: only the relevant fields, parsed once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,31 +12,31 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// What a pod that asks for no CPU or memory counts as in the scores, so that such pods spread
-/// too (the values of Kubernetes: 100 milli-CPU, 200 MiB).
+/// CPU and memory that the scores assume for a pod without requests, so that such pods spread too (the values
+/// of Kubernetes: 100 milli-CPU, 200 MiB).
 const DEFAULT_MILLI_CPU: i64 = 100;
 const DEFAULT_MEMORY: i64 = 200 << 20;
 
-/// Amounts of resources: CPU in thousandths of a core, everything else in its unit.
+/// Amounts of resources: CPU in thousandths of a core, everything else in its base unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Thousandths of a core.
+    /// CPU in thousandths of a core.
     pub cpu: i64,
-    /// Bytes.
+    /// Memory in bytes.
     pub memory: i64,
-    /// Bytes.
+    /// Ephemeral storage in bytes.
     pub ephemeral_storage: i64,
     /// Extended resources and huge pages, by name.
     pub other: BTreeMap<String, i64>,
 }
 
 impl Resources {
-    /// Reads a `ResourceList`.
+    /// Parses a `ResourceList`.
     pub fn parse(list: &BTreeMap<String, Quantity>) -> Self {
         Self::of(list.iter().filter_map(|(name, text)| Some((name.as_str(), quantity::read(text)?))))
     }
 
-    /// Sorts amounts by their resource.
+    /// Collects amounts by resource.
     pub fn of<'a>(amounts: impl IntoIterator<Item = (&'a str, quantity::Quantity)>) -> Self {
         let mut resources = Self::default();
         for (name, quantity) in amounts {
@@ -72,17 +72,17 @@ impl Resources {
     }
 }
 
-/// A port on the node that a pod takes for itself.
+/// A host port of a pod.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostPort {
-    /// `0.0.0.0` for all addresses.
+    /// Address of the node; `0.0.0.0` for all addresses.
     pub address: String,
     pub protocol: String,
     pub port: i32,
 }
 
 impl HostPort {
-    /// Whether both cannot be on one node.
+    /// Returns whether both cannot be used on one node.
     pub fn conflicts(&self, other: &Self) -> bool {
         self.port == other.port
             && self.protocol == other.protocol
@@ -90,17 +90,17 @@ impl HostPort {
     }
 }
 
-/// A pod, parsed.
+/// The relevant fields of a pod.
 #[derive(Clone, Debug)]
 pub struct PodInfo {
     pub key: ObjectKey,
     pub uid: String,
     pub labels: BTreeMap<String, String>,
     pub priority: i32,
-    /// What must fit: the greater of the init containers' peaks and the sum of the containers,
-    /// plus overhead (KEP-753 for sidecars).
+    /// Requests that must fit: the greater of the init containers' peak and the sum of the containers, plus
+    /// overhead (KEP-753 for sidecars).
     pub requests: Resources,
-    /// CPU and memory for the scores, with defaults where the pod asks for nothing.
+    /// CPU and memory for the scores, with defaults if the pod requests nothing.
     pub scored: (i64, i64),
     pub host_ports: Vec<HostPort>,
     pub node_selector: BTreeMap<String, String>,
@@ -109,9 +109,9 @@ pub struct PodInfo {
     pub tolerations: Vec<Toleration>,
     pub spread: Vec<TopologySpreadConstraint>,
     pub images: Vec<String>,
-    /// `spec.nodeName`, empty when not yet bound.
+    /// `spec.nodeName`; empty if not bound yet.
     pub node: String,
-    /// Uid of the controller that owns the pod, empty if none.
+    /// Uid of the controller that owns the pod; empty if none.
     pub controller: String,
     pub gated: bool,
     pub terminating: bool,
@@ -147,7 +147,7 @@ impl PodInfo {
         }
     }
 
-    /// Whether a toleration of the pod covers the taint.
+    /// Returns whether a toleration of the pod matches the taint.
     pub fn tolerates(&self, taint: &Taint) -> bool {
         self.tolerations.iter().any(|toleration| pods::tolerates(toleration, taint))
     }
@@ -182,7 +182,7 @@ fn host_ports(container: &Container) -> impl Iterator<Item = HostPort> + '_ {
     })
 }
 
-/// A node with what runs or will run on it.
+/// A node with the pods that run or will run on it.
 #[derive(Clone, Debug, Default)]
 pub struct NodeInfo {
     pub name: String,
@@ -191,20 +191,20 @@ pub struct NodeInfo {
     pub taints: Vec<Taint>,
     pub allocatable: Resources,
     pub max_pods: usize,
-    /// Bytes by image name.
+    /// Size of each image in bytes, by name.
     pub images: BTreeMap<String, i64>,
     /// Sum of the requests of `pods`.
     pub requested: Resources,
-    /// Sum of CPU and memory as the scores count them.
+    /// Sum of CPU and memory as counted by the scores.
     pub scored: (i64, i64),
-    /// By uid.
+    /// Pods by uid.
     pub pods: BTreeMap<String, Arc<PodInfo>>,
-    /// Whether the Node object exists; pods may be known before it.
+    /// True if the Node object exists; its pods may be known earlier.
     pub known: bool,
 }
 
 impl NodeInfo {
-    /// Takes the node's own fields and keeps the pods.
+    /// Updates the node's own fields and keeps the pods.
     pub fn update(&mut self, node: &Node) {
         let spec = node.spec.clone().unwrap_or_default();
         let status = node.status.clone().unwrap_or_default();

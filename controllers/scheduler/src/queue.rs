@@ -1,5 +1,5 @@
-//! Pods that wait for a node: active by priority and age, backing off after a failure, or parked
-//! until the cluster changes in a way that may help. Pure: the caller tells the time.
+//! Pods that wait for a node: active by priority and age, in back-off after a failure, or unschedulable until
+//! the cluster changes in a way that may help. Pure: the caller passes the time.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,21 +10,21 @@ use tokio::time::Instant;
 
 use crate::model::PodInfo;
 
-/// First pause after a failed attempt; doubles up to [`MAX_BACKOFF`], as kube-scheduler has them.
+/// Initial back-off after a failed attempt; doubles up to [`MAX_BACKOFF`], as in kube-scheduler.
 const MIN_BACKOFF: Duration = Duration::from_secs(1);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// A parked pod is tried again after this even if nothing seems to help.
-const MAX_PARKED: Duration = Duration::from_secs(300);
+/// Time after which an unschedulable pod is tried again even if nothing has changed.
+const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
 
-/// Order among active pods: highest priority first, then who came first.
+/// Order of active pods: highest priority first, then first come, first served.
 type Rank = (Reverse<i32>, u64, String);
 
 enum Place {
     Active(Rank),
     Until(Instant),
-    Parked(Instant),
-    /// Handed out and not yet settled.
-    Taken,
+    Unschedulable(Instant),
+    /// Handed out, with the outcome still open.
+    InFlight,
 }
 
 struct Entry {
@@ -32,11 +32,11 @@ struct Entry {
     place: Place,
     arrival: u64,
     attempts: u32,
-    /// The end of the back-off after the last failure.
+    /// End of the back-off after the last failure.
     not_before: Option<Instant>,
 }
 
-/// The queue. Keys are uids.
+/// The scheduling queue. Keys are uids.
 #[derive(Default)]
 pub struct Queue {
     entries: BTreeMap<String, Entry>,
@@ -46,7 +46,7 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Takes a pod in, or its newer form. A change of the pod itself makes it active again.
+    /// Adds or updates a pod. A change of the pod itself makes it active again.
     pub fn add(&mut self, pod: Arc<PodInfo>, now: Instant) {
         let uid = pod.uid.clone();
         if pod.gated {
@@ -55,43 +55,44 @@ impl Queue {
         }
         if let Some(entry) = self.entries.get_mut(&uid) {
             entry.pod = pod;
-            if matches!(entry.place, Place::Parked(_)) {
-                self.wake(&uid, now);
+            if matches!(entry.place, Place::Unschedulable(_)) {
+                self.requeue(&uid, now);
             }
             return;
         }
         self.arrivals += 1;
-        let entry = Entry { pod, place: Place::Taken, arrival: self.arrivals, attempts: 0, not_before: None };
+        let entry =
+            Entry { pod, place: Place::InFlight, arrival: self.arrivals, attempts: 0, not_before: None };
         self.entries.insert(uid.clone(), entry);
         self.activate(&uid);
     }
 
-    /// The pod is bound, gone or finished.
+    /// Removes a pod that is bound, gone or finished.
     pub fn remove(&mut self, uid: &str) {
         self.unplace(uid);
         self.entries.remove(uid);
     }
 
-    /// The next pod to place.
+    /// Returns the next pod to schedule.
     pub fn pop(&mut self, now: Instant) -> Option<Arc<PodInfo>> {
         self.end_waits(now);
         let rank = self.active.pop_first()?;
         let entry = self.entries.get_mut(&rank.2)?;
-        entry.place = Place::Taken;
+        entry.place = Place::InFlight;
         entry.attempts += 1;
         Some(Arc::clone(&entry.pod))
     }
 
-    /// No node would do: the pod waits for the cluster to change.
-    pub fn park(&mut self, uid: &str, now: Instant) {
+    /// Marks a pod as unschedulable: it waits for the cluster to change.
+    pub fn mark_unschedulable(&mut self, uid: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         entry.not_before = Some(now + backoff(entry.attempts));
-        let until = now + MAX_PARKED;
-        entry.place = Place::Parked(until);
+        let until = now + MAX_UNSCHEDULABLE;
+        entry.place = Place::Unschedulable(until);
         self.waiting.insert((until, uid.to_owned()));
     }
 
-    /// The attempt failed for a reason that time may mend (the apiserver was away).
+    /// Schedules a retry after a temporary failure, such as an unavailable API server.
     pub fn retry(&mut self, uid: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         let until = now + backoff(entry.attempts);
@@ -99,30 +100,30 @@ impl Queue {
         self.waiting.insert((until, uid.to_owned()));
     }
 
-    /// The cluster changed: all parked pods get another try, after their back-off.
-    pub fn wake_all(&mut self, now: Instant) {
-        let parked: Vec<String> = self
+    /// Makes all unschedulable pods active after their back-off, because the cluster has changed.
+    pub fn activate_unschedulable(&mut self, now: Instant) {
+        let unschedulable: Vec<String> = self
             .entries
             .iter()
-            .filter(|(_, entry)| matches!(entry.place, Place::Parked(_)))
+            .filter(|(_, entry)| matches!(entry.place, Place::Unschedulable(_)))
             .map(|(uid, _)| uid.clone())
             .collect();
-        for uid in parked {
-            self.wake(&uid, now);
+        for uid in unschedulable {
+            self.requeue(&uid, now);
         }
     }
 
-    /// When the next wait ends.
+    /// Returns when the next wait ends.
     pub fn deadline(&self) -> Option<Instant> {
         self.waiting.first().map(|(until, _)| *until)
     }
 
-    /// Pods that no node was found for.
-    pub fn parked(&self) -> usize {
-        self.entries.values().filter(|entry| matches!(entry.place, Place::Parked(_))).count()
+    /// Returns the number of unschedulable pods.
+    pub fn unschedulable(&self) -> usize {
+        self.entries.values().filter(|entry| matches!(entry.place, Place::Unschedulable(_))).count()
     }
 
-    fn wake(&mut self, uid: &str, now: Instant) {
+    fn requeue(&mut self, uid: &str, now: Instant) {
         self.unplace(uid);
         let Some(entry) = self.entries.get_mut(uid) else { return };
         match entry.not_before.filter(|until| *until > now) {
@@ -146,10 +147,10 @@ impl Queue {
             Some(Place::Active(rank)) => {
                 self.active.remove(rank);
             }
-            Some(Place::Until(until) | Place::Parked(until)) => {
+            Some(Place::Until(until) | Place::Unschedulable(until)) => {
                 self.waiting.remove(&(*until, uid.to_owned()));
             }
-            Some(Place::Taken) | None => {}
+            Some(Place::InFlight) | None => {}
         }
     }
 
@@ -195,26 +196,26 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_pod_waits_for_a_change_and_then_for_its_back_off() {
+    fn an_unschedulable_pod_waits_for_a_change_and_then_for_its_back_off() {
         let now = Instant::now();
         let mut queue = Queue::default();
         queue.add(pod("a", 0), now);
         queue.pop(now);
-        queue.park("a", now);
+        queue.mark_unschedulable("a", now);
         assert_eq!(popped(&mut queue, now + Duration::from_secs(60)), None);
-        queue.wake_all(now);
+        queue.activate_unschedulable(now);
         assert_eq!(popped(&mut queue, now), None);
         assert_eq!(popped(&mut queue, now + MIN_BACKOFF).as_deref(), Some("a"));
     }
 
     #[test]
-    fn a_parked_pod_is_tried_again_in_the_end() {
+    fn an_unschedulable_pod_is_retried_eventually() {
         let now = Instant::now();
         let mut queue = Queue::default();
         queue.add(pod("a", 0), now);
         queue.pop(now);
-        queue.park("a", now);
-        assert_eq!(popped(&mut queue, now + MAX_PARKED).as_deref(), Some("a"));
+        queue.mark_unschedulable("a", now);
+        assert_eq!(popped(&mut queue, now + MAX_UNSCHEDULABLE).as_deref(), Some("a"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The loop: changes in, decisions made one by one, bindings written in parallel.
+//! The scheduling loop: applies changes, schedules pods one by one, and writes bindings in parallel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::queue::Queue;
 use crate::schedule::{FitError, schedule};
 use crate::snapshot::Snapshot;
 
-/// What the scheduler is told.
+/// Configuration of the scheduler.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Pods with this `schedulerName` are ours.
+    /// The `schedulerName` of the pods to schedule.
     pub scheduler_name: String,
-    /// Which lease to hold before working; `None` for the only instance.
+    /// Lease to hold while working; `None` for a single instance.
     pub leader_election: Option<LeaderElection>,
 }
 
@@ -40,10 +40,11 @@ impl Default for Config {
     }
 }
 
-/// Schedules until shutdown; with leader election, only while this process leads.
+/// Schedules pods until shutdown; with leader election, only while this process leads.
 ///
 /// # Errors
-/// The lease was lost: another process schedules now.
+///
+/// Fails if the lease was lost: another process may be scheduling now.
 pub async fn run(
     config: Config,
     informers: Informers,
@@ -97,18 +98,18 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
     tokio::select! {
         biased;
         () = shutdown.cancelled() => {}
-        // A decision on half of the pods would fill nodes twice.
+        // Decisions based on incomplete lists would overcommit nodes.
         () = async { pods.synced().await; nodes.synced().await; scheduler.run(inbox).await } => {}
     }
 }
 
-/// What handlers and binders tell the loop.
+/// Messages of handlers and binders to the loop.
 enum Update {
     Node(Arc<Node>),
     NodeGone(String),
     Pod(Arc<Pod>),
     PodGone(String),
-    /// The apiserver did not take the binding.
+    /// The API server did not accept the binding.
     BindFailed {
         uid: String,
         gone: bool,
@@ -120,7 +121,7 @@ struct Scheduler {
     profile: Profile,
     snapshot: Snapshot,
     queue: Queue,
-    /// Pods without a node, by uid: what a condition and an event refer to.
+    /// Pods without a node, by uid, for their conditions and events.
     waiting: BTreeMap<String, Arc<Pod>>,
     client: Client,
     ambient: Ambient,
@@ -132,11 +133,11 @@ impl Scheduler {
     async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Update>) {
         loop {
             while let Ok(update) = inbox.try_recv() {
-                self.take(update);
+                self.apply(update);
             }
             if let Some(pod) = self.queue.pop(Instant::now()) {
                 self.place(&pod);
-                // Others of this process want to run too.
+                // Give other tasks of this process a chance to run.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -145,7 +146,7 @@ impl Scheduler {
             tokio::select! {
                 biased;
                 update = inbox.recv() => match update {
-                    Some(update) => self.take(update),
+                    Some(update) => self.apply(update),
                     None => return,
                 },
                 () = tokio::time::sleep_until(deadline) => {}
@@ -153,15 +154,15 @@ impl Scheduler {
         }
     }
 
-    fn take(&mut self, update: Update) {
+    fn apply(&mut self, update: Update) {
         let now = Instant::now();
         match update {
             Update::Node(node) => {
                 self.snapshot.set_node(&node);
-                self.queue.wake_all(now);
+                self.queue.activate_unschedulable(now);
             }
             Update::NodeGone(name) => self.snapshot.remove_node(&name),
-            Update::Pod(pod) => self.take_pod(pod, now),
+            Update::Pod(pod) => self.apply_pod(pod, now),
             Update::PodGone(uid) => self.forget(&uid, now),
             Update::BindFailed { uid, gone } => {
                 self.snapshot.remove_pod(&uid);
@@ -170,7 +171,7 @@ impl Scheduler {
         }
     }
 
-    fn take_pod(&mut self, pod: Arc<Pod>, now: Instant) {
+    fn apply_pod(&mut self, pod: Arc<Pod>, now: Instant) {
         let info = Arc::new(PodInfo::parse(&pod));
         if is_finished(&pod) {
             self.forget(&info.uid, now);
@@ -187,12 +188,12 @@ impl Scheduler {
         }
     }
 
-    /// The pod takes no room any more.
+    /// Removes a pod that no longer occupies resources.
     fn forget(&mut self, uid: &str, now: Instant) {
         self.queue.remove(uid);
         self.waiting.remove(uid);
         self.snapshot.remove_pod(uid);
-        self.queue.wake_all(now);
+        self.queue.activate_unschedulable(now);
     }
 
     fn is_ours(&self, pod: &Pod) -> bool {
@@ -208,9 +209,9 @@ impl Scheduler {
                 self.bind(pod, node);
             }
             Err(error) => {
-                info!(pod = %pod.key, %error, "no node will do");
-                self.queue.park(&pod.uid, Instant::now());
-                self.tell(pod, &error);
+                info!(pod = %pod.key, %error, "no node is feasible");
+                self.queue.mark_unschedulable(&pod.uid, Instant::now());
+                self.report_unschedulable(pod, &error);
             }
         }
     }
@@ -231,17 +232,17 @@ impl Scheduler {
                 Err(error) => {
                     let gone = matches!(&error, kube::Error::Api(status) if status.code == 404);
                     if !gone {
-                        warn!(pod = %pod.key, node, %error, "the binding was refused, trying again");
+                        warn!(pod = %pod.key, node, %error, "binding was refused, retrying");
                     }
-                    // The loop ends only with the process.
+                    // Sending fails only when the process ends.
                     let _ = updates.send(Update::BindFailed { uid: pod.uid.clone(), gone });
                 }
             }
         });
     }
 
-    /// Tells the user why the pod waits: an event, and the pod's condition.
-    fn tell(&self, pod: &Arc<PodInfo>, error: &FitError) {
+    /// Reports why the pod is unschedulable: in an event and in the pod's condition.
+    fn report_unschedulable(&self, pod: &Arc<PodInfo>, error: &FitError) {
         let Some(object) = self.waiting.get(&pod.uid) else { return };
         let message = error.to_string();
         self.recorder.warning(events::reference(object.as_ref()), "FailedScheduling", message.clone());
@@ -262,7 +263,7 @@ impl Scheduler {
             let patched =
                 pods.patch_status(&key.name, &PatchParams::default(), &Patch::Strategic(patch)).await;
             if let Err(error) = patched {
-                debug!(pod = %key, %error, "the condition PodScheduled could not be written");
+                debug!(pod = %key, %error, "cannot write the condition PodScheduled");
             }
         });
     }

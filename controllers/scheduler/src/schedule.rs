@@ -1,4 +1,4 @@
-//! The decision: filter, score, pick.
+//! The scheduling decision: filter, score, choose.
 
 use std::collections::BTreeMap;
 
@@ -6,20 +6,20 @@ use crate::framework::Profile;
 use crate::model::{NodeInfo, PodInfo};
 use crate::snapshot::Snapshot;
 
-/// No node will do.
+/// No node is feasible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.describe())]
 pub struct FitError {
-    /// How many nodes there are.
+    /// Total number of nodes.
     pub nodes: usize,
-    /// How many nodes each reason speaks against.
+    /// Number of nodes that each reason applies to.
     pub reasons: BTreeMap<String, usize>,
-    /// The plugins that refused, for what may help later.
+    /// Plugins that excluded nodes, which determine what changes may help.
     pub plugins: Vec<&'static str>,
 }
 
 impl FitError {
-    /// `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
+    /// Formats the error: `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable.`
     fn describe(&self) -> String {
         if self.nodes == 0 {
             return "no nodes available to schedule pods".to_owned();
@@ -29,10 +29,11 @@ impl FitError {
     }
 }
 
-/// The best node for the pod. `random` breaks ties, so that equal nodes fill evenly.
+/// Returns the best node for the pod. `random` breaks ties, so that equal nodes fill evenly.
 ///
 /// # Errors
-/// [`FitError`] counts every reason against every node.
+///
+/// Returns a [`FitError`], which counts every reason against every node.
 pub fn schedule(
     profile: &Profile,
     snapshot: &Snapshot,
@@ -51,7 +52,7 @@ pub fn schedule(
     Ok(winners[pick].name.clone())
 }
 
-/// The nodes that every filter lets through.
+/// Returns the nodes that pass all filters.
 fn filter<'a>(
     profile: &Profile,
     snapshot: &'a Snapshot,
@@ -84,7 +85,7 @@ fn filter<'a>(
     if feasible.is_empty() { Err(error) } else { Ok(feasible) }
 }
 
-/// Weighted sums of all scores, in the order of `nodes`.
+/// Returns the weighted sums of all scores, in the order of `nodes`.
 pub fn totals(profile: &Profile, snapshot: &Snapshot, pod: &PodInfo, nodes: &[&NodeInfo]) -> Vec<i64> {
     let mut totals = vec![0; nodes.len()];
     for (plugin, weight) in &profile.scores {

@@ -1,5 +1,5 @@
-//! The scheduler's picture of the cluster: changed pod by pod and node by node, never rebuilt.
-//! A pod that was just placed is assumed to be there before the apiserver says so.
+//! The scheduler's view of the cluster, updated pod by pod and node by node and never rebuilt. A pod that was
+//! just placed is assumed to be there before the API server confirms it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +12,14 @@ use crate::model::{NodeInfo, PodInfo};
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     nodes: BTreeMap<String, NodeInfo>,
-    /// On which node each pod is counted, by uid.
+    /// Node that each pod is counted on, by uid.
     places: BTreeMap<String, String>,
-    /// On how many nodes each image is, for image locality.
+    /// Number of nodes that have each image, for image locality.
     image_spread: BTreeMap<String, usize>,
 }
 
 impl Snapshot {
-    /// Nodes that exist, in the order of their names.
+    /// Returns the nodes that exist, ordered by name.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeInfo> {
         self.nodes.values().filter(|node| node.known)
     }
@@ -36,7 +36,7 @@ impl Snapshot {
         self.nodes().next().is_none()
     }
 
-    /// On how many nodes the image is.
+    /// Returns the number of nodes that have the image.
     pub fn nodes_with_image(&self, image: &str) -> usize {
         self.image_spread.get(image).copied().unwrap_or_default()
     }
@@ -74,7 +74,7 @@ impl Snapshot {
         }
     }
 
-    /// Counts the pod on `node`, wherever it was counted before.
+    /// Counts the pod on `node` and no longer on any other node.
     pub fn place(&mut self, pod: &Arc<PodInfo>, node: &str) {
         if self.places.get(&pod.uid).is_some_and(|place| place != node) {
             self.remove_pod(&pod.uid);
@@ -83,7 +83,7 @@ impl Snapshot {
         self.places.insert(pod.uid.clone(), node.to_owned());
     }
 
-    /// The pod is gone, finished, or was not bound after all.
+    /// Removes a pod that is gone, finished, or was not bound after all.
     pub fn remove_pod(&mut self, uid: &str) {
         let Some(name) = self.places.remove(uid) else { return };
         let Some(node) = self.nodes.get_mut(&name) else { return };
@@ -93,7 +93,7 @@ impl Snapshot {
         }
     }
 
-    /// Where the pod is counted.
+    /// Returns the node that the pod is counted on.
     pub fn place_of(&self, uid: &str) -> Option<&str> {
         self.places.get(uid).map(String::as_str)
     }

@@ -1,4 +1,4 @@
-//! Nodes and pods in, a node or the reasons against all nodes out.
+//! Scenarios: nodes and a pod, and the resulting node or the reasons against all nodes.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests, where a panic is the report")]
 
@@ -59,7 +59,7 @@ fn place(snapshot: &Snapshot, pod: &PodInfo) -> Result<String, String> {
 }
 
 #[test]
-fn an_empty_cluster_says_so() {
+fn an_empty_cluster_is_reported() {
     assert_eq!(
         place(&cluster(vec![]), &pod("a", json!({}))).unwrap_err(),
         "no nodes available to schedule pods"
@@ -87,7 +87,7 @@ fn every_reason_is_counted_once_a_node() {
 }
 
 #[test]
-fn a_toleration_opens_a_tainted_node() {
+fn a_toleration_allows_a_tainted_node() {
     let nodes =
         vec![node("n", json!({"spec": {"taints": [{"key": "k", "value": "v", "effect": "NoExecute"}]}}))];
     let tolerant = json!({"tolerations": [{"key": "k", "operator": "Exists"}]});
@@ -160,8 +160,8 @@ fn init_containers_count_by_their_peak() {
 }
 
 proptest! {
-    /// Whatever is placed one after the other, no node is ever overcommitted, and a refusal means
-    /// that no node had room.
+    /// Pods that are placed one after the other never overcommit a node, and if a pod is refused, no node has
+    /// room for it.
     #[test]
     fn requests_never_exceed_what_a_node_has(requests in prop::collection::vec((1_i64..3000, 1_i64..4096), 1..60), random in any::<u64>()) {
         let mut snapshot = cluster(vec![node("a", json!({})), node("b", json!({})), node("c", json!({}))]);

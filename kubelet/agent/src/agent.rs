@@ -1,4 +1,4 @@
-//! What all tasks of one kubelet share.
+//! State shared by all tasks of one kubelet.
 
 use std::{
     collections::BTreeMap,
@@ -20,10 +20,10 @@ use crate::{
     config::Config, machine::Machine, objects::Objects, pod, pod::sysctl::Allowlist, tracked::TrackedPod,
 };
 
-/// A pull under way, and how it ended.
+/// An image pull in progress, and its result once it has finished.
 pub(crate) type Pull = Arc<OnceCell<Result<String, String>>>;
 
-/// What all tasks of one kubelet share.
+/// State shared by all tasks of one kubelet.
 pub(crate) struct Agent {
     pub config: Config,
     pub client: Client,
@@ -33,27 +33,27 @@ pub(crate) struct Agent {
     pub recorder: Recorder,
     pub objects: Objects,
     pub services: Cache<Service>,
-    /// This kubelet's own Node, once it is there.
+    /// Cache of this kubelet's own Node object.
     pub nodes: Cache<Node>,
-    /// Addresses of the node, the first family first.
+    /// Addresses of the node, primary IP family first.
     pub host_ips: Vec<String>,
-    /// What pods may use of the node.
+    /// Resources of the node that are available to pods.
     pub allocatable: BTreeMap<String, Quantity>,
     /// Kernel parameters that pods may set.
     pub sysctls: Allowlist,
-    /// Sandboxes and containers that start at the same time.
+    /// Limits how many sandboxes and containers start at the same time.
     pub starts: Semaphore,
-    /// Exec probes that run at the same time.
+    /// Limits how many exec probes run at the same time.
     pub exec_probes: Semaphore,
-    /// Pulls under way, by image: whoever comes second waits for the first.
+    /// Pulls in progress, by image: later requests for the same image wait for the first.
     pub pulls: Mutex<BTreeMap<String, Pull>>,
-    /// By uid.
+    /// Pods on this node, by uid.
     pub tracked_pods: Mutex<BTreeMap<String, Arc<TrackedPod>>>,
-    /// Asks for a list of the runtime at once.
+    /// Triggers an immediate relist of the runtime.
     pub relist: Notify,
-    /// Name of the runtime once it has answered.
+    /// Name and version of the runtime, set once it has answered.
     pub version: ArcSwap<kubelet_cri::Version>,
-    /// What the runtime said last of itself.
+    /// Status that the runtime last reported.
     pub runtime_status: ArcSwap<kubelet_cri::RuntimeStatus>,
     pub metrics: crate::metrics::Metrics,
 }
@@ -63,7 +63,8 @@ impl Agent {
         self.tracked_pods.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The pod of a name that is served, the youngest if there are several.
+    /// Returns the pod with this name. If several share it, one that is neither gone nor being deleted is
+    /// preferred.
     pub(crate) fn tracked_by_name(&self, namespace: &str, name: &str) -> Option<Arc<TrackedPod>> {
         let tracked_pods = self.tracked_pods();
         let of_name = tracked_pods
@@ -77,19 +78,19 @@ impl Agent {
             .cloned()
     }
 
-    /// Labels of the Node, also those that others have set; `None` before it is known.
+    /// Returns the labels of the Node, including those set by others; `None` before the Node is known.
     pub(crate) fn node_labels(&self) -> Option<BTreeMap<String, String>> {
         let node = self.nodes.get(&ObjectKey::new("", &self.config.node_name))?;
         Some(node.metadata.labels.clone().unwrap_or_default())
     }
 
-    /// `containerd`, also before the runtime has said so.
+    /// Returns the name of the runtime; `containerd` until the runtime has reported it.
     pub(crate) fn runtime_name(&self) -> String {
         let name = self.version.load().name.clone();
         if name.is_empty() { "containerd".to_owned() } else { name }
     }
 
-    /// An event about a pod, or about one of its containers.
+    /// Records an event about a pod, or about one of its containers.
     pub(crate) fn event(&self, pod: &Pod, container: Option<&str>, reason: &'static str, message: String) {
         let mut about: ObjectReference = apiserver_client::events::reference(pod);
         about.field_path = container.map(|name| match pod::container(pod, name) {
@@ -99,7 +100,7 @@ impl Agent {
         match reason {
             "Pulling" | "Pulled" | "Created" | "Started" | "Killing" | "ResizeStarted"
             | "ResizeCompleted" => self.recorder.normal(about, reason, message),
-            // The BackOff of a container that ends again and again is a warning.
+            // The BackOff of a container that keeps ending is a warning; that of an image pull is not.
             "BackOff" if message.starts_with("Back-off pulling") => {
                 self.recorder.normal(about, reason, message);
             }

@@ -1,4 +1,4 @@
-//! What a kubelet is told when it starts.
+//! Settings that a kubelet is started with.
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
@@ -10,51 +10,54 @@ use crate::{eviction::Thresholds, pod::resolv::ClusterDns};
 /// Settings of one kubelet.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Name of the Node object; not empty.
+    /// Name of the Node object; must not be empty.
     pub node_name: String,
-    /// Addresses of the node; what the machine finds out where there are none.
+    /// Addresses of the node; detected from the machine if empty.
     pub node_ips: Vec<IpAddr>,
-    /// Further labels of the Node.
+    /// Additional labels of the Node.
     pub node_labels: BTreeMap<String, String>,
-    /// Where `kubepods` lies below each cgroup hierarchy: `/`, or `/x` beside other kubelets.
+    /// Parent of `kubepods` in each cgroup hierarchy: `/`, or `/x` when several kubelets share a machine.
     pub cgroup_root: String,
-    /// The cluster's name servers, if there are any.
+    /// The cluster's DNS servers, if there are any.
     pub cluster_dns: ClusterDns,
-    /// Pods on the node, finished ones not counted.
+    /// Maximum number of pods on the node, not counting finished ones.
     pub max_pods: u32,
-    /// Sandboxes and containers that start at the same time; twice the processors where it is zero.
+    /// Number of sandboxes and containers that may start at the same time; zero means twice the number of
+    /// CPUs.
     pub start_concurrency: usize,
-    /// Kernel parameters that pods may set beside the safe ones, as names or patterns that end in `*`.
+    /// Kernel parameters that pods may set in addition to the safe ones, as names or patterns that end in
+    /// `*`.
     pub allowed_unsafe_sysctls: Vec<String>,
-    /// Directory of the seccomp profiles that pods may name.
+    /// Directory of the seccomp profiles that pods may refer to.
     pub seccomp_profiles: PathBuf,
-    /// Below which the node says that it is under pressure.
+    /// Thresholds below which the node reports memory or disk pressure.
     pub eviction_hard: Thresholds,
-    /// Certificate of the node's server; a self-signed one where there is none.
+    /// Certificate of the node's server; a self-signed one is generated if it is missing.
     pub serving: Option<ServingCertificate>,
-    /// Whose certificates the clients of the node's server show. Without it nobody is let in.
+    /// Authority that signs the certificates of the clients of the node's server. Without it all clients are
+    /// refused.
     pub client_authority: Option<ClientAuthority>,
 }
 
-/// Returns the user that a client certificate (DER) names, if it names one. The handshake has verified
-/// the certificate before.
+/// Returns the user that a client certificate (DER) names, if it names one. The certificate has already been
+/// verified by the TLS handshake.
 pub type Identify = fn(&[u8]) -> Option<Identity>;
 
-/// The authority that signs certificates of clients, and the reader of their names. The reader is the
-/// API server's own, so that the two never take one certificate for two users.
+/// Certificate authority for clients, and the function that reads the user from their certificates. The
+/// function is the API server's own, so that both derive the same user from a certificate.
 #[derive(Clone, Debug)]
 pub struct ClientAuthority {
-    /// Certificates of the authority.
+    /// Certificates of the authority, in PEM.
     pub pem: String,
     pub identify: Identify,
 }
 
-/// A certificate chain and its key, both PEM.
+/// A certificate chain and its private key, both in PEM.
 #[derive(Clone)]
 pub struct ServingCertificate {
-    /// The server's own certificate first.
+    /// Chain of certificates, the server's own first.
     pub chain: String,
-    /// PKCS #8, PKCS #1 or SEC 1.
+    /// Private key as PKCS #8, PKCS #1 or SEC 1.
     pub key: String,
 }
 
@@ -65,7 +68,7 @@ impl std::fmt::Debug for ServingCertificate {
 }
 
 impl Config {
-    /// The defaults of Kubernetes for a node.
+    /// Returns the settings that Kubernetes uses by default.
     pub fn new(node_name: &str) -> Self {
         Self {
             node_name: node_name.to_owned(),
@@ -84,11 +87,11 @@ impl Config {
     }
 }
 
-/// Sockets of a kubelet; a simulated one has none.
+/// Listening sockets of a kubelet; a simulated kubelet has none.
 #[derive(Debug, Default)]
 pub struct Listeners {
-    /// Logs, exec, metrics over TLS; port 10250 by custom.
+    /// Serves logs, exec and metrics over TLS; port 10250 by convention.
     pub node: Option<TcpListener>,
-    /// `/healthz` in the clear; port 10248 on loopback by custom.
+    /// Serves `/healthz` without TLS; port 10248 on loopback by convention.
     pub health: Option<TcpListener>,
 }

@@ -1,5 +1,5 @@
-//! A containerd of our own: configured, started apart so that it outlives us, adopted when it runs
-//! already, restarted when it dies, and taken down without a trace when that is asked for.
+//! Manages a containerd of our own: configures it, starts it in a session of its own so that it outlives us,
+//! adopts it if it is already running, restarts it when it dies, and removes all traces of it on request.
 
 use std::{
     fs, io,
@@ -23,35 +23,35 @@ use crate::machine::{self, cgroup::Hierarchies};
 
 /// Longest path of a Unix socket, in bytes.
 const SOCKET_PATH: usize = 107;
-/// How long containerd may take to answer for the first time.
+/// Time that a new containerd has to answer for the first time.
 const START: Duration = Duration::from_secs(20);
-/// Between two questions whether it answers.
+/// Interval between checks whether a starting containerd answers.
 const POLL: Duration = Duration::from_millis(20);
-/// Between two looks at a running containerd.
+/// Interval between health checks of a running containerd.
 const WATCH: Duration = Duration::from_secs(1);
-/// How long processes may take to end after a signal.
+/// Time that processes have to end after a signal.
 const END: Duration = Duration::from_secs(5);
 
-/// Where a containerd of our own lives and what it uses.
+/// Paths and programs of a containerd of our own.
 #[derive(Clone, Debug)]
 pub struct ContainerdConfig {
-    /// The `containerd` program; shims are looked for beside it and on the path.
+    /// The `containerd` program; shims are looked up beside it and in `PATH`.
     pub program: PathBuf,
-    /// Holds images and metadata, and lasts as long as its containers shall be known.
+    /// Directory of images and metadata; must live at least as long as the containers.
     pub root: PathBuf,
-    /// Holds sockets and mounts of running containers.
+    /// Directory of sockets and of mounts of running containers.
     pub state: PathBuf,
-    /// Programs of the container network interface.
+    /// Directory of CNI plugins.
     pub cni_bin_dir: PathBuf,
-    /// Configurations of the container network interface.
+    /// Directory of CNI configurations.
     pub cni_conf_dir: PathBuf,
-    /// Image of the process that holds a pod's namespaces.
+    /// Image of the pause container, which holds a pod's namespaces.
     pub sandbox_image: String,
-    /// Where its log goes.
+    /// File that containerd's log is written to.
     pub log_file: PathBuf,
 }
 
-/// containerd could not be started, or not be taken down.
+/// containerd could not be started or taken down.
 #[derive(Debug, thiserror::Error)]
 pub enum ContainerdError {
     #[error(
@@ -79,7 +79,7 @@ pub enum ContainerdError {
 }
 
 impl ContainerdConfig {
-    /// Where it listens.
+    /// Returns the path of the socket that containerd listens on.
     pub fn socket(&self) -> PathBuf {
         self.state.join("containerd.sock")
     }
@@ -92,7 +92,7 @@ impl ContainerdConfig {
         self.state.join("containerd.pid")
     }
 
-    /// The configuration in containerd's own words, version 2.
+    /// Renders containerd's configuration file (format version 2).
     pub fn render(&self) -> String {
         let text = |path: &Path| toml_string(&path.to_string_lossy());
         format!(
@@ -146,11 +146,11 @@ fn toml_string(text: &str) -> String {
     format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// A containerd that is kept running. Dropping it leaves containerd alone.
+/// A supervised containerd. Dropping this value leaves containerd running.
 pub struct Containerd {
     config: ContainerdConfig,
     runtime: CriRuntime,
-    /// Whether it ran already.
+    /// True if containerd was already running.
     adopted: bool,
 }
 
@@ -168,10 +168,10 @@ impl Containerd {
         if socket.exists()
             && let Ok(runtime) = CriRuntime::connect(&socket).await
         {
-            info!(socket = %socket.display(), "containerd runs already");
+            info!(socket = %socket.display(), "adopted a running containerd");
             return Ok(Self { config, runtime, adopted: true });
         }
-        // One that is only slow is waited for: two must not share a directory.
+        // A running containerd that does not answer yet is waited for: two must not share a directory.
         let adopted = is_alive(&config);
         if !adopted {
             spawn(&config)?;
@@ -180,18 +180,17 @@ impl Containerd {
         Ok(Self { config, runtime, adopted })
     }
 
-    /// Whether it ran already.
+    /// Returns whether containerd was already running.
     pub fn adopted(&self) -> bool {
         self.adopted
     }
 
-    /// The runtime behind it. Stays valid when containerd is restarted.
+    /// Returns a client of its runtime service. It stays valid when containerd is restarted.
     pub fn runtime(&self) -> Arc<CriRuntime> {
         Arc::new(self.runtime.clone())
     }
 
-    /// Starts containerd again whenever it has died, until shutdown. Its containers live on
-    /// meanwhile.
+    /// Restarts containerd whenever it dies, until shutdown. Its containers keep running in the meantime.
     pub async fn supervise(&self, shutdown: CancellationToken) {
         loop {
             tokio::select! {
@@ -202,19 +201,19 @@ impl Containerd {
             if is_alive(&self.config) {
                 continue;
             }
-            warn!("containerd has died, starting it again");
+            warn!("containerd has died, restarting it");
             let restarted = match spawn(&self.config) {
                 Ok(()) => wait(&self.config).await.map(drop),
                 Err(error) => Err(error),
             };
             if let Err(error) = restarted {
-                warn!(error = &error as &dyn std::error::Error, "containerd cannot be started");
+                warn!(error = &error as &dyn std::error::Error, "cannot restart containerd");
             }
         }
     }
 }
 
-/// Starts containerd in a session of its own, so that no signal meant for us reaches it.
+/// Starts containerd in a new session, so that signals sent to our process group do not reach it.
 fn spawn(config: &ContainerdConfig) -> Result<(), ContainerdError> {
     let write = |path: &Path, source| ContainerdError::Write { path: path.to_owned(), source };
     fs::write(config.config_file(), config.render()).map_err(|e| write(&config.config_file(), e))?;
@@ -224,7 +223,7 @@ fn spawn(config: &ContainerdConfig) -> Result<(), ContainerdError> {
         .open(&config.log_file)
         .map_err(|e| write(&config.log_file, e))?;
     let errors = log.try_clone().map_err(|e| write(&config.log_file, e))?;
-    // `setsid` forks where it must, and the shell notes the id of what it becomes.
+    // `setsid` forks if it must, so the shell records the id of the final process.
     let script = r#"echo $$ > "$1" && exec "$2" --config "$3""#;
     let mut child = Command::new("setsid")
         .args(["sh", "-c", script, "sh"])
@@ -236,13 +235,13 @@ fn spawn(config: &ContainerdConfig) -> Result<(), ContainerdError> {
         .stderr(errors)
         .spawn()
         .map_err(|source| ContainerdError::Spawn { program: config.program.clone(), source })?;
-    // Reaps it should it end before us.
+    // Reap the child if it ends before we do.
     tokio::spawn(async move { child.wait().await });
     info!(socket = %config.socket().display(), "containerd started");
     Ok(())
 }
 
-/// Waits until it answers.
+/// Waits until containerd answers.
 async fn wait(config: &ContainerdConfig) -> Result<CriRuntime, ContainerdError> {
     let began = Instant::now();
     let socket = config.socket();
@@ -267,7 +266,7 @@ fn pid(config: &ContainerdConfig) -> Option<Pid> {
     text.trim().parse().ok().map(Pid::from_raw)
 }
 
-/// Whether the noted process is there and is the one that was started with our configuration.
+/// Returns whether the recorded process exists and was started with our configuration.
 fn is_alive(config: &ContainerdConfig) -> bool {
     let Some(pid) = pid(config) else { return false };
     let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -281,9 +280,9 @@ fn is_zombie(pid: Pid) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
 }
 
-/// Takes everything down: stops and removes all pods, ends containerd and its shims, unmounts what
-/// it mounted, removes its state directory and, with `all`, its root directory; then the cgroups of
-/// the pods. A containerd that does not run is started for that, since only it knows its pods.
+/// Stops and removes all pods, stops containerd and its shims, unmounts their mounts, and removes the state
+/// directory, with `all` also the root directory, and finally the cgroups of the pods. If containerd is not
+/// running it is started first, because only it knows its pods.
 pub async fn tear_down(
     config: &ContainerdConfig,
     cgroup_root: &str,
@@ -313,7 +312,7 @@ pub async fn tear_down(
     }
     let removed = hierarchies.remove(&kubepods);
     if shared {
-        // Below the common root there may be pods of others, who keep what they use.
+        // The common root cgroup may also hold pods of other kubelets, which must stay.
         return Ok(());
     }
     removed?;
@@ -345,7 +344,8 @@ async fn stop_pods(runtime: &CriRuntime) {
     }
 }
 
-/// Ids of the shims that serve this containerd: they are started with the address of its socket.
+/// Returns the ids of the shims that serve this containerd, which are recognised by its socket address in
+/// their arguments.
 fn shims(config: &ContainerdConfig) -> Vec<i32> {
     let socket = config.socket();
     let socket = socket.as_os_str().as_encoded_bytes();
@@ -366,7 +366,7 @@ fn shims(config: &ContainerdConfig) -> Vec<i32> {
         .collect()
 }
 
-/// Asks processes to end, and kills those that do not.
+/// Terminates processes, and kills those that do not end in time.
 async fn end(pids: &[i32]) {
     let mut left: Vec<Pid> = pids.iter().copied().map(Pid::from_raw).collect();
     for signal in [Signal::SIGTERM, Signal::SIGKILL] {

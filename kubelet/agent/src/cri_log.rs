@@ -1,21 +1,21 @@
-//! The format in which runtimes write the logs of containers: `TIME stream TAG text`, where the tag
-//! `P` says that the line goes on in the next one.
+//! Log format of CRI runtimes: `TIME stream TAG text`, where tag `P` marks a partial line that continues in
+//! the next record.
 
 use jiff::Timestamp;
 
-/// One line of a log file.
+/// One record of a log file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
-    /// As it was written, with nanoseconds.
+    /// Time as written, with nanoseconds.
     pub time: &'a str,
     /// `stdout` or `stderr`
     pub stream: &'a str,
-    /// Whether the text goes on in the next line.
+    /// True if the line continues in the next record.
     pub partial: bool,
     pub text: &'a [u8],
 }
 
-/// Splits a line, which may end in a newline; `None` where it is not in this format.
+/// Parses a record, with or without its newline; returns `None` if it is not in this format.
 pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     let mut parts = line.splitn(4, |byte| *byte == b' ');
@@ -31,18 +31,18 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     })
 }
 
-/// Which part of a log is wanted, and how.
+/// Options of a log request: which records are wanted, and how they are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
-    /// Nothing from before.
+    /// Records before this time are skipped.
     pub since: Option<Timestamp>,
-    /// Each line begins with its time.
+    /// If set, each line is prefixed with its time.
     pub timestamps: bool,
-    /// No more bytes than this.
+    /// Maximum number of bytes to return.
     pub limit: Option<u64>,
 }
 
-/// Turns lines of the file into what a reader sees.
+/// Converts records of a log file to the output that a client sees.
 #[derive(Clone, Debug, Default)]
 pub struct Renderer {
     selection: Selection,
@@ -51,17 +51,17 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// A renderer at the beginning.
+    /// Creates a renderer for the beginning of a log.
     pub fn new(selection: Selection) -> Self {
         Self { selection, ..Self::default() }
     }
 
-    /// Whether the limit is reached.
+    /// Returns whether the limit is reached.
     pub fn is_full(&self) -> bool {
         self.selection.limit.is_some_and(|limit| self.written >= limit)
     }
 
-    /// Appends what a line contributes.
+    /// Appends the output for one record.
     pub fn render(&mut self, line: &[u8], output: &mut Vec<u8>) {
         let Some(line) = parse(line) else { return };
         if let Some(since) = self.selection.since
@@ -87,7 +87,8 @@ impl Renderer {
     }
 }
 
-/// Where in `content` its last `lines` whole lines begin, partial ones counted with what follows.
+/// Returns the offset at which the last `lines` complete lines of `content` begin. Partial records count as
+/// part of the line that they belong to.
 pub fn tail_offset(content: &[u8], lines: usize) -> usize {
     if lines == 0 {
         return content.len();
@@ -134,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn lines_partial_lines_and_times() {
+    fn partial_lines_are_joined_and_times_shown() {
         assert_eq!(rendered(LOG, Selection::default()), "one\ntwo\n\n");
         let text = rendered(LOG, Selection { timestamps: true, ..Selection::default() });
         assert_eq!(text.lines().nth(1), Some("2026-01-01T00:00:01.000000001Z two"));
     }
 
     #[test]
-    fn since_and_limit() {
+    fn since_and_limit_bound_the_output() {
         let since = Some("2026-01-01T00:00:01Z".parse().unwrap());
         assert_eq!(rendered(LOG, Selection { since, ..Selection::default() }), "two\n\n");
         assert_eq!(rendered(LOG, Selection { limit: Some(6), ..Selection::default() }), "one\ntw");
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn strange_lines_are_skipped() {
+    fn malformed_lines_are_skipped() {
         assert_eq!(parse(b"nonsense"), None);
         assert_eq!(parse(b"2026 stdin F x"), None);
         assert_eq!(parse(b"2026 stdout F").unwrap().text, b"");

@@ -1,10 +1,10 @@
-//! Thresholds of memory and disk, in the words of `--eviction-hard`.
+//! Thresholds of memory and disk pressure, in the syntax of `--eviction-hard`.
 
 use apiserver_meta::quantity;
 
 use crate::machine::Pressure;
 
-/// Below which amounts the node is under pressure. `None`: the signal is not looked at.
+/// Thresholds below which the node reports pressure. A signal that is `None` is not checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Thresholds {
     /// `memory.available`
@@ -13,28 +13,28 @@ pub struct Thresholds {
     pub disk: Option<Amount>,
 }
 
-/// An amount, absolute or a part of the whole.
+/// An absolute amount, or a percentage of the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
     Bytes(i64),
     Percent(i64),
 }
 
-/// `--eviction-hard` cannot be used.
+/// `--eviction-hard` could not be parsed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not SIGNAL<AMOUNT with memory.available or nodefs.available and a quantity or N%")]
 pub struct ThresholdError(String);
 
 impl Default for Thresholds {
-    /// Those of Kubernetes.
+    /// Returns the defaults of Kubernetes.
     fn default() -> Self {
         Self { memory: Some(Amount::Bytes(100 << 20)), disk: Some(Amount::Percent(10)) }
     }
 }
 
 impl Thresholds {
-    /// Reads `memory.available<100Mi,nodefs.available<10%`. A signal that is not named is not
-    /// looked at, as in Kubernetes.
+    /// Parses a list such as `memory.available<100Mi,nodefs.available<10%`. As in Kubernetes, signals that
+    /// are not listed are not checked.
     pub fn parse(text: &str) -> Result<Self, ThresholdError> {
         let mut thresholds = Self { memory: None, disk: None };
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -50,12 +50,12 @@ impl Thresholds {
         Ok(thresholds)
     }
 
-    /// Whether memory is short; `memory` is the machine's, in bytes.
+    /// Returns whether memory is below its threshold; `memory` is the machine's total in bytes.
     pub fn memory_low(&self, pressure: &Pressure, memory: i64) -> bool {
         self.memory.is_some_and(|amount| pressure.memory_available < amount.of(memory))
     }
 
-    /// Whether the file system is nearly full.
+    /// Returns whether free disk space is below its threshold.
     pub fn disk_low(&self, pressure: &Pressure) -> bool {
         self.disk.is_some_and(|amount| pressure.disk_available < amount.of(pressure.disk_size))
     }
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_named_is_not_looked_at() {
+    fn signals_that_are_not_listed_are_not_checked() {
         let full = Pressure { memory_available: 0, disk_available: 0, disk_size: 1000 };
         let parsed = Thresholds::parse("nodefs.available<10%").unwrap();
         assert!(parsed.disk_low(&full) && !parsed.memory_low(&full, 1000));
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_refused() {
+    fn invalid_thresholds_are_refused() {
         for text in
             ["nodefs.available", "imagefs.available<5%", "nodefs.available<many", "nodefs.available<101%"]
         {

@@ -1,4 +1,4 @@
-//! Brings image archives into containerd, without a registry.
+//! Imports image archives into containerd without a registry.
 
 use std::{
     fs, io,
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use tokio::process::Command;
 use tracing::info;
 
-/// The namespace in which CRI keeps its images.
+/// containerd namespace in which CRI keeps its images.
 const NAMESPACE: &str = "k8s.io";
 
 /// An archive could not be imported.
@@ -34,20 +34,20 @@ pub enum ImportError {
     Pause(#[from] kubelet_image::ImageError),
 }
 
-/// Imports archives by way of `ctr`, each of them once: what was imported is noted under `state`,
-/// which must not outlive containerd's own root directory.
+/// Imports archives with `ctr`, each only once: imported archives are recorded under `state`, which must not
+/// outlive containerd's root directory.
 #[derive(Clone, Debug)]
 pub struct Importer {
     /// The `ctr` program.
     pub ctr: PathBuf,
     /// containerd's socket.
     pub socket: PathBuf,
-    /// A directory of notes.
+    /// Directory with a record of each imported archive.
     pub state: PathBuf,
 }
 
 impl Importer {
-    /// Imports an OCI or docker archive, unless the same one has been imported before.
+    /// Imports an OCI or Docker archive, unless it has been imported before.
     pub async fn import(&self, archive: &Path) -> Result<(), ImportError> {
         let read = |source| ImportError::Read { path: archive.to_owned(), source };
         let note = self.state.join(fingerprint(archive).map_err(read)?);
@@ -69,7 +69,7 @@ impl Importer {
             return Err(ImportError::Failed { path: archive.to_owned(), output: text });
         }
         info!(archive = %archive.display(), "image imported");
-        // The note only saves work; without it the import is repeated.
+        // The record is an optimisation; without it the import is repeated next time.
         let _ = fs::create_dir_all(&self.state).and_then(|()| fs::write(note, archive.display().to_string()));
         Ok(())
     }
@@ -82,7 +82,7 @@ impl Importer {
     }
 }
 
-/// Name of the note about an archive: its content.
+/// Returns the file name of the record of an archive, derived from its content.
 fn fingerprint(archive: &Path) -> io::Result<String> {
     let mut file = fs::File::open(archive)?;
     let mut hash = Sha256::new();

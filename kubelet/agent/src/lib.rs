@@ -1,4 +1,4 @@
-//! The kubelet: keeps the pods of one node as the API wants them, and tells the API how they are.
+//! The kubelet: runs the pods that are bound to one node, and reports their status to the API.
 //!
 //! ```text
 //! API ──watch──▶ manager ──▶ one worker a pod:  plan (pure) ▶ act on runtime and machine ▶ look

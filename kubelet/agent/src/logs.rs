@@ -1,5 +1,6 @@
-//! Keeps the logs of containers within their bounds. A task of its own, so that nothing else that takes
-//! its time lets a container fill the node's disk; and one for each log, so that none waits for a slow one.
+//! Rotates and trims the logs of containers. This runs in a task of its own, so that no other slow work
+//! allows a container to fill the node's disk, and each log is handled separately, so that none waits for a
+//! slow one.
 
 use std::{
     collections::BTreeSet,
@@ -13,20 +14,20 @@ use tracing::debug;
 
 use crate::{agent::Agent, limits, tracked::TrackedPod};
 
-/// The log of one attempt of a container.
+/// Log of one attempt of a container.
 struct Log {
     tracked: Arc<TrackedPod>,
-    /// Of the container.
+    /// Id of the container.
     id: String,
     container: String,
     attempt: u32,
     state: ContainerState,
 }
 
-/// Looks at all logs again and again, until shutdown.
+/// Checks all logs periodically, until shutdown.
 pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
     let places = Arc::new(Semaphore::new(limits::LOG_ROTATIONS));
-    // Ids of the containers whose logs are being looked at.
+    // Ids of the containers whose logs are currently being checked.
     let busy: Arc<Mutex<BTreeSet<String>>> = Arc::default();
     let mut tasks = JoinSet::new();
     let mut looks = tokio::time::interval(limits::LOG_CHECK);
@@ -53,7 +54,7 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
     }
 }
 
-/// The logs of all containers that have written any.
+/// Returns the logs of all containers that have been started.
 fn logs(agent: &Agent) -> Vec<Log> {
     let tracked_pods: Vec<Arc<TrackedPod>> = agent.tracked_pods().values().cloned().collect();
     let mut logs = Vec::new();
@@ -85,8 +86,10 @@ async fn check(agent: &Agent, log: &Log) {
     match tokio::time::timeout(limits::LOG_REOPEN, reopened).await {
         Ok(Ok(())) => agent.machine.trim_log(place, name, log.attempt, false).await,
         Ok(Err(error)) => {
-            debug!(pod = place.name, container = name, %error, "cannot open a rotated log anew")
+            debug!(pod = place.name, container = name, %error, "cannot reopen a rotated log")
         }
-        Err(_) => debug!(pod = place.name, container = name, "the runtime does not open a rotated log anew"),
+        Err(_) => {
+            debug!(pod = place.name, container = name, "the runtime did not reopen a rotated log in time")
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! From the API's pods to one task each, and from what nobody wants any more to nothing.
+//! Starts one task for each pod of the node, and cleans up after pods that no longer exist in the API.
 
 use apiserver_meta::pods;
 use apiserver_meta::resources::QosClass;
@@ -29,20 +29,20 @@ use crate::{
     worker,
 };
 
-/// Keeps a task for each pod of the node until shutdown; then the tasks end and the pods go on.
+/// Runs a task for each pod of the node until shutdown. On shutdown the tasks end, but the pods keep running.
 pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: CancellationToken) {
     let (sender, mut changes) = mpsc::unbounded_channel();
     pods.on_change(move |change| {
-        // Nobody listens only after shutdown.
+        // Sending fails only after shutdown.
         let _ = sender.send(match change {
             Change::Applied { new, .. } => (Arc::clone(new), false),
             Change::Deleted(last) => (Arc::clone(last), true),
         });
     });
     let mut workers = JoinSet::new();
-    // Beside the loop, for orphans may take their time to end; one at a time.
-    let mut tidying = JoinSet::new();
-    let told = Arc::new(tokio::sync::Mutex::default());
+    // Separate from the loop because cleaning up may take long; one run at a time.
+    let mut cleanup = JoinSet::new();
+    let reported = Arc::new(tokio::sync::Mutex::default());
     let mut housekeeping = tokio::time::interval(limits::HOUSEKEEPING);
     housekeeping.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -53,7 +53,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
                 if deleted {
                     forget(&agent, &pod);
                     retry_resizes(&agent);
-                } else if let Some(tracked) = take(&agent, pod, pods.has_synced()) {
+                } else if let Some(tracked) = apply_pod(&agent, pod, pods.has_synced()) {
                     let agent = Arc::clone(&agent);
                     workers.spawn(async move {
                         worker::run(Arc::clone(&agent), Arc::clone(&tracked)).await;
@@ -66,25 +66,25 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
             }
             Some(ended) = workers.join_next(), if !workers.is_empty() => {
                 if let Err(error) = ended {
-                    warn!(%error, "the task of a pod has died");
+                    warn!(%error, "the task of a pod failed");
                 }
             }
             _ = housekeeping.tick(), if pods.has_synced() => {
                 retry_resizes(&agent);
-                while tidying.try_join_next().is_some() {}
-                if tidying.is_empty() {
-                    let (agent, told) = (Arc::clone(&agent), Arc::clone(&told));
-                    tidying.spawn(async move { tidy(&agent, &mut *told.lock().await).await });
+                while cleanup.try_join_next().is_some() {}
+                if cleanup.is_empty() {
+                    let (agent, reported) = (Arc::clone(&agent), Arc::clone(&reported));
+                    cleanup.spawn(async move { clean_up_orphans(&agent, &mut *reported.lock().await).await });
                 }
             }
         }
     }
 }
 
-/// Notes a new state of a pod; its tracked if it is new.
+/// Applies a new state of a pod from the API; returns the tracked pod if it is new.
 ///
-/// Before all pods are known no resize is decided: the others would seem to leave room.
-fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>> {
+/// No resize is decided before all pods are known, since the missing ones would seem to leave room.
+fn apply_pod(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>> {
     let uid = pod::uid(&pod).to_owned();
     let known = agent.tracked_pods().get(&uid).cloned();
     if let Some(tracked) = known {
@@ -93,7 +93,7 @@ fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>
     }
     let now = agent.ambient.now();
     let tracked = Arc::new(TrackedPod::new(Arc::clone(&pod), &agent.config.cgroup_root, now));
-    // What has begun is not refused any more.
+    // A pod that has been started is no longer refused.
     let has_begun = pod.status.as_ref().is_some_and(|status| status.start_time.is_some());
     if !has_begun && pod.metadata.deletion_timestamp.is_none() {
         let others = active(agent);
@@ -107,7 +107,7 @@ fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>
             strict_groups: agent.runtime_status.load().supplemental_groups_policy,
         };
         if let Err(verdict) = admit(&node, &pod, &others) {
-            warn!(pod = pod::name(&pod), reason = verdict.reason, "pod is refused");
+            warn!(pod = pod::name(&pod), reason = verdict.reason, "pod was refused");
             agent.event(&pod, None, verdict.reason, verdict.message.clone());
             tracked.state().verdict = Some(verdict);
         }
@@ -116,7 +116,7 @@ fn take(agent: &Agent, pod: Arc<Pod>, all_known: bool) -> Option<Arc<TrackedPod>
     Some(tracked)
 }
 
-/// The pods that hold resources of the node, each with what it is granted.
+/// Returns the pods that hold resources of the node, with the resources that they are granted.
 fn active(agent: &Agent) -> Vec<Arc<Pod>> {
     let held = |tracked: &Arc<TrackedPod>| {
         let state = tracked.state();
@@ -126,7 +126,7 @@ fn active(agent: &Agent) -> Vec<Arc<Pod>> {
     agent.tracked_pods().values().filter_map(held).collect()
 }
 
-/// Notes a new state of a known pod, and whether it may have the resources that it asks for now.
+/// Applies a new state of a known pod, and decides on its resize.
 fn update(agent: &Agent, tracked: &TrackedPod, pod: Arc<Pod>, all_known: bool) {
     let (runs, granted) = (tracked.mode() == Mode::Run, tracked.state().resize.grants(&pod));
     let verdict = match (runs && all_known, granted) {
@@ -139,13 +139,13 @@ fn update(agent: &Agent, tracked: &TrackedPod, pod: Arc<Pod>, all_known: bool) {
             Some(admit_resize(&agent.allocatable, &pod, &others))
         }
     };
-    let news = tracked.replace_pod(Arc::clone(&pod), verdict, agent.ambient.now());
-    if let Some((reason, message)) = news {
+    let event = tracked.replace_pod(Arc::clone(&pod), verdict, agent.ambient.now());
+    if let Some((reason, message)) = event {
         agent.event(&pod, None, reason, message);
     }
 }
 
-/// Decides again on the resizes that wait: those of greater priority first, then those that wait longer.
+/// Decides again on deferred resizes: higher priority first, then those that have waited longer.
 fn retry_resizes(agent: &Agent) {
     let mut waiting: Vec<_> = agent
         .tracked_pods()
@@ -167,7 +167,8 @@ fn retry_resizes(agent: &Agent) {
     }
 }
 
-/// The object is gone. Its worker ends what still runs; one that has ended already is forgotten.
+/// Marks a pod as gone after its object was deleted. Its worker stops what still runs; if the worker has
+/// already ended, the pod is removed.
 fn forget(agent: &Agent, pod: &Pod) {
     let tracked = agent.tracked_pods().get(pod::uid(pod)).cloned();
     let Some(tracked) = tracked else { return };
@@ -180,13 +181,13 @@ fn forget(agent: &Agent, pod: &Pod) {
     }
 }
 
-/// Removes what belongs to no pod of the API: sandboxes, directories, cgroups. `told` has the uids of those
-/// that could not be cleaned up and that the log has a warning of.
-async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
+/// Removes sandboxes, directories and cgroups that belong to no pod of the API. `reported` contains the uids of
+/// those that could not be cleaned up and have already been logged.
+async fn clean_up_orphans(agent: &Agent, reported: &mut BTreeSet<String>) {
     let (sandboxes, containers) =
         match (agent.runtime.list_pod_sandboxes(None).await, agent.runtime.list_containers(None).await) {
             (Ok(sandboxes), Ok(containers)) => (sandboxes, containers),
-            (Err(error), _) | (_, Err(error)) => return debug!(%error, "cannot look for orphans"),
+            (Err(error), _) | (_, Err(error)) => return debug!(%error, "cannot list orphaned pods"),
         };
     let known: BTreeSet<String> = agent.tracked_pods().keys().cloned().collect();
     let mut orphans: BTreeMap<String, Vec<SandboxSummary>> = BTreeMap::new();
@@ -201,21 +202,17 @@ async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
             if let Err(error) =
                 agent.runtime.stop_container(&container.id, Duration::from_secs(seconds)).await
             {
-                debug!(%error, "cannot stop an orphan");
+                debug!(%error, "cannot stop an orphaned pod");
             }
         }
         for sandbox in sandboxes {
-            info!(
-                pod = sandbox.name,
-                namespace = sandbox.namespace,
-                "removing a pod that nobody wants any more"
-            );
+            info!(pod = sandbox.name, namespace = sandbox.namespace, "removing an orphaned pod");
             let removed = async {
                 agent.runtime.stop_pod_sandbox(&sandbox.id).await?;
                 agent.runtime.remove_pod_sandbox(&sandbox.id).await
             };
             if let Err(error) = removed.await {
-                debug!(%error, "cannot remove an orphan");
+                debug!(%error, "cannot remove an orphaned pod");
             }
         }
         if let Some(sandbox) = sandboxes.first() {
@@ -226,20 +223,20 @@ async fn tidy(agent: &Agent, told: &mut BTreeSet<String>) {
                 cgroup: String::new(),
             };
             agent.machine.remove_logs(&place).await;
-            clean(agent, place, told).await;
+            clean(agent, place, reported).await;
         }
     }
     let on_disk = agent.machine.pods_on_disk().await;
-    told.retain(|uid| orphans.contains_key(uid) || on_disk.contains(uid));
+    reported.retain(|uid| orphans.contains_key(uid) || on_disk.contains(uid));
     for uid in on_disk {
         if !known.contains(&uid) && !agent.tracked_pods().contains_key(&uid) && !orphans.contains_key(&uid) {
-            clean(agent, PodPlace { uid, ..PodPlace::default() }, told).await;
+            clean(agent, PodPlace { uid, ..PodPlace::default() }, reported).await;
         }
     }
 }
 
-/// Removes directory and cgroup of a pod of which only its uid is known for sure.
-async fn clean(agent: &Agent, place: PodPlace, told: &mut BTreeSet<String>) {
+/// Removes the directory and the cgroup of a pod of which only the uid is known for certain.
+async fn clean(agent: &Agent, place: PodPlace, reported: &mut BTreeSet<String>) {
     let mut failure = None;
     for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
         let cgroup = format!("{}/pod{}", class_cgroup(&agent.config.cgroup_root, class), place.uid);
@@ -249,14 +246,14 @@ async fn clean(agent: &Agent, place: PodPlace, told: &mut BTreeSet<String>) {
     let uid = place.uid;
     match failure {
         None => {
-            told.remove(&uid);
+            reported.remove(&uid);
         }
         Some(error) => {
             let error = &error as &dyn std::error::Error;
-            if told.insert(uid.clone()) {
-                warn!(uid, error, "cannot clean up after an orphan, trying again");
+            if reported.insert(uid.clone()) {
+                warn!(uid, error, "cannot clean up an orphaned pod, retrying");
             } else {
-                debug!(uid, error, "cannot clean up after an orphan");
+                debug!(uid, error, "cannot clean up an orphaned pod");
             }
         }
     }

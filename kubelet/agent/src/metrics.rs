@@ -1,4 +1,4 @@
-//! Numbers of this kubelet in the text format of Prometheus, under the names of Kubernetes.
+//! Metrics of this kubelet in the Prometheus text format, with the names that Kubernetes uses.
 
 use std::sync::{
     Mutex, PoisonError,
@@ -11,23 +11,23 @@ use prometheus_client::{
     registry::Registry,
 };
 
-/// Upper bounds in seconds for what takes milliseconds to minutes.
+/// Upper bounds in seconds, for durations from milliseconds to minutes.
 const BUCKETS: [f64; 14] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
-/// The numbers.
+/// Metrics of the kubelet.
 pub(crate) struct Metrics {
     registry: Mutex<Registry>,
-    /// Lists of the runtime.
+    /// Duration of relists of the runtime.
     pub relist: Histogram,
-    /// From the first sight of a pod to all of its containers running.
+    /// Time from the first sight of a pod until all of its containers are running.
     pub pod_start: Histogram,
-    /// From a change to its acknowledged status.
+    /// Time from a change until its status is acknowledged by the API server.
     pub status_push: Histogram,
     pub running_pods: Gauge<i64, std::sync::atomic::AtomicI64>,
     pub running_containers: Gauge<i64, std::sync::atomic::AtomicI64>,
     pub status_pushes: Counter<u64, AtomicU64>,
     pub relist_failures: Counter<u64, AtomicU64>,
-    /// Failed lists in a row.
+    /// Number of consecutive failed relists.
     failing: AtomicU64,
 }
 
@@ -48,36 +48,44 @@ impl Metrics {
         let mut registry = Registry::default();
         registry.register(
             "kubelet_pleg_relist_duration_seconds",
-            "Lists of the runtime",
+            "Duration of relists of the container runtime",
             this.relist.clone(),
         );
         registry.register(
             "kubelet_pod_start_duration_seconds",
-            "First sight to running",
+            "Time from the first sight of a pod until its containers run",
             this.pod_start.clone(),
         );
         registry.register(
             "kubelet_pod_status_sync_duration_seconds",
-            "Change to acknowledged status",
+            "Time from a status change until the API server acknowledges it",
             this.status_push.clone(),
         );
-        registry.register("kubelet_running_pods", "Pods with a ready sandbox", this.running_pods.clone());
+        registry.register(
+            "kubelet_running_pods",
+            "Number of pods with a ready sandbox",
+            this.running_pods.clone(),
+        );
         registry.register(
             "kubelet_running_containers",
-            "Running containers",
+            "Number of running containers",
             this.running_containers.clone(),
         );
         registry.register(
             "hawser_kubelet_status_pushes",
-            "Acknowledged status patches",
+            "Number of status patches that the API server acknowledged",
             this.status_pushes.clone(),
         );
-        registry.register("hawser_kubelet_relist_failures", "Failed lists", this.relist_failures.clone());
+        registry.register(
+            "hawser_kubelet_relist_failures",
+            "Number of failed relists of the container runtime",
+            this.relist_failures.clone(),
+        );
         *this.registry.lock().unwrap_or_else(PoisonError::into_inner) = registry;
         this
     }
 
-    /// Notes whether a list of the runtime succeeded.
+    /// Records whether a relist of the runtime succeeded.
     pub(crate) fn relisted(&self, succeeded: bool) {
         if succeeded {
             self.failing.store(0, Ordering::Relaxed);
@@ -87,7 +95,7 @@ impl Metrics {
         }
     }
 
-    /// Whether the runtime has not answered for a while.
+    /// Returns whether the runtime has been unavailable for some time.
     pub(crate) fn runtime_is_away(&self) -> bool {
         self.failing.load(Ordering::Relaxed) >= 3
     }

@@ -34,12 +34,12 @@ use crate::{
     machine::{MachineInfo, Pressure},
 };
 
-/// Where the leases of nodes are.
+/// Namespace of the Leases of nodes.
 const LEASES: &str = "kube-node-lease";
-/// Images that the status names.
+/// Maximum number of images listed in the status.
 const IMAGES: usize = 50;
 
-/// All that a node's status depends on.
+/// Inputs that a node's status is computed from.
 struct Input<'a> {
     config: &'a Config,
     info: &'a MachineInfo,
@@ -50,12 +50,12 @@ struct Input<'a> {
     allocatable: &'a BTreeMap<String, Quantity>,
     host_ips: &'a [String],
     port: u16,
-    /// Conditions as they were told last.
+    /// Conditions that were last reported.
     previous: &'a [NodeCondition],
     now: Timestamp,
 }
 
-/// What the node has, and what pods may use of it: the same, for nothing is set aside.
+/// Returns the capacity of the node, which is also what is allocatable, because nothing is reserved.
 pub(crate) fn capacity(config: &Config, info: &MachineInfo) -> BTreeMap<String, Quantity> {
     [
         ("cpu", info.cpus.to_string()),
@@ -67,12 +67,12 @@ pub(crate) fn capacity(config: &Config, info: &MachineInfo) -> BTreeMap<String, 
     .into()
 }
 
-/// The node's addresses: those of the configuration, else those of the machine.
+/// Returns the node's addresses: the configured ones, or else those of the machine.
 pub(crate) fn addresses(config: &Config, info: &MachineInfo) -> Vec<IpAddr> {
     if config.node_ips.is_empty() { info.addresses.clone() } else { config.node_ips.clone() }
 }
 
-/// Labels that every node has, and the configured ones.
+/// Returns the well-known labels and the configured ones.
 pub(crate) fn labels(config: &Config, hostname: &str) -> BTreeMap<String, String> {
     let architecture = architecture();
     let mut labels: BTreeMap<String, String> = [
@@ -88,7 +88,7 @@ pub(crate) fn labels(config: &Config, hostname: &str) -> BTreeMap<String, String
     labels
 }
 
-/// Keeps Node and Lease until shutdown.
+/// Maintains the Node and its Lease until shutdown.
 pub(crate) async fn run(agent: Arc<Agent>, port: u16, shutdown: CancellationToken) {
     loop {
         let uid = tokio::select! {
@@ -100,13 +100,13 @@ pub(crate) async fn run(agent: Arc<Agent>, port: u16, shutdown: CancellationToke
             biased;
             () = shutdown.cancelled() => return,
             () = keep_lease(&agent, &uid) => {}
-            // Somebody has deleted the Node, and it is needed again.
+            // The Node was deleted and must be created again.
             () = keep_status(&agent, port) => {}
         }
     }
 }
 
-/// Creates the Node, or brings the labels of the present one up to date; its uid.
+/// Creates the Node, or updates the labels of the existing one; returns its uid.
 async fn register(agent: &Agent) -> String {
     let api: Api<Node> = Api::all(agent.client.clone());
     let name = &agent.config.node_name;
@@ -187,27 +187,28 @@ fn lease(agent: &Agent, node_uid: &str, renewed: MicroTime) -> Lease {
     }
 }
 
-/// Writes the status when it changes, when others have changed what it says, and every now and then all the
-/// same; returns when there is no Node to write to.
+/// Writes the status when it changes, when others have overwritten conditions, and periodically; returns when
+/// the Node no longer exists.
 async fn keep_status(agent: &Agent, port: u16) {
-    let mut told: Option<(NodeStatus, Instant)> = None;
+    let mut reported: Option<(NodeStatus, Instant)> = None;
     let mut asked = Instant::now();
     loop {
-        let previous = told.as_ref().and_then(|(status, _)| status.conditions.clone()).unwrap_or_default();
-        let status = look(agent, port, &previous).await;
+        let previous =
+            reported.as_ref().and_then(|(status, _)| status.conditions.clone()).unwrap_or_default();
+        let status = observe(agent, port, &previous).await;
         let ready = is_ready(&status);
-        let due = told.as_ref().is_none_or(|(before, at)| {
+        let due = reported.as_ref().is_none_or(|(before, at)| {
             without_heartbeats(before) != without_heartbeats(&status) || at.elapsed() >= limits::NODE_REPORT
         });
-        // A node that is not ready is looked at more often than the API need be asked.
+        // A node that is not ready is checked more often than the API needs to be read.
         let due = due
             || asked.elapsed() >= limits::NODE_CHECK && {
                 asked = Instant::now();
-                is_doubted(agent, &status).await
+                conditions_overwritten(agent, &status).await
             };
         if due {
             match write(agent, &status).await {
-                Ok(()) => told = Some((status, Instant::now())),
+                Ok(()) => reported = Some((status, Instant::now())),
                 Err(kube::Error::Api(answer)) if answer.code == 404 => return,
                 Err(error) => {
                     warn!(error = &error as &dyn std::error::Error, "cannot write the node's status");
@@ -216,12 +217,12 @@ async fn keep_status(agent: &Agent, port: u16) {
                 }
             }
         }
-        // Whoever waits for the node to become ready does not wait for the next look.
+        // While the node is not ready, check often, so that readiness is reported without delay.
         tokio::time::sleep(if ready { limits::NODE_CHECK } else { Duration::from_millis(100) }).await;
     }
 }
 
-async fn look(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeStatus {
+async fn observe(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeStatus {
     let conditions = agent.runtime.status().await.map(|status| {
         let conditions = status.conditions.clone();
         agent.runtime_status.store(Arc::new(status));
@@ -253,13 +254,13 @@ async fn look(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeStatu
     })
 }
 
-/// Whether the Node says of its conditions what this kubelet does not: who had not heard of it for a
-/// while has made them unknown, and nobody but the kubelet takes that back.
-async fn is_doubted(agent: &Agent, status: &NodeStatus) -> bool {
+/// Returns whether conditions of the Node differ from those of this kubelet. The node lifecycle controller
+/// sets them to Unknown when it misses heartbeats, and only the kubelet sets them back.
+async fn conditions_overwritten(agent: &Agent, status: &NodeStatus) -> bool {
     let api: Api<Node> = Api::all(agent.client.clone());
     match api.get_with(&agent.config.node_name, &GetParams::any()).await {
-        Ok(node) => contradicts(&node, status),
-        // There is a next look.
+        Ok(node) => conditions_differ(&node, status),
+        // Retried with the next check.
         Err(error) => {
             debug!(error = &error as &dyn std::error::Error, "cannot read the node's status");
             false
@@ -267,7 +268,7 @@ async fn is_doubted(agent: &Agent, status: &NodeStatus) -> bool {
     }
 }
 
-fn contradicts(node: &Node, status: &NodeStatus) -> bool {
+fn conditions_differ(node: &Node, status: &NodeStatus) -> bool {
     let theirs = || node.status.iter().flat_map(|status| status.conditions.iter().flatten());
     status.conditions.iter().flatten().any(|ours| {
         theirs().find(|their| their.type_ == ours.type_).is_none_or(|their| their.status != ours.status)
@@ -278,7 +279,7 @@ async fn write(agent: &Agent, status: &NodeStatus) -> kube::Result<()> {
     let api: Api<Node> = Api::all(agent.client.clone());
     let mut status = json!(status);
     if let Some(addresses) = status["addresses"].as_array_mut() {
-        // They are merged by their types, of which there may be several each: replace them all.
+        // Addresses are merged by type, but several may have the same type: replace the whole list.
         addresses.push(json!({"$patch": "replace"}));
     }
     let patch = Patch::Strategic(json!({"status": status}));
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_others_have_made_unknown_is_doubted() {
+    fn a_condition_overwritten_as_unknown_is_detected() {
         let conditions = |ready: &str| -> NodeStatus {
             serde_json::from_value(json!({"conditions": [
                 {"type": "Ready", "status": ready, "reason": "R"},
@@ -441,11 +442,11 @@ mod tests {
             .unwrap()
         };
         let node = |status| Node { status, ..Node::default() };
-        assert!(!contradicts(&node(Some(conditions("True"))), &conditions("True")));
-        assert!(contradicts(&node(Some(conditions("Unknown"))), &conditions("True")));
-        assert!(contradicts(&node(None), &conditions("True")));
-        // Conditions of others are theirs.
-        assert!(!contradicts(&node(Some(conditions("True"))), &NodeStatus::default()));
+        assert!(!conditions_differ(&node(Some(conditions("True"))), &conditions("True")));
+        assert!(conditions_differ(&node(Some(conditions("Unknown"))), &conditions("True")));
+        assert!(conditions_differ(&node(None), &conditions("True")));
+        // Conditions of other components are ignored.
+        assert!(!conditions_differ(&node(Some(conditions("True"))), &NodeStatus::default()));
     }
 
     #[test]

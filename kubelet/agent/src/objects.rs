@@ -1,4 +1,4 @@
-//! ConfigMaps and Secrets that pods refer to: one watch an object, kept while a pod needs it.
+//! ConfigMaps and Secrets that pods refer to, with one watch per object for as long as a pod needs it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::volumes::References;
 
-/// How long a pod waits for the first answer about an object.
+/// Time that a pod waits for the first answer about an object.
 const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,7 +30,7 @@ type Users = Arc<Mutex<BTreeMap<String, Wake>>>;
 struct Entry {
     cache: Object,
     users: Users,
-    /// Ends the watch with the entry.
+    /// Ends the watch when the entry is dropped.
     _watch: tokio_util::sync::DropGuard,
 }
 
@@ -40,7 +40,7 @@ enum Object {
     Secret(Cache<Secret>),
 }
 
-/// The watched objects. Cheap to clone.
+/// Cache of the watched objects. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Objects {
     client: Client,
@@ -49,7 +49,7 @@ pub(crate) struct Objects {
     entries: Arc<Mutex<BTreeMap<Key, Entry>>>,
 }
 
-/// What there is of the objects that a pod asked for.
+/// The objects among those requested that exist.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
@@ -89,7 +89,7 @@ impl Objects {
         });
     }
 
-    /// Forgets a pod.
+    /// Stops watching the objects of a pod.
     pub(crate) fn forget(&self, pod_uid: &str) {
         lock(&self.entries).retain(|_, entry| {
             let mut users = lock(&entry.users);
@@ -98,8 +98,8 @@ impl Objects {
         });
     }
 
-    /// The objects as they are now, after the first answer about each of them. `None` if an answer
-    /// is still missing after a while.
+    /// Returns the current objects, once each of them has been answered for. Returns `None` if an answer is
+    /// still missing after [`FIRST_ANSWER`].
     pub(crate) async fn get(&self, namespace: &str, references: &References) -> Option<Found> {
         tokio::time::timeout(FIRST_ANSWER, self.collect(namespace, references)).await.ok()
     }
@@ -133,7 +133,7 @@ impl Objects {
     fn entry(&self, key: &Key) -> Entry {
         let token = self.shutdown.child_token();
         let informers = Informers::new(self.client.clone(), self.ambient.clone(), token.clone());
-        // A node may read single objects, each in its namespace.
+        // A node may only read single objects, each in its own namespace.
         let selection = Selection { fields: format!("metadata.name={}", key.name), ..Selection::default() };
         let users: Users = Arc::default();
         let wake_all = {

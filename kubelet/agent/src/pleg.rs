@@ -1,5 +1,5 @@
-//! Lists the runtime, and sends the pods whose containers look different to look for themselves.
-//! Hints make it list at once; nothing is believed but the lists.
+//! The pod lifecycle event generator: lists the runtime periodically and refreshes the pods whose containers
+//! have changed. Hints only trigger an early relist; decisions are based on the lists alone.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,11 +10,11 @@ use tracing::debug;
 
 use crate::{agent::Agent, limits};
 
-/// Lists until shutdown.
+/// Relists the runtime until shutdown.
 pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
     let mut hints = agent.runtime.hints();
     let mut hinting = true;
-    // They end with this task.
+    // Refreshes end with this task.
     let mut refreshes = JoinSet::new();
     loop {
         hints.mark_unchanged();
@@ -79,10 +79,10 @@ fn compare(
         let (sandboxes, containers) = by_pod.remove(tracked.place.uid.as_str()).unwrap_or_default();
         if tracked.differs(&sandboxes, &containers) {
             let agent = Arc::clone(agent);
-            // A pod whose containers hang holds up nobody but itself.
+            // In a task of its own, so that a pod whose containers hang does not delay others.
             refreshes.spawn(async move {
                 if let Err(error) = tracked.refresh(&agent).await {
-                    debug!(pod = tracked.place.name, %error, "cannot look at a pod");
+                    debug!(pod = tracked.place.name, %error, "cannot refresh a pod");
                 }
             });
         }

@@ -1,4 +1,4 @@
-//! Probes: one task for each probe of each running container.
+//! Probes, with one task for each probe of each running container.
 
 use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     tracked::TrackedPod,
 };
 
-/// What a probe is for.
+/// Type of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Kind {
     Startup,
@@ -46,7 +46,7 @@ impl Kind {
     }
 }
 
-/// The probes of one pod. Dropping it ends them.
+/// Running probes of one pod. Dropping the value ends them.
 #[derive(Default)]
 pub(crate) struct Probes {
     tasks: JoinSet<()>,
@@ -54,7 +54,7 @@ pub(crate) struct Probes {
 }
 
 impl Probes {
-    /// Starts what is missing and ends what is not wanted any more.
+    /// Starts probes that are missing and ends those that are no longer wanted.
     pub(crate) fn reconcile(&mut self, agent: &Arc<Agent>, tracked: &Arc<TrackedPod>, wanted: bool) {
         while self.tasks.try_join_next().is_some() {}
         let due = if wanted { due(tracked) } else { BTreeMap::new() };
@@ -81,7 +81,7 @@ struct Target {
     status: ContainerStatus,
 }
 
-/// The probes that should run now: the startup probe first, then the others.
+/// Returns the probes that should run now: the startup probe first, then the others.
 fn due(tracked: &TrackedPod) -> BTreeMap<(String, Kind), Target> {
     let state = tracked.state();
     let mut due = BTreeMap::new();
@@ -121,7 +121,7 @@ fn times(value: Option<i32>, default: u32) -> u32 {
     value.and_then(|value| u32::try_from(value).ok()).unwrap_or(default).max(1)
 }
 
-/// Probes until the container is gone.
+/// Runs a probe until its container is gone.
 async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>, target: Target) {
     let probe = &target.probe;
     let period = seconds(probe.period_seconds, 10, 1);
@@ -144,7 +144,7 @@ async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>, target: Target) {
             }
             Outcome::Failure(why) => {
                 (succeeded, failed) = (0, failed.saturating_add(1));
-                // The first readiness probes fail while a container comes up: that is no event.
+                // Readiness probes fail while a container starts; record no events for that.
                 let expected = target.kind == Kind::Readiness && !ever_succeeded;
                 if !expected || began.elapsed() > limits::FIRST_READINESS_WINDOW {
                     let message = format!("{} probe failed: {why}", target.kind.title());
@@ -160,7 +160,7 @@ async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>, target: Target) {
             && !ever_succeeded
             && began.elapsed() < limits::FIRST_READINESS_WINDOW;
         if hurry {
-            // Whoever has just come up is noticed at once, not a period later.
+            // Probe at a short period until the first success, so that readiness is noticed at once.
             let pause =
                 if probe.exec.is_some() { limits::FIRST_EXEC_READINESS } else { limits::FIRST_READINESS };
             sleep(pause.min(period)).await;
@@ -180,12 +180,12 @@ fn report(tracked: &TrackedPod, target: &Target, success: bool) {
     });
 }
 
-/// What one attempt has shown.
+/// Result of one attempt of a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Success,
     Failure(String),
-    /// The probe itself did not work; that says nothing about the container.
+    /// The probe itself could not be carried out, which says nothing about the container.
     Unknown,
 }
 
@@ -232,11 +232,11 @@ async fn check(agent: &Agent, tracked: &TrackedPod, target: &Target) -> Outcome 
             Err(why) => Outcome::Failure(why),
         };
     }
-    // A probe without an action, which no apiserver lets pass.
+    // A probe without an action, which no API server accepts.
     Outcome::Success
 }
 
-/// Where the pod can be reached.
+/// Returns the address of the pod.
 pub(crate) fn pod_address(agent: &Agent, tracked: &TrackedPod) -> String {
     let state = tracked.state();
     if pod::host_network(&state.pod) {
@@ -245,7 +245,7 @@ pub(crate) fn pod_address(agent: &Agent, tracked: &TrackedPod) -> String {
     state.runtime.ready_sandbox().and_then(|sandbox| sandbox.ips.first().cloned()).unwrap_or_default()
 }
 
-/// The request of an HTTP probe or hook; `None` where its port has no number.
+/// Returns the request of an HTTP probe or hook; `None` if its port cannot be resolved.
 pub(crate) fn http_check(action: &HTTPGetAction, container: &Container, address: &str) -> Option<HttpCheck> {
     let host = action.host.as_deref().filter(|host| !host.is_empty()).unwrap_or(address);
     let headers = action.http_headers.iter().flatten();
@@ -258,7 +258,7 @@ pub(crate) fn http_check(action: &HTTPGetAction, container: &Container, address:
     })
 }
 
-/// A port by number, or by its name in the container.
+/// Resolves a port by number, or by its name in the container.
 fn port(port: &IntOrString, container: &Container) -> Option<u16> {
     match port {
         IntOrString::Int(number) => u16::try_from(*number).ok(),
@@ -272,7 +272,7 @@ fn port(port: &IntOrString, container: &Container) -> Option<u16> {
     }
 }
 
-/// Runs `future`, but no longer than `limit`; a message where it took longer.
+/// Runs `future` for at most `limit`; returns a message if it took longer.
 pub(crate) async fn within<T>(limit: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(limit, future).await.ok()
 }
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_by_name_and_number() {
+    fn ports_are_resolved_by_name_and_number() {
         let container: Container =
             serde_json::from_value(json!({"name": "a", "ports": [{"name": "web", "containerPort": 8080}]}))
                 .unwrap();

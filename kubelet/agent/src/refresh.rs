@@ -1,4 +1,4 @@
-//! Brings a tracked pod up to date with the runtime, and computes its status from that.
+//! Updates a tracked pod from the runtime and computes its status.
 
 use k8s_openapi::api::core::v1::PodStatus;
 use kubelet_cri::{
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl TrackedPod {
-    /// Computes the status anew and remembers it.
+    /// Computes the status and stores it.
     pub(crate) fn compute_status(&self, agent: &Agent) -> PodStatus {
         let mut state = self.state();
         let status = status::compute(status::Input {
@@ -28,7 +28,8 @@ impl TrackedPod {
             previous: &state.status,
             host_ips: &agent.host_ips,
             runtime_name: &agent.runtime_name(),
-            // Of the default handler: what another one can do is only known when a container starts.
+            // Capabilities of the default handler: those of another handler are known only when a container
+            // starts.
             recursive_read_only: agent.runtime_status.load().handler("").recursive_read_only_mounts,
             now: agent.ambient.now(),
         });
@@ -36,7 +37,7 @@ impl TrackedPod {
         status
     }
 
-    /// Asks the runtime about this pod alone.
+    /// Queries the runtime for the state of this pod.
     pub(crate) async fn refresh(&self, agent: &Agent) -> kubelet_cri::Result<()> {
         let _one_at_a_time = self.refreshing.lock().await;
         let uid = Some(self.place.uid.as_str());
@@ -57,7 +58,7 @@ impl TrackedPod {
     }
 }
 
-/// Asks only where the list shows something new. What vanishes in between is left out.
+/// Queries only the sandboxes that the list shows as changed. Sandboxes that vanish in between are skipped.
 async fn sandbox_statuses(
     agent: &Agent,
     before: &PodRuntime,
@@ -98,7 +99,7 @@ async fn container_statuses(
             Ok(mut status) => {
                 status.sandbox_id = summary.sandbox_id;
                 if status.state == ContainerState::Exited {
-                    add_last_words(agent, tracked, &mut status).await;
+                    add_termination_message(agent, tracked, &mut status).await;
                 }
                 statuses.push(status);
             }
@@ -109,8 +110,9 @@ async fn container_statuses(
     Ok(statuses)
 }
 
-/// The message of a container that has ended: its file, or after a failure the end of its log.
-async fn add_last_words(agent: &Agent, tracked: &TrackedPod, status: &mut ContainerStatus) {
+/// Sets the termination message of a container that has ended: its file, or, after a failure, the end of its
+/// log.
+async fn add_termination_message(agent: &Agent, tracked: &TrackedPod, status: &mut ContainerStatus) {
     let message = agent.machine.termination_message(&tracked.place, &status.name, status.attempt).await;
     if !message.is_empty() {
         status.message = message;

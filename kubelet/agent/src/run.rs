@@ -1,4 +1,4 @@
-//! Starts everything that a kubelet consists of.
+//! Starts all tasks of a kubelet.
 
 use std::{
     collections::BTreeMap,
@@ -34,13 +34,13 @@ use crate::{
 /// A kubelet could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    /// Neither the configuration nor the machine has an address for the node.
+    /// Neither the configuration nor the machine provides an address for the node.
     #[error("the node has no address: none is configured, and no interface has one")]
     NoAddress,
-    /// The cgroups of the pods could not be made.
+    /// The cgroups of the pods could not be created.
     #[error("cannot prepare the node")]
     Machine(#[from] MachineError),
-    /// The kernel parameters that pods may set are not understood.
+    /// A pattern of allowed kernel parameters is invalid.
     #[error("cannot use --allowed-unsafe-sysctls")]
     Sysctls(#[from] PatternError),
     /// The certificates of the node's server cannot be used.
@@ -48,7 +48,7 @@ pub enum RunError {
     Server(#[from] server::TlsError),
 }
 
-/// Runs a kubelet until `shutdown`. Its pods go on running after that; the next one finds them.
+/// Runs a kubelet until `shutdown`. Its pods keep running and are adopted by the next kubelet.
 pub async fn run(
     config: Config,
     client: Client,
@@ -99,7 +99,7 @@ pub async fn run(
         machine,
         ambient,
     });
-    ask_runtime(&agent).await;
+    query_runtime(&agent).await;
     let mut tasks = JoinSet::new();
     let mut port = 0;
     if let Some(listener) = listeners.node {
@@ -120,8 +120,8 @@ pub async fn run(
     Ok(())
 }
 
-/// Learns who the runtime is and what it can do. One that does not answer yet is asked again later.
-async fn ask_runtime(agent: &Agent) {
+/// Queries version and status of the runtime. If it does not answer it is asked again later.
+async fn query_runtime(agent: &Agent) {
     if let Ok(version) = agent.runtime.version().await {
         agent.version.store(Arc::new(version));
     }
@@ -130,7 +130,7 @@ async fn ask_runtime(agent: &Agent) {
     }
 }
 
-/// How many sandboxes and containers start at the same time.
+/// Returns how many sandboxes and containers may start at the same time.
 fn starts(config: &Config, info: &MachineInfo) -> usize {
     let processors = usize::try_from(info.cpus).unwrap_or(1).max(1);
     if config.start_concurrency == 0 { 2 * processors } else { config.start_concurrency }

@@ -1,4 +1,4 @@
-//! Tells the API how a pod is: at once, only what changed, and always the newest.
+//! Reports the status of pods to the API: immediately, only the changes, and always the latest state.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,18 +13,18 @@ use tracing::{debug, warn};
 
 use crate::{agent::Agent, limits, pod::resize, tracked::TrackedPod};
 
-/// First pause after a refused patch.
+/// Initial delay after a refused patch.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// Sends each change until the pod has terminated and the API knows it, or until the API has no such
-/// pod any more.
+/// Sends status changes until the pod has terminated and the API knows it, or until the API no longer has the
+/// pod.
 pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
     let mut versions = tracked.versions();
     let first = tracked.pod();
     let mut sent = as_json(&first.status.clone().unwrap_or_default());
-    // What the API has said, up to here.
-    let mut heard = revision(&first);
+    // Newest revision of the pod that has been seen.
+    let mut newest_seen = revision(&first);
     let mut pause = MIN_PAUSE;
     let mut started = false;
     let first_seen = Instant::now();
@@ -38,15 +38,15 @@ pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
         }
         let wanted = as_json(&status);
         let theirs = tracked.pod();
-        if revision(&theirs) > heard {
-            heard = revision(&theirs);
-            doubt(&mut sent, &as_json(&theirs.status.clone().unwrap_or_default()));
+        if revision(&theirs) > newest_seen {
+            newest_seen = revision(&theirs);
+            take_over_conditions(&mut sent, &as_json(&theirs.status.clone().unwrap_or_default()));
         }
         if let Some(patch) = patch(&sent, &wanted) {
             match send(&agent, &tracked, patch).await {
                 Sent::Done(revision) => {
                     sent = wanted;
-                    heard = heard.max(revision);
+                    newest_seen = newest_seen.max(revision);
                     pause = MIN_PAUSE;
                     continue;
                 }
@@ -65,9 +65,9 @@ pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
 }
 
 enum Sent {
-    /// With the pod's revision after it.
+    /// Succeeded, with the pod's revision after the write.
     Done(Option<u64>),
-    /// There is no such pod any more.
+    /// The pod no longer exists.
     Gone,
     Failed,
 }
@@ -85,27 +85,29 @@ async fn send(agent: &Agent, tracked: &TrackedPod, status: Value) -> Sent {
             Sent::Done(revision(&pod))
         }
         Ok(Err(kube::Error::Api(answer))) if answer.code == 404 => Sent::Gone,
-        // Another pod has taken the name.
+        // Another pod has the same name now.
         Ok(Err(kube::Error::Api(answer))) if names_uid(answer.code, &answer.message) => Sent::Gone,
         Ok(Err(error)) => {
-            warn!(pod = %tracked.place.name, error = &error as &dyn std::error::Error, "a status was not taken");
+            warn!(pod = %tracked.place.name, error = &error as &dyn std::error::Error, "cannot write the status of a pod");
             Sent::Failed
         }
         Err(_) => {
-            debug!(pod = %tracked.place.name, "the apiserver does not answer");
+            debug!(pod = %tracked.place.name, "the API server does not answer");
             Sent::Failed
         }
     }
 }
 
-/// Which of two states of a pod is the newer one (KEP-5504); none where the API does not count.
+/// Returns the revision of a pod, which orders its states (KEP-5504); `None` if the API server's revisions
+/// are not numbers.
 fn revision(pod: &Pod) -> Option<u64> {
     pod.metadata.resource_version.as_ref()?.parse().ok()
 }
 
-/// Takes conditions as they are, where others have changed what was sent of them: a pod is not ready for
-/// those who had not heard of its node for a while, and nobody but the kubelet takes that back.
-fn doubt(sent: &mut Map<String, Value>, theirs: &Map<String, Value>) {
+/// Replaces the conditions that were last sent by those of the API if others have changed them. The node
+/// lifecycle controller sets Ready to False when it misses heartbeats of the node, and only the kubelet sets
+/// it back.
+fn take_over_conditions(sent: &mut Map<String, Value>, theirs: &Map<String, Value>) {
     let theirs = entries(theirs.get("conditions"));
     let is_changed = |ours: &Value| {
         let their = theirs.iter().find(|their| their["type"] == ours["type"]);
@@ -116,8 +118,8 @@ fn doubt(sent: &mut Map<String, Value>, theirs: &Map<String, Value>) {
     }
 }
 
-/// Whether an answer says that the uid is another one: as a conflict that is not about a revision, or as a field
-/// that cannot be changed. Neither passes.
+/// Returns whether an error means that the pod's uid has changed: either a conflict that is not about the
+/// revision, or an immutable field. Neither goes away on retry.
 fn names_uid(code: u16, message: &str) -> bool {
     match code {
         409 => message.to_ascii_lowercase().contains("uid"),
@@ -133,7 +135,7 @@ fn as_json(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
-/// Fields of the status that this kubelet writes, so that it also takes them back.
+/// Status fields that this kubelet writes and therefore also removes.
 const OWNED: [&str; 15] = [
     "containerStatuses",
     "ephemeralContainerStatuses",
@@ -152,7 +154,8 @@ const OWNED: [&str; 15] = [
     "resize",
 ];
 
-/// The strategic merge patch between two statuses, or nothing. Conditions of others stay.
+/// Returns the strategic merge patch between two statuses, if they differ. Conditions of other components are
+/// not touched.
 fn patch(before: &Map<String, Value>, after: &Map<String, Value>) -> Option<Value> {
     let mut patch = Map::new();
     for field in OWNED {
@@ -183,7 +186,8 @@ fn entries(list: Option<&Value>) -> &[Value] {
 /// Conditions that this kubelet adds and removes.
 const TEMPORARY: [&str; 2] = [resize::PENDING, resize::IN_PROGRESS];
 
-/// Conditions are merged by type, field by field: what is no longer said must be taken back.
+/// Returns the patch of the conditions. They are merged by type, field by field, so fields that are no longer
+/// set must be nulled.
 fn changed_conditions(old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
     let mut changed = Vec::new();
     for condition in entries(new) {
@@ -208,7 +212,7 @@ fn changed_conditions(old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
     changed
 }
 
-/// Addresses are merged by themselves: old ones must be deleted by name.
+/// Returns the patch of the addresses. They are merged by address, so old ones must be deleted explicitly.
 fn changed_addresses(old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
     let mut list = entries(new).to_vec();
     for entry in entries(old).iter().filter(|entry| !entries(new).contains(entry)) {
@@ -226,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_changed_is_no_patch() {
+    fn an_unchanged_status_gives_no_patch() {
         let status = map(json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}));
         assert_eq!(patch(&status, &status), None);
         let mut with_stranger = status.clone();
@@ -235,15 +239,15 @@ mod tests {
     }
 
     #[test]
-    fn what_others_have_changed_is_said_again() {
+    fn conditions_changed_by_others_are_sent_again() {
         let wanted = map(
             json!({"conditions": [{"type": "Ready", "status": "True"}, {"type": "A", "status": "True"}]}),
         );
         let mut sent = wanted.clone();
-        doubt(&mut sent, &wanted);
+        take_over_conditions(&mut sent, &wanted);
         assert_eq!(patch(&sent, &wanted), None);
         let stranger = json!({"type": "x/y", "status": "True"});
-        doubt(
+        take_over_conditions(
             &mut sent,
             &map(json!({"conditions": [
                 {"type": "Ready", "status": "False", "reason": "r"}, {"type": "A", "status": "True"}, stranger,
@@ -251,12 +255,12 @@ mod tests {
         );
         let again = json!({"conditions": [{"type": "Ready", "status": "True", "reason": null}]});
         assert_eq!(patch(&sent, &wanted), Some(again));
-        // Times and words alone are no reason.
+        // Changed times and messages alone are not a reason.
         let mut sent = wanted.clone();
         let other_words = json!({"conditions": [
             {"type": "Ready", "status": "True", "message": "m"}, {"type": "A", "status": "True"},
         ]});
-        doubt(&mut sent, &map(other_words));
+        take_over_conditions(&mut sent, &map(other_words));
         assert_eq!(patch(&sent, &wanted), None);
     }
 
@@ -272,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_longer_said_is_taken_back() {
+    fn fields_that_are_no_longer_set_are_removed() {
         let before = map(json!({
             "phase": "Pending", "reason": "x", "podIPs": [{"ip": "1"}],
             "conditions": [{"type": "Ready", "status": "False", "reason": "r"}, {"type": "A", "status": "True"}],

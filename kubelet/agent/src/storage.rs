@@ -1,4 +1,4 @@
-//! Evicts pods that keep more on the node's disk than their limits allow.
+//! Evicts pods that exceed their limits on local storage.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,8 +18,8 @@ use crate::{
     tracked::{Mode, TrackedPod},
 };
 
-/// Measures all pods that have limits again and again, until shutdown. One that takes long to measure
-/// does not delay the others' next measurement.
+/// Measures all pods with limits periodically, until shutdown. A slow measurement does not delay those of
+/// other pods.
 pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
     let mut checks = JoinSet::new();
     let mut interval = tokio::time::interval(limits::STORAGE_CHECK);
@@ -30,7 +30,7 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
             () = shutdown.cancelled() => return,
             Some(ended) = checks.join_next(), if !checks.is_empty() => {
                 if let Err(error) = ended {
-                    warn!(%error, "the measurement of a pod has died");
+                    warn!(%error, "the measurement of a pod failed");
                 }
             }
             _ = interval.tick() => {
@@ -44,27 +44,27 @@ pub(crate) async fn run(agent: Arc<Agent>, shutdown: CancellationToken) {
     }
 }
 
-/// Measures one pod, unless its last measurement still lasts, and evicts it if it has passed a limit.
+/// Measures one pod, unless its last measurement is still running, and evicts it if it exceeds a limit.
 async fn check(agent: &Agent, tracked: &TrackedPod) {
-    let Ok(mut trouble) = tracked.measuring.try_lock() else { return };
+    let Ok(mut problem) = tracked.measuring.try_lock() else { return };
     if tracked.mode() != Mode::Run {
         return;
     }
     let pod = tracked.pod();
     let (usage, error) = measure(agent, tracked, &pod).await;
     if let Some(why) = &error
-        && !std::mem::replace(&mut *trouble, true)
+        && !std::mem::replace(&mut *problem, true)
     {
         let message = format!("Limits on ephemeral storage are not enforced in full: {why}");
         agent.event(&pod, None, "EphemeralStorageNotMeasured", message);
     }
-    *trouble = error.is_some();
+    *problem = error.is_some();
     let Some(message) = exceeded(&pod, &usage) else { return };
     if tracked.mode() != Mode::Run {
         return;
     }
     if is_critical(&pod) {
-        warn!(pod = tracked.place.name, message, "a critical pod is not evicted");
+        warn!(pod = tracked.place.name, message, "not evicting a critical pod");
         return;
     }
     info!(pod = tracked.place.name, namespace = tracked.place.namespace, message, "evicting a pod");
@@ -74,9 +74,9 @@ async fn check(agent: &Agent, tracked: &TrackedPod) {
     });
 }
 
-/// What a pod keeps on the disk, as far as that can be told, and why not all of it can.
+/// Returns the local storage usage of a pod, and a message if parts of it could not be measured.
 async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Option<String>) {
-    let mut trouble = None;
+    let mut problem = None;
     let volumes: Vec<String> = volumes(pod).map(str::to_owned).collect();
     let mut containers: Vec<String> = Vec::new();
     if limits_containers(pod) {
@@ -85,26 +85,31 @@ async fn measure(agent: &Agent, tracked: &TrackedPod, pod: &Pod) -> (Usage, Opti
     }
     let disk =
         agent.machine.disk_usage(&tracked.place, &volumes, &containers).await.unwrap_or_else(|error| {
-            warn!(pod = tracked.place.name, error = &error as &dyn std::error::Error, "cannot measure a pod");
-            // Why that failed may tell of the node's files.
-            trouble = Some("its files cannot be measured".to_owned());
+            warn!(
+                pod = tracked.place.name,
+                error = &error as &dyn std::error::Error,
+                "cannot measure the disk usage of a pod"
+            );
+            // The cause is not included, because it could reveal files of the node.
+            problem = Some("the disk usage of its volumes and logs cannot be measured".to_owned());
             crate::machine::DiskUsage::default()
         });
     let mut usage = Usage { volumes: disk.volumes, containers: disk.logs };
     if containers.is_empty() {
-        return (usage, trouble);
+        return (usage, problem);
     }
     let layers = agent.runtime.writable_layers(Some(&tracked.place.uid)).await.unwrap_or_else(|error| {
-        trouble = Some(format!("the container runtime does not tell what containers write: {error}"));
+        problem =
+            Some(format!("the container runtime does not report the sizes of writable layers: {error}"));
         BTreeMap::new()
     });
     let state = tracked.state();
     for name in containers {
-        // What earlier attempts have left goes soon.
+        // Earlier attempts are removed soon and do not count.
         let layer = state.runtime.newest(&name).and_then(|newest| layers.get(&newest.id));
         let used = usage.containers.entry(name).or_default();
         *used = used.saturating_add(layer.copied().unwrap_or_default());
     }
     drop(state);
-    (usage, trouble)
+    (usage, problem)
 }

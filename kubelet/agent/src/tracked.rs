@@ -1,4 +1,4 @@
-//! What the tasks of one pod share: the wish, the observation, and what follows from them.
+//! State shared by the tasks of one pod: its spec, its observed state, and what is derived from them.
 
 use apiserver_meta::pods;
 use std::{
@@ -19,7 +19,7 @@ use crate::{
         env::TokenKey,
         observed::{PodRuntime, ProbeResults, Probed},
         plan::{self, Failure, Plan},
-        resize::{self, News, Refusal, Resize},
+        resize::{self, EventText, Refusal, Resize},
         resources,
         status::Verdict,
     },
@@ -30,48 +30,48 @@ use crate::{
 pub(crate) struct TrackedPod {
     pub place: PodPlace,
     state: Mutex<State>,
-    /// Grows with each change of the state.
+    /// Incremented with each change of the state.
     version: watch::Sender<u64>,
-    /// Refreshes one at a time, so that an older answer never replaces a newer one.
+    /// Serializes refreshes, so that an older answer never replaces a newer one.
     pub refreshing: tokio::sync::Mutex<()>,
-    /// Measures its part of the disk one at a time; whether the last measurement was not complete.
+    /// Serializes measurements of disk usage; true if the last one was incomplete.
     pub measuring: tokio::sync::Mutex<bool>,
 }
 
-/// All that is known of a pod.
+/// All that the kubelet knows of a pod.
 pub(crate) struct State {
-    /// With the resources that it is granted, which may not be those that it asks for.
+    /// The pod with its granted resources, which may differ from the requested ones.
     pub pod: Arc<Pod>,
-    /// As the API has it.
+    /// The pod as in the API.
     pub desired: Arc<Pod>,
     pub resize: Resize,
-    /// What the pod's cgroup was last given.
+    /// Resources last set on the pod's cgroup.
     pub cgroup: Option<Resources>,
-    /// The object is gone from the API.
+    /// True once the object has been deleted from the API.
     pub gone: bool,
     pub runtime: PodRuntime,
     pub probes: ProbeResults,
     pub backoff: Backoff,
     pub failures: BTreeMap<String, Failure>,
     pub verdict: Option<Verdict>,
-    /// All has ended since the pod is being deleted.
+    /// True once everything has ended because the pod is being deleted.
     pub terminated: bool,
-    /// The last computed status, or the one that the API had.
+    /// The last computed status, or initially that of the API.
     pub status: PodStatus,
-    /// Tokens by what was asked for, with the time for the next one.
+    /// Service account tokens by audience and lifetime, each with the time of its renewal.
     pub tokens: BTreeMap<TokenKey, (String, Timestamp)>,
-    /// The pod, or an object that its volumes are made of, has changed since they were last written.
+    /// True if the pod, or an object that its volumes contain, has changed since they were last written.
     pub volumes_outdated: bool,
 }
 
-/// What is to be done with a pod.
+/// Phase of a pod's life from the worker's point of view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
-    /// It shall run.
+    /// The pod runs or is to be run.
     Run,
-    /// It has reached its end and stays to be looked at.
+    /// The pod has finished and its object still exists.
     Finish,
-    /// It is being deleted.
+    /// The pod is being deleted.
     Terminate,
 }
 
@@ -115,7 +115,7 @@ impl TrackedPod {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and wakes whoever waits for that.
+    /// Changes the state and wakes the tasks that wait for changes.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.state());
         self.version.send_modify(|version| *version += 1);
@@ -130,31 +130,33 @@ impl TrackedPod {
         Arc::clone(&self.state().pod)
     }
 
-    /// Replaces the pod by a newer state of it, decides on its resize, and wakes the tasks of the pod: no
-    /// status tells of the new state before the decision. Returns what is worth an event.
+    /// Replaces the pod with a newer state, decides on its resize, and wakes its tasks, in one step, so that
+    /// no status reports the new state before the decision. Returns an event to record.
     pub(crate) fn replace_pod(
         &self,
         desired: Arc<Pod>,
         verdict: Option<Result<(), Refusal>>,
         now: Timestamp,
-    ) -> Option<News> {
+    ) -> Option<EventText> {
         self.change(|state| {
-            let news = verdict.and_then(|verdict| state.resize.decide(&desired, verdict, now));
+            let event = verdict.and_then(|verdict| state.resize.decide(&desired, verdict, now));
             let pod = resize::granted(&desired, &state.resize);
             state.volumes_outdated |= volumes::may_differ(&state.pod, &pod);
             (state.desired, state.pod) = (desired, pod);
-            news
+            event
         })
     }
 
-    /// The pod, for the purpose of writing its volumes: a change from now on makes them outdated again.
+    /// Returns the pod and marks its volumes as up to date; any change from now on marks them as outdated
+    /// again.
     pub(crate) fn pod_to_mount(&self) -> Arc<Pod> {
         let mut state = self.state();
         state.volumes_outdated = false;
         Arc::clone(&state.pod)
     }
 
-    /// What the pod's cgroup must hold: what its running containers have, and what they are granted.
+    /// Returns the resources that the pod's cgroup needs: enough for what its containers have and for what
+    /// they are granted.
     pub(crate) fn cgroup_to_hold(&self) -> Resources {
         let state = self.state();
         let running = |name: &str| {
@@ -165,7 +167,7 @@ impl TrackedPod {
         resources::wider(resources::pod_resources(&has), resources::pod_resources(&state.pod))
     }
 
-    /// Notes a probe's finding; wakes only where that is news.
+    /// Records a probe result; wakes tasks only if it is a change.
     pub(crate) fn probed(&self, container_id: &str, change: impl FnOnce(&mut Probed)) {
         if self.state().probes.update(container_id, change) {
             self.version.send_modify(|version| *version += 1);
@@ -197,7 +199,7 @@ impl TrackedPod {
         })
     }
 
-    /// Whether the lists show something else than what is known.
+    /// Returns whether the lists differ from the known state.
     pub(crate) fn differs(&self, sandboxes: &[&SandboxSummary], containers: &[&ContainerSummary]) -> bool {
         let state = self.state();
         let known = &state.runtime;
@@ -211,8 +213,8 @@ impl TrackedPod {
     }
 }
 
-/// A restarted kubelet has probed nothing yet, but the API remembers what the last one found out
-/// about the very same containers.
+/// Restores probe results from the status of a pod: a restarted kubelet has probed nothing yet, but the API
+/// has the results of the previous one for the same containers.
 fn readiness_before_restart(status: &PodStatus) -> ProbeResults {
     let mut results = ProbeResults::default();
     let lists = [&status.init_container_statuses, &status.container_statuses];

@@ -1,4 +1,5 @@
-//! What the volumes of a pod consist of: references in, contents out. Nothing here touches a disk.
+//! Computes the contents of a pod's volumes from the objects that they refer to. Nothing here accesses a
+//! disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,7 @@ use crate::{
     limits,
     pod::{
         all_containers,
-        env::{EnvError, Sources, Surroundings, TokenKey, field_value, resource_value},
+        env::{EnvContext, EnvError, Sources, TokenKey, field_value, resource_value},
         ephemeral_as_container, ephemeral_containers, spec,
     },
 };
@@ -32,25 +33,26 @@ pub struct File {
     pub mode: u32,
 }
 
-/// What a volume is made of.
+/// Content of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// An empty directory, in memory with an optional size in bytes, or on disk.
+    /// An empty directory, on disk or in memory with an optional size in bytes.
     Empty { memory: bool, size: Option<i64> },
     /// A path of the node; the kind is that of `hostPath.type`.
     Host { path: String, kind: String },
-    /// Files that are replaced all at once when one changes, by relative path.
+    /// Files by relative path, which are replaced atomically when one changes.
     Files { files: BTreeMap<String, File>, in_memory: bool },
 }
 
 impl Content {
-    /// Whether containers may only read it, whatever they ask for: the kubelet writes it while they run.
+    /// Returns whether containers can only read the volume, regardless of their mounts, because the kubelet
+    /// updates it while they run.
     pub fn is_read_only(&self) -> bool {
         matches!(self, Self::Files { .. })
     }
 }
 
-/// A volume that cannot be made.
+/// A volume that cannot be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VolumeError {
     #[error("MountVolume.SetUp failed for volume \"{volume}\" : {kind} \"{name}\" not found")]
@@ -81,7 +83,7 @@ pub enum VolumeError {
     Unsupported { volume: String },
 }
 
-/// Everything that must be read before a pod's volumes and environment can be made.
+/// Returns all objects that must be read before a pod's volumes and environment can be set up.
 pub fn references(pod: &Pod) -> References {
     let mut found = References::default();
     let ephemeral: Vec<Container> = ephemeral_containers(pod).map(ephemeral_as_container).collect();
@@ -110,8 +112,8 @@ pub fn references(pod: &Pod) -> References {
     found
 }
 
-/// Whether two states of a pod may give its volumes other contents: the downward API shows metadata and
-/// resources, and an ephemeral container may refer to further objects.
+/// Returns whether a change of the pod may change the contents of its volumes: the downward API shows
+/// metadata and resources, and a new ephemeral container may refer to further objects.
 pub fn may_differ(before: &Pod, after: &Pod) -> bool {
     before.metadata.labels != after.metadata.labels
         || before.metadata.annotations != after.metadata.annotations
@@ -125,16 +127,16 @@ fn token_key(source: &k8s_openapi::api::core::v1::ServiceAccountTokenProjection)
     }
 }
 
-/// The content of each volume that a container mounts, by name.
+/// Returns the content of each volume that a container mounts, by name.
 pub fn contents(
     pod: &Pod,
     sources: &Sources,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
 ) -> Result<BTreeMap<String, Content>, VolumeError> {
     let mut room = limits::VOLUME_FILES;
     let volumes = spec(pod).volumes.iter().flatten();
     let contents = volumes.map(|volume| {
-        let content = content(pod, volume, sources, surroundings, &mut room)?;
+        let content = content(pod, volume, sources, context, &mut room)?;
         Ok((volume.name.clone(), content))
     });
     contents.collect()
@@ -144,7 +146,7 @@ fn content(
     pod: &Pod,
     volume: &Volume,
     sources: &Sources,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
     room: &mut usize,
 ) -> Result<Content, VolumeError> {
     let files = |builder: Builder<'_>, in_memory| Content::Files { files: builder.files, in_memory };
@@ -180,12 +182,12 @@ fn content(
     }
     if let Some(source) = &volume.downward_api {
         let mut builder = Builder::new(volume, source.default_mode, room);
-        builder.downward(pod, source.items.as_deref().unwrap_or_default(), surroundings)?;
+        builder.downward(pod, source.items.as_deref().unwrap_or_default(), context)?;
         return Ok(files(builder, false));
     }
     if let Some(source) = &volume.projected {
         let mut builder = Builder::new(volume, source.default_mode, room);
-        let secret = builder.projected(pod, source, sources, surroundings)?;
+        let secret = builder.projected(pod, source, sources, context)?;
         return Ok(files(builder, secret));
     }
     let known_only_by_absence = serde_json::to_value(volume)
@@ -203,7 +205,7 @@ struct Builder<'a> {
     volume: &'a str,
     default_mode: u32,
     files: BTreeMap<String, File>,
-    /// Bytes that further files of the pod may have.
+    /// Bytes that are left for further files of the pod.
     room: &'a mut usize,
 }
 
@@ -220,7 +222,7 @@ impl<'a> Builder<'a> {
         if leaves {
             return Err(VolumeError::Path { volume: self.volume.to_owned(), path: path.to_owned() });
         }
-        // A file that replaces another one counts too, so that its bytes are not copied for ever.
+        // A file that replaces another one counts too, so that the total amount of copying is limited.
         let left = self.room.checked_sub(path.len() + content.len());
         *self.room = left.ok_or_else(|| VolumeError::Size { volume: self.volume.to_owned() })?;
         let mode = mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(self.default_mode);
@@ -232,7 +234,7 @@ impl<'a> Builder<'a> {
         VolumeError::Missing { volume: self.volume.to_owned(), kind, name: name.to_owned() }
     }
 
-    /// All of `data`, or the items asked for.
+    /// Adds all entries of `data`, or the requested items.
     fn pick(
         &mut self,
         data: &BTreeMap<String, Vec<u8>>,
@@ -286,13 +288,13 @@ impl<'a> Builder<'a> {
         &mut self,
         pod: &Pod,
         items: &[DownwardAPIVolumeFile],
-        surroundings: &Surroundings<'_>,
+        context: &EnvContext<'_>,
     ) -> Result<(), VolumeError> {
         for item in items {
             let none = Container::default();
             let value = match (&item.field_ref, &item.resource_field_ref) {
-                (Some(field), _) => field_value(pod, field, surroundings),
-                (None, Some(resource)) => resource_value(pod, &none, resource, surroundings),
+                (Some(field), _) => field_value(pod, field, context),
+                (None, Some(resource)) => resource_value(pod, &none, resource, context),
                 (None, None) => Ok(String::new()),
             };
             let value =
@@ -302,13 +304,13 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
-    /// Adds all sources; whether there is a secret among them.
+    /// Adds all sources of a projected volume; returns whether one of them is a Secret.
     fn projected(
         &mut self,
         pod: &Pod,
         projected: &ProjectedVolumeSource,
         sources: &Sources,
-        surroundings: &Surroundings<'_>,
+        context: &EnvContext<'_>,
     ) -> Result<bool, VolumeError> {
         let mut confidential = false;
         for source in projected.sources.iter().flatten() {
@@ -318,12 +320,12 @@ impl<'a> Builder<'a> {
                 confidential = true;
                 self.secret(sources, &from.name, from.items.as_deref(), from.optional)?;
             } else if let Some(from) = &source.downward_api {
-                self.downward(pod, from.items.as_deref().unwrap_or_default(), surroundings)?;
+                self.downward(pod, from.items.as_deref().unwrap_or_default(), context)?;
             } else if let Some(from) = &source.service_account_token {
                 confidential = true;
                 let token = sources.tokens.get(&token_key(from));
                 let token = token.ok_or_else(|| VolumeError::Token { volume: self.volume.to_owned() })?;
-                // Whoever does not run as root can read its token all the same.
+                // Containers that do not run as root must be able to read their token.
                 let mode = if runs_as_root(pod) { 0o600 } else { 0o644 };
                 self.add(&from.path, token.clone().into_bytes(), Some(mode))?;
             } else {
@@ -334,7 +336,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Whether the token need not be readable by others than root.
+/// Returns whether all containers run as root, so that the token can be unreadable for others.
 fn runs_as_root(pod: &Pod) -> bool {
     let of_pod = spec(pod).security_context.as_ref().and_then(|context| context.run_as_user);
     all_containers(pod).all(|(_, container)| {
@@ -381,7 +383,7 @@ mod tests {
         let mut volume = source;
         volume["name"] = json!("v");
         let pod = pod(json!({"containers": [{"name": "a"}], "volumes": [volume]}));
-        contents(&pod, &sources(), &Surroundings::default()).map(|mut all| all.remove("v").unwrap())
+        contents(&pod, &sources(), &EnvContext::default()).map(|mut all| all.remove("v").unwrap())
     }
 
     fn listing(content: Content) -> Vec<String> {
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_and_selected_config_maps() {
+    fn config_maps_are_mounted_whole_or_by_item() {
         let whole = volume(json!({"configMap": {"name": "config"}})).unwrap();
         assert_eq!(listing(whole), ["a 644 1", "b 644 2", "c 644 \u{fffd}"]);
         let items = json!([{"key": "b", "path": "x/y", "mode": 0o400}]);
@@ -402,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_service_account_gets() {
+    fn a_service_account_volume_has_token_certificate_and_namespace() {
         let projected = volume(json!({"projected": {"sources": [
             {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
             {"configMap": {"name": "config", "items": [{"key": "a", "path": "ca.crt"}]}},
@@ -414,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_unless_it_is_optional() {
+    fn missing_references_are_errors_unless_optional() {
         let error = volume(json!({"secret": {"secretName": "none"}})).unwrap_err();
         assert!(error.to_string().ends_with("secret \"none\" not found"), "{error}");
         let empty = volume(json!({"secret": {"secretName": "none", "optional": true}})).unwrap();
@@ -448,7 +450,7 @@ mod tests {
                 .map(|n| json!({"name": format!("v{n}"), "configMap": {"name": "large", "items": items}}))
                 .collect();
             let pod = pod(json!({"containers": [{"name": "a"}], "volumes": volumes}));
-            contents(&pod, &sources, &Surroundings::default()).map(|made| made.len())
+            contents(&pod, &sources, &EnvContext::default()).map(|made| made.len())
         };
         assert_eq!(made(3, 20), Ok(3));
         assert_eq!(made(1, 64), Err(VolumeError::Size { volume: "v0".into() }));
@@ -456,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_and_strangers() {
+    fn empty_directories_are_supported_and_unknown_volumes_refused() {
         let memory = volume(json!({"emptyDir": {"medium": "Memory", "sizeLimit": "1Mi"}})).unwrap();
         assert_eq!(memory, Content::Empty { memory: true, size: Some(1 << 20) });
         let huge = volume(json!({"emptyDir": {"medium": "HugePages"}})).unwrap_err();
@@ -466,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn references_are_found_everywhere() {
+    fn references_are_found_in_environment_volumes_and_pull_secrets() {
         let pod = pod(json!({
             "containers": [{"name": "a", "envFrom": [{"configMapRef": {"name": "c1"}}],
                 "env": [{"name": "x", "valueFrom": {"secretKeyRef": {"name": "s1", "key": "k"}}}]}],

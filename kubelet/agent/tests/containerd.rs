@@ -1,5 +1,5 @@
-//! A whole kubelet over a real containerd, in network and mount namespaces and below a cgroup of
-//! its own. Whatever happens, everything is taken down at the end.
+//! A whole kubelet with a real containerd, in network and mount namespaces and below a cgroup of its own.
+//! Everything is taken down at the end, also when a test fails.
 
 #![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests may print")]
@@ -19,7 +19,7 @@ use support::{Api, condition};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// A pod that uses most of what there is.
+/// Returns a pod that uses most of the supported features.
 fn rich_pod() -> Value {
     let mut container = shell(
         "echo $GREETING $SECRET $NAME; echo again; trap 'echo bye; exit 0' TERM; echo up > /memory/ready; \
@@ -63,7 +63,7 @@ fn pods_on_a_real_containerd() {
 #[test]
 #[ignore = "needs root and containerd: cargo xtask test"]
 fn many_pods_at_once_on_a_real_containerd() {
-    in_namespaces(async |bench: &Bench| crowd(bench).await);
+    in_namespaces(async |bench: &Bench| many_pods(bench).await);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn a_running_pod_is_resized_and_relabelled_on_a_real_containerd() {
     in_namespaces(async |bench: &Bench| changes(bench).await);
 }
 
-/// The container stays, its limits and files change.
+/// Changes the limits and the files of a container that keeps running.
 async fn changes(bench: &Bench) {
     let containerd = start_containerd(bench).await;
     let (api, runtime) = (Api::new(), containerd.runtime());
@@ -127,12 +127,12 @@ async fn changes(bench: &Bench) {
     kubelet.stop().await;
 }
 
-/// Limits of memory and processors of the only pod and of its only container.
+/// Returns the memory and CPU limits of the only pod and of its only container.
 fn limits_below(bench: &Bench) -> Vec<(String, String)> {
     let below = |controller: &str, file: &str| -> Vec<String> {
         let root = Path::new("/sys/fs/cgroup").join(controller).join(bench.cgroup_root.trim_matches('/'));
         let pod = find(&root, "poduid-").remove(0);
-        // The sandbox has no limit of its own.
+        // The sandbox has no limits of its own.
         let all = std::iter::once(pod.clone()).chain(find(&pod, ""));
         let values = all.map(|path| fs::read_to_string(path.join(file)).unwrap().trim().to_owned());
         values.filter(|value| value != "-1" && value.len() < 16).collect()
@@ -141,8 +141,8 @@ fn limits_below(bench: &Bench) -> Vec<(String, String)> {
     memory.into_iter().zip(below("cpu", "cpu.cfs_quota_us")).collect()
 }
 
-/// All of them become ready, and all of them go without a trace.
-async fn crowd(bench: &Bench) {
+/// Starts many pods until all are ready, and deletes them until no trace is left.
+async fn many_pods(bench: &Bench) {
     const PODS: usize = 24;
     let containerd = start_containerd(bench).await;
     let api = Api::new();
@@ -207,7 +207,7 @@ async fn story(bench: &Bench) {
     inside(bench, &kubelet, &api, &runtime).await;
     served(bench, &kubelet).await;
 
-    // A new kubelet finds everything as it is.
+    // A new kubelet adopts everything as it is.
     kubelet.stop().await;
     let states = api.history("rich").len();
     let kubelet = bench.kubelet(&api, containerd.runtime()).await;
@@ -222,7 +222,7 @@ async fn story(bench: &Bench) {
 
     survive_containerd(bench, &containerd, &pod).await;
 
-    // A log is followed to the last word.
+    // A followed log is delivered to its end.
     let follow = bench.get(kubelet.port, "/containerLogs/default/rich/c?follow=true&tailLines=1", true);
     let delete = async {
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -242,7 +242,7 @@ async fn story(bench: &Bench) {
     kubelet.stop().await;
 }
 
-/// What the container sees.
+/// Checks what the container sees.
 async fn inside(bench: &Bench, kubelet: &Kubelet, api: &Api, runtime: &CriRuntime) {
     let id = running_container(runtime, "c").await;
     let run = async |script: &str| {
@@ -279,7 +279,7 @@ async fn inside(bench: &Bench, kubelet: &Kubelet, api: &Api, runtime: &CriRuntim
     assert_eq!(bench.get(kubelet.port, "/healthz", true).await, (200, "ok".to_owned()));
 }
 
-/// Logs and exec through the node's server.
+/// Checks logs and exec through the node's server.
 async fn served(bench: &Bench, kubelet: &Kubelet) {
     let port = kubelet.port;
     let logs = "/containerLogs/default/rich/c";
@@ -319,7 +319,7 @@ async fn served(bench: &Bench, kubelet: &Kubelet) {
     assert_eq!(channels[1], "got x\n");
 }
 
-/// containerd is killed and comes back; the container has not noticed.
+/// Kills containerd, which is restarted while the container keeps running.
 async fn survive_containerd(bench: &Bench, containerd: &Containerd, pod: &Value) {
     let shutdown = CancellationToken::new();
     let watched = containerd.supervise(shutdown.clone());

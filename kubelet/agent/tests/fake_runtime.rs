@@ -1,4 +1,4 @@
-//! A whole kubelet over the fake runtime, on paused time.
+//! A whole kubelet with the fake runtime, on paused time.
 
 #![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
 
@@ -59,7 +59,7 @@ async fn a_pod_runs_and_is_deleted_gracefully() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readiness_is_told_within_milliseconds_of_the_probe() {
+async fn readiness_is_reported_within_milliseconds_of_the_probe() {
     let node = Node::new();
     let slow = Behaviour { ready_after: Duration::from_millis(1350), ..Behaviour::default() };
     node.runtime.set_behaviour("web", slow);
@@ -127,7 +127,7 @@ async fn a_job_succeeds_and_its_sandbox_is_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_missing_config_map_holds_the_pod_until_it_is_there() {
+async fn a_missing_config_map_blocks_the_pod_until_it_exists() {
     let node = Node::new();
     let mut spec = one("web");
     spec["volumes"] = json!([{"name": "v", "configMap": {"name": "late"}}]);
@@ -149,7 +149,7 @@ async fn a_missing_config_map_holds_the_pod_until_it_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_restarted_kubelet_finds_its_pods_and_changes_nothing() {
+async fn a_restarted_kubelet_adopts_its_pods_unchanged() {
     let mut node = Node::new();
     let mut spec = one("web");
     spec["containers"][0]["readinessProbe"] = json!({"httpGet": {"port": 80}, "initialDelaySeconds": 5});
@@ -172,7 +172,7 @@ async fn a_restarted_kubelet_finds_its_pods_and_changes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trouble_with_the_runtime_passes() {
+async fn pods_recover_from_runtime_failures() {
     let node = Node::new();
     node.runtime.fail_next("RunPodSandbox", 2);
     node.runtime.fail_next("StartContainer", 1);
@@ -211,7 +211,7 @@ async fn a_shorter_grace_period_counts_at_once_and_a_deadline_fails_the_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn labels_that_others_set_on_the_node_count() {
+async fn labels_set_by_others_on_the_node_count_for_admission() {
     let node = Node::new();
     tokio::time::sleep(Duration::from_secs(1)).await;
     node.api.change("api/v1/nodes", "", "n1", |node| node["metadata"]["labels"]["disk"] = json!("fast"));
@@ -227,7 +227,7 @@ async fn labels_that_others_set_on_the_node_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_may_take_the_name_of_one_that_still_ends() {
+async fn a_pod_may_reuse_the_name_of_one_that_is_terminating() {
     let node = Node::new();
     node.runtime
         .set_behaviour("slow", Behaviour { stop_takes: Duration::from_secs(4), ..Behaviour::default() });
@@ -245,7 +245,7 @@ async fn a_pod_may_take_the_name_of_one_that_still_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thirty_pods_start_together_and_all_go_away() {
+async fn thirty_pods_start_together_and_all_are_removed() {
     let node = Node::new();
     for index in 0..30 {
         node.api.create_pod(&format!("p{index}"), one("web"));
@@ -281,7 +281,7 @@ async fn a_pod_that_was_refused_has_no_containers_after_a_restart_either() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_honoured_is_refused_with_an_event_and_never_started() {
+async fn a_pod_with_unsupported_fields_is_refused_with_an_event() {
     let node = Node::new();
     let sysctl = json!([{"name": "kernel.msgmax", "value": "1"}]);
     for (name, field, value, reason, message) in [
@@ -361,7 +361,7 @@ async fn a_pod_with_its_own_users_gets_no_sandbox_and_an_event_that_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_runtime_class_that_is_not_there_holds_its_pod_back() {
+async fn a_missing_runtime_class_blocks_the_pod() {
     let node = Node::new();
     let mut spec = one("web");
     spec["runtimeClassName"] = json!("kata");
@@ -439,7 +439,7 @@ async fn a_pod_that_passes_a_limit_on_storage_is_evicted_and_its_neighbours_stay
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_limit_that_cannot_be_measured_is_told_once() {
+async fn an_unmeasurable_limit_is_reported_once() {
     let node = Node::new();
     node.runtime.fail_next("ListContainerStats", 1000);
     let mut spec = one("web");
@@ -457,7 +457,7 @@ async fn logs_that_are_slow_to_rotate_do_not_hold_up_those_of_others() {
     let node = Node::new();
     let stuck = Behaviour { reopen_takes: Duration::from_secs(1_000_000), ..Behaviour::default() };
     node.runtime.set_behaviour("stuck", stuck);
-    // More of them than there are places.
+    // More of them than can be handled at the same time.
     for index in 0..2 * kubelet_agent::limits::LOG_ROTATIONS {
         let name = format!("stuck{index}");
         node.api.create_pod(&name, one("stuck"));

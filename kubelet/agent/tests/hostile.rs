@@ -1,5 +1,5 @@
-//! What containers do that want more than they were given, on a real containerd: each test plays one of
-//! them, and looks at the node.
+//! Containers that try to exceed what they were given, on a real containerd. Each test plays an attacker and
+//! then inspects the node.
 
 #![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests may print")]
@@ -37,7 +37,7 @@ impl<'a> Node<'a> {
         Self { bench, containerd, api, kubelet }
     }
 
-    /// Output and errors of a script in the one running container of a name.
+    /// Runs a script in the one running container with this name; returns its output and errors.
     async fn run(&self, container: &str, script: &str) -> String {
         let runtime = self.containerd.runtime();
         let id = running_container(&runtime, container).await;
@@ -59,7 +59,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Bytes that files below a directory take on its disk; other file systems are left out.
+/// Returns the disk usage of the files below a directory in bytes, without other file systems.
 fn bytes_on_disk(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let device = fs::metadata(directory).unwrap().dev();
@@ -75,7 +75,8 @@ fn bytes_on_disk(directory: &Path) -> u64 {
     sum
 }
 
-/// Bytes of removed files below a directory that this process, in which the kubelet runs, keeps open.
+/// Returns the size of the removed files below a directory that this process, which runs the kubelet, keeps
+/// open.
 fn bytes_held(directory: &Path) -> u64 {
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten().map(|entry| entry.path());
     let removed = open.filter(|file| {
@@ -119,7 +120,7 @@ async fn config_volumes(bench: &Bench) {
     }
     let said = node.run("c", "cat /part; (echo x > /part) && echo WROTE").await;
     assert!(said.starts_with("you") && !said.contains("WROTE"), "{said}");
-    // The kubelet writes them all the same.
+    // The kubelet must still be able to write them.
     node.api.change("api/v1/configmaps", "default", "config", |object| object["data"]["who"] = json!("them"));
     let mut seen = String::new();
     for _ in 0..100 {
@@ -139,16 +140,16 @@ fn a_sub_path_that_is_swapped_for_a_link_never_shows_the_host() {
     in_namespaces(async |bench: &Bench| swapped_sub_path(bench).await);
 }
 
-/// A pod of `victims` containers that each mount a part of its one volume, in which another container
-/// swaps that part for links to `host` without end.
+/// Returns a pod of `victims` containers that each mount a part of its one volume, and of another container
+/// that keeps swapping that part for links to `host`.
 fn swapping_pod(host: &Path, victims: usize) -> Value {
     let prepare = format!(
         "cd /v; mkdir part; echo volume > part/who; ln -s {host} absolute; ln -s {up}{host} relative",
         host = host.display(),
         up = "../".repeat(20),
     );
-    // renameat2(AT_FDCWD, PART, AT_FDCWD, LINK, RENAME_EXCHANGE), as fast as it goes, an even number of times.
-    // The node's processors are for others, too.
+    // renameat2(AT_FDCWD, PART, AT_FDCWD, LINK, RENAME_EXCHANGE) in a tight loop, an even number of times,
+    // with pauses that leave CPU time to others.
     let call = if cfg!(target_arch = "x86_64") { 316 } else { 276 };
     let swap = format!(
         r#"cd /v; exec perl -e 'my ($part, @links) = ("part", "absolute", "relative");
@@ -179,7 +180,7 @@ fn swapping_pod(host: &Path, victims: usize) -> Value {
 
 async fn swapped_sub_path(bench: &Bench) {
     const VICTIMS: usize = 12;
-    // Each is some chances to slip in between a check and what it is for.
+    // Each round gives the attacker some chances to slip in between a check and its use.
     const LEAST_ROUNDS: usize = 4;
     const MOST_ROUNDS: usize = 30;
     let node = Node::new(bench).await;
@@ -187,7 +188,7 @@ async fn swapped_sub_path(bench: &Bench) {
     fs::create_dir_all(&host).unwrap();
     fs::write(host.join("who"), "host").unwrap();
     let (mut shown, mut refused, mut names) = (0, 0, Vec::new());
-    // Who comes first is chance: it is tried until containers met both.
+    // The outcome of the race is random: repeat until containers have seen both outcomes.
     while names.len() < LEAST_ROUNDS || shown == 0 || refused == 0 {
         assert!(names.len() < MOST_ROUNDS, "{shown} containers saw the volume, {refused} were refused");
         let name = format!("p{}", names.len());
@@ -227,7 +228,7 @@ fn a_container_cannot_fill_the_host_through_the_files_that_the_kubelet_gives_it(
 
 async fn filled_files(bench: &Bench) {
     let node = Node::new(bench).await;
-    // Lines of 1 KiB, 16 MiB of them.
+    // Lines of 1 KiB, 16 MiB in total.
     let fill = |path: &str| {
         format!(
             "l=xxxxxxxxxxxxxxxx; l=$l$l$l$l; l=$l$l$l$l; l=$l$l$l$l; i=0; \
@@ -259,7 +260,7 @@ fn a_container_cannot_fill_the_host_through_its_log() {
 }
 
 async fn filled_log(bench: &Bench) {
-    // Of 1 KiB each: far more than a log may hold.
+    // Lines of 1 KiB each: far more than a log may hold.
     const LINES: u64 = 300_000;
     let node = Node::new(bench).await;
     let script = format!(
@@ -269,7 +270,7 @@ async fn filled_log(bench: &Bench) {
     node.api.create_pod("p", json!({"containers": [shell(&script)]}));
     node.api.until_ready("p").await;
     let logs = bench.path("logs");
-    // They read no more than their connections take by themselves.
+    // The readers take no more than fits into the buffers of their connections.
     let follow = "/containerLogs/default/p/c?follow=true";
     let mut followers = Vec::new();
     for _ in 0..8 {

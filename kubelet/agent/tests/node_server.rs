@@ -1,5 +1,5 @@
-//! The node's server over its real socket, with a fake runtime behind it: what strangers get, and what
-//! one tenant's streams leave for others.
+//! The node's server on a real socket, with a fake runtime behind it: answers to unauthorized clients, and
+//! the streams that one tenant leaves to others.
 
 #![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests may print")]
@@ -33,7 +33,7 @@ async fn node(bench: &Bench, api: &Api) -> Kubelet {
 }
 
 #[tokio::test]
-async fn strangers_learn_nothing_about_the_nodes_health() {
+async fn unauthorized_clients_learn_nothing_about_health() {
     let (bench, api) = (Bench::new(), Api::new());
     let kubelet = node(&bench, &api).await;
     for path in ["/healthz", "/healthz/", "//healthz", "/healthz/ping", "/pods", "/nothing"] {
@@ -44,20 +44,20 @@ async fn strangers_learn_nothing_about_the_nodes_health() {
 }
 
 #[tokio::test]
-async fn strangers_get_one_answer_by_http_1_and_no_http_2() {
+async fn unauthorized_clients_get_one_http_1_answer_and_no_http_2() {
     let (bench, api) = (Bench::new(), Api::new());
     let kubelet = node(&bench, &api).await;
     let answer = async |sent: &[u8]| {
         let mut stream = bench.connect(kubelet.port, false).await;
         stream.write_all(sent).await.unwrap();
         let mut answer = Vec::new();
-        // The server may close without a farewell of TLS.
+        // The server may close without a TLS close_notify.
         let _ = stream.read_to_end(&mut answer).await;
         String::from_utf8_lossy(&answer).into_owned()
     };
     let twice = answer(&b"GET /pods HTTP/1.1\r\nhost: x\r\n\r\n".repeat(2)).await;
     assert_eq!(twice.matches("HTTP/1.1 401").count(), 1, "{twice}");
-    // The preface and an empty SETTINGS frame, which a server of HTTP/2 answers with its own.
+    // The preface and an empty SETTINGS frame, which an HTTP/2 server answers with its own.
     let frames = answer(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await;
     assert!(frames.is_empty() || frames.starts_with("HTTP/1.1 4"), "{frames:?}");
     kubelet.stop().await;
@@ -86,7 +86,7 @@ async fn streams_to_one_pod_leave_room_for_those_to_others() {
     let text = refused.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(text, "too many streams to pod default/greedy are open on this node, try again later");
     assert_eq!(follow("modest").await.status(), 200);
-    // Exec is counted, too, before the runtime hears of it.
+    // Exec streams are counted as well, before the runtime is involved.
     let exec = "/exec/default/greedy/c?command=x";
     assert_eq!(bench.upgrade(kubelet.port, exec, "SPDY/3.1").await, 429);
     assert_eq!(bench.upgrade(kubelet.port, "/exec/default/none/c?command=x", "SPDY/3.1").await, 404);

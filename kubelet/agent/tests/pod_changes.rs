@@ -1,4 +1,4 @@
-//! Changes of running pods, by a whole kubelet over the fake runtime, on paused time.
+//! Changes of running pods: a whole kubelet with the fake runtime, on paused time.
 
 #![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
 
@@ -13,7 +13,7 @@ use support::{
     node::{Node, container, one},
 };
 
-/// The text of a file in a volume of the node's only pod.
+/// Returns the text of a file in a volume of the node's only pod.
 fn file(node: &Node, volume: &str, path: &str) -> String {
     let volumes = node.machine.volumes();
     match &volumes.values().next().unwrap()[volume] {
@@ -99,7 +99,7 @@ fn sized(cpu: &str, memory: &str) -> Value {
     spec
 }
 
-/// What the API server does with a resize.
+/// Changes a pod as the API server does for a resize.
 fn resize(node: &Node, name: &str, generation: i64, asked: &Value) {
     node.api.change("api/v1/pods", "default", name, |pod| {
         pod["metadata"]["generation"] = json!(generation);
@@ -107,7 +107,7 @@ fn resize(node: &Node, name: &str, generation: i64, asked: &Value) {
     });
 }
 
-/// Whether the status has caught up with the spec, and no resize is left.
+/// Returns whether the status has caught up with the spec, and no resize is pending.
 fn is_resized(pod: &Value) -> bool {
     pod["status"]["observedGeneration"] == pod["metadata"]["generation"]
         && condition(pod, "PodResizePending").is_empty()
@@ -156,7 +156,7 @@ async fn a_running_container_is_resized_in_place() {
     for reason in ["ResizeStarted Pod resize started: {", "ResizeCompleted Pod resize completed: {"] {
         assert!(told.iter().any(|event| event.starts_with(reason)), "{told:#?}");
     }
-    // No status told of the new generation before the decision on it.
+    // No status has reported the new generation before the decision on it.
     for pod in node.api.history("p") {
         let allocated = match pod["status"]["observedGeneration"].as_i64() {
             Some(2) => "2",
@@ -167,7 +167,7 @@ async fn a_running_container_is_resized_in_place() {
     }
 }
 
-/// KEP-2837: the containers share what the pod has as a whole.
+/// The containers share the limits of the pod as a whole (KEP-2837).
 #[tokio::test(start_paused = true)]
 async fn the_limits_of_the_whole_pod_are_those_of_its_cgroup() {
     let node = Node::new();
@@ -181,7 +181,7 @@ async fn the_limits_of_the_whole_pod_are_those_of_its_cgroup() {
     let cgroup = node.machine.cgroup(&uid).unwrap();
     assert_eq!((cgroup.cpu_quota, cgroup.memory_limit), (200_000, 1 << 30));
     assert_eq!(pod["status"]["qosClass"], "Guaranteed");
-    // The node has four processors.
+    // The node has four CPUs.
     let more = json!({"requests": {"cpu": "3"}, "limits": {"cpu": "3"}});
     node.api.create_pod("q", json!({"resources": more, "containers": [{"name": "a", "image": "i"}]}));
     let refused = node.api.until("q", "refused", |pod| pod["status"]["phase"] == "Failed").await;
@@ -195,7 +195,7 @@ async fn a_resize_that_does_not_fit_waits_for_room() {
     node.api.create_pod("other", sized("2", "1Gi"));
     node.api.until_ready("other").await;
     node.api.until_ready("p").await;
-    // The node has four processors.
+    // The node has four CPUs.
     resize(&node, "p", 2, &resources("3", "1Gi"));
     let pod = node.api.until("p", "deferred", |pod| reason(pod, "PodResizePending") == "Deferred").await;
     assert_eq!(container(&pod)["resources"], resources("1", "1Gi"), "it goes on with what it has");
@@ -212,7 +212,7 @@ async fn a_resize_that_does_not_fit_waits_for_room() {
     resize(&node, "p", 3, &resources("5", "1Gi"));
     let pod = node.api.until("p", "infeasible", |pod| reason(pod, "PodResizePending") == "Infeasible").await;
     assert_eq!(container(&pod)["allocatedResources"]["cpu"], "3");
-    // A new pod finds the room that was not taken.
+    // A new pod gets the resources that were not granted.
     node.api.create_pod("small", sized("1", "1Gi"));
     node.api.until_ready("small").await;
 }

@@ -1,4 +1,4 @@
-//! A runtime behind a Unix socket.
+//! Client of a runtime behind a Unix socket.
 
 use std::{collections::BTreeMap, future::Future, path::Path, sync::Arc, time::Duration};
 
@@ -24,35 +24,35 @@ use crate::{
     labels,
 };
 
-/// Largest answer in bytes; containerd's own limit.
+/// Maximum size of an answer in bytes, as in containerd.
 const MAX_MESSAGE: usize = 16 << 20;
-/// Deadline of calls that only look.
+/// Deadline of calls that only read.
 const SHORT: Duration = Duration::from_secs(10);
-/// Deadline of calls that start, stop and remove.
+/// Deadline of calls that start, stop or remove.
 const LONG: Duration = Duration::from_secs(120);
 /// Deadline of an image pull.
 const PULL: Duration = Duration::from_secs(30 * 60);
-/// Pause before events are subscribed to again.
+/// Delay before a lost subscription to events is renewed.
 const RESUBSCRIBE: Duration = Duration::from_secs(1);
 
-/// The socket cannot be used.
+/// The runtime's socket cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// Not a path that an address can be made of.
+    /// The path of the socket is not valid as an address.
     #[error("{socket} is not the path of a socket")]
     Address {
-        /// The socket.
+        /// Path of the socket.
         socket: String,
-        /// What was wrong with it.
+        /// Cause of the failure.
         #[source]
         source: tonic::transport::Error,
     },
     /// The runtime did not answer.
     #[error("the container runtime at {socket} does not answer")]
     Version {
-        /// The socket.
+        /// Path of the socket.
         socket: String,
-        /// The failed call.
+        /// Error of the call.
         #[source]
         source: RuntimeError,
     },
@@ -64,7 +64,7 @@ pub struct CriRuntime {
     runtime: RuntimeServiceClient<Channel>,
     images: ImageServiceClient<Channel>,
     hints: watch::Receiver<u64>,
-    /// Ends the subscription with the last clone.
+    /// Ends the subscription when the last clone is dropped.
     _subscription: Arc<Subscription>,
 }
 
@@ -77,7 +77,8 @@ impl Drop for Subscription {
 }
 
 impl CriRuntime {
-    /// Connects and asks for the version once. Later losses of the connection heal by themselves.
+    /// Connects and queries the version once. Connections that are lost later are re-established
+    /// automatically.
     pub async fn connect(socket: &Path) -> std::result::Result<Self, ConnectError> {
         let name = socket.display().to_string();
         let endpoint = Endpoint::try_from(format!("unix://{name}"))
@@ -98,15 +99,15 @@ impl CriRuntime {
     }
 }
 
-/// containerd tells of each task that starts or ends, long before CRI had events of its own. Other
-/// runtimes refuse the subscription, and nothing is lost.
+/// Subscribes to events of containerd, which reports starts and ends of tasks independently of CRI. Other
+/// runtimes refuse the subscription, which is harmless.
 async fn subscribe(channel: Channel, hints: watch::Sender<u64>) {
     loop {
         let request = SubscribeRequest { filters: vec!["namespace==k8s.io,topic~=\"^/tasks/\"".to_owned()] };
         match EventsClient::new(channel.clone()).subscribe(request).await {
             Ok(response) => {
                 let mut stream = response.into_inner();
-                // What happened before the subscription is unknown.
+                // Events before the subscription have been missed.
                 hints.send_modify(|count| *count += 1);
                 while let Ok(Some(event)) = stream.message().await {
                     if !event.topic.starts_with("/tasks/exec") {
@@ -121,7 +122,7 @@ async fn subscribe(channel: Channel, hints: watch::Sender<u64>) {
     }
 }
 
-/// Awaits an answer no longer than `deadline`.
+/// Awaits an answer for at most `deadline`.
 async fn call<T>(
     name: &'static str,
     deadline: Duration,
@@ -147,7 +148,7 @@ fn error(call: &'static str, status: &Status) -> RuntimeError {
     RuntimeError::new(call, kind, status.message())
 }
 
-/// Nothing left to stop or remove is success.
+/// Treats a missing object as success, for calls that stop or remove it.
 fn gone_is_fine(result: Result<()>) -> Result<()> {
     match result {
         Err(error) if error.is_not_found() => Ok(()),
@@ -291,7 +292,7 @@ impl Runtime for CriRuntime {
         let seconds = timeout.as_millis().div_ceil(1000).try_into().unwrap_or(i64::MAX);
         let request =
             wire::ExecSyncRequest { container_id: id.to_owned(), cmd: command.to_vec(), timeout: seconds };
-        // Without a limit of its own the command may run as long as a stop may take.
+        // A command without a timeout may run as long as the longest call.
         let deadline = if timeout.is_zero() { PULL } else { timeout.saturating_add(SHORT) };
         let answer = call("ExecSync", deadline, self.runtime.clone().exec_sync(request)).await?;
         Ok(ExecOutput { exit_code: answer.exit_code, stdout: answer.stdout, stderr: answer.stderr })

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::{Namespaces, SecurityProfile, SelinuxLabel};
 
-/// Whether mounts made later are seen on the other side.
+/// Propagation of later mounts between the node and the container.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Propagation {
     #[default]
@@ -19,69 +19,69 @@ pub struct Mount {
     pub container_path: String,
     pub host_path: String,
     pub read_only: bool,
-    /// Mounts below it are read-only, too.
+    /// True if submounts are read-only, too.
     pub recursive_read_only: bool,
     pub propagation: Propagation,
 }
 
-/// Limits and weights. Zero means that nothing is set.
+/// Limits and weights. Zero means not set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// Microseconds.
+    /// CPU period in microseconds.
     pub cpu_period: i64,
-    /// Microseconds of running a period; −1 is no limit.
+    /// CPU time per period in microseconds; −1 means unlimited.
     pub cpu_quota: i64,
-    /// Weight, 1024 for one core.
+    /// CPU weight (shares); 1024 for one core.
     pub cpu_shares: i64,
-    /// Bytes.
+    /// Memory limit in bytes.
     pub memory_limit: i64,
-    /// −1000 (never killed) to 1000 (killed first).
+    /// `oom_score_adj`, from −1000 (never killed) to 1000 (killed first).
     pub oom_score_adj: i64,
 }
 
-/// What a container's processes may do.
+/// Security context of a container's processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SecurityContext {
-    /// Without `CAP_`; `ALL` is understood.
+    /// Capabilities without the prefix `CAP_`, or `ALL`.
     pub add_capabilities: Vec<String>,
-    /// Without `CAP_`; `ALL` is understood.
+    /// Capabilities without the prefix `CAP_`, or `ALL`.
     pub drop_capabilities: Vec<String>,
     pub privileged: bool,
     pub run_as_user: Option<i64>,
     pub run_as_group: Option<i64>,
     pub supplemental_groups: Vec<i64>,
-    /// Groups that the image gives to the user are left out.
+    /// True if supplementary groups that the image defines are ignored.
     pub strict_groups: bool,
     pub read_only_root: bool,
     pub no_new_privileges: bool,
     pub masked_paths: Vec<String>,
     pub read_only_paths: Vec<String>,
     pub seccomp: Option<SecurityProfile>,
-    /// `None`: the runtime's own choice.
+    /// AppArmor profile; `None` for the runtime's default.
     pub apparmor: Option<SecurityProfile>,
     pub selinux: Option<SelinuxLabel>,
     pub namespaces: Namespaces,
 }
 
-/// What a container is to be.
+/// Configuration of a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerConfig {
     pub name: String,
-    /// Grows with each restart.
+    /// Attempt number, incremented with each restart.
     pub attempt: u32,
-    /// Reference or id of an image that is present.
+    /// Reference or id of an image on the node.
     pub image: String,
-    /// Replaces the image's entry point unless empty.
+    /// Entry point; replaces the image's unless empty.
     pub command: Vec<String>,
-    /// Replaces the image's command unless empty.
+    /// Arguments; replace the image's command unless empty.
     pub args: Vec<String>,
     pub working_dir: String,
-    /// In order; a later one may refer to an earlier one, but nothing is expanded here.
+    /// Environment variables in order, with all references already expanded.
     pub environment: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// Relative to the sandbox's log directory.
+    /// Path of the log relative to the sandbox's log directory.
     pub log_path: String,
     pub stdin: bool,
     pub stdin_once: bool,
@@ -90,7 +90,7 @@ pub struct ContainerConfig {
     pub security: SecurityContext,
 }
 
-/// Where in its life a container is.
+/// State of a container in its life cycle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ContainerState {
     Created,
@@ -100,27 +100,27 @@ pub enum ContainerState {
     Unknown,
 }
 
-/// A container in a list.
+/// Entry of a container in a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerSummary {
     pub id: String,
     pub sandbox_id: String,
     pub name: String,
     pub attempt: u32,
-    /// As it was asked for.
+    /// Image as requested.
     pub image: String,
     pub state: ContainerState,
-    /// Nanoseconds since 1970.
+    /// Time of creation in nanoseconds since 1970.
     pub created_at: i64,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A container in detail. Times are nanoseconds since 1970, zero where there is none yet.
+/// Status of a container. Times are in nanoseconds since 1970; zero if not applicable yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerStatus {
     pub id: String,
-    /// Filled in by who knows the list: the answer about one container does not tell.
+    /// Id of the sandbox. Set from the list by the caller, because the runtime's status does not contain it.
     pub sandbox_id: String,
     pub name: String,
     pub attempt: u32,
@@ -129,11 +129,11 @@ pub struct ContainerStatus {
     pub started_at: i64,
     pub finished_at: i64,
     pub exit_code: i32,
-    /// As it was asked for.
+    /// Image as requested.
     pub image: String,
     /// Id or digest of the image.
     pub image_ref: String,
-    /// `Completed`, `Error`, `OOMKilled`, `StartError`.
+    /// Reason of the current state, such as `Completed`, `Error`, `OOMKilled` or `StartError`.
     pub reason: String,
     pub message: String,
     pub labels: BTreeMap<String, String>,
@@ -142,7 +142,7 @@ pub struct ContainerStatus {
     pub log_path: String,
 }
 
-/// How a command ended and what it wrote.
+/// Exit code and output of a command.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOutput {
     pub exit_code: i32,

@@ -1,5 +1,5 @@
-//! A runtime in memory for tests and for the simulation: deterministic, on tokio's time, and light
-//! enough for hundreds of them in one process. What containers do is scripted by image.
+//! A deterministic in-memory runtime for tests and for the simulation. It uses tokio's clock and is light
+//! enough for hundreds of instances in one process. The behaviour of containers is scripted by image.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,24 +17,25 @@ use crate::{
     SandboxConfig, SandboxState, SandboxStatus, SandboxSummary, StreamOptions, Version, labels,
 };
 
-/// How the fake behaves as a whole.
+/// General settings of the fake runtime.
 #[derive(Clone)]
 pub struct FakeOptions {
-    /// First address and prefix length of the range that pods get addresses from. The network's
-    /// own address and the first one after it are never given out.
+    /// First address and prefix length of the range of pod addresses. The network's own address and the first
+    /// one after it are never assigned.
     pub pod_cidr: (Ipv4Addr, u8),
-    /// Nanoseconds since 1970, for timestamps.
+    /// Returns the time for timestamps in nanoseconds since 1970.
     pub clock: Arc<dyn Fn() -> i64 + Send + Sync>,
-    /// How long a sandbox takes to start.
+    /// Time to start a sandbox.
     pub sandbox_delay: Duration,
-    /// How long a container takes to be created and started, together.
+    /// Time to create and start a container.
     pub start_delay: Duration,
-    /// How long a pull takes.
+    /// Time to pull an image.
     pub pull_delay: Duration,
 }
 
 impl FakeOptions {
-    /// Delays as measured on a small machine: a pod starts in about a tenth of a second.
+    /// Creates settings with delays as measured on a small machine, where a pod starts in about a tenth of a
+    /// second.
     pub fn new(pod_cidr: (Ipv4Addr, u8), clock: Arc<dyn Fn() -> i64 + Send + Sync>) -> Self {
         Self {
             pod_cidr,
@@ -46,28 +47,28 @@ impl FakeOptions {
     }
 }
 
-/// What a container of some image does.
+/// Behaviour of the containers of an image.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Behaviour {
-    /// Ends by itself: how long after its start, and with which code.
+    /// Time after the start at which the container ends on its own, and its exit code.
     pub exits: Option<(Duration, i32)>,
-    /// Answers probes only this long after its start.
+    /// Time after the start from which probes succeed.
     pub ready_after: Duration,
-    /// Never answers probes.
+    /// If set, probes never succeed.
     pub never_ready: bool,
-    /// Cannot be started, with this message.
+    /// Message with which starting fails.
     pub start_fails: Option<String>,
-    /// Cannot be pulled, with this message. Otherwise a pull succeeds.
+    /// Message with which pulling fails. Without it a pull succeeds.
     pub pull_fails: Option<String>,
-    /// Must be pulled first. Otherwise the image is there.
+    /// True if the image must be pulled first.
     pub absent: bool,
-    /// How long it takes to end after SIGTERM; beyond the grace period it is killed.
+    /// Time to end after SIGTERM; beyond the grace period the container is killed.
     pub stop_takes: Duration,
-    /// How long it takes to open its log anew.
+    /// Time to reopen the log.
     pub reopen_takes: Duration,
 }
 
-/// The fake. Cheap to clone; clones share all state.
+/// The fake runtime. Cheap to clone; clones share all state.
 #[derive(Clone)]
 pub struct FakeRuntime(Arc<Shared>);
 
@@ -83,14 +84,14 @@ struct State {
     next_address: u32,
     sandboxes: BTreeMap<String, Sandbox>,
     containers: BTreeMap<String, Container>,
-    /// By image.
+    /// Behaviour by image.
     behaviours: BTreeMap<String, Behaviour>,
     pulled: BTreeSet<String>,
-    /// Calls that will fail, and how often.
+    /// Number of upcoming failures by call.
     failures: BTreeMap<&'static str, u32>,
-    /// Pods that have been told to be ready or not, by name.
+    /// Readiness overrides by name of the pod.
     readiness: BTreeMap<String, bool>,
-    /// Calls made so far, by name.
+    /// Number of calls so far, by name.
     calls: BTreeMap<&'static str, u64>,
     down: bool,
 }
@@ -103,73 +104,73 @@ struct Sandbox {
 struct Container {
     status: ContainerStatus,
     sandbox_id: String,
-    /// Of tokio's clock; set by the start.
+    /// Time of the start on tokio's clock.
     started: Option<Instant>,
     behaviour: Behaviour,
-    /// Bytes in its own file system.
+    /// Size of the writable layer in bytes.
     written: u64,
-    /// How often its log has been opened anew.
+    /// Number of times the log has been reopened.
     reopened: u64,
-    /// Of its creation, or of the last update.
+    /// Resources as created or last updated.
     resources: Resources,
 }
 
 impl FakeRuntime {
-    /// An empty runtime.
+    /// Creates a runtime without pods.
     pub fn new(options: FakeOptions) -> Self {
         let state = State { next_address: 2, ..State::default() };
         Self(Arc::new(Shared { options, state: Mutex::new(state), hints: watch::Sender::new(0) }))
     }
 
-    /// The resources of a container, as they were last set; none where there is no such container.
+    /// Returns the resources last set on a container; `None` if there is no such container.
     pub fn resources(&self, id: &str) -> Option<Resources> {
         self.state().containers.get(id).map(|container| container.resources)
     }
 
-    /// Scripts the containers of an image that start from now on.
+    /// Sets the behaviour of containers of an image that start from now on.
     pub fn set_behaviour(&self, image: &str, behaviour: Behaviour) {
         self.state().behaviours.insert(image.to_owned(), behaviour);
     }
 
-    /// Lets the next `times` calls of a name (`RunPodSandbox`) fail.
+    /// Makes the next `times` calls with this name (such as `RunPodSandbox`) fail.
     pub fn fail_next(&self, call: &'static str, times: u32) {
         self.state().failures.insert(call, times);
     }
 
-    /// Makes the runtime unreachable, or reachable again. Containers live on.
+    /// Makes the runtime unavailable, or available again. Containers keep running.
     pub fn set_down(&self, down: bool) {
         self.state().down = down;
         self.0.hint();
     }
 
-    /// Overrides the script: whether the containers of a pod answer probes.
+    /// Overrides whether the containers of a pod answer probes.
     pub fn set_ready(&self, pod_name: &str, ready: bool) {
         self.state().readiness.insert(pod_name.to_owned(), ready);
     }
 
-    /// Ends a running container at once.
+    /// Ends a running container immediately.
     pub fn exit_container(&self, id: &str, code: i32) {
         self.0.exit(id, code);
     }
 
-    /// Sets how much a container has written into its own file system.
+    /// Sets the size of a container's writable layer.
     pub fn set_written(&self, id: &str, bytes: u64) {
         if let Some(container) = self.state().containers.get_mut(id) {
             container.written = bytes;
         }
     }
 
-    /// How often the log of a container has been opened anew.
+    /// Returns how many times the log of a container has been reopened.
     pub fn reopened(&self, id: &str) -> u64 {
         self.state().containers.get(id).map_or(0, |container| container.reopened)
     }
 
-    /// How often a call of a name has been made.
+    /// Returns how many times a call has been made.
     pub fn calls(&self, call: &'static str) -> u64 {
         self.state().calls.get(call).copied().unwrap_or_default()
     }
 
-    /// Whether the pod at an address answers probes at this moment.
+    /// Returns whether the pod at an address currently answers probes.
     pub fn answers(&self, address: IpAddr) -> bool {
         let state = self.state();
         let Some((id, sandbox)) =
@@ -183,7 +184,7 @@ impl FakeRuntime {
         running.any(|container| state.container_answers(container, &sandbox.summary.name))
     }
 
-    /// Whether a container answers probes at this moment.
+    /// Returns whether a container currently answers probes.
     pub fn container_answers(&self, id: &str) -> bool {
         let state = self.state();
         let Some(container) = state.containers.get(id) else { return false };
@@ -196,7 +197,7 @@ impl FakeRuntime {
         self.0.state()
     }
 
-    /// Counts the call and lets it fail where that was asked for.
+    /// Counts a call and fails it if a failure is scheduled.
     fn enter(&self, call: &'static str) -> Result<MutexGuard<'_, State>> {
         let mut state = self.state();
         *state.calls.entry(call).or_default() += 1;
@@ -247,7 +248,7 @@ impl State {
         format!("{kind}{:016x}", self.next_id)
     }
 
-    /// The next free address after the one given last, so that none is used again soon.
+    /// Returns the next free address after the last one assigned, so that addresses are not reused soon.
     fn address(&mut self, (first, prefix): (Ipv4Addr, u8)) -> Option<Ipv4Addr> {
         let size = 1u32.checked_shl(32 - u32::from(prefix.min(32))).unwrap_or(u32::MAX);
         let used: BTreeSet<Ipv4Addr> =
@@ -289,7 +290,7 @@ impl Container {
     }
 }
 
-/// Ends the container when its time has come, unless it is gone by then.
+/// Ends the container after a delay, unless it is gone by then.
 async fn exit_later(shared: Weak<Shared>, id: String, after: Duration, code: i32) {
     tokio::time::sleep(after).await;
     if let Some(shared) = shared.upgrade() {
@@ -399,7 +400,7 @@ impl Runtime for FakeRuntime {
             return Err(not_found("CreateContainer", sandbox_id));
         }
         let id = state.id("container");
-        // Images are used by their ids, and scripted by their names.
+        // Images are used by id but scripted by name.
         let name = config.image.strip_prefix("sha256:").unwrap_or(&config.image);
         let behaviour = state.behaviours.get(name).cloned().unwrap_or_default();
         let status = ContainerStatus {
@@ -506,7 +507,7 @@ impl Runtime for FakeRuntime {
         Ok(())
     }
 
-    /// Succeeds where the container answers probes, and fails with exit code 1 where it does not.
+    /// Succeeds if the container answers probes; otherwise the exit code is 1.
     async fn exec_sync(&self, id: &str, _command: &[String], _timeout: Duration) -> Result<ExecOutput> {
         if self
             .enter("ExecSync")?

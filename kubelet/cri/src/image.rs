@@ -1,26 +1,26 @@
 //! Images.
 
-/// An image that is present on the node.
+/// An image on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     pub id: String,
-    /// `docker.io/library/busybox:latest`
+    /// Tags, such as `docker.io/library/busybox:latest`.
     pub tags: Vec<String>,
-    /// `docker.io/library/busybox@sha256:…`
+    /// Digests, such as `docker.io/library/busybox@sha256:…`.
     pub digests: Vec<String>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// User that the image asks for, by number.
+    /// Numeric user of the image, if it has one.
     pub uid: Option<i64>,
-    /// User that the image asks for, by name; empty if there is none.
+    /// User name of the image; empty if it has none.
     pub username: String,
 }
 
-/// Who asks a registry.
+/// Credentials for a registry.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     pub username: String,
     pub password: String,
-    /// Both of them, base64, instead.
+    /// User name and password in base64, in place of the other fields.
     pub auth: String,
 }

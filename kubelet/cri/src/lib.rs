@@ -1,5 +1,5 @@
-//! The Container Runtime Interface as this kubelet sees it: the [`Runtime`] trait in plain types, a
-//! client for a real runtime behind a Unix socket, and a scriptable fake for tests and simulation.
+//! The Container Runtime Interface: the [`Runtime`] trait in plain types, a client for a real runtime behind
+//! a Unix socket, and a scriptable fake for tests and simulation.
 
 mod client;
 mod container;
@@ -25,7 +25,7 @@ pub use sandbox::{
     SandboxSummary, SecurityProfile, SelinuxLabel,
 };
 
-/// Labels that name a pod and its containers inside the runtime, as every kubelet spells them.
+/// Labels on sandboxes and containers that identify their pod, as all kubelets set them.
 pub mod labels {
     /// Name of the pod, on sandboxes and containers.
     pub const POD_NAME: &str = "io.kubernetes.pod.name";
@@ -37,7 +37,7 @@ pub mod labels {
     pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 }
 
-/// What `tonic` makes of the proto files.
+/// Types that `tonic` generates from the proto files.
 mod generated {
     #![allow(clippy::all, clippy::pedantic, missing_docs)]
     pub mod runtime {

@@ -1,4 +1,4 @@
-//! The trait, and its errors.
+//! The [`Runtime`] trait and its errors.
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
@@ -13,130 +13,130 @@ use crate::{
 /// Result of a call to the runtime.
 pub type Result<T> = std::result::Result<T, RuntimeError>;
 
-/// A refused or failed call.
+/// A call that was refused or failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {message}")]
 pub struct RuntimeError {
-    /// The call: `RunPodSandbox`.
+    /// Name of the call, such as `RunPodSandbox`.
     pub call: &'static str,
-    /// What callers branch on.
+    /// Category of the error.
     pub kind: ErrorKind,
-    /// What the runtime said.
+    /// Message of the runtime.
     pub message: String,
 }
 
-/// What callers of the runtime branch on.
+/// Categories of errors that callers distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// There is no such sandbox, container or image.
+    /// The sandbox, container or image does not exist.
     NotFound,
-    /// No answer within the deadline, or a command did not end within its own.
+    /// The runtime did not answer within the deadline, or a command exceeded its timeout.
     Timeout,
-    /// The runtime cannot be reached.
+    /// The runtime is unavailable.
     Unavailable,
-    /// The runtime does not know the call.
+    /// The runtime does not implement the call.
     Unimplemented,
-    /// Everything else.
+    /// Any other failure.
     Failed,
 }
 
 impl RuntimeError {
-    /// A failed call.
+    /// Creates an error of a call.
     pub fn new(call: &'static str, kind: ErrorKind, message: impl fmt::Display) -> Self {
         Self { call, kind, message: message.to_string() }
     }
 
-    /// Whether there is no such sandbox, container or image.
+    /// Returns whether the sandbox, container or image does not exist.
     pub fn is_not_found(&self) -> bool {
         self.kind == ErrorKind::NotFound
     }
 }
 
-/// Who answers on the socket.
+/// Identification of a runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Version {
-    /// `containerd`
+    /// Name of the runtime, such as `containerd`.
     pub name: String,
-    /// `1.6.20`
+    /// Version of the runtime, such as `1.6.20`.
     pub version: String,
-    /// Version of the interface: `v1`.
+    /// Version of the interface, such as `v1`.
     pub api: String,
 }
 
-/// One of the runtime's conditions.
+/// A condition of the runtime.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuntimeCondition {
-    /// `RuntimeReady` or `NetworkReady`.
+    /// Type: `RuntimeReady` or `NetworkReady`.
     pub kind: String,
-    /// Whether it holds.
+    /// True if the condition holds.
     pub holds: bool,
-    /// One word why not.
+    /// Reason for which it does not hold, in one word.
     pub reason: String,
-    /// A sentence why not.
+    /// Message that explains why it does not hold.
     pub message: String,
 }
 
-/// One way in which the runtime runs pods.
+/// A runtime handler and its features.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeHandler {
-    /// `runc`; empty for the default.
+    /// Name, such as `runc`; empty for the default handler.
     pub name: String,
     pub recursive_read_only_mounts: bool,
 }
 
-/// What the runtime says of itself.
+/// Status of the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeStatus {
     pub conditions: Vec<RuntimeCondition>,
-    /// Empty where the runtime does not tell.
+    /// Handlers; empty if the runtime does not report them.
     pub handlers: Vec<RuntimeHandler>,
-    /// Whether groups of images can be left out.
+    /// True if supplementary groups of images can be ignored.
     pub supplemental_groups_policy: bool,
 }
 
 impl RuntimeStatus {
-    /// What a handler can do; nothing where the runtime does not tell.
+    /// Returns the features of a handler; none if the runtime does not report them.
     pub fn handler(&self, name: &str) -> RuntimeHandler {
         self.handlers.iter().find(|handler| handler.name == name).cloned().unwrap_or_default()
     }
 }
 
-/// Which ends of a streamed process are wanted.
+/// Standard streams of a process that a client wants to use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamOptions {
-    /// A terminal: standard error is merged into standard output.
+    /// Allocate a terminal; standard error is merged into standard output.
     pub tty: bool,
-    /// Standard input is sent.
+    /// Send standard input.
     pub stdin: bool,
-    /// Standard output is wanted.
+    /// Receive standard output.
     pub stdout: bool,
-    /// Standard error is wanted.
+    /// Receive standard error.
     pub stderr: bool,
 }
 
-/// A container runtime. Each call has a deadline of its own and may be dropped at any time; stop
-/// and remove are idempotent and succeed where there is nothing left.
+/// A container runtime. Each call has a deadline of its own and can be cancelled at any time. Calls that stop
+/// or remove are idempotent and succeed if nothing is left to do.
 #[async_trait]
 pub trait Runtime: Send + Sync + 'static {
-    /// Who answers.
+    /// Returns the identification of the runtime.
     async fn version(&self) -> Result<Version>;
 
-    /// Conditions of the runtime and its network, and what it can do.
+    /// Returns conditions and features of the runtime and its network.
     async fn status(&self) -> Result<RuntimeStatus>;
 
     /// Creates and starts a sandbox with its network; returns its id.
     async fn run_pod_sandbox(&self, config: &SandboxConfig) -> Result<String>;
 
-    /// Kills what runs in a sandbox and takes its network down.
+    /// Kills all processes of a sandbox and takes down its network.
     async fn stop_pod_sandbox(&self, id: &str) -> Result<()>;
 
-    /// Removes a sandbox and its containers, killing what still runs.
+    /// Removes a sandbox and its containers, killing those that are still running.
     async fn remove_pod_sandbox(&self, id: &str) -> Result<()>;
 
-    /// A sandbox in detail.
+    /// Returns the status of a sandbox.
     async fn pod_sandbox_status(&self, id: &str) -> Result<SandboxStatus>;
 
-    /// All sandboxes, or those of one pod, in no particular order.
+    /// Returns all sandboxes, or those of one pod, in no particular order.
     async fn list_pod_sandboxes(&self, pod_uid: Option<&str>) -> Result<Vec<SandboxSummary>>;
 
     /// Creates a container in a sandbox; returns its id.
@@ -150,54 +150,54 @@ pub trait Runtime: Send + Sync + 'static {
     /// Starts a created container.
     async fn start_container(&self, id: &str) -> Result<()>;
 
-    /// Signals a container to stop and kills it after `grace` (whole seconds, rounded up).
+    /// Stops a container gracefully and kills it after `grace` (rounded up to whole seconds).
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<()>;
 
-    /// Removes a container, killing it first where it runs.
+    /// Removes a container, killing it first if it is running.
     async fn remove_container(&self, id: &str) -> Result<()>;
 
-    /// A container in detail.
+    /// Returns the status of a container.
     async fn container_status(&self, id: &str) -> Result<ContainerStatus>;
 
-    /// All containers, or those of one pod, in no particular order.
+    /// Returns all containers, or those of one pod, in no particular order.
     async fn list_containers(&self, pod_uid: Option<&str>) -> Result<Vec<ContainerSummary>>;
 
-    /// Bytes that containers have written into their own file systems, by id, of all pods or of one.
-    /// Containers of which the runtime does not know it are left out.
+    /// Returns the sizes of the writable layers of the containers of all pods, or of one, in bytes by
+    /// container id. Containers of unknown size are omitted.
     async fn writable_layers(&self, pod_uid: Option<&str>) -> Result<BTreeMap<String, u64>>;
 
     /// Changes the limits of a running container.
     async fn update_container_resources(&self, id: &str, resources: &Resources) -> Result<()>;
 
-    /// Makes the runtime open the log file anew, after it was moved away.
+    /// Makes the runtime reopen the log file after it was rotated.
     async fn reopen_container_log(&self, id: &str) -> Result<()>;
 
-    /// Runs a command to its end. A command that outlives `timeout` (zero: no limit) is killed
-    /// and gives [`ErrorKind::Timeout`].
+    /// Runs a command until it ends. A command that exceeds `timeout` (zero for unlimited) is killed and
+    /// results in [`ErrorKind::Timeout`].
     async fn exec_sync(&self, id: &str, command: &[String], timeout: Duration) -> Result<ExecOutput>;
 
-    /// Prepares a streamed command; returns the URL that serves it once.
+    /// Prepares a streamed command; returns a URL that serves it once.
     async fn exec(&self, id: &str, command: &[String], options: StreamOptions) -> Result<String>;
 
-    /// Prepares a stream to a container's first process; returns the URL that serves it once.
+    /// Prepares a stream to a container's main process; returns a URL that serves it once.
     async fn attach(&self, id: &str, options: StreamOptions) -> Result<String>;
 
-    /// Prepares forwarding into a sandbox; returns the URL that serves it once.
+    /// Prepares port forwarding into a sandbox; returns a URL that serves it once.
     async fn port_forward(&self, sandbox_id: &str, ports: &[i32]) -> Result<String>;
 
-    /// All images.
+    /// Returns all images.
     async fn list_images(&self) -> Result<Vec<Image>>;
 
-    /// An image, or `None` where there is no such one.
+    /// Returns an image, or `None` if it does not exist.
     async fn image_status(&self, image: &str) -> Result<Option<Image>>;
 
-    /// Fetches an image; returns its reference.
+    /// Pulls an image; returns its reference.
     async fn pull_image(&self, image: &str, credentials: Option<&Credentials>) -> Result<String>;
 
     /// Removes an image.
     async fn remove_image(&self, image: &str) -> Result<()>;
 
-    /// A counter that grows whenever something may have changed: a hint to list again, sent by
-    /// runtimes that can. Nothing may rely on it.
+    /// Returns a counter that changes whenever a relist is worthwhile. It is only a hint: not all runtimes
+    /// support it, and nothing may depend on it.
     fn hints(&self) -> watch::Receiver<u64>;
 }

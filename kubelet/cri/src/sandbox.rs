@@ -2,43 +2,43 @@
 
 use std::collections::BTreeMap;
 
-/// Whose namespace is used.
+/// Owner of a namespace that a container uses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum NamespaceMode {
-    /// One for the pod.
+    /// A namespace of the pod.
     #[default]
     Pod,
-    /// One for each container.
+    /// A namespace of each container.
     Container,
-    /// The node's.
+    /// The namespace of the node.
     Node,
-    /// That of another container, by id.
+    /// The namespace of another container, by id.
     Target(String),
 }
 
 /// Namespaces of a sandbox or a container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Namespaces {
-    /// Interfaces, addresses, ports.
+    /// Network namespace.
     pub network: NamespaceMode,
-    /// Process ids.
+    /// PID namespace.
     pub pid: NamespaceMode,
-    /// Shared memory and semaphores.
+    /// IPC namespace.
     pub ipc: NamespaceMode,
 }
 
-/// A profile of seccomp or AppArmor: what processes are allowed to do.
+/// A seccomp or AppArmor profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SecurityProfile {
-    /// The runtime's own profile.
+    /// The runtime's default profile.
     RuntimeDefault,
-    /// Everything.
+    /// No restrictions.
     Unconfined,
-    /// One of the node's: for seccomp by absolute path, for AppArmor by its loaded name.
+    /// A profile of the node: an absolute path for seccomp, the name of a loaded profile for AppArmor.
     Localhost(String),
 }
 
-/// A label of SELinux; empty parts are the runtime's choice.
+/// An SELinux label; empty parts are chosen by the runtime.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SelinuxLabel {
     pub user: String,
@@ -56,13 +56,13 @@ pub enum Protocol {
     Sctp,
 }
 
-/// A port of the node that leads into the sandbox.
+/// A port of the node that is forwarded to the sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortMapping {
     pub protocol: Protocol,
     pub container_port: u16,
     pub host_port: u16,
-    /// Empty: all addresses of the node.
+    /// Address of the node; empty for all addresses.
     pub host_ip: String,
 }
 
@@ -73,11 +73,11 @@ pub struct Dns {
     pub servers: Vec<String>,
     /// Search domains.
     pub searches: Vec<String>,
-    /// `ndots:5`
+    /// Options, such as `ndots:5`.
     pub options: Vec<String>,
 }
 
-/// What a sandbox is to be.
+/// Configuration of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxConfig {
     /// Name of the pod.
@@ -86,35 +86,35 @@ pub struct SandboxConfig {
     pub namespace: String,
     /// Uid of the pod.
     pub uid: String,
-    /// Grows with each sandbox of the pod.
+    /// Attempt number, incremented with each sandbox of the pod.
     pub attempt: u32,
-    /// Empty with the node's network.
+    /// Host name; empty in the host network.
     pub hostname: String,
-    /// Where the logs of the containers go; exists already.
+    /// Directory of the logs of the containers; must exist.
     pub log_directory: String,
-    /// `None`: the runtime copies the node's.
+    /// DNS configuration; with `None` the runtime copies the node's.
     pub dns: Option<Dns>,
     pub port_mappings: Vec<PortMapping>,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// Path of the pod's cgroup below each hierarchy: `/kubepods/besteffort/pod…`.
+    /// Path of the pod's cgroup in each hierarchy, such as `/kubepods/besteffort/pod…`.
     pub cgroup_parent: String,
     pub sysctls: BTreeMap<String, String>,
     pub namespaces: Namespaces,
-    /// Must be set where any of the containers is privileged.
+    /// Must be set if any container of the pod is privileged.
     pub privileged: bool,
     pub run_as_user: Option<i64>,
     pub run_as_group: Option<i64>,
     pub supplemental_groups: Vec<i64>,
-    /// Groups that the image gives to the user are left out.
+    /// True if supplementary groups that the image defines are ignored.
     pub strict_groups: bool,
     pub seccomp: Option<SecurityProfile>,
     pub selinux: Option<SelinuxLabel>,
-    /// Name of the runtime's handler; empty for its default.
+    /// Name of the runtime handler; empty for the default.
     pub runtime_handler: String,
 }
 
-/// Whether a sandbox can hold containers.
+/// State of a sandbox.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SandboxState {
     Ready,
@@ -122,7 +122,7 @@ pub enum SandboxState {
     NotReady,
 }
 
-/// A sandbox in a list.
+/// Entry of a sandbox in a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxSummary {
     pub id: String,
@@ -131,17 +131,17 @@ pub struct SandboxSummary {
     pub uid: String,
     pub attempt: u32,
     pub state: SandboxState,
-    /// Nanoseconds since 1970.
+    /// Time of creation in nanoseconds since 1970.
     pub created_at: i64,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A sandbox in detail.
+/// Status of a sandbox.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SandboxStatus {
-    /// What the list says, too.
+    /// The fields that lists contain as well.
     pub summary: SandboxSummary,
-    /// Addresses, the first family first; empty with the node's network and after the stop.
+    /// Addresses, primary IP family first; empty in the host network and after the sandbox was stopped.
     pub ips: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! Between the plain types and the generated ones.
+//! Conversions between the plain types and the generated ones.
 
 use crate::{
     ContainerConfig, ContainerState, ContainerStatus, ContainerSummary, Credentials, Dns, Image, Mount,
@@ -40,7 +40,7 @@ fn groups_policy(strict: bool) -> i32 {
     policy as i32
 }
 
-/// The field that runtimes read which do not know the newer one.
+/// Returns the name of a profile for the older field, which runtimes read that do not support the newer one.
 fn apparmor_name(profile: Option<&SecurityProfile>) -> String {
     match profile {
         None => String::new(),

@@ -1,5 +1,5 @@
-//! The process that holds a pod's namespaces open. As process 1 of a shared pid namespace it also
-//! reaps orphans. It ends on SIGTERM and SIGINT and uses no library, not even the C one.
+//! The process that holds a pod's namespaces open. As process 1 of a shared PID namespace it also reaps
+//! orphans. It ends on SIGTERM and SIGINT and uses no library, not even libc.
 
 #![no_std]
 #![no_main]
@@ -28,10 +28,11 @@ mod number {
     pub const RT_SIGTIMEDWAIT: usize = 137;
 }
 
-/// One system call with up to four arguments.
+/// Makes a system call with up to four arguments.
 ///
 /// # Safety
-/// The arguments must be what the call asks for; pointers must be valid while it runs.
+///
+/// The arguments must be valid for the call; pointers must stay valid while it runs.
 #[cfg(target_arch = "x86_64")]
 unsafe fn syscall(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result;
@@ -43,10 +44,11 @@ unsafe fn syscall(number: usize, a: usize, b: usize, c: usize, d: usize) -> isiz
     result
 }
 
-/// One system call with up to four arguments.
+/// Makes a system call with up to four arguments.
 ///
 /// # Safety
-/// The arguments must be what the call asks for; pointers must be valid while it runs.
+///
+/// The arguments must be valid for the call; pointers must stay valid while it runs.
 #[cfg(target_arch = "aarch64")]
 unsafe fn syscall(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
     let result;
@@ -58,7 +60,7 @@ unsafe fn syscall(number: usize, a: usize, b: usize, c: usize, d: usize) -> isiz
     result
 }
 
-/// Where the kernel starts: aligns the stack as the ABI of a function asks, then runs.
+/// Entry point of the program: aligns the stack as the ABI requires, then calls `main`.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn _start() -> ! {
@@ -68,7 +70,7 @@ extern "C" fn _start() -> ! {
     naked_asm!("bl {main}", main = sym main);
 }
 
-/// Waits for signals synchronously: no handler runs, so nothing can interrupt anything.
+/// Waits for signals synchronously. No handler runs, so nothing can be interrupted.
 extern "C" fn main() -> ! {
     let set: u64 = (1 << (SIGINT - 1)) | (1 << (SIGTERM - 1)) | (1 << (SIGCHLD - 1));
     let pointer = &raw const set as usize;

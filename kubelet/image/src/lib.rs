@@ -1,6 +1,6 @@
-//! Writes OCI image archives without an image builder: the pause image of the sandbox and the
-//! workloads of the tests. The archive is a tar file with an OCI layout, byte for byte the same for
-//! the same content, and carries the image's name for importers.
+//! Writes OCI image archives without an image builder: the pause image for sandboxes and the workloads of the
+//! tests. An archive is a tar file with an OCI layout. It is byte-for-byte reproducible and contains the
+//! image's name for importers.
 
 use std::{
     fs::File,
@@ -11,60 +11,59 @@ use std::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// The reference under which [`write_pause_archive`] names its image.
+/// Reference of the image that [`write_pause_archive`] writes.
 pub const PAUSE_REFERENCE: &str = "hawser.local/pause:1";
 
-/// The pause program: static, freestanding, for the architecture this crate was built for.
+/// The pause program: static, freestanding, for the architecture that this crate is built for.
 pub const PAUSE_PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/pause"));
 
-/// What can go wrong while an archive is written.
+/// An archive could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ImageError {
     /// The archive or its content could not be written.
     #[error("writing the image archive {path}")]
     Write {
-        /// The archive.
+        /// Path of the archive.
         path: String,
-        /// What the system said.
+        /// Error of the operating system.
         #[source]
         source: io::Error,
     },
-    /// A file's path is absolute or leaves the image.
+    /// The path of a file is absolute or leads out of the image.
     #[error("{0:?} is not a relative path inside the image")]
     Path(String),
 }
 
-/// A regular file of the image's only layer.
+/// A regular file in the only layer of an image.
 #[derive(Clone, Debug)]
 pub struct ImageFile<'a> {
-    /// Where it lies, relative to the root: `bin/echo`.
+    /// Path relative to the root, such as `bin/echo`.
     pub path: &'a str,
-    /// Permission bits: `0o755`.
+    /// Permission bits, such as `0o755`.
     pub mode: u32,
-    /// Its content.
+    /// Content of the file.
     pub content: &'a [u8],
 }
 
-/// How a container of the image starts, where the pod says nothing else.
+/// Default configuration of the containers of an image.
 #[derive(Clone, Debug, Default)]
 pub struct ImageConfig {
     /// Program and first arguments.
     pub entrypoint: Vec<String>,
-    /// Further arguments; `args` of a container replaces them.
+    /// Default arguments; `args` of a container replaces them.
     pub command: Vec<String>,
-    /// `NAME=value`.
+    /// Environment variables as `NAME=value`.
     pub environment: Vec<String>,
-    /// `uid`, `uid:gid`, or empty for root.
+    /// User as `uid` or `uid:gid`; empty for root.
     pub user: String,
-    /// Empty means `/`.
+    /// Working directory; `/` if empty.
     pub working_directory: String,
-    /// Directories to create, relative to the root, with permission bits: `("tmp", 0o1777)`.
+    /// Directories to create, relative to the root, with permission bits, such as `("tmp", 0o1777)`.
     pub directories: Vec<(String, u32)>,
 }
 
-/// Writes an archive with one image of one layer that holds `files`, named `reference`
-/// (`host/name:tag`). An archive that is already at `path` is replaced in one step. Returns the
-/// digest of the manifest, `sha256:…`.
+/// Writes an archive that contains one image with one layer of `files`, named `reference` (`host/name:tag`).
+/// An existing archive at `path` is replaced atomically. Returns the digest of the manifest, `sha256:…`.
 pub fn write_image_archive(
     path: &Path,
     reference: &str,
@@ -80,7 +79,7 @@ pub fn write_image_archive(
         .map_err(|source| ImageError::Write { path: path.display().to_string(), source })
 }
 
-/// The pause image as an archive; see [`PAUSE_REFERENCE`].
+/// Writes the pause image as an archive; see [`PAUSE_REFERENCE`].
 pub fn write_pause_archive(path: &Path) -> Result<String, ImageError> {
     let config = ImageConfig { entrypoint: vec!["/pause".to_owned()], ..ImageConfig::default() };
     let file = ImageFile { path: "pause", mode: 0o755, content: PAUSE_PROGRAM };
@@ -161,7 +160,7 @@ fn append<W: Write>(archive: &mut tar::Builder<W>, path: &str, mode: u32, conten
     archive.append_data(&mut header, path, content)
 }
 
-/// No owner but root, no time: the same content gives the same bytes.
+/// Returns a header without time and owned by root, so that the same content gives the same bytes.
 fn header(mode: u32, size: u64) -> tar::Header {
     let mut header = tar::Header::new_gnu();
     header.set_mode(mode);

@@ -1,13 +1,12 @@
-//! The kernel programs that measuring takes, put together instruction by instruction. They are a
-//! few dozen instructions each, with their parameters as constants in the code, and so need
-//! neither a compiler for the kernel nor a loader.
+//! Kernel programs for measurements, assembled instruction by instruction. Each has a few dozen instructions
+//! with its parameters as constants in the code, so neither a compiler for the kernel nor a loader is needed.
 
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::bpf;
 
-/// Bytes of every frame: 64 on a wire, which adds a checksum.
+/// Size of every frame in bytes: 64 on the wire, which adds a checksum.
 pub const FRAME: usize = 60;
 const ETHERNET: usize = 14;
 const IP_CHECK: i16 = 24;
@@ -25,7 +24,7 @@ pub const XDP_TX: i32 = 3;
 /// Flows that share a source address: their ports are 1024 and up.
 const FLOWS_PER_SOURCE_BITS: i32 = 14;
 
-/// What kind of program, which decides where it finds its packet.
+/// Type of a program, which decides where it finds its packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Xdp,
@@ -40,7 +39,7 @@ impl Kind {
         }
     }
 
-    /// Offsets of `data` and `data_end` in the context.
+    /// Returns the offsets of `data` and `data_end` in the context.
     fn bounds(self) -> (i16, i16) {
         match self {
             Self::Xdp => (0, 4),
@@ -49,7 +48,7 @@ impl Kind {
     }
 }
 
-/// Frames of many flows: flow `i` has its own source, and goes to service `i % services`.
+/// Frames of many flows. Flow `i` has a source of its own and goes to service `i % services`.
 #[derive(Clone)]
 pub struct Traffic {
     pub frame: [u8; FRAME],
@@ -60,7 +59,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// TCP segments with these flags; of UDP, datagrams without a checksum if there are none.
+    /// Describes TCP segments with these flags, or, without flags, UDP datagrams without a checksum.
     pub fn new(
         tcp_flags: Option<u8>,
         port: u16,
@@ -87,21 +86,21 @@ impl Traffic {
         Self { frame, flows, services, first_source: Ipv4Addr::new(198, 18, 0, 1), first_vip }
     }
 
-    /// Sum of the IP header's words, without the addresses.
+    /// Returns the sum of the IP header's words, without the addresses.
     fn header_sum(&self) -> i32 {
         self.frame[14..24].chunks(2).map(|pair| i32::from(pair[0]) << 8 | i32::from(pair[1])).sum()
     }
 }
 
-/// What a program that has written its frame does next.
+/// Action of a program after it has written its frame.
 pub enum Then<'a> {
     Return(i32),
-    /// Goes on in the program in this map of programs.
+    /// Tail-call the program in this map.
     TailCall(BorrowedFd<'a>),
 }
 
-/// Writes the next frame of the traffic over whatever the packet holds. The counter says which flow
-/// is the next; whoever runs the program alone need not share it.
+/// Returns a program that overwrites the packet with the next frame of the traffic. The counter selects the
+/// flow; a program that runs alone need not share it.
 pub fn fill(kind: Kind, traffic: &Traffic, counter: BorrowedFd<'_>, then: &Then<'_>) -> Vec<u64> {
     let mut code = checked(kind, FRAME as i32);
     code.extend(map_value(1, counter));
@@ -109,7 +108,7 @@ pub fn fill(kind: Kind, traffic: &Traffic, counter: BorrowedFd<'_>, then: &Then<
         load(DOUBLE, 8, 1, 0),
         move_register(2, 8),
         immediate(ADD, 2, 1),
-        // Less than all flows: past the instruction that begins anew.
+        // Less than the number of flows: skip the instruction that starts over.
         instruction(0xa5, 2, 0, 1, traffic.flows as i32),
         immediate(MOVE, 2, 0),
         store(DOUBLE, 1, 2, 0),
@@ -118,7 +117,7 @@ pub fn fill(kind: Kind, traffic: &Traffic, counter: BorrowedFd<'_>, then: &Then<
         let word = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
         code.push(instruction(0x62, 7, 0, 4 * i as i16, word));
     }
-    // Register 9 collects the sum over the IP header.
+    // Register 9 accumulates the sum over the IP header.
     code.push(immediate(MOVE, 9, traffic.header_sum()));
     code.extend([move_register(2, 8), immediate(SHIFT_RIGHT, 2, FLOWS_PER_SOURCE_BITS)]);
     code.extend(address(traffic.first_source, IP_SOURCE));
@@ -153,18 +152,18 @@ pub fn fill(kind: Kind, traffic: &Traffic, counter: BorrowedFd<'_>, then: &Then<
     code
 }
 
-/// Counts frames to this port, and from this address if there is one, and drops them; all else
-/// goes on.
+/// Returns a program that counts and drops frames to this port and, if given, from this address; all others
+/// are passed on.
 pub fn sink(port: u16, source: Option<Ipv4Addr>, counter: BorrowedFd<'_>) -> Vec<u64> {
     let mut code = checked(Kind::Xdp, FRAME as i32);
     code.extend([
         load(HALF, 2, 7, L4_DESTINATION),
-        // Equal: past the two instructions that leave.
+        // Equal: skip the two instructions that leave.
         instruction(0x15, 2, 0, 2, i32::from(port.to_be())),
     ]);
     code.extend(leave(XDP_PASS));
     if let Some(source) = source {
-        // Compared as 32 bits: no sign is extended.
+        // Compared as 32 bits, without sign extension.
         let source = u32::from(source).to_be() as i32;
         code.extend([load(WORD, 2, 7, IP_SOURCE), instruction(0x16, 2, 0, 2, source)]);
         code.extend(leave(XDP_PASS));
@@ -175,7 +174,7 @@ pub fn sink(port: u16, source: Option<Ipv4Addr>, counter: BorrowedFd<'_>) -> Vec
     code
 }
 
-/// Sends every frame back to where it came from.
+/// Returns a program that sends every frame back to its source.
 pub fn reflect() -> Vec<u64> {
     let mut code = checked(Kind::Xdp, FRAME as i32);
     code.extend([load(WORD, 2, 7, 0), load(HALF, 3, 7, 4), load(WORD, 4, 7, 6), load(HALF, 5, 7, 10)]);
@@ -184,12 +183,12 @@ pub fn reflect() -> Vec<u64> {
     code
 }
 
-/// Does nothing but give this verdict.
+/// Returns a program that only returns this verdict.
 pub fn constant(verdict: i32) -> Vec<u64> {
     leave(verdict).to_vec()
 }
 
-/// Keeps the context in register 6 and the packet in 7; a packet that is shorter goes on.
+/// Loads the context into register 6 and the packet into 7; a shorter packet is passed on.
 fn checked(kind: Kind, length: i32) -> Vec<u64> {
     let (data, end) = kind.bounds();
     let mut code = vec![
@@ -198,7 +197,7 @@ fn checked(kind: Kind, length: i32) -> Vec<u64> {
         load(WORD, 2, 6, end),
         move_register(3, 7),
         immediate(ADD, 3, length),
-        // Long enough: past the two instructions that leave.
+        // Long enough: skip the two instructions that leave.
         instruction(0xbd, 3, 2, 2, 0),
     ];
     code.extend(leave(if kind == Kind::Xdp { XDP_PASS } else { -1 }));
@@ -208,7 +207,7 @@ fn checked(kind: Kind, length: i32) -> Vec<u64> {
 /// Adds `first` to register 2, writes the address into the packet and adds it to the sum.
 fn address(first: Ipv4Addr, offset: i16) -> [u64; 9] {
     [
-        // Of 32 bits: no sign is extended.
+        // A 32-bit operation, without sign extension.
         instruction(0x04, 2, 0, 0, u32::from(first) as i32),
         move_register(3, 2),
         immediate(SHIFT_RIGHT, 3, 16),
@@ -231,7 +230,7 @@ const WORD: u8 = 0x00;
 const HALF: u8 = 0x08;
 const DOUBLE: u8 = 0x18;
 
-/// `struct bpf_insn`.
+/// Encodes `struct bpf_insn`.
 fn instruction(code: u8, to: u8, from: u8, offset: i16, constant: i32) -> u64 {
     u64::from(code)
         | u64::from(from << 4 | to) << 8
@@ -275,7 +274,7 @@ fn map(to: u8, map: BorrowedFd<'_>) -> [u64; 2] {
     [instruction(0x18, to, 1, 0, map.as_raw_fd()), 0]
 }
 
-/// Address of the only element of an array.
+/// Loads the address of the only element of an array.
 fn map_value(to: u8, map: BorrowedFd<'_>) -> [u64; 2] {
     [instruction(0x18, to, 2, 0, map.as_raw_fd()), 0]
 }
@@ -301,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_says_its_length() {
+    fn a_frame_states_its_length() {
         let frame = traffic(1, 1).frame;
         assert_eq!((frame[17], frame[23], frame[36..40].to_vec()), (46, 17, vec![0, 80, 0, 26]));
         let segment = Traffic::new(Some(SYN), 443, LINKS, (1, 1), Ipv4Addr::LOCALHOST).frame;
@@ -311,7 +310,7 @@ mod tests {
         );
     }
 
-    /// The internet checksum over a header that holds its own: zero if it is right.
+    /// Returns the internet checksum over a header that includes its own: zero if it is correct.
     fn checksum(header: &[u8]) -> u16 {
         let sum: u32 = header.chunks(2).map(|pair| u32::from(pair[0]) << 8 | u32::from(pair[1])).sum();
         !((sum & 0xffff) + (sum >> 16)) as u16

@@ -1,7 +1,7 @@
 //! bpf(2) for the programs of [`crate::asm`].
 //!
-//! A named exception to the rule that unsafe code is in the data plane only: what measures the
-//! data plane should not be a part of it.
+//! A named exception to the rule that unsafe code is only in the data plane: code that measures the data
+//! plane should not be part of it.
 #![allow(unsafe_code)]
 
 use std::ffi::CString;
@@ -21,10 +21,10 @@ const LINK_CREATE: i32 = 28;
 const MAP_TYPE_ARRAY: u32 = 2;
 const MAP_TYPE_PROG_ARRAY: u32 = 3;
 const XDP_FLAGS_DRV_MODE: u32 = 4;
-/// Frames are sent as the verdict says, not only looked at.
+/// Frames are really sent as the verdict says.
 const LIVE_FRAMES: u32 = 2;
 
-/// `BPF_PROG_TYPE_*` and `BPF_*` of what a program is and where it is attached.
+/// Program type and attach type, `BPF_PROG_TYPE_*` and `BPF_*`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Type {
     program: u32,
@@ -35,7 +35,7 @@ pub const XDP: Type = Type { program: 6, attach: 37 };
 pub const TCX: Type = Type { program: 3, attach: 0 };
 pub const CONNECT4: Type = Type { program: 18, attach: 10 };
 
-/// `union bpf_attr` in words of 32 bits; the rest is zero.
+/// `union bpf_attr` as 32-bit words; unused ones are zero.
 #[repr(align(8))]
 struct Attr([u32; 40]);
 
@@ -76,12 +76,12 @@ fn map(kind: u32, value_size: u32) -> io::Result<OwnedFd> {
     unsafe { attr.call(MAP_CREATE).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// An array of one number of 64 bits.
+/// Creates an array with one 64-bit number.
 pub fn counter() -> io::Result<OwnedFd> {
     map(MAP_TYPE_ARRAY, 8)
 }
 
-/// A place for one program to go on in.
+/// Creates a program array with one slot, for tail calls.
 pub fn program_array() -> io::Result<OwnedFd> {
     map(MAP_TYPE_PROG_ARRAY, 4)
 }
@@ -107,7 +107,7 @@ pub fn set_counter(counter: BorrowedFd<'_>, value: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts a program into a [`program_array`].
+/// Sets the program of a [`program_array`].
 pub fn set_program(array: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     let (key, value) = (0_u32, number(program));
     let addresses = [(8, (&raw const key) as u64), (16, (&raw const value) as u64)];
@@ -117,7 +117,7 @@ pub fn set_program(array: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result
     Ok(())
 }
 
-/// Loads a program; what the verifier has against it is in the error.
+/// Loads a program. An error contains the verifier's log.
 pub fn load(of: Type, code: &[u64]) -> io::Result<OwnedFd> {
     let license = c"GPL";
     let mut log = vec![0_u8; 1 << 18];
@@ -133,8 +133,8 @@ pub fn load(of: Type, code: &[u64]) -> io::Result<OwnedFd> {
     })
 }
 
-/// Attaches an XDP program to an interface of this thread's network namespace, in the driver, for
-/// as long as the descriptor lives.
+/// Attaches an XDP program, in driver mode, to an interface of this thread's network namespace for as long as
+/// the descriptor is open.
 pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd> {
     let fields = [(0, number(program)), (4, interface), (8, XDP.attach), (12, XDP_FLAGS_DRV_MODE)];
     let mut attr = Attr::new(&fields, &[]);
@@ -142,7 +142,7 @@ pub fn attach_xdp(program: BorrowedFd<'_>, interface: u32) -> io::Result<OwnedFd
     unsafe { attr.call(LINK_CREATE).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// Attaches a program to a cgroup for as long as the descriptor lives.
+/// Attaches a program to a cgroup for as long as the descriptor is open.
 pub fn attach_cgroup(program: BorrowedFd<'_>, of: Type, cgroup: &Path) -> io::Result<OwnedFd> {
     let directory = std::fs::File::open(cgroup)?;
     let fields = [(0, number(program)), (4, number(directory.as_fd())), (8, of.attach)];
@@ -151,7 +151,7 @@ pub fn attach_cgroup(program: BorrowedFd<'_>, of: Type, cgroup: &Path) -> io::Re
     unsafe { attr.call(LINK_CREATE).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// Opens what is pinned at a path.
+/// Opens an object that is pinned at a path.
 pub fn pinned(path: &Path) -> io::Result<OwnedFd> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     let mut attr = Attr::new(&[], &[(0, name.as_ptr() as u64)]);
@@ -160,16 +160,16 @@ pub fn pinned(path: &Path) -> io::Result<OwnedFd> {
     unsafe { attr.call(OBJ_GET).map(|fd| OwnedFd::from_raw_fd(fd)) }
 }
 
-/// What a test run gave.
+/// Results of a test run.
 pub struct Run {
     pub verdict: u32,
     #[cfg_attr(not(test), expect(dead_code, reason = "only tests look into packets"))]
     pub packet: Vec<u8>,
-    /// Mean of one run.
+    /// Mean duration of one run.
     pub nanoseconds: u32,
 }
 
-/// Runs a program `repeat` times on one buffer.
+/// Runs a program `repeat` times on the same buffer.
 pub fn run(program: BorrowedFd<'_>, packet: &[u8], context: &[u8], repeat: u32) -> io::Result<Run> {
     let mut out = vec![0_u8; packet.len() + 256];
     let mut attr = test_run(program, packet, context, repeat);
@@ -182,7 +182,7 @@ pub fn run(program: BorrowedFd<'_>, packet: &[u8], context: &[u8], repeat: u32) 
     Ok(Run { verdict: attr.0[1], packet: out, nanoseconds: attr.0[9] })
 }
 
-/// Runs an XDP program `repeat` times on frames that are then sent as it says.
+/// Runs an XDP program `repeat` times on frames that are then sent according to its verdict.
 pub fn run_live(program: BorrowedFd<'_>, packet: &[u8], context: &[u8], repeat: u32) -> io::Result<()> {
     let mut attr = test_run(program, packet, context, repeat);
     attr.0[16] = LIVE_FRAMES;
@@ -197,7 +197,7 @@ fn test_run(program: BorrowedFd<'_>, packet: &[u8], context: &[u8], repeat: u32)
     Attr::new(&fields, &[(16, packet.as_ptr() as u64), (48, context)])
 }
 
-/// `struct xdp_md` of a packet that came in on an interface.
+/// Returns the `struct xdp_md` of a packet that arrived on an interface.
 pub fn xdp_context(length: usize, interface: u32) -> Vec<u8> {
     let mut context = vec![0; 24];
     context[4..8].copy_from_slice(&(length as u32).to_ne_bytes());
@@ -205,7 +205,7 @@ pub fn xdp_context(length: usize, interface: u32) -> Vec<u8> {
     context
 }
 
-/// `struct __sk_buff` of a packet that came in on an interface.
+/// Returns the `struct __sk_buff` of a packet that arrived on an interface.
 pub fn skb_context(interface: u32) -> Vec<u8> {
     let mut context = vec![0; 192];
     context[36..40].copy_from_slice(&interface.to_ne_bytes());

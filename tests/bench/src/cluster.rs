@@ -1,4 +1,4 @@
-//! The suite `cluster`: how long a cluster takes to be there, and what it costs.
+//! The suite `cluster`: the time to start a cluster, and its memory.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -36,13 +36,13 @@ pub fn run(report: &Report, plan: &Plan) -> Result<()> {
     report.row("cluster", "binary", "hawser", BYTES, &[size as f64])
 }
 
-/// N of `ready in N ms`.
+/// Parses N of `ready in N ms`.
 fn milliseconds(line: &str) -> Result<f64> {
     let number = line.split("ready in ").nth(1).and_then(|rest| rest.split(' ').next());
     number.and_then(|n| n.parse().ok()).with_context(|| format!("no time in {line:?}"))
 }
 
-/// From `kubectl create` to a pod that runs, seen by a watch of kubectl's.
+/// Measures from `kubectl create` to a running pod, as seen by `kubectl wait`.
 fn first_pod(cluster: &Cluster<'_>) -> Result<f64> {
     let start = Instant::now();
     cluster.kubectl("run first --image=hawser.local/echo:1 --restart=Never")?;
@@ -57,9 +57,9 @@ fn run_pods(cluster: &Cluster<'_>, count: usize) -> Result<()> {
     Ok(())
 }
 
-/// Resident memory of `hawser`, and of everything it started except the pods' own processes.
+/// Measures the resident memory of `hawser` and of everything that it started except the pods' own processes.
 fn rest(report: &Report, cluster: &Cluster<'_>, pods: usize) -> Result<()> {
-    // What the start needed is given back; the figure is for a cluster at rest.
+    // Memory that only the start needed is released by then; the figure is for a cluster at rest.
     std::thread::sleep(Duration::from_secs(5));
     let hawser = resident(cluster.pid()?)?;
     report.row("cluster", &format!("memory/pods={pods}"), "hawser", BYTES, &[hawser])?;
@@ -83,12 +83,12 @@ fn process(words: &[&str]) -> Result<Option<u32>> {
     Ok(found.into_iter().next())
 }
 
-/// `VmRSS` in bytes.
+/// Returns `VmRSS` in bytes.
 fn resident(pid: u32) -> Result<f64> {
     memory(pid, "VmRSS:")
 }
 
-/// A line of what the kernel says about a process's memory, in bytes.
+/// Returns a field of `/proc/PID/status` in bytes.
 pub fn memory(pid: u32, of: &str) -> Result<f64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;

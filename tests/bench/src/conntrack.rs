@@ -1,4 +1,4 @@
-//! The kernel's connection tracking, which peers translate with.
+//! The kernel's connection tracking, which peers use for translation.
 
 use std::os::fd::AsRawFd;
 
@@ -9,7 +9,7 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 const DELETE: u16 = 1 << 8 | 2;
 const REQUEST_ACK: u16 = 1 | 4;
 
-/// Forgets all connections of this thread's network namespace.
+/// Removes all connections of this thread's network namespace.
 pub fn flush() -> Result<()> {
     let netlink =
         socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkNetFilter)
@@ -19,7 +19,7 @@ pub fn flush() -> Result<()> {
     message.extend(DELETE.to_ne_bytes());
     message.extend(REQUEST_ACK.to_ne_bytes());
     message.extend([0; 8]);
-    // Of every family: no attribute names one connection.
+    // All address families; no attribute selects a connection.
     message.extend([0; 4]);
     send(netlink.as_raw_fd(), &message, MsgFlags::empty()).context("cannot ask for a flush")?;
     let mut answer = [0; 256];

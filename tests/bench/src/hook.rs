@@ -1,10 +1,10 @@
-//! What the hook in connect(2) costs.
+//! The cost of the hook in connect(2).
 //!
-//! A socket is balanced as the cgroup says in which it was made. So one process makes one socket
-//! in the cgroup of the data plane and one in a cgroup whose hook does nothing, and connects with
-//! both in turn, in the same namespace, on the same processor: their difference is the program. The
-//! sockets are UDP's: no packet, a route, and the hook. They stay the same, so that making and
-//! closing them is not in the figure.
+//! A socket is balanced according to the cgroup in which it was created. So one process creates one socket in
+//! the cgroup of the data plane and one in a cgroup with an empty hook, and connects with both alternately,
+//! in the same namespace and on the same CPU; the difference is the cost of the program. The sockets are UDP
+//! sockets, so that a connect involves no packets, only a route lookup and the hook. They are reused, so that
+//! creating and closing them is not measured.
 
 use std::cell::RefCell;
 use std::fs;
@@ -26,8 +26,8 @@ use crate::{asm, bpf};
 const CHUNK: u32 = 200;
 const CHUNKS: usize = 150;
 
-/// Measures the hook with so many services each, one of them in use; in turn, so that what differs
-/// between them is not the hour.
+/// Measures the hook with different numbers of services, one of them in use, alternately, so that external
+/// influences affect all of them equally.
 pub fn run(report: &Report, plan: &Plan, sizes: &[usize]) -> Result<()> {
     let subjects: Result<Vec<Hooked>> = sizes.iter().map(|size| Hooked::new(*size)).collect();
     let subjects = subjects?;
@@ -36,10 +36,10 @@ pub fn run(report: &Report, plan: &Plan, sizes: &[usize]) -> Result<()> {
     report.sizes(&cases, sizes, &turns)
 }
 
-/// A data plane, an empty hook beside it, and the process that asks both.
+/// A data plane, an empty hook beside it, and the process that uses both.
 struct Hooked {
     worker: RefCell<Worker>,
-    // Those that follow are there for as long as it works, and go in this order.
+    // Dropped in this order, and needed until then.
     _link: OwnedFd,
     _empty: Cgroup,
     _stage: Stage,
@@ -60,14 +60,14 @@ impl Hooked {
         Ok(Self { worker, _link: link, _empty: empty, _stage: stage })
     }
 
-    /// Seconds that the hook takes.
+    /// Returns the seconds that the hook takes.
     fn turn(&self) -> Result<f64> {
         let answer = self.worker.borrow_mut().ask("more")?;
         answer.first().copied().context("the worker gave no number")
     }
 }
 
-/// A cgroup of its own beside the data plane's.
+/// A cgroup beside the data plane's.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -81,12 +81,12 @@ impl Cgroup {
 
 impl Drop for Cgroup {
     fn drop(&mut self) {
-        // A process that is about to end may still be in it; then it stays, empty.
+        // A process that is about to end may still be in it; then the cgroup stays behind.
         let _ = fs::remove_dir(&self.0);
     }
 }
 
-/// The process with both sockets; answers each line with the seconds that the hook takes.
+/// Runs the process with both sockets, which answers each line with the seconds that the hook takes.
 pub fn worker(vip: &str, backend: &str, cgroup: &str, empty: &str) -> Result<()> {
     one_processor()?;
     let (vip, backend): (SocketAddr, SocketAddr) = (vip.parse()?, backend.parse()?);
@@ -118,7 +118,7 @@ fn connect(socket: &UdpSocket, target: SocketAddr) -> Result<()> {
     socket.connect(target).with_context(|| format!("cannot connect to {target}"))
 }
 
-/// Mean seconds of a connect.
+/// Returns the mean seconds of a connect.
 fn chunk(socket: &UdpSocket, target: SocketAddr) -> Result<f64> {
     let start = Instant::now();
     for _ in 0..CHUNK {

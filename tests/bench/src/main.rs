@@ -55,22 +55,22 @@ struct Args {
     /// Small sizes and few repeats
     #[arg(long)]
     quick: bool,
-    /// Only cases whose names begin so: `connect_rate,xdp`
+    /// Run only cases whose names begin with one of these: `connect_rate,xdp`
     #[arg(long, value_delimiter = ',')]
     cases: Vec<String>,
-    /// Only these subjects
+    /// Measure only these subjects
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = SUBJECTS)]
     subjects: Vec<Subject>,
-    /// Numbers of services, or of pods, instead of those that a case has by itself
+    /// Numbers of services, or of pods, in place of a case's own
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<usize>,
-    /// Length of turns, for a machine that is so many times slower
+    /// Factor by which turns are longer, for slow machines
     #[arg(long, default_value_t = 1.0)]
     stretch: f64,
-    /// Written into the rows: a name for the run
+    /// Identifier of the run, which is written into the rows
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Be a process of a benchmark: this program calls itself with it
+    /// Run as a worker process of a benchmark (internal)
     #[arg(long, hide = true, num_args = 1.., value_name = "WORK")]
     worker: Vec<String>,
 }
@@ -105,7 +105,7 @@ fn main() -> Result<()> {
     report.end()
 }
 
-/// What a process in another place does.
+/// Runs the work of a worker process.
 fn work(args: &[&str]) -> Result<()> {
     match args {
         ["serve", addresses] => worker::serve(&worker::sockets(addresses)?),

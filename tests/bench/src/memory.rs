@@ -1,4 +1,4 @@
-//! What the agent weighs: the real proxy, as it runs on a node, against a real API server.
+//! Memory of the agent: the real proxy, as it runs on a node, with a real API server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -22,16 +22,16 @@ use crate::worker::Worker;
 use crate::{node, objects};
 
 const BYTES: Metric = ("bytes", "bytes");
-/// Without pages of files and of kernel maps, which others may share.
+/// Anonymous memory, without file pages and kernel maps, which may be shared.
 const ANONYMOUS: Metric = ("anonymous_bytes", "bytes");
-/// The most that was resident at any time: while the first lists are read and applied.
+/// Peak of resident memory, reached while the first lists are read and applied.
 const PEAK: Metric = ("peak_bytes", "bytes");
-/// Requests under way at a time.
+/// Number of concurrent requests.
 const REQUESTS: usize = 64;
-/// What the start needed is given back meanwhile.
+/// Time in which memory that only the start needed is released.
 const REST: Duration = Duration::from_secs(5);
 
-/// Measures the proxy's resident memory with so many services and endpoints of each.
+/// Measures the proxy's memory with different numbers of services and endpoints.
 pub fn run(report: &Report, plan: &Plan) {
     let sizes: &[(usize, usize)] = plan.choose(&[(1, 1), (10_000, 10)], &[(1, 1), (1000, 2), (10_000, 10)]);
     for (services, endpoints) in sizes {
@@ -48,7 +48,7 @@ pub fn run(report: &Report, plan: &Plan) {
     }
 }
 
-/// A process that is killed when it is no longer needed.
+/// A process that is killed when dropped.
 struct Running(Child);
 
 impl Running {
@@ -64,20 +64,20 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ended already is what is wanted.
+        // Fails if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Bytes of a proxy.
+/// Memory of a proxy in bytes.
 struct Weight {
     resident: f64,
     anonymous: f64,
     peak: f64,
 }
 
-/// What a proxy weighs at rest, and what it weighed at most.
+/// Returns the memory of a proxy at rest and at its peak.
 fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<Weight> {
     let data = lab.data_dir().display().to_string();
     let _apiserver = Running::start(
@@ -89,7 +89,7 @@ fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<Weight> {
     eventually("the API server", || Ok(kubeconfig.exists().then_some(())))?;
     let kubeconfig = kubeconfig.display().to_string();
     let (services_text, endpoints_text) = (services.to_string(), endpoints.to_string());
-    // It says that it is there when all objects are.
+    // The worker reports that it is ready once all objects exist.
     Worker::start(&Place::node(lab), &["populate", &kubeconfig, &services_text, &endpoints_text])?;
     let root = node::bpf_root(lab);
     let proxy = Running::start(
@@ -118,12 +118,12 @@ fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<Weight> {
 fn programmed(root: &Path) -> Result<usize> {
     match Inspector::open(root) {
         Ok(inspector) => Ok(inspector.services().context("cannot read the tables")?.len()),
-        // The proxy has not made them yet.
+        // The proxy has not created them yet.
         Err(_) => Ok(0),
     }
 }
 
-/// Makes services with endpoints at an API server.
+/// Creates services with endpoints at an API server.
 pub fn populate(kubeconfig: &str, services: usize, endpoints: usize) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -1,4 +1,4 @@
-//! The data plane under test: how it is opened, and what its tables hold.
+//! Set-up of the data plane under test and of its tables.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -15,7 +15,7 @@ use userspace_dataplane::{Config, Kernel, Limits, XdpMode, remove};
 
 use crate::peers::Service;
 
-/// Services up to which the usual sizes of maps do.
+/// Number of services up to which the default sizes of maps suffice.
 const USUAL: usize = 50_000;
 
 /// Removes what a lab's data plane has left in the kernel.
@@ -29,7 +29,7 @@ pub fn bpf_root(lab: &Lab) -> PathBuf {
     PathBuf::from(format!("/sys/fs/bpf/{}", lab.id))
 }
 
-/// Sizes of maps for so many services, with room for twice the flows of 100,000 connections.
+/// Returns map sizes for this many services, with room for twice the flows of 100,000 connections.
 pub fn limits(services: usize) -> Limits {
     let usual = Limits { flows4: 1 << 19, ..Limits::default() };
     if services <= USUAL {
@@ -38,14 +38,14 @@ pub fn limits(services: usize) -> Limits {
     Limits { frontends: 1 << 19, backends: 1 << 20, services: 1 << 17, ..usual }
 }
 
-/// The data plane of a lab's cgroup.
+/// Opens the data plane of a lab's cgroup.
 pub fn open(lab: &Lab, limits: Limits, xdp: XdpMode) -> Result<Kernel> {
     let (bpf_root, cgroup) = (bpf_root(lab), lab.cgroup().to_path_buf());
     let config = Config { bpf_root, cgroup, limits, xdp, xdp_redirect: false };
     Kernel::open(config).context("cannot open the data plane")
 }
 
-/// Tells the data plane about its node, as the proxy does.
+/// Sets the node's address, as the proxy does.
 pub fn set_node(kernel: &mut Kernel, address: Ipv4Addr) -> Result<()> {
     let range: IpNetwork = "10.96.0.0/12".parse().context("not a range")?;
     let node = NodeTables {
@@ -56,7 +56,8 @@ pub fn set_node(kernel: &mut Kernel, address: Ipv4Addr) -> Result<()> {
     kernel.set_node(&node).context("cannot set the node's address")
 }
 
-/// The services as the proxy would compile them: those that share an address are ports of one.
+/// Returns the tables of services as the proxy would compile them: those with the same address are ports of
+/// one service.
 pub fn tables(services: &[Service]) -> Tables {
     let mut by_vip: BTreeMap<&str, Vec<&Service>> = BTreeMap::new();
     for service in services {
@@ -65,7 +66,7 @@ pub fn tables(services: &[Service]) -> Tables {
     by_vip.into_iter().map(|(vip, ports)| (format!("bench/service-{vip}"), service_tables(&ports))).collect()
 }
 
-/// One service's share.
+/// Returns the tables of one service.
 fn service_tables(ports: &[&Service]) -> ServiceTables {
     let mut frontends = Vec::new();
     for service in ports {
@@ -98,7 +99,7 @@ mod tests {
     use crate::peers;
 
     #[test]
-    fn services_become_tables() {
+    fn services_are_compiled_to_tables() {
         let mut services = peers::external_services(2, "udp", 1);
         services[1].node_port = Some(30080);
         let tables = tables(&services);

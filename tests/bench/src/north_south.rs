@@ -35,13 +35,13 @@ pub const CLIENT_LINK: [u8; 6] = [2, 0, 0, 0, 1, 2];
 pub const NODE_ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const PACKETS: Metric = ("packets_per_second", "per_second");
 const RATIO: Metric = ("ratio_to_limit", "ratio");
-/// Frames that are sent at least; an emulated machine is content with a part.
+/// Minimum number of frames to send; an emulated machine sends fewer.
 const WARM: u32 = 1 << 17;
-/// Time between two looks at the sink.
+/// Interval between samples of the sink.
 const SAMPLE: Duration = Duration::from_millis(10);
-/// So many flows that each has gone by the time its turn comes again.
+/// Number of flows that is large enough that each has expired by its next turn.
 const NEW_FLOWS: u32 = 1 << 24;
-/// New flows in a row that a peer's connection tracking has room for.
+/// Number of consecutive new flows that a peer's connection tracking can hold.
 const TRACKED: u32 = 200_000;
 
 /// Measures packets per second.
@@ -70,7 +70,7 @@ pub fn run(report: &Report, plan: &Plan) {
     }
 }
 
-/// To so many services; the first of them warms up in no time.
+/// Returns the numbers of flows to measure with; flows to the first service only warm up immediately.
 fn numbers_of_flows(plan: &Plan, services: usize) -> &'static [u32] {
     match (plan.emulated(), plan.quick, services) {
         (true, ..) => &[1, 1_000],
@@ -83,7 +83,7 @@ fn wires(plan: &Plan, services: &[Service]) -> Result<Vec<Wire>> {
     plan.subjects(services.len()).into_iter().map(|subject| Wire::new(subject, services)).collect()
 }
 
-/// All subjects in turn, with so many flows to so many services.
+/// Measures all subjects in turn.
 fn measure(report: &Report, plan: &Plan, wires: &[Wire], case: &str, flows: (u32, u32)) -> Result<()> {
     let (rounds, seconds) = plan.choose((5, 0.4), (11, 1.0));
     let warm = if plan.emulated() { WARM / 16 } else { WARM };
@@ -106,7 +106,7 @@ fn measure(report: &Report, plan: &Plan, wires: &[Wire], case: &str, flows: (u32
     Ok(())
 }
 
-/// Makes frames.
+/// Generates frames.
 struct Generator {
     program: OwnedFd,
     traffic: Traffic,
@@ -115,14 +115,14 @@ struct Generator {
 impl Generator {
     fn new(flows: (u32, u32)) -> Result<Self> {
         let traffic = Traffic::new(None, 80, (NODE_LINK, CLIENT_LINK), flows, peers::FIRST_VIP);
-        // The program holds on to its counter, so that flows go on where they ended.
+        // The program keeps its counter, so that flows continue where they stopped.
         let next = bpf::counter().context("cannot make a counter")?;
         let code = asm::fill(Kind::Xdp, &traffic, next.as_fd(), &Then::Return(asm::XDP_TX));
         let program = bpf::load(bpf::XDP, &code).context("cannot load the generator")?;
         Ok(Self { program, traffic })
     }
 
-    /// Sends so many frames; gives how many it made a second.
+    /// Sends this many frames; returns the rate of generation per second.
     fn send(&self, frames: u32) -> Result<f64> {
         one_processor()?;
         let context = bpf::xdp_context(FRAME, place::interface("eth0")?);
@@ -137,7 +137,7 @@ impl Generator {
     }
 }
 
-/// Link addresses, routes and neighbours as the traffic wants them.
+/// Sets link addresses, routes and neighbours for the traffic.
 pub fn prepare(lab: &Lab) -> Result<()> {
     let link = |bytes: [u8; 6]| bytes.map(|byte| format!("{byte:02x}")).join(":");
     Place::client(lab).run(&format!("ip link set eth0 address {}", link(CLIENT_LINK)))?;
@@ -147,7 +147,7 @@ pub fn prepare(lab: &Lab) -> Result<()> {
         "ip route add default via 192.0.2.2 dev uplink".to_owned(),
         format!("ip neigh replace 192.0.2.2 lladdr {} dev uplink nud permanent", link(CLIENT_LINK)),
         "sysctl -qw net.ipv4.ip_forward=1".to_owned(),
-        // In and out by the same interface is meant so.
+        // Entering and leaving by the same interface is intended.
         "sysctl -qw net.ipv4.conf.all.send_redirects=0".to_owned(),
         "sysctl -qw net.ipv4.conf.uplink.send_redirects=0".to_owned(),
         "sysctl -qw net.ipv4.conf.all.rp_filter=0".to_owned(),
@@ -162,7 +162,7 @@ pub fn prepare(lab: &Lab) -> Result<()> {
 struct Wire {
     subject: Subject,
     counted: OwnedFd,
-    /// Programs stay on their interfaces as long as these do.
+    /// Keep programs attached to their interfaces.
     _links: Vec<OwnedFd>,
     lab: Lab,
 }
@@ -173,7 +173,7 @@ impl Wire {
         let mut wire = Self { subject, counted, _links: Vec::new(), lab: Lab::new()? };
         prepare(&wire.lab)?;
         let (port, source) = match subject {
-            // Without translation, frames come back as they went.
+            // Without translation, frames return unchanged.
             Subject::Limit => (80, None),
             _ => (8080, Some(NODE_ADDRESS)),
         };
@@ -181,7 +181,7 @@ impl Wire {
         wire._links.push(attach(&place::client_namespace(&wire.lab), "eth0", &sink)?);
         let node = place::node_namespace(&wire.lab);
         match subject {
-            // etcd balances nothing, and the plan leaves it out.
+            // etcd balances nothing, so the plan does not contain it.
             Subject::Limit | Subject::Etcd => {
                 wire._links.push(attach(&node, "uplink", &bpf::load(bpf::XDP, &asm::reflect())?)?);
             }
@@ -195,18 +195,18 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Frames per second that reach the sink, as long as the generator runs: at least twice `least`
-    /// frames, after `least` to warm up.
+    /// Returns the rate of frames that reach the sink while the generator runs: at least twice `least`
+    /// frames, after `least` for warming up.
     fn measure(&self, generator: &Generator, seconds: f64, least: u32) -> Result<f64> {
         let client = place::client_namespace(&self.lab);
         let send = |frames| in_namespace(&client, || generator.send(frames));
         let new = generator.makes_new_flows();
         let tracks = matches!(self.subject, Subject::Iptables | Subject::Nftables | Subject::Ipvs);
         let warm = match (new, tracks) {
-            // Each of them takes its time, and its room.
+            // Each new flow costs time and table space.
             (true, true) => least / 8,
             (true, false) => least,
-            // Every flow once, so that what is measured are known ones.
+            // Send every flow once, so that only known flows are measured.
             (false, _) => generator.traffic.flows.max(least),
         };
         for share in [1.0, 2.0, 4.0] {
@@ -218,12 +218,12 @@ impl Wire {
             if let Some(rate) = self.watch(|| send(frames))? {
                 return Ok(rate);
             }
-            // Somebody else had the processor while it was estimated.
+            // The CPU was used by others during the estimate.
         }
         bail!("too few frames came through, three times in a row")
     }
 
-    /// The rate at which the sink counts while frames are sent; none if that was too short.
+    /// Returns the rate at which the sink counts while frames are sent; `None` if the time was too short.
     fn watch(&self, send: impl FnOnce() -> Result<f64> + Send) -> Result<Option<f64>> {
         let samples = std::thread::scope(|scope| {
             let sending = scope.spawn(send);
@@ -240,11 +240,11 @@ impl Wire {
     }
 }
 
-/// The rate of a count between the first and the last time that it was seen to have grown: the
-/// kernel takes its time before the first frame and after the last.
+/// Returns the growth rate of a count between the first and the last time at which it had grown: the kernel
+/// needs time before the first frame and after the last.
 fn rate(samples: &[(f64, u64)]) -> Option<f64> {
     let grown: Vec<_> = samples.windows(2).filter(|pair| pair[1].1 > pair[0].1).map(|pair| pair[1]).collect();
-    // When counting ended before the last of them is not known.
+    // It is unknown when counting ended after the last sample.
     let (first, last) = (grown.first()?, grown.iter().rev().nth(1)?);
     (last.0 > first.0).then(|| (last.1 - first.1) as f64 / (last.0 - first.0))
 }
@@ -257,7 +257,7 @@ impl Drop for Wire {
     }
 }
 
-/// Programs the data plane and attaches it to the uplink, as on a node whose device has XDP.
+/// Programs the data plane and attaches it to the uplink, as on a node whose device supports XDP.
 fn hawser(lab: &Lab, services: &[Service]) -> Result<()> {
     let mut kernel = node::open(lab, node::limits(services.len()), XdpMode::ForceNative)?;
     kernel.apply_full(&node::tables(services)).context("cannot program the tables")?;
@@ -278,7 +278,7 @@ mod tests {
     use super::rate;
 
     #[test]
-    fn only_the_time_of_counting_counts() {
+    fn only_packets_in_the_measured_period_count() {
         let samples = [(0.0, 5), (1.0, 5), (2.0, 7), (3.0, 17), (4.0, 27), (5.0, 30), (6.0, 30)];
         assert_eq!(rate(&samples), Some(10.0));
         assert_eq!(rate(&samples[..4]), None);

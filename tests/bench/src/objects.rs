@@ -1,4 +1,4 @@
-//! Services and EndpointSlices of the size that a benchmark asks for.
+//! Services and EndpointSlices in the numbers that a benchmark needs.
 
 use std::net::Ipv4Addr;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::peers;
 
-/// A service with or without an address of its own choice.
+/// Returns a service, optionally with a fixed cluster address.
 pub fn service(i: usize, with_address: bool) -> Result<v1::Service> {
     let mut spec = json!({
         "type": "ClusterIP",
@@ -25,7 +25,7 @@ pub fn service(i: usize, with_address: bool) -> Result<v1::Service> {
     serde_json::from_value(object).context("not a Service")
 }
 
-/// The slice of [`service`].
+/// Returns the EndpointSlice of [`service`].
 pub fn slice(i: usize, endpoints: usize) -> Result<EndpointSlice> {
     let name = format!("service-{i}");
     let endpoint = |j: usize| {

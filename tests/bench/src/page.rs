@@ -1,5 +1,5 @@
-//! The page of figures: rows of a run as Markdown tables, each written between two marks of the
-//! page, `<!-- rows: NAME -->` and `<!-- end of rows -->`.
+//! The page of figures: rows of a run as Markdown tables, each between two marks in the page, `<!-- rows:
+//! NAME -->` and `<!-- end of rows -->`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,17 +12,17 @@ use crate::row::{RATIO_TO_ONE, Row};
 
 const BEGIN: &str = "<!-- rows: ";
 const END: &str = "<!-- end of rows -->";
-/// Columns in this order; others follow.
+/// Order of the first columns; others follow.
 pub const SUBJECTS: [&str; 8] =
     ["limit", "hawser", "store", "etcd", "iptables", "nftables", "ipvs", "containerd"];
-/// Not a row of their own but in brackets after the figure: rates as shares of the limit, times as
-/// shares of those with one service.
+/// Metrics that are shown in brackets after another figure: rates relative to the limit, times relative to
+/// those with one service.
 const RATIOS: [&str; 2] = ["ratio_to_limit", RATIO_TO_ONE];
 
-/// In the names of cases of an emulated machine, which have a table of their own.
+/// Part of the names of cases of emulated machines, which have a table of their own.
 const EMULATED: &str = "/kernel=";
 
-/// Which cases each table has.
+/// Cases of each table.
 const TABLES: [(&str, &[&str]); 11] = [
     ("cluster", &["memory", "up", "first_pod", "binary"]),
     ("requests", &["create", "get", "update", "patch", "apply"]),
@@ -37,7 +37,7 @@ const TABLES: [(&str, &[&str]); 11] = [
     ("emulated", &["xdp_north_south", "xdp_new_flows", "connect_rate", "tcp_rr", "udp_rr"]),
 ];
 
-/// Writes the rows into the page; tables without rows stay as they are.
+/// Writes the rows into the page; tables without rows stay unchanged.
 pub fn write(rows: &[Row], file: &Path) -> Result<()> {
     let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     fs::write(file, filled(&text, rows)?).with_context(|| format!("cannot write {}", file.display()))
@@ -60,10 +60,10 @@ fn filled(page: &str, rows: &[Row]) -> Result<String> {
     Ok(out + rest)
 }
 
-/// Tables of the suite `apiserver`; a case of the same name in another suite is another one.
+/// Tables of the suite `apiserver`, whose cases may have the same names as those of other suites.
 const OF_APISERVER: [&str; 4] = ["requests", "lists", "weight", "h2load"];
 
-/// Of an emulated machine, rates alone mean something, by their ratios.
+/// Returns whether a row belongs to a table. Of emulated machines only rates are meaningful, as ratios.
 fn belongs(row: &Row, table: &str) -> bool {
     if OF_APISERVER.contains(&table) != (row.suite == "apiserver") {
         return false;
@@ -72,7 +72,7 @@ fn belongs(row: &Row, table: &str) -> bool {
     if table == "emulated" { emulated && !row.metric.ends_with("_seconds") } else { !emulated }
 }
 
-/// One line a case and metric, one column a subject.
+/// Renders a table with one line per case and metric, and one column per subject.
 fn table(rows: &[&Row], cases: &[&str]) -> String {
     let subjects = subjects(rows);
     let mut lines: Vec<(&str, &str)> = Vec::new();
@@ -89,7 +89,7 @@ fn table(rows: &[&Row], cases: &[&str]) -> String {
         let ratio = ratio.map(|ratio| format!(" ({:.0} %)", ratio.value * 100.0)).unwrap_or_default();
         cells.insert((&row.case, &row.metric, &row.subject), figure(row.value, &row.unit) + &ratio);
     }
-    // Rows come in the order of their making, which may be that of several runs.
+    // Rows are in the order of measurement, possibly from several runs.
     lines.sort_by_cached_key(|(case, _)| {
         (cases.iter().position(|name| case.split('/').next() == Some(name)), natural(case))
     });
@@ -103,7 +103,7 @@ fn table(rows: &[&Row], cases: &[&str]) -> String {
     text + "\n"
 }
 
-/// The numbers in a case's name, so that 100 comes after 2, with the texts before them.
+/// Returns a sort key that compares numbers in a case's name by value, so that 100 comes after 2.
 pub fn natural(case: &str) -> Vec<(String, u64)> {
     let mut parts = Vec::new();
     let mut rest = case;
@@ -117,7 +117,7 @@ pub fn natural(case: &str) -> Vec<(String, u64)> {
     parts
 }
 
-/// Which of [`RATIOS`] stands beside a figure.
+/// Returns which of [`RATIOS`] is shown beside a metric.
 fn ratio_beside(metric: &str) -> Option<&'static str> {
     let [to_limit, to_one] = RATIOS;
     match metric {
@@ -127,7 +127,7 @@ fn ratio_beside(metric: &str) -> Option<&'static str> {
     }
 }
 
-/// Who occurs, in the order of columns.
+/// Returns the subjects in the order of columns.
 pub fn subjects<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     let mut subjects: Vec<&str> = Vec::new();
     for row in rows {
@@ -140,13 +140,13 @@ pub fn subjects<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
 }
 
 impl Row {
-    /// The case without its parameters.
+    /// Returns the case without its parameters.
     pub fn name(&self) -> &str {
         self.case.split('/').next().unwrap_or_default()
     }
 }
 
-/// A value with three digits and a unit for people.
+/// Formats a value with three digits and a readable unit.
 pub fn figure(value: f64, unit: &str) -> String {
     let scales: &[(f64, &str)] = match unit {
         "seconds" => &[(1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")],
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_is_written_between_its_marks_and_others_stay() {
+    fn a_table_is_replaced_between_its_marks_and_others_stay() {
         let rate = ("per_second", "per_second");
         let rows = [
             row("connect_rate/services=1", "hawser", rate, 49_500.0),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_their_share_of_those_with_one_service() {
+    fn times_are_shown_relative_to_one_service() {
         let seconds = ("seconds", "seconds");
         let rows = [
             row("hit_path/services=1", "hawser", seconds, 0.000_000_05),
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emulated_machine_has_a_table_of_its_own() {
+    fn emulated_machines_get_a_separate_table() {
         let rate = ("per_second", "per_second");
         let rows = [
             row("tcp_rr/services=1", "hawser", rate, 50_000.0),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn cases_are_in_the_order_of_their_numbers() {
+    fn cases_are_sorted_by_their_numbers() {
         let mut cases = ["a/services=100/flows=1", "a/services=2/flows=10", "a/services=2/flows=9"];
         cases.sort_by_key(|case| natural(case));
         assert_eq!(cases, ["a/services=2/flows=9", "a/services=2/flows=10", "a/services=100/flows=1"]);

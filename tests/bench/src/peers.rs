@@ -1,4 +1,4 @@
-//! The peers: services as kube-proxy's iptables and nftables modes lay them out.
+//! The peers: rules for services as kube-proxy's iptables and nftables modes write them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -13,7 +13,7 @@ use tests_e2e::lab::NODE_IP;
 use crate::place::Place;
 use crate::subject::Subject;
 
-/// Cluster address of the first service; the others follow it.
+/// Cluster address of the first service; the others have the following ones.
 pub const FIRST_VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 
 /// A port of a service of the benchmark, with its backends.
@@ -21,15 +21,15 @@ pub const FIRST_VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 pub struct Service {
     pub vip: String,
     pub port: u16,
-    /// `tcp` or `udp`.
+    /// Protocol, `tcp` or `udp`.
     pub protocol: &'static str,
     pub backends: Vec<String>,
-    /// Backends are on other nodes.
+    /// True if the backends are on other nodes.
     pub remote: bool,
-    /// Whoever uses the cluster address takes the node's address as its source: it is used from
-    /// outside, and replies must come back through this node.
+    /// True if traffic to the cluster address is masqueraded: it comes from outside, and replies must return
+    /// through this node.
     pub masquerade: bool,
-    /// Where it answers on the node's own addresses.
+    /// Node port, if it has one.
     pub node_port: Option<u16>,
 }
 
@@ -37,7 +37,7 @@ fn vip(i: usize) -> String {
     Ipv4Addr::from(u32::from(FIRST_VIP) + i as u32).to_string()
 }
 
-/// `count` services that nobody uses, with one backend each.
+/// Returns `count` unused services with one backend each.
 pub fn idle_services(count: usize) -> Vec<Service> {
     let service = |i: usize| Service {
         vip: vip(i),
@@ -51,8 +51,8 @@ pub fn idle_services(count: usize) -> Vec<Service> {
     (0..count).map(service).collect()
 }
 
-/// `count` services for clients outside, each with so many backends of its own on other nodes.
-/// Their port is 8080, and 80 is that of the services.
+/// Returns `count` services for external clients, each with its own backends on other nodes. Their port is
+/// 8080, that of the services 80.
 pub fn external_services(count: usize, protocol: &'static str, backends: usize) -> Vec<Service> {
     let service = |i: usize| {
         let address = |j: usize| Ipv4Addr::from(0x0a80_0001 + (i * backends + j) as u32);
@@ -63,14 +63,14 @@ pub fn external_services(count: usize, protocol: &'static str, backends: usize) 
     (0..count).map(service).collect()
 }
 
-/// The same for clients inside.
+/// Returns such services for clients in the cluster.
 pub fn cluster_services(count: usize, backends: usize) -> Vec<Service> {
     let mut services = external_services(count, "tcp", backends);
     services.iter_mut().for_each(|service| service.masquerade = false);
     services
 }
 
-/// One chain a service and one a backend, reached through a list of all services.
+/// Returns iptables rules: one chain per service and one per backend, reached through a list of all services.
 pub fn iptables(services: &[Service]) -> String {
     let mut text = String::from(
         "*nat\n:KUBE-SERVICES - [0:0]\n:KUBE-NODEPORTS - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
@@ -106,7 +106,7 @@ pub fn iptables(services: &[Service]) -> String {
     text + &rules + "COMMIT\n"
 }
 
-/// The chains of the service that has index `i`, as a partial sync writes them.
+/// Returns the chains of service `i` as a partial sync writes them.
 pub fn iptables_change(i: usize, service: &Service) -> String {
     let (mut chains, mut rules) = (format!("*nat\n:KUBE-SVC-{i} - [0:0]\n"), String::new());
     iptables_backends(i, service, &mut chains, &mut rules);
@@ -133,7 +133,7 @@ fn iptables_backends(i: usize, service: &Service, chains: &mut String, rules: &m
     }
 }
 
-/// One verdict map over all services, one chain a service and one a backend.
+/// Returns nftables rules: one verdict map over all services, one chain per service and one per backend.
 pub fn nftables(services: &[Service]) -> String {
     let mut chains = String::new();
     let (mut elements, mut node_ports) = (Vec::new(), Vec::new());
@@ -173,7 +173,7 @@ pub fn nftables(services: &[Service]) -> String {
     )
 }
 
-/// Leads the service that has index `i` to its first `backends` backends only.
+/// Returns rules that reduce service `i` to its first `backends` backends.
 pub fn nftables_change(i: usize, backends: usize) -> String {
     let picks = nftables_picks(i, backends);
     format!("flush chain ip kube-proxy service-{i}\nadd rule ip kube-proxy service-{i} {picks}\n")
@@ -184,7 +184,7 @@ fn nftables_picks(i: usize, backends: usize) -> String {
     format!("numgen random mod {backends} vmap {{ {} }};", picks.join(", "))
 }
 
-/// For `ipvsadm -R`: round robin, translated by this node.
+/// Returns input for `ipvsadm -R`: round robin with masquerading by this node.
 pub fn ipvs(services: &[Service]) -> String {
     let mut text = String::new();
     for service in services {
@@ -200,10 +200,10 @@ pub fn ipvs(services: &[Service]) -> String {
     text
 }
 
-/// What IPVS leaves to the firewall: that replies of backends elsewhere come back through this node.
+/// Firewall rule that IPVS needs so that replies of remote backends return through this node.
 const IPVS_MASQUERADE: &str = "*nat\n-A POSTROUTING -m ipvs --ipvs -j MASQUERADE --random-fully\nCOMMIT\n";
 
-/// For `ip -batch -`: the addresses of services, which IPVS wants on an interface.
+/// Returns input for `ip -batch -`: the addresses of services, which IPVS needs on an interface.
 pub fn ipvs_addresses(services: &[Service]) -> String {
     let mut text = String::from("link add kube-ipvs0 type dummy\n");
     let vips: BTreeSet<&str> = services.iter().map(|service| service.vip.as_str()).collect();
@@ -213,14 +213,14 @@ pub fn ipvs_addresses(services: &[Service]) -> String {
     text
 }
 
-/// The program that loads iptables rules: the legacy one where it is, since it is the faster both
-/// at loading and with packets.
+/// Returns the program that loads iptables rules: the legacy one if available, since it is faster both at
+/// loading and with packets.
 pub fn iptables_restore() -> &'static str {
     let legacy = "/usr/sbin/iptables-legacy-restore";
     if Path::new(legacy).exists() { legacy } else { "iptables-restore" }
 }
 
-/// Loads a peer's rules in a place; nothing for the other subjects.
+/// Loads a peer's rules; does nothing for other subjects.
 pub fn load_rules(subject: Subject, place: &Place, services: &[Service]) -> Result<()> {
     match subject {
         Subject::Limit | Subject::Hawser | Subject::Etcd => Ok(()),
@@ -228,7 +228,7 @@ pub fn load_rules(subject: Subject, place: &Place, services: &[Service]) -> Resu
         Subject::Nftables => load(place.command("nft").args(["-f", "-"]), &nftables(services)),
         Subject::Ipvs => {
             load(place.command("ip").args(["-batch", "-"]), &ipvs_addresses(services))?;
-            // The translated packets are those of connections that the firewall knows, as with kube-proxy.
+            // Translated packets belong to connections that the firewall tracks, as with kube-proxy.
             place.run("sysctl -qw net.ipv4.vs.conntrack=1")?;
             if services.iter().any(|service| service.masquerade) {
                 load(&mut place.command(iptables_restore()), IPVS_MASQUERADE)?;
@@ -238,7 +238,7 @@ pub fn load_rules(subject: Subject, place: &Place, services: &[Service]) -> Resu
     }
 }
 
-/// Gives `text` to a program that loads rules (`iptables-restore`, `nft -f -`).
+/// Passes `text` to a program that loads rules (`iptables-restore`, `nft -f -`).
 pub fn load(command: &mut Command, text: &str) -> Result<()> {
     let shown = format!("{command:?}");
     let mut child = command.stdin(Stdio::piped()).spawn().with_context(|| format!("cannot start {shown}"))?;
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_from_outside_is_marked_for_masquerade() {
+    fn external_traffic_is_marked_for_masquerade() {
         let services = external_services(2, "udp", 3);
         assert_eq!(services[1].backends[2], "10.128.0.6:8080");
         let text = iptables(&services);

@@ -1,4 +1,4 @@
-//! Where processes run: network namespaces and cgroups of a lab.
+//! Places where processes run: network namespaces and cgroups of a lab.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,7 +10,7 @@ use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, setns
 use nix::unistd::Pid;
 use tests_e2e::{Lab, output};
 
-/// A network namespace, and a cgroup if it is not that of this process.
+/// A network namespace, and a cgroup if it differs from that of this process.
 #[derive(Clone)]
 pub struct Place {
     pub namespace: PathBuf,
@@ -18,17 +18,17 @@ pub struct Place {
 }
 
 impl Place {
-    /// The lab's node, in its cgroup.
+    /// Returns the lab's node, in its cgroup.
     pub fn node(lab: &Lab) -> Self {
         Self { namespace: node_namespace(lab), cgroup: Some(lab.cgroup().to_path_buf()) }
     }
 
-    /// The lab's other host.
+    /// Returns the lab's other host.
     pub fn client(lab: &Lab) -> Self {
         Self { namespace: client_namespace(lab), cgroup: None }
     }
 
-    /// A program in this place.
+    /// Returns a command for a program in this place.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("sh");
         let join = if self.cgroup.is_some() { "echo $$ > \"$0\"/cgroup.procs && " } else { "" };
@@ -41,7 +41,7 @@ impl Place {
         command
     }
 
-    /// Runs a command to its end; words are split at spaces.
+    /// Runs a command, whose words are split at spaces, until it ends.
     pub fn run(&self, line: &str) -> Result<()> {
         let mut words = line.split_whitespace();
         let program = words.next().context("there is no command")?;
@@ -49,17 +49,17 @@ impl Place {
     }
 }
 
-/// The node's network namespace.
+/// Returns the path of the node's network namespace.
 pub fn node_namespace(lab: &Lab) -> PathBuf {
     PathBuf::from(format!("/run/netns/{}n", lab.id))
 }
 
-/// The other host's network namespace.
+/// Returns the path of the other host's network namespace.
 pub fn client_namespace(lab: &Lab) -> PathBuf {
     PathBuf::from(format!("/run/netns/{}c", lab.id))
 }
 
-/// Does something on a thread in another network namespace: interfaces are known by index there.
+/// Runs a function on a thread in another network namespace, where interface indexes refer to its interfaces.
 pub fn in_namespace<T: Send>(path: &Path, work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {
@@ -72,12 +72,12 @@ pub fn in_namespace<T: Send>(path: &Path, work: impl FnOnce() -> Result<T> + Sen
     })
 }
 
-/// Index of an interface in the namespace of this thread.
+/// Returns the index of an interface in the namespace of this thread.
 pub fn interface(name: &str) -> Result<u32> {
     nix::net::if_::if_nametoindex(name).with_context(|| format!("there is no interface {name}"))
 }
 
-/// Keeps this thread, and those that it will start, on the first processor that it may use.
+/// Pins this thread, and those that it starts later, to the first CPU that it may use.
 pub fn one_processor() -> Result<()> {
     let this = Pid::from_raw(0);
     let allowed = sched_getaffinity(this).context("cannot ask for the processors")?;
@@ -87,18 +87,18 @@ pub fn one_processor() -> Result<()> {
     sched_setaffinity(this, &one).context("cannot stay on one processor")
 }
 
-/// Two pods on a lab's node, a client and a server, each behind a veth pair.
+/// Two pods on a lab's node, a client and a server, each connected by a veth pair.
 pub struct Pods {
     client: String,
     server: String,
 }
 
 impl Pods {
-    /// Address of the pod that asks.
+    /// Address of the client pod.
     pub const CLIENT: &'static str = "10.244.0.10";
-    /// Addresses of the pod that answers: it stands for three.
+    /// Addresses of the server pod, which stands for three.
     pub const SERVERS: [&'static str; 3] = ["10.244.0.11", "10.244.0.12", "10.244.0.13"];
-    /// The node's ends of their interfaces.
+    /// The node's ends of the pods' interfaces.
     pub const INTERFACES: [&'static str; 2] = ["poda", "podb"];
     const GATEWAY: &'static str = "10.244.0.1";
 
@@ -114,12 +114,12 @@ impl Pods {
         Ok(pods)
     }
 
-    /// The client's namespace.
+    /// Returns the path of the client's namespace.
     pub fn client(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.client)
     }
 
-    /// The server's namespace.
+    /// Returns the path of the server's namespace.
     pub fn server(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.server)
     }
@@ -146,7 +146,7 @@ fn pod(node: &Place, namespace: &str, interface: &str, addresses: &[&str]) -> Re
 impl Drop for Pods {
     fn drop(&mut self) {
         for namespace in [&self.client, &self.server] {
-            // What never came to be need not go.
+            // Fails if it was never created.
             let _ = Command::new("ip").args(["netns", "del", namespace]).output();
         }
     }

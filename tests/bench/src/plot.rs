@@ -1,4 +1,4 @@
-//! Rows as charts: one SVG file a kind of case, one group of bars a case, one bar a subject.
+//! Charts of rows: one SVG file per kind of case, with one group of bars per case and one bar per subject.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use crate::page::{figure, natural, subjects};
 use crate::row::Row;
 
-/// Charts: the case, the metric that is drawn, what it says.
+/// Charts: case, metric, and title.
 const CHARTS: [(&str, &str, &str); 20] = [
     ("hit_path", "seconds", "Program time of a packet of a known flow"),
     ("miss_path", "seconds", "Program time of the first packet of a flow"),
@@ -39,10 +39,10 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 70.0;
 const BOTTOM: f64 = 70.0;
-/// Ratio of the largest to the smallest value from which on the scale is logarithmic.
+/// Ratio of the largest to the smallest value above which the scale is logarithmic.
 const LOGARITHMIC: f64 = 50.0;
 
-/// Draws the rows into a directory, which is made if need be.
+/// Draws the rows into a directory, which is created if needed.
 pub fn write(rows: &[Row], directory: &Path) -> Result<()> {
     fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     for (case, metric, title) in CHARTS {
@@ -71,7 +71,7 @@ fn colour(subject: &str) -> &'static str {
     }
 }
 
-/// Where values lie between the floor (0) and the top (1) of the chart.
+/// Maps values to positions between the bottom (0) and the top (1) of the chart.
 struct Scale {
     logarithmic: bool,
     low: f64,
@@ -100,7 +100,7 @@ impl Scale {
         ((at - self.low) / (self.high - self.low)).clamp(0.0, 1.0)
     }
 
-    /// Values with a line across the chart.
+    /// Returns the values that get a line across the chart.
     fn lines(&self) -> Vec<f64> {
         if self.logarithmic {
             let decades = (self.high - self.low) as i32;
@@ -110,7 +110,7 @@ impl Scale {
     }
 }
 
-/// A fifth of the scale's end: 1, 2, 2.5 or 5 times a power of ten.
+/// Returns the distance of lines, about a fifth of the scale: 1, 2, 2.5 or 5 times a power of ten.
 fn step(most: f64) -> f64 {
     let fifth = most / 5.0;
     let power = 10_f64.powf(fifth.log10().floor());

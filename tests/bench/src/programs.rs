@@ -1,10 +1,10 @@
-//! What one run of the packet programs costs.
+//! The cost of one run of the packet programs.
 //!
-//! A test run that is repeated gives the program its own output, and a translated packet is no
-//! longer one for a service. So what is repeated here is a program of ours that writes a fresh
-//! packet over the last one and goes on in the program under test by a tail call. The baseline is
-//! the same program going on in one that does nothing. That a figure is of what its name says is
-//! checked with the verdict and with the data plane's own counters.
+//! A repeated test run passes a program its own output, and a translated packet no longer goes to a service.
+//! So the program that is repeated is one of ours, which overwrites the packet with a fresh one and
+//! tail-calls the program under test. The baseline is the same program with a tail call to one that does
+//! nothing. The verdict and the data plane's own counters are used to check that a figure measures what its
+//! name says.
 
 use std::cell::Cell;
 use std::net::Ipv4Addr;
@@ -18,23 +18,23 @@ use userspace_dataplane::{Kernel, Program, XdpMode};
 use crate::asm::{self, ACK, FRAME, Kind, SYN, Then, Traffic};
 use crate::peers;
 use crate::place::{self, in_namespace};
-use crate::row::{Report, middle_mean};
+use crate::row::{Report, interquartile_mean};
 use crate::subject::{Plan, Subject, in_turn};
 use crate::{bpf, node, north_south};
 
-/// So many flows that each has been evicted by the time its turn comes again.
+/// Number of flows that is large enough that each has been evicted by its next turn.
 const NEW_FLOWS: u32 = 1 << 24;
 const REDIRECT: u32 = 7;
 const NEXT: u32 = u32::MAX;
 
-/// What packets find in the tables.
+/// Path of the packets through the tables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Path {
-    /// No flow, no frontend.
+    /// Neither a flow nor a frontend.
     NotAService,
-    /// A flow.
+    /// An existing flow.
     Hit,
-    /// A frontend and no flow: one is made.
+    /// A frontend but no flow: one is created.
     Miss,
 }
 
@@ -77,15 +77,15 @@ impl Case {
             if self.path == Path::NotAService { Ipv4Addr::new(10, 112, 0, 1) } else { peers::FIRST_VIP };
         let mut traffic = Traffic::new(Some(flags), 80, links, (self.flows, self.services), vip);
         if self.kind == Kind::Tcx {
-            // Others than those whose flows the other program has left in the table.
+            // Different from those whose flows the other program has left in the table.
             traffic.first_source = Ipv4Addr::new(198, 24, 0, 1);
         }
         traffic
     }
 
-    /// How many chunks a round has, and runs a chunk. Short chunks leave out interruptions best, but
-    /// before each call the kernel takes tens of milliseconds to make an XDP program's call a
-    /// direct one, in which others use the caches: it gets few and long ones.
+    /// Returns the number of chunks in a round, and of runs in a chunk. Short chunks avoid interruptions
+    /// best, but before each call the kernel spends tens of milliseconds to make the call of an XDP program a
+    /// direct one, during which the caches are used by others: XDP gets few and long chunks.
     fn chunks(&self) -> (usize, u32) {
         match (self.kind, self.path) {
             (Kind::Xdp, Path::Miss) => (5, 25_000),
@@ -95,7 +95,7 @@ impl Case {
         }
     }
 
-    /// What the program under test must say.
+    /// Returns the verdict that the program under test must return.
     fn verdict(&self) -> u32 {
         match (self.kind, self.path) {
             (Kind::Xdp, Path::NotAService) => asm::XDP_PASS as u32,
@@ -106,8 +106,8 @@ impl Case {
     }
 }
 
-/// Measures all paths of both programs, with every number of services in turn: what differs between
-/// them is then not the hour.
+/// Measures all paths of both programs, alternating between numbers of services, so that external influences
+/// affect all of them equally.
 pub fn run(report: &Report, plan: &Plan) {
     let paths: Vec<Path> = [Path::NotAService, Path::Hit, Path::Miss]
         .into_iter()
@@ -153,9 +153,9 @@ fn measure(
     report.sizes(&names, &sizes, &turns)
 }
 
-/// The data plane, opened in a lab's node namespace.
+/// The data plane, opened in the network namespace of a lab's node.
 struct Bench {
-    /// None once it is about to go.
+    /// `None` once it is about to be dropped.
     kernel: Option<Kernel>,
     uplink: u32,
     services: u32,
@@ -164,7 +164,7 @@ struct Bench {
 
 impl Bench {
     fn new(services: usize) -> Result<Self> {
-        // Enough backends in all for the source ports of a full table of translated flows.
+        // Enough backends in total for the source ports of a full table of translated flows.
         let tables = peers::external_services(services, "tcp", if services > 1000 { 3 } else { 20 });
         let lab = Lab::new()?;
         north_south::prepare(&lab)?;
@@ -196,13 +196,13 @@ impl Drop for Bench {
     }
 }
 
-/// One case on one data plane, warm.
+/// One warmed-up case on one data plane.
 struct Prepared<'a> {
     bench: &'a Bench,
     case: Case,
     baseline: Wrapped,
     subject: Wrapped,
-    /// Flows that had been made before.
+    /// Number of flows that existed before.
     before: u64,
     runs: Cell<u64>,
 }
@@ -216,10 +216,10 @@ impl<'a> Prepared<'a> {
         let nothing = bpf::load(case.kind.of(), &asm::constant(asm::XDP_PASS))?;
         let baseline = Wrapped::new(&case, nothing.as_fd(), bench.uplink)?;
         let subject = Wrapped::new(&case, under_test, bench.uplink)?;
-        // Every flow once, or the table full of flows that will not come again.
+        // Send every flow once, or fill the table with flows that will not come again.
         let (_, length) = case.chunks();
         let warm = if case.path == Path::Miss { 1 << 18 } else { case.flows.max(length) };
-        // The second time all of them are known, and their way.
+        // In the second pass all flows and their path are known.
         let times = if case.path == Path::Hit { 2 } else { 1 };
         in_namespace(&place::node_namespace(&bench.lab), || {
             for _ in 0..times {
@@ -234,7 +234,7 @@ impl<'a> Prepared<'a> {
         Ok(Self { bench, case, baseline, subject, before, runs: Cell::new(1) })
     }
 
-    /// Mean seconds of a run, the baseline taken off.
+    /// Returns the mean seconds of a run, less the baseline.
     fn turn(&self) -> Result<f64> {
         let (chunks, length) = self.case.chunks();
         let (baseline, subject) = (&self.baseline, &self.subject);
@@ -247,13 +247,13 @@ impl<'a> Prepared<'a> {
             Ok((with, without))
         })?;
         self.runs.set(self.runs.get() + chunks as u64 * u64::from(length));
-        Ok((middle_mean(&with) - middle_mean(&without)) * 1e-9)
+        Ok((interquartile_mean(&with) - interquartile_mean(&without)) * 1e-9)
     }
 
-    /// As many flows were made as the path makes.
+    /// Checks that the path has created the expected number of flows.
     fn check_flows(&self) -> Result<()> {
         let (created, runs) = (self.bench.flows_created()? - self.before, self.runs.get());
-        // Sets of slots are not filled alike: a few flows may have to go, and come again.
+        // Hash sets are not filled evenly: a few flows may be evicted and created again.
         let as_meant = match self.case.path {
             Path::Miss => created * 1000 >= runs * 999,
             _ => created * 1000 <= runs,
@@ -268,7 +268,7 @@ struct Wrapped {
     program: OwnedFd,
     context: Vec<u8>,
     packet: [u8; FRAME],
-    /// Empties itself when the last descriptor is closed.
+    /// The array is emptied when its last descriptor is closed.
     _programs: OwnedFd,
 }
 

@@ -1,4 +1,4 @@
-//! Benchmark rows: JSON lines that scripts read.
+//! Benchmark rows, as JSON lines for scripts.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -8,36 +8,36 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-/// A name and its unit.
+/// Name and unit of a metric.
 pub type Metric = (&'static str, &'static str);
 
-/// How much a figure is of that with one service: the median over neighbouring turns.
+/// Ratio of a figure to that with one service: the median over neighbouring turns.
 pub const RATIO_TO_ONE: &str = "ratio_to_one_service";
 
 /// One figure. Units are SI: seconds, bytes, per second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     pub suite: String,
-    /// A name and its parameters: `connect_rate/services=1`.
+    /// Name and parameters: `connect_rate/services=1`.
     pub case: String,
-    /// `hawser`, a peer, or `limit`.
+    /// Subject: `hawser`, a peer, or `limit`.
     pub subject: String,
     pub metric: String,
     pub unit: String,
-    /// The median of `n` repeats.
+    /// Median of `n` repeats.
     pub value: f64,
     pub n: usize,
     pub seed: u64,
 }
 
-/// Characters of a message about a failure.
+/// Maximum number of characters of a failure message.
 const LONGEST: usize = 2000;
 
-/// Prints rows as they come and appends them to a file if one was given.
+/// Prints rows as they are measured, and appends them to a file if one is given.
 pub struct Report {
     json: Option<PathBuf>,
     seed: u64,
-    /// Cases that failed.
+    /// Number of failed cases.
     failures: AtomicUsize,
 }
 
@@ -46,26 +46,26 @@ impl Report {
         Self { json, seed, failures: AtomicUsize::new(0) }
     }
 
-    /// Measures a case; if that fails, says so and goes on, since the others may take an hour.
+    /// Runs a case. A failure is reported and does not stop the others, which may take an hour.
     pub fn attempt(&self, case: &str, measure: impl FnOnce() -> Result<()>) {
         if let Err(error) = measure() {
             let text = format!("{error:#}");
-            // What the verifier says may be a book.
+            // The verifier's log can be very long.
             let end = text.char_indices().nth(LONGEST).map_or(text.len(), |(at, _)| at);
             eprintln!("bench: {case}: {}", &text[..end]);
             self.failures.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// An error if a case has failed.
+    /// Fails if a case has failed.
     pub fn end(&self) -> Result<()> {
         let failures = self.failures.load(Ordering::Relaxed);
         ensure!(failures == 0, "{failures} cases failed");
         Ok(())
     }
 
-    /// A row for each number of services, whose turns followed each other, and for all but one service
-    /// how much that is of the turn with one.
+    /// Writes a row for each number of services, whose turns alternated, and their ratios to the turns with
+    /// one service.
     pub fn sizes(&self, cases: &[String], sizes: &[usize], turns: &[Vec<f64>]) -> Result<()> {
         let one = sizes.iter().position(|size| *size == 1).and_then(|one| turns.get(one));
         for ((case, size), of_size) in cases.iter().zip(sizes).zip(turns) {
@@ -77,7 +77,7 @@ impl Report {
         Ok(())
     }
 
-    /// The median of the repeats is the row's value.
+    /// Writes a row with the median of the repeats.
     pub fn row(
         &self,
         suite: &str,
@@ -108,7 +108,7 @@ impl Report {
     }
 }
 
-/// The rows of a file; of those about the same figure, the last.
+/// Reads the rows of a file; of several for the same figure, the last.
 pub fn read(path: &Path) -> Result<Vec<Row>> {
     let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let mut rows: Vec<Row> = Vec::new();
@@ -123,12 +123,12 @@ pub fn read(path: &Path) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Turn by turn, how much the one is of the other.
+/// Returns the ratios of the two values of each turn.
 fn ratios(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(of, to)| of / to).collect()
 }
 
-/// The middle value; 0 of none.
+/// Returns the median; 0 if there are no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -139,8 +139,8 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
-/// Mean of the middle half: outliers on either side are left out; 0 of none.
-pub fn middle_mean(values: &[f64]) -> f64 {
+/// Returns the mean of the middle half, which leaves out outliers on either side; 0 if there are no values.
+pub fn interquartile_mean(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let cut = sorted.len() / 4;
@@ -148,7 +148,7 @@ pub fn middle_mean(values: &[f64]) -> f64 {
     if middle.is_empty() { 0.0 } else { middle.iter().sum::<f64>() / middle.len() as f64 }
 }
 
-/// The smallest value that is not less than this share of all; 0 of none.
+/// Returns the smallest value that is not less than this share of all; 0 if there are no values.
 pub fn quantile(values: &[f64], share: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -158,14 +158,14 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::{Report, median, middle_mean, quantile, read};
+    use super::{Report, interquartile_mean, median, quantile, read};
 
     #[test]
     fn sizes_are_compared_turn_by_turn() {
         let file = std::env::temp_dir().join(format!("hawser-bench-rows-{}", std::process::id()));
         let report = Report::new(Some(file.clone()), 1);
         let cases = ["hit_path/services=1".to_owned(), "hit_path/services=9".to_owned()];
-        // The machine is twice as slow in the second turn, and busy with others in the third.
+        // The machine is twice as slow in the second turn, and busy in the third.
         let turns = [vec![10.0, 20.0, 10.0], vec![11.0, 22.0, 50.0]];
         report.sizes(&cases, &[1, 9], &turns).unwrap();
         let rows = read(&file).unwrap();
@@ -182,9 +182,9 @@ mod tests {
 
     #[test]
     fn outliers_do_not_move_the_mean_of_the_middle() {
-        assert!((middle_mean(&[1e9, 3.0, 2.0, -1e9]) - 2.5).abs() < f64::EPSILON);
-        assert!((middle_mean(&[7.0]) - 7.0).abs() < f64::EPSILON);
-        assert!(middle_mean(&[]).abs() < f64::EPSILON);
+        assert!((interquartile_mean(&[1e9, 3.0, 2.0, -1e9]) - 2.5).abs() < f64::EPSILON);
+        assert!((interquartile_mean(&[7.0]) - 7.0).abs() < f64::EPSILON);
+        assert!(interquartile_mean(&[]).abs() < f64::EPSILON);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Connections, round trips and bulk data of real sockets, subject after subject in short turns.
+//! Connections, round trips and bulk data over real sockets, alternating between subjects in short turns.
 
 use anyhow::{Context, Result};
 
@@ -11,10 +11,10 @@ const RATE: Metric = ("per_second", "per_second");
 const BYTES: Metric = ("bytes_per_second", "bytes_per_second");
 const P50: Metric = ("p50_seconds", "seconds");
 const P99: Metric = ("p99_seconds", "seconds");
-/// By how much of its direct counterpart a figure differs: the median over pairs of turns.
+/// Ratio of a figure to its direct counterpart: the median over pairs of turns.
 const RATIO: Metric = ("ratio_to_limit", "ratio");
 
-/// Measures all works on all ways, and the hook alone.
+/// Measures all kinds of work in all ways, and the hook alone.
 pub fn run(report: &Report, plan: &Plan) {
     for size in plan.sizes(&[1, 1000, 10_000], &[1, 100, 10_000]) {
         let works = works(plan, size);
@@ -40,7 +40,7 @@ fn all(report: &Report, plan: &Plan, size: usize, works: &[(Way, Work)]) -> Resu
     Ok(())
 }
 
-/// What is asked for; the ways between pods for the smallest and the largest size only.
+/// Returns the requested combinations; those between pods only for the smallest and the largest size.
 fn works(plan: &Plan, size: usize) -> Vec<(Way, Work)> {
     let ways: &[Way] = match (plan.quick, size) {
         (_, 1) => &Way::ALL,
@@ -50,7 +50,7 @@ fn works(plan: &Plan, size: usize) -> Vec<(Way, Work)> {
     let all = [CONNECT_RATE, TCP_RR, UDP_RR, THROUGHPUT];
     let pairs = ways.iter().flat_map(|way| all.map(|work| (*way, work)));
     pairs
-        // Bulk data does not ask for services again, however many there are.
+        // Bulk data does not depend on the number of services.
         .filter(|(way, work)| *work != THROUGHPUT || (*way != Way::Local && size == 1))
         .filter(|(_, work)| plan.has(work.name))
         .collect()
@@ -66,7 +66,7 @@ fn measure(
     let (rounds, seconds) = match (plan.quick, way, work) {
         (true, Way::Local, CONNECT_RATE) => (41, 0.04),
         (true, ..) => (15, 0.03),
-        // The budget of some per cent takes many pairs to show.
+        // A difference of a few per cent needs many pairs to show.
         (false, Way::Local, CONNECT_RATE) => (201, 0.05),
         (false, ..) => (61, 0.05),
     };

@@ -25,14 +25,14 @@ use crate::place::{self, Place, Pods, in_namespace};
 use crate::subject::Subject;
 use crate::worker::{ECHO, RESET, SINK, Worker};
 
-/// Between whom.
+/// Places of client and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Way {
-    /// Processes of the node, over its loopback.
+    /// Processes of the node, over its loopback interface.
     Local,
-    /// Pod to ClusterIP to pod; the client's sockets are translated.
+    /// Pod to ClusterIP to pod, with translation in the client's socket.
     PodSocket,
-    /// The same where sockets are not: of a sandboxed pod each packet is translated.
+    /// Like `PodSocket`, but with translation of each packet, as for sandboxed pods.
     PodPacket,
     /// Another host to a node port to a pod.
     NodePort,
@@ -41,7 +41,7 @@ pub enum Way {
 impl Way {
     pub const ALL: [Self; 4] = [Self::Local, Self::PodSocket, Self::PodPacket, Self::NodePort];
 
-    /// Parameter of a case; the local way has none.
+    /// Returns the parameter in a case's name; empty for the local way.
     pub fn parameter(self) -> &'static str {
         match self {
             Self::Local => "",
@@ -52,7 +52,7 @@ impl Way {
     }
 }
 
-/// What clients do, and which port of the service it takes.
+/// Kind of work, and the port of the service that it uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     pub name: &'static str,
@@ -76,18 +76,18 @@ const NODE_PORT: u16 = 30_080;
 pub struct Stage {
     pub subject: Subject,
     clients: RefCell<BTreeMap<Way, Worker>>,
-    /// They serve as long as they are there.
+    /// The servers run until they are dropped.
     _servers: Vec<Worker>,
     pods: Option<Pods>,
     lab: Lab,
 }
 
 impl Stage {
-    /// One of so many services is used; with pods, or for the local way alone.
+    /// Sets up a stage with this many services, one of them in use, with pods or for the local way alone.
     pub fn new(subject: Subject, services: usize, with_pods: bool) -> Result<Self> {
         let lab = Lab::new()?;
         let on_node = Place::node(&lab);
-        // Services need a route, whoever translates.
+        // Services need a route, whatever translates them.
         on_node.run("ip route add default dev uplink")?;
         for address in LOCAL_SERVERS {
             on_node.run(&format!("ip addr add {address}/32 dev lo"))?;
@@ -126,7 +126,7 @@ impl Stage {
         })
     }
 
-    /// Works for so long; gives the client's figures.
+    /// Works for this long; returns the client's figures.
     pub fn work(&self, way: Way, work: Work, seconds: f64) -> Result<Vec<f64>> {
         let mut clients = self.clients.borrow_mut();
         let client = match clients.entry(way) {
@@ -147,7 +147,7 @@ impl Stage {
         })
     }
 
-    /// Where clients connect to: the service, or its backends directly.
+    /// Returns the addresses that clients connect to: the service, or its backends directly.
     fn targets(&self, way: Way, port: u16) -> String {
         match (self.subject, way) {
             (Subject::Limit, Way::Local) => list(&LOCAL_SERVERS, BACKEND_PORT + port),
@@ -158,7 +158,7 @@ impl Stage {
         }
     }
 
-    /// The node's place and cgroup, and the service that is used there.
+    /// Returns the node's place with its cgroup, and the service and backend that are used there.
     pub fn hook(&self) -> (Place, SocketAddr, SocketAddr) {
         let address = |ip: &str, port| SocketAddr::new(ip.parse().unwrap_or([0, 0, 0, 0].into()), port);
         let backend = address(LOCAL_SERVERS[0], BACKEND_PORT);
@@ -176,8 +176,8 @@ impl Drop for Stage {
     }
 }
 
-/// Idle services, and at the end of the list the one that is used: with processes of the node as
-/// its backends, and once more with pods.
+/// Returns idle services followed by the one in use: once with processes of the node as its backends, and
+/// once with pods.
 fn stage_services(count: usize) -> Vec<Service> {
     let mut services = peers::idle_services(count - 1);
     for (vip, servers, node_port) in

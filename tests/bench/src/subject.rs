@@ -1,22 +1,22 @@
-//! Who balances, and how subjects take turns.
+//! Subjects of benchmarks, and how they take turns.
 
 use anyhow::Result;
 
-/// Who balances.
+/// A subject of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Subject {
-    /// Nobody: the same work without a service.
+    /// The same work without a service.
     Limit,
     Hawser,
     Iptables,
     Nftables,
-    /// Only where the kernel has it; not measured unless asked for.
+    /// IPVS, if the kernel supports it; measured only on request.
     Ipvs,
-    /// What the API server keeps its objects in, without it; balances nothing.
+    /// etcd alone, without an API server; balances nothing.
     Etcd,
 }
 
-/// Those that are measured unless others are asked for.
+/// Subjects that are measured by default.
 pub const SUBJECTS: [Subject; 5] =
     [Subject::Limit, Subject::Hawser, Subject::Iptables, Subject::Nftables, Subject::Etcd];
 
@@ -32,9 +32,8 @@ impl Subject {
         }
     }
 
-    /// Whether the rules of so many services can be loaded in a time that a benchmark has: nft
-    /// takes 23 s for ten thousand and grows with the square, which is too long for a quick run unless
-    /// it was asked for.
+    /// Returns whether rules for this many services can be loaded in reasonable time: nft takes 23 s for ten
+    /// thousand and grows quadratically, which is too long for a quick run unless requested.
     pub fn takes(self, services: usize, hurry: bool) -> bool {
         match self {
             Self::Limit | Self::Hawser => true,
@@ -45,32 +44,32 @@ impl Subject {
     }
 }
 
-/// What is measured, of whom, how thoroughly.
+/// Scope of a run: cases, subjects and thoroughness.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Small sizes and few repeats.
     pub quick: bool,
-    /// Cases whose names begin with one of these; all if there are none.
+    /// Prefixes of the cases to run; all if empty.
     pub cases: Vec<String>,
     pub subjects: Vec<Subject>,
-    /// Numbers of services, or of pods, instead of those that a case has by itself.
+    /// Numbers of services, or of pods, in place of a case's own.
     pub sizes: Vec<usize>,
-    /// How much longer than usual each turn of sockets is: for an emulated machine.
+    /// Factor by which turns of sockets are longer, for an emulated machine.
     pub stretch: f64,
 }
 
 impl Plan {
-    /// Whether a case of this name is asked for.
+    /// Returns whether a case is requested.
     pub fn has(&self, case: &str) -> bool {
         self.cases.is_empty() || self.cases.iter().any(|wanted| case.starts_with(wanted.as_str()))
     }
 
-    /// The first in a quick run, else the second.
+    /// Returns the first in a quick run, else the second.
     pub fn choose<T>(&self, quick: T, thorough: T) -> T {
         if self.quick { quick } else { thorough }
     }
 
-    /// Numbers of services: those asked for, else of [`Plan::choose`].
+    /// Returns the numbers of services: those requested, else those of [`Plan::choose`].
     pub fn sizes(&self, quick: &[usize], thorough: &[usize]) -> Vec<usize> {
         match self.sizes.as_slice() {
             [] => self.choose(quick, thorough).to_vec(),
@@ -78,20 +77,20 @@ impl Plan {
         }
     }
 
-    /// Those that can have so many services.
+    /// Returns the requested subjects that can handle this many services.
     pub fn subjects(&self, services: usize) -> Vec<Subject> {
         let hurry = self.quick && (self.sizes.is_empty() || self.emulated());
         self.subjects.iter().copied().filter(|subject| subject.takes(services, hurry)).collect()
     }
 
-    /// Measured in an emulated machine, where everything takes many times as long.
+    /// Returns whether it runs in an emulated machine, where everything takes many times as long.
     pub fn emulated(&self) -> bool {
         self.stretch > 1.0
     }
 }
 
-/// Measures subject after subject, `rounds` times; gives what each subject's turns gave. Each
-/// round begins with another subject, so that none always follows the same one.
+/// Measures the subjects in turn, `rounds` times; returns the results of each subject's turns. Each round
+/// begins with another subject, so that none always follows the same one.
 pub fn in_turn<S, T>(
     subjects: &[S],
     rounds: usize,
@@ -112,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_subject_has_its_turns_and_none_always_follows_the_same() {
+    fn every_subject_gets_its_turns_after_varying_predecessors() {
         let mut order = Vec::new();
         let results = in_turn(&['a', 'b', 'c'], 2, |subject| {
             order.push(*subject);
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_leaves_out_what_is_not_asked_for() {
+    fn a_plan_contains_only_the_requested_subjects() {
         let subjects = SUBJECTS.to_vec();
         let cases = vec!["tcp_rr".into()];
         let plan = Plan { quick: true, cases, subjects, sizes: Vec::new(), stretch: 1.0 };

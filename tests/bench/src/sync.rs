@@ -1,7 +1,7 @@
-//! The suite `sync`: how long the tables take to follow, and what they weigh.
+//! The suite `sync`: the time until the tables follow a change, and their memory.
 //!
-//! What is timed is what the proxy does: objects are compiled, what differs is written. Only the
-//! way of the objects from the API server to the proxy is not in these figures.
+//! The measured work is that of the proxy: objects are compiled, and differences are written. The transport
+//! of the objects from the API server is not included.
 
 use std::fs;
 use std::io::Read;
@@ -29,7 +29,7 @@ const SECONDS: Metric = ("seconds", "seconds");
 const P99: Metric = ("p99_seconds", "seconds");
 const BYTES: Metric = ("bytes", "bytes");
 const ENDPOINTS: usize = 2;
-/// Single changes in a round.
+/// Number of single changes in a round.
 const CHANGES: usize = 100;
 
 /// Measures full programming, one change, restart, and memory; peers in the same run.
@@ -50,17 +50,17 @@ fn one_size(report: &Report, plan: &Plan, size: usize) -> Result<()> {
     let services = peers::cluster_services(size, ENDPOINTS);
     let mut hawser = Times::default();
     let (mut iptables, mut nftables) = (Times::default(), Times::default());
-    // iptables has room for as many as hawser, only not for their packets.
+    // iptables can hold as many services as hawser, but not translate their packets.
     let has = |subject| plan.subjects.contains(&subject);
     for round in 0..plan.choose(3, 5) {
         if has(Subject::Hawser) {
             measure(&objects, &mut hawser)?;
         }
-        // That takes half a minute for a hundred thousand.
+        // Loading takes half a minute for a hundred thousand.
         if has(Subject::Iptables) && (size <= 10_000 || round < 2) {
             iptables_times(&services, &mut iptables)?;
         }
-        // It takes half a minute for ten thousand.
+        // Loading takes half a minute for ten thousand.
         if has(Subject::Nftables) && Subject::Nftables.takes(size, plan.quick) && (size < 10_000 || round < 3)
         {
             nftables_times(&services, &mut nftables)?;
@@ -92,11 +92,11 @@ fn p99(values: &[f64]) -> Vec<f64> {
     if values.len() < CHANGES { Vec::new() } else { vec![quantile(values, 0.99)] }
 }
 
-/// What one subject took, in seconds and bytes.
+/// Results of one subject, in seconds and bytes.
 #[derive(Default)]
 struct Times {
     full: Vec<f64>,
-    /// Of `full`, until the tables are known.
+    /// Part of `full` until the tables are computed.
     compile: Vec<f64>,
     change: Vec<f64>,
     restart: Vec<f64>,
@@ -105,7 +105,7 @@ struct Times {
 
 type Objects = Vec<(v1::Service, EndpointSlice)>;
 
-/// Services with a cluster address and their endpoints.
+/// Returns services with cluster addresses, and their endpoints.
 pub fn objects(count: usize, endpoints: usize) -> Result<Objects> {
     (0..count).map(|i| Ok((service(i, true)?, slice(i, endpoints)?))).collect()
 }
@@ -132,7 +132,7 @@ fn measure(objects: &Objects, times: &mut Times) -> Result<()> {
 
 fn measure_in(lab: &Lab, objects: &Objects, times: &mut Times) -> Result<()> {
     let context = Context { node: NodeView::named("node-1"), ..Context::default() };
-    // Maps as a node has them, as long as these do.
+    // Default map sizes of a node, as long as they suffice.
     let limits = if objects.len() > 50_000 { node::limits(objects.len()) } else { Limits::default() };
     let mut kernel = node::open(lab, limits, XdpMode::Off)?;
     let start = Instant::now();
@@ -144,7 +144,7 @@ fn measure_in(lab: &Lab, objects: &Objects, times: &mut Times) -> Result<()> {
     changes(objects, &context, &mut desired, &mut kernel, times)?;
     times.maps.push(map_memory(&kernel.maps_directory())?);
     drop(kernel);
-    // Adoption: programs loaded, tables read back, and nothing to write.
+    // Adoption: programs are loaded, tables are read back, and nothing is written.
     let tables = desired.tables();
     let start = Instant::now();
     let mut kernel = node::open(lab, limits, XdpMode::Off)?;
@@ -154,8 +154,8 @@ fn measure_in(lab: &Lab, objects: &Objects, times: &mut Times) -> Result<()> {
     Ok(())
 }
 
-/// Endpoints that go, here and there among the services: from the slice that has arrived to the
-/// tables that packets see.
+/// Measures the removal of endpoints of various services: from the arrival of the slice to the tables that
+/// packets use.
 fn changes(
     objects: &Objects,
     context: &Context,
@@ -180,7 +180,7 @@ fn changes(
     Ok(())
 }
 
-/// Bytes of kernel memory of all maps that are pinned in a directory.
+/// Returns the kernel memory of all maps that are pinned in a directory, in bytes.
 fn map_memory(directory: &Path) -> Result<f64> {
     let mut sum = 0.0;
     for entry in fs::read_dir(directory).with_context(|| format!("cannot list {}", directory.display()))? {

@@ -1,9 +1,8 @@
-//! What runs in another place than this process: this program again. Servers that answer, and
-//! clients that work when they are told to, in slices, so that subjects can take turns without
-//! starting anew.
+//! Workers: this program, started again in another place. Servers answer, and clients work when they are told
+//! to, in slices, so that subjects can take turns without restarts.
 //!
-//! All of them stay on one processor: nothing waits for a sleeping one to wake, no figure depends on
-//! where threads were put, and a rate is the inverse of what the work costs on both sides.
+//! All workers run on one CPU, so that no wake-up latency and no placement of threads affects a figure, and a
+//! rate is the inverse of the cost on both sides.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,7 +16,7 @@ use anyhow::{Context, Result, bail};
 use crate::place::{Place, one_processor};
 use crate::row::quantile;
 
-/// Ports of a server, from its first one: ends each connection, answers byte by byte, swallows.
+/// Ports of a server, relative to its first one: closes each connection; answers byte by byte; discards.
 /// Datagrams to the first are sent back.
 pub const RESET: u16 = 0;
 pub const ECHO: u16 = 1;
@@ -26,7 +25,7 @@ pub const SINK: u16 = 2;
 const WARM: usize = 20;
 const CHUNK: usize = 1 << 16;
 
-/// A process of this program in some place; ends with its handle.
+/// A process of this program in some place, which ends when the handle is dropped.
 pub struct Worker {
     child: Child,
     stdin: ChildStdin,
@@ -34,7 +33,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts one, which must say that it is there.
+    /// Starts a worker and waits until it reports that it is ready.
     pub fn start(place: &Place, args: &[&str]) -> Result<Self> {
         let program = std::env::current_exe().context("cannot find this program")?;
         let mut command: Command = place.command(program);
@@ -47,7 +46,7 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Has it do something; gives the numbers that it answers with.
+    /// Sends a line of work; returns the numbers in its answer.
     pub fn ask(&mut self, line: &str) -> Result<Vec<f64>> {
         writeln!(self.stdin, "{line}").context("cannot write to a worker")?;
         self.answer().with_context(|| format!("the worker could not do {line:?}"))
@@ -66,13 +65,13 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // Ended already is what is wanted.
+        // Fails if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Serves on the ports from each of these addresses on, until standard input ends.
+/// Serves on the ports starting from each of these addresses, until standard input ends.
 pub fn serve(addresses: &[SocketAddr]) -> Result<()> {
     one_processor()?;
     for address in addresses {
@@ -85,7 +84,7 @@ pub fn serve(addresses: &[SocketAddr]) -> Result<()> {
     io::copy(&mut io::stdin(), &mut io::sink()).context("cannot wait for the end").map(drop)
 }
 
-/// Hands each connection to `handle`, one thread a listener.
+/// Passes each connection to `handle`, with one thread per listener.
 fn serve_tcp(mut address: SocketAddr, work: u16, handle: fn(TcpStream)) -> Result<()> {
     address.set_port(address.port() + work);
     let listener = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
@@ -98,14 +97,14 @@ fn serve_udp(address: SocketAddr) -> Result<()> {
     std::thread::spawn(move || {
         let mut buffer = [0; 64];
         while let Ok((length, peer)) = socket.recv_from(&mut buffer) {
-            // A client that has gone does not wait for this.
+            // A client that has gone does not wait for the answer.
             let _ = socket.send_to(&buffer[..length], peer);
         }
     });
     Ok(())
 }
 
-/// Answers byte by byte until the client goes.
+/// Answers byte by byte until the client closes.
 fn echo(mut stream: TcpStream) {
     let _ = stream.set_nodelay(true);
     let mut byte = [0];
@@ -117,14 +116,14 @@ fn swallow(mut stream: TcpStream) {
     while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
 }
 
-/// Ends the connection by RST when it is closed, so that no port waits in TIME_WAIT.
+/// Makes the connection end with a RST when it is closed, so that no port remains in TIME_WAIT.
 fn reset(stream: &TcpStream) {
     let linger = nix::libc::linger { l_onoff: 1, l_linger: 0 };
-    // A socket that refuses the option closes in the ordinary way.
+    // If the option is refused, the socket closes normally.
     let _ = nix::sys::socket::setsockopt(stream, nix::sys::socket::sockopt::Linger, &linger);
 }
 
-/// Does what each line of standard input says: `WORK TARGETS SECONDS`.
+/// Does the work of each line of standard input: `WORK TARGETS SECONDS`.
 pub fn client() -> Result<()> {
     one_processor()?;
     println!("ok");
@@ -141,7 +140,7 @@ pub fn client() -> Result<()> {
     Ok(())
 }
 
-/// Connections that stay between slices.
+/// Connections that are kept between slices.
 #[derive(Default)]
 struct Client {
     tcp: BTreeMap<SocketAddr, TcpStream>,
@@ -201,7 +200,7 @@ impl Client {
         })
     }
 
-    /// Bytes per second into a connection that stays.
+    /// Measures bytes per second over a connection that is kept.
     fn throughput(&mut self, target: SocketAddr, length: Duration) -> Result<f64> {
         let stream = self.stream(target)?;
         let chunk = vec![0; CHUNK];
@@ -217,14 +216,14 @@ impl Client {
     }
 }
 
-/// A UDP socket that does not wait for ever.
+/// Returns a UDP socket with a timeout.
 pub fn udp_socket() -> Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).context("cannot make a socket")?;
     socket.set_read_timeout(Some(Duration::from_secs(1))).context("cannot set a timeout")?;
     Ok(socket)
 }
 
-/// Connections per second, one after the other. Who connects directly uses all targets in turn, as
+/// Measures sequential connections per second. A client that connects directly uses all targets in turn, as
 /// balanced clients do.
 fn connect_rate(targets: &[SocketAddr], length: Duration) -> Result<f64> {
     for target in targets.iter().cycle().take(WARM) {
@@ -244,15 +243,15 @@ fn connect_rate(targets: &[SocketAddr], length: Duration) -> Result<f64> {
 /// Connects and waits until the server has closed.
 fn connect_once(target: SocketAddr) -> io::Result<()> {
     match TcpStream::connect(target) {
-        // What it reads is an error, or nothing: both are the end.
+        // The read returns an error or nothing, and either is the end.
         Ok(mut stream) => stream.read(&mut [0]).map(drop).or(Ok(())),
-        // The end came before this thread had its turn: accepted, and closed.
+        // The connection was accepted and closed before this thread ran.
         Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Round trips per second, and the median and the 99th percentile of their time.
+/// Measures round trips per second, and the median and 99th percentile of their times.
 fn round_trips(length: Duration, mut once: impl FnMut() -> Result<()>) -> Result<Vec<f64>> {
     for _ in 0..WARM {
         once()?;
@@ -270,7 +269,7 @@ fn round_trips(length: Duration, mut once: impl FnMut() -> Result<()>) -> Result
     Ok(vec![rate, quantile(&times, 0.5), quantile(&times, 0.99)])
 }
 
-/// Addresses with ports, separated by commas.
+/// Parses addresses with ports, separated by commas.
 pub fn sockets(text: &str) -> Result<Vec<SocketAddr>> {
     text.split(',').map(|one| one.parse().with_context(|| format!("{one:?} is no address"))).collect()
 }
@@ -279,7 +278,7 @@ pub fn sockets(text: &str) -> Result<Vec<SocketAddr>> {
 mod tests {
     use super::*;
 
-    /// A server on three ports in a row of this machine's loopback.
+    /// Starts a server on three consecutive loopback ports.
     fn server() -> SocketAddr {
         for port in (20_000..30_000).step_by(7) {
             let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_does_every_work() {
+    fn a_client_performs_every_kind_of_work() {
         let server = server();
         let at = |work: u16| SocketAddr::new(server.ip(), server.port() + work);
         let mut client = Client::default();

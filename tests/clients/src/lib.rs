@@ -1,8 +1,8 @@
-//! What the tests with clients of other projects stand on: a `hawser apiserver` of their own, and
-//! programs that are run against it.
+//! Support for tests with third-party clients: a `hawser apiserver` per test, and programs that are run
+//! against it.
 
 mod program;
 mod server;
 
-pub use program::{Kubectl, Outcome, each_kubectl, run, told, words};
+pub use program::{Kubectl, Outcome, client_path, each_kubectl, run, words};
 pub use server::Api;

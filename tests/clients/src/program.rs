@@ -1,4 +1,4 @@
-//! Programs that are run against an API server, each with a home of its own.
+//! Programs that are run against an API server, each with a home directory of its own.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::server::Api;
 
-/// What a program wrote, and whether it went well.
+/// Output of a program, and whether it succeeded.
 #[derive(Debug)]
 pub struct Outcome {
     pub success: bool,
@@ -20,23 +20,23 @@ pub struct Outcome {
 /// kubectl of one version, with a server.
 pub struct Kubectl<'a> {
     program: PathBuf,
-    /// Such as `1.36`.
+    /// Version, such as `1.36`.
     pub version: &'static str,
     pub api: &'a Api,
 }
 
-/// What each kubectl of `cargo xtask setup` does with a server of its own.
+/// Runs a test with each kubectl of `cargo xtask setup`, each with a server of its own.
 pub fn each_kubectl(start: impl Fn() -> Result<Api>, test: impl Fn(&Kubectl<'_>)) -> Result<()> {
     for (version, variable) in [("1.32", "HAWSER_KUBECTL_1_32"), ("1.36", "HAWSER_KUBECTL_1_36")] {
         let api = start()?;
-        test(&Kubectl { program: told(variable)?, version, api: &api });
+        test(&Kubectl { program: client_path(variable)?, version, api: &api });
         api.stop()?;
     }
     Ok(())
 }
 
-/// The program or folder of a client that a variable names; it must be there.
-pub fn told(variable: &str) -> Result<PathBuf> {
+/// Returns the program or folder of a client that an environment variable names; it must exist.
+pub fn client_path(variable: &str) -> Result<PathBuf> {
     let path = std::env::var_os(variable).map(PathBuf::from).unwrap_or_default();
     if !path.exists() {
         bail!("{variable} names nothing that is there: run this test through `cargo xtask test`");
@@ -44,7 +44,7 @@ pub fn told(variable: &str) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// A line cut at its spaces, but for what stands between single quotes.
+/// Splits a line at spaces, except between single quotes.
 pub fn words(line: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -63,7 +63,7 @@ pub fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// Runs to the end.
+/// Runs a command until it ends.
 pub fn run(command: &mut Command, input: &str) -> Result<Outcome> {
     let text = format!("{command:?}");
     let mut child = command
@@ -74,8 +74,8 @@ pub fn run(command: &mut Command, input: &str) -> Result<Outcome> {
         .with_context(|| format!("cannot start {text}"))?;
     let mut stdin = child.stdin.take().context("standard input was not piped")?;
     let input = input.to_owned();
-    // Beside the reading, or both sides could wait for each other. A child that does not read is
-    // no error.
+    // Written concurrently with reading, because otherwise both sides could block. A child that does not read
+    // is not an error.
     let writer = std::thread::spawn(move || drop(stdin.write_all(input.as_bytes())));
     let output = child.wait_with_output().with_context(|| format!("cannot wait for {text}"))?;
     drop(writer.join());
@@ -88,7 +88,7 @@ pub fn run(command: &mut Command, input: &str) -> Result<Outcome> {
 }
 
 impl Kubectl<'_> {
-    /// The command, for a caller that does not wait for its end.
+    /// Returns the command, for a caller that does not wait for its end.
     pub fn command<S: Into<OsString>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(&self.program);
         let home = self.api.dir().join(format!("home-{}", self.version));
@@ -101,19 +101,19 @@ impl Kubectl<'_> {
         command
     }
 
-    /// Runs a line to its end.
+    /// Runs a line until it ends.
     #[track_caller]
     pub fn attempt(&self, line: &str, input: &str) -> Outcome {
         run(&mut self.command(words(line)), input).unwrap_or_else(|error| panic!("kubectl {line}: {error:#}"))
     }
 
-    /// A line that must go well; what it wrote to standard output.
+    /// Runs a line that must succeed; returns its standard output.
     #[track_caller]
     pub fn run(&self, line: &str) -> String {
         self.feed(line, "")
     }
 
-    /// The same with something on standard input.
+    /// Like [`Kubectl::run`], with standard input.
     #[track_caller]
     pub fn feed(&self, line: &str, input: &str) -> String {
         let outcome = self.attempt(line, input);
@@ -121,13 +121,13 @@ impl Kubectl<'_> {
         outcome.stdout
     }
 
-    /// A line that must fail; what it wrote, errors first.
+    /// Runs a line that must fail; returns its output, errors first.
     #[track_caller]
     pub fn fails(&self, line: &str) -> String {
         self.fails_with(line, "")
     }
 
-    /// The same with something on standard input.
+    /// Like [`Kubectl::fails`], with standard input.
     #[track_caller]
     pub fn fails_with(&self, line: &str, input: &str) -> String {
         let outcome = self.attempt(line, input);
@@ -135,14 +135,14 @@ impl Kubectl<'_> {
         outcome.stderr + &outcome.stdout
     }
 
-    /// A line that must go well and say just this, but for white space at the end.
+    /// Runs a line that must succeed and print exactly this, except for trailing white space.
     #[track_caller]
     pub fn says(&self, line: &str, expected: &str) {
         let said = self.run(line);
         assert_eq!(said.trim_end(), expected, "kubectl {} {line}", self.version);
     }
 
-    /// A line that must go well and say all of these somewhere.
+    /// Runs a line that must succeed and print all of these texts somewhere.
     #[track_caller]
     pub fn shows(&self, line: &str, expected: &[&str]) -> String {
         let said = self.run(line);
@@ -152,14 +152,14 @@ impl Kubectl<'_> {
         said
     }
 
-    /// A table's cells by line, the header first.
+    /// Returns the cells of a table by line, the header first.
     #[track_caller]
     pub fn table(&self, line: &str) -> Vec<Vec<String>> {
         let text = self.run(line);
         text.lines().map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
     }
 
-    /// Writes a file for `-f`; its path.
+    /// Writes a file for `-f`; returns its path.
     #[track_caller]
     pub fn file(&self, name: &str, content: &str) -> String {
         let path: &Path = &self.api.dir().join(format!("{}-{name}", self.version));
@@ -175,7 +175,7 @@ mod tests {
     use super::words;
 
     #[test]
-    fn quotes_keep_spaces() {
+    fn quoted_arguments_keep_their_spaces() {
         assert_eq!(
             words("get  pods -o 'a b' x='{\"c d\":1}' ''"),
             ["get", "pods", "-o", "a b", "x={\"c d\":1}", ""]

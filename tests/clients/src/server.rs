@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use tests_e2e::{Process, eventually, hawser};
 
-/// A running `hawser apiserver`; ended, with everything it wrote, when dropped.
+/// A running `hawser apiserver`, which is stopped and removed with its data when dropped.
 pub struct Api {
     controllers: Option<Process>,
     server: Process,
@@ -15,14 +15,14 @@ pub struct Api {
 }
 
 impl Api {
-    /// Starts one on an empty embedded store.
+    /// Starts a server on an empty embedded store.
     pub fn start() -> Result<Self> {
         let dir = tempfile::tempdir().context("cannot make a temporary directory")?;
         let server = serve(dir.path(), "0")?;
         Ok(Self { controllers: None, server, dir })
     }
 
-    /// Ends it as a person would, and starts it again at the same port, with what it stored.
+    /// Stops the server gracefully and starts it again on the same port and data.
     pub fn restart(self) -> Result<Self> {
         let url = self.url()?;
         let port = url.rsplit(':').next().context("the server's address has no port")?;
@@ -32,36 +32,36 @@ impl Api {
         Ok(Self { controllers, server, dir })
     }
 
-    /// The same with `hawser controllers`: namespaces get their ServiceAccount, Deployments their
-    /// ReplicaSets and pods (which nothing runs), garbage is collected.
+    /// Starts a server with `hawser controllers`: namespaces get their ServiceAccount, Deployments their
+    /// ReplicaSets and pods (which nothing runs), and garbage is collected.
     pub fn with_controllers() -> Result<Self> {
         let mut this = Self::start()?;
         let mut command = Command::new(hawser()?);
-        // Tests run at the same time: none has the port for probes.
+        // Tests run concurrently, so none can have the default probe port.
         command.args(["controllers", "--secure-port", "0", "--kubeconfig"]).arg(this.kubeconfig());
         command.arg("--root-ca-file").arg(this.dir.path().join("data/pki/ca.crt"));
         this.controllers = Some(Process::start(&mut command, this.dir.path().join("controllers.log"))?);
         Ok(this)
     }
 
-    /// An administrator's.
+    /// Returns the path of an administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.path().join("data/kubeconfig.yaml")
     }
 
-    /// A directory for the client's files.
+    /// Returns a directory for the client's files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// `https://127.0.0.1:PORT`.
+    /// Returns the URL, `https://127.0.0.1:PORT`.
     pub fn url(&self) -> Result<String> {
         let text = fs::read_to_string(self.kubeconfig()).context("cannot read the kubeconfig")?;
         let line = text.lines().find_map(|line| line.trim().strip_prefix("server: "));
         Ok(line.context("the kubeconfig names no server")?.trim_matches('"').to_owned())
     }
 
-    /// Ends it as a person would; it must end well, and must not have panicked.
+    /// Stops the server gracefully; it must succeed and must not have panicked.
     pub fn stop(self) -> Result<()> {
         let Self { controllers, server, dir } = self;
         drop(controllers);

@@ -1,14 +1,14 @@
-//! client-go against `hawser apiserver`: the program in `go`, each of whose checks has a server of
-//! its own.
+//! client-go against `hawser apiserver`: runs the program in `go`, each of whose checks has a server of its
+//! own.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use tests_clients::{Api, run, told};
+use tests_clients::{Api, client_path, run};
 
 fn program(api: &Api, check: &str) -> Result<Command> {
-    let mut command = Command::new(told("HAWSER_CLIENT_GO")?);
+    let mut command = Command::new(client_path("HAWSER_CLIENT_GO")?);
     command.arg(check).env("KUBECONFIG", api.kubeconfig()).env("HOME", api.dir()).current_dir(api.dir());
     Ok(command)
 }
@@ -49,7 +49,7 @@ fn informers_outlive_a_restart_of_the_server() -> Result<()> {
     if asked {
         api = api.restart()?;
     }
-    // At the end of its input it gives up.
+    // The program gives up at the end of its input.
     let mut input = child.stdin.take().context("its input was not piped")?;
     input.write_all(if asked { b"done\n" } else { b"" }).context("cannot answer it")?;
     drop(input);

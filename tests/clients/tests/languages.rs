@@ -1,19 +1,18 @@
-//! The Python and the JavaScript client, and helm's library by its bindings for Python, against
-//! `hawser apiserver`: each file of tests with a server of its own, run by the language's own test
-//! runner.
+//! The Python and JavaScript clients, and helm's library through its Python bindings, against `hawser
+//! apiserver`: each test file with a server of its own, run by the language's own test runner.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use tests_clients::{Api, run, told};
+use tests_clients::{Api, client_path, run};
 use tests_e2e::eventually;
 
 fn sources(language: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(language)
 }
 
-/// Runs to the end; a failure shows everything that was said.
+/// Runs a command that must succeed; a failure shows all of its output.
 fn passes(api: &Api, command: &mut Command) -> Result<String> {
     command.env("KUBECONFIG", api.kubeconfig()).env("HOME", api.dir());
     let outcome = run(command, "")?;
@@ -23,7 +22,7 @@ fn passes(api: &Api, command: &mut Command) -> Result<String> {
 }
 
 fn python(api: Api, file: &str) -> Result<()> {
-    let mut command = Command::new(told("HAWSER_CLIENT_PYTHON")?);
+    let mut command = Command::new(client_path("HAWSER_CLIENT_PYTHON")?);
     command.arg(sources("python").join(file)).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(api.dir());
     let said = passes(&api, &mut command)?;
     ensure!(said.contains("\nOK"), "{said}");
@@ -45,10 +44,10 @@ fn python_dynamic_client() -> Result<()> {
 #[test]
 #[ignore = "needs the Python client and the binary: cargo xtask test"]
 fn python_tests_of_the_package_itself() -> Result<()> {
-    // They expect the ServiceAccount that pods need.
+    // These tests expect the ServiceAccount that pods need.
     let api = Api::with_controllers()?;
     eventually("the namespace has its ServiceAccount", || {
-        let mut command = Command::new(told("HAWSER_KUBECTL_1_36")?);
+        let mut command = Command::new(client_path("HAWSER_KUBECTL_1_36")?);
         command.args(["get", "serviceaccount", "default"]).env("KUBECONFIG", api.kubeconfig());
         Ok(run(&mut command, "")?.success.then_some(()))
     })?;
@@ -65,11 +64,11 @@ fn helm_installs_upgrades_and_removes_charts() -> Result<()> {
 #[ignore = "needs the JavaScript client and the binary: cargo xtask test"]
 fn javascript_client() -> Result<()> {
     let api = Api::start()?;
-    // Modules are looked for from where a script lies.
+    // Modules are resolved relative to the script.
     let script = api.dir().join("client.test.mjs");
     std::fs::copy(sources("javascript").join("client.test.mjs"), &script)
         .context("cannot copy the script")?;
-    std::os::unix::fs::symlink(told("HAWSER_CLIENT_NODE_MODULES")?, api.dir().join("node_modules"))
+    std::os::unix::fs::symlink(client_path("HAWSER_CLIENT_NODE_MODULES")?, api.dir().join("node_modules"))
         .context("cannot link the modules")?;
     let mut command = Command::new("node");
     command.arg("--test-reporter=spec").arg("--test").arg(&script).current_dir(api.dir());

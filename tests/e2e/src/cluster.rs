@@ -1,4 +1,4 @@
-//! A cluster on the lab's node, as a person runs it.
+//! A cluster on the lab's node, run as a user would.
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -12,13 +12,13 @@ use serde_json::Value;
 use crate::lab::{Lab, NODE_IP};
 use crate::{echo_image, hawser, output};
 
-/// `hawser up` in the foreground of a thread; killed and cleaned up when dropped.
+/// A `hawser up` process, which is killed and cleaned up when dropped.
 pub struct Cluster<'a> {
     pub lab: &'a Lab,
     process: Option<Child>,
     /// The line that `up` printed: `ready in N ms`.
     pub ready: String,
-    /// Flags of `up` beside those that every test needs.
+    /// Additional flags of `up`.
     flags: &'static [&'static str],
 }
 
@@ -28,14 +28,14 @@ impl<'a> Cluster<'a> {
         Self::with(lab, &[])
     }
 
-    /// The same, with more flags.
+    /// Like [`Cluster::up`], with additional flags.
     pub fn with(lab: &'a Lab, flags: &'static [&'static str]) -> Result<Self> {
         let mut cluster = Self { lab, process: None, ready: String::new(), flags };
         cluster.start()?;
         Ok(cluster)
     }
 
-    /// Starts it again, after [`Cluster::kill`] or [`Cluster::stop`].
+    /// Starts it again after [`Cluster::kill`] or [`Cluster::stop`].
     pub fn start(&mut self) -> Result<()> {
         let log = std::fs::OpenOptions::new()
             .create(true)
@@ -51,7 +51,7 @@ impl<'a> Cluster<'a> {
             .arg(self.lab.data_dir())
             .args(["--cgroup-root", &self.lab.cgroup_root()])
             .args(["--bpf-root", &format!("/sys/fs/bpf/{}", self.lab.id)])
-            // The machine's disk may be nearly full; that is not what is tested.
+            // The machine's disk may be nearly full, which is not what is tested.
             .args(["--eviction-hard", "memory.available<100Mi"])
             .arg("--import")
             .arg(echo_image()?)
@@ -92,19 +92,19 @@ impl<'a> Cluster<'a> {
         self.lab.dir().join("hawser.log")
     }
 
-    /// The end of the log, for a failure's message.
+    /// Returns the end of the log, for the message of a failure.
     pub fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(self.log_file()).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
-    /// The process id of `hawser up`.
+    /// Returns the process id of `hawser up`.
     pub fn pid(&self) -> Result<u32> {
         Ok(self.process.as_ref().context("hawser up does not run")?.id())
     }
 
-    /// SIGKILL, and nothing more.
+    /// Sends SIGKILL and does nothing else.
     pub fn kill(&mut self) -> Result<()> {
         let mut child = self.process.take().context("hawser up does not run")?;
         child.kill().context("cannot kill hawser up")?;
@@ -112,7 +112,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// SIGTERM; the exit code must be 0.
+    /// Sends SIGTERM; the exit code must be 0.
     pub fn stop(&mut self) -> Result<()> {
         let mut child = self.process.take().context("hawser up does not run")?;
         let pid = rustix::process::Pid::from_child(&child);
@@ -125,7 +125,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// `hawser down`.
+    /// Runs `hawser down`.
     pub fn down(&self) -> Result<String> {
         output(self.lab.on_node(hawser()?).arg("down").arg("--data-dir").arg(self.lab.data_dir()))
     }
@@ -134,16 +134,16 @@ impl<'a> Cluster<'a> {
         self.lab.data_dir().join("kubeconfig.yaml")
     }
 
-    /// kubectl on the node, with the administrator's kubeconfig.
+    /// Returns a kubectl command on the node, with the administrator's kubeconfig.
     pub fn kubectl_command(&self, program: &str) -> Command {
         let mut command = self.lab.on_node(program);
         command.arg("--kubeconfig").arg(self.kubeconfig());
-        // kubectl keeps discovery in the home directory; a test has its own.
+        // kubectl caches discovery in the home directory; each test has its own.
         command.env("HOME", self.lab.dir());
         command
     }
 
-    /// The machine's kubectl; words are split at spaces.
+    /// Runs the machine's kubectl; words are split at spaces.
     pub fn kubectl(&self, line: &str) -> Result<String> {
         self.kubectl_args(&line.split_whitespace().collect::<Vec<_>>())
     }
@@ -152,7 +152,7 @@ impl<'a> Cluster<'a> {
         output(self.kubectl_command("kubectl").args(args))
     }
 
-    /// `kubectl get … -o json`.
+    /// Runs `kubectl get … -o json`.
     pub fn get(&self, line: &str) -> Result<Value> {
         let text = self.kubectl(&format!("get {line} -o json"))?;
         serde_json::from_str(&text).context("kubectl get -o json printed something else")
@@ -167,7 +167,7 @@ impl Drop for Cluster<'_> {
         if self.process.is_some() {
             let _ = self.kill();
         }
-        // Whatever state the test left: down must cope with it.
+        // `down` must cope with whatever state the test left.
         if let Err(error) = self.down() {
             println!("hawser down: {error:#}");
         }

@@ -1,4 +1,4 @@
-//! The product under test as an image, so that pods can run it.
+//! An image of the product under test, so that pods can run it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use kubelet_image::{ImageConfig, ImageFile, write_image_archive};
 
 use crate::{hawser, output};
 
-/// Its reference, as `deploy/hawser-proxy.yaml` names it.
+/// Reference of the image, as in `deploy/hawser-proxy.yaml`.
 const REFERENCE: &str = "hawser.local/hawser:1";
 
-/// Writes the image's archive into a directory. `cargo xtask image` links its program statically;
-/// this one is the test's, and brings the libraries along that it was linked with.
+/// Writes the image's archive into a directory. Unlike `cargo xtask image`, which links the program
+/// statically, it contains the test's own binary with the libraries that it is linked with.
 pub fn hawser_image(dir: &Path) -> Result<PathBuf> {
     let (program, stripped) = (hawser()?, dir.join("hawser.stripped"));
     output(Command::new("strip").arg("-o").arg(&stripped).arg(&program))?;

@@ -1,5 +1,5 @@
-//! A node and another host, each a network namespace, joined by a veth pair. Addresses are from
-//! the range for documentation (RFC 5737); nothing leads out of the two.
+//! A node and another host, each a network namespace, connected by a veth pair. Addresses are from the
+//! documentation range (RFC 5737); no traffic leaves the two.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,14 +13,14 @@ use crate::output;
 
 /// The node's address towards the other host.
 pub const NODE_IP: &str = "192.0.2.1";
-/// The other host's.
+/// The other host's address.
 pub const CLIENT_IP: &str = "192.0.2.2";
 
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// Made by a test, removed by it, also when it fails.
+/// A lab that is removed when dropped, also if the test fails.
 pub struct Lab {
-    /// Part of every name, so that several labs share a machine.
+    /// Part of all names, so that several labs can share a machine.
     pub id: String,
     node: String,
     client: String,
@@ -52,7 +52,7 @@ impl Lab {
             format!("-n {node} link set lo up"),
             format!("-n {client} link set lo up"),
             format!("-n {node} link add uplink type veth peer name eth0 netns {client}"),
-            // Link-local addresses would come by themselves a moment later, and be a difference.
+            // Link-local addresses would appear a moment later and show up as a difference.
             format!("-n {node} link set uplink addrgenmode none"),
             format!("-n {client} link set eth0 addrgenmode none"),
             format!("-n {node} addr add {NODE_IP}/24 dev uplink"),
@@ -65,27 +65,27 @@ impl Lab {
         Ok(())
     }
 
-    /// The data directory of the cluster on the node.
+    /// Returns the data directory of the cluster on the node.
     pub fn data_dir(&self) -> PathBuf {
         self.dir.path().join("data")
     }
 
-    /// A directory for the test's own files.
+    /// Returns a directory for the test's own files.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    /// The node's cgroup as `--cgroup-root` wants it.
+    /// Returns the node's cgroup in the form of `--cgroup-root`.
     pub fn cgroup_root(&self) -> String {
         format!("/{}", self.id)
     }
 
-    /// The node's cgroup in the file system.
+    /// Returns the node's cgroup in the file system.
     pub fn cgroup(&self) -> &Path {
         &self.cgroup
     }
 
-    /// A program on the node: in its network namespace and its cgroup.
+    /// Returns a command for a program on the node: in its network namespace and its cgroup.
     pub fn on_node(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("sh");
         command
@@ -97,7 +97,7 @@ impl Lab {
         command
     }
 
-    /// A program on the other host.
+    /// Returns a command for a program on the other host.
     pub fn on_client(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.client)).arg("--").arg(program);
@@ -108,14 +108,14 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         for namespace in [&self.node, &self.client] {
-            // What never came to be need not go.
+            // Fails if it was never created.
             let _ = Command::new("ip").args(["netns", "del", namespace]).output();
         }
         remove_cgroup(&self.cgroup);
     }
 }
 
-/// Where the unified cgroup hierarchy is mounted.
+/// Returns the mount point of the unified cgroup hierarchy.
 pub fn unified() -> Result<PathBuf> {
     let text = fs::read_to_string("/proc/self/mounts").context("cannot read /proc/self/mounts")?;
     text.lines()
@@ -125,7 +125,7 @@ pub fn unified() -> Result<PathBuf> {
         .context("no cgroup2 file system is mounted")
 }
 
-/// A cgroup directory goes by rmdir, children first.
+/// Removes a cgroup with rmdir, children first.
 fn remove_cgroup(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.path().is_dir() {

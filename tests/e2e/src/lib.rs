@@ -1,5 +1,5 @@
-//! What the end-to-end tests stand on: a node and another host as network namespaces, a cluster
-//! on the node, kubectl, constant load, and a picture of the machine before and after.
+//! Support for the end-to-end tests: a node and another host as network namespaces, a cluster on the node,
+//! kubectl, constant load, and snapshots of the machine before and after.
 #![allow(clippy::print_stdout, reason = "a test tells what it counted")]
 
 pub mod cluster;
@@ -21,12 +21,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-/// The workspace's root.
+/// Returns the workspace's root.
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap_or_default()
 }
 
-/// Where cargo put this test, and `hawser` beside it.
+/// Returns the directory where cargo put this test and `hawser`.
 pub fn build_dir() -> Result<PathBuf> {
     let test = std::env::current_exe().context("cannot find the test's own program")?;
     // TARGET/debug/deps/TEST
@@ -34,7 +34,7 @@ pub fn build_dir() -> Result<PathBuf> {
     Ok(dir.to_path_buf())
 }
 
-/// The product under test: the one that `HAWSER` names, else the one built beside the test.
+/// Returns the product under test: the program in `HAWSER`, else the one built beside the test.
 pub fn hawser() -> Result<PathBuf> {
     match std::env::var_os("HAWSER") {
         Some(path) => existing(path.into()),
@@ -42,12 +42,12 @@ pub fn hawser() -> Result<PathBuf> {
     }
 }
 
-/// The static test workload, run on the host as a client.
+/// Returns the static test workload, which is run on the host as a client.
 pub fn echo() -> Result<PathBuf> {
     existing(target_dir()?.join("x86_64-unknown-linux-gnu/release/echo"))
 }
 
-/// The workload's image archive: the one that `HAWSER_ECHO_IMAGE` names, else the one built last.
+/// Returns the workload's image archive: the one in `HAWSER_ECHO_IMAGE`, else the one built last.
 pub fn echo_image() -> Result<PathBuf> {
     match std::env::var_os("HAWSER_ECHO_IMAGE") {
         Some(path) => existing(path.into()),
@@ -66,8 +66,8 @@ fn existing(path: PathBuf) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Runs to the end and returns standard output; an exit code other than 0 is an error with what
-/// the program wrote to standard error.
+/// Runs a command and returns its standard output; an exit code other than 0 is an error that contains its
+/// standard error.
 pub fn output(command: &mut Command) -> Result<String> {
     let text = format!("{command:?}");
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {text}"))?;
@@ -82,8 +82,8 @@ pub fn output(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Asks until the answer is `Some`. The limit only ends a test that hangs; how long a thing takes
-/// is not what a test judges.
+/// Polls until the answer is `Some`. The limit only ends a test that hangs; tests do not judge how long
+/// something takes.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     let start = Instant::now();
     let mut last = None;

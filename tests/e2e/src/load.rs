@@ -1,4 +1,4 @@
-//! Constant load from a process of its own, counted.
+//! Constant load from a process of its own, with counted results.
 
 use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
@@ -6,23 +6,22 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-/// What the load counted.
+/// Results of the load.
 #[derive(Debug)]
 pub struct Counts {
     pub ok: u64,
     pub failed: u64,
-    /// Answers by the pod that gave them.
+    /// Number of answers by pod.
     pub answers: BTreeMap<String, u64>,
-    /// The first failures' texts.
+    /// Messages of the first failures.
     pub failures: Vec<String>,
 }
 
-/// A running load; [`Load::finish`] ends it. Dropped, it ends by itself, since its standard input
-/// closes.
+/// A running load; [`Load::finish`] ends it. If dropped, it ends on its own, since its standard input closes.
 pub struct Load(Child);
 
 impl Load {
-    /// `command` is the echo program with `load TARGET` or `hold TARGET`.
+    /// Starts a load; `command` is the echo program with `load TARGET` or `hold TARGET`.
     pub fn start(command: &mut Command) -> Result<Self> {
         let child = command
             .stdin(Stdio::piped())

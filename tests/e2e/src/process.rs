@@ -1,4 +1,4 @@
-//! A component in a process of its own.
+//! A component that runs as a process.
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -6,14 +6,14 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
 
-/// Killed when dropped.
+/// A process that is killed when dropped.
 pub struct Process {
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts it with its output in a file.
+    /// Starts a process with its output in a file.
     pub fn start(command: &mut Command, log: PathBuf) -> Result<Self> {
         let file = OpenOptions::new()
             .create(true)
@@ -29,19 +29,19 @@ impl Process {
         Ok(Self { child, log })
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(mut self) -> Result<()> {
         self.child.kill().context("cannot kill a process")?;
         self.child.wait().context("cannot wait for a process")?;
         Ok(())
     }
 
-    /// SIGTERM; the exit code must be 0.
+    /// Sends SIGTERM; the exit code must be 0.
     pub fn stop(mut self) -> Result<()> {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM)
@@ -51,7 +51,7 @@ impl Process {
         Ok(())
     }
 
-    /// The end of what it wrote.
+    /// Returns the end of its output.
     pub fn log_tail(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = text.lines().collect();
@@ -61,7 +61,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Ended already is what is wanted.
+        // Fails if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A picture of the machine, so that "the machine is as it was" can be checked exactly.
+//! A snapshot of the machine, to check exactly that it is as it was before.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,13 +9,13 @@ use anyhow::Result;
 use crate::lab::{Lab, unified};
 use crate::output;
 
-/// Everything that `down` must restore, one line a thing.
+/// Everything that `down` must restore, one line per item.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Snapshot(BTreeSet<String>);
 
 impl Snapshot {
-    /// Links, routes, rules, sysctls and neighbours of the node; BPF programs attached there;
-    /// mounts, cgroups, pins and processes of the machine that bear the lab's name.
+    /// Records links, routes, rules, sysctls and neighbours of the node, BPF programs attached there, and
+    /// mounts, cgroups, pins and processes of the machine that contain the lab's name.
     pub fn take(lab: &Lab) -> Result<Self> {
         let mut lines = BTreeSet::new();
         let mut add = |kind: &str, text: &str| {
@@ -55,7 +55,7 @@ impl Snapshot {
         Ok(Self(lines))
     }
 
-    /// What is here and not in `before`, and the other way round.
+    /// Returns what is only here or only in `before`.
     pub fn differences(&self, before: &Self) -> Vec<String> {
         let more = self.0.difference(&before.0).map(|line| format!("+ {line}"));
         let less = before.0.difference(&self.0).map(|line| format!("- {line}"));
@@ -86,7 +86,7 @@ fn walk(dir: &Path, visit: &mut dyn FnMut(&str)) {
     }
 }
 
-/// Command lines that name the lab's directory. The test's own are not among them.
+/// Returns the command lines that contain the lab's directory, except those of the test itself.
 fn processes(name: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {

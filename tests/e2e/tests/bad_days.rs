@@ -1,5 +1,5 @@
-//! Starts that fail: one clear line, an exit code that is not 0, and nothing left behind. Bursts of work that leave no
-//! memory behind either.
+//! Failing starts, which must give one clear message, a non-zero exit code, and leave nothing behind; and
+//! bursts of work, which must not leak memory.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use tests_e2e::lab::NODE_IP;
 use tests_e2e::{Cluster, Lab, Process, Snapshot, echo, eventually, hawser, output, root};
 
-/// `hawser up` with everything that keeps it within the lab.
+/// Returns a `hawser up` command that stays within the lab.
 fn up(lab: &Lab, more: &[&str]) -> Result<Command> {
     let mut command = lab.on_node(hawser()?);
     command
@@ -19,7 +19,7 @@ fn up(lab: &Lab, more: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
-/// Runs it to its end; gives what it said.
+/// Runs a command that must fail; returns its output.
 fn refusal(command: &mut Command) -> Result<String> {
     let output = command.output().context("cannot start hawser up")?;
     ensure!(!output.status.success(), "it ended with {}", output.status);
@@ -30,7 +30,7 @@ fn refusal(command: &mut Command) -> Result<String> {
 
 #[test]
 #[ignore = "needs root and containerd: cargo xtask test"]
-fn a_start_that_fails_says_why_and_leaves_nothing() -> Result<()> {
+fn a_failed_start_reports_why_and_leaves_nothing_behind() -> Result<()> {
     let lab = Lab::new()?;
     let before = Snapshot::take(&lab)?;
     let unchanged = |what: &str| -> Result<()> {
@@ -72,11 +72,11 @@ fn a_start_that_fails_says_why_and_leaves_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Resident memory that ten thousand pods may leave.
+/// Maximum growth of resident memory after ten thousand pods.
 const GROWTH: usize = 10 << 20;
 
-/// Resident bytes of `hawser up`, without the pages of its files: the kernel takes those back when it wants to, and they
-/// come and go with the code that runs.
+/// Returns the resident bytes of `hawser up` without file pages, which the kernel reclaims on demand and
+/// which depend on the code that runs.
 fn resident(cluster: &Cluster<'_>) -> Result<usize> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", cluster.pid()?))?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).context("no RssAnon")?;
@@ -85,20 +85,20 @@ fn resident(cluster: &Cluster<'_>) -> Result<usize> {
 
 #[test]
 #[ignore = "needs root and containerd: cargo xtask test"]
-fn ten_thousand_pods_come_and_go_and_leave_no_memory() -> Result<()> {
+fn creating_and_deleting_ten_thousand_pods_leaks_no_memory() -> Result<()> {
     let lab = Lab::new()?;
-    // The past that watches may ask for, and the store's, are memory too: shorter than by default, it goes sooner.
+    // The history for watches and in the store also takes memory, so it is shorter than by default.
     let mut cluster = Cluster::with(&lab, &["--etcd-compaction-interval", "10s"])?;
     let pods = |count: &str| {
         let script = root().join("tests/e2e/tests/pods.py");
         output(lab.on_node("python3").arg(script).arg(cluster.kubeconfig()).arg(count))
     };
-    // The first requests bring memory of their own, such as that of connections.
+    // The first requests allocate memory of their own, such as that of connections.
     pods("16")?;
     let before = resident(&cluster)?;
     pods("10000")?;
     let peak = resident(&cluster)?;
-    // Watches can begin up to a minute and a quarter in the past.
+    // Watches can begin up to 75 seconds in the past.
     let mut last = peak;
     for _ in 0..3 {
         let settled = eventually("memory to be given back", || {

@@ -1,5 +1,5 @@
-//! Each component as a process of its own, over TLS, with its own user, on a real etcd; any of
-//! them may be killed at any time.
+//! Each component as a process of its own, over TLS, with its own user, on a real etcd; any of them can be
+//! killed at any time.
 #![allow(clippy::print_stdout, reason = "a test tells what it counted")]
 
 use std::collections::BTreeMap;
@@ -16,11 +16,11 @@ const NAMES: [&str; 5] = ["apiserver", "controllers", "scheduler", "kubelet", "p
 
 #[test]
 #[ignore = "needs root, containerd, etcd and kubectl: cargo xtask test"]
-fn components_work_apart_and_any_may_die() -> Result<()> {
+fn components_run_as_processes_and_survive_each_others_death() -> Result<()> {
     let lab = Lab::new()?;
     let before = Snapshot::take(&lab)?;
     let outcome = day(&lab);
-    // Everything is removed, however the day went.
+    // Everything is removed, whatever the outcome.
     let cleaned = clean_up(&lab);
     outcome?;
     cleaned?;
@@ -92,11 +92,11 @@ fn bpf_root(lab: &Lab) -> String {
     format!("/sys/fs/bpf/{}", lab.id)
 }
 
-/// The processes, by the component's name.
+/// The processes, by name of the component.
 struct Apart<'a> {
     lab: &'a Lab,
     running: BTreeMap<&'static str, Process>,
-    /// The last field to go: everybody else needs it.
+    /// Dropped last, since everything else needs it.
     _etcd: Process,
 }
 
@@ -127,7 +127,7 @@ impl<'a> Apart<'a> {
         Ok(cluster)
     }
 
-    /// Starts a component; the API server is waited for.
+    /// Starts a component; waits if it is the API server.
     fn run(&mut self, name: &'static str) -> Result<()> {
         let mut command = self.command(name)?;
         let process = Process::start(&mut command, self.lab.dir().join(format!("{name}.log")))?;
@@ -163,7 +163,7 @@ impl<'a> Apart<'a> {
                 command.arg("--root-dir").arg(lab.dir().join("kubelet"));
                 command.args(["--hostname-override", "node-1", "--node-ip", NODE_IP]);
                 command.args(["--cgroup-root", &lab.cgroup_root()]).arg("--import").arg(echo_image()?);
-                // The machine's disk may be nearly full; that is not what is tested.
+                // The machine's disk may be nearly full, which is not what is tested.
                 command.args(["--eviction-hard", "memory.available<100Mi"]);
             }
             _ => {
@@ -179,7 +179,7 @@ impl<'a> Apart<'a> {
         self.lab.dir().join("api")
     }
 
-    /// Issues what a component needs, as an operator would.
+    /// Issues the credentials of a component, as an operator would.
     fn credentials(&self, component: &str, more: &[&str]) -> Result<PathBuf> {
         let out = self.lab.dir().join("credentials").join(component);
         output(
@@ -205,7 +205,7 @@ impl<'a> Apart<'a> {
         self.running.remove(name).with_context(|| format!("{name} does not run"))?.kill()
     }
 
-    /// SIGTERM to all, the API server last.
+    /// Sends SIGTERM to all processes, to the API server last.
     fn stop(&mut self) -> Result<()> {
         for name in NAMES.into_iter().rev() {
             let process = self.running.remove(name).with_context(|| format!("{name} does not run"))?;
@@ -231,7 +231,7 @@ impl<'a> Apart<'a> {
         Ok(())
     }
 
-    /// Restarts of the containers by pod.
+    /// Returns the container restarts by pod.
     fn restarts(&self) -> Result<BTreeMap<String, u64>> {
         let pods = self.json(&["get", "pods", "-n", "echo"])?;
         let items = pods["items"].as_array().cloned().unwrap_or_default();
@@ -244,7 +244,7 @@ impl<'a> Apart<'a> {
             .collect())
     }
 
-    /// Nobody gets in without credentials, and a component's user may do its own work only.
+    /// Requests without credentials are refused, and a component's user may only do its own work.
     fn refuses_strangers(&self) -> Result<()> {
         let api = format!("https://{NODE_IP}:6443");
         let status = |args: &[&str], url: &str| {

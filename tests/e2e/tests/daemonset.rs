@@ -1,6 +1,6 @@
-//! The manifest of `deploy/`, applied with kubectl to an API server, its pod run by a kubelet and
-//! containerd with the capabilities that it lists and no others. Nobody makes pods of a DaemonSet
-//! here, so that the test makes the one of this node from the DaemonSet's own template.
+//! The manifest of `deploy/`, applied with kubectl to an API server; its pod is run by a kubelet and
+//! containerd with exactly the capabilities that it lists. There is no DaemonSet controller here, so the test
+//! creates the pod of this node from the DaemonSet's template.
 #![allow(clippy::print_stdout, reason = "a test tells what it saw")]
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use tests_e2e::{Lab, Process, Snapshot, echo, eventually, hawser, output, root};
 const CLUSTER_IP: &str = "10.96.0.50";
 const NODE_PORT: u16 = 30080;
 
-/// A Service whose only endpoint is a process of the node.
+/// A Service whose only endpoint is a process on the node.
 const SERVICE: &str = r#"
 apiVersion: v1
 kind: Service
@@ -47,13 +47,13 @@ const CAPABILITIES: [(&str, u32); 5] =
 
 #[test]
 #[ignore = "needs root, containerd and kubectl: cargo xtask test"]
-fn the_daemonset_of_the_manifest_serves_with_the_capabilities_it_lists() -> Result<()> {
+fn the_daemonset_works_with_the_capabilities_of_its_manifest() -> Result<()> {
     let lab = Lab::new()?;
     let before = Snapshot::take(&lab)?;
     let outcome = Node::start(&lab).and_then(|mut node| {
         let outcome = node.day();
         if outcome.is_err() {
-            node.tell();
+            node.print_state();
         }
         let cleaned = node.clean_up();
         outcome.and(cleaned)
@@ -67,8 +67,8 @@ fn the_daemonset_of_the_manifest_serves_with_the_capabilities_it_lists() -> Resu
 struct Node<'a> {
     lab: &'a Lab,
     running: BTreeMap<&'static str, Process>,
-    /// Keeps the mount namespace of the kubelet and of containerd: a volume with propagation takes
-    /// shared mounts, which not every machine has.
+    /// Keeps the mount namespace of the kubelet and containerd alive: a volume with propagation needs shared
+    /// mounts, which not every machine has.
     keeper: Process,
 }
 
@@ -86,7 +86,7 @@ impl<'a> Node<'a> {
         Ok(Self { lab, running: BTreeMap::new(), keeper })
     }
 
-    /// A program on the node, where mounts are shared.
+    /// Returns a command for a program on the node, in the namespace with shared mounts.
     fn inside(&self, program: PathBuf) -> Command {
         let mut command = self.lab.on_node("nsenter");
         command.arg(format!("--mount=/proc/{}/ns/mnt", self.keeper.pid())).arg("--").arg(program);
@@ -123,7 +123,7 @@ impl<'a> Node<'a> {
             "services",
         ])?;
         ensure!(said.contains("default/web"), "hawser proxy services in the pod: {said}");
-        // The next pod is there before this one has gone, as in a rolling update: it waits its turn.
+        // As in a rolling update, the next pod exists before this one has ended, and waits.
         self.pod("hawser-proxy-2")?;
         eventually("the second pod to wait for the first", || {
             let log = self.kubectl(&["logs", "-n", "kube-system", "hawser-proxy-2", "-c", "prepare"])?;
@@ -138,7 +138,7 @@ impl<'a> Node<'a> {
         self.serves().context("without any pod, by the tables that stay").map(drop)
     }
 
-    /// API server, controllers (for the pods' certificates) and kubelet.
+    /// Starts API server, controllers (for the pods' certificates) and kubelet.
     fn cluster(&mut self) -> Result<()> {
         let mut api = self.lab.on_node(hawser()?);
         api.args(["apiserver", "--secure-port", "6443", "--advertise-address", NODE_IP]);
@@ -160,7 +160,7 @@ impl<'a> Node<'a> {
         kubelet.args(["--hostname-override", "node-1", "--node-ip", NODE_IP]);
         kubelet.args(["--cgroup-root", &self.lab.cgroup_root()]);
         kubelet.arg("--import").arg(hawser_image(self.lab.dir())?);
-        // The machine's disk may be nearly full; that is not what is tested.
+        // The machine's disk may be nearly full, which is not what is tested.
         kubelet.args(["--eviction-hard", "memory.available<100Mi"]);
         self.run("kubelet", kubelet)?;
         eventually("the node to be ready", || {
@@ -170,7 +170,8 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// The manifest with the changes that it asks for, and such as let several nodes share a machine.
+    /// Returns the manifest with the edits that it asks for, and with others that let several nodes share a
+    /// machine.
     fn manifest(&self) -> Result<String> {
         let mut text = fs::read_to_string(root().join("deploy/hawser-proxy.yaml"))?;
         let changes = [
@@ -186,7 +187,7 @@ impl<'a> Node<'a> {
         Ok(text)
     }
 
-    /// Makes a pod as the DaemonSet controller would.
+    /// Creates a pod as the DaemonSet controller would.
     fn pod(&self, name: &str) -> Result<()> {
         let set = self.json(&["get", "daemonset", "hawser-proxy", "-n", "kube-system"])?;
         let template = &set["spec"]["template"];
@@ -255,8 +256,8 @@ impl<'a> Node<'a> {
         Ok(out)
     }
 
-    /// What there is to see after a failure.
-    fn tell(&self) {
+    /// Prints the state of the node after a failure.
+    fn print_state(&self) {
         for process in self.running.values() {
             println!("{}", process.log_tail());
         }
@@ -304,7 +305,7 @@ fn bpf_root(lab: &Lab) -> String {
     format!("/sys/fs/bpf/{}", lab.id)
 }
 
-/// `/proc/PID/status` of the proxy in a pod, which is found by its cgroup.
+/// Returns `/proc/PID/status` of the proxy in a pod, which is found by its cgroup.
 fn process_of(uid: &str) -> Result<String> {
     for entry in fs::read_dir("/proc")?.flatten() {
         let read = |name: &str| fs::read_to_string(entry.path().join(name)).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! `hawser proxy` in place of kube-proxy: by kube-proxy's own configuration file, beside the rules
-//! that kube-proxy left, with no more privileges than the manifest gives it.
+//! `hawser proxy` as a replacement of kube-proxy: with kube-proxy's own configuration file, beside the rules
+//! that kube-proxy left, and with no more privileges than its manifest grants.
 #![allow(clippy::print_stdout, reason = "a test tells what it saw")]
 
 use std::io::Write;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use tests_e2e::lab::NODE_IP;
 use tests_e2e::{Lab, Process, Snapshot, echo, eventually, hawser, output, root};
 
-/// What the DaemonSet's container has to have. Of the others that it has, one feature each depends.
+/// Capabilities that the DaemonSet's container must have. Each of its others enables one feature.
 const CAPABILITIES: &str = "-all,+bpf,+net_admin,+perfmon";
 const CLUSTER_IP: &str = "10.96.0.50";
 const NODE_PORT: u16 = 30080;
@@ -43,7 +43,8 @@ endpoints:
 ports: [{port: 8080, protocol: TCP}]
 "#;
 
-/// The Service as kube-proxy has it, from a time when its endpoint was one that answers no more.
+/// Rules for the Service as kube-proxy left them, from a time when its endpoint was another one, which no
+/// longer answers.
 const LEFT: &str = r#"*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-NODEPORTS - [0:0]
@@ -66,7 +67,7 @@ COMMIT
 
 #[test]
 #[ignore = "needs root, iptables, setpriv and kubectl: cargo xtask test"]
-fn the_proxy_takes_kube_proxys_place_with_few_privileges() -> Result<()> {
+fn the_proxy_replaces_kube_proxy_with_few_privileges() -> Result<()> {
     let lab = Lab::new()?;
     let before = Snapshot::take(&lab)?;
     let node = Node { lab: &lab };
@@ -90,12 +91,12 @@ impl Node<'_> {
         let api = self.api_server()?;
         self.leave_rules()?;
         let server = Process::start(&mut self.lab.on_node(echo()?), self.lab.dir().join("echo.log"))?;
-        // As the manifest's first container: with all privileges, for a moment.
+        // Like the manifest's first container: with all privileges, for a moment.
         let mut prepare = self.lab.on_node(hawser()?);
         let said = prepare.args(self.arguments()?).arg("--init-only").output()?;
         let text = String::from_utf8_lossy(&said.stderr);
         ensure!(said.status.success(), "--init-only: {text}");
-        // To look at the rules of the older tools takes CAP_NET_RAW, which the proxy has no use for.
+        // Reading the rules of the older tools takes CAP_NET_RAW, which the proxy does not need otherwise.
         ensure!(text.contains("kube-proxy left 5 chains and 3 rules"), "no word on the rules: {text}");
         ensure!(text.contains("proxy --cleanup"), "no word on what to do: {text}");
         let proxy = self.proxy()?;
@@ -117,7 +118,7 @@ impl Node<'_> {
             let url = "http://127.0.0.1:10256/healthz";
             Ok(output(self.lab.on_node("curl").args(["-sf", url])).ok())
         })?;
-        // kube-proxy's rules lead to an address that does not answer; we come before them.
+        // kube-proxy's rules lead to an address that does not answer; ours take precedence.
         eventually("the ClusterIP to answer", || {
             Ok(curl(&mut self.lab.on_node("curl"), &format!("http://{CLUSTER_IP}/")).ok())
         })?;
@@ -127,7 +128,7 @@ impl Node<'_> {
             .context("the node port from another host")?;
         let routes = output(self.lab.on_node("ip").args(["route", "show", "proto", "144"]))?;
         ensure!(routes.contains("unreachable 10.96.0.0/16"), "no route of last resort: {routes:?}");
-        // A protocol that nobody translates does not leave the node.
+        // Packets of a protocol that nothing translates do not leave the node.
         let lost = output(self.lab.on_node("ip").args(["route", "get", "10.96.0.99"]));
         ensure!(lost.is_err(), "there is a way to a Service's address: {lost:?}");
         let metrics = output(self.lab.on_node("curl").args(["-sf", "http://127.0.0.1:10249/metrics"]))?;
@@ -145,8 +146,8 @@ impl Node<'_> {
         Ok(())
     }
 
-    /// A second proxy waits for the end of the first, and `--cleanup` refuses. Gives the second one,
-    /// which has taken over from the first when that was killed.
+    /// Checks that a second proxy waits for the end of the first, and that `--cleanup` refuses. Returns the
+    /// second one, which has taken over after the first was killed.
     fn nobody_works_beside_it(&self, proxy: Process) -> Result<Process> {
         let root = format!("/sys/fs/bpf/{}", self.lab.id);
         let said = self.lab.on_node(hawser()?).args(["proxy", "--cleanup", "--bpf-root", &root]).output()?;
@@ -176,7 +177,7 @@ impl Node<'_> {
         output(self.lab.on_node("curl").args(["-sS", "--max-time", "3"]).arg(url)).map(drop)
     }
 
-    /// Whoever keeps the process running starts it anew, as with kube-proxy.
+    /// The process ends when its configuration changes, and its supervisor restarts it, as with kube-proxy.
     fn ends_when_its_configuration_changes(&self, proxy: Process) -> Result<()> {
         let file = self.configuration()?;
         let text = std::fs::read_to_string(&file)?.replace("oomScoreAdj: null", "oomScoreAdj: -1");
@@ -213,7 +214,7 @@ impl Node<'_> {
         Ok(())
     }
 
-    /// kubeadm's file, but for the place of the kubeconfig.
+    /// Writes kubeadm's configuration file, with another path of the kubeconfig.
     fn configuration(&self) -> Result<PathBuf> {
         let file = self.lab.dir().join("config.conf");
         if !file.exists() {

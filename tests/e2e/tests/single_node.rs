@@ -1,5 +1,5 @@
-//! Everything that the README shows a person, on a real containerd with real kubectl and packets;
-//! then the bad days: kill -9 under load, and `down`.
+//! Everything that the README shows, on a real containerd with real kubectl and packets; then failures: kill
+//! -9 under load, and `down`.
 
 #![allow(clippy::print_stdout, reason = "a test tells what it counted")]
 
@@ -14,7 +14,7 @@ const MANIFEST: &str = "tests/data/echo.yaml";
 
 #[test]
 #[ignore = "needs root, containerd and kubectl: cargo xtask test"]
-fn a_person_s_day_with_a_single_node() -> Result<()> {
+fn a_single_node_runs_the_usual_workloads() -> Result<()> {
     let lab = Lab::new()?;
     let before = Snapshot::take(&lab)?;
     let mut cluster = Cluster::up(&lab)?;
@@ -38,7 +38,7 @@ fn a_person_s_day_with_a_single_node() -> Result<()> {
     Ok(())
 }
 
-/// kubectl apply, rollout status and get, with the machine's kubectl and a newer one.
+/// Checks kubectl apply, rollout status and get, with the machine's kubectl and a newer one.
 fn apply_and_see(cluster: &Cluster<'_>) -> Result<()> {
     let manifest = root().join(MANIFEST).display().to_string();
     cluster.kubectl_args(&["apply", "-f", &manifest])?;
@@ -89,7 +89,7 @@ fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
 }
 
-/// From the host, from a pod, and through the node port from another host; TCP and UDP.
+/// Checks access from the host, from a pod, and through the node port from another host, by TCP and UDP.
 fn services_answer(cluster: &Cluster<'_>) -> Result<()> {
     let (lab, ip) = (cluster.lab, cluster_ip(cluster)?);
     let names: Vec<String> = pods(cluster)?.iter().map(|pod| name_of(pod).to_owned()).collect();
@@ -123,7 +123,7 @@ fn services_answer(cluster: &Cluster<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Whether so many different pods answer to a row of requests.
+/// Returns `Some` if this many different pods answer to a series of requests.
 fn all_answer(cluster: &Cluster<'_>, pods: usize) -> Result<Option<()>> {
     let target = format!("{}:80", cluster_ip(cluster)?);
     let mut answers = BTreeSet::new();
@@ -133,8 +133,8 @@ fn all_answer(cluster: &Cluster<'_>, pods: usize) -> Result<Option<()>> {
     Ok((answers.len() == pods).then_some(()))
 }
 
-/// Each of the three gets its share: Pearson's chi-square with two degrees of freedom, at a level
-/// that one run in a million exceeds by chance.
+/// Checks that each of the three pods gets its share: Pearson's chi-square with two degrees of freedom, at a
+/// level that one run in a million exceeds by chance.
 fn traffic_spreads(cluster: &Cluster<'_>) -> Result<()> {
     let target = format!("{}:80", cluster_ip(cluster)?);
     let mut answers: BTreeMap<String, u32> = BTreeMap::new();
@@ -149,7 +149,7 @@ fn traffic_spreads(cluster: &Cluster<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Clear errors, nothing stored.
+/// Checks that errors are clear and nothing is stored.
 fn bad_input_changes_nothing(cluster: &Cluster<'_>) -> Result<()> {
     let cases = [
         (
@@ -180,7 +180,7 @@ fn bad_input_changes_nothing(cluster: &Cluster<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Constant load over scale-up, scale-down and a rolling update.
+/// Applies constant load during scale-up, scale-down and a rolling update.
 fn nothing_fails_while_replicas_and_images_change(cluster: &Cluster<'_>) -> Result<()> {
     let target = format!("{}:80", cluster_ip(cluster)?);
     let load = Load::start(cluster.lab.on_node(echo()?).args(["load", &target]))?;
@@ -216,8 +216,8 @@ fn ready_endpoints(cluster: &Cluster<'_>) -> Result<usize> {
         .count())
 }
 
-/// The whole `hawser` process dies: no established connection drops, no new one fails, no
-/// container restarts, and what was acknowledged is there.
+/// Kills the whole `hawser` process: no established connection drops, no new one fails, no container
+/// restarts, and acknowledged writes are kept.
 fn kill_minus_nine_is_not_noticed(cluster: &mut Cluster<'_>) -> Result<()> {
     let target = format!("{}:80", cluster_ip(cluster)?);
     eventually("the old pods to be gone", || Ok((pods(cluster)?.len() == 4).then_some(())))?;
@@ -248,7 +248,7 @@ fn kill_minus_nine_is_not_noticed(cluster: &mut Cluster<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Container ids by pod.
+/// Returns container ids by pod.
 fn containers(cluster: &Cluster<'_>) -> Result<BTreeMap<String, String>> {
     Ok(pods(cluster)?
         .iter()
@@ -285,7 +285,7 @@ fn logs_and_exec(cluster: &Cluster<'_>) -> Result<()> {
     Ok(())
 }
 
-/// `kubectl get --raw` of the proxies of a pod, of the Service before it, and of the node.
+/// Checks `kubectl get --raw` of the proxies of a pod, of a Service, and of the node.
 fn proxies_lead_to_pods(cluster: &Cluster<'_>) -> Result<()> {
     let pods = pods(cluster)?;
     let names: Vec<&str> = pods.iter().map(name_of).collect();
@@ -358,7 +358,7 @@ fn delete_everything(cluster: &Cluster<'_>) -> Result<()> {
     let ip = cluster_ip(cluster)?;
     cluster.kubectl("scale deploy/echo -n echo --replicas=0")?;
     eventually("no ready endpoint", || Ok((ready_endpoints(cluster)? == 0).then_some(())))?;
-    // A Service without endpoints refuses at once.
+    // A Service without endpoints refuses connections immediately.
     eventually("the connection to be refused", || {
         let refused = output(cluster.lab.on_node(echo()?).args(["get", &format!("{ip}:80")])).err();
         Ok(refused.filter(|error| error.to_string().contains("refused")))

@@ -1,4 +1,4 @@
-//! Constant load, counted: what the end-to-end test holds against a changing Service.
+//! Constant load with counted results, used by the end-to-end test while a Service changes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Between requests; the load is constant, not as much as the machine can do.
+/// Delay between requests; the load is constant, not as high as possible.
 const PAUSE: Duration = Duration::from_millis(4);
-/// Failures whose text is kept; all are counted.
+/// Number of failures whose text is recorded; all are counted.
 const KEPT: usize = 10;
 
 #[derive(Default)]
@@ -39,19 +39,19 @@ impl Counts {
     }
 }
 
-/// Set when standard input ends: the caller has seen enough.
+/// Returns a flag that is set when standard input ends, which is the caller's signal to stop.
 fn until_end_of_input() -> Arc<AtomicBool> {
     let done = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&done);
     std::thread::spawn(move || {
-        // An error is an end too.
+        // An error ends the input as well.
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         flag.store(true, Ordering::Relaxed);
     });
     done
 }
 
-/// A connection a request, one after the other.
+/// Makes one connection per request, sequentially.
 pub fn connections(target: &str) -> std::io::Result<()> {
     let done = until_end_of_input();
     let mut counts = Counts::default();
@@ -66,7 +66,7 @@ pub fn connections(target: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// One connection, kept: a line there and back, again and again. A broken one is not replaced.
+/// Uses one connection for repeated round trips of a line. A broken connection is not replaced.
 pub fn one_connection(target: &str) -> std::io::Result<()> {
     let done = until_end_of_input();
     let mut counts = Counts::default();

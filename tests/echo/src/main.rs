@@ -91,7 +91,8 @@ fn serve() -> std::io::Result<()> {
     Ok(())
 }
 
-/// SIGTERM sets a flag; as process 1 of its namespace a program without a handler ignores it.
+/// Handles SIGTERM by setting a flag; as process 1 of its namespace a program without a handler would ignore
+/// it.
 #[allow(unsafe_code, reason = "the standard library cannot set a signal handler")]
 fn on_terminate() {
     extern "C" fn handler(_: libc::c_int) {
@@ -106,7 +107,7 @@ fn echo_datagrams(socket: &UdpSocket, name: &str) {
     let mut buffer = [0; 2048];
     while let Ok((length, from)) = socket.recv_from(&mut buffer) {
         let text = String::from_utf8_lossy(&buffer[..length]);
-        // A lost answer is the client's to notice: UDP.
+        // With UDP, detecting a lost answer is up to the client.
         let _ = socket.send_to(format!("{name} {text}").as_bytes(), from);
     }
 }
@@ -139,7 +140,7 @@ fn serve_connection(stream: TcpStream, name: &str, healthy: &AtomicBool) {
     }
 }
 
-/// The path of the next request; its headers are read past. `None` at the end.
+/// Reads the next request and returns its path; `None` at the end.
 fn request_path(reader: &mut impl BufRead) -> Option<String> {
     let mut first = String::new();
     if reader.read_line(&mut first).ok()? == 0 {
@@ -168,7 +169,7 @@ fn get(target: &str) -> std::io::Result<()> {
     fetch(target).map(|body| print!("{body}"))
 }
 
-/// One request over a connection of its own; every wait ends after five seconds.
+/// Sends a request over a new connection; every wait ends after five seconds.
 fn fetch(target: &str) -> std::io::Result<String> {
     let (host, path) = target.split_once('/').unwrap_or((target, ""));
     let address = host.parse().map_err(|_| std::io::Error::other(format!("{host} is not ADDRESS:PORT")))?;

@@ -1,4 +1,4 @@
-//! What clients and webhooks send to the API server.
+//! Targets for the input of clients and webhooks to the API server.
 
 use std::sync::{Arc, OnceLock};
 
@@ -18,7 +18,7 @@ use url::Url;
 
 use crate::{choice, parts};
 
-/// A media type and a body of it.
+/// Input: a media type and a body.
 pub fn body(bytes: &[u8]) {
     let [media, body] = parts::<2>(bytes);
     let media = String::from_utf8_lossy(media);
@@ -41,7 +41,7 @@ const SCHEMAS: [&str; 4] = [
     "io.k8s.api.core.v1.ConfigMap",
 ];
 
-/// A byte that chooses patch and schema, an object, and a patch of it.
+/// Input: a byte that chooses patch type and schema, an object, and a patch.
 pub fn patch(bytes: &[u8]) {
     let (choice, rest) = choice(bytes);
     let media = PATCHES[usize::from(choice) % PATCHES.len()];
@@ -67,8 +67,8 @@ impl<S: Shape> Versions<S> for OneVersion<S> {
     }
 }
 
-/// A byte that chooses the schema, an object with managed fields, and a configuration; or the byte
-/// `f` and two sets of fields.
+/// Input: a byte that chooses the schema, an object with managed fields, and a configuration; or the byte `f`
+/// and two sets of fields.
 pub fn apply(bytes: &[u8]) {
     let (choice, rest) = choice(bytes);
     if choice == b'f' {
@@ -100,7 +100,7 @@ fn applied<S: Shape>(shape: S, live: &Value, config: &Value) {
     let Ok(once) = fields.apply(Some(live), config, "fuzz", true) else { return };
     let managers = Managers::of(&once).expect("what was written can be read");
     let twice = fields.apply(Some(&once), config, "fuzz", true).expect("it was applied before");
-    // If nobody owns anything any more, all that is left counts the next time as from before the first apply.
+    // Once nobody owns anything, everything that remains counts as older than the first apply.
     if !managers.0.is_empty() {
         assert_eq!(twice, once, "applying again changes nothing");
     }
@@ -109,7 +109,7 @@ fn applied<S: Shape>(shape: S, live: &Value, config: &Value) {
     Managers::of(&updated).expect("what was written can be read");
 }
 
-/// Two sets of fields.
+/// Input: two sets of fields.
 fn fields(bytes: &[u8]) {
     let [a, b] = parts::<2>(bytes);
     let read = |bytes: &[u8]| {
@@ -129,8 +129,8 @@ fn fields(bytes: &[u8]) {
     assert_eq!(a.paths().len(), a.len());
 }
 
-/// A request line, a label selector, a field selector, an `Accept` header, a continue token and the
-/// token of a ServiceAccount.
+/// Input: a request line, a label selector, a field selector, an `Accept` header, a continue token and a
+/// ServiceAccount token.
 pub fn request(bytes: &[u8]) {
     let [line, labels, fields, accept, token, credential] = parts::<6>(bytes);
     credentials(credential);
@@ -154,7 +154,7 @@ pub fn request(bytes: &[u8]) {
     }
 }
 
-/// A quantity, a time, a pattern with a text, and a JSON path with a value.
+/// Input: a quantity, a time, a pattern with a text, and a JSON path with a value.
 pub fn texts(bytes: &[u8]) {
     let [amount, moment, pattern, text, path, value] = parts::<6>(bytes);
     if let Ok(quantity) = quantity::parse(&String::from_utf8_lossy(amount)) {
@@ -174,12 +174,12 @@ pub fn texts(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as an envelope: both ways to JSON give the same object, and what was read can be
-/// written and read again.
+/// Input: any bytes as an envelope. Both ways to JSON must give the same object, and what was decoded can be
+/// encoded and decoded again.
 pub fn envelope(bytes: &[u8]) {
     let Ok(object) = protobuf::from_envelope(bytes) else { return };
     if let Ok(text) = protobuf::to_json(bytes) {
-        // Numbers beyond what a tree holds are kept as text alone.
+        // Numbers beyond the range of a tree are only preserved as text.
         if let Ok(other) = serde_json::from_slice::<Value>(&text) {
             assert_eq!(other, object);
         }
@@ -188,7 +188,7 @@ pub fn envelope(bytes: &[u8]) {
     protobuf::from_envelope(&again).expect("what was written can be read");
 }
 
-/// A schema, an object and what it was before.
+/// Input: a schema, an object and its previous state.
 pub fn crd(bytes: &[u8]) {
     let [schema, object, old] = parts::<3>(bytes);
     let Ok(schema) = serde_json::from_slice::<Value>(schema) else { return };
@@ -202,7 +202,7 @@ pub fn crd(bytes: &[u8]) {
         },
     });
     definition::default(&mut definition);
-    // Definitions that were refused may still be in a store that somebody else filled.
+    // Invalid definitions may still be in a store that another server filled.
     let sound = definition::validate(&definition).is_empty();
     definition["status"] = json!({
         "acceptedNames": definition["spec"]["names"], "conditions": [{"type": "Established", "status": "True"}],
@@ -222,7 +222,7 @@ pub fn crd(bytes: &[u8]) {
     }
 }
 
-/// An expression, and the object that it is evaluated on.
+/// Input: an expression, and the object that it is evaluated on.
 pub fn cel(bytes: &[u8]) {
     let [rule, object, old] = parts::<3>(bytes);
     let rule = String::from_utf8_lossy(rule);
@@ -243,13 +243,13 @@ pub fn cel(bytes: &[u8]) {
     let Some(rules) = Rules::compile(&schema) else { return };
     let object = serde_json::from_slice::<Value>(object).unwrap_or_else(|_| json!({"a": "x", "l": ["y"]}));
     let old = serde_json::from_slice::<Value>(old).ok();
-    // Rules run on objects that the rest of the schema has let through.
+    // Rules run on objects that the rest of the schema accepts.
     if schema.validate(&object).is_empty() && old.as_ref().is_none_or(|old| schema.validate(old).is_empty()) {
         let _ = rules.errors(&schema, &object, old.as_ref());
     }
 }
 
-/// The token of a ServiceAccount.
+/// Input: a ServiceAccount token.
 fn credentials(bytes: &[u8]) {
     use apiserver_server::auth::pki::Pki;
     use apiserver_server::auth::tokens::Issuer;
@@ -265,7 +265,7 @@ fn credentials(bytes: &[u8]) {
     assert!(issuer.verify(&text).is_err(), "nobody can guess a signature: {text}");
 }
 
-/// The certificate of a client in DER, and the same bytes as a request for a certificate (PKCS #10).
+/// Input: a client certificate in DER; the same bytes are also used as a certificate request (PKCS #10).
 pub fn certificate(bytes: &[u8]) {
     if let Ok(user) = CertificateUser::read(bytes) {
         assert!(!user.name.is_empty(), "a user without a name");
@@ -273,8 +273,8 @@ pub fn certificate(bytes: &[u8]) {
     parsers::signing_request(bytes);
 }
 
-/// A byte that chooses the version of the review, an object that is converted, and the answer of a
-/// conversion webhook. What is taken is the same object in the version asked for.
+/// Input: a byte that chooses the version of the review, an object to convert, and the answer of a conversion
+/// webhook. An accepted answer is the same object in the requested version.
 pub fn conversion(bytes: &[u8]) {
     let (choice, rest) = choice(bytes);
     let [sent, answer] = parts::<2>(rest);
@@ -305,7 +305,7 @@ pub fn conversion(bytes: &[u8]) {
     assert_eq!(twice, converted, "what was taken is taken as it is");
 }
 
-/// A byte for the length of the pieces, a page of a pod, a redirect of it, and the path that was asked for.
+/// Input: a byte for the length of the chunks, a page of a pod, a redirect, and the requested path.
 pub fn page(bytes: &[u8]) {
     const PREFIX: &str = "/api/v1/namespaces/ns/pods/p/proxy";
     let pod = parsers::Proxied { prefix: PREFIX, backend: "10.0.0.1:80", asked: "api.example:6443" };
@@ -314,9 +314,9 @@ pub fn page(bytes: &[u8]) {
     let whole = pod.page([page]);
     assert_eq!(pod.page(page.chunks(usize::from(size).max(1))), whole, "pieces of {size}");
     let links = page.iter().filter(|byte| **byte == b'=').count();
-    // By the prefix and quotes, and a character of it may be written as `&quot;`.
+    // Growth by the prefix and quotes; and one character may be written as `&quot;`.
     assert!(whole.len() <= 6 * page.len() + links * (PREFIX.len() + 2), "{} of {}", whole.len(), page.len());
-    // The path is what browsers make of one, and the redirect is followed as they do.
+    // The path is normalized as browsers do, and the redirect is followed as they do.
     let (location, below) = (String::from_utf8_lossy(location), String::from_utf8_lossy(below));
     let Ok(asked) = Url::parse(&format!("https://api.example:6443{PREFIX}/{below}")) else { return };
     if !asked.path().starts_with(&format!("{PREFIX}/")) {

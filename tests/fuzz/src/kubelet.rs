@@ -1,5 +1,4 @@
-//! What pods ask of the kubelet, what containers write to their logs, and what clients of their
-//! streams send.
+//! Targets for the kubelet: pod specs, container logs, and the streams of clients.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, Container, Pod, Secret, Service};
 use kubelet_agent::cri_log::{self, Renderer, Selection, tail_offset};
-use kubelet_agent::pod::env::{self, Sources, Surroundings, environment, expand};
+use kubelet_agent::pod::env::{self, EnvContext, Sources, environment, expand};
 use kubelet_agent::pod::spec::{ContainerInput, container_config, sub_path};
 use kubelet_agent::pod::{self, Role, resources, unsupported};
 use kubelet_agent::volumes::{Content, contents, references};
@@ -15,8 +14,8 @@ use kubelet_agent::{limits, parsers};
 
 use crate::{choice, parts};
 
-/// A pod, and the ConfigMap, the Secret and the Service that it may refer to. What containers are
-/// given is bounded, and stays where it belongs.
+/// Input: a pod, and the ConfigMap, Secret and Service that it may refer to. What containers get is limited
+/// and stays within its volume.
 pub fn pod(bytes: &[u8]) {
     let [pod, config, secret, service] = parts::<4>(bytes);
     escaped(&String::from_utf8_lossy(pod));
@@ -28,13 +27,13 @@ pub fn pod(bytes: &[u8]) {
         tokens: references(&pod).tokens.into_iter().map(|key| (key, "token".to_owned())).collect(),
     };
     let ips = ["10.0.0.2".to_owned(), "fd00::2".to_owned()];
-    let surroundings = Surroundings { pod_ips: &ips, host_ips: &ips, allocatable: None };
+    let context = EnvContext { pod_ips: &ips, host_ips: &ips, allocatable: None };
     let _ = unsupported::unsupported_field(&pod);
     let _ = unsupported::check_sandbox(&pod);
     for (role, container) in pod::all_containers(&pod) {
-        started(&pod, role, container, &sources, &surroundings);
+        started(&pod, role, container, &sources, &context);
     }
-    let Ok(volumes) = contents(&pod, &sources, &surroundings) else { return };
+    let Ok(volumes) = contents(&pod, &sources, &context) else { return };
     let mut size = 0;
     for content in volumes.values() {
         let Content::Files { files, .. } = content else { continue };
@@ -47,14 +46,14 @@ pub fn pod(bytes: &[u8]) {
     assert!(size <= limits::VOLUME_FILES, "{size} bytes of files");
 }
 
-/// An object by the only name that it can be referred to by.
+/// Returns a map with an object under the only name by which pods can refer to it.
 fn named<T>(object: Option<T>) -> BTreeMap<String, Arc<T>> {
     object.into_iter().map(|object| ("o".to_owned(), Arc::new(object))).collect()
 }
 
-/// What a container is started with.
-fn started(pod: &Pod, role: Role, container: &Container, sources: &Sources, surroundings: &Surroundings<'_>) {
-    let Ok(environment) = environment(pod, container, sources, surroundings) else { return };
+/// Computes the configuration of a container.
+fn started(pod: &Pod, role: Role, container: &Container, sources: &Sources, context: &EnvContext<'_>) {
+    let Ok(environment) = environment(pod, container, sources, context) else { return };
     let mut size: usize = environment.iter().map(|(name, value)| env::size(name, value)).sum();
     assert!(size <= limits::ARGUMENTS, "{size} bytes of environment");
     let variables: BTreeMap<String, String> = environment.iter().cloned().collect();
@@ -81,13 +80,13 @@ fn started(pod: &Pod, role: Role, container: &Container, sources: &Sources, surr
     assert!(size <= limits::ARGUMENTS, "{size} bytes of environment and arguments");
 }
 
-/// Text whose dollar signs are doubled is expanded to itself.
+/// Checks that text with doubled dollar signs expands to itself.
 fn escaped(text: &str) {
     let expanded = expand(&text.replace('$', "$$"), &BTreeMap::new(), text.len());
     assert_eq!(expanded.as_deref(), Ok(text));
 }
 
-/// A byte that chooses how, another one for a number, and a log.
+/// Input: a byte that chooses the options, a byte for a number, and a log.
 pub fn container_log(bytes: &[u8]) {
     let (how, rest) = choice(bytes);
     let (number, log) = choice(rest);
@@ -122,7 +121,7 @@ fn rendered(log: &[u8], selection: Selection) -> Vec<u8> {
     output
 }
 
-/// A byte for the size of the pieces, and WebSocket frames.
+/// Input: a byte for the size of the pieces, and WebSocket frames.
 pub fn frames(bytes: &[u8]) {
     let (size, frames) = choice(bytes);
     let passed = parsers::without_close_messages([frames]);

@@ -1,6 +1,6 @@
-//! Fuzz targets for every parser of bytes that strangers send: what is done with the bytes of each,
-//! and what must then hold. Nothing may panic, recurse without bounds or run on; what was read can be
-//! written and read again; what is made is no larger than its bound.
+//! Fuzz targets for every parser of untrusted bytes, with the properties that must hold. Nothing may panic,
+//! recurse without bounds or run on; what was decoded can be encoded and decoded again; what is created does
+//! not exceed its limit.
 //!
 //! `tests/corpus.rs` runs them over the corpus, `program` is the fuzzer.
 
@@ -9,10 +9,10 @@ mod kubelet;
 mod proxy;
 mod store;
 
-/// Takes any bytes.
+/// A target, which accepts any bytes.
 pub type Target = fn(&[u8]);
 
-/// Every target by its name, which is that of its corpus too.
+/// All targets by name, which is also the name of their corpus.
 pub const ALL: &[(&str, Target)] = &[
     ("body", apiserver::body),
     ("patch", apiserver::patch),
@@ -33,7 +33,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("service", proxy::service),
 ];
 
-/// The parts of an input: they are divided by lines of `---`.
+/// Splits an input at lines of `---`.
 fn parts<const N: usize>(bytes: &[u8]) -> [&[u8]; N] {
     let mut rest = bytes;
     std::array::from_fn(|i| {
@@ -46,7 +46,7 @@ fn parts<const N: usize>(bytes: &[u8]) -> [&[u8]; N] {
     })
 }
 
-/// First byte and the rest.
+/// Splits an input into its first byte and the rest.
 fn choice(bytes: &[u8]) -> (u8, &[u8]) {
     bytes.split_first().map_or((0, bytes), |(first, rest)| (*first, rest))
 }

@@ -1,4 +1,4 @@
-//! What Services and EndpointSlices tell the proxy.
+//! Targets for the proxy: Services and EndpointSlices.
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -7,11 +7,11 @@ use userspace_proxy::{Context, NodeView, compile_service};
 
 use crate::{choice, parts};
 
-/// Longest text of a warning: two values that are cut, escaped, and the words around them.
+/// Maximum length of a warning: two truncated and escaped values, and the text around them.
 const LONGEST: usize = 4096;
 
-/// A byte that chooses the settings, a Service and EndpointSlices of it. Tables depend on nothing but
-/// these, and what is wrong is said in few words.
+/// Input: a byte that chooses the settings, a Service, and EndpointSlices. The tables depend on nothing else,
+/// and warnings are short.
 pub fn service(bytes: &[u8]) {
     let (choice, rest) = choice(bytes);
     let [service, slices] = parts::<2>(rest);

@@ -1,4 +1,4 @@
-//! What lies in a data directory: the log of the embedded store, and snapshots of it.
+//! Targets for the files of a data directory: the log of the embedded store, and snapshots.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use apiserver_store::{Op, Range, Store, Write, Written};
 
 use crate::choice;
 
-/// Bytes before the first record of a log, and of a record's header.
+/// Sizes of the headers of a log segment and of a record.
 const SEGMENT: usize = 32;
 const HEADER: usize = 28;
 
-/// Records of a log whose checksums are right, as if an enemy had written them: for each a kind, the
-/// number of records that follow in its group, a length and that many bytes. What does not open is
-/// refused, and what does can be read.
+/// Input: records of a log, which get valid checksums as if an attacker had written them: for each a kind,
+/// the number of records that follow in its group, a length, and that many bytes. A log that is accepted can
+/// be read.
 pub fn log(bytes: &[u8]) {
     let disk = Arc::new(SimDisk::new(1));
     let (segment, name) = (segment(bytes), "log-0000000000000001");
@@ -50,7 +50,7 @@ fn segment(mut input: &[u8]) -> Vec<u8> {
         out.extend_from_slice(&u32::from(*left).to_le_bytes());
         out.extend_from_slice(&[kind % 8, 0, 0, 0]);
         out.extend_from_slice(payload);
-        // Some records keep a checksum that is wrong.
+        // Some records keep an invalid checksum.
         if *kind < 240 {
             let mut hasher = crc32fast::Hasher::new();
             hasher.update(&sequence.to_le_bytes());
@@ -70,8 +70,9 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
 }
 
-/// A byte that chooses the form, and a snapshot: as it is, or in parts whose checksums are made right.
-/// What is read holds what it says, can be put into a directory, and can be written to there.
+/// Input: a byte that chooses the form, and a snapshot, either as it is or in parts that get valid checksums.
+/// A snapshot that is accepted has the stated content, can be restored to a directory, and can be written to
+/// there.
 pub fn snapshot(bytes: &[u8]) {
     let (choice, rest) = choice(bytes);
     let file = if choice % 2 == 0 { rest.to_vec() } else { checkpoint(rest) };
@@ -88,7 +89,7 @@ pub fn snapshot(bytes: &[u8]) {
         let store =
             Embedded::open(disk, Options::default()).await.expect("a store opens what it has written");
         let page = store.list(Range::default()).await.expect("it is open");
-        // Keys whose time was up when the store was opened may be gone already.
+        // Keys that had expired when the store was opened may be gone.
         assert!(page.kvs.len() as u64 <= keys, "{} of {keys}", page.kvs.len());
         for kv in &page.kvs {
             assert!(0 < kv.create_revision && kv.create_revision <= kv.mod_revision, "{kv:?}");
@@ -106,7 +107,7 @@ pub fn snapshot(bytes: &[u8]) {
     });
 }
 
-/// A snapshot made of a revision (8 bytes) and chunks, each with its length (1 byte).
+/// Builds a snapshot of a revision (8 bytes) and chunks, each with its length (1 byte).
 fn checkpoint(input: &[u8]) -> Vec<u8> {
     let (revision, mut input) = input.split_at(input.len().min(8));
     let mut out = b"HAWSERCP".to_vec();

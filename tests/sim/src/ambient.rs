@@ -1,4 +1,4 @@
-//! Clock and randomness of the simulated world.
+//! Clock and randomness of the simulation.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,19 +11,19 @@ use crate::entropy;
 /// Wall-clock time at which every simulation begins, in seconds since 1970.
 const EPOCH: i64 = 1_800_000_000;
 
-/// Wall-clock time that goes with tokio's paused clock.
+/// A wall clock that follows tokio's paused clock.
 #[derive(Clone, Debug)]
 pub struct SimClock {
     began: Instant,
 }
 
 impl SimClock {
-    /// A clock that starts now. Must be called within the runtime.
+    /// Starts a clock. Must be called within the runtime.
     pub fn start() -> Self {
         Self { began: Instant::now() }
     }
 
-    /// Nanoseconds since 1970.
+    /// Returns nanoseconds since 1970.
     pub fn nanoseconds(&self) -> i64 {
         i64::try_from(self.now().as_nanosecond()).unwrap_or(i64::MAX)
     }
@@ -36,7 +36,7 @@ impl Clock for SimClock {
     }
 }
 
-/// Random numbers from a seed; clones draw from one series.
+/// Random numbers from a seed. Clones draw from the same sequence.
 #[derive(Clone, Debug)]
 pub struct SimRandom(Arc<Mutex<u64>>);
 
@@ -45,12 +45,12 @@ impl SimRandom {
         Self(Arc::new(Mutex::new(seed)))
     }
 
-    /// A number below `bound`; 0 where the bound is 0.
+    /// Returns a number below `bound`; 0 if the bound is 0.
     pub fn below(&self, bound: u64) -> u64 {
         self.next_u64().checked_rem(bound).unwrap_or_default()
     }
 
-    /// One of `all`, unless there is none.
+    /// Returns one of `all`, or `None` if it is empty.
     pub fn choose<'a, T>(&self, all: &'a [T]) -> Option<&'a T> {
         all.get(usize::try_from(self.below(all.len() as u64)).unwrap_or_default())
     }
@@ -62,7 +62,7 @@ impl Random for SimRandom {
     }
 }
 
-/// Clock and randomness for the components.
+/// Returns clock and randomness for the components.
 pub fn ambient(clock: &SimClock, random: SimRandom) -> Ambient {
     Ambient { clock: Arc::new(clock.clone()), random: Arc::new(random) }
 }

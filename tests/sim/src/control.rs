@@ -1,4 +1,4 @@
-//! The control plane: store, apiserver, controllers, scheduler; each can be killed and started.
+//! The control plane: store, API server, controllers, scheduler; each can be killed and restarted.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,46 +18,46 @@ use tokio_util::sync::CancellationToken;
 
 use crate::network::Network;
 
-/// Where Services get their addresses from.
+/// Network of Service addresses.
 const SERVICE_CIDR: &str = "10.96.0.0/16";
-/// Where nodes get their networks from.
+/// Network that node networks are taken from.
 const CLUSTER_CIDR: &str = "10.128.0.0/9";
 
-/// What is published as the authority's certificate. The real one differs from run to run: the
+/// Certificate that is published as the authority's. The real one differs in each run, because the
 /// cryptography has randomness of its own.
 const ROOT_CA: &str = "-----BEGIN CERTIFICATE-----\nc2ltdWxhdGVk\n-----END CERTIFICATE-----\n";
 
-/// Something that runs until it is killed.
+/// A component that runs until it is killed.
 pub struct Process {
     pub life: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Process {
-    /// Starts what `run` makes of the process's life.
+    /// Starts the future that `run` returns; it is given the token of the process' life.
     pub fn start<F: Future<Output = ()> + Send + 'static>(run: impl FnOnce(CancellationToken) -> F) -> Self {
         let life = CancellationToken::new();
         let task = tokio::spawn(run(life.clone()));
         Self { life, task }
     }
 
-    /// As `kill -9`: its connections break, nothing of it goes on.
+    /// Kills it like `kill -9`: its connections break, and nothing of it continues.
     pub fn kill(self) {
         self.life.cancel();
         self.task.abort();
     }
 }
 
-/// What outlives a crash of the apiserver.
-pub struct Ground {
+/// State that survives a crash of the API server.
+pub struct DurableState {
     pub disk: SimDisk,
     config: ServerConfig,
-    /// Holds the key of the token issuer.
+    /// Contains the key of the token issuer.
     _keys: tempfile::TempDir,
 }
 
-impl Ground {
-    /// An empty disk and new keys.
+impl DurableState {
+    /// Creates an empty disk and new keys.
     pub fn new(seed: u64, ambient: &Ambient) -> Result<Self> {
         let keys = tempfile::tempdir().context("cannot make a directory for keys")?;
         let pki = Pki::open(keys.path(), ambient).context("cannot make keys")?;
@@ -69,14 +69,14 @@ impl Ground {
             issuer: Some(Arc::new(issuer)),
             ..ServerConfig::default()
         };
-        // Syncs take a moment, so that writes gather into groups and a crash can fall between.
+        // Syncs take time, so that writes form groups and a crash can happen in between.
         let disk = SimDisk::new(seed).with_sync_time(Duration::from_millis(1));
         Ok(Self { disk, config, _keys: keys })
     }
 
-    /// Recovers the store and starts a server over it.
+    /// Recovers the store and starts a server on it.
     pub async fn start(&self, ambient: &Ambient) -> Result<Api> {
-        // Small, so that segments end and checkpoints are taken within a test.
+        // Small, so that segments are completed and checkpoints taken within a test.
         let options = Options { segment_bytes: 256 << 10, checkpoint_bytes: 1 << 20, ..Options::default() };
         let store =
             Embedded::open(Arc::new(self.disk.clone()), options).await.context("cannot open the store")?;
@@ -92,7 +92,7 @@ fn network(text: &str) -> Result<IpNetwork> {
     text.parse().with_context(|| format!("{text} is no network"))
 }
 
-/// A running apiserver.
+/// A running API server.
 pub struct Api {
     pub server: Arc<Server>,
     pub store: Embedded,

@@ -1,21 +1,21 @@
-//! The process's own randomness, from the seed.
+//! The process' own randomness, derived from the seed.
 //!
-//! The product takes random bits from `Ambient`, but the libraries below it ask the operating
-//! system: the keys of every `HashMap`, and through them the order in which `tokio` polls the
-//! branches of a `select!` and wakes the receivers of a watch channel. This module answers them
-//! instead, so that they too repeat. It works on threads that asked for it and on no other.
-// A named exception to the fence: the C library's symbol cannot be given in safe code.
+//! The product takes random bits from `Ambient`, but the libraries below it ask the operating system: for the
+//! keys of every `HashMap`, and thus for the order in which `tokio` polls the branches of a `select!` and
+//! wakes the receivers of a watch channel. This module answers instead, so that these are repeatable as well.
+//! It affects only threads that asked for it.
+// A named exception: the symbol of the C library cannot be overridden in safe code.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
 use std::ffi::{c_uint, c_void};
 
 thread_local! {
-    /// State of the series; `None` where the operating system answers.
+    /// State of the sequence; `None` if the operating system answers.
     static SERIES: Cell<Option<u64>> = const { Cell::new(None) };
 }
 
-/// The next of a series of random numbers (SplitMix64).
+/// Returns the next random number of a sequence (SplitMix64).
 pub fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
@@ -24,10 +24,11 @@ pub fn next(state: &mut u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// Runs `work` on a thread whose random bits all come from `seed`.
+/// Runs `work` on a thread whose random bits are all derived from `seed`.
 ///
 /// # Panics
-/// With the panic of `work`.
+///
+/// Panics if `work` does.
 pub fn on_seeded_thread<T: Send + 'static>(seed: u64, work: impl FnOnce() -> T + Send + 'static) -> T {
     let thread = std::thread::Builder::new().name("simulation".to_owned()).stack_size(16 << 20);
     let running = thread
@@ -42,10 +43,11 @@ pub fn on_seeded_thread<T: Send + 'static>(seed: u64, work: impl FnOnce() -> T +
     }
 }
 
-/// What the C library's function of this name does, for everybody in this program: the standard
-/// library resolves the name to this definition.
+/// Replaces the C library's function of this name in the whole program: the standard library resolves the
+/// name to this definition.
 ///
 /// # Safety
+///
 /// `buffer` must be valid for writes of `length` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn getrandom(buffer: *mut c_void, length: usize, flags: c_uint) -> isize {

@@ -1,4 +1,4 @@
-//! What of an object the invariants look at, read from its stored form and nothing else.
+//! The facts about objects that the invariants need, read from the stored form alone.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use apiserver_meta::quantity;
 use serde_json::Value;
 use tokio::time::Instant;
 
-/// A store key as plural and the rest: `/registry/pods/ns/name` is `pods` and `ns/name`.
+/// Splits a store key into plural and the rest: `/registry/pods/ns/name` gives `pods` and `ns/name`.
 pub fn split(key: &str) -> Option<(&str, &str)> {
     key.strip_prefix("/registry/")?.split_once('/')
 }
@@ -20,7 +20,7 @@ fn number(object: &Value, pointer: &str) -> i64 {
     object.pointer(pointer).and_then(Value::as_i64).unwrap_or_default()
 }
 
-/// Uid of the controlling owner.
+/// Returns the uid of the controlling owner.
 fn owner(object: &Value) -> String {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     let controller = owners.into_iter().flatten().find(|owner| owner["controller"] == true);
@@ -44,9 +44,9 @@ pub struct Pod {
     pub ready: bool,
     pub deleting: bool,
     pub finished: bool,
-    /// Asked for, in thousandths.
+    /// CPU request in thousandths.
     pub cpu: i64,
-    /// Asked for, in bytes.
+    /// Memory request in bytes.
     pub memory: i64,
     pub restarts: i64,
 }
@@ -78,7 +78,7 @@ impl Pod {
         }
     }
 
-    /// Counts among the pods that its controller wants.
+    /// Returns whether the pod counts towards its controller's size.
     pub fn is_active(&self) -> bool {
         !self.deleting && !self.finished
     }
@@ -104,7 +104,7 @@ pub struct Set {
     /// Uid of the Deployment.
     pub owner: String,
     pub replicas: i64,
-    /// When it was made smaller last, and its size before.
+    /// Time of the last scale-down, and the size before it.
     pub shrunk: Option<(Instant, i64)>,
 }
 
@@ -125,14 +125,14 @@ pub struct Deployment {
     pub replicas: i64,
     surge: Value,
     unavailable: Value,
-    /// Whether its status is about its present specification.
+    /// True if its status is about its current specification.
     pub observed: bool,
     pub updated: i64,
     pub available: i64,
     pub total: i64,
-    /// More pods than this it may not ask for at this moment.
+    /// Maximum number of pods that it may request at this moment.
     pub ceiling: i64,
-    /// It has had as many ready pods as it must keep.
+    /// True once it has had as many ready pods as it must keep.
     pub up: bool,
 }
 
@@ -156,15 +156,15 @@ impl Deployment {
         }
     }
 
-    /// Pods that it may have once it is as wanted.
+    /// Returns how many pods it may have once the update is complete.
     pub fn limit(&self) -> i64 {
         self.replicas + self.share(&self.surge, 99)
     }
 
-    /// Pods that may be missing.
+    /// Returns how many pods may be missing.
     pub fn unavailable(&self) -> i64 {
         let missing = self.share(&self.unavailable, 0);
-        // With both at nothing, one may be missing, or no update would ever begin.
+        // If both are zero, one may be missing, because otherwise no update could begin.
         if missing == 0 && self.share(&self.surge, 99) == 0 { 1 } else { missing.min(self.replicas) }
     }
 
@@ -175,7 +175,7 @@ impl Deployment {
         }
     }
 
-    /// Whether the update is complete, as `kubectl rollout status` decides it.
+    /// Returns whether the update is complete, as `kubectl rollout status` decides it.
     pub fn is_complete(&self) -> bool {
         self.observed
             && self.updated == self.replicas
@@ -187,9 +187,9 @@ impl Deployment {
 #[derive(Clone, Debug)]
 pub struct Node {
     pub ready: bool,
-    /// In thousandths.
+    /// Allocatable CPU in thousandths.
     pub cpu: i64,
-    /// In bytes.
+    /// Allocatable memory in bytes.
     pub memory: i64,
     pub pods: i64,
 }

@@ -1,4 +1,4 @@
-//! Runs a simulation in a process of its own, so that nothing but the seed decides what happens.
+//! Runs a simulation in a process of its own, so that it depends on nothing but the seed.
 
 use std::process::Command;
 use std::time::Instant;
@@ -8,34 +8,35 @@ use anyhow::Result;
 use crate::entropy;
 use crate::simulation::Simulation;
 
-/// Set in the process that runs one simulation, to its seed.
+/// Environment variable with the seed, set in the process that runs one simulation.
 const CHILD: &str = "HAWSER_SIM_CHILD";
-/// Repeats one seed.
+/// Environment variable that repeats one seed.
 const ONE: &str = "HAWSER_SIM_SEED";
-/// How many seeds are tried.
+/// Environment variable with the number of seeds to try.
 const MANY: &str = "HAWSER_SIM_SEEDS";
-/// Filter of what is logged, as for `tracing_subscriber`.
+/// Environment variable with a log filter for `tracing_subscriber`.
 const LOG: &str = "HAWSER_SIM_LOG";
-/// Before the hash of what happened, in the output of the child.
+/// Prefix of the history's hash in the output of the child.
 const HISTORY: &str = "history: ";
 
-/// What a scenario is: a test's name and the code that runs in the simulation.
+/// A scenario: the name of a test, and the code that runs in the simulation.
 pub struct Scenario {
-    /// The test function's full name, as the test harness prints it.
+    /// Full name of the test function, as the test harness prints it.
     test: &'static str,
 }
 
-/// The scenario of the test of that name.
+/// Returns the scenario of the test with that name.
 pub fn scenario(test: &'static str) -> Scenario {
     Scenario { test }
 }
 
 impl Scenario {
-    /// Runs `body` once a seed: those that the environment asks for, or 1 to `seeds`. Answers the
-    /// histories, by seed.
+    /// Runs `body` once per seed: those that the environment requests, or 1 to `seeds`. Returns the histories
+    /// by seed.
     ///
     /// # Panics
-    /// If a run fails; the message names the seed and the command that repeats it.
+    ///
+    /// Panics if a run fails, with the seed and the command that repeats it.
     pub fn run(
         &self,
         seeds: u64,
@@ -52,17 +53,18 @@ impl Scenario {
         seeds.into_iter().map(|seed| (seed, self.spawn(seed))).collect()
     }
 
-    /// Runs one seed in a new process; answers its history.
+    /// Runs one seed in a new process; returns its history.
     ///
     /// # Panics
-    /// As [`Scenario::run`].
+    ///
+    /// Panics like [`Scenario::run`].
     pub fn spawn(&self, seed: u64) -> String {
         let program = std::env::current_exe().expect("a running test has a file");
         let began = Instant::now();
         let output = Command::new(program)
             .args(["--exact", self.test, "--nocapture", "--test-threads=1"])
             .env(CHILD, seed.to_string())
-            // Where a promise broke says nothing; what happened before it does.
+            // A backtrace of the failed assertion is not helpful; the log before it is.
             .env("RUST_BACKTRACE", "0")
             .output()
             .expect("this program can be started once more");
@@ -86,7 +88,7 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Tests report to whoever runs them with `--nocapture`.
+/// Prints for people who run tests with `--nocapture`.
 #[expect(clippy::print_stderr, reason = "the report of a test")]
 fn report(text: &str) {
     eprintln!("{}", text.trim_end());

@@ -1,4 +1,4 @@
-//! A whole cluster in one process: apiserver, embedded store on a simulated disk, controllers,
+//! A whole cluster in one process: API server, embedded store on a simulated disk, controllers,
 //! scheduler, kubelets over the fake runtime, proxies over the fake data plane, on one thread, on
 //! paused time, from one seed. It runs the product's own code; only clock, randomness, transport,
 //! disk, runtime and data plane are swapped.

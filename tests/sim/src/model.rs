@@ -1,4 +1,4 @@
-//! What the store has been told, event by event, and what must never be seen in it.
+//! A model of the cluster, built from the store's events, which checks the invariants.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::IpAddr;
@@ -11,15 +11,15 @@ use tokio::time::Instant;
 
 use crate::facts::{self, Deployment, Node, Pod, Set};
 
-/// How long a state may last that is not wanted but cannot be avoided, after the last fault.
-pub const PATIENCE: Duration = Duration::from_secs(5);
-/// How long components may take to find back to their work after a fault: a watch is tried again
-/// after at most five seconds, a ReplicaSet gives up waiting for its pods after five minutes.
+/// Maximum duration of an unwanted but unavoidable state after the last fault.
+pub const UNWANTED_STATE_LIMIT: Duration = Duration::from_secs(5);
+/// Time that components may take to recover from a fault: a watch is retried after at most five seconds, and
+/// a ReplicaSet stops waiting for its pods after five minutes.
 pub const RECOVERY: Duration = Duration::from_secs(360);
-/// Changes kept for the report of a failure.
+/// Number of changes that are kept for the report of a failure.
 const REMEMBERED: usize = 60;
 
-/// FNV-1a, 64 bits.
+/// 64-bit FNV-1a.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hash(u64);
 
@@ -29,30 +29,30 @@ impl Hash {
     }
 }
 
-/// The cluster as its store tells it.
+/// State of the cluster according to its store.
 pub struct Model {
-    /// Of the newest event.
+    /// Revision of the newest event.
     pub revision: Revision,
-    /// Events so far.
+    /// Number of events so far.
     pub events: u64,
     hash: Hash,
-    /// Revision of the newest write of each key that exists.
+    /// Revision of the newest write of each existing key.
     pub keys: BTreeMap<String, Revision>,
     pub pods: BTreeMap<String, Pod>,
     pub sets: BTreeMap<String, Set>,
     pub deployments: BTreeMap<String, Deployment>,
     pub nodes: BTreeMap<String, Node>,
-    /// When the pod of an address was removed, unless the address is another's by now.
+    /// Time at which the pod with an address was removed, unless the address has been reused.
     gone: BTreeMap<IpAddr, Instant>,
-    /// Bound pods by uid, to the node.
+    /// Node of each bound pod, by the pod's uid.
     bound: BTreeMap<String, String>,
-    /// When something other than a heartbeat or an Event was written last.
+    /// Time of the last write other than a heartbeat or an Event.
     pub changed: Instant,
-    /// The last fault. `None`: a calm run, where stricter promises hold.
+    /// Time of the last fault. `None` in a run without faults, where stricter invariants hold.
     disturbed: Option<Instant>,
-    /// Since when a Deployment has more pods than it may.
+    /// Time since when a Deployment has more pods than allowed.
     over: BTreeMap<String, Instant>,
-    /// Promises that were broken.
+    /// Violated invariants.
     pub violations: Vec<String>,
     pub recent: VecDeque<String>,
     began: Instant,
@@ -62,7 +62,7 @@ impl Model {
     pub fn new() -> Self {
         let now = Instant::now();
         Self {
-            // An empty store is at revision 1, as etcd is.
+            // An empty store is at revision 1, like etcd.
             revision: 1,
             events: 0,
             hash: Hash(0xcbf2_9ce4_8422_2325),
@@ -82,18 +82,18 @@ impl Model {
         }
     }
 
-    /// Something goes wrong from outside.
+    /// Records a fault.
     pub fn disturb(&mut self, what: &str) {
         self.disturbed = Some(Instant::now());
-        self.note(format!("FAULT {what}"));
+        self.report(format!("FAULT {what}"));
     }
 
-    /// A hash of everything that was written, in order: key, manner, revision, value.
+    /// Returns a hash of everything that was written, in order: key, type, revision, value.
     pub fn history(&self) -> String {
         format!("{:016x}, {} events", self.hash.0, self.events)
     }
 
-    /// Takes the next change in.
+    /// Applies the next change.
     pub fn take(&mut self, event: &Event) {
         if event.revision != self.revision + 1 {
             let (from, to) = (self.revision, event.revision);
@@ -134,7 +134,7 @@ impl Model {
     fn take_pod(&mut self, name: &str, object: Option<&Value>) {
         let before = self.pods.get(name).cloned();
         let Some(pod) = object.map(Pod::read) else {
-            self.note(format!("pod {name} is gone"));
+            self.report(format!("pod {name} is gone"));
             if let Some(address) = self.pods.remove(name).and_then(|pod| pod.address) {
                 self.gone.insert(address, Instant::now());
             }
@@ -145,7 +145,7 @@ impl Model {
         }
         let fresh = before.as_ref().is_none_or(|before| before.uid != pod.uid);
         if before.as_ref() != Some(&pod) {
-            self.note(format!("pod {name} {pod}"));
+            self.report(format!("pod {name} {pod}"));
         }
         self.check_binding(name, &pod);
         self.pods.insert(name.to_owned(), pod.clone());
@@ -169,7 +169,7 @@ impl Model {
                 set.shrunk = Some((Instant::now(), before.replicas));
             }
             if set.replicas != before.replicas {
-                self.note(format!("replicaset {name} {} -> {}", before.replicas, set.replicas));
+                self.report(format!("replicaset {name} {} -> {}", before.replicas, set.replicas));
             }
         }
         self.sets.insert(name.to_owned(), set);
@@ -181,12 +181,12 @@ impl Model {
             self.deployments.remove(name);
             return;
         };
-        let asked = self.asked_of(&deployment.uid);
+        let asked = self.requested_pods(&deployment.uid);
         if let Some(before) = self.deployments.get(name) {
             deployment.ceiling = before.ceiling;
             deployment.up = before.up && before.replicas == deployment.replicas;
         }
-        // A smaller size is not reached at once, but from here on it only comes nearer.
+        // A smaller size is not reached immediately, but from here on it is only approached.
         deployment.ceiling = deployment.ceiling.min(asked).max(deployment.limit());
         self.deployments.insert(name.to_owned(), deployment);
         self.check_rollouts();
@@ -196,7 +196,7 @@ impl Model {
         match object.map(Node::read) {
             Some(node) => {
                 if self.nodes.get(name).is_some_and(|before| before.ready != node.ready) {
-                    self.note(format!("node {name} ready: {}", node.ready));
+                    self.report(format!("node {name} ready: {}", node.ready));
                 }
                 self.nodes.insert(name.to_owned(), node);
             }
@@ -204,8 +204,8 @@ impl Model {
         }
     }
 
-    /// Pods that the ReplicaSets of a Deployment are to have, together.
-    fn asked_of(&self, deployment_uid: &str) -> i64 {
+    /// Returns the sum of the sizes of a Deployment's ReplicaSets.
+    fn requested_pods(&self, deployment_uid: &str) -> i64 {
         self.sets.values().filter(|set| set.owner == deployment_uid).map(|set| set.replicas).sum()
     }
 
@@ -220,14 +220,15 @@ impl Model {
         }
     }
 
-    /// A ReplicaSet never makes more pods than it is to have. After a fault it may: it can have
-    /// made one without hearing of it.
+    /// Checks that a ReplicaSet never creates more pods than its size. After a fault it may, because it may
+    /// not know of a pod that it created.
     fn check_size_of_set(&mut self, pod: &Pod) {
         if self.disturbed.is_some() {
             return;
         }
         let Some((name, set)) = self.sets.iter().find(|(_, set)| set.uid == pod.owner) else { return };
-        let recently = set.shrunk.filter(|(at, _)| at.elapsed() < PATIENCE).map_or(0, |(_, size)| size);
+        let recently =
+            set.shrunk.filter(|(at, _)| at.elapsed() < UNWANTED_STATE_LIMIT).map_or(0, |(_, size)| size);
         let limit = set.replicas.max(recently);
         let active = self.pods.values().filter(|other| other.owner == set.uid && other.is_active()).count();
         if active as i64 > limit {
@@ -249,14 +250,14 @@ impl Model {
         }
     }
 
-    /// The contract of a rolling update.
+    /// Checks the bounds of rolling updates.
     fn check_rollouts(&mut self) {
         let mut broken = Vec::new();
         let mut deployments = std::mem::take(&mut self.deployments);
         for (name, deployment) in &mut deployments {
-            let asked = self.asked_of(&deployment.uid);
-            // After a fault a controller may size a new ReplicaSet without knowing of the last
-            // change to another; that it may ask for more then does not mean that it may go on.
+            let asked = self.requested_pods(&deployment.uid);
+            // After a fault a controller may size a new ReplicaSet without knowing of the last change to
+            // another; it may exceed the bound then, but not for long.
             if asked > deployment.ceiling && self.disturbed.is_none() {
                 let (asked, ceiling) = (asked, deployment.ceiling);
                 broken.push(format!("deployment {name} asks for {asked} pods, more than {ceiling}"));
@@ -279,7 +280,7 @@ impl Model {
         broken.into_iter().for_each(|text| self.violation(text));
     }
 
-    /// Active and ready pods of a Deployment.
+    /// Returns the numbers of active and of ready pods of a Deployment.
     pub fn count(&self, deployment_uid: &str) -> (i64, i64) {
         let sets: BTreeSet<&str> = self
             .sets
@@ -291,10 +292,10 @@ impl Model {
         active.fold((0, 0), |(active, ready), pod| (active + 1, ready + i64::from(pod.ready)))
     }
 
-    /// What must not last. Called again and again while time passes.
+    /// Checks states that must not last. Called repeatedly while time passes.
     pub fn check_lasting(&mut self) {
         let allowed = |since: &Instant, disturbed: Option<Instant>| {
-            since.elapsed() <= PATIENCE || disturbed.is_some_and(|at| at.elapsed() <= RECOVERY)
+            since.elapsed() <= UNWANTED_STATE_LIMIT || disturbed.is_some_and(|at| at.elapsed() <= RECOVERY)
         };
         let lasting: Vec<String> = self
             .over
@@ -305,20 +306,24 @@ impl Model {
         lasting.into_iter().for_each(|text| self.violation(text));
     }
 
-    /// Addresses of pods that were removed so long ago that nothing may lead there any more.
+    /// Returns the addresses of pods that were removed so long ago that nothing may lead there any more.
     pub fn long_gone(&self) -> BTreeSet<IpAddr> {
         if self.disturbed.is_some_and(|at| at.elapsed() <= RECOVERY) {
             return BTreeSet::new();
         }
-        self.gone.iter().filter(|(_, at)| at.elapsed() > PATIENCE).map(|(address, _)| *address).collect()
+        self.gone
+            .iter()
+            .filter(|(_, at)| at.elapsed() > UNWANTED_STATE_LIMIT)
+            .map(|(address, _)| *address)
+            .collect()
     }
 
     pub fn violation(&mut self, text: String) {
-        self.note(format!("BROKEN {text}"));
+        self.report(format!("BROKEN {text}"));
         self.violations.push(text);
     }
 
-    fn note(&mut self, text: String) {
+    fn report(&mut self, text: String) {
         if self.recent.len() == REMEMBERED {
             self.recent.pop_front();
         }
@@ -327,7 +332,7 @@ impl Model {
         self.recent.push_back(format!("{at:>8} ms {:>6} {text}", self.revision));
     }
 
-    /// Names of the pods that count, with the node each is on.
+    /// Returns the ready pods by name.
     pub fn ready_pods(&self) -> impl Iterator<Item = (&String, &Pod)> {
         self.pods.iter().filter(|(_, pod)| pod.is_active() && pod.ready)
     }

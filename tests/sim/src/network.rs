@@ -1,5 +1,5 @@
-//! The transport between components and apiserver: in process, with delays, lost answers and
-//! broken connections.
+//! The transport between components and API server: in process, with delays, lost answers and broken
+//! connections.
 
 use std::future::Future;
 use std::io::{Error, ErrorKind};
@@ -32,45 +32,45 @@ pub struct Network {
 }
 
 struct State {
-    /// The running server, and the token that ends with it.
+    /// The running server, and the token that is cancelled when it ends.
     server: Option<(ApiService, CancellationToken)>,
-    /// Longest time that a request takes to arrive, in milliseconds.
+    /// Maximum time until a request arrives, in milliseconds.
     delay: u64,
-    /// Of a thousand requests so many are carried out without an answer.
+    /// Number of requests per thousand that are carried out without an answer.
     lost_answers: u64,
 }
 
 impl Network {
-    /// A network without a server.
+    /// Creates a network without a server.
     pub fn new(random: SimRandom) -> Self {
         let state = State { server: None, delay: 3, lost_answers: 0 };
         Self { state: Arc::new(Mutex::new(state)), random }
     }
 
-    /// Connections are accepted from now on.
+    /// Accepts connections from now on.
     pub fn serve(&self, server: ApiService) {
         self.state().server = Some((server, CancellationToken::new()));
     }
 
-    /// The server is gone: its connections break, requests in flight stop where they are.
+    /// Removes the server: its connections break, and requests in flight stop.
     pub fn crash(&self) {
         if let Some((_, alive)) = self.state().server.take() {
             alive.cancel();
         }
     }
 
-    /// Of a thousand requests, `per_mille` get no answer though they are carried out.
+    /// Makes `per_mille` of a thousand requests get no answer although they are carried out.
     pub fn lose_answers(&self, per_mille: u64) {
         self.state().lost_answers = per_mille;
     }
 
-    /// A client of `component`, whose process ends with `process`, when its connections break.
+    /// Returns a client of `component`, whose connections break when `process` ends.
     pub fn client(&self, component: Component<'_>, process: CancellationToken) -> Client {
         let identity = Subject::component(component).identity();
         self.client_as(identity, component.program(), process)
     }
 
-    /// The same for anybody, known by the name of a program.
+    /// Returns a client of any identity, with the name of a program.
     pub fn client_as(&self, identity: Identity, program: &str, process: CancellationToken) -> Client {
         let connection = Connection { network: self.clone(), identity, agent: user_agent(program), process };
         Client::new(connection, "default")
@@ -80,8 +80,7 @@ impl Network {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What becomes of one request: by whom it is answered, how late, and whether the answer
-    /// arrives.
+    /// Decides how a request is handled: by which server, with what delay, and whether the answer arrives.
     fn route(&self) -> Option<(ApiService, CancellationToken, Duration, bool)> {
         let state = self.state();
         let (server, alive) = state.server.clone()?;
@@ -91,7 +90,7 @@ impl Network {
     }
 }
 
-/// What a `kube::Client` of one process sends its requests into.
+/// The transport below the `kube::Client` of one process.
 struct Connection {
     network: Network,
     identity: Identity,
@@ -128,7 +127,7 @@ async fn exchange(
         return Err(Error::from(ErrorKind::ConnectionRefused).into());
     };
     tokio::time::sleep(delay).await;
-    // The server works on though the client may hang up.
+    // The server continues even if the client disconnects.
     let handling = tokio::spawn(handle(server, request, alive.clone()));
     let answer = tokio::select! {
         biased;
@@ -137,7 +136,7 @@ async fn exchange(
     };
     match answer {
         Ok(Some(response)) if arrives => {
-            Ok(response.map(|body| Cuttable::new(body, [alive, process]).boxed_unsync()))
+            Ok(response.map(|body| BreakableBody::new(body, [alive, process]).boxed_unsync()))
         }
         _ => Err(broken()),
     }
@@ -160,18 +159,18 @@ fn broken() -> BoxError {
 }
 
 /// A body that breaks off when either end is gone.
-struct Cuttable {
+struct BreakableBody {
     body: HttpBody,
     ends: [Pin<Box<WaitForCancellationFutureOwned>>; 2],
 }
 
-impl Cuttable {
+impl BreakableBody {
     fn new(body: HttpBody, ends: [CancellationToken; 2]) -> Self {
         Self { body, ends: ends.map(|end| Box::pin(end.cancelled_owned())) }
     }
 }
 
-impl Body for Cuttable {
+impl Body for BreakableBody {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -1,4 +1,4 @@
-//! A simulated node: kubelet over the fake runtime, proxy over the fake data plane.
+//! A simulated node: a kubelet with the fake runtime, and a proxy with the fake data plane.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,14 +20,14 @@ use crate::ambient::SimClock;
 use crate::control::Process;
 use crate::network::Network;
 
-/// The data plane of one node, seen by its proxy and by the test. It outlives the proxy.
+/// The data plane of one node, as seen by its proxy and by the test. It outlives the proxy.
 #[derive(Clone, Default)]
 pub struct Plane(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     fake: Fake,
-    /// What the proxy asked for last, by Service.
+    /// Tables that the proxy last requested, by Service.
     asked: Tables,
 }
 
@@ -36,13 +36,13 @@ impl Plane {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new process opens it: the maps are there, nothing is remembered.
+    /// Simulates a new process that opens it: the maps exist, and nothing is remembered.
     fn reopen(&self) {
         let mut state = self.state();
         state.fake = std::mem::take(&mut state.fake).restarted();
     }
 
-    /// What lies in the maps under the frontends that were asked for.
+    /// Returns the contents of the maps for the requested frontends.
     pub fn backends(&self) -> Vec<(String, Backend)> {
         let state = self.state();
         let frontends =
@@ -55,7 +55,7 @@ impl Plane {
             .collect()
     }
 
-    /// How the maps differ from `expected`; empty if they don't.
+    /// Returns how the maps differ from `expected`; empty if they do not.
     pub fn differences(&self, expected: &Tables) -> Vec<String> {
         let state = self.state();
         let wanted: Vec<&Frontend> = expected.values().flat_map(|tables| &tables.frontends).collect();
@@ -107,11 +107,11 @@ impl DataPlane for Plane {
     }
 }
 
-/// A node and what runs on it.
+/// A node and the components on it.
 pub struct SimNode {
     pub name: String,
     number: u32,
-    /// How often it was booted.
+    /// Number of boots.
     boots: u32,
     pub runtime: FakeRuntime,
     pub machine: FakeMachine,
@@ -122,7 +122,7 @@ pub struct SimNode {
 }
 
 impl SimNode {
-    /// The node with that number, from 0 to 32767, switched off.
+    /// Creates node number `number`, from 0 to 32767, switched off.
     pub fn new(name: &str, number: u32, clock: &SimClock) -> Self {
         let (runtime, machine) = hardware(name, number, clock);
         Self {
@@ -142,7 +142,7 @@ impl SimNode {
         self.kubelet.is_none() && self.proxy.is_none()
     }
 
-    /// The power fails: processes, containers and kernel state are gone.
+    /// Cuts the power: processes, containers and kernel state are lost.
     pub fn power_off(&mut self) {
         self.kill_kubelet();
         self.kill_proxy();
@@ -193,14 +193,14 @@ impl SimNode {
         Ok(())
     }
 
-    /// Ids of the running containers, in order.
+    /// Returns the sorted ids of the running containers.
     pub async fn running_containers(&self) -> Vec<String> {
         let all = self.runtime.list_containers(None).await.unwrap_or_default();
         all.into_iter().filter(|c| c.state == ContainerState::Running).map(|c| c.id).collect()
     }
 }
 
-/// A runtime with nothing in it, and the machine around it. Each node has a /24 of pod addresses.
+/// Returns an empty runtime and its machine. Each node has a /24 of pod addresses.
 fn hardware(name: &str, number: u32, clock: &SimClock) -> (FakeRuntime, FakeMachine) {
     let pods = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 128, 0, 0)) + number * 256);
     let address = Ipv4Addr::from(u32::from(Ipv4Addr::new(172, 16, 0, 1)) + number);

@@ -1,4 +1,4 @@
-//! The cluster in one process, and what a test does with it.
+//! The cluster in one process, and the operations of tests on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,30 +21,30 @@ use tokio_util::sync::CancellationToken;
 use userspace_proxy::NodeView;
 
 use crate::ambient::{SimClock, SimRandom, ambient};
-use crate::control::{self, Api, Ground, Process};
+use crate::control::{self, Api, DurableState, Process};
 use crate::model::Model;
 use crate::network::Network;
 use crate::node::SimNode;
 
-/// Simulated time between two looks at the whole.
+/// Simulated time between checks.
 const STEP: Duration = Duration::from_millis(50);
-/// Without a change for so long, a cluster is at rest.
+/// Time without changes after which a cluster is at rest.
 const REST: Duration = Duration::from_secs(3);
-/// A new apiserver is ready within this time.
+/// Time within which a new API server must be ready.
 const API_START: Duration = Duration::from_secs(30);
 
 /// One simulated cluster.
 pub struct Simulation {
     pub seed: u64,
-    /// The test's own choices.
+    /// Random numbers for the test's own choices.
     pub random: SimRandom,
     pub network: Network,
     pub nodes: BTreeMap<String, SimNode>,
-    /// An administrator.
+    /// Client of an administrator.
     pub client: Client,
     ambient: Ambient,
     clock: SimClock,
-    ground: Ground,
+    ground: DurableState,
     api: Option<Api>,
     observer: Option<Process>,
     controllers: Option<Process>,
@@ -54,13 +54,13 @@ pub struct Simulation {
 }
 
 impl Simulation {
-    /// A control plane that is ready, without nodes.
+    /// Starts a control plane without nodes, and waits until it is ready.
     pub async fn new(seed: u64) -> Result<Self> {
         let clock = SimClock::start();
-        // Series of their own, so that one more draw in one place changes nothing in others.
+        // Separate sequences, so that an additional draw in one place does not affect the others.
         let ambient = ambient(&clock, SimRandom::new(seed ^ 0xa11));
         let network = Network::new(SimRandom::new(seed ^ 0x2e7));
-        let ground = Ground::new(seed ^ 0xd15c, &ambient)?;
+        let ground = DurableState::new(seed ^ 0xd15c, &ambient)?;
         let client = network.client_as(Subject::admin().identity(), "sim", CancellationToken::new());
         let mut simulation = Self {
             seed,
@@ -89,7 +89,7 @@ impl Simulation {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Simulated time since the beginning.
+    /// Returns the simulated time since the beginning.
     pub fn elapsed(&self) -> Duration {
         self.clock_time()
     }
@@ -131,8 +131,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The apiserver is killed; with `power_loss` in the middle of some operation on the disk,
-    /// which loses what was not synced.
+    /// Kills the API server; with `power_loss` during a disk operation, which loses what was not synced.
     pub async fn crash_api(&mut self, power_loss: bool) -> Result<()> {
         let Some(api) = self.api.take() else { return Ok(()) };
         self.model().disturb(if power_loss { "power loss" } else { "apiserver killed" });
@@ -155,7 +154,7 @@ impl Simulation {
             observer.kill();
         }
         drop(api);
-        // What is left of it finds the disk gone and ends.
+        // The rest of it finds the disk gone and ends.
         tokio::time::sleep(Duration::from_millis(20)).await;
         if power_loss {
             self.ground.disk.restart();
@@ -163,7 +162,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Starts the apiserver again, if it is down.
+    /// Starts the API server again, if it is down.
     pub async fn restart_api(&mut self) -> Result<()> {
         if self.api.is_some() {
             return Ok(());
@@ -181,7 +180,7 @@ impl Simulation {
         self.scheduler = Some(control::scheduler(&self.network, &self.ambient));
     }
 
-    /// The controllers are killed and started again.
+    /// Kills the controllers and starts them again.
     pub fn restart_controllers(&mut self) -> Result<()> {
         self.model().disturb("controllers killed");
         if let Some(process) = self.controllers.take() {
@@ -190,7 +189,7 @@ impl Simulation {
         self.start_controllers()
     }
 
-    /// The scheduler is killed and started again.
+    /// Kills the scheduler and starts it again.
     pub fn restart_scheduler(&mut self) {
         self.model().disturb("scheduler killed");
         if let Some(process) = self.scheduler.take() {
@@ -199,28 +198,28 @@ impl Simulation {
         self.start_scheduler();
     }
 
-    /// The kubelet of a node is killed. Containers run on.
+    /// Kills the kubelet of a node. Containers keep running.
     pub fn kill_kubelet(&mut self, name: &str) -> Result<()> {
         self.model().disturb(&format!("kubelet of {name} killed"));
         self.node(name)?.kill_kubelet();
         Ok(())
     }
 
-    /// The proxy of a node is killed. Its tables stay.
+    /// Kills the proxy of a node. Its tables stay.
     pub fn kill_proxy(&mut self, name: &str) -> Result<()> {
         self.model().disturb(&format!("proxy of {name} killed"));
         self.node(name)?.kill_proxy();
         Ok(())
     }
 
-    /// A node loses power: everything on it is gone.
+    /// Cuts the power of a node: everything on it is lost.
     pub fn kill_node(&mut self, name: &str) -> Result<()> {
         self.model().disturb(&format!("node {name} lost power"));
         self.node(name)?.power_off();
         Ok(())
     }
 
-    /// Starts what does not run on a node.
+    /// Starts what is not running on a node.
     pub fn heal_node(&mut self, name: &str) -> Result<()> {
         let (network, ambient) = (self.network.clone(), self.ambient.clone());
         let node = self.node(name)?;
@@ -234,7 +233,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// A running container of a node ends by itself. False if there is none.
+    /// Ends a running container of a node; returns false if there is none.
     pub async fn crash_container(&mut self, name: &str) -> Result<bool> {
         let containers = self.node(name)?.running_containers().await;
         let Some(id) = self.random.choose(&containers).cloned() else { return Ok(false) };
@@ -243,13 +242,13 @@ impl Simulation {
         Ok(true)
     }
 
-    /// Of a thousand requests, `per_mille` are carried out without an answer.
+    /// Makes `per_mille` of a thousand requests get no answer although they are carried out.
     pub fn lose_answers(&mut self, per_mille: u64) {
         self.model().disturb(&format!("{per_mille} in 1000 answers are lost"));
         self.network.lose_answers(per_mille);
     }
 
-    /// Everything that was stopped runs again.
+    /// Starts everything that was stopped.
     pub async fn heal(&mut self) -> Result<()> {
         self.lose_answers(0);
         self.restart_api().await?;
@@ -258,19 +257,19 @@ impl Simulation {
     }
 }
 
-/// Waiting and looking.
+/// Waiting and checking.
 impl Simulation {
-    /// Lets simulated time pass, and checks the promises.
+    /// Lets simulated time pass, and checks the invariants.
     pub async fn pass(&mut self, time: Duration) -> Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
             tokio::time::sleep_until(end.min(Instant::now() + STEP)).await;
-            self.look()?;
+            self.check_invariants()?;
         }
         Ok(())
     }
 
-    /// Waits until something holds, at most `bound` of simulated time.
+    /// Waits until a condition holds, for at most `bound` of simulated time.
     pub async fn until(
         &mut self,
         what: &str,
@@ -279,7 +278,7 @@ impl Simulation {
     ) -> Result<Duration> {
         let start = Instant::now();
         loop {
-            self.look()?;
+            self.check_invariants()?;
             if holds(&self.model()) {
                 return Ok(start.elapsed());
             }
@@ -290,7 +289,7 @@ impl Simulation {
         }
     }
 
-    /// Waits until nothing changes any more, and compares everything with everything.
+    /// Waits until nothing changes any more, and checks the consistency of the whole cluster.
     pub async fn rest(&mut self, bound: Duration) -> Result<()> {
         let since = Instant::now();
         self.until("at rest", bound, |model| model.changed.elapsed() >= REST && since.elapsed() >= REST)
@@ -298,7 +297,7 @@ impl Simulation {
         self.check_rest().await
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn check_invariants(&mut self) -> Result<()> {
         let gone = {
             let mut model = self.model();
             model.check_lasting();
@@ -324,7 +323,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// All objects of a kind as they are in the store.
+    /// Returns all objects of a kind as they are in the store.
     pub async fn stored<K: DeserializeOwned>(&self, plural: &str) -> Result<Vec<K>> {
         let api = self.api.as_ref().context("the apiserver is down")?;
         let range = Range { prefix: format!("/registry/{plural}/"), ..Range::default() };
@@ -335,14 +334,14 @@ impl Simulation {
         each.collect()
     }
 
-    /// What must be true of a cluster at rest.
+    /// Checks the invariants of a cluster at rest.
     async fn check_rest(&self) -> Result<()> {
         self.check_tables().await?;
         self.check_lists().await
     }
 
-    /// Every Service leads to its ready pods: in the slices, and in the tables of every node whose
-    /// proxy runs.
+    /// Checks that every Service leads to its ready pods: in the slices, and in the tables of every node with
+    /// a running proxy.
     pub async fn check_tables(&self) -> Result<()> {
         let services: Vec<v1::Service> = self.stored("services/specs").await?;
         let slices: Vec<EndpointSlice> = self.stored("endpointslices").await?;
@@ -389,7 +388,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// The API says what the store says.
+    /// Checks that the API and the store have the same content.
     async fn check_lists(&self) -> Result<()> {
         let pods = KubeApi::<v1::Pod>::all(self.client.clone()).list(&Default::default()).await?;
         let listed: BTreeMap<String, i64> = pods
@@ -412,8 +411,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// Watches pods as any client does: what it hears of one object is never older than what it
-    /// heard before.
+    /// Watches pods as any client does, and checks that an object never goes back to an older version.
     fn watch_versions(&self) {
         let informers = Informers::new(self.client.clone(), self.ambient.clone(), CancellationToken::new());
         let model = Arc::clone(&self.model);
@@ -434,7 +432,7 @@ impl Simulation {
     }
 }
 
-/// Hands every change of the store to the model.
+/// Passes every change of the store to the model.
 async fn observe(store: apiserver_store::embedded::Embedded, model: Arc<Mutex<Model>>) {
     let from = model.lock().unwrap_or_else(PoisonError::into_inner).revision + 1;
     let mut watch = match store.watch("/", from).await {

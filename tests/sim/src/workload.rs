@@ -1,4 +1,4 @@
-//! What users of the simulated cluster do.
+//! Actions of users of the simulated cluster.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,8 +18,7 @@ use crate::simulation::Simulation;
 /// The namespace of all workloads.
 pub const NAMESPACE: &str = "default";
 
-/// A Deployment whose pods answer readiness probes, with a surge and an unavailability of a
-/// quarter.
+/// Returns a Deployment whose pods answer readiness probes, with a surge and an unavailability of 25 %.
 pub fn deployment(name: &str, replicas: i64, image: &str) -> Result<Deployment> {
     let object = json!({
         "metadata": {"name": name, "namespace": NAMESPACE},
@@ -40,7 +39,7 @@ pub fn deployment(name: &str, replicas: i64, image: &str) -> Result<Deployment> 
     serde_json::from_value(object).context("the Deployment is well formed")
 }
 
-/// A Service in front of a Deployment.
+/// Returns a Service in front of a Deployment.
 pub fn service(name: &str) -> Result<Service> {
     let object = json!({
         "metadata": {"name": name, "namespace": NAMESPACE},
@@ -59,7 +58,7 @@ impl Simulation {
         Ok(())
     }
 
-    /// A handle on the Deployments, as an administrator.
+    /// Returns a handle on the Deployments, as an administrator.
     pub fn deployments(&self) -> Api<Deployment> {
         Api::namespaced(self.client.clone(), NAMESPACE)
     }
@@ -74,7 +73,7 @@ impl Simulation {
         self.change(name, json!({"spec": {"replicas": replicas}})).await
     }
 
-    /// Begins a rolling update.
+    /// Starts a rolling update.
     pub async fn update(&self, name: &str, image: &str) -> kube::Result<()> {
         let containers = json!([{"name": "main", "image": image}]);
         let patch = json!({"spec": {"template": {"spec": {"containers": containers}}}});
@@ -82,7 +81,7 @@ impl Simulation {
         self.deployments().patch(name, &PatchParams::default(), &patch).await.map(drop)
     }
 
-    /// Waits until a Deployment has its pods, all of the newest template and ready.
+    /// Waits until all pods of a Deployment are of the newest template and ready.
     pub async fn rolled_out(&mut self, name: &str, bound: Duration) -> Result<Duration> {
         let key = format!("{NAMESPACE}/{name}");
         self.until(&format!("{name} is rolled out"), bound, |model| {
@@ -102,9 +101,9 @@ impl Simulation {
     }
 }
 
-/// Clients that write all the time and remember what was acknowledged.
+/// Clients that write continuously and remember what was acknowledged.
 pub struct Writers {
-    /// By object: the newest number acknowledged, and the newest one tried.
+    /// The newest acknowledged and the newest attempted number of each object.
     numbers: Arc<Mutex<BTreeMap<String, Numbers>>>,
     processes: Vec<Process>,
 }
@@ -113,12 +112,12 @@ pub struct Writers {
 struct Numbers {
     acknowledged: u64,
     tried: u64,
-    /// Highest resourceVersion of an answer.
+    /// Highest resourceVersion in an answer.
     version: i64,
 }
 
 impl Writers {
-    /// Starts `count` of them, each with one ConfigMap.
+    /// Starts `count` writers, each with one ConfigMap.
     pub fn start(client: &Client, random: &SimRandom, count: usize) -> Self {
         let numbers: Arc<Mutex<BTreeMap<String, Numbers>>> = Arc::default();
         let processes = (0..count)
@@ -130,14 +129,14 @@ impl Writers {
         Self { numbers, processes }
     }
 
-    /// Stops them. Answers how many writes were acknowledged.
+    /// Stops the writers; returns how many writes were acknowledged.
     pub fn stop(&mut self) -> u64 {
         self.processes.drain(..).for_each(Process::kill);
         let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         numbers.values().map(|numbers| numbers.acknowledged).sum()
     }
 
-    /// Whether everything that was acknowledged is in the store.
+    /// Checks that everything that was acknowledged is in the store.
     pub async fn check(&self, simulation: &Simulation) -> Result<()> {
         let stored: Vec<ConfigMap> = simulation.stored(&format!("configmaps/{NAMESPACE}")).await?;
         let value = |name: &str| -> Option<u64> {

@@ -1,5 +1,5 @@
-//! The program in Go that uses client-go: built here, by Debian's compiler with the libraries that
-//! Debian packages as source. Nothing of it is installed for the machine.
+//! The Go program that uses client-go: built here by Debian's compiler with the libraries that Debian
+//! packages as source. Nothing is installed on the machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,14 +11,14 @@ use super::{fresh, sources};
 use crate::apt::{Apt, Source};
 use crate::shell;
 
-/// The suite that has client-go of the version of Kubernetes that the API server speaks.
+/// Suite that has the client-go of the Kubernetes version that the API server implements.
 const SUITE: &str = "sid";
 
-/// What that version's `go.mod` has in it.
+/// Line of that version's `go.mod`.
 const VERSION: &str = "k8s.io/api v0.36.";
 
-/// The compiler, and the source of every library that is compiled. With what these depend on by
-/// their tests and examples it would be fifteen times as much.
+/// The compiler, and the source of every library that is compiled. The dependencies of their tests and
+/// examples would be fifteen times as large.
 const PACKAGES: &[&str] = &[
     "golang-1.26-go",
     "golang-1.26-src",
@@ -72,18 +72,18 @@ const PACKAGES: &[&str] = &[
     "golang-gopkg-yaml.v3-dev",
 ];
 
-/// The program, if it was built from just the sources that are here.
+/// Returns the program, if it was built from the current sources.
 pub fn program() -> Option<PathBuf> {
     let built = fs::read(dir().join("complete")).ok();
     (built.is_some() && built == text().ok()).then(|| dir().join("client-go"))
 }
 
-/// Whether what it is built with is here.
+/// Returns whether the packages to build it with are present.
 pub fn has_packages() -> bool {
     fs::read_to_string(packages().join("complete")).is_ok_and(|names| names == PACKAGES.join("\n"))
 }
 
-/// Fetches what is missing and builds the program.
+/// Fetches missing packages and builds the program.
 pub fn install() -> Result<()> {
     if !has_packages() {
         let into = fresh(&packages())?;
@@ -99,7 +99,7 @@ pub fn install() -> Result<()> {
     if !unformatted.is_empty() {
         bail!("gofmt would change {unformatted}");
     }
-    // The program is small and soon over: what it needs most is to be built soon.
+    // The program is small and runs briefly: a fast build matters most.
     shell::run(
         tool("go")
             .args(["build", "-gcflags=all=-N -l -dwarf=false", "-ldflags=-s -w", "-o"])
@@ -109,8 +109,8 @@ pub fn install() -> Result<()> {
     fs::write(dir().join("complete"), text()?).context("cannot say what the program was built from")
 }
 
-/// One of Go's tools in the folder of the program. The libraries lie in a `GOPATH`, as Debian has
-/// them, so that no module is looked for anywhere.
+/// Returns a Go command in the program's folder. The libraries are in a `GOPATH`, as Debian packages them, so
+/// that no modules are downloaded.
 fn tool(name: &str) -> Command {
     let root = packages().join("usr/lib/go-1.26");
     let mut command = Command::new(root.join("bin").join(name));
@@ -127,7 +127,7 @@ fn tool(name: &str) -> Command {
     command
 }
 
-/// All sources of the program, one after the other.
+/// Returns all sources of the program, concatenated.
 fn text() -> Result<Vec<u8>> {
     let folder = sources().join("go");
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;

@@ -1,5 +1,5 @@
-//! Emulator, kernels and tools: Debian's packages, unpacked below the cache directory. Nothing is
-//! installed on this machine.
+//! Emulator, kernels and tools from Debian packages, unpacked below the cache directory. Nothing is installed
+//! on this machine.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,25 +10,25 @@ use anyhow::{Context, Result, bail};
 use crate::apt::{Apt, Source};
 use crate::shell;
 
-/// Kernels by version, and the suite of Debian's that carries each. Those for virtual machines are
-/// built from the same sources with fewer drivers, which is less to download.
+/// Kernel versions and the Debian suite of each. The variants for virtual machines are built from the same
+/// sources with fewer drivers, which makes the download smaller.
 const KERNELS: &[(&str, &str)] = &[("5.10", "bullseye"), ("6.1", "bookworm"), ("6.12", "trixie")];
-/// Where Debian's iptables looks for its extensions.
+/// Directory in which Debian's iptables looks for its extensions.
 const EXTENSIONS: &str = "/usr/lib/x86_64-linux-gnu/xtables";
 const IMAGE: &str = "linux-image-cloud-amd64";
 
 /// A kernel and its modules.
 pub struct Kernel {
     pub image: PathBuf,
-    /// The directory below which the modules are.
+    /// Directory that contains the modules.
     pub modules: PathBuf,
 }
 
-/// A kernel of a version such as `6.1`, fetched unless it is here.
+/// Returns a kernel of a version such as `6.1`, fetching it if needed.
 pub fn kernel(version: &str) -> Result<Kernel> {
     let Some((_, suite)) = KERNELS.iter().find(|(known, _)| *known == version) else {
         let known: Vec<&str> = KERNELS.iter().map(|(known, _)| *known).collect();
-        bail!("no source of kernel {version} is known; there are {}", known.join(", "));
+        bail!("unknown kernel {version}; available are {}", known.join(", "));
     };
     let home = shell::cache_dir().join("kernels").join(version);
     complete(&home, |into| {
@@ -51,12 +51,12 @@ pub fn kernel(version: &str) -> Result<Kernel> {
 /// The emulator.
 pub struct Emulator {
     program: PathBuf,
-    /// Where it was unpacked to; none if it is installed.
+    /// Directory that it was unpacked to; `None` if it is installed.
     unpacked: Option<PathBuf>,
 }
 
 impl Emulator {
-    /// The one that is installed, else one that is fetched unless it is here.
+    /// Returns the installed emulator, or else fetches one if needed.
     pub fn find() -> Result<Self> {
         if let Some(program) = shell::find("qemu-system-x86_64") {
             return Ok(Self { program, unpacked: None });
@@ -70,13 +70,13 @@ impl Emulator {
         let this = Self { program: home.join("usr/bin/qemu-system-x86_64"), unpacked: Some(home.clone()) };
         let works = this.command().arg("--version").stdout(Stdio::null()).status();
         if !works.is_ok_and(|status| status.success()) {
-            // What the machine had when it was fetched has changed since.
+            // The machine's libraries have changed since it was fetched.
             bail!("{} does not start; remove {} and try again", this.program.display(), home.display());
         }
         Ok(this)
     }
 
-    /// A command to which arguments are added.
+    /// Returns a command to which arguments are added.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
         if let Some(home) = &self.unpacked {
@@ -93,7 +93,7 @@ impl Emulator {
     }
 }
 
-/// The statically linked busybox that the guest starts with.
+/// Returns the statically linked busybox that the guest starts with.
 pub fn busybox() -> Result<PathBuf> {
     let home = shell::cache_dir().join("busybox");
     complete(&home, |into| Apt::open(Source::Machine)?.unpack("busybox-static", into))
@@ -102,20 +102,21 @@ pub fn busybox() -> Result<PathBuf> {
     places.into_iter().find(|file| file.is_file()).context("the package has no busybox")
 }
 
-/// Programs of Debian packages, to be run in a guest, fetched unless they are here.
+/// Returns the programs of Debian packages for use in a guest, fetching them if needed.
 ///
 /// # Errors
-/// The packages cannot be fetched.
+///
+/// Fails if the packages cannot be fetched.
 pub fn tools(packages: &[&str]) -> Result<Tools> {
     let home = shell::cache_dir().join("tools").join(packages.join("+"));
     complete(&home, |into| {
         eprintln!("kernel: fetching {}", packages.join(", "));
         let apt = Apt::open(Source::Machine)?;
-        // Also those that are installed: the guest gets one set, wherever it is put together.
+        // Including those that are installed, so that the guest is the same on all machines.
         for package in packages {
             apt.unpack(package, into)?;
         }
-        // Libraries of theirs that the machine lacks; none is no error.
+        // Dependencies that the machine lacks; having none is not an error.
         match apt.unpack_with_dependencies(packages, into) {
             Ok(()) => Ok(()),
             Err(_) if packages.iter().all(|package| installed(package)) => Ok(()),
@@ -145,15 +146,15 @@ fn installed(package: &str) -> bool {
         .is_ok_and(|output| output.stdout == b"installed")
 }
 
-/// What [`tools`] gives, sorted as the guest takes it.
+/// Result of [`tools`], grouped as the guest needs it.
 #[derive(Default)]
 pub struct Tools {
     pub programs: Vec<PathBuf>,
-    /// Further names of programs: in the guest, and what they stand for.
+    /// Links to programs: name in the guest, and target.
     pub links: Vec<(String, String)>,
-    /// Where libraries are, beside the machine's own.
+    /// Directories of libraries, in addition to the machine's own.
     pub libraries: Vec<PathBuf>,
-    /// Data that programs look for at run time: path in the guest, file here.
+    /// Data files that programs need at run time: path in the guest, file here.
     pub data: Vec<(PathBuf, PathBuf)>,
 }
 
@@ -167,7 +168,7 @@ impl Tools {
     }
 }
 
-/// Fills a directory once: it is there only when it is complete.
+/// Fills a directory once: it exists only when it is complete.
 fn complete(home: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
     if home.is_dir() {
         return Ok(());
@@ -180,7 +181,7 @@ fn complete(home: &Path, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         .with_context(|| format!("cannot make a directory in {}", above.display()))?;
     fill(work.path())?;
     match fs::rename(work.path(), home) {
-        // Another run was faster.
+        // A concurrent run was faster.
         Err(_) if home.is_dir() => Ok(()),
         outcome => outcome.with_context(|| format!("cannot make {}", home.display())),
     }
@@ -194,7 +195,7 @@ fn library_directories(home: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The one entry whose name starts so.
+/// Returns the only entry whose name has this prefix.
 fn only(directory: &Path, prefix: &str) -> Result<PathBuf> {
     let entries = fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))?;
     entries

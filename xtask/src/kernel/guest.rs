@@ -1,4 +1,4 @@
-//! An emulated machine that boots, does one thing, and is gone.
+//! An emulated machine that boots, runs a script, and exits.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -11,51 +11,49 @@ use anyhow::{Context, Result, bail};
 use super::initramfs::{Archive, LIBRARIES};
 use super::{MODULES, fetch, modules};
 
-/// Before the exit code on the guest's console.
+/// Prefix of the exit code on the guest's console.
 const EXIT: &str = "guest: exit code ";
 
-/// Without the exchange of 16 bytes: the emulator of Debian 12 gets its flags wrong, and kernels do
-/// without it. Without what only costs time here: a fifth level of page tables, guards against attackers.
+/// The CPU model. It has no cmpxchg16b, whose flags the emulator of Debian 12 gets wrong and which kernels do
+/// not need, and none of the features that only cost time here: five-level paging and hardening.
 const CPU: &str = "max,cx16=off,la57=off,smap=off,smep=off,pku=off";
 
-/// Arguments of the kernel. What guards it against attackers only costs time here, and so does
-/// waiting at leisure for grace periods. A machine that is busy with other things stands still at
-/// times, which is no fault of the guest's: nothing watches for that.
+/// Kernel arguments. Hardening only costs time here, and so do slow grace periods. A busy host pauses the
+/// guest at times, which is not a fault of the guest, so watchdogs are disabled.
 const ARGUMENTS: &str = "console=ttyS0 quiet loglevel=4 panic=-1 mitigations=off init_on_alloc=0 \
                          hardened_usercopy=off audit=0 lsm= rcupdate.rcu_expedited=1 \
                          rcupdate.rcu_cpu_stall_suppress=1 nowatchdog no_timer_check tsc=reliable";
 
-/// What a guest is made of, and what it does.
+/// Components of a guest, and what it runs.
 pub struct Guest {
-    /// Of the kernel, such as `6.1`.
+    /// Version of the kernel, such as `6.1`.
     pub version: String,
-    /// For busybox's shell, as root: proc, sysfs, cgroup2 (/sys/fs/cgroup), the BPF file system and
-    /// an empty /tmp are mounted, and nothing runs beside it. Its exit code is the guest's.
+    /// Script for busybox's shell, run as root: proc, sysfs, cgroup2 (/sys/fs/cgroup), the BPF file system
+    /// and an empty /tmp are mounted, and nothing else runs. Its exit code is that of the guest.
     pub script: String,
-    /// Programs of this machine, found in the guest by their file names. Their libraries come along.
+    /// Programs of this machine, available in the guest by file name, with their libraries.
     pub programs: Vec<PathBuf>,
-    /// Further names of programs: the name, and the program's.
+    /// Links to programs: name, and name of the program.
     pub links: Vec<(String, String)>,
-    /// Further places of this machine where libraries are.
+    /// Additional directories of this machine that contain libraries.
     pub libraries: Vec<PathBuf>,
-    /// Files that are not programs: path in the guest, file of this machine.
+    /// Other files: path in the guest, file of this machine.
     pub files: Vec<(PathBuf, PathBuf)>,
-    /// Modules loaded beside those that the data plane's tests need; what a kernel does not have is
-    /// passed over.
+    /// Modules to load in addition to those that the data plane's tests need; missing ones are skipped.
     pub modules: Vec<&'static str>,
     pub environment: Vec<(String, String)>,
-    /// Mebibytes; all files are in it.
+    /// Memory in MiB, which also holds all files.
     pub memory: u32,
     pub processors: u32,
-    /// Its clock goes by the instructions that it has executed, a nanosecond each, so that what it
-    /// measures does not depend on what else this machine does. Takes one processor of this machine.
+    /// If set, the clock advances a nanosecond per executed instruction, so that measurements do not depend
+    /// on the load of this machine. Uses one CPU of this machine.
     pub counted: bool,
-    /// The guest is stopped after it.
+    /// Time after which the guest is stopped.
     pub limit: Duration,
 }
 
 impl Guest {
-    /// One that runs a script, with nothing but busybox.
+    /// Returns a guest that runs a script, with nothing but busybox.
     pub fn new(version: &str, script: String, limit: Duration) -> Self {
         Self {
             version: version.to_owned(),
@@ -116,7 +114,8 @@ impl Guest {
         Ok(archive.finish())
     }
 
-    /// The first process. busybox's applets come last in the path: where the real `ip` is, it is meant.
+    /// Returns the first process' script. busybox's applets come last in `PATH`, so that a real `ip` is
+    /// preferred.
     fn init(&self, modules: &[String]) -> String {
         let mut text = format!(
             "#!/usr/bin/busybox sh\n\
@@ -143,10 +142,12 @@ impl Guest {
     }
 }
 
-/// Boots a guest, gives each line that it prints, and returns its script's exit code.
+/// Boots a guest, passes each line of its output to `line`, and returns the exit code of its script.
 ///
 /// # Errors
-/// What it needs cannot be fetched, it did not come to its end within the limit, or it crashed.
+///
+/// Fails if something that it needs cannot be fetched, if it does not finish within the limit, or if it
+/// crashes.
 pub fn run(guest: &Guest, line: &mut dyn FnMut(&str)) -> Result<i32> {
     let kernel = fetch::kernel(&guest.version)?;
     let emulator = fetch::Emulator::find()?;
@@ -174,14 +175,14 @@ pub fn run(guest: &Guest, line: &mut dyn FnMut(&str)) -> Result<i32> {
     let mut child = command.spawn().context("cannot start the emulator")?;
     let outcome = follow(&mut child, guest.limit, line);
     if outcome.is_err() {
-        // It has nothing to lose.
+        // It has no state to lose.
         let _ = child.kill();
     }
     child.wait().context("cannot wait for the emulator")?;
     outcome?.with_context(|| format!("the guest with kernel {} ended before its script did", guest.version))
 }
 
-/// The processor's help where it can give it: a device alone does not say that it works.
+/// Returns the accelerators to try: that the device exists does not mean that it works.
 fn accelerators() -> &'static [&'static str] {
     let flags = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let able = flags
@@ -191,7 +192,7 @@ fn accelerators() -> &'static [&'static str] {
     if able && Path::new("/dev/kvm").exists() { &["kvm", "tcg"] } else { &["tcg,thread=multi,tb-size=1024"] }
 }
 
-/// Reads the console to its end; gives the exit code that stood there.
+/// Reads the console to its end; returns the exit code that it contained.
 fn follow(child: &mut Child, limit: Duration, line: &mut dyn FnMut(&str)) -> Result<Option<i32>> {
     let stdout = child.stdout.take().context("the emulator's output was not piped")?;
     let lines = reader(stdout);
@@ -212,7 +213,7 @@ fn follow(child: &mut Child, limit: Duration, line: &mut dyn FnMut(&str)) -> Res
     }
 }
 
-/// Lines of the console. The firmware's greeting, full of control sequences, is left out.
+/// Returns the lines of the console without the firmware's output, which is full of control sequences.
 fn reader(stdout: std::process::ChildStdout) -> Receiver<String> {
     let (sender, receiver) = channel();
     std::thread::spawn(move || {

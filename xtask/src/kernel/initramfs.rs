@@ -1,5 +1,5 @@
-//! The guest's file system: an archive that the kernel unpacks into memory, with programs of this
-//! machine and the libraries that they are linked with.
+//! The guest's file system: an archive that the kernel unpacks into memory, with programs of this machine and
+//! the libraries that they are linked with.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::shell;
 
-/// Where all libraries of the guest are.
+/// Directory of all libraries in the guest.
 pub const LIBRARIES: &str = "/usr/lib/guest";
 
 /// An archive in the format `newc` of cpio.
@@ -26,7 +26,7 @@ impl Archive {
     const FILE: u32 = 0o100_755;
     const LINK: u32 = 0o120_777;
 
-    /// Adds an executable file, and the directories above it. What is there already stays.
+    /// Adds an executable file, and the directories above it. An existing entry is kept.
     pub fn file(&mut self, path: &Path, contents: &[u8]) {
         self.entry(path, Self::FILE, contents);
     }
@@ -62,7 +62,7 @@ impl Archive {
             contents.len() as u32,
             0, // device
             0,
-            0, // device that the entry is
+            0, // device number of the entry
             0,
             name.len() as u32 + 1,
             0, // checksum
@@ -81,14 +81,14 @@ impl Archive {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
-    /// The archive, complete.
+    /// Returns the complete archive.
     pub fn finish(mut self) -> Vec<u8> {
         self.record("TRAILER!!!", 0, &[]);
         self.bytes
     }
 
-    /// Adds a program of this machine under its name in `/usr/bin`, without debug information, and
-    /// its libraries, which are looked for in `beside` too.
+    /// Adds a program of this machine under its name in `/usr/bin`, without debug information, and its
+    /// libraries, which are also looked up in `beside`.
     pub fn program(&mut self, file: &Path, beside: &[PathBuf]) -> Result<()> {
         let name = file.file_name().with_context(|| format!("{} is not a program", file.display()))?;
         let contents = stripped(file)?;
@@ -99,7 +99,7 @@ impl Archive {
         Ok(())
     }
 
-    /// Adds what a program or a library is linked with.
+    /// Adds the libraries that a program or library is linked with.
     pub fn libraries(&mut self, file: &Path, beside: &[PathBuf]) -> Result<()> {
         let output = Command::new("ldd")
             .arg(file)
@@ -107,7 +107,7 @@ impl Archive {
             .stderr(Stdio::null())
             .output()
             .context("cannot start ldd")?;
-        // It fails for what is linked statically.
+        // ldd fails for statically linked programs.
         for line in String::from_utf8_lossy(&output.stdout).lines() {
             match linked(line) {
                 Linked::Library { name, path } => {
@@ -126,7 +126,7 @@ impl Archive {
     }
 }
 
-/// What a line of ldd says.
+/// A line of ldd's output.
 #[derive(Debug, PartialEq, Eq)]
 enum Linked<'a> {
     Library { name: &'a str, path: &'a str },
@@ -146,7 +146,7 @@ fn linked(line: &str) -> Linked<'_> {
     }
 }
 
-/// The file without its debug information, which makes up most of a test's binary.
+/// Returns the file without its debug information, which makes up most of a test binary.
 fn stripped(file: &Path) -> Result<Vec<u8>> {
     let plain = || fs::read(file).with_context(|| format!("cannot read {}", file.display()));
     if shell::find("strip").is_none() {
@@ -160,7 +160,7 @@ fn stripped(file: &Path) -> Result<Vec<u8>> {
         .stderr(Stdio::null())
         .status()
         .context("cannot start strip")?;
-    // A script, for one, is nothing to strip.
+    // Scripts, for example, cannot be stripped.
     if !status.success() {
         return plain();
     }
@@ -183,12 +183,12 @@ mod tests {
         assert!(at("usr\0") < at("usr/bin\0") && at("usr/bin\0") < at("usr/bin/a\0"));
         assert!(text.contains("hello") && !text.contains("again"));
         assert_eq!(bytes.len() % 4, 0);
-        // Its header says five bytes.
+        // Its header states a size of five bytes.
         assert_eq!(&text[at("usr/bin/a\0") - 110 + 54..][..8], "00000005");
     }
 
     #[test]
-    fn reads_what_ldd_prints() {
+    fn ldd_output_is_parsed() {
         assert_eq!(
             linked("\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f)"),
             Linked::Library { name: "libc.so.6", path: "/lib/x86_64-linux-gnu/libc.so.6" }

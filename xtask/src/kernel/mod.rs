@@ -1,4 +1,4 @@
-//! Kernels other than this machine's: fetched, booted in an emulated machine, and made to run
+//! Kernels other than this machine's: they are fetched and booted in an emulated machine, and run
 //! programs of ours.
 //!
 //! ```text
@@ -23,9 +23,8 @@ use crate::shell;
 use self::fetch::tools;
 use self::guest::{Guest, run};
 
-/// What tests of the data plane may need of a kernel: interfaces of all kinds, classifiers,
-/// socket diagnosis, SCTP, connection tracking. A module that is built in, or that a kernel does
-/// not have, is passed over.
+/// Kernel modules that tests of the data plane may need: interfaces of all kinds, classifiers, socket
+/// diagnosis, SCTP, connection tracking. Modules that are built in or missing are skipped.
 const MODULES: &[&str] = &[
     "veth",
     "dummy",
@@ -47,7 +46,7 @@ const MODULES: &[&str] = &[
     "nf_conntrack_netlink",
 ];
 
-/// What comparisons with IPVS, iptables and nftables need further.
+/// Additional modules for comparisons with IPVS, iptables and nftables.
 const PEER_MODULES: &[&str] = &[
     "ip_vs",
     "ip_vs_rr",
@@ -88,31 +87,31 @@ const PEER_MODULES: &[&str] = &[
     "ip_set_hash_ipport",
 ];
 
-/// Programs of Debian's that comparisons run in the guest.
+/// Debian packages of programs that comparisons run in the guest.
 const PEER_PACKAGES: &[&str] = &["ipvsadm", "ipset", "iptables", "nftables"];
 
-/// How long all tests may take on one kernel: without help from the processor, the check of the
-/// programs alone takes tens of seconds a test.
+/// Time limit of all tests on one kernel: without hardware acceleration, verification of the programs alone
+/// takes tens of seconds per test.
 const LIMIT: Duration = Duration::from_secs(90 * 60);
 
-/// How many times longer tests wait for what happens by itself.
-const PATIENCE: &str = "20";
-/// Random cases and changes under churn, in thousandths of what this machine's own kernel gets.
+/// Factor by which tests wait longer for events.
+const WAIT_FACTOR: &str = "20";
+/// Number of random cases and of changes under churn, in thousandths of those on this machine's kernel.
 const SHARE: &str = "100";
 const QUICK_SHARE: &str = "20";
 
-/// Tests for another kernel.
+/// Tests to run on another kernel.
 pub struct Tests<'a> {
-    /// Test binaries by the name of their target.
+    /// Test binaries by name of their target.
     pub binaries: &'a [(String, PathBuf)],
-    /// Only those whose name contains it.
+    /// If set, only tests whose name contains it.
     pub filter: Option<&'a str>,
     pub quick: bool,
 }
 
 impl Tests<'_> {
-    /// What the guest's shell does: each binary by itself, and on past a failure. What tests print is
-    /// shown at once, as all of them may take an hour.
+    /// Returns the script of the guest: each binary separately, continuing after failures. The output of
+    /// tests is shown immediately, since all of them may take an hour.
     fn script(&self) -> String {
         let mut script = String::from("failed=0\n");
         for (name, file) in self.binaries {
@@ -127,11 +126,11 @@ impl Tests<'_> {
         script
     }
 
-    /// Settings of the tests, see `userspace/dataplane/tests/support`; those of this process come
-    /// after ours, and win.
+    /// Returns the settings of the tests, see `userspace/dataplane/tests/support`; variables of this process
+    /// come later and override ours.
     fn environment(&self) -> Vec<(String, String)> {
         let share = if self.quick { QUICK_SHARE } else { SHARE };
-        let ours = [("HAWSER_TEST_PATIENCE", PATIENCE), ("HAWSER_TEST_SHARE", share)];
+        let ours = [("HAWSER_TEST_PATIENCE", WAIT_FACTOR), ("HAWSER_TEST_SHARE", share)];
         let ours = ours.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
         ours.chain(std::env::vars().filter(|(name, _)| {
             name.starts_with("HAWSER_TEST_") || matches!(name.as_str(), "RUST_LOG" | "RUST_BACKTRACE")
@@ -140,11 +139,12 @@ impl Tests<'_> {
     }
 }
 
-/// Runs the data plane's tests that need root on another kernel. Gives each line of their output to
-/// `line`; fails if one of them does.
+/// Runs the data plane's tests that need root on another kernel. Passes each line of their output to `line`;
+/// fails if a test fails.
 ///
 /// # Errors
-/// The kernel or the emulator cannot be fetched, the guest did not come to an end, or a test failed.
+///
+/// Fails if the kernel or the emulator cannot be fetched, if the guest does not finish, or if a test fails.
 pub fn test(version: &str, tests: &Tests<'_>, line: &mut dyn FnMut(&str)) -> Result<()> {
     let mut programs: Vec<PathBuf> = tests.binaries.iter().map(|(_, file)| file.clone()).collect();
     for name in ["ip", "tc", "flock"] {
@@ -159,12 +159,13 @@ pub fn test(version: &str, tests: &Tests<'_>, line: &mut dyn FnMut(&str)) -> Res
     }
 }
 
-/// Runs a program of this machine on another kernel, beside IPVS, iptables and nftables and their
-/// tools, and gives each line that it prints to `line`. Files it writes are gone afterwards.
+/// Runs a program of this machine on another kernel, together with IPVS, iptables and nftables and their
+/// tools, and passes each line of its output to `line`. Files that it writes are lost.
 ///
 /// # Errors
-/// The kernel, the emulator or the tools cannot be fetched, the guest did not come to an end within
-/// the limit, or the program failed.
+///
+/// Fails if the kernel, the emulator or the tools cannot be fetched, if the guest does not finish within the
+/// limit, or if the program fails.
 pub fn bench(
     version: &str,
     program: &Path,
@@ -175,14 +176,14 @@ pub fn bench(
     let name = program.file_name().context("a program")?.to_string_lossy().into_owned();
     let tools = tools(PEER_PACKAGES)?;
     let mut programs = vec![program.to_path_buf()];
-    // busybox's shell and nsenter would run its own `ip` in place of the real one.
+    // busybox's shell and nsenter would run the `ip` applet instead of the real one.
     for name in ["ip", "dash", "nsenter"] {
         programs.push(shell::find(name).with_context(|| format!("no `{name}` here"))?);
     }
     programs.extend(tools.programs);
     let mut links = tools.links;
     links.push(("sh".to_owned(), "dash".to_owned()));
-    // As Debian's alternatives have it.
+    // The links of Debian's alternatives.
     for name in ["iptables", "iptables-restore", "iptables-save"] {
         links.push((name.to_owned(), "xtables-nft-multi".to_owned()));
     }

@@ -1,4 +1,4 @@
-//! A kernel's modules: which to load, in which order.
+//! Kernel modules: which to load, in which order.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -7,14 +7,14 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-/// A module, ready to be loaded.
+/// A module that is ready to be loaded.
 pub struct Module {
     pub name: String,
     pub bytes: Vec<u8>,
 }
 
-/// These modules and all that they need, each after what it needs. Those that the kernel has built
-/// in, or has not, are left out.
+/// Returns these modules and their dependencies, each after its dependencies. Modules that are built in or
+/// missing are left out.
 pub fn select(directory: &Path, wanted: &[&str]) -> Result<Vec<Module>> {
     let mut files = BTreeMap::new();
     collect(directory, &mut files)?;
@@ -48,7 +48,7 @@ impl Selection {
     }
 }
 
-/// Modules below a directory, by name.
+/// Collects the modules below a directory, by name.
 fn collect(directory: &Path, files: &mut BTreeMap<String, PathBuf>) -> Result<()> {
     for entry in fs::read_dir(directory).with_context(|| format!("cannot read {}", directory.display()))? {
         let entry = entry.with_context(|| format!("cannot read {}", directory.display()))?;
@@ -62,7 +62,7 @@ fn collect(directory: &Path, files: &mut BTreeMap<String, PathBuf>) -> Result<()
     Ok(())
 }
 
-/// The kernel takes `-` and `_` in a module's name for the same.
+/// Normalizes a module's name: the kernel treats `-` and `_` as the same.
 fn normal(name: &str) -> String {
     name.replace('-', "_")
 }
@@ -86,7 +86,7 @@ fn read(file: &Path) -> Result<Vec<u8>> {
     Ok(output.stdout)
 }
 
-/// Names after `depends=` in the module's own description, a list of strings that end with zero.
+/// Returns the names after `depends=` in the module's description, a list of zero-terminated strings.
 fn depends(module: &[u8]) -> Vec<String> {
     const KEY: &[u8] = b"\0depends=";
     let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_needed_comes_first_and_once() {
+    fn dependencies_come_first_and_once() {
         let directory = tempfile::tempdir().unwrap();
         let net = directory.path().join("kernel/net");
         fs::create_dir_all(&net).unwrap();

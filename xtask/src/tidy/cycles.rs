@@ -11,14 +11,14 @@ use std::str::FromStr;
 use anyhow::{Result, anyhow};
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
-/// The top modules of a crate, each with the top modules that it names.
+/// The top modules of a crate, each with the top modules that it uses.
 pub type Graph = BTreeMap<String, BTreeSet<String>>;
 
-/// Reads the graph of a crate from its files: path below `src` and text of each.
+/// Reads the graph of a crate from the paths below `src` and the texts of its files.
 ///
 /// # Errors
 ///
-/// Names the file that is not Rust.
+/// Fails if a file is not valid Rust.
 pub fn graph<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result<Graph> {
     let mut graph = Graph::new();
     let mut tests = BTreeSet::new();
@@ -41,7 +41,7 @@ pub fn graph<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result
     Ok(graph)
 }
 
-/// Groups of modules of which each reaches every other, the largest first.
+/// Returns groups of modules of which each reaches every other, largest first.
 pub fn cycles(graph: &Graph) -> Vec<BTreeSet<&str>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         graph.keys().map(|name| (name.as_str(), reach(graph, name))).collect();
@@ -58,7 +58,7 @@ pub fn cycles(graph: &Graph) -> Vec<BTreeSet<&str>> {
     groups
 }
 
-/// Everything that `from` uses, straight or by way of others.
+/// Returns everything that `from` uses, directly or indirectly.
 fn reach<'a>(graph: &'a Graph, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open: Vec<&str> = graph[from].iter().map(String::as_str).collect();
@@ -70,7 +70,7 @@ fn reach<'a>(graph: &'a Graph, from: &str) -> BTreeSet<&'a str> {
     reached
 }
 
-/// The module that a file below `src` holds, as its path from the root; empty for the root itself.
+/// Returns the path of the module in a file below `src`; empty for the root.
 fn place(path: &Path) -> Vec<String> {
     let mut parts: Vec<String> =
         path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
@@ -80,7 +80,7 @@ fn place(path: &Path) -> Vec<String> {
     parts
 }
 
-/// Leaves out every item below `#[cfg(test)]`, and notes the top modules that are files for tests.
+/// Drops every item below `#[cfg(test)]`, and records the top modules that are test files.
 fn without_tests(tokens: TokenStream, place: &[String], tests: &mut BTreeSet<String>) -> Vec<TokenTree> {
     let mut kept = Vec::new();
     let mut trees = tokens.into_iter().peekable();
@@ -112,7 +112,7 @@ fn without_tests(tokens: TokenStream, place: &[String], tests: &mut BTreeSet<Str
 /// Collects the top modules that tokens name.
 #[derive(Default)]
 struct Reader {
-    /// How many modules lie between the root of the crate and the code that is read.
+    /// Number of modules between the root of the crate and the code that is read.
     depth: usize,
     names: BTreeSet<String>,
 }
@@ -135,7 +135,7 @@ impl Reader {
         }
     }
 
-    /// Takes the names after `crate::` or enough `super::`; tells how many tokens lead to them.
+    /// Takes the names after `crate::` or enough `super::`; returns how many tokens lead to them.
     fn path_from_root(&mut self, trees: &[TokenTree]) -> usize {
         let steps = trees.chunks(3).take_while(|step| is_step(step, "super")).count();
         let length = match trees {
@@ -173,7 +173,7 @@ fn is_word(tree: &TokenTree, word: &str) -> bool {
     matches!(tree, TokenTree::Ident(ident) if ident == word)
 }
 
-/// Tells whether three tokens are `word::`.
+/// Returns whether three tokens are `word::`.
 fn is_step(trees: &[TokenTree], word: &str) -> bool {
     matches!(trees, [name, a, b] if is_word(name, word) && is(a, ':') && is(b, ':'))
 }

@@ -14,7 +14,7 @@ fn listing(read: Vec<ConfigMap>) -> Listing<ConfigMap> {
 }
 
 #[test]
-fn what_cannot_be_read_stays_as_it_was() {
+fn an_unreadable_object_keeps_its_last_state() {
     let cache = Cache::<ConfigMap>::default();
     cache.apply(config_map("a", "1"));
     cache.apply(config_map("b", "1"));
@@ -24,11 +24,11 @@ fn what_cannot_be_read_stays_as_it_was() {
     };
     let mut listing = Listing::default();
     for event in [Event::Apply(unreadable()), Event::Init, Event::InitApply(unreadable()), Event::InitDone] {
-        take(&cache, &mut listing, event);
+        apply_event(&cache, &mut listing, event);
     }
     let names: Vec<_> = cache.list().iter().map(|object| object.metadata.name.clone().unwrap()).collect();
     assert_eq!(names, ["a"]);
-    take(&cache, &mut listing, Event::Delete(unreadable()));
+    apply_event(&cache, &mut listing, Event::Delete(unreadable()));
     assert!(cache.is_empty());
 }
 
@@ -47,7 +47,7 @@ fn recorded(cache: &Cache<ConfigMap>) -> Arc<Mutex<Vec<String>>> {
 }
 
 #[test]
-fn a_second_list_deletes_what_it_does_not_name_and_keeps_quiet_about_the_same_version() {
+fn a_second_list_deletes_missing_objects_and_ignores_unchanged_versions() {
     let cache = Cache::<ConfigMap>::default();
     let log = recorded(&cache);
     cache.replace(listing(vec![config_map("a", "1"), config_map("b", "2")]));
@@ -56,13 +56,13 @@ fn a_second_list_deletes_what_it_does_not_name_and_keeps_quiet_about_the_same_ve
     assert!(cache.has_synced());
 }
 
-/// A name, and how many entries the object has.
+/// A projection: the name, and the number of entries that the object has.
 struct Size(ObjectKey, usize);
 
-impl Kept for Size {
+impl Projection for Size {
     type Object = ConfigMap;
 
-    fn keep(object: ConfigMap) -> Self {
+    fn project(object: ConfigMap) -> Self {
         Self(ObjectKey::of(&object), object.data.map_or(0, |data| data.len()))
     }
 
@@ -76,13 +76,13 @@ impl Kept for Size {
 }
 
 #[test]
-fn a_cache_may_keep_less_than_the_object() {
+fn a_cache_may_hold_a_projection() {
     let cache = Cache::<Size>::default();
     let mut object = config_map("a", "1");
     object.data = Some([("one".to_owned(), "1".to_owned())].into());
     let mut listed = Listing::default();
     for event in [Event::Init, Event::InitApply(Readable::Object(Box::new(object))), Event::InitDone] {
-        take(&cache, &mut listed, event);
+        apply_event(&cache, &mut listed, event);
     }
     cache.apply(config_map("b", "2"));
     let sizes: Vec<_> = cache.list().iter().map(|size| (size.0.name.clone(), size.1)).collect();
@@ -90,7 +90,7 @@ fn a_cache_may_keep_less_than_the_object() {
 }
 
 #[test]
-fn a_late_handler_hears_of_what_is_there() {
+fn a_late_handler_gets_existing_objects() {
     let cache = Cache::<ConfigMap>::default();
     cache.apply(config_map("a", "1"));
     let log = recorded(&cache);
@@ -99,7 +99,7 @@ fn a_late_handler_hears_of_what_is_there() {
 }
 
 #[test]
-fn a_namespace_is_listed_without_its_neighbours() {
+fn a_namespace_is_listed_without_others() {
     let cache = Cache::<ConfigMap>::default();
     for namespace in ["a", "b", "ba"] {
         let mut object = config_map("x", "1");

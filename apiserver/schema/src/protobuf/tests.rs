@@ -256,7 +256,7 @@ fn what_has_no_encoding_is_refused() {
 }
 
 #[test]
-fn what_is_no_object_is_refused() {
+fn files_that_are_not_elf_objects_are_refused() {
     for bad in [
         &b""[..],
         b"{}",

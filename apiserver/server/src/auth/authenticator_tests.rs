@@ -62,7 +62,7 @@ fn the_certificate_that_kubelets_are_called_with_opens_no_api_server() {
 }
 
 #[test]
-fn a_certificate_with_several_names_is_nobodys() {
+fn a_certificate_with_several_names_identifies_no_user() {
     let setup = setup(Objects::default());
     for (first, second) in [("kubernetes-admin", "jane"), ("jane", "kubernetes-admin"), ("jane", "jane")] {
         let mut params = rcgen::CertificateParams::default();

@@ -1,4 +1,4 @@
-//! A directory of the operating system.
+//! A [`Disk`] in a directory of the operating system.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 
 use super::{DirectoryLock, Disk, DiskFile, LockError};
 
-/// Name of the file that carries the lock and the holder's process id.
+/// Name of the file that is locked and contains the holder's process id.
 const LOCK: &str = "LOCK";
 
 /// A directory on a real file system.
@@ -19,14 +19,14 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Uses a directory, making it (readable by the owner only) where it is missing.
+    /// Uses a directory, creating it (accessible to the owner only) if it is missing.
     pub fn new(directory: impl Into<PathBuf>) -> io::Result<Self> {
         let directory = directory.into();
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
         Ok(Self { directory })
     }
 
-    /// Uses a directory that is there, and makes none.
+    /// Uses an existing directory; does not create one.
     pub fn existing(directory: impl Into<PathBuf>) -> io::Result<Self> {
         let directory = directory.into();
         if !fs::metadata(&directory)?.is_dir() {
@@ -35,7 +35,7 @@ impl RealDisk {
         Ok(Self { directory })
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -113,7 +113,7 @@ impl Disk for RealDisk {
             Ok(()) => {}
             Err(rustix::io::Errno::WOULDBLOCK) => {
                 let mut text = String::new();
-                // The number only helps the reader of the message: the lock itself is what counts.
+                // The process id is informational; the lock itself is what counts.
                 let holder = file.read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
                 return Err(LockError::InUse { holder });
             }
@@ -148,14 +148,14 @@ impl DiskFile for RealFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        // fdatasync: it flushes the size where that changed, and no time stamps.
+        // fdatasync flushes the size if it changed, but no timestamps.
         self.file.sync_data()
     }
 
     fn allocate(&mut self, size: u64) -> io::Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, size) {
             Ok(()) => Ok(()),
-            // Some file systems cannot reserve; then a full disk shows at the write instead.
+            // Some file systems cannot reserve space; a full disk then fails the write instead.
             Err(rustix::io::Errno::OPNOTSUPP) => self.file.set_len(size),
             Err(errno) => Err(errno.into()),
         }
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_lock_names_the_holder_and_the_first_ones_end_frees_it() {
+    fn a_second_lock_names_the_holder_and_succeeds_after_release() {
         let directory = tempfile::tempdir().unwrap();
         let disk = RealDisk::new(directory.path().join("data")).unwrap();
         let first = disk.lock().unwrap();

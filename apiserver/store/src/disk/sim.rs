@@ -1,11 +1,11 @@
-//! A disk in memory that loses what a real one may lose, repeatably from a seed.
+//! An in-memory disk that loses what a real one may lose, repeatably from a seed.
 //!
-//! The model: a write reaches the cache; `sync` moves the file's dirty sectors to the medium. When
-//! the power fails, each dirty sector has reached the medium or not, by the toss of a coin, one of
-//! them perhaps only in part, and the same holds for every name that no `sync_directory` settled.
-//! So writes arrive torn and out of their order. After a failed sync the cache believes its sectors
-//! clean, as Linux does, so that a later sync that succeeds says nothing about them. A write that
-//! fails, or finds the disk full, has taken a part of its bytes.
+//! The model: a write goes to the cache; `sync` moves the file's dirty sectors to the medium. When the power
+//! fails, each dirty sector has reached the medium or not, at random, one of them perhaps only in part, and
+//! the same applies to every name change that has not been made durable by `sync_directory`. So writes may be
+//! torn and reordered. After a failed sync the cache considers its sectors clean, as Linux does, so a later
+//! successful sync says nothing about them. A write that fails, or finds the disk full, has written a part of
+//! its bytes.
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,36 +15,36 @@ use std::time::Duration;
 
 use super::{DirectoryLock, Disk, DiskFile, LockError};
 
-/// What a disk writes in one piece, in bytes.
+/// Size of an atomic write in bytes.
 const SECTOR: usize = 512;
 
-/// What is to go wrong. Operations are counted from 1 over the life of the disk; writes, syncs,
-/// allocations, truncations, renames, removals and creations count.
+/// Faults to inject. Operations are counted from 1 over the life of the disk: writes, syncs, allocations,
+/// truncations, renames, removals and creations.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
-    /// The power fails during this operation, and all later ones fail until `restart`.
+    /// Operation during which the power fails. All later ones fail until `restart`.
     pub crash_at: Option<u64>,
-    /// This operation fails, once, with an error of input and output; a write has taken a part.
+    /// Operation that fails, once, with an I/O error; a write is carried out in part.
     pub fail_at: Option<u64>,
-    /// This sync (counted on its own, from 1) fails, as on a dying disk.
+    /// Sync (counted separately, from 1) that fails, as on a dying disk.
     pub fail_sync: Option<u64>,
-    /// Bytes that fit on the disk.
+    /// Capacity of the disk in bytes.
     pub capacity: Option<u64>,
-    /// The file of this name cannot be read.
+    /// Name of a file that cannot be read.
     pub unreadable: Option<String>,
 }
 
-/// What becomes of an operation.
+/// Outcome of an operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum FaultOutcome {
     Done,
-    /// It takes its effect on the cache, and the power fails.
+    /// The operation affects the cache, and the power fails.
     PowerFails,
-    /// It is refused, or cut short.
+    /// The operation fails, or is carried out in part.
     Fails,
 }
 
-/// The simulated disk; clones share it.
+/// The simulated disk. Clones share it.
 #[derive(Clone)]
 pub struct SimDisk {
     state: Arc<Mutex<State>>,
@@ -52,25 +52,25 @@ pub struct SimDisk {
 }
 
 struct State {
-    /// Names as a process sees them.
+    /// Names as processes see them.
     names: BTreeMap<String, u64>,
-    /// Names as they are on the medium.
+    /// Names on the medium.
     durable_names: BTreeMap<String, u64>,
     /// Changes of names since the directory was last synced.
     pending_names: Vec<NameChange>,
     files: BTreeMap<u64, Content>,
     next_file: u64,
-    /// Rises at each restart; handles of an earlier life fail.
+    /// Incremented at each restart; handles of earlier lives fail.
     life: u64,
     crashed: bool,
-    /// Number of the lock that is held; 0 for none.
+    /// Number of the current lock; 0 if there is none.
     lock: u64,
     next_lock: u64,
     operations: u64,
     syncs: u64,
     faults: Faults,
     random: u64,
-    /// How much longer the next sync takes, in virtual time.
+    /// Additional duration of the next sync, in virtual time.
     pause: Duration,
 }
 
@@ -83,13 +83,13 @@ enum NameChange {
 
 #[derive(Default)]
 struct Content {
-    /// What a process reads, without trailing zeros up to `size`.
+    /// Content that processes read, without trailing zeros up to `size`.
     now: Vec<u8>,
     size: u64,
-    /// What the medium holds.
+    /// Content of the medium.
     durable: Vec<u8>,
     durable_size: u64,
-    /// Sectors of `now` that no sync has been asked to move.
+    /// Sectors of `now` that have not been synced.
     dirty: BTreeSet<usize>,
 }
 
@@ -114,8 +114,8 @@ impl Content {
         self.size = size;
     }
 
-    /// Moves `bytes` bytes of one sector to the medium.
-    fn settle(&mut self, sector: usize, bytes: usize) {
+    /// Moves the first `bytes` bytes of a sector to the medium.
+    fn flush_sector(&mut self, sector: usize, bytes: usize) {
         let start = sector * SECTOR;
         for at in start..start + bytes {
             let byte = self.now.get(at).copied().unwrap_or(0);
@@ -132,14 +132,14 @@ impl Content {
 
     fn sync(&mut self) {
         for sector in std::mem::take(&mut self.dirty) {
-            self.settle(sector, SECTOR);
+            self.flush_sector(sector, SECTOR);
         }
         self.durable_size = self.size;
         self.durable.truncate(usize::try_from(self.size).unwrap_or(usize::MAX));
     }
 
     fn power_loss(&mut self, random: &mut u64) {
-        // Sometimes all or nothing arrives, mostly a part.
+        // Sometimes all or nothing is written, mostly a part.
         let manner = next(random) % 4;
         for sector in std::mem::take(&mut self.dirty) {
             let arrives = match manner {
@@ -148,9 +148,9 @@ impl Content {
                 _ => next(random).is_multiple_of(2),
             };
             if arrives {
-                self.settle(sector, SECTOR);
+                self.flush_sector(sector, SECTOR);
             } else if manner == 3 && next(random).is_multiple_of(4) {
-                self.settle(sector, (next(random) % SECTOR as u64) as usize);
+                self.flush_sector(sector, (next(random) % SECTOR as u64) as usize);
             }
         }
         if self.size != self.durable_size && next(random).is_multiple_of(2) {
@@ -162,7 +162,7 @@ impl Content {
     }
 }
 
-/// The next of a series of random numbers (SplitMix64).
+/// Returns the next random number of a sequence (SplitMix64).
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
@@ -172,7 +172,7 @@ fn next(state: &mut u64) -> u64 {
 }
 
 impl SimDisk {
-    /// An empty disk; the seed decides what survives a loss of power.
+    /// Creates an empty disk; the seed decides what survives a power failure.
     pub fn new(seed: u64) -> Self {
         let state = State {
             names: BTreeMap::new(),
@@ -193,29 +193,29 @@ impl SimDisk {
         Self { state: Arc::new(Mutex::new(state)), sync_time: Duration::ZERO }
     }
 
-    /// The same disk, whose syncs take this long in virtual time.
+    /// Sets the duration of a sync, in virtual time.
     #[must_use]
     pub fn with_sync_time(mut self, sync_time: Duration) -> Self {
         self.sync_time = sync_time;
         self
     }
 
-    /// Sets what is to go wrong from now on.
+    /// Sets the faults to inject from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.state().faults = faults;
     }
 
-    /// Operations so far, as `Faults::crash_at` counts them.
+    /// Returns the number of operations so far, as counted by `Faults::crash_at`.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// Syncs of files so far, as `Faults::fail_sync` counts them.
+    /// Returns the number of file syncs so far, as counted by `Faults::fail_sync`.
     pub fn syncs(&self) -> u64 {
         self.state().syncs
     }
 
-    /// Holds up the next sync for so long, in virtual time: a disk that hangs, and goes on.
+    /// Delays the next sync in virtual time, like a disk that hangs for a while.
     pub fn pause(&self, time: Duration) {
         self.state().pause = time;
     }
@@ -225,13 +225,13 @@ impl SimDisk {
         self.state().crashed = true;
     }
 
-    /// Whether the power is off.
+    /// Returns whether the power is off.
     pub fn crashed(&self) -> bool {
         self.state().crashed
     }
 
-    /// Power on after a loss of power: what was not synced is lost, wholly or in part. Handles and
-    /// locks from before are dead.
+    /// Restores power after a failure: what was not synced is lost, wholly or in part. Earlier handles and
+    /// locks are invalid.
     pub fn restart(&self) {
         let mut state = self.state();
         let state = &mut *state;
@@ -247,8 +247,8 @@ impl SimDisk {
         state.begin_life();
     }
 
-    /// The process was killed, and the machine runs on: nothing is lost, but handles and locks
-    /// from before are dead.
+    /// Simulates that the process was killed while the machine keeps running: nothing is lost, but earlier
+    /// handles and locks are invalid.
     pub fn kill_process(&self) {
         self.state().begin_life();
     }
@@ -267,7 +267,7 @@ impl SimDisk {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // No method panics half-way through a change, so a poisoned state is a whole one.
+        // No method panics in the middle of a change, so a poisoned state is consistent.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -302,15 +302,19 @@ impl State {
         self.files.retain(|file, _| names.values().chain(durable.values()).any(|named| named == file));
     }
 
-    /// Counts an operation that changes something, and says what becomes of it.
-    fn step(&mut self) -> io::Result<Fate> {
+    /// Counts an operation and returns its outcome.
+    fn step(&mut self) -> io::Result<FaultOutcome> {
         self.alive()?;
         self.operations += 1;
         if self.faults.crash_at.is_some_and(|at| self.operations >= at) {
             self.crashed = true;
-            return Ok(Fate::PowerFails);
+            return Ok(FaultOutcome::PowerFails);
         }
-        Ok(if self.faults.fail_at == Some(self.operations) { Fate::Fails } else { Fate::Done })
+        Ok(if self.faults.fail_at == Some(self.operations) {
+            FaultOutcome::Fails
+        } else {
+            FaultOutcome::Done
+        })
     }
 
     fn alive(&self) -> io::Result<()> {
@@ -321,7 +325,7 @@ impl State {
         self.names.values().filter_map(|file| self.files.get(file)).map(|content| content.size).sum()
     }
 
-    /// The size, `size` at most, that a file may have.
+    /// Returns the size, at most `size`, to which a file may grow.
     fn room(&self, file: u64, size: u64) -> u64 {
         let Some(capacity) = self.faults.capacity else { return size };
         let old = self.files.get(&file).map_or(0, |content| content.size);
@@ -334,7 +338,7 @@ impl State {
 
     fn change_names(&mut self, change: NameChange) -> io::Result<()> {
         let fate = self.step()?;
-        if fate == Fate::Fails {
+        if fate == FaultOutcome::Fails {
             return Err(failed());
         }
         change.clone().apply(&mut self.names);
@@ -343,7 +347,7 @@ impl State {
     }
 }
 
-impl Fate {
+impl FaultOutcome {
     fn result(self) -> io::Result<()> {
         match self {
             Self::Done => Ok(()),
@@ -480,9 +484,9 @@ struct SimFile {
 }
 
 impl SimFile {
-    /// Runs one operation on the content, unless it is to fail without a trace; the arguments of
-    /// `act` are the file's number and what is to become of the operation.
-    fn step(&self, act: impl FnOnce(&mut State, u64, Fate) -> io::Result<()>) -> io::Result<()> {
+    /// Runs an operation on the content, unless it must fail without effect. `act` is called with the file's
+    /// number and the outcome.
+    fn step(&self, act: impl FnOnce(&mut State, u64, FaultOutcome) -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.life != self.life {
             return Err(power_lost());
@@ -493,7 +497,7 @@ impl SimFile {
     }
 }
 
-/// The content of an open file. It may have been removed; then there is nothing left to change.
+/// Returns the content of an open file; fails if it has been removed.
 fn content(state: &mut State, file: u64) -> io::Result<&mut Content> {
     state.files.get_mut(&file).ok_or_else(|| ErrorKind::NotFound.into())
 }
@@ -504,14 +508,14 @@ impl DiskFile for SimFile {
             let end = offset + bytes.len() as u64;
             let fits = state.room(file, end).max(offset) - offset;
             let mut taken = usize::try_from(fits).map_err(|_| ErrorKind::FileTooLarge)?;
-            if fate == Fate::Fails {
+            if fate == FaultOutcome::Fails {
                 taken = taken.min((next(&mut state.random) % (bytes.len() as u64 + 1)) as usize);
             }
             let offset = usize::try_from(offset).map_err(|_| ErrorKind::FileTooLarge)?;
             if taken > 0 {
                 content(state, file)?.write(offset, &bytes[..taken]);
             }
-            if fate != Fate::Fails && taken < bytes.len() {
+            if fate != FaultOutcome::Fails && taken < bytes.len() {
                 return Err(ErrorKind::StorageFull.into());
             }
             Ok(())
@@ -521,13 +525,13 @@ impl DiskFile for SimFile {
     fn sync(&mut self) -> io::Result<()> {
         self.step(|state, file, fate| {
             state.syncs += 1;
-            let fails = fate == Fate::Fails || state.faults.fail_sync == Some(state.syncs);
+            let fails = fate == FaultOutcome::Fails || state.faults.fail_sync == Some(state.syncs);
             let content = content(state, file)?;
             if fails {
                 content.dirty.clear();
                 return Err(failed());
             }
-            if fate == Fate::Done {
+            if fate == FaultOutcome::Done {
                 content.sync();
             }
             Ok(())
@@ -536,7 +540,7 @@ impl DiskFile for SimFile {
 
     fn allocate(&mut self, size: u64) -> io::Result<()> {
         self.step(|state, file, fate| {
-            if fate == Fate::Fails {
+            if fate == FaultOutcome::Fails {
                 return Ok(());
             }
             if state.room(file, size) < size {
@@ -550,7 +554,7 @@ impl DiskFile for SimFile {
 
     fn truncate(&mut self, size: u64) -> io::Result<()> {
         self.step(|state, file, fate| {
-            if fate != Fate::Fails {
+            if fate != FaultOutcome::Fails {
                 content(state, file)?.truncate(size);
             }
             Ok(())

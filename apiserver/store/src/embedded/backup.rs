@@ -1,6 +1,6 @@
-//! Snapshots: the present state in one file, which has the layout of a checkpoint. One is taken by
-//! reading the directory, whether or not a store has it open, and put back either into a directory
-//! that nobody has open or, as changes, into a running store.
+//! Snapshots: the current state in one file with the layout of a checkpoint. One is taken by reading the
+//! directory, whether or not a store has it open, and restored either into a directory that is not open or,
+//! as ordinary changes, into a running store.
 
 use std::io;
 use std::path::Path;
@@ -13,33 +13,33 @@ use crate::disk::{Disk, LockError, RealDisk};
 use crate::limits::{READ_TRIES, RESTORED_REVISION};
 use crate::{Revision, StoreError};
 
-/// How long to let a store that writes go on before its directory is read once more.
+/// Delay before the directory of a running store is read again.
 const READ_PAUSE: Duration = Duration::from_millis(100);
 
-/// A snapshot that was read and found sound.
+/// A snapshot that was read and verified.
 pub struct Snapshot {
     index: Index,
 }
 
-/// A snapshot that was written.
+/// Facts about a snapshot that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// Revision of the state in it.
+pub struct SnapshotInfo {
+    /// Revision of the state.
     pub revision: Revision,
-    /// Keys in it.
+    /// Number of keys.
     pub keys: u64,
-    /// Size of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
 }
 
-/// What a restore did.
+/// Result of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restored {
-    /// Newest revision afterwards.
+    /// Newest revision after the restore.
     pub revision: Revision,
-    /// Keys that were set.
+    /// Number of keys that were set.
     pub set: u64,
-    /// Keys that were removed.
+    /// Number of keys that were removed.
     pub removed: u64,
 }
 
@@ -47,30 +47,30 @@ impl Snapshot {
     /// Reads a file. `Broken` says where it is damaged.
     pub fn read(path: &Path) -> Result<Self, StoreError> {
         Self::inspect(path)?.map_err(|offset| {
-            let what = if offset == 0 { "it is no snapshot, or damaged" } else { "it is damaged" };
+            let what = if offset == 0 { "it is not a snapshot, or is damaged" } else { "it is damaged" };
             unreadable(path, format!("{what} at byte {offset}; take another one"), None)
         })
     }
 
-    /// Reads a file and answers where it is damaged (an offset), if it is. An error is about a file
-    /// that cannot be read at all.
+    /// Reads a file; the inner error is the offset at which it is damaged. The outer error means that the
+    /// file cannot be read at all.
     pub(super) fn inspect(path: &Path) -> Result<Result<Self, usize>, StoreError> {
         let bytes = std::fs::read(path)
             .map_err(|error| unreadable(path, "the file cannot be read".to_owned(), Some(error)))?;
         Ok(Self::from_bytes(bytes))
     }
 
-    /// Reads the bytes of a file. An error is where they are damaged (an offset).
+    /// Reads the bytes of a file; the error is the offset at which they are damaged.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, usize> {
         checkpoint::read(bytes).map(|index| Self { index })
     }
 
-    /// Revision of the state in it.
+    /// Returns the revision of the state.
     pub fn revision(&self) -> Revision {
         self.index.revision
     }
 
-    /// Keys in it.
+    /// Returns the number of keys.
     pub fn keys(&self) -> u64 {
         self.index.live
     }
@@ -84,10 +84,10 @@ fn unreadable(path: &Path, why: String, cause: Option<io::Error>) -> StoreError 
     StoreError::Broken { attempted: format!("read the snapshot {}", path.display()), why, cause }
 }
 
-/// Writes the state of a directory to a file, every write in it that was acknowledged before the
-/// call. The directory is only read, and may be open in a running store; what is in the snapshot is
-/// durable there too. The file appears whole or not at all.
-pub async fn snapshot_directory(directory: &Path, to: &Path) -> Result<Taken, StoreError> {
+/// Writes the state of a directory to a file, including every write that was acknowledged before the call.
+/// The directory is only read, and may be open in a running store; what is in the snapshot is durable in the
+/// directory, too. The file appears complete or not at all.
+pub async fn snapshot_directory(directory: &Path, to: &Path) -> Result<SnapshotInfo, StoreError> {
     let disk = open_existing(directory)?;
     let found = read_beside(&disk).await?;
     let (parent, name) = parent_and_name(to)?;
@@ -103,14 +103,14 @@ pub async fn snapshot_directory(directory: &Path, to: &Path) -> Result<Taken, St
         .await
         .map_err(|error| cannot(io::Error::other(error)))?
         .map_err(cannot)?;
-    Ok(Taken { revision: taken.revision, keys: taken.keys, bytes: taken.bytes })
+    Ok(SnapshotInfo { revision: taken.revision, keys: taken.keys, bytes: taken.bytes })
 }
 
 fn parent_and_name(path: &Path) -> Result<(&Path, String), StoreError> {
     let name = path.file_name().and_then(|name| name.to_str());
     let name = name.ok_or_else(|| StoreError::Broken {
         attempted: format!("write the snapshot {}", path.display()),
-        why: "it is no name of a file".to_owned(),
+        why: "it is not a file name".to_owned(),
         cause: None,
     })?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
@@ -123,15 +123,15 @@ pub(super) fn open_existing(directory: &Path) -> Result<RealDisk, StoreError> {
     })
 }
 
-/// Reads a directory that a running store may change meanwhile. A file that went, or a group that
-/// was half written, is another picture a moment later; damage stays.
+/// Reads a directory that a running store may change at the same time. A missing file or a half-written group
+/// disappears on a later try; damage stays.
 pub(super) async fn read_beside(disk: &RealDisk) -> Result<recovery::Found, StoreError> {
     let mut tries = 1;
     loop {
         let own = disk.clone();
         let read = tokio::task::spawn_blocking(move || {
             let found = recovery::read(&own)?;
-            // The last group may not be durable yet, and what is shown must be.
+            // The last group may not be durable yet, but what is returned must be.
             if let Some(tail) = &found.tail {
                 own.sync_file(&tail.name).map_err(|error| {
                     broken(&own.describe(), format!("cannot sync {}", tail.name), Some(error))
@@ -140,7 +140,7 @@ pub(super) async fn read_beside(disk: &RealDisk) -> Result<recovery::Found, Stor
             Ok(found)
         });
         let result = read.await.map_err(|error| {
-            broken(&disk.describe(), "the reading was cut short", Some(io::Error::other(error)))
+            broken(&disk.describe(), "reading was interrupted", Some(io::Error::other(error)))
         })?;
         match result {
             Err(_) if tries < READ_TRIES => {
@@ -152,10 +152,9 @@ pub(super) async fn read_beside(disk: &RealDisk) -> Result<recovery::Found, Stor
     }
 }
 
-/// Puts a snapshot into a directory that no store has open, in place of what is there. The revision
-/// never goes back: afterwards it is above that of the snapshot and of what was there by one, or by
-/// `bump` where that is given. All of the past is compacted, so watches from before begin anew.
-/// Blocks.
+/// Restores a snapshot into a directory that no store has open, replacing its content. The revision never
+/// goes back: afterwards it exceeds that of the snapshot and of the old content by one, or by `bump` if
+/// given. The whole history is compacted, so existing watches must start over. Blocks.
 pub fn restore_directory(
     disk: &Arc<dyn Disk>,
     snapshot: Snapshot,
@@ -168,7 +167,7 @@ pub fn restore_directory(
     };
     let _lock = disk.lock().map_err(|error| match error {
         LockError::InUse { .. } => broken(&place, error.to_string(), None),
-        LockError::Io(cause) => broken(&place, "cannot make the lock file", Some(cause)),
+        LockError::Io(cause) => broken(&place, "cannot create the lock file", Some(cause)),
     })?;
     recovery::make_format(disk.as_ref(), &place)?;
     let names = disk.list().map_err(cannot("cannot list the files"))?;
@@ -186,21 +185,21 @@ pub fn restore_directory(
     let name = checkpoint::name(index.revision);
     let taken = checkpoint::write_state(disk.as_ref(), &name, index.revision, &mut index.at_present())
         .map_err(cannot("cannot write the state"))?;
-    // From here on a start finds the snapshot; what it makes superfluous goes, oldest first.
+    // From here on a start finds the snapshot; obsolete files are removed, oldest first.
     for old in names.iter().filter(|old| **old != name && is_data(old)) {
-        disk.remove(old).map_err(cannot("cannot remove what was there"))?;
+        disk.remove(old).map_err(cannot("cannot remove the old files"))?;
     }
     disk.sync_directory().map_err(cannot("cannot sync the directory"))?;
     Ok(Restored { revision: taken.revision, set: taken.keys, removed: 0 })
 }
 
-/// Checkpoints come before segments in a sorted list, so no segment goes that one still needs.
+/// Checkpoints sort before segments, so no segment is removed that is still needed.
 fn is_data(name: &str) -> bool {
     checkpoint::revision_of(name).is_some() || log::sequence_of(name).is_some()
 }
 
-/// The newest revision that a directory may have shown to anyone, also where it is damaged; `None`
-/// where it holds nothing.
+/// Returns the newest revision that a directory may have shown to any client, even if it is damaged; `None`
+/// if it is empty.
 fn newest_revision(disk: &dyn Disk, names: &[String]) -> Option<Revision> {
     if !names.iter().any(|name| is_data(name)) {
         return None;
@@ -209,7 +208,7 @@ fn newest_revision(disk: &dyn Disk, names: &[String]) -> Option<Revision> {
         Ok(found) => Some(found.index.revision),
         Err(_) => {
             let seen = super::verify::newest_revision_seen(disk, names);
-            // Nobody knows how much went on behind what can be read.
+            // It is unknown how many writes followed after what can be read.
             Some(seen.saturating_add(super::UNKNOWN_BUMP))
         }
     }

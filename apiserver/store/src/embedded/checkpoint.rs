@@ -1,4 +1,4 @@
-//! A file with everything at the compaction point, so that the log before it can go.
+//! Checkpoints: a file with the whole state at the compaction point, which makes the log before it obsolete.
 
 use std::io;
 use std::sync::Arc;
@@ -12,40 +12,40 @@ use crate::limits::CHECKPOINT_REVISION;
 use crate::{KeyValue, Revision};
 
 const MAGIC: &[u8; 8] = b"HAWSERCP";
-/// Magic, revision, checksum, padding.
+/// Size of the header: magic, revision, checksum, padding.
 const HEADER: usize = 24;
-/// Length and checksum.
+/// Size of a chunk's header: length and checksum.
 const CHUNK_HEADER: usize = 8;
-/// A chunk is written once it has this many bytes.
+/// Size at which a chunk is written.
 const CHUNK: usize = 1 << 20;
-/// Create and mod revision, time to live, lengths of key and value.
+/// Size of an entry's header: create and mod revision, time to live, lengths of key and value.
 const ENTRY_HEADER: usize = 28;
 
-/// What became of a checkpoint.
+/// Facts about a checkpoint that was written.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
+pub(super) struct CheckpointInfo {
     pub(super) revision: Revision,
     pub(super) bytes: u64,
-    /// Entries.
+    /// Number of entries.
     pub(super) keys: u64,
 }
 
-/// Name of the checkpoint at a revision.
+/// Returns the name of the checkpoint at a revision.
 pub(super) fn name(revision: Revision) -> String {
     format!("checkpoint-{revision:016x}")
 }
 
-/// The revision of a file that is named like a checkpoint.
+/// Returns the revision in the name of a checkpoint file.
 pub(super) fn revision_of(name: &str) -> Option<Revision> {
     Revision::from_str_radix(name.strip_prefix("checkpoint-")?, 16).ok()
 }
 
-/// Writes the state at the compaction point; `ttl` answers how many seconds are left to a key.
+/// Writes the state at the compaction point; `ttl` returns the remaining seconds of a key.
 pub(super) fn write(
     disk: &dyn Disk,
     index: &Index,
     ttl: &dyn Fn(&KeyValue, u32) -> u32,
-) -> io::Result<Taken> {
+) -> io::Result<CheckpointInfo> {
     let left = |(kv, seconds): (KeyValue, u32)| {
         let seconds = if seconds == 0 { 0 } else { ttl(&kv, seconds) };
         (kv, seconds)
@@ -54,28 +54,28 @@ pub(super) fn write(
     write_state(disk, &name(index.compacted), index.compacted, entries)
 }
 
-/// Writes a state, in the order of keys, to the file of this name: whole, or not at all.
+/// Writes a state, ordered by key, to the file with this name: completely or not at all.
 pub(super) fn write_state(
     disk: &dyn Disk,
     name: &str,
     revision: Revision,
     entries: &mut dyn Iterator<Item = (KeyValue, u32)>,
-) -> io::Result<Taken> {
+) -> io::Result<CheckpointInfo> {
     let temporary = format!("{name}.tmp");
     let (bytes, keys) = match write_file(disk, &temporary, revision, entries) {
         Ok(written) => written,
         Err(error) => {
-            // The next start removes it if this fails too.
+            // If this fails, the next start removes the file.
             let _ = disk.remove(&temporary);
             return Err(error);
         }
     };
     disk.rename(&temporary, name)?;
     disk.sync_directory()?;
-    Ok(Taken { revision, bytes, keys })
+    Ok(CheckpointInfo { revision, bytes, keys })
 }
 
-/// Bytes and entries.
+/// Writes the file; returns its size and number of entries.
 fn write_file(
     disk: &dyn Disk,
     temporary: &str,
@@ -139,7 +139,7 @@ impl Chunks {
         Ok(())
     }
 
-    /// The last chunk holds the number of entries and nothing else.
+    /// Writes the last chunk, which holds only the number of entries.
     fn finish(mut self, count: u64) -> io::Result<u64> {
         self.flush()?;
         self.chunk.resize(CHUNK_HEADER, 0);
@@ -150,10 +150,10 @@ impl Chunks {
     }
 }
 
-/// A checkpoint is read in parts of so many bytes.
+/// Size of the parts in which a checkpoint is read.
 const PART: usize = 4 << 20;
 
-/// The bytes of a checkpoint, part after part, up to one that is not full.
+/// Returns the parts of a checkpoint; the last one is not full.
 pub(super) fn parts(disk: &dyn Disk, name: &str) -> impl Iterator<Item = io::Result<Vec<u8>>> + Send {
     let mut offset = Some(0);
     std::iter::from_fn(move || {
@@ -164,31 +164,31 @@ pub(super) fn parts(disk: &dyn Disk, name: &str) -> impl Iterator<Item = io::Res
     })
 }
 
-/// The state in the bytes of a checkpoint, or where they are damaged (an offset).
+/// Reads the state from the bytes of a checkpoint; the error is the offset at which they are damaged.
 pub(super) fn read(bytes: Vec<u8>) -> Result<Index, usize> {
     let mut reader = Reader::default();
     reader.add(bytes)?;
     reader.finish().map(|(index, _)| index)
 }
 
-/// Reads a checkpoint whose bytes come in parts. Errors are where it is damaged (an offset).
+/// Reads a checkpoint in parts. Errors are the offset at which it is damaged.
 #[derive(Default)]
 pub(super) struct Reader {
     index: Option<Index>,
-    /// Entries so far.
+    /// Number of entries so far.
     count: u64,
-    /// Whether the chunk that ends it was there.
+    /// True once the final chunk has been read.
     ended: bool,
-    /// Bytes from `at` on that make no whole chunk yet.
+    /// Bytes from `at` on that do not form a complete chunk yet.
     rest: Vec<u8>,
-    /// Where they are in the file.
+    /// Offset of `rest` in the file.
     at: usize,
-    /// The last key so far.
+    /// Last key so far.
     key: Option<Arc<str>>,
 }
 
 impl Reader {
-    /// Takes the next bytes.
+    /// Processes the next bytes.
     pub(super) fn add(&mut self, part: Vec<u8>) -> Result<(), usize> {
         if self.rest.is_empty() {
             self.rest = part;
@@ -222,14 +222,14 @@ impl Reader {
         Ok(())
     }
 
-    /// After the last bytes: the state, and how many bytes it took.
+    /// Returns the state after the last bytes, and the size of the file.
     pub(super) fn finish(self) -> Result<(Index, u64), usize> {
         let index = self.index.ok_or(0usize)?;
         if self.ended && self.rest.is_empty() { Ok((index, self.at as u64)) } else { Err(self.at) }
     }
 }
 
-/// Bytes of the chunk that these begin with, if they hold all of it.
+/// Returns the size of the chunk at the beginning of `bytes`, if it is complete.
 fn whole_chunk(bytes: &[u8]) -> Option<usize> {
     let length = (read_u32(bytes, 0)? as usize).checked_add(CHUNK_HEADER)?;
     (bytes.len() >= length).then_some(length)
@@ -251,8 +251,8 @@ fn read_chunk(bytes: &[u8], at: usize) -> Option<&[u8]> {
     (crc32fast::hash(payload) == read_u32(bytes, at + 4)?).then_some(payload)
 }
 
-/// Puts the entries of a chunk into the index; how many they are. A chunk that is intact and still says what no
-/// store writes is damaged, too: keys in another order, or revisions that cannot have been.
+/// Adds the entries of a chunk to the index; returns how many there are. A chunk with a correct checksum is
+/// still damaged if its content is impossible: keys out of order or invalid revisions.
 fn read_entries(index: &mut Index, payload: &[u8], last: &mut Option<Arc<str>>) -> Option<u64> {
     let (mut at, mut count) = (0, 0);
     while at < payload.len() {
@@ -292,7 +292,7 @@ mod tests {
         reader.finish()
     }
 
-    /// A checkpoint at revision 7 whose checksums are right, with these keys, created and changed then.
+    /// Returns a checkpoint at revision 7 with valid checksums and with these keys, create and mod revisions.
     fn checkpoint(revision: Revision, entries: &[(&str, Revision, Revision)]) -> Vec<u8> {
         let disk = SimDisk::new(1);
         let entries = entries.iter().map(|(key, create_revision, mod_revision)| {
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_store_writes_is_damage_though_its_checksums_are_right() {
+    fn impossible_content_with_valid_checksums_is_damage() {
         let live = |revision, entries: &[_]| read(checkpoint(revision, entries)).map(|index| index.live);
         assert_eq!(live(7, &[("a", 3, 5), ("b", 4, 4), ("c", 1, 7)]), Ok(3));
         for (what, entries) in [
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_any_size_make_the_same_and_damage_is_at_the_same_place() {
+    fn part_size_affects_neither_content_nor_damage_offset() {
         let mut index = Index::new();
         for i in 0..40_usize {
             index.put(&format!("/k/{i:02}"), vec![b'v'; 60_000 + i].into(), 0);
@@ -345,7 +345,7 @@ mod tests {
         for end in [0, 5, HEADER, HEADER + 5, whole.len() - 1] {
             assert!(in_parts(&whole[..end], 1_000).is_err(), "{end}");
         }
-        // What follows the end was not written by anything that wrote the rest.
+        // Bytes after the end cannot belong to the checkpoint.
         let followed = [&whole[..], b"xx"].concat();
         assert_eq!(read(followed).err(), Some(whole.len()));
     }

@@ -1,4 +1,4 @@
-//! The committer: takes the waiting requests as one group, decides each against the state that
+//! The committer: collects the waiting requests into a group, decides each on the state that
 //! the ones before it leave, makes the group durable, publishes the state, answers.
 //!
 //! ```text
@@ -23,17 +23,17 @@ use super::record::{self, Body};
 use super::{Options, Shared, checkpoint, quota};
 use crate::disk::{DirectoryLock, Disk};
 use crate::limits::{GROUP_BYTES, GROUP_REQUESTS};
-use crate::series::Series;
+use crate::log_throttle::LogThrottle;
 use crate::{KeyValue, Op, Revision, StoreError, Write, Written};
 
-/// Changes that compaction frees between two groups: about a millisecond of work.
+/// Changes that compaction frees between two groups, which takes about a millisecond.
 const SCRUB: usize = 1_024;
 /// Changes that an automatic compaction drops at a time.
 const COMPACT_STEP: u64 = 4_096;
-/// Complete segments that make a checkpoint worth its while, however small they are.
+/// Number of complete segments at which a checkpoint is worthwhile, however small they are.
 const MANY_SEGMENTS: usize = 64;
 
-/// What is asked of the committer.
+/// A request to the committer.
 pub(super) enum Message {
     Write {
         write: Write,
@@ -47,7 +47,7 @@ pub(super) enum Message {
     Checkpoint {
         reply: oneshot::Sender<Result<Revision, StoreError>>,
     },
-    /// Makes the present the same as this state, by changes in one group.
+    /// Makes the current state equal to this one, by changes in one group.
     Restore {
         content: Box<Index>,
         reply: oneshot::Sender<Result<Restored, StoreError>>,
@@ -66,7 +66,7 @@ impl Message {
     }
 }
 
-/// Hands a write to the committer and waits for the answer.
+/// Submits a write to the committer and waits for the answer.
 pub(super) async fn submit(
     shared: &Shared,
     sender: &mpsc::Sender<Message>,
@@ -80,18 +80,18 @@ pub(super) async fn submit(
     answer.await.map_err(|_| stopped())?
 }
 
-/// An answer that waits for the group to be durable.
+/// An answer that is sent once the group is durable.
 enum Answer {
     Written(Result<Written, StoreError>, oneshot::Sender<Result<Written, StoreError>>, String),
     Compacted(Result<(), StoreError>, oneshot::Sender<Result<(), StoreError>>),
     Restored(Restored, oneshot::Sender<Result<Restored, StoreError>>),
 }
 
-/// What a group is going to do.
+/// The effects of a group.
 #[derive(Default)]
 struct Staged {
     records: Vec<u8>,
-    /// Where in `records` each one begins.
+    /// Offset in `records` at which each record begins.
     starts: Vec<usize>,
     changes: Vec<(Arc<Change>, Option<Instant>)>,
     answers: Vec<Answer>,
@@ -102,32 +102,32 @@ pub(super) struct Committer {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) options: Options,
     pub(super) log: Log,
-    /// The state, with what is staged; what was published last is what is durable.
+    /// The state including staged changes; the published state is what is durable.
     pub(super) index: Index,
     pub(super) receiver: mpsc::Receiver<Message>,
     /// Released when the committer ends.
     pub(super) lock: DirectoryLock,
     pub(super) checkpoints: Checkpoints,
-    /// Groups that found the disk full.
-    pub(super) refused: Series,
-    /// Writes that found the store full.
-    pub(super) no_space: Series,
+    /// Limits log messages about groups that failed because the disk is full.
+    pub(super) refused: LogThrottle,
+    /// Limits log messages about writes that failed because the store is full.
+    pub(super) no_space: LogThrottle,
 }
 
-/// When the next checkpoint is due.
+/// Decides when the next checkpoint is due.
 pub(super) struct Checkpoints {
-    /// Revision of the newest one.
+    /// Revision of the newest checkpoint.
     pub(super) newest: Revision,
-    /// Its size in bytes.
+    /// Size of the newest checkpoint in bytes.
     pub(super) bytes: u64,
-    /// Bytes appended to the log since it was begun.
+    /// Bytes appended to the log since that checkpoint was begun.
     pub(super) appended: u64,
-    /// The one that is being written on a thread of its own.
-    pub(super) running: Option<JoinHandle<io::Result<checkpoint::Taken>>>,
+    /// The checkpoint that is being written on a thread of its own.
+    pub(super) running: Option<JoinHandle<io::Result<checkpoint::CheckpointInfo>>>,
 }
 
 impl Committer {
-    /// Works on a thread of its own until the store is closed or dropped.
+    /// Runs on a thread of its own until the store is closed or dropped.
     pub(super) fn run_blocking(mut self) {
         let mut closing = None;
         while closing.is_none() {
@@ -154,7 +154,7 @@ impl Committer {
         self.finish(closing);
     }
 
-    /// The same inside the async runtime, for a disk that never waits.
+    /// Like `run_blocking`, inside the async runtime, for a disk that never waits.
     pub(super) async fn run_inline(mut self) {
         let mut closing = None;
         while closing.is_none() {
@@ -177,7 +177,7 @@ impl Committer {
         self.finish(closing);
     }
 
-    /// Takes what waits, up to the limits of a group. A request to close ends it.
+    /// Collects the waiting requests, up to the limits of a group. A request to close ends the group.
     fn stage_group(&mut self, first: Message) -> (Staged, Option<oneshot::Sender<()>>) {
         let mut staged = Staged::default();
         let (mut next, mut count, mut bytes) = (Some(first), 0, 0);
@@ -230,13 +230,13 @@ impl Committer {
             Op::Put { value, ttl_seconds } => {
                 self.stage_put(staged, &write.key, value, (ttl_seconds, deadline))
             }
-            // As in etcd: deleting nothing succeeds and makes no revision.
+            // As in etcd, deleting a missing key succeeds and creates no revision.
             Op::Delete => self.stage_delete(staged, &write.key).unwrap_or(self.index.revision),
         };
         Ok(Written::Done { revision })
     }
 
-    /// Refuses a value that would add to a store that is full. `old`: the length of the value in its place.
+    /// Refuses a value that would grow a full store. `old` is the length of the current value.
     fn check_quota(&mut self, key: &str, new: usize, old: Option<usize>) -> Result<(), StoreError> {
         let quota = self.options.quota_bytes;
         let vital = self.options.vital.iter().any(|prefix| key.starts_with(prefix.as_str()));
@@ -246,7 +246,7 @@ impl Committer {
         }
         let used = self.index.live_bytes;
         if let Some(untold) = self.no_space.count() {
-            tracing::error!(used, quota, untold, "the store is full: what adds to it is refused");
+            tracing::error!(used, quota, untold, "the store is full: writes that grow it are refused");
         }
         Err(StoreError::NoSpace { attempted: format!("write {key}"), used, quota })
     }
@@ -273,7 +273,8 @@ impl Committer {
         Some(revision)
     }
 
-    /// What is not in `content` goes, what is there otherwise is set; what is the same stays as it is.
+    /// Stages a restore: keys that `content` does not have are deleted, those that differ are set, and equal
+    /// ones are left unchanged.
     fn stage_restore(&mut self, staged: &mut Staged, content: &Index) -> Restored {
         let gone: Vec<Arc<str>> = self
             .index
@@ -302,15 +303,17 @@ impl Committer {
         self.index.compact(revision);
     }
 
-    /// Keeps the history within its bounds when nobody else compacts.
+    /// Compacts automatically to keep the history within its bounds.
     fn compact_if_large(&mut self, staged: &mut Staged) {
-        let kept = self.index.kept();
-        let too_many = kept > self.options.history_revisions;
+        let revisions_kept = self.index.revisions_kept();
+        let too_many = revisions_kept > self.options.history_revisions;
         let too_large = self.index.history_bytes > self.options.history_bytes && !self.index.scrub_pending();
         if too_many || too_large {
-            let step =
-                COMPACT_STEP.min(kept / 4).max(1).max(kept.saturating_sub(self.options.history_revisions));
-            let revision = (self.index.revision - kept.cast_signed()).saturating_add_unsigned(step);
+            let step = COMPACT_STEP
+                .min(revisions_kept / 4)
+                .max(1)
+                .max(revisions_kept.saturating_sub(self.options.history_revisions));
+            let revision = (self.index.revision - revisions_kept.cast_signed()).saturating_add_unsigned(step);
             if self.index.check_compaction(revision).is_ok() {
                 self.stage_compaction(staged, revision);
             }
@@ -325,14 +328,14 @@ impl Committer {
         self.log.append(&mut staged.records, &staged.starts, self.index.revision)
     }
 
-    /// Publishes and answers, or undoes; false if the store has to stop.
+    /// Publishes and answers, or reverts; returns false if the store must stop.
     fn conclude(&mut self, staged: Staged, result: Result<(), AppendError>) -> bool {
         match result {
             Ok(()) => {
                 self.index.scrub(SCRUB);
                 self.publish(&staged.changes);
                 staged.answer();
-                self.mind_checkpoint();
+                self.start_checkpoint_if_due();
                 true
             }
             Err(AppendError::Full(error)) => {
@@ -361,7 +364,7 @@ impl Committer {
         {
             let mut deadlines = self.shared.deadlines();
             for (change, deadline) in changes {
-                look_again |= deadlines.note(change, *deadline);
+                look_again |= deadlines.record(change, *deadline);
             }
         }
         let only: Vec<Arc<Change>> = changes.iter().map(|(change, _)| Arc::clone(change)).collect();
@@ -380,7 +383,7 @@ impl Committer {
     }
 
     /// Starts a checkpoint when the log has grown by as much as one would cost.
-    fn mind_checkpoint(&mut self) {
+    fn start_checkpoint_if_due(&mut self) {
         if self.checkpoints.running.as_ref().is_some_and(JoinHandle::is_finished) {
             self.collect_checkpoint();
         }
@@ -399,7 +402,7 @@ impl Committer {
             match std::thread::Builder::new().name("store-checkpoint".to_owned()).spawn(work) {
                 Ok(thread) => self.checkpoints.running = Some(thread),
                 Err(error) => {
-                    tracing::warn!(%error, "cannot start a thread for a checkpoint; it comes later")
+                    tracing::warn!(%error, "cannot start a thread for a checkpoint; it will be retried")
                 }
             }
         } else {
@@ -416,15 +419,15 @@ impl Committer {
         }
     }
 
-    fn conclude_checkpoint(&mut self, result: io::Result<checkpoint::Taken>) {
+    fn conclude_checkpoint(&mut self, result: io::Result<checkpoint::CheckpointInfo>) {
         let outcome = result.and_then(|taken| self.adopt_checkpoint(taken));
         if let Err(error) = outcome {
-            // The log has everything, so this only costs space; the next one is tried later.
+            // The log is complete, so a failure only costs space; the next checkpoint is tried later.
             tracing::warn!(%error, place = self.disk.describe(), "cannot take a checkpoint");
         }
     }
 
-    fn adopt_checkpoint(&mut self, taken: checkpoint::Taken) -> io::Result<()> {
+    fn adopt_checkpoint(&mut self, taken: checkpoint::CheckpointInfo) -> io::Result<()> {
         let old = std::mem::replace(&mut self.checkpoints.newest, taken.revision);
         self.checkpoints.bytes = taken.bytes;
         if old != 0 && old != taken.revision {
@@ -435,7 +438,7 @@ impl Committer {
 
     fn checkpoint_on_request(&mut self, reply: oneshot::Sender<Result<Revision, StoreError>>) {
         self.collect_checkpoint();
-        // What is staged is not durable yet, so the checkpoint is of what was published.
+        // Staged changes are not durable yet, so the checkpoint is taken of the published state.
         let index = self.shared.view();
         let shared = Arc::clone(&self.shared);
         let result = if index.compacted > self.checkpoints.newest {
@@ -451,13 +454,13 @@ impl Committer {
         }));
     }
 
-    /// Answers everyone who still waits, and lets go of the directory.
+    /// Answers all waiting requests and releases the directory.
     fn finish(mut self, closing: Option<oneshot::Sender<()>>) {
         self.receiver.close();
         self.collect_checkpoint();
         if !self.shared.failed() {
             if let Err(error) = self.log.finish() {
-                tracing::warn!(%error, place = self.disk.describe(), "cannot give back the unused end of the log");
+                tracing::warn!(%error, place = self.disk.describe(), "cannot release the unused space of the log");
             }
             self.shared.close();
         }
@@ -495,7 +498,7 @@ impl Staged {
         self.starts.push(start);
     }
 
-    /// Nobody may be waiting any more; then the answer is dropped.
+    /// Sends the answer; it is dropped if the caller is gone.
     fn answer(self) {
         for answer in self.answers {
             match answer {
@@ -518,7 +521,7 @@ impl Staged {
 }
 
 impl Shared {
-    /// Seconds that are left to a version of a key with a time to live.
+    /// Returns the remaining seconds of a version of a key with a time to live.
     fn ttl_left(&self, kv: &KeyValue, ttl_seconds: u32) -> u32 {
         let deadline = self.deadlines().of(kv);
         deadline.map_or(ttl_seconds, |deadline| {

@@ -1,5 +1,6 @@
-//! How another process of the same machine asks a running store for something: a Unix socket in the
-//! store's directory, which only its owner can enter. One line of words is asked, one is answered.
+//! The control socket, on which other processes of the same machine send requests to a running store.
+//! It is a Unix socket in the store's directory, which only its owner can enter. A request is one line
+//! of words, and so is its answer.
 //!
 //! ```text
 //! restore PATH\n   ─▶   ok REVISION SET REMOVED\n   or   error TEXT\n
@@ -22,7 +23,7 @@ use crate::limits::{CONTROL_LINE_BYTES, CONTROL_LINE_WAIT};
 /// Name of the socket.
 const SOCKET: &str = "control.sock";
 
-/// An open control socket; it goes when this is dropped.
+/// An open control socket, which is removed when dropped.
 pub struct Control {
     path: PathBuf,
     task: AbortHandle,
@@ -31,7 +32,7 @@ pub struct Control {
 impl Drop for Control {
     fn drop(&mut self) {
         self.task.abort();
-        // A stale one does no harm: the next start replaces it.
+        // A stale socket does no harm: the next start replaces it.
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -51,7 +52,7 @@ impl Embedded {
             loop {
                 match listener.accept().await {
                     Ok((stream, _)) => answer(&store, stream).await,
-                    // Too many files are open, say; later there may be fewer.
+                    // Possibly out of file descriptors; retry later.
                     Err(error) => {
                         tracing::warn!(%error, "the store's control socket fails");
                         tokio::time::sleep(CONTROL_LINE_WAIT).await;
@@ -63,7 +64,8 @@ impl Embedded {
     }
 }
 
-/// Addresses of sockets are short; a path through the open directory always is.
+/// Returns a short path to the socket through the open directory, since socket addresses are limited in
+/// length.
 fn through(directory: &std::fs::File) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}/{SOCKET}", directory.as_raw_fd()))
 }
@@ -78,21 +80,21 @@ async fn answer(store: &Embedded, mut stream: UnixStream) {
         Err(text) => format!("error {}\n", text.replace('\n', " ")),
     };
     if let Err(error) = stream.write_all(line.as_bytes()).await {
-        tracing::warn!(%error, "who asked at the store's control socket has gone");
+        tracing::warn!(%error, "client of the store's control socket disconnected");
     }
 }
 
 async fn ask(stream: &mut UnixStream) -> io::Result<String> {
     let mut line = String::new();
     let mut lines = BufReader::new(stream.take(CONTROL_LINE_BYTES));
-    // Others wait for their turn.
+    // Other clients wait for their turn.
     tokio::time::timeout(CONTROL_LINE_WAIT, lines.read_line(&mut line)).await??;
     line.pop().filter(|end| *end == '\n').map(|_| line).ok_or_else(|| ErrorKind::InvalidData.into())
 }
 
 async fn carry_out(store: &Embedded, line: &str) -> Result<Restored, String> {
     let Some(path) = line.strip_prefix("restore ") else {
-        return Err(format!("{line:?} is nothing that can be asked"));
+        return Err(format!("unknown request {line:?}"));
     };
     let path = PathBuf::from(path);
     tracing::warn!(path = %path.display(), "the store is restored from a snapshot");
@@ -101,8 +103,7 @@ async fn carry_out(store: &Embedded, line: &str) -> Result<Restored, String> {
     store.restore(snapshot).await.map_err(|error| error_chain(&error))
 }
 
-/// Connects to the store that has `directory` open, in whatever process; `None` if there is none that
-/// listens.
+/// Connects to the store that has `directory` open in any process; `None` if none is listening.
 async fn connect(directory: &Path) -> Result<Option<UnixStream>, StoreError> {
     let name = directory.display().to_string();
     let open = match std::fs::File::open(directory) {
@@ -113,17 +114,17 @@ async fn connect(directory: &Path) -> Result<Option<UnixStream>, StoreError> {
     match UnixStream::connect(through(&open)).await {
         Ok(stream) => Ok(Some(stream)),
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => Ok(None),
-        Err(error) => Err(broken(&name, "has a control socket that cannot be reached", Some(error))),
+        Err(error) => Err(broken(&name, "has a control socket that cannot be connected to", Some(error))),
     }
 }
 
-/// Whether a store has `directory` open, in whatever process, and listens.
+/// Returns whether a store has `directory` open in any process and is listening.
 pub async fn is_served(directory: &Path) -> Result<bool, StoreError> {
     Ok(connect(directory).await?.is_some())
 }
 
-/// Asks the store that has `directory` open, in whatever process, to restore the snapshot in the
-/// file `from`; `None` if there is none that listens.
+/// Asks the store that has `directory` open in any process to restore the snapshot in file `from`; `None` if
+/// none is listening.
 pub async fn restore_running(directory: &Path, from: &Path) -> Result<Option<Restored>, StoreError> {
     let cannot = |why: String, cause| StoreError::Broken {
         attempted: format!("restore {} into the running store", from.display()),

@@ -1,4 +1,4 @@
-//! Keys with a time to live: when it is over, a task deletes them like any other writer would.
+//! Expiry of keys with a time to live: a task deletes them like any other writer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use super::index::Change;
 use crate::limits::EXPIRY_BATCH;
 use crate::{KeyValue, Op, Revision, StoreError, Write};
 
-/// How long to wait before trying again when the disk was full.
+/// Delay before a deletion is retried when the disk was full.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// When which key expires.
+/// Deadlines of keys with a time to live.
 #[derive(Default)]
 pub(super) struct Deadlines {
     by_time: BTreeSet<(Instant, Arc<str>)>,
-    /// Deadline and mod revision of each key that has one.
+    /// Deadline and mod revision of each such key.
     by_key: BTreeMap<Arc<str>, (Instant, Revision)>,
 }
 
 impl Deadlines {
-    /// Takes note of a change; true if the expiry task should look again.
-    pub(super) fn note(&mut self, change: &Change, deadline: Option<Instant>) -> bool {
+    /// Records a change; returns true if the expiry task must be woken.
+    pub(super) fn record(&mut self, change: &Change, deadline: Option<Instant>) -> bool {
         if self.by_key.is_empty() && deadline.is_none() {
             return false;
         }
@@ -50,14 +50,14 @@ impl Deadlines {
             .collect()
     }
 
-    /// Deadline of one version of a key.
+    /// Returns the deadline of one version of a key.
     pub(super) fn of(&self, kv: &KeyValue) -> Option<Instant> {
         let (deadline, revision) = self.by_key.get(kv.key.as_str())?;
         (*revision == kv.mod_revision).then_some(*deadline)
     }
 }
 
-/// Deletes what expires, until the store is dropped or stops.
+/// Deletes expired keys until the store is dropped or stops.
 pub(super) async fn run(shared: Arc<Shared>, sender: mpsc::WeakSender<Message>) {
     loop {
         let earliest = shared.deadlines().earliest();
@@ -85,7 +85,7 @@ pub(super) async fn run(shared: Arc<Shared>, sender: mpsc::WeakSender<Message>) 
     }
 }
 
-/// A key that was written again meanwhile is a conflict, which is as good.
+/// Deletes a key. A conflict means that it has been written again, which is fine.
 async fn delete(
     shared: &Shared,
     sender: &mpsc::Sender<Message>,

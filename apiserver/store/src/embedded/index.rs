@@ -1,10 +1,9 @@
-//! The state in memory: every key's newest change, and every change since the compaction point.
-//! Both are persistent trees, so a copy costs nothing and readers keep theirs while the committer
-//! goes on.
+//! The state in memory: the newest change of each key, and all changes since the compaction point. Both are
+//! persistent trees, so a copy is cheap, and readers keep theirs while the committer continues.
 //!
-//! A key at an older revision is found by walking back from its newest change: each change names
-//! the key's change before it, which the history has unless it is compacted, and carries the value
-//! of that one, so that the oldest change of the history needs nothing from before it.
+//! The value of a key at an older revision is found by following its changes back from the newest one: each
+//! change names the previous change of the key, which is in the history unless it is compacted, and contains
+//! that one's value, so the oldest change in the history needs nothing from before it.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use imbl::OrdMap;
 use crate::limits::KEY_OVERHEAD;
 use crate::{Event, Got, KeyValue, Page, Range, Revision, StoreError};
 
-/// What a key held before a change.
+/// State of a key before a change.
 #[derive(Clone, Debug)]
 pub(super) struct Before {
     mod_revision: Revision,
@@ -23,20 +22,20 @@ pub(super) struct Before {
     value: Bytes,
 }
 
-/// One write that happened.
+/// A write that happened.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) revision: Revision,
     pub(super) key: Arc<str>,
-    /// `None`: deleted.
+    /// New value; `None` if the key was deleted.
     pub(super) value: Option<Bytes>,
     pub(super) create_revision: Revision,
-    /// Seconds until it expires, from the write on; 0 for never.
+    /// Seconds from the write until the key expires; 0 for never.
     pub(super) ttl_seconds: u32,
-    /// `None` where the key did not exist, and where the version has been compacted: of most objects of a
-    /// store at rest, so it has a place of its own.
+    /// Previous version; `None` if the key did not exist or the version has been compacted, which is true for
+    /// most objects of a store at rest, so it is allocated separately.
     before: Option<Box<Before>>,
-    /// Revision of the key's change before this one, a deletion too; 0 where there was none.
+    /// Revision of the previous change of the key, including a deletion; 0 if there was none.
     previous_change: Revision,
 }
 
@@ -51,7 +50,7 @@ impl Change {
         })
     }
 
-    /// What a watcher gets to see of it.
+    /// Returns the event that watchers get.
     pub(super) fn event(&self) -> Event {
         Event {
             revision: self.revision,
@@ -62,13 +61,13 @@ impl Change {
         }
     }
 
-    /// Bytes that are kept for it: key, value and structure.
+    /// Returns the memory that the change takes: key, value and structure.
     pub(super) fn weight(&self) -> u64 {
         weight(&self.key, self.value.as_ref().map_or(0, Bytes::len))
     }
 }
 
-/// Bytes that a key with a value of this length takes.
+/// Returns the memory that a key with a value of this length takes.
 pub(super) fn weight(key: &str, value: usize) -> u64 {
     (KEY_OVERHEAD + key.len() + value) as u64
 }
@@ -76,24 +75,24 @@ pub(super) fn weight(key: &str, value: usize) -> u64 {
 /// The whole state at one revision.
 #[derive(Clone, Debug)]
 pub(super) struct Index {
-    /// Newest change of each key, deletions after the compaction point included.
+    /// Newest change of each key, including deletions after the compaction point.
     keys: OrdMap<Arc<str>, Arc<Change>>,
-    /// The changes after `compacted`, without gaps, and those before that are not yet freed.
+    /// All changes after `compacted`, and those before it that have not been freed yet.
     history: OrdMap<Revision, Arc<Change>>,
-    /// Revision of the newest change. A new store is at 1, as etcd is.
+    /// Revision of the newest change. A new store is at 1, like etcd.
     pub(super) revision: Revision,
-    /// Lists before this revision, and watches up to it, are refused.
+    /// Compaction point: lists before this revision, and watches from it or earlier, are refused.
     pub(super) compacted: Revision,
-    /// Keys that exist.
+    /// Number of existing keys.
     pub(super) live: u64,
-    /// Sum of the weights of the keys that exist.
+    /// Sum of the weights of the existing keys.
     pub(super) live_bytes: u64,
     /// Sum of the weights of `history`.
     pub(super) history_bytes: u64,
 }
 
 impl Index {
-    /// The empty store.
+    /// Creates an empty store.
     pub(super) fn new() -> Self {
         Self {
             keys: OrdMap::new(),
@@ -106,12 +105,12 @@ impl Index {
         }
     }
 
-    /// The state of a checkpoint, to be filled with `restore`.
+    /// Creates the state of a checkpoint, to be filled with `restore`.
     pub(super) fn at_checkpoint(revision: Revision) -> Self {
         Self { revision, compacted: revision, ..Self::new() }
     }
 
-    /// Puts back one key of a checkpoint.
+    /// Adds one key of a checkpoint.
     pub(super) fn restore(
         &mut self,
         key: Arc<str>,
@@ -136,9 +135,9 @@ impl Index {
         }
     }
 
-    /// Fills the nodes of the trees, after a start has put in keys and revisions in their order: that
-    /// splits the last node again and again and leaves halves behind. Every second one makes the halves
-    /// anew, and those between fill them.
+    /// Rebuilds the trees with full nodes. Inserting keys and revisions in order, as a start does, splits the
+    /// last node repeatedly and leaves half-empty nodes behind. Here every second entry is inserted first,
+    /// which leaves such nodes, and the other entries then fill them.
     pub(super) fn pack(&mut self) {
         fn pack<K: Ord + Clone, V: Clone>(tree: &mut OrdMap<K, V>) {
             let mut packed = OrdMap::new();
@@ -156,22 +155,22 @@ impl Index {
         });
     }
 
-    /// Number of changes that the history holds.
+    /// Returns the number of changes in the history.
     pub(super) fn history_len(&self) -> u64 {
         self.history.len() as u64
     }
 
-    /// Number of revisions after the compaction point.
-    pub(super) fn kept(&self) -> u64 {
+    /// Returns the number of revisions after the compaction point.
+    pub(super) fn revisions_kept(&self) -> u64 {
         (self.revision - self.compacted.max(1)).unsigned_abs()
     }
 
-    /// Whether compaction left something to free.
+    /// Returns whether compaction has left changes to free.
     pub(super) fn scrub_pending(&self) -> bool {
         self.history.get_min().is_some_and(|(oldest, _)| *oldest <= self.compacted)
     }
 
-    /// The key's present version.
+    /// Returns the current version of a key.
     pub(super) fn current(&self, key: &str) -> Option<&Arc<Change>> {
         self.keys.get(key).filter(|change| change.value.is_some())
     }
@@ -191,7 +190,7 @@ impl Index {
         self.push(Change { revision, key, value, create_revision, ttl_seconds, before, previous_change })
     }
 
-    /// Deletes a key at the next revision; `None`, and no new revision, where it does not exist.
+    /// Deletes a key at the next revision; returns `None` and creates no revision if it does not exist.
     pub(super) fn delete(&mut self, key: &str) -> Option<Arc<Change>> {
         let before = self.before(key)?;
         self.live -= 1;
@@ -224,7 +223,8 @@ impl Index {
         Some(Before { mod_revision: change.revision, create_revision: change.create_revision, value })
     }
 
-    /// One allocation for a key, however often it changes; and the revision of its newest change.
+    /// Returns the key in a shared allocation, however often it changes, and the revision of its newest
+    /// change.
     fn shared(&self, key: &str) -> (Arc<str>, Revision) {
         match self.keys.get_key_value(key) {
             Some((key, newest)) => (Arc::clone(key), newest.revision),
@@ -232,7 +232,7 @@ impl Index {
         }
     }
 
-    /// Refuses a compaction that cannot be done.
+    /// Refuses an invalid compaction.
     pub(super) fn check_compaction(&self, revision: Revision) -> Result<(), StoreError> {
         if revision > self.revision {
             return Err(StoreError::Future { asked: revision, current: self.revision });
@@ -243,13 +243,13 @@ impl Index {
         Ok(())
     }
 
-    /// Puts what was overwritten or deleted at or before `revision` out of reach, at once; `scrub`
-    /// frees it.
+    /// Makes versions that were overwritten or deleted at or before `revision` unreadable immediately;
+    /// `scrub` frees them.
     pub(super) fn compact(&mut self, revision: Revision) {
         self.compacted = revision;
     }
 
-    /// Frees at most `changes` changes that are out of reach; true if there are more.
+    /// Frees at most `changes` unreadable changes; returns true if more remain.
     pub(super) fn scrub(&mut self, changes: usize) -> bool {
         for _ in 0..changes {
             let Some((oldest, change)) = self.history.get_min().cloned() else { return false };
@@ -266,7 +266,7 @@ impl Index {
         self.scrub_pending()
     }
 
-    /// For a change that stays the newest of its key: what was before it is out of reach.
+    /// Drops the previous version of a change that remains the newest of its key.
     fn forget_before(&mut self, change: &Change) {
         if change.value.is_none() {
             self.keys.remove(&change.key);
@@ -284,12 +284,12 @@ impl Index {
         }
     }
 
-    /// One key at present.
+    /// Returns the current version of one key.
     pub(super) fn get(&self, key: &str) -> Got {
         Got { kv: self.current(key).and_then(|change| change.key_value()), revision: self.revision }
     }
 
-    /// Begins a list; `ListState::go_on` does it.
+    /// Begins a list, which is then read with [`ListState::advance`].
     pub(super) fn list<'a>(&'a self, range: &'a Range) -> Result<ListState<'a>, StoreError> {
         let revision = self.readable(range.revision)?;
         let after = if range.after > range.prefix { Some(range.after.as_str()) } else { None };
@@ -297,7 +297,7 @@ impl Index {
         Ok(ListState { index: self, range, after, page })
     }
 
-    /// The revision to read at, for the one that was asked for.
+    /// Returns the revision to read at for a requested one.
     fn readable(&self, asked: Revision) -> Result<Revision, StoreError> {
         if asked == 0 {
             return Ok(self.revision);
@@ -319,7 +319,7 @@ impl Index {
         }
     }
 
-    /// What a key held at a revision that is not compacted.
+    /// Returns the version of a key at a revision that is not compacted.
     fn version(&self, newest: &Arc<Change>, revision: Revision) -> Option<KeyValue> {
         let mut change = newest;
         loop {
@@ -327,7 +327,7 @@ impl Index {
                 return change.key_value();
             }
             if change.previous_change <= revision {
-                // Without a version before it the key did not exist then, or never had.
+                // Without a previous version the key did not exist then.
                 return change.before.as_ref().map(|before| KeyValue {
                     key: change.key.to_string(),
                     value: before.value.clone(),
@@ -339,7 +339,7 @@ impl Index {
         }
     }
 
-    /// Everything at the compaction point, in the order of keys: what a checkpoint holds.
+    /// Returns the state at the compaction point, ordered by key: the content of a checkpoint.
     pub(super) fn at_compaction(&self) -> impl Iterator<Item = (KeyValue, u32)> + '_ {
         self.keys.values().filter_map(|newest| {
             let kv = self.version(newest, self.compacted)?;
@@ -349,12 +349,12 @@ impl Index {
         })
     }
 
-    /// Everything at present, in the order of keys, with the whole time to live of each key.
+    /// Returns the current state, ordered by key, with the full time to live of each key.
     pub(super) fn at_present(&self) -> impl Iterator<Item = (KeyValue, u32)> + '_ {
         self.live_changes().filter_map(|change| Some((change.key_value()?, change.ttl_seconds)))
     }
 
-    /// What in the state contradicts itself; nothing in a sound one. `scrub` must be done.
+    /// Returns descriptions of contradictions in the state; none in a valid one. `scrub` must have completed.
     pub(super) fn contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();
         let live = self.live_changes().count() as u64;
@@ -391,30 +391,30 @@ impl Index {
         found
     }
 
-    /// The newest change of every key that exists.
+    /// Returns the newest change of every existing key.
     pub(super) fn live_changes(&self) -> impl Iterator<Item = &Arc<Change>> + '_ {
         self.keys.values().filter(|change| change.value.is_some())
     }
 
-    /// The changes from `from` on, in order.
+    /// Returns the changes from revision `from` on, in order.
     pub(super) fn changes_from(&self, from: Revision) -> impl Iterator<Item = &Arc<Change>> + '_ {
         self.history.range(from..).map(|(_, change)| change)
     }
 }
 
-/// A list that is done in parts, so that a long one lets other tasks run.
+/// A list that is read in parts, so that a long one lets other tasks run.
 pub(super) struct ListState<'a> {
     index: &'a Index,
     range: &'a Range,
-    /// The key that was looked at last.
+    /// The key that was visited last.
     after: Option<&'a str>,
-    /// What has been found so far.
+    /// Result so far.
     pub(super) page: Page,
 }
 
 impl ListState<'_> {
-    /// Looks at the next `keys` keys; true if there are more.
-    pub(super) fn go_on(&mut self, keys: usize) -> bool {
+    /// Visits the next `keys` keys; returns true if more remain.
+    pub(super) fn advance(&mut self, keys: usize) -> bool {
         let start = match self.after {
             Some(after) => Bound::Excluded(after),
             None => Bound::Included(self.range.prefix.as_str()),
@@ -449,7 +449,7 @@ mod tests {
     fn list(index: &Index, revision: Revision) -> Vec<String> {
         let range = Range { revision, ..Range::default() };
         let mut state = index.list(&range).unwrap();
-        while state.go_on(2) {}
+        while state.advance(2) {}
         state.page.kvs.iter().map(|kv| format!("{}={}", kv.key, String::from_utf8_lossy(&kv.value))).collect()
     }
 
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn each_revision_is_there_in_parts_of_any_size() {
+    fn every_revision_is_readable_in_parts_of_any_size() {
         let index = index();
         let expected: [&[&str]; 7] =
             [&[], &["a=1"], &["a=1", "b=1"], &["a=1"], &["a=2"], &["a=2", "c=1"], &["a=2", "b=2", "c=1"]];
@@ -474,14 +474,14 @@ mod tests {
         }
     }
 
-    /// What a key costs beside its text is counted in bytes.
+    /// The memory that a key takes besides its text is a few bytes.
     #[test]
     fn a_change_is_small() {
         assert!(size_of::<Change>() <= 96, "{}", size_of::<Change>());
     }
 
     #[test]
-    fn packing_changes_nothing_that_can_be_seen() {
+    fn packing_preserves_the_state() {
         let mut index = Index::new();
         index.pack();
         for i in 0..1_001 {
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_stays_as_it_was() {
+    fn a_copy_is_not_affected_by_later_writes() {
         let mut index = index();
         let copy = index.clone();
         index.delete("a").unwrap();
@@ -510,12 +510,12 @@ mod tests {
     }
 
     #[test]
-    fn scrubbing_frees_deleted_keys_and_versions_of_before() {
+    fn scrubbing_frees_deleted_keys_and_old_versions() {
         let mut index = index();
         index.delete("c").unwrap();
         assert_eq!((index.keys.len(), index.history.len(), index.live), (3, 7, 2));
         index.compact(8);
-        // Out of reach at once, and freed in steps.
+        // Unreadable immediately, and freed in steps.
         assert!(index.list(&Range { revision: 7, ..Range::default() }).is_err());
         let mut steps = 1;
         while index.scrub(2) {

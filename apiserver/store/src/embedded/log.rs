@@ -1,5 +1,5 @@
-//! The write-ahead log: segments of records. A group of records is written and synced in one go;
-//! the next group begins only after that, which is what recovery reasons with.
+//! The write-ahead log: segments of records. A group of records is written and synced at once; the next group
+//! begins only after that, which recovery relies on.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -11,19 +11,19 @@ use crate::disk::{Disk, DiskFile};
 
 const MAGIC: &[u8; 8] = b"HAWSERLG";
 
-/// Bytes before the first record: magic, sequence, first group, checksum, padding.
+/// Size of the segment header: magic, sequence, first group, checksum, padding.
 pub(super) const SEGMENT_HEADER: usize = 32;
 
-/// Why a group could not be appended.
+/// Reason for which a group could not be appended.
 #[derive(Debug)]
 pub(super) enum AppendError {
-    /// The disk is full. The log is as before, so that a later try may succeed.
+    /// The disk is full. The log is unchanged, so a retry may succeed.
     Full(io::Error),
-    /// It is unknown what is on the disk.
+    /// The state of the disk is unknown.
     Fatal(io::Error),
 }
 
-/// A segment that is complete.
+/// A complete segment.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Segment {
     pub(super) sequence: u64,
@@ -32,17 +32,17 @@ pub(super) struct Segment {
     pub(super) bytes: u64,
 }
 
-/// Name of a segment.
+/// Returns the name of a segment.
 pub(super) fn name(sequence: u64) -> String {
     format!("log-{sequence:016x}")
 }
 
-/// The sequence of a file that is named like a segment.
+/// Returns the sequence number in the name of a segment file.
 pub(super) fn sequence_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name.strip_prefix("log-")?, 16).ok()
 }
 
-/// Sequence and first group from a segment's header, if that is whole.
+/// Returns sequence number and first group from a segment's header, if it is valid.
 pub(super) fn read_segment_header(bytes: &[u8]) -> Option<(u64, u64)> {
     let header = bytes.get(..SEGMENT_HEADER)?;
     let intact = &header[..8] == MAGIC && crc32fast::hash(&header[..24]) == read_u32(header, 24)?;
@@ -62,16 +62,16 @@ fn segment_header(sequence: u64, group: u64) -> [u8; SEGMENT_HEADER] {
 /// The end of the log, open for writing.
 pub(super) struct Log {
     disk: Arc<dyn Disk>,
-    /// Size that a segment is made with, in bytes.
+    /// Size of new segments in bytes.
     segment_bytes: u64,
     /// Complete segments that are still needed, oldest first.
     complete: VecDeque<Segment>,
     sequence: u64,
-    /// `None` where the disk was full at the start: the first group that is written makes the segment.
+    /// The open segment; `None` if the disk was full at the start, so that the first group creates it.
     file: Option<Box<dyn DiskFile>>,
-    /// Where the next group goes.
+    /// Offset of the next group.
     offset: u64,
-    /// Size that the file was made with.
+    /// Allocated size of the open segment.
     allocated: u64,
     /// Number of the next group.
     group: u64,
@@ -79,9 +79,8 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Goes on with a new segment after the complete ones; `place` is its sequence and the number
-    /// of its first group. On a full disk it is made later, since what is there can be read all the
-    /// same.
+    /// Continues with a new segment after the complete ones; `place` is its sequence number and the number of
+    /// its first group. On a full disk it is created later, since the data can be read nevertheless.
     pub(super) fn begin(
         disk: Arc<dyn Disk>,
         segment_bytes: u64,
@@ -94,7 +93,7 @@ impl Log {
             Ok(file) => Some(file),
             Err(AppendError::Full(error)) => {
                 let place = disk.describe();
-                tracing::error!(%error, place, "the disk is full, only reads are answered");
+                tracing::error!(%error, place, "the disk is full, only reads are possible");
                 None
             }
             Err(AppendError::Fatal(error)) => return Err(error),
@@ -113,22 +112,22 @@ impl Log {
         })
     }
 
-    /// Number that the next group is to carry.
+    /// Returns the number of the next group.
     pub(super) fn group(&self) -> u64 {
         self.group
     }
 
-    /// Bytes of all segments.
+    /// Returns the size of all segments in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.complete.iter().map(|segment| segment.bytes).sum::<u64>() + self.offset
     }
 
-    /// Segments, the open one included.
+    /// Returns the number of segments, including the open one.
     pub(super) fn segments(&self) -> usize {
         self.complete.len() + 1
     }
 
-    /// Writes a group of records, which begin at `starts`, and waits until it is durable.
+    /// Writes a group of records, which begin at offsets `starts`, and waits until it is durable.
     pub(super) fn append(
         &mut self,
         records: &mut [u8],
@@ -159,8 +158,8 @@ impl Log {
         Ok(())
     }
 
-    /// A disk that is full has taken a part, which must not stay behind the end, also not after a
-    /// loss of power: the segment may be followed by another one.
+    /// Removes the part of a group that was written before the disk was full. It must not remain after the
+    /// end, even after a power failure, because another segment may follow.
     fn undo_write(&mut self, error: io::Error) -> AppendError {
         if !is_full(&error) {
             return AppendError::Fatal(error);
@@ -179,10 +178,10 @@ impl Log {
         let size = self.segment_bytes.max(SEGMENT_HEADER as u64 + needed);
         let sequence = self.sequence + 1;
         let file = try_segment(self.disk.as_ref(), sequence, self.group, size)?;
-        // Only gives space back: recovery takes zeros at the end for what they are.
+        // Only releases space: recovery accepts zeros at the end.
         let old = self.file.replace(file);
         if let Some(Err(error)) = old.map(|mut old| old.truncate(self.offset)) {
-            tracing::warn!(%error, segment = name(self.sequence), "cannot give back the unused end of a segment");
+            tracing::warn!(%error, segment = name(self.sequence), "cannot release the unused space of a segment");
         }
         self.complete.push_back(Segment {
             sequence: self.sequence,
@@ -195,7 +194,7 @@ impl Log {
         Ok(())
     }
 
-    /// Removes the segments in which nothing is newer than a durable checkpoint.
+    /// Removes segments that contain nothing newer than a durable checkpoint.
     pub(super) fn forget(&mut self, revision: Revision) -> io::Result<()> {
         let mut removed = false;
         while let Some(segment) = self.complete.front().copied() {
@@ -209,7 +208,7 @@ impl Log {
         if removed { self.disk.sync_directory() } else { Ok(()) }
     }
 
-    /// Gives back the space that was reserved and not used.
+    /// Releases space that was reserved but not used.
     pub(super) fn finish(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         file.truncate(self.offset)?;
@@ -221,7 +220,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-/// Makes a segment, or leaves nothing of it on a full disk.
+/// Creates a segment, or leaves nothing of it on a full disk.
 fn try_segment(
     disk: &dyn Disk,
     sequence: u64,
@@ -230,7 +229,7 @@ fn try_segment(
 ) -> Result<Box<dyn DiskFile>, AppendError> {
     new_segment(disk, sequence, group, size).map_err(|error| {
         if is_full(&error) {
-            // What is left of it holds no record; recovery takes no notice of it.
+            // A remainder contains no records, so recovery ignores it.
             let _ = disk.remove(&name(sequence));
             AppendError::Full(error)
         } else {
@@ -239,7 +238,7 @@ fn try_segment(
     })
 }
 
-/// Makes a segment and waits until it and its name are durable.
+/// Creates a segment and waits until it and its name are durable.
 fn new_segment(disk: &dyn Disk, sequence: u64, group: u64, size: u64) -> io::Result<Box<dyn DiskFile>> {
     let mut file = disk.open(&name(sequence))?;
     file.truncate(0)?;

@@ -1,10 +1,10 @@
-//! Which writes a store that is nearly full still takes.
+//! Decides which writes are accepted when the store is nearly full.
 
 use crate::limits::{SMALL_GROWTH, reserve};
 
-/// Whether a value that weighs `new` may take the place of one that weighs `old`, in a store that holds
-/// `used` bytes. What does not grow always may; half of the reserve beyond the quota is for updates that
-/// grow a little, all of it for `vital` keys.
+/// Returns whether a value of weight `new` may replace one of weight `old` in a store that holds `used`
+/// bytes. A write that does not grow the store is always accepted; half of the reserve beyond the quota is
+/// for updates that grow it a little, all of it for `vital` keys.
 pub(super) fn fits(used: u64, new: u64, old: Option<u64>, vital: bool, quota: u64) -> bool {
     let growth = new.saturating_sub(old.unwrap_or(0));
     let most = match old {
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_store_takes_what_shrinks_and_what_keeps_the_system_alive() {
+    fn a_full_store_accepts_shrinking_and_vital_writes() {
         const QUOTA: u64 = 1 << 20;
         let half = reserve(QUOTA) / 2;
         let table = [

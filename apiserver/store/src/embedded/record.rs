@@ -1,21 +1,21 @@
-//! The bytes of one record of the log, and of one entry of a checkpoint. Drawn in `docs/store.md`.
+//! Binary format of a log record and of a checkpoint entry, described in `docs/store.md`.
 
 use crate::Revision;
 
-/// First bytes of every record's header; also found again when looking for records behind damage.
+/// First bytes of every record's header, also used to find records after damage.
 pub(super) const MAGIC: u32 = 0x4c57_4148;
 
-/// Magic, length, checksum, group (8), left, kind and three bytes of padding.
+/// Size of the header: magic, length, checksum, group (8), left, kind and three bytes of padding.
 pub(super) const HEADER: usize = 28;
 
-/// Records begin at multiples of this.
+/// Alignment of records.
 pub(super) const ALIGN: usize = 4;
 
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const COMPACT: u8 = 3;
 
-/// What a record says.
+/// Content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Body<'a> {
     Put { revision: Revision, ttl_seconds: u32, key: &'a str, value: &'a [u8] },
@@ -23,28 +23,28 @@ pub(super) enum Body<'a> {
     Compact { revision: Revision },
 }
 
-/// A record with its place in its group.
+/// A record with its position in its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Record<'a> {
-    /// Number of the group that was synced together; rises by one with each.
+    /// Number of the group that was synced together; incremented by one for each.
     pub(super) group: u64,
-    /// Records of the group that follow this one.
+    /// Number of further records of the group.
     pub(super) left: u32,
     pub(super) body: Body<'a>,
 }
 
-/// What was found where a record was expected.
+/// Result of decoding at a position.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decoded<'a> {
-    /// A whole record, and the number of bytes that it takes.
+    /// A valid record, and its size in bytes.
     Record(Record<'a>, usize),
     /// Nothing was ever written here.
     Nothing,
-    /// Something, but not a whole record.
+    /// Bytes that are not a valid record.
     Damaged,
 }
 
-/// Appends a record, which `seal` completes later; returns where it begins.
+/// Appends a record, which `seal` completes later; returns its offset.
 pub(super) fn encode(buffer: &mut Vec<u8>, group: u64, body: &Body<'_>) -> usize {
     let start = buffer.len();
     let kind = match body {
@@ -77,8 +77,8 @@ pub(super) fn encode(buffer: &mut Vec<u8>, group: u64, body: &Body<'_>) -> usize
     start
 }
 
-/// Completes the record that begins at `start`: its place in the group, and the checksum, which
-/// also covers the place in the log.
+/// Completes the record at `start`: its position in the group, and the checksum, which also covers the
+/// position in the log.
 pub(super) fn seal(buffer: &mut [u8], start: usize, left: u32, sequence: u64, offset: u64) {
     set_u32(buffer, start + 20, left);
     let length = read_u32(buffer, start + 4).map_or(0, |length| length as usize);
@@ -86,8 +86,8 @@ pub(super) fn seal(buffer: &mut [u8], start: usize, left: u32, sequence: u64, of
     set_u32(buffer, start + 8, checksum);
 }
 
-/// The checksum covers the whole record but itself, and where in the log it is: a copy of a record
-/// somewhere else, such as inside of a value, is not one.
+/// Returns the checksum of a record, which covers the whole record except itself, and its position in the
+/// log: a copy of a record elsewhere, such as inside of a value, is not valid.
 fn checksum(record: &[u8], sequence: u64, offset: u64) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&sequence.to_le_bytes());
@@ -97,7 +97,7 @@ fn checksum(record: &[u8], sequence: u64, offset: u64) -> u32 {
     hasher.finalize()
 }
 
-/// Reads the record that begins at `at` of the segment with this sequence.
+/// Decodes the record at offset `at` of the segment with this sequence number.
 pub(super) fn decode(bytes: &[u8], at: usize, sequence: u64) -> Decoded<'_> {
     let Some(header) = bytes.get(at..at + HEADER) else {
         let rest = bytes.get(at..).unwrap_or_default();
@@ -140,7 +140,7 @@ fn decode_body(kind: u8, payload: &[u8]) -> Option<Body<'_>> {
     }
 }
 
-/// The whole records that lie behind damage, each with where it begins.
+/// Returns the valid records after damage, each with its offset.
 pub(super) fn behind(bytes: &[u8], from: usize, sequence: u64) -> impl Iterator<Item = (usize, Record<'_>)> {
     (from.next_multiple_of(ALIGN)..bytes.len())
         .step_by(ALIGN)
@@ -148,8 +148,8 @@ pub(super) fn behind(bytes: &[u8], from: usize, sequence: u64) -> impl Iterator<
         .filter_map(move |at| decode_record(bytes, at, sequence).map(|(record, _)| (at, record)))
 }
 
-/// Lengths are bounded by `limits` far below 4 GiB; anything longer is a defect that must not
-/// reach the disk.
+/// Converts a length. `limits` bound lengths far below 4 GiB; anything longer is a bug that must not reach
+/// the disk.
 fn u32_of(length: usize) -> u32 {
     u32::try_from(length).expect("lengths are checked against the limits when a write is accepted")
 }
@@ -170,7 +170,7 @@ pub(super) fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// A revision is never negative on disk.
+/// Reads a revision, which is never negative.
 pub(super) fn read_revision(bytes: &[u8], at: usize) -> Option<Revision> {
     Revision::try_from(read_u64(bytes, at)?).ok()
 }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_records_decode_to_the_same() {
         let bodies = [
             Body::Put { revision: 9, ttl_seconds: 60, key: "/a/ü", value: b"x" },
             Body::Put { revision: 9, ttl_seconds: 0, key: "/a", value: b"" },
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_and_every_cut_is_noticed() {
+    fn every_flipped_bit_and_truncation_is_detected() {
         let whole = encoded(&Body::Put { revision: 9, ttl_seconds: 60, key: "/key", value: b"12345678" });
         for bit in 64..whole.len() * 8 {
             let mut bytes = whole.clone();
@@ -218,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn a_record_counts_only_in_its_place() {
+    fn a_record_is_valid_only_at_its_position() {
         let bytes = encoded(&Body::Delete { revision: 9, key: "/key" });
         assert_eq!(decode(&bytes, 8, 6), Decoded::Damaged);
         assert_eq!(decode(&bytes[4..], 4, 5), Decoded::Damaged);
     }
 
     #[test]
-    fn a_record_behind_damage_is_found() {
+    fn a_record_after_damage_is_found() {
         let mut bytes = encoded(&Body::Delete { revision: 9, key: "/key" });
         bytes[0] = 0xff;
         let (at, found) = behind(&bytes, 0, 5).next().unwrap();

@@ -1,8 +1,8 @@
-//! From the files of a directory back to the state in memory.
+//! Restores the state in memory from the files of a directory.
 //!
-//! A group of records counts whole or not at all. A loss of power may tear the group that was being
-//! written, which is the last one of the last segment; nothing of it was acknowledged. Anything else
-//! that is damaged was acknowledged, and then the store refuses to start rather than to forget.
+//! A group of records is valid as a whole or not at all. A power failure may tear the group that was being
+//! written, which is the last one of the last segment and was not acknowledged. Any other damage affects
+//! acknowledged writes, so the store refuses to start rather than lose them.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
@@ -10,58 +10,58 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::ahead::ahead;
 use super::index::Index;
 use super::log::{self, Log, SEGMENT_HEADER, Segment};
+use super::prefetch::prefetch;
 use super::record::{self, Body, Decoded, Record};
 use super::{Options, checkpoint};
 use crate::disk::Disk;
 use crate::{Revision, StoreError};
 
-/// Name of the file that says which version of the layout the directory has.
+/// Name of the file that contains the version of the directory's layout.
 pub(super) const FORMAT: &str = "FORMAT";
-/// What is in it.
+/// Content of that file.
 pub(super) const FORMAT_LINE: &str = "hawser-store 1\n";
 
-/// What a directory held, ready for writing.
+/// Content of a directory that is ready for writing.
 pub(super) struct Recovered {
     pub(super) index: Index,
     pub(super) log: Log,
-    /// Revision of the newest checkpoint; 0 for none.
+    /// Revision of the newest checkpoint; 0 if there is none.
     pub(super) checkpoint: Revision,
-    /// Its size in bytes.
+    /// Size of the newest checkpoint in bytes.
     pub(super) checkpoint_bytes: u64,
 }
 
-/// What a directory holds, as far as reading alone can tell.
+/// Content of a directory, as far as it can be determined by reading alone.
 pub(super) struct Found {
     pub(super) index: Index,
-    /// Revision of the newest checkpoint; 0 for none.
+    /// Revision of the newest checkpoint; 0 if there is none.
     pub(super) checkpoint: Revision,
-    /// Its size in bytes.
+    /// Size of the newest checkpoint in bytes.
     pub(super) checkpoint_bytes: u64,
-    /// Names of older ones, which a crash has left over.
+    /// Names of older checkpoints that a crash has left behind.
     stale: Vec<String>,
-    /// The segments with a record.
+    /// Segments with at least one record.
     complete: VecDeque<Segment>,
-    /// Number of the last whole group.
+    /// Number of the last complete group.
     group: u64,
-    /// Sequence for the next segment.
+    /// Sequence number for the next segment.
     sequence: u64,
-    /// The end of the last segment, where its header is whole.
+    /// End of the last segment, if its header is valid.
     pub(super) tail: Option<Tail>,
 }
 
 /// The end of the log.
 pub(super) struct Tail {
     pub(super) name: String,
-    /// Where the whole groups end.
+    /// Offset at which the complete groups end.
     pub(super) end: usize,
-    /// The bytes of the last one.
+    /// Bytes of the last complete group.
     group: Vec<u8>,
 }
 
-/// Reads everything and makes the directory ready for writing.
+/// Reads everything and prepares the directory for writing.
 pub(super) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recovered, StoreError> {
     let place = disk.describe();
     let failed = |what: &'static str| {
@@ -78,19 +78,19 @@ pub(super) fn recover(disk: &Arc<dyn Disk>, options: &Options) -> Result<Recover
         disk.remove(name).map_err(failed("cannot remove an old checkpoint"))?;
     }
     if let Some(tail) = &found.tail {
-        settle(disk.as_ref(), tail).map_err(|error| {
-            broken(&place, format!("cannot settle the end of {}", tail.name), Some(error))
+        rewrite_tail(disk.as_ref(), tail).map_err(|error| {
+            broken(&place, format!("cannot rewrite the end of {}", tail.name), Some(error))
         })?;
     }
     let Found { mut index, checkpoint, checkpoint_bytes, complete, group, sequence, .. } = found;
     index.pack();
     let position = (sequence, group + 1);
     let log = Log::begin(Arc::clone(disk), options.segment_bytes, complete, position, index.revision)
-        .map_err(failed("cannot begin a segment of the log"))?;
+        .map_err(failed("cannot create a segment of the log"))?;
     Ok(Recovered { index, log, checkpoint, checkpoint_bytes })
 }
 
-/// Reads everything and changes nothing.
+/// Reads everything without changing the directory.
 pub(super) fn read(disk: &dyn Disk) -> Result<Found, StoreError> {
     let place = disk.describe();
     check_format(disk, &place)?;
@@ -109,7 +109,7 @@ pub(super) fn read(disk: &dyn Disk) -> Result<Found, StoreError> {
     };
     let sequences: Vec<u64> = names.iter().filter_map(|name| log::sequence_of(name)).collect();
     let (complete, tail) = replay_segments(disk, &sequences, &mut replay)?;
-    // A last segment without a record is made anew under its own name.
+    // A last segment without records is created again under its own name.
     let used = complete.back().map_or(0, |segment| segment.sequence);
     let sequence = (used + 1).max(sequences.last().copied().unwrap_or(1));
     let (group, index) = (replay.group, replay.index);
@@ -120,7 +120,7 @@ fn broken(place: &str, why: impl Into<String>, cause: Option<io::Error>) -> Stor
     StoreError::Broken { attempted: format!("open the store in {place}"), why: why.into(), cause }
 }
 
-/// Refuses what is no store, or one of another format.
+/// Refuses a directory that is not a store or has another format.
 pub(super) fn check_format(disk: &dyn Disk, place: &str) -> Result<(), StoreError> {
     match disk.read(FORMAT) {
         Ok(found) if found == FORMAT_LINE.as_bytes() => Ok(()),
@@ -142,7 +142,7 @@ pub(super) fn check_format(disk: &dyn Disk, place: &str) -> Result<(), StoreErro
     }
 }
 
-/// The same, and an empty directory becomes a store.
+/// Like `check_format`, but initializes an empty directory.
 pub(super) fn make_format(disk: &dyn Disk, place: &str) -> Result<(), StoreError> {
     let names = disk.list().map_err(|error| broken(place, "cannot list the files", Some(error)))?;
     if names.iter().all(|name| name.ends_with(".tmp")) {
@@ -162,7 +162,7 @@ fn write_format(disk: &dyn Disk) -> io::Result<()> {
     disk.sync_directory()
 }
 
-/// The newest checkpoint, its size, and the names of older ones.
+/// Returns the newest checkpoint, its size, and the names of older ones.
 fn read_checkpoint(
     disk: &dyn Disk,
     names: &[String],
@@ -177,7 +177,7 @@ fn read_checkpoint(
     let damaged = |offset| broken(place, format!("{name} is damaged at byte {offset}"), None);
     let (index, bytes) = std::thread::scope(|scope| {
         let mut reader = checkpoint::Reader::default();
-        for part in ahead(scope, disk.blocks(), checkpoint::parts(disk, &name)).map_err(unread)? {
+        for part in prefetch(scope, disk.blocks(), checkpoint::parts(disk, &name)).map_err(unread)? {
             reader.add(part.map_err(unread)?).map_err(damaged)?;
         }
         reader.finish().map_err(damaged)
@@ -194,7 +194,7 @@ fn replay_segments(
     let failed = |error| broken(replay.place, "cannot start a thread that reads the log", Some(error));
     let contents = sequences.iter().map(|sequence| disk.read(&log::name(*sequence)));
     std::thread::scope(|scope| {
-        let contents = ahead(scope, disk.blocks(), contents).map_err(failed)?;
+        let contents = prefetch(scope, disk.blocks(), contents).map_err(failed)?;
         replay_contents(contents, sequences, replay)
     })
 }
@@ -212,22 +212,22 @@ fn replay_contents(
     };
     let (mut complete, mut tail) = (VecDeque::new(), None);
     let mut expected = 1;
-    let mut ahead = sequences.first().map(|first| read(*first)).transpose()?;
+    let mut next_bytes = sequences.first().map(|first| read(*first)).transpose()?;
     for (position, &sequence) in sequences.iter().enumerate() {
         let name = log::name(sequence);
         if sequence != expected && (replay.index.revision > replay.checkpoint || replay.checkpoint == 0) {
             return Err(replay.damaged(&log::name(expected), "is missing"));
         }
         expected = sequence + 1;
-        let Some(bytes) = ahead.take() else { break };
-        // What the next segment begins with tells whether a torn group at the end was given up.
+        let Some(bytes) = next_bytes.take() else { break };
+        // The header of the next segment tells whether a torn group at the end was discarded.
         if let Some(&next) = sequences.get(position + 1) {
             let bytes = read(next)?;
-            // The disk may have been full when the very last one was made; then this one was written on.
+            // If the disk was full when the very last segment was created, this one was continued.
             let counts = position + 2 < sequences.len() || is_made(&bytes, next);
-            ahead = counts.then_some(bytes);
+            next_bytes = counts.then_some(bytes);
         }
-        let after = match &ahead {
+        let after = match &next_bytes {
             None => After::Nothing,
             Some(next) => After::Group(log::read_segment_header(next).map(|(_, group)| group)),
         };
@@ -243,15 +243,15 @@ fn replay_contents(
     Ok((complete, tail))
 }
 
-/// Whether the making of a segment came to its end, so that records could be in it.
+/// Returns whether the creation of a segment was completed, so that it may contain records.
 pub(super) fn is_made(bytes: &[u8], sequence: u64) -> bool {
     log::read_segment_header(bytes).is_some_and(|(own, _)| own == sequence)
         || record::behind(bytes, 0, sequence).next().is_some()
 }
 
-/// Makes the end of the log durable and clean. Its last group may be in the cache only, and if a
-/// sync of it failed, the cache believes it clean; so it is written once more.
-fn settle(disk: &dyn Disk, tail: &Tail) -> io::Result<()> {
+/// Makes the end of the log durable. Its last group may only be in the cache, which after a failed sync
+/// considers it clean, so the group is written once more.
+fn rewrite_tail(disk: &dyn Disk, tail: &Tail) -> io::Result<()> {
     let mut file = disk.open(&tail.name)?;
     file.truncate(tail.end as u64)?;
     if !tail.group.is_empty() {
@@ -260,29 +260,29 @@ fn settle(disk: &dyn Disk, tail: &Tail) -> io::Result<()> {
     file.sync()
 }
 
-/// What follows a segment.
+/// Successor of a segment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum After {
     Nothing,
-    /// Another one, with the number of its first group if its header is whole.
+    /// Another segment, with the number of its first group if its header is valid.
     Group(Option<u64>),
 }
 
-/// The state of a replay.
+/// State of a replay.
 struct Replay<'a> {
     place: &'a str,
     index: Index,
-    /// Revision of the checkpoint that the replay began with.
+    /// Revision of the checkpoint at which the replay began.
     checkpoint: Revision,
-    /// Whether a segment has been read.
+    /// True once a segment has been read.
     started: bool,
     /// Group of the last record.
     group: u64,
-    /// Records that its group should still have.
+    /// Number of records that are still missing in this group.
     left: u32,
-    /// Where the group begins in the segment.
+    /// Offset at which the group begins in the segment.
     group_start: usize,
-    /// Where the last whole group of the segment is.
+    /// Range of the last complete group in the segment.
     whole: std::ops::Range<usize>,
 }
 
@@ -295,8 +295,8 @@ impl Replay<'_> {
         )
     }
 
-    /// Replays one segment and answers where its groups end; `None` for a last segment whose
-    /// making was cut short.
+    /// Replays one segment and returns where its groups end; `None` for a last segment that was not
+    /// completely created.
     fn segment(
         &mut self,
         name: &str,
@@ -344,8 +344,8 @@ impl Replay<'_> {
         if self.left == 0 {
             return Ok(Some(at));
         }
-        // The rest of a group without its end was given up: nothing of it was acknowledged. Early
-        // versions kept its whole records and counted it.
+        // An incomplete group was discarded: it was not acknowledged. Early versions kept its valid records
+        // and counted it.
         self.left = 0;
         if after == After::Group(Some(self.group + 1)) {
             self.apply(name, group.drain(..))?;
@@ -356,7 +356,7 @@ impl Replay<'_> {
         Ok(Some(self.group_start))
     }
 
-    /// Checks the place of a record in its group.
+    /// Checks the position of a record in its group.
     fn in_order(&mut self, name: &str, at: usize, record: &Record<'_>) -> Result<(), StoreError> {
         let in_order = if self.left > 0 {
             record.group == self.group && record.left == self.left - 1
@@ -413,8 +413,8 @@ impl Replay<'_> {
         }
     }
 
-    /// What follows the last whole record may only be the rest of the group that was being
-    /// written. A record of a later group proves that what is damaged had been synced.
+    /// Checks that only the group that was being written follows the last valid record. A record of a later
+    /// group proves that the damaged bytes had been synced.
     fn check_torn(&self, name: &str, sequence: u64, bytes: &[u8], end: usize) -> Result<(), StoreError> {
         let torn = if self.left > 0 { self.group } else { self.group + 1 };
         if record::behind(bytes, end, sequence).any(|(_, record)| record.group > torn) {

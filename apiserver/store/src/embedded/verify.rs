@@ -1,6 +1,6 @@
-//! Checks a directory without changing it: every checksum, that revisions and groups follow each
-//! other, that checkpoint and log say the same where both say something, and that the state which
-//! they give has no contradiction. Where recovery stops at the first damage, this goes on.
+//! Verifies a directory without changing it: all checksums, the order of revisions and groups, the
+//! consistency of checkpoint and log where they overlap, and the consistency of the resulting state. While
+//! recovery stops at the first damage, this continues.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,45 +15,45 @@ use crate::disk::{Disk, RealDisk};
 use crate::limits::READ_TRIES;
 use crate::{Revision, StoreError};
 
-/// How long to let a store that writes go on before its directory is looked at once more.
+/// Delay before the directory of a running store is read again.
 const PAUSE: Duration = Duration::from_millis(200);
 
 const RESTORE: &str = "stop the server and restore a snapshot with `hawser store restore`; to look at the \
                        state before the damage, do so in a copy of the directory";
 
-/// What to do about a snapshot that is damaged.
+/// Advice about a damaged snapshot.
 const ANOTHER: &str = "it cannot be restored: take another one with `hawser store snapshot`";
 
-/// Something that is broken.
+/// A problem that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// Name of the file in the directory.
     pub file: String,
-    /// Where in it, in bytes.
+    /// Offset in the file.
     pub offset: Option<u64>,
     pub what: String,
-    /// What to do about it.
+    /// Advice on how to resolve it.
     pub advice: String,
 }
 
-/// What was found.
+/// Result of a verification.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     /// Newest revision; 0 if the state cannot be read.
     pub revision: Revision,
     /// Compaction point.
     pub compacted: Revision,
-    /// Keys that exist.
+    /// Number of existing keys.
     pub keys: u64,
-    /// Revision of the newest checkpoint; 0 for none.
+    /// Revision of the newest checkpoint; 0 if there is none.
     pub checkpoint: Revision,
-    /// Segments of the log.
+    /// Number of log segments.
     pub segments: u64,
-    /// Whole records in them.
+    /// Number of valid records in the segments.
     pub records: u64,
-    /// Bytes of all files.
+    /// Size of all files in bytes.
     pub bytes: u64,
-    /// What is worth knowing and does no harm.
+    /// Harmless findings.
     pub notes: Vec<String>,
     pub problems: Vec<Problem>,
 }
@@ -66,34 +66,34 @@ impl Report {
     }
 }
 
-/// Checks a directory, which may be open in a running store. An error means that it could not be
-/// checked: it is not there, cannot be read, or is no store.
+/// Verifies a directory, which may be open in a running store. Fails if it could not be checked: it does not
+/// exist, cannot be read, or is not a store.
 pub async fn verify_directory(directory: &Path) -> Result<Report, StoreError> {
     let disk = backup::open_existing(directory)?;
     let mut tries = 1;
     loop {
         let own = disk.clone();
         let inspected = tokio::task::spawn_blocking(move || inspect(&own)).await.map_err(|error| {
-            broken(&disk.describe(), "the check was cut short", Some(std::io::Error::other(error)))
+            broken(&disk.describe(), "verification was interrupted", Some(std::io::Error::other(error)))
         })?;
         let done = inspected.as_ref().is_ok_and(|report| report.problems.is_empty());
         if done || tries == READ_TRIES {
             return inspected;
         }
-        // What a running store was just writing is whole a moment later; damage stays.
+        // What a running store is writing is complete a moment later; damage stays.
         tries += 1;
         tokio::time::sleep(PAUSE).await;
     }
 }
 
-/// Checks a snapshot. An error means that the file could not be read.
+/// Verifies a snapshot. Fails if the file could not be read.
 pub fn verify_snapshot(path: &Path) -> Result<Report, StoreError> {
     let bytes = std::fs::metadata(path).map_or(0, |metadata| metadata.len());
     let snapshot = match Snapshot::inspect(path)? {
         Ok(snapshot) => snapshot,
         Err(offset) => {
             let what = if offset == 0 {
-                "it is no snapshot, or its header is damaged"
+                "it is not a snapshot, or its header is damaged"
             } else {
                 "a checksum is wrong, it is cut short, or something follows its end"
             };
@@ -112,7 +112,7 @@ pub fn verify_snapshot(path: &Path) -> Result<Report, StoreError> {
     Ok(report)
 }
 
-/// The newest revision that any file of a directory names, whatever else is broken in it.
+/// Returns the newest revision in any file of a directory, regardless of damage.
 pub(super) fn newest_revision_seen(disk: &dyn Disk, names: &[String]) -> Revision {
     let mut newest = 0;
     for name in names {
@@ -154,7 +154,7 @@ fn inspect(disk: &RealDisk) -> Result<Report, StoreError> {
                 report.problem("the state", None, what);
             }
         }
-        // What it stops at is in the list already, unless it is about files that are not there.
+        // The problem is already listed, unless it concerns missing files.
         Err(StoreError::Broken { why, .. }) if report.problems.is_empty() => {
             let name = why.split(' ').next().unwrap_or_default().to_owned();
             report.problem(&name, None, why);
@@ -164,7 +164,7 @@ fn inspect(disk: &RealDisk) -> Result<Report, StoreError> {
     Ok(report)
 }
 
-/// The state of the newest checkpoint, if there is one and it is whole.
+/// Returns the state of the newest checkpoint, if there is one and it is valid.
 fn inspect_checkpoints(disk: &RealDisk, names: &[String], report: &mut Report) -> Option<Index> {
     let newest = names.iter().filter_map(|name| checkpoint::revision_of(name)).max();
     let mut state = None;
@@ -173,7 +173,7 @@ fn inspect_checkpoints(disk: &RealDisk, names: &[String], report: &mut Report) -
             if name.ends_with(".tmp") {
                 report.notes.push(format!("{name} is unfinished; the next start removes it"));
             } else if log::sequence_of(name).is_none() && name != recovery::FORMAT {
-                report.notes.push(format!("{name} is no file of a store"));
+                report.notes.push(format!("{name} is not a file of a store"));
             }
             continue;
         };
@@ -199,8 +199,8 @@ fn inspect_checkpoints(disk: &RealDisk, names: &[String], report: &mut Report) -
     state
 }
 
-/// What the log says about each key up to some revision: the newest change, and a checksum and
-/// length of the value, `None` for a deletion.
+/// Newest change of each key in the log up to some revision, with checksum and length of the value, or `None`
+/// for a deletion.
 #[derive(Default)]
 struct Logged {
     newest: Revision,
@@ -219,7 +219,7 @@ fn inspect_log(disk: &RealDisk, names: &[String], covered: Revision, report: &mu
                 report.bytes += bytes.len() as u64;
                 let next = sequences.get(position + 1).copied();
                 let last = next.is_none_or(|next| {
-                    // A last one that was never made does not count.
+                    // A last segment that was not completely created does not count.
                     let unmade = |bytes: Vec<u8>| !recovery::is_made(&bytes, next);
                     position + 2 == sequences.len() && disk.read(&log::name(next)).is_ok_and(unmade)
                 });
@@ -233,13 +233,13 @@ fn inspect_log(disk: &RealDisk, names: &[String], covered: Revision, report: &mu
     logged
 }
 
-/// The way through one segment.
+/// State of the scan of one segment.
 struct Scan<'a> {
     name: &'a str,
     sequence: u64,
     bytes: &'a [u8],
     last: bool,
-    /// Revision of the checkpoint if that is whole, else 0: what it has need not be in the log.
+    /// Revision of the checkpoint if it is valid, else 0: changes up to it need not be in the log.
     covered: Revision,
     report: &'a mut Report,
     logged: &'a mut Logged,
@@ -250,7 +250,8 @@ impl<'a> Scan<'a> {
         let bytes = self.bytes;
         if log::read_segment_header(bytes).is_none_or(|(own, _)| own != self.sequence) {
             if self.last && !recovery::is_made(bytes, self.sequence) {
-                let note = format!("the making of {} was cut short; the next start makes it anew", self.name);
+                let note =
+                    format!("the creation of {} was interrupted; the next start creates it again", self.name);
                 self.report.notes.push(note);
                 return;
             }
@@ -279,7 +280,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// What to make of bytes that are no record; where to go on, if anywhere.
+    /// Reports bytes that are not a valid record; returns where to continue, if possible.
     fn behind(&mut self, at: usize, torn: Option<u64>) -> Option<usize> {
         let mut whole = record::behind(self.bytes, at, self.sequence);
         let blank = self.bytes[at..].iter().all(|byte| *byte == 0);
@@ -296,7 +297,7 @@ impl<'a> Scan<'a> {
             }
             return None;
         };
-        // Records of the group that was being written may be whole behind one that is not.
+        // Records of the group that was being written may be valid after one that is not.
         if self.last
             && whole.all(|(_, record)| record.group == first.group)
             && torn.is_none_or(|g| g == first.group)
@@ -311,7 +312,7 @@ impl<'a> Scan<'a> {
         Some(next)
     }
 
-    /// What became of the writes in the damaged bytes from `at` on, before whole records.
+    /// Returns what was lost in the damaged bytes from `at` on, before the next valid records.
     fn loss(&self, at: usize) -> String {
         let mut changes = record::behind(self.bytes, at, self.sequence).filter_map(|(_, record)| {
             let change = matches!(record.body, Body::Put { .. } | Body::Delete { .. });
@@ -343,12 +344,12 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Where the log still has what led to the checkpoint, both must say the same.
+/// Compares checkpoint and log where the log still has the changes.
 fn compare(state: &Index, logged: &Logged, report: &mut Report) {
     let name = checkpoint::name(state.revision);
     for (key, (revision, value)) in &logged.before {
-        let kept = state.current(key);
-        let found = kept.map(|change| {
+        let revisions_kept = state.current(key);
+        let found = revisions_kept.map(|change| {
             let value = change.value.as_deref().unwrap_or_default();
             (change.revision, (crc32fast::hash(value), value.len()))
         });
@@ -356,7 +357,7 @@ fn compare(state: &Index, logged: &Logged, report: &mut Report) {
         if found != expected {
             let at =
                 found.map_or_else(|| "nothing".to_owned(), |(revision, _)| format!("revision {revision}"));
-            report.problem(&name, None, format!("it has {at} of {key}, the log has revision {revision}"));
+            report.problem(&name, None, format!("it has revision {at} of {key}, the log has {revision}"));
         }
     }
 }

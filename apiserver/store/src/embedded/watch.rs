@@ -1,5 +1,5 @@
-//! Watches: first what the history holds, from a copy of the state, then what the committer hands
-//! out. A watcher that does not keep up is cut off; the committer never waits.
+//! Watches: first the changes in the history, read from a copy of the state, then the changes that the
+//! committer dispatches. A watcher that does not keep up is cut off; the committer never waits.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::pin::Pin;
@@ -20,10 +20,10 @@ pub(super) struct Registry {
     count: usize,
 }
 
-/// One open watch, as the committer sees it.
+/// An open watch, as seen by the committer.
 pub(super) struct Watcher {
     prefix: String,
-    /// Changes before this one are not wanted.
+    /// First revision that is wanted.
     from: Revision,
     queue: Mutex<Queue>,
 }
@@ -31,23 +31,23 @@ pub(super) struct Watcher {
 #[derive(Default)]
 struct Queue {
     changes: VecDeque<Arc<Change>>,
-    /// Revision up to which a progress notice was asked for.
+    /// Revision for which a progress notice was requested.
     progress: Option<Revision>,
-    /// Too slow: what was in the queue is gone.
+    /// True if the watcher was too slow and its queue was dropped.
     cut: bool,
-    /// The store has stopped.
+    /// True if the store has stopped.
     ended: bool,
     waker: Option<Waker>,
 }
 
 impl Watcher {
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        // Nothing panics while it holds the lock, so a poisoned queue is a whole one.
+        // Nothing panics while holding the lock, so a poisoned queue is consistent.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the queue and wakes the reader.
-    fn tell(&self, change: impl FnOnce(&mut Queue)) {
+    fn update(&self, change: impl FnOnce(&mut Queue)) {
         let waker = {
             let mut queue = self.queue();
             change(&mut queue);
@@ -60,7 +60,7 @@ impl Watcher {
 }
 
 impl Registry {
-    /// Hands changes to those who watch their keys.
+    /// Dispatches changes to the watches of their keys.
     pub(super) fn dispatch(&self, changes: &[Arc<Change>]) {
         let mut matching = Vec::new();
         for (prefix, watchers) in &self.by_prefix {
@@ -70,27 +70,27 @@ impl Registry {
                 continue;
             }
             for watcher in watchers {
-                watcher.tell(|queue| queue.take_in(&matching, watcher.from));
+                watcher.update(|queue| queue.take_in(&matching, watcher.from));
             }
         }
     }
 
-    /// Asks every watch for a notice that it has everything up to `revision`.
+    /// Requests a notice from every watch that it has everything up to `revision`.
     pub(super) fn progress(&self, revision: Revision) {
         for watcher in self.by_prefix.values().flatten().filter(|watcher| watcher.from <= revision + 1) {
-            watcher.tell(|queue| queue.progress = Some(revision));
+            watcher.update(|queue| queue.progress = Some(revision));
         }
     }
 
     /// Ends every watch.
     pub(super) fn end(&mut self) {
         for watcher in std::mem::take(&mut self.by_prefix).into_values().flatten() {
-            watcher.tell(|queue| queue.ended = true);
+            watcher.update(|queue| queue.ended = true);
         }
         self.count = 0;
     }
 
-    /// Open watches.
+    /// Returns the number of open watches.
     pub(super) fn len(&self) -> usize {
         self.count
     }
@@ -129,16 +129,16 @@ impl Queue {
 pub(super) struct WatchStream {
     shared: Arc<Shared>,
     watcher: Arc<Watcher>,
-    /// The state at the beginning, and the next of its changes to look at, while catching up.
+    /// The state at the beginning and the next revision to visit, while catching up.
     past: Option<(Arc<Index>, Revision)>,
     done: bool,
 }
 
 impl WatchStream {
-    /// Opens a watch; `from` 0 is the next change.
+    /// Opens a watch; `from` 0 begins at the next change.
     pub(super) fn open(shared: &Arc<Shared>, prefix: &str, from: Revision) -> Result<Self, StoreError> {
-        // The committer publishes and dispatches under this lock, so nothing falls between the
-        // copy of the state and the queue.
+        // The committer publishes and dispatches under this lock, so nothing is missed between the copy of
+        // the state and the queue.
         let mut registry = shared.registry();
         shared.check(|| format!("watch {prefix}"))?;
         let index = shared.view();
@@ -157,8 +157,8 @@ impl WatchStream {
         Ok(Self { shared: Arc::clone(shared), watcher, past, done: false })
     }
 
-    /// The next batch from the history. Empty: a long stretch without a matching change, more may
-    /// follow. `None`: caught up.
+    /// Returns the next batch from the history. An empty one means a long stretch without matching changes,
+    /// and more may follow; `None` means caught up.
     fn catch_up(&mut self) -> Option<Vec<Arc<Change>>> {
         let (index, next) = self.past.as_mut()?;
         let mut batch = Vec::new();
@@ -182,7 +182,7 @@ impl WatchStream {
         if queue.cut {
             drop(queue);
             self.done = true;
-            tracing::warn!(prefix = self.watcher.prefix, "cut off a watch that did not keep up");
+            tracing::warn!(prefix = self.watcher.prefix, "closed a watch that did not keep up");
             let attempted =
                 format!("watch {}: too slow, {WATCH_BUFFER_EVENTS} changes unread", self.watcher.prefix);
             return Poll::Ready(Some(Err(StoreError::Unavailable { attempted, cause: None })));

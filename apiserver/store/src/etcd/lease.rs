@@ -1,5 +1,5 @@
-//! Times to live by etcd leases. A lease costs etcd more than a key, so keys with the same time to
-//! live share one for a while, which gives some of them up to a minute more.
+//! Times to live with etcd leases. A lease costs etcd more than a key, so keys with the same time to live
+//! share one for a while, which gives some of them up to a minute more.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::{TIMEOUT, request, server_message};
 use crate::StoreError;
 use crate::limits::{ETCD_LEASE_KEYS, ETCD_LEASE_REUSE_SECONDS};
 
-/// The leases that take further keys, by time to live in seconds.
+/// The leases that accept further keys, by time to live in seconds.
 #[derive(Clone)]
 pub(super) struct Leases {
     client: LeaseClient,
@@ -22,7 +22,7 @@ pub(super) struct Leases {
 
 struct Lease {
     id: i64,
-    /// From here on a key would live shorter than it should.
+    /// Time after which a new key would expire too early.
     until: Instant,
     keys: u32,
 }
@@ -32,8 +32,8 @@ impl Leases {
         Self { client, current: Arc::default() }
     }
 
-    /// A lease that lasts at least this long. Fails with `Unavailable` if there is none in time, however
-    /// many wait.
+    /// Returns a lease that lasts at least this long. Fails with `Unavailable` if none is granted in time,
+    /// however many callers wait.
     pub(super) async fn lease(&self, ttl_seconds: u32) -> Result<i64, StoreError> {
         tokio::time::timeout(TIMEOUT, self.shared(ttl_seconds)).await.unwrap_or_else(|elapsed| {
             Err(StoreError::Unavailable { attempted: attempted(ttl_seconds), cause: Some(Box::new(elapsed)) })
@@ -41,7 +41,7 @@ impl Leases {
     }
 
     async fn shared(&self, ttl_seconds: u32) -> Result<i64, StoreError> {
-        // Held over the request on purpose: whoever comes meanwhile shares its lease.
+        // Held during the request, so that concurrent callers share the lease.
         let mut current = self.current.lock().await;
         let now = Instant::now();
         current.retain(|_, lease| lease.until > now && lease.keys < ETCD_LEASE_KEYS);
@@ -55,7 +55,7 @@ impl Leases {
             let mut client = self.client.clone();
             async move { client.grant(ttl + extra, None).await }
         };
-        // A lease that was granted and not heard of runs out by itself.
+        // A lease whose grant was lost expires on its own.
         let granted = request(&attempted(ttl_seconds), |_| true, ask).await?;
         if extra > 0 {
             let until = now + Duration::from_secs(extra.unsigned_abs());
@@ -77,12 +77,12 @@ fn attempted(ttl_seconds: u32) -> String {
     format!("get a lease of {ttl_seconds} s")
 }
 
-/// How much longer than asked a shared lease lasts: a twentieth, and a minute at most.
+/// Returns how much longer than requested a shared lease lasts: a twentieth, and at most a minute.
 fn extra_seconds(ttl_seconds: i64) -> i64 {
     (ttl_seconds / 20).min(ETCD_LEASE_REUSE_SECONDS)
 }
 
-/// Whether a write failed because its lease has run out.
+/// Returns whether a write failed because its lease has expired.
 pub(super) fn is_gone(error: &StoreError) -> bool {
     server_message(error).is_some_and(|message| message.contains("requested lease not found"))
 }

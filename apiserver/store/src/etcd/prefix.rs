@@ -1,29 +1,27 @@
-//! `--etcd-prefix`: what stands in etcd where the server's keys begin with `/registry`.
+//! `--etcd-prefix`: replaces `/registry` at the beginning of keys in etcd.
 
 use std::sync::Arc;
 
 use crate::StoreError;
 
-/// What the server's keys begin with.
+/// Prefix of the server's own keys.
 const OWN: &str = "/registry";
 
-/// The translation of keys; by default there is none.
+/// Translation of keys; the default leaves them unchanged.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Prefix {
-    /// Without a slash at its end; `None` where it is the same.
+    /// Prefix in etcd without a trailing slash; `None` if it is the same.
     theirs: Option<Arc<str>>,
 }
 
 impl Prefix {
-    /// `/other`, `other` and `/other/` are the same, as in Kubernetes.
+    /// Creates the translation. `/other`, `other` and `/other/` are equivalent, as in Kubernetes.
     pub(super) fn new(prefix: &str) -> Result<Self, StoreError> {
         let name = prefix.trim_matches('/');
         if name.is_empty() {
             return Err(StoreError::Broken {
-                attempted: "read the prefix of etcd's keys".to_owned(),
-                why: format!(
-                    "{prefix:?} names nothing: with it the keys of others would be taken for objects"
-                ),
+                attempted: "parse the prefix of etcd's keys".to_owned(),
+                why: format!("{prefix:?} is empty: keys of other programs would be read as objects"),
                 cause: None,
             });
         }
@@ -31,12 +29,12 @@ impl Prefix {
         Ok(Self { theirs: (theirs != OWN).then(|| theirs.into()) })
     }
 
-    /// A key, or the beginning of one, as etcd has it.
+    /// Translates a key, or a prefix of one, to etcd.
     pub(super) fn outward(&self, key: &str) -> String {
         exchange(key, OWN, self.theirs.as_deref().unwrap_or(OWN))
     }
 
-    /// A key as the server knows it.
+    /// Translates a key from etcd.
     pub(super) fn inward(&self, key: String) -> String {
         match self.theirs.as_deref() {
             Some(theirs) => exchange(&key, theirs, OWN),
@@ -57,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_go_there_and_back() {
+    fn keys_are_translated_both_ways() {
         for spelled in ["/other", "other", "/other/"] {
             let prefix = Prefix::new(spelled).unwrap();
             assert_eq!(prefix.outward("/registry/pods/a"), "/other/pods/a");

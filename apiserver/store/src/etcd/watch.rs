@@ -1,9 +1,9 @@
-//! Watches on etcd: one stream of the server for each, opened again after the last revision that
-//! was delivered when the connection breaks.
+//! Watches on etcd: one server stream for each, which is reopened after the last delivered revision when the
+//! connection breaks.
 //!
-//! Progress: newer servers are asked for a notice. In older ones such a notice overtakes events, so
-//! there the watch takes in every key of the server and leaves out what is not wanted; then every
-//! revision passes by in order, and progress is the last one that did.
+//! Progress: newer servers send a notice on request. In older ones such a notice overtakes events, so there
+//! the watch receives every key of the server and filters; then every revision passes by in order, and
+//! progress is the last one that did.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use super::{CONNECT_TIMEOUT, key_of, within};
 use crate::limits::ETCD_WATCH_BATCHES;
 use crate::{Event, Notice, Revision, StoreError, Watch};
 
-/// Tries to open a broken watch again, and the pause before the first; it doubles.
+/// Number of attempts to reopen a broken watch, with a delay before the first that doubles.
 const TRIES: u32 = 6;
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Wakes all open watches so that each asks for its progress.
+/// Wakes all open watches, so that each requests its progress.
 #[derive(Clone)]
 pub(super) struct ProgressRequests {
     wanted: Arc<channel::Sender<()>>,
@@ -40,8 +40,8 @@ impl ProgressRequests {
     }
 }
 
-/// Whether a server of this version sends a progress notice that was asked for only after the
-/// events before it. Older ones send it past the queue of events.
+/// Returns whether a server of this version sends a requested progress notice only after earlier events.
+/// Older ones send it past the queue of events.
 pub(super) fn progress_is_sound(version: &str) -> bool {
     let mut numbers = version.split(['.', '-', '+']).map(|number| number.parse::<u32>().unwrap_or(0));
     let mut next = || numbers.next().unwrap_or(0);
@@ -52,28 +52,28 @@ pub(super) fn progress_is_sound(version: &str) -> bool {
     }
 }
 
-/// Tries of a first opening.
+/// Number of attempts of the first opening.
 const OPEN_TRIES: u32 = 4;
 
-/// What a watch is opened with, the first time and again.
+/// Parameters with which a watch is opened and reopened.
 struct Opening {
     client: WatchClient,
-    /// As the store's keys begin.
+    /// Prefix of the store's keys.
     prefix: String,
-    /// As they begin in etcd.
+    /// Prefix of the keys in etcd.
     outward: String,
     translation: Prefix,
-    /// Whether to watch every key and leave out here what has another prefix.
+    /// True if the watch receives every key and filters by prefix itself.
     every_key: bool,
 }
 
-/// One open watch.
+/// An open watch.
 struct Watching {
     opening: Opening,
     stream: WatchStream,
-    /// The first revision that is wanted.
+    /// First revision that is wanted.
     from: Revision,
-    /// Everything wanted up to this revision has been delivered.
+    /// Revision up to which everything has been delivered.
     seen: Revision,
     sender: mpsc::Sender<Result<Notice, StoreError>>,
 }
@@ -103,7 +103,7 @@ pub(super) async fn open(
 }
 
 impl Opening {
-    /// The same as [`Self::open`], and once more where one of several servers may be gone.
+    /// Like [`Self::open`], retrying in case one of several servers is down.
     async fn open_somewhere(&self, from: Revision) -> Result<(WatchStream, Revision), StoreError> {
         for _ in 1..OPEN_TRIES {
             match self.open(from).await {
@@ -116,7 +116,7 @@ impl Opening {
         self.open(from).await
     }
 
-    /// The open stream and the server's revision at that moment.
+    /// Returns the open stream and the server's revision at that moment.
     async fn open(&self, from: Revision) -> Result<(WatchStream, Revision), StoreError> {
         let attempted = format!("watch {}", self.prefix);
         let options = WatchOptions::new().with_start_revision(from).with_prev_key().with_progress_notify();
@@ -131,7 +131,7 @@ impl Opening {
     }
 }
 
-/// An error if the server has ended the watch.
+/// Returns an error if the server has ended the watch.
 fn refused(response: &WatchResponse, attempted: &str, next: Revision) -> Result<(), StoreError> {
     if response.compact_revision() != 0 {
         return Err(StoreError::Compacted { asked: next, oldest: response.compact_revision() });
@@ -143,7 +143,7 @@ fn refused(response: &WatchResponse, attempted: &str, next: Revision) -> Result<
     Ok(())
 }
 
-/// What to do next.
+/// Next step of a watch.
 enum Step {
     Response(WatchResponse),
     AskForProgress,
@@ -161,7 +161,7 @@ impl Watching {
                 Step::Response(response) => self.pass_on(&response).await,
             };
             if let Err(error) = done {
-                // The reader may be gone, and then nobody wants to know.
+                // Sending fails if the reader is gone.
                 let _ = self.sender.send(Err(error)).await;
                 return;
             }
@@ -184,7 +184,7 @@ impl Watching {
         if self.opening.every_key {
             return self.report_progress().await;
         }
-        // A broken stream shows at the next message.
+        // A broken stream is detected at the next message.
         let _ = self.stream.request_progress().await;
         Ok(())
     }
@@ -210,7 +210,7 @@ impl Watching {
         result
     }
 
-    /// Tells the reader what a message of the server means.
+    /// Forwards a server message to the reader.
     async fn pass_on(&mut self, response: &WatchResponse) -> Result<(), StoreError> {
         refused(response, &format!("watch {}", self.opening.prefix), self.seen + 1)?;
         if response.created() {
@@ -235,7 +235,7 @@ impl Watching {
         if last.is_some() {
             self.send(Notice::Events(events)).await;
         }
-        // What has passed by was not for this reader, but it is over.
+        // The events were filtered out, but they count as progress.
         if last == Some(newest) { Ok(()) } else { self.report_progress().await }
     }
 
@@ -247,7 +247,7 @@ impl Watching {
         Ok(())
     }
 
-    /// If the reader is gone, the next step notices.
+    /// Sends a notice. If the reader is gone, the next step detects it.
     async fn send(&self, notice: Notice) {
         let _ = self.sender.send(Ok(notice)).await;
     }
@@ -263,7 +263,7 @@ fn event(event: &etcd_client::Event, translation: &Prefix) -> Result<Event, Stor
     };
     let previous = event.prev_kv();
     let deleted = event.event_type() == EventType::Delete;
-    // The server sends a bare key with a deletion; what it was created at is in the value before.
+    // For a deletion the server sends a bare key; the create revision is in the previous value.
     let create_revision = if deleted {
         previous.map_or(0, etcd_client::KeyValue::create_revision)
     } else {
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_whose_progress_can_be_believed() {
+    fn progress_is_reliable_from_certain_versions() {
         for sound in ["3.4.31", "3.5.13", "3.5.30", "3.6.0", "3.6.0-rc.1", "4.0.0"] {
             assert!(progress_is_sound(sound), "{sound}");
         }

@@ -1,4 +1,4 @@
-//! What only etcd has: servers that go away, several of them, and a prefix.
+//! Tests for etcd only: servers that fail, clusters, and the prefix.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::support::{events, marks, notice, silence};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
-async fn one_of_three_servers_goes_and_nobody_notices() {
+async fn requests_and_watches_survive_the_loss_of_one_of_three_servers() {
     let mut cluster = EtcdCluster::start().await;
     let store = Etcd::connect(cluster.urls(), None).await.unwrap();
     let subject = Subject { store: Arc::new(store), prefix: "/registry/three".to_owned() };
@@ -22,7 +22,7 @@ async fn one_of_three_servers_goes_and_nobody_notices() {
     for member in 0..3 {
         cluster.kill(member);
         let mut left = 20;
-        // An election may be under way; then nothing is acknowledged.
+        // During an election nothing is acknowledged.
         while left > 0 {
             let name = format!("{member}-{left}");
             let op = apiserver_store::Op::Put { value: "v".into(), ttl_seconds: 0 };
@@ -31,7 +31,7 @@ async fn one_of_three_servers_goes_and_nobody_notices() {
                 Ok(_) => {}
                 Err(StoreError::Unavailable { .. }) => {
                     tokio::time::sleep(Duration::from_millis(200)).await;
-                    // Nobody knows whether it happened.
+                    // It is unknown whether the write happened.
                     if subject.store.get(&subject.key(&name)).await.is_ok_and(|got| got.kv.is_none()) {
                         continue;
                     }
@@ -42,9 +42,9 @@ async fn one_of_three_servers_goes_and_nobody_notices() {
             left -= 1;
         }
         cluster.start_again(member);
-        // Connecting works as long as one of the servers does.
+        // Connecting works as long as one of the servers is available.
         assert!(Etcd::connect(cluster.urls(), None).await.is_ok());
-        // The one that came back must have caught up before the next one goes.
+        // The restarted server must have caught up before the next one is stopped.
         tokio::time::sleep(Duration::from_secs(3)).await;
     }
     let seen = events(&mut watch, written.len()).await;
@@ -54,7 +54,7 @@ async fn one_of_three_servers_goes_and_nobody_notices() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
-async fn without_a_server_requests_fail_soon_and_with_it_they_work_again() {
+async fn requests_fail_soon_without_a_server_and_recover_with_it() {
     let mut server = EtcdServer::start().await;
     let store = server.connect().await.unwrap();
     let subject = Subject { store: Arc::new(store), prefix: "/registry/away".to_owned() };
@@ -77,17 +77,17 @@ async fn without_a_server_requests_fail_soon_and_with_it_they_work_again() {
     assert!(started.elapsed() < Duration::from_secs(60), "{:?}", started.elapsed());
     server.start_again().await;
     assert_eq!(subject.get("a").await.unwrap().mod_revision, first);
-    // The write found no server to go to, so it did not happen.
+    // The write reached no server, so it did not happen.
     assert_eq!(subject.get("b").await, None);
-    // Held up where it stands, it answers nobody, and what was asked may still be done.
+    // A paused server answers nobody, and pending requests may still be carried out.
     server.pause();
     let started = Instant::now();
     let error = subject.store.write(write("c")).await.unwrap_err();
     assert!(matches!(error, StoreError::Unavailable { .. }), "{error:?}");
     assert!(started.elapsed() >= Duration::from_secs(9), "{:?}", started.elapsed());
-    server.go_on();
+    server.resume();
     let second = subject.put("d", "1").await;
-    // The watch was out of order for long enough that it may have ended, but with an error.
+    // The watch was interrupted long enough that it may have ended, but then with an error.
     let mut from = first + 1;
     let mut seen = Vec::new();
     while seen.last() != Some(&(second, "d".to_owned())) {
@@ -107,7 +107,7 @@ async fn without_a_server_requests_fail_soon_and_with_it_they_work_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
-async fn another_prefix_stands_in_the_place_of_registry() {
+async fn another_prefix_replaces_registry() {
     let server = EtcdServer::start().await;
     let plain = server.connect().await.unwrap();
     let other = server.connect().await.unwrap().with_prefix("/clusters/one").unwrap();
@@ -125,7 +125,7 @@ async fn another_prefix_stands_in_the_place_of_registry() {
     assert_eq!((seen[0].key.as_str(), seen[0].revision), ("/registry/pods/b", revision));
     let got = plain.store.get("/clusters/one/pods/b").await.unwrap();
     assert_eq!(got.kv.unwrap().value.as_ref(), b"other");
-    // A conflict tells the key as it was asked for.
+    // A conflict reports the key as it was requested.
     let written = other.try_put("b", "again", 0, 0).await;
     let apiserver_store::Written::Conflict { current: Some(current), .. } = written else {
         panic!("{written:?}")
@@ -136,7 +136,7 @@ async fn another_prefix_stands_in_the_place_of_registry() {
     assert_eq!(other.store.list(range).await.unwrap().kvs.len(), 1);
 }
 
-/// Its server lost the others, so it hears of no change, and the watch would be silent for ever.
+/// The server has lost its cluster and receives no changes, so the watch would be silent forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
 async fn a_watch_at_a_server_without_a_leader_ends() {
@@ -158,7 +158,7 @@ async fn a_watch_at_a_server_without_a_leader_ends() {
     };
     let ended = tokio::time::timeout(Duration::from_secs(60), ended).await.expect("it ends");
     assert!(matches!(ended, Some(Err(StoreError::Unavailable { .. }))), "{ended:?}");
-    // With the others it goes on.
+    // It continues with the other servers.
     cluster.start_again(1);
     cluster.start_again(2);
     for _ in 0..100 {
@@ -173,7 +173,7 @@ async fn a_watch_at_a_server_without_a_leader_ends() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
-async fn many_keys_with_a_time_to_live_wait_no_longer_than_one_for_a_server_that_hangs() {
+async fn concurrent_lease_requests_share_one_timeout_of_a_hanging_server() {
     let server = EtcdServer::start().await;
     let store = server.connect().await.unwrap();
     let subject = Subject { store: Arc::new(store), prefix: "/registry/hung".to_owned() };
@@ -190,6 +190,6 @@ async fn many_keys_with_a_time_to_live_wait_no_longer_than_one_for_a_server_that
         results.iter().all(|result| matches!(result, Err(StoreError::Unavailable { .. }))),
         "{results:?}"
     );
-    server.go_on();
+    server.resume();
     apiserver_store::Store::revision(&*subject.store).await.unwrap();
 }

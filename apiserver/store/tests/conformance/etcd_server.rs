@@ -8,29 +8,29 @@ use apiserver_store::StoreError;
 use apiserver_store::etcd::{Etcd, EtcdTls};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
 
-/// Stopped when dropped.
+/// An etcd server, which is stopped when dropped.
 pub struct EtcdServer {
     process: Child,
     directory: tempfile::TempDir,
     ports: (u16, u16),
-    /// What a client needs where the server wants TLS with client certificates.
+    /// TLS configuration for clients, if the server requires client certificates.
     tls: Option<EtcdTls>,
-    /// Bytes that the server's data may take; 0 for etcd's own limit.
+    /// Quota of the server's data in bytes; 0 for etcd's default.
     quota: u64,
 }
 
 impl EtcdServer {
-    /// Starts it and waits until it answers.
+    /// Starts a server and waits until it answers.
     pub async fn start() -> Self {
         Self::start_with(None, tempfile::tempdir().unwrap(), 0).await
     }
 
-    /// The same for data of so many bytes.
+    /// Starts a server with a quota in bytes.
     pub async fn start_small(quota: u64) -> Self {
         Self::start_with(None, tempfile::tempdir().unwrap(), quota).await
     }
 
-    /// The same with TLS, for which the clients need certificates too.
+    /// Starts a server with TLS that requires client certificates.
     pub async fn start_with_tls() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let tls = make_certificates(directory.path());
@@ -53,12 +53,12 @@ impl EtcdServer {
         Etcd::connect(&[self.url()], self.tls.clone()).await
     }
 
-    /// What a client needs where the server wants TLS.
+    /// Returns the TLS configuration for clients, if the server requires it.
     pub fn tls(&self) -> Option<&EtcdTls> {
         self.tls.as_ref()
     }
 
-    /// Kills the server and starts it again on the same ports and data.
+    /// Kills the server and starts it again with the same ports and data.
     pub async fn restart(&mut self) {
         self.kill();
         self.start_again().await;
@@ -70,19 +70,19 @@ impl EtcdServer {
         let _ = self.process.wait();
     }
 
-    /// Starts a server again that was killed.
+    /// Starts the server again after it was killed.
     pub async fn start_again(&mut self) {
         self.process = spawn(self.directory.path(), self.ports, self.tls.is_some(), self.quota);
         self.wait_until_ready().await;
     }
 
-    /// Holds the process up where it stands: connections stay, and nothing is answered.
+    /// Pauses the process: connections stay open, and nothing is answered.
     pub fn pause(&self) {
         self.signal("-STOP");
     }
 
-    /// Lets it go on.
-    pub fn go_on(&self) {
+    /// Resumes the process.
+    pub fn resume(&self) {
         self.signal("-CONT");
     }
 
@@ -111,7 +111,7 @@ impl Drop for EtcdServer {
     }
 }
 
-/// Three servers that are one etcd.
+/// An etcd cluster of three servers.
 pub struct EtcdCluster {
     members: Vec<(Child, Vec<String>)>,
     urls: Vec<String>,
@@ -119,7 +119,7 @@ pub struct EtcdCluster {
 }
 
 impl EtcdCluster {
-    /// Starts them and waits until they answer.
+    /// Starts the servers and waits until they answer.
     pub async fn start() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let ports: Vec<(u16, u16)> = (0..3).map(|_| free_ports()).collect();
@@ -161,13 +161,13 @@ impl EtcdCluster {
         &self.urls
     }
 
-    /// Kills one.
+    /// Kills a server.
     pub fn kill(&mut self, member: usize) {
         let _ = self.members[member].0.kill();
         let _ = self.members[member].0.wait();
     }
 
-    /// Starts it again.
+    /// Starts a server again.
     pub fn start_again(&mut self, member: usize) {
         let arguments = self.members[member].1.clone();
         self.members[member].0 = start(Command::new("etcd").args(arguments));
@@ -214,7 +214,8 @@ fn start(command: &mut Command) -> Child {
         .expect("cannot start etcd; `cargo xtask setup` installs it")
 }
 
-/// An authority, a server's and a client's certificate; the server's side goes to files.
+/// Creates an authority, a server certificate and a client certificate; the server's files are written to
+/// `directory`.
 fn make_certificates(directory: &Path) -> EtcdTls {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

@@ -1,5 +1,5 @@
-//! One suite for every implementation of the store: embedded on a real directory, embedded on the
-//! simulated disk with a paused clock, and etcd, a real server that the test starts.
+//! One suite for all implementations of the store: embedded in a real directory, embedded on the simulated
+//! disk with a paused clock, and a real etcd server that the test starts.
 
 #![allow(
     clippy::unwrap_used,
@@ -22,7 +22,7 @@ use apiserver_store::disk::{RealDisk, SimDisk};
 use apiserver_store::embedded::{Embedded, Options};
 use apiserver_store::etcd::Etcd;
 
-/// A store, and where in it a case may write.
+/// A store, and the prefix that a case may write to.
 #[derive(Clone)]
 struct Subject {
     store: Arc<dyn Store>,
@@ -43,7 +43,7 @@ async fn on_simulated_disk() -> Subject {
     Subject { store: Arc::new(store), prefix: "/registry/case".to_owned() }
 }
 
-/// Makes a test of each case for the embedded store, and one test of all for etcd.
+/// Defines a test of each case for the embedded store, and one test of all cases for etcd.
 macro_rules! suite {
     ($($module:ident::$case:ident),* $(,)?) => {
         mod embedded_on_real_disk {
@@ -104,7 +104,7 @@ suite! {
     watches::progress_comes_after_everything_before_it,
 }
 
-/// The client finds a server again that was killed, and a watch goes on where it was.
+/// The client reconnects after the server was killed, and a watch continues where it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
 async fn etcd_restarts_under_an_open_watch() {
@@ -122,7 +122,7 @@ async fn etcd_restarts_under_an_open_watch() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]
-async fn etcd_over_tls_wants_certificates_on_both_sides() {
+async fn etcd_over_tls_requires_certificates_on_both_sides() {
     let server = etcd_server::EtcdServer::start_with_tls().await;
     let store = server.connect().await.unwrap();
     let subject = Subject { store: Arc::new(store), prefix: "/registry/tls".to_owned() };
@@ -133,7 +133,7 @@ async fn etcd_over_tls_wants_certificates_on_both_sides() {
 }
 
 #[tokio::test]
-async fn without_a_server_connecting_says_so() {
+async fn connecting_without_a_server_is_an_error() {
     // A port that was free a moment ago.
     let url = format!("http://127.0.0.1:{}", etcd_server::free_ports().0);
     let error = Etcd::connect(std::slice::from_ref(&url), None).await.err().unwrap();

@@ -1,4 +1,4 @@
-//! Short words for the cases.
+//! Helpers for the cases.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ impl Subject {
         self.store.write(Write { key: self.key(name), expected, op: Op::Delete }).await.unwrap()
     }
 
-    /// Writes over whatever is there and returns the revision.
+    /// Writes unconditionally and returns the revision.
     pub async fn put(&self, name: &str, value: &str) -> Revision {
         let expected = self.get(name).await.map_or(0, |kv| kv.mod_revision);
         done(self.try_put(name, value, expected, 0).await)
@@ -57,7 +57,7 @@ pub fn done(written: Written) -> Revision {
     }
 }
 
-/// Names, without the case's prefix, and values of a page.
+/// Returns the names, without the case's prefix, and values of a page.
 pub fn content(page: &Page) -> Vec<(String, String)> {
     page.kvs
         .iter()
@@ -72,12 +72,12 @@ pub fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
     expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
-/// The next notice, which must come soon.
+/// Returns the next notice, which must arrive soon.
 pub async fn notice(watch: &mut Watch) -> Option<Result<Notice, StoreError>> {
     tokio::time::timeout(Duration::from_secs(20), watch.next()).await.expect("no notice in 20 s")
 }
 
-/// The next `count` events, exactly.
+/// Returns the next `count` events; fails if there are more or fewer.
 pub async fn events(watch: &mut Watch, count: usize) -> Vec<Event> {
     let mut events = Vec::new();
     while events.len() < count {
@@ -90,7 +90,7 @@ pub async fn events(watch: &mut Watch, count: usize) -> Vec<Event> {
     events
 }
 
-/// Nothing but progress comes for a moment.
+/// Checks that nothing but progress arrives for a moment.
 pub async fn silence(watch: &mut Watch) {
     let moment = tokio::time::sleep(Duration::from_millis(200));
     tokio::pin!(moment);
@@ -105,7 +105,7 @@ pub async fn silence(watch: &mut Watch) {
     }
 }
 
-/// Revisions and names of events.
+/// Returns revisions and names of events.
 pub fn marks(events: &[Event]) -> Vec<(Revision, String)> {
     events.iter().map(|event| (event.revision, event.key.rsplit('/').next().unwrap().to_owned())).collect()
 }

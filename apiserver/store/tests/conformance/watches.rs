@@ -25,7 +25,7 @@ pub async fn a_watch_from_a_revision_sees_history_then_the_present(subject: Subj
     let expected = expected.map(|(revision, name)| (revision, name.to_owned()));
     assert_eq!(marks(&events(&mut watch, 3).await), expected[1..]);
     assert_eq!(marks(&events(&mut all, 4).await), expected);
-    // Keys beside the prefix do not show.
+    // Keys outside of the prefix do not appear.
     let beside = Subject { prefix: format!("{}-beside", subject.prefix), ..subject.clone() };
     beside.put("x", "1").await;
     silence(&mut watch).await;
@@ -111,7 +111,7 @@ pub async fn a_watch_from_a_compacted_revision_fails(subject: Subject) {
         matches!(error, StoreError::Compacted { asked, oldest } if asked == first && oldest > first),
         "{error:?}"
     );
-    // A watch that had caught up goes on, and one from behind the point works.
+    // A watch that had caught up continues, and one from after the compaction point works.
     let mut watch = subject.watch(third + 1).await.unwrap();
     let fourth = subject.put("a", "4").await;
     for watch in [&mut open, &mut watch] {
@@ -124,7 +124,7 @@ pub async fn progress_comes_after_everything_before_it(subject: Subject) {
     let beside = Subject { prefix: format!("{}-beside", subject.prefix), ..subject.clone() };
     for round in 0..20 {
         let last = subject.put("a", &round.to_string()).await;
-        // Every other time the newest revision is none of this watch.
+        // Every second time the newest revision does not belong to this watch.
         let newest = if round % 2 == 0 { last } else { beside.put("a", &round.to_string()).await };
         let mut delivered = 0;
         loop {
@@ -156,7 +156,7 @@ pub async fn a_watch_keeps_to_its_prefix(subject: Subject) {
     let expected = [(first, "a".to_owned()), (second, "a".to_owned()), (third, "a".to_owned())];
     assert_eq!(marks(&events), expected);
     assert_eq!(events[1].key, subject.key("below/a"));
-    // A deletion says what was deleted, and since when it was there.
+    // A deletion contains the deleted value and its create revision.
     assert_eq!((events[2].previous.as_deref(), events[2].create_revision), (Some(b"1".as_ref()), first));
     silence(&mut watch).await;
 }

@@ -136,7 +136,7 @@ pub async fn a_list_comes_in_pages(subject: Subject) {
     let mut page = subject.store.list(first).await.unwrap();
     let revision = page.revision;
     assert_eq!((page.kvs.len(), page.more), (10, true));
-    // What happens between pages must not show in them.
+    // Changes between pages must not appear in them.
     subject.delete("15").await;
     subject.put("99", "v").await;
     let mut names: Vec<String> = content(&page).into_iter().map(|(name, _)| name).collect();
@@ -150,7 +150,7 @@ pub async fn a_list_comes_in_pages(subject: Subject) {
     }
     let expected: Vec<String> = (0..25).map(|number| format!("{number:02}")).collect();
     assert_eq!(names, expected);
-    // A start before the prefix is the prefix.
+    // A start before the prefix means the prefix.
     let range = Range { prefix, after: "/".to_owned(), ..Range::default() };
     assert_eq!(subject.store.list(range).await.unwrap().kvs.len(), 25);
 }
@@ -202,7 +202,7 @@ pub async fn compaction_keeps_the_newest_versions(subject: Subject) {
     assert!(matches!(error, StoreError::Compacted { .. }), "{error:?}");
     let error = subject.store.compact(after + 1).await.unwrap_err();
     assert!(matches!(error, StoreError::Future { .. }), "{error:?}");
-    // Compaction makes no revision.
+    // Compaction creates no revision.
     assert_eq!(subject.put("c", "1").await, after + 1);
 }
 
@@ -232,12 +232,12 @@ pub async fn a_time_to_live_is_set_anew_by_each_write(subject: Subject) {
         expected = done(subject.try_put("a", &round.to_string(), expected, 3).await);
         tokio::time::sleep(Duration::from_millis(1_500)).await;
     }
-    // Twice its time has passed, and it is there.
+    // Twice its time to live has passed, and it still exists.
     assert!(started.elapsed() >= Duration::from_secs(6));
     assert_eq!(subject.get("a").await.unwrap().mod_revision, expected);
     let mut watch = subject.watch(expected + 1).await.unwrap();
     assert_eq!(events(&mut watch, 1).await[0].value, None);
-    // What was deleted is not deleted once more when its time is over.
+    // A deleted key is not deleted again when its time to live ends.
     let first = done(subject.try_put("b", "1", 0, 2).await);
     done(subject.try_delete("b", first).await);
     let second = done(subject.try_put("b", "2", 0, 0).await);
@@ -245,7 +245,7 @@ pub async fn a_time_to_live_is_set_anew_by_each_write(subject: Subject) {
     assert_eq!(subject.get("b").await.unwrap().mod_revision, second);
 }
 
-/// Two keys that are always written one after the other: a list never has the second one newer.
+/// Writes two keys in turn: a list never contains a newer version of the second one.
 pub async fn what_is_read_at_once_is_of_one_revision(subject: Subject) {
     let writer = tokio::spawn({
         let subject = subject.clone();

@@ -1,5 +1,5 @@
-//! Snapshots beside a running store, restores into a directory and into a running store, and what
-//! the check of a directory finds.
+//! Snapshots of a running store, restores into a directory and into a running store, and verification of a
+//! directory.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,7 +38,7 @@ async fn marks(watch: &mut Watch, count: usize) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_snapshot_beside_a_store_that_writes_has_all_that_was_acknowledged() {
+async fn a_snapshot_of_a_running_store_has_all_acknowledged_writes() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
     let store = Embedded::open(disk(&data), small()).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_snapshot_beside_a_store_that_writes_has_all_that_was_acknowledged() {
         assert!(before <= taken.revision && taken.revision <= after + 1, "{before} {taken:?} {after}");
         let report = verify_snapshot(&file).unwrap();
         assert_eq!((report.revision, report.keys, report.problems.len()), (taken.revision, taken.keys, 0));
-        // The check works beside it too.
+        // Verification works beside a running store as well.
         let report = verify_directory(&data).await.unwrap();
         assert!(report.problems.is_empty() && report.revision >= before, "{report:?}");
     }
@@ -68,7 +68,7 @@ async fn a_snapshot_beside_a_store_that_writes_has_all_that_was_acknowledged() {
     store.close().await.unwrap();
     let other = directory.path().join("other");
     let restored = restore_directory(&disk(&other), Snapshot::read(&file).unwrap(), Some(0)).unwrap();
-    // What somebody has appended makes it another file, even a second snapshot.
+    // Appended bytes invalidate the file, even if they are a second snapshot.
     let bytes = std::fs::read(&file).unwrap();
     for more in [&b"x"[..], &bytes[..], &bytes[bytes.len() - 16..]] {
         let longer = directory.path().join("longer");
@@ -84,7 +84,7 @@ async fn a_snapshot_beside_a_store_that_writes_has_all_that_was_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_restored_directory_is_ahead_of_what_was_there_and_its_past_is_compacted() {
+async fn a_restored_directory_has_a_higher_revision_and_a_compacted_history() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
     let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_restored_directory_is_ahead_of_what_was_there_and_its_past_is_compact
     let error = store.watch("", last + 1).await.err().unwrap();
     assert!(matches!(error, StoreError::Compacted { .. }), "{error:?}");
     assert_eq!(put(&store, "/new", "1").await.unwrap(), last + 2);
-    // Into an empty directory nobody knows what was seen before; the step is large, or as wished.
+    // For an empty directory it is unknown what was seen before; the increment is large, or as requested.
     for (name, bump, expected) in [("a", None, kept + 1_000_000_000), ("b", Some(7), kept + 7)] {
         let other = disk(&directory.path().join(name));
         let snapshot = Snapshot::read(&file).unwrap();
@@ -139,7 +139,7 @@ async fn a_restore_that_leaves_no_revision_for_writes_is_refused_and_changes_not
 }
 
 #[tokio::test]
-async fn a_restore_into_a_running_store_is_changes_like_any_others() {
+async fn a_restore_into_a_running_store_makes_ordinary_changes() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
     assert_eq!(restore_running(&data, &file).await.unwrap(), None);
@@ -165,12 +165,12 @@ async fn a_restore_into_a_running_store_is_changes_like_any_others() {
     assert_eq!(content(&store).await, expected);
     assert_eq!(marks(&mut watch, 3).await, ["-/made", "+/changed", "+/deleted"]);
     assert_eq!(store.get("/same").await.unwrap().kv.unwrap().mod_revision, same);
-    // Once more there is nothing to do.
+    // The second time there is nothing to do.
     let again = restore_running(&data, &file).await.unwrap().unwrap();
     assert_eq!((again.revision, again.set, again.removed), (last + 3, 0, 0));
     std::fs::write(&file, "no snapshot").unwrap();
     let error = restore_running(&data, &file).await.unwrap_err();
-    assert!(error.to_string().contains("it is no snapshot"), "{error}");
+    assert!(error.to_string().contains("it is not a snapshot"), "{error}");
     drop(control);
     assert_eq!(restore_running(&data, &file).await.unwrap(), None);
     store.close().await.unwrap();
@@ -178,9 +178,9 @@ async fn a_restore_into_a_running_store_is_changes_like_any_others() {
     assert_eq!(content(&store).await, expected);
 }
 
-/// Whoever connects and says nothing keeps nobody else from being served.
+/// A client that connects and sends nothing does not block others.
 #[tokio::test]
-async fn a_silent_client_of_the_control_socket_is_left_after_a_moment() {
+async fn a_silent_client_of_the_control_socket_is_disconnected() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
     let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
@@ -194,10 +194,10 @@ async fn a_silent_client_of_the_control_socket_is_left_after_a_moment() {
     store.close().await.unwrap();
 }
 
-/// The power fails at every operation of a restore in turn: what is there afterwards is the state
-/// before it, or the snapshot, and never a mixture.
+/// The power fails at every operation of a restore in turn: afterwards the state is either the old one or the
+/// snapshot, never a mixture.
 #[test]
-fn a_restore_happens_as_a_whole_or_not_at_all() {
+fn a_restore_is_atomic_across_power_failures() {
     let directory = tempfile::tempdir().unwrap();
     let (data, file) = (directory.path().join("store"), directory.path().join("snapshot"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -240,7 +240,7 @@ fn a_restore_happens_as_a_whole_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn the_check_says_what_is_broken_and_where() {
+async fn verification_reports_damage_with_file_and_offset() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("store");
     let store = Embedded::open(disk(&data), small()).await.unwrap();
@@ -276,7 +276,7 @@ async fn the_check_says_what_is_broken_and_where() {
     assert!(places.iter().any(|(name, at)| name == second && at.unwrap() <= 1_500), "{places:?}");
     assert!(places.contains(&(checkpoint, Some(24))), "{places:?}");
     assert!(report.problems.iter().all(|problem| problem.advice.contains("hawser store restore")));
-    // A store that is refused is what a restore is for, and the revision does not go back.
+    // A restore works on a store that refuses to start, and the revision does not go back.
     let error = Embedded::open(disk(&data), small()).await.err().unwrap();
     assert!(matches!(error, StoreError::Broken { .. }), "{error:?}");
     flip(first, 100);
@@ -288,14 +288,14 @@ async fn the_check_says_what_is_broken_and_where() {
     let restored = restore_directory(&disk(&data), Snapshot::read(&file).unwrap(), None).unwrap();
     assert!(restored.revision > sound.revision);
     assert!(verify_directory(&data).await.unwrap().problems.is_empty());
-    // A segment that is missing, and a directory that is no store.
+    // A missing segment, and a directory that is not a store.
     std::fs::remove_file(data.join("FORMAT")).unwrap();
     assert!(verify_directory(&data).await.is_err());
     assert!(verify_directory(&directory.path().join("nowhere")).await.is_err());
 }
 
 #[tokio::test]
-async fn damage_of_what_a_checkpoint_has_is_no_loss_and_is_not_called_one() {
+async fn damage_covered_by_a_checkpoint_is_not_reported_as_loss() {
     let directory = tempfile::tempdir().unwrap();
     let data = directory.path().join("store");
     let store = Embedded::open(disk(&data), Options::default()).await.unwrap();
@@ -305,7 +305,7 @@ async fn damage_of_what_a_checkpoint_has_is_no_loss_and_is_not_called_one() {
     }
     let compacted = revision - 10;
     store.compact(compacted).await.unwrap();
-    // The segment stays, because it is the one that is written to.
+    // The segment stays, because it is being written to.
     store.checkpoint().await.unwrap();
     store.close().await.unwrap();
     let log = disk(&data).list().unwrap().into_iter().find(|name| name.starts_with("log-")).unwrap();
@@ -322,7 +322,7 @@ async fn damage_of_what_a_checkpoint_has_is_no_loss_and_is_not_called_one() {
     assert!(what.contains(&format!("the checkpoint of revision {compacted} has")), "{what}");
     assert!(!what.contains("are lost"), "{what}");
     flip(length / 4);
-    // Behind the checkpoint's revision nothing else has the writes.
+    // Only this segment has the writes after the checkpoint's revision.
     let names = std::fs::read(&path).unwrap();
     let late = names.windows(3).rposition(|window| window == b"/35").unwrap();
     flip(late);
@@ -338,7 +338,7 @@ async fn a_checkpoint_that_contradicts_the_log_and_a_missing_segment_are_found()
         let store = Embedded::open(disk(path), Options::default()).await.unwrap();
         let revision = put(&store, "/a", value).await.unwrap();
         store.compact(revision).await.unwrap();
-        // The segment stays, because it is the one that is written to.
+        // The segment stays, because it is being written to.
         store.checkpoint().await.unwrap();
         store.close().await.unwrap();
         assert!(verify_directory(path).await.unwrap().problems.is_empty());

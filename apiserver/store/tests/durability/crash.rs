@@ -1,6 +1,6 @@
-//! A thousand lives of a store, each of which loses power several times, at any operation of the
-//! disk, recovery included; often something else fails before: an operation, a sync, or the space.
-//! A seed that fails is printed; run it alone with `LIFE_SEED`.
+//! A thousand lives of a store, each of which loses power several times at any disk operation, including
+//! recovery; often another failure precedes it: of an operation, of a sync, or a full disk. The seed of a
+//! failure is printed; run it alone with `LIFE_SEED`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -18,14 +18,14 @@ const ROUNDS: u64 = 4;
 const WRITERS: u64 = 4;
 const KEYS: u64 = 6;
 
-/// What the writers know.
+/// State that the writers share.
 #[derive(Default)]
 struct Known {
     /// Everything that was ever submitted.
     submitted: BTreeSet<(String, Option<Bytes>)>,
-    /// What was acknowledged, by revision.
+    /// Acknowledged writes, by revision.
     acknowledged: BTreeMap<Revision, (String, Option<Bytes>)>,
-    /// The newest revision that anyone has seen.
+    /// Newest revision that any client has seen.
     newest: Revision,
 }
 
@@ -46,7 +46,7 @@ fn acknowledged_writes_survive_a_thousand_crashes() {
         })
         .collect();
     let tally = threads.into_iter().map(|thread| thread.join().unwrap()).fold(Tally::default(), Tally::plus);
-    // The test is only worth something if crashes hit all parts.
+    // The test is only meaningful if crashes hit all phases.
     assert!(tally.crashes_while_writing > SEEDS, "{tally:?}");
     assert!(tally.other_failures > SEEDS / 10, "{tally:?}");
     assert!(tally.crashes_while_opening > SEEDS / 10, "{tally:?}");
@@ -61,12 +61,12 @@ fn the_same_seed_gives_the_same_life() {
     }
 }
 
-/// What happened, to see that the test tests something.
+/// Counts of what happened, to check that the test is meaningful.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     crashes_while_writing: u64,
     crashes_while_opening: u64,
-    /// Lives of a store that ended, or did not begin, though the power was on.
+    /// Lives that ended, or did not begin, without a power failure.
     other_failures: u64,
     acknowledged: u64,
     unacknowledged_but_kept: u64,
@@ -116,7 +116,7 @@ async fn live(seed: u64) -> Tally {
                 tally.other_failures += 1;
             }
         }
-        // Let the committer of this life see that nobody needs it any more.
+        // Let the committer of this life notice that it is no longer needed.
         disk.crash();
         tokio::time::sleep(Duration::from_secs(1)).await;
         disk.restart();
@@ -130,7 +130,7 @@ async fn live(seed: u64) -> Tally {
     tally
 }
 
-/// The power fails, and in every other round something else does, mostly before.
+/// Plans a power failure, and in every second round another failure, mostly before it.
 fn plan(disk: &SimDisk, random: &mut Random) -> Faults {
     let crash_at = Some(disk.operations() + 1 + random.below(150));
     let none = Faults { crash_at, ..Faults::default() };
@@ -143,7 +143,7 @@ fn plan(disk: &SimDisk, random: &mut Random) -> Faults {
     }
 }
 
-/// Several writers at once, until they are done or the disk is gone.
+/// Runs several concurrent writers until they are done or the disk is gone.
 async fn work(store: &Embedded, known: &Arc<Mutex<Known>>, seed: u64) {
     let writers: Vec<_> = (0..WRITERS)
         .map(|writer| {
@@ -153,7 +153,7 @@ async fn work(store: &Embedded, known: &Arc<Mutex<Known>>, seed: u64) {
                 for number in 0..60 {
                     let unique = format!("{seed}-{writer}-{number}");
                     match one_operation(&store, &known, &mut random, &unique).await {
-                        // The disk is full: nothing happened, and the store goes on.
+                        // The disk is full: nothing happened, and the store continues.
                         Ok(()) | Err(StoreError::Unavailable { .. }) => {}
                         Err(StoreError::Broken { .. }) => return,
                         Err(error) => panic!("{error:?}"),
@@ -188,7 +188,7 @@ async fn one_operation(
             };
         }
         1..=3 if expected != 0 => None,
-        // Some values fill several sectors, so that a crash tears them.
+        // Some values span several sectors, so that a crash tears them.
         4 => Some(Bytes::from(format!("{unique}{}", "x".repeat(random.below(3_000) as usize)))),
         _ => Some(Bytes::from(unique.to_owned())),
     };
@@ -200,14 +200,14 @@ async fn one_operation(
     if let Written::Done { revision } = store.write(Write { key: key.clone(), expected, op }).await? {
         let mut known = known.lock().unwrap();
         known.newest = known.newest.max(revision);
-        // A delete of a key that another writer deleted changes nothing and has no revision.
+        // Deleting a key that another writer deleted changes nothing and has no revision.
         let replaced = known.acknowledged.insert(revision, (key, value));
         assert_eq!(replaced, None, "revision {revision} was given twice");
     }
     Ok(())
 }
 
-/// What recovery brought back is what was acknowledged, and otherwise only whole writes.
+/// Checks that recovery restored all acknowledged writes, and otherwise only complete ones.
 async fn verify(store: &Embedded, known: &Mutex<Known>, tally: &mut Tally) {
     let stats = store.stats();
     let events = history(store).await;

@@ -1,4 +1,4 @@
-//! Disks that fail, fill up or come back damaged; directories that are not what they should be.
+//! Disks that fail, fill up or come back damaged, and invalid directories.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn a_failed_sync_stops_the_store_and_nothing_is_acknowledged() {
     disk.set_faults(Faults { fail_sync: Some(disk.syncs() + 1), ..Faults::default() });
     let error = put(&store, "/a", "2").await.unwrap_err();
     assert!(matches!(error, StoreError::Broken { .. }), "{error:?}");
-    // From now on nothing works, reads included: what they would show may not last.
+    // From now on everything fails, including reads: what they return might not be durable.
     assert!(matches!(put(&store, "/b", "1").await, Err(StoreError::Broken { .. })));
     assert!(matches!(store.get("/a").await, Err(StoreError::Broken { .. })));
     assert!(matches!(store.compact(first).await, Err(StoreError::Broken { .. })));
@@ -28,7 +28,7 @@ async fn a_failed_sync_stops_the_store_and_nothing_is_acknowledged() {
     assert!(matches!(watch.next().await, Some(Err(StoreError::Broken { .. }))));
     assert!(watch.next().await.is_none());
     assert!(matches!(store.close().await, Err(StoreError::Broken { .. })));
-    // Started again, it settles what the cache holds before it shows it; then power is lost.
+    // After a restart the store makes the cache durable before it shows it; then power is lost.
     disk.kill_process();
     let store = open(&disk, Options::default()).await.unwrap();
     let seen = store.get("/a").await.unwrap().kv.unwrap();
@@ -55,7 +55,7 @@ async fn a_full_disk_refuses_writes_until_there_is_room() {
     };
     assert!(matches!(&error, StoreError::Unavailable { cause: Some(_), .. }), "{error:?}");
     assert!(revision > 5);
-    // Reads go on, and the refused write left no trace.
+    // Reads continue, and the refused write left no trace.
     assert_eq!(store.revision().await.unwrap(), revision);
     assert_eq!(store.get(&format!("/{revision}")).await.unwrap().kv, None);
     disk.set_faults(Faults::default());
@@ -75,7 +75,7 @@ async fn a_store_starts_on_a_full_disk_and_writes_when_there_is_room() {
         revision = put(&store, &format!("/{number}"), vec![7; 1_000]).await.unwrap();
     }
     store.close().await.unwrap();
-    // Closed or killed, once and again: what is there is read, and nothing is written.
+    // Closed or killed, repeatedly: existing data is readable, and nothing is written.
     for round in 0..4 {
         disk.set_faults(Faults { capacity: Some(0), ..Faults::default() });
         for _ in 0..2 {
@@ -108,7 +108,7 @@ async fn a_store_starts_on_a_full_disk_and_writes_when_there_is_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_fails_or_is_cut_short_stops_the_store_and_is_gone_after_a_restart() {
+async fn a_failed_write_stops_the_store_and_is_gone_after_a_restart() {
     for attempt in 0..40 {
         let disk = SimDisk::new(attempt);
         let store = open(&disk, small()).await.unwrap();
@@ -116,7 +116,7 @@ async fn a_write_that_fails_or_is_cut_short_stops_the_store_and_is_gone_after_a_
         disk.set_faults(Faults { fail_at: Some(disk.operations() + 1), ..Faults::default() });
         let error = put(&store, "/a", vec![2; 900]).await.unwrap_err();
         assert!(matches!(error, StoreError::Broken { .. }), "{error:?}");
-        // Later writes are refused too, though the disk would take them.
+        // Later writes are refused too, although the disk would accept them.
         let error = put(&store, "/b", "1").await.unwrap_err();
         assert!(error.to_string().contains("the store has stopped"), "{error}");
         drop(store);
@@ -129,7 +129,7 @@ async fn a_write_that_fails_or_is_cut_short_stops_the_store_and_is_gone_after_a_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_disk_that_hangs_delays_writes_and_no_reads() {
+async fn a_hanging_disk_delays_writes_but_not_reads() {
     let disk = SimDisk::new(3).with_sync_time(Duration::from_micros(100));
     let store = open(&disk, small()).await.unwrap();
     let first = put(&store, "/a", "1").await.unwrap();
@@ -149,7 +149,7 @@ async fn a_disk_that_hangs_delays_writes_and_no_reads() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_file_that_cannot_be_read_is_named_and_nothing_is_changed() {
+async fn an_unreadable_file_is_reported_and_nothing_is_changed() {
     let disk = SimDisk::new(3);
     let store = open(&disk, small()).await.unwrap();
     let revision = put(&store, "/a", "1").await.unwrap();
@@ -166,7 +166,7 @@ async fn a_file_that_cannot_be_read_is_named_and_nothing_is_changed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn damage_to_acknowledged_data_is_reported_and_not_cut_away() {
+async fn damage_to_acknowledged_data_is_reported_and_not_truncated() {
     for target in 0..2 {
         let disk = SimDisk::new(3);
         let options = Options { segment_bytes: 4_096, ..Options::default() };
@@ -211,7 +211,7 @@ async fn a_damaged_checkpoint_and_a_missing_segment_are_reported() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_format_and_a_directory_of_something_else_are_refused() {
+async fn other_formats_and_foreign_directories_are_refused() {
     let disk = SimDisk::new(3);
     open(&disk, small()).await.unwrap().close().await.unwrap();
     let mut file = disk.open("FORMAT").unwrap();

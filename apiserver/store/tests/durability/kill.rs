@@ -1,5 +1,5 @@
-//! `kill -9` of a real process with a real directory: what it acknowledged on its standard output
-//! is there afterwards.
+//! `kill -9` of a real process with a real directory: what it acknowledged on its standard output exists
+//! afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write as _};
@@ -13,12 +13,12 @@ use apiserver_store::embedded::{Embedded, Options};
 
 use crate::support::put;
 
-/// Tells the child where its directory is.
+/// Environment variable that passes the directory to the child.
 const DIRECTORY: &str = "HAWSER_STORE_TEST_DIRECTORY";
 const ROUNDS: usize = 5;
 const ACKNOWLEDGED: usize = 400;
 
-/// Small enough that segments and checkpoints change under fire.
+/// Returns sizes so small that segments and checkpoints change frequently.
 fn options() -> Options {
     Options {
         segment_bytes: 64 << 10,
@@ -33,7 +33,7 @@ async fn open(directory: &Path) -> Embedded {
 }
 
 #[tokio::test]
-async fn what_a_killed_process_acknowledged_is_there() {
+async fn acknowledged_writes_survive_kill_9() {
     let directory = tempfile::tempdir().unwrap();
     let mut acknowledged = BTreeMap::new();
     let mut newest = 0;
@@ -47,7 +47,7 @@ async fn what_a_killed_process_acknowledged_is_there() {
         newest = store.revision().await.unwrap();
         for (key, (value, revision)) in &acknowledged {
             let kv = store.get(key).await.unwrap().kv.unwrap_or_else(|| panic!("{key} is lost"));
-            // The process may have written once more without a word about it.
+            // The process may have written once more without reporting it.
             assert!(kv.mod_revision >= *revision, "{key} went back to {}", kv.mod_revision);
             if kv.mod_revision == *revision {
                 assert_eq!(kv.value.as_ref(), value.as_bytes());
@@ -59,9 +59,9 @@ async fn what_a_killed_process_acknowledged_is_there() {
     assert!(acknowledged.len() > 10);
 }
 
-/// The child: writes for ever. Without the variable there is nothing to do.
+/// The child process, which writes forever. Without the variable it does nothing.
 #[test]
-#[ignore = "the child of what_a_killed_process_acknowledged_is_there"]
+#[ignore = "the child of acknowledged_writes_survive_kill_9"]
 fn child() {
     let Ok(directory) = std::env::var(DIRECTORY) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
@@ -97,13 +97,13 @@ fn spawn(directory: &Path) -> Child {
         .unwrap()
 }
 
-/// Kills the child after a while and returns all that it acknowledged.
+/// Kills the child after a while and returns everything that it acknowledged.
 fn acknowledgements(child: &mut Child) -> Vec<(String, String, i64)> {
     let mut output = BufReader::new(child.stdout.take().unwrap());
     let (mut found, mut line) = (Vec::new(), String::new());
     while output.read_line(&mut line).unwrap() > 0 {
         let words: Vec<&str> = line.split(' ').collect();
-        // The line that the kill cut off has no end and counts for nothing.
+        // An incomplete last line does not count.
         if let Some(at) = words.iter().position(|word| *word == "acknowledged")
             && line.ends_with('\n')
         {

@@ -1,6 +1,6 @@
-//! Clients that compare and swap, read and list at once, while the store dies and comes back, the
-//! disk hangs, fails or fills up. One order of writes must explain all that they saw, and a watch
-//! that goes on after each restart must have seen every revision once and in order.
+//! Clients that concurrently compare and swap, read and list while the store crashes and restarts and the
+//! disk hangs, fails or fills up. One order of writes must explain everything that they saw, and a watch that
+//! continues after each restart must have seen every revision once and in order.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,13 +24,13 @@ const CLIENTS: u64 = 5;
 const OPERATIONS: u64 = 40;
 const KEYS: u64 = 4;
 
-/// The history is not compacted, so that the watch can be held against all of it.
+/// Returns options without compaction, so that the watch can be compared with the whole history.
 fn options() -> Options {
     Options { segment_bytes: 8_192, checkpoint_bytes: 16_384, ..Options::default() }
 }
 
 #[test]
-fn what_clients_see_through_faults_and_restarts_has_one_order() {
+fn client_histories_are_linearizable_through_faults_and_restarts() {
     let mut tally = (0, 0, 0);
     for seed in seeded::seeds(LIVES) {
         let history = std::panic::catch_unwind(|| on_one_thread(live(seed))).unwrap_or_else(|panic| {
@@ -46,19 +46,19 @@ fn what_clients_see_through_faults_and_restarts_has_one_order() {
         tally.1 += history.operations.iter().filter(unknown).count();
         tally.2 += history.operations.iter().filter(refused).count();
     }
-    // Otherwise nothing was tested.
+    // Otherwise the test is meaningless.
     if std::env::var("LIFE_SEED").is_err() {
         let lives = LIVES as usize;
         assert!(tally.0 > lives * 200 && tally.1 > lives && tally.2 > lives, "{tally:?}");
     }
 }
 
-/// What the clients of all rounds share.
+/// State shared by the clients of all rounds.
 #[derive(Default)]
 struct Seen {
     clock: Cell<u64>,
     history: RefCell<History>,
-    /// The newest revision that the watch delivered.
+    /// Newest revision that the watch delivered.
     watched: Cell<i64>,
 }
 
@@ -94,7 +94,7 @@ async fn live(seed: u64) -> History {
         plan(&disk, &mut random);
         LocalSet::new().run_until(work(&store, &disk, &seen, seed * ROUNDS + round)).await;
         drop(store);
-        // The power fails, or only the process dies.
+        // The power fails, or only the process is killed.
         if random.below(3) > 0 {
             disk.crash();
             tokio::time::sleep(Duration::from_secs(1)).await;
@@ -117,7 +117,7 @@ async fn live(seed: u64) -> History {
     history
 }
 
-/// What is to go wrong in a round, if anything.
+/// Plans the failures of a round.
 fn plan(disk: &SimDisk, random: &mut Random) {
     let at = disk.operations() + 1 + random.below(200);
     let none = Faults::default();
@@ -160,7 +160,7 @@ async fn work(store: &Embedded, disk: &SimDisk, seen: &Rc<Seen>, seed: u64) {
     }
 }
 
-/// An error: the store has stopped.
+/// Performs one operation; an error means that the store has stopped.
 async fn one(store: &Embedded, seen: &Seen, random: &mut Random, unique: &str) -> Result<(), StoreError> {
     let key = format!("/registry/{}", random.below(KEYS));
     let called = seen.tick();
@@ -189,7 +189,7 @@ async fn one(store: &Embedded, seen: &Seen, random: &mut Random, unique: &str) -
     let (outcome, stopped) = match written {
         Ok(Written::Done { revision }) => (Outcome::Done(Some(revision)), None),
         Ok(Written::Conflict { current, .. }) => (Outcome::Refused(Some(current.map(version))), None),
-        // The disk is full: nothing happened, and the store goes on.
+        // The disk is full: nothing happened, and the store continues.
         Err(StoreError::Unavailable { .. }) => (Outcome::Unknown, None),
         Err(error) => (Outcome::Unknown, Some(error)),
     };
@@ -197,7 +197,7 @@ async fn one(store: &Embedded, seen: &Seen, random: &mut Random, unique: &str) -
     stopped.map_or(Ok(()), Err)
 }
 
-/// Watches from where the watch of the round before ended, up to `until`.
+/// Watches from where the previous round ended up to `until`.
 async fn follow(store: Embedded, seen: Rc<Seen>, until: i64) {
     let Ok(mut watch) = store.watch("", seen.watched.get() + 1).await else { return };
     while seen.watched.get() < until {

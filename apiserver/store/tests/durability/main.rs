@@ -1,4 +1,4 @@
-//! What the embedded store promises about the disk: acknowledged is durable, whatever happens.
+//! Durability of the embedded store: acknowledged writes survive whatever happens.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The embedded store against a plain model: one map for each revision.
+//! The embedded store compared with a simple model: one map per revision.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::support::{history, on_one_thread, open, small};
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A compare-and-swap; `behind` is taken from the right mod revision.
+    /// A compare-and-swap; `behind` is subtracted from the correct mod revision.
     Put {
         key: u8,
         size: u16,
@@ -52,14 +52,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..120)
 }
 
-/// Keys in three groups, one of which is a prefix of another.
+/// Returns a key of one of three groups, of which one is a prefix of another.
 fn key_of(number: u8) -> String {
     format!("{}{}", ["/a/", "/a", "/b/"][usize::from(number % 3)], number)
 }
 
 #[derive(Default)]
 struct Model {
-    /// The state after each revision, from 1 on.
+    /// State after each revision, from 1 on.
     states: BTreeMap<Revision, BTreeMap<String, KeyValue>>,
     changes: BTreeMap<Revision, (String, Option<Bytes>)>,
     revision: Revision,
@@ -106,7 +106,7 @@ impl Model {
         Written::Done { revision: self.revision }
     }
 
-    /// Keys of a page and how many remain.
+    /// Returns the keys of a page and whether more remain.
     fn list(&self, range: &Range) -> (Vec<KeyValue>, bool) {
         let revision = if range.revision == 0 { self.revision } else { range.revision };
         let mut kvs: Vec<KeyValue> = self.states[&revision]
@@ -127,7 +127,7 @@ proptest! {
     #![proptest_config(crate::seeded::config(300))]
 
     #[test]
-    fn the_store_is_a_map_for_each_revision(steps in steps()) {
+    fn the_store_behaves_like_one_map_per_revision(steps in steps()) {
         on_one_thread(run(steps));
     }
 }
@@ -164,7 +164,7 @@ async fn run(steps: Vec<Step>) {
                 store = open(&disk, small()).await.unwrap();
             }
         }
-        // The store compacts by itself too; the model follows it.
+        // The store also compacts automatically; the model follows it.
         let compacted = store.stats().compacted;
         assert!(compacted >= model.compacted && compacted <= model.revision);
         model.compacted = compacted;

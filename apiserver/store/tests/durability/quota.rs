@@ -1,4 +1,4 @@
-//! A store that holds as much as it may.
+//! A store that has reached its quota.
 
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
@@ -31,7 +31,7 @@ async fn delete(store: &Embedded, key: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_store_reads_and_deletes_and_takes_writes_again_afterwards() {
+async fn a_full_store_allows_reads_and_deletions_and_then_writes_again() {
     let disk = SimDisk::new(3);
     let store = open(&disk, options()).await.unwrap();
     let mut keys = 0;
@@ -62,7 +62,7 @@ async fn a_full_store_reads_and_deletes_and_takes_writes_again_afterwards() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn vital_keys_and_marks_of_deletion_find_room_in_a_full_store() {
+async fn vital_keys_and_deletion_marks_fit_into_a_full_store() {
     let store = open(&SimDisk::new(3), options()).await.unwrap();
     let mut keys = 0;
     while !is_refused(&store, &format!("/k{keys}"), 5_000).await {
@@ -71,7 +71,7 @@ async fn vital_keys_and_marks_of_deletion_find_room_in_a_full_store() {
     assert!(!is_refused(&store, "/vital/lease", 300).await);
     assert!(!is_refused(&store, "/vital/lease", 400).await);
     assert!(!is_refused(&store, "/k0", 5_100).await, "such as a time of deletion");
-    // Nobody fills the whole reserve by small steps.
+    // The reserve cannot be filled by small steps.
     let mut length = 5_000;
     while length < 20_000 && !is_refused(&store, "/k1", length).await {
         length += 1_000;
@@ -81,7 +81,7 @@ async fn vital_keys_and_marks_of_deletion_find_room_in_a_full_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_counts_is_the_present_state_however_it_came_about() {
+async fn only_the_current_state_counts_towards_the_quota() {
     let disk = SimDisk::new(3);
     let small = Options { segment_bytes: 4_096, checkpoint_bytes: 8_192, history_revisions: 20, ..options() };
     let store = open(&disk, small.clone()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Short words for the tests.
+//! Helpers for the tests.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use apiserver_store::{Event, Notice, Op, Revision, Store, StoreError, Write, Wri
 use bytes::Bytes;
 use futures::StreamExt;
 
-/// Sizes so small that segments, checkpoints and compaction all happen within a few writes.
+/// Returns sizes so small that segments, checkpoints and compaction all occur within a few writes.
 pub fn small() -> Options {
     Options {
         segment_bytes: 4_096,
@@ -27,7 +27,7 @@ pub fn put_of(key: &str, value: impl Into<Bytes>, expected: Revision) -> Write {
     Write { key: key.to_owned(), expected, op: Op::Put { value: value.into(), ttl_seconds: 0 } }
 }
 
-/// Writes over whatever is there.
+/// Writes unconditionally.
 pub async fn put(store: &Embedded, key: &str, value: impl Into<Bytes>) -> Result<Revision, StoreError> {
     let expected = store.get(key).await?.kv.map_or(0, |kv| kv.mod_revision);
     match store.write(put_of(key, value, expected)).await? {
@@ -36,7 +36,7 @@ pub async fn put(store: &Embedded, key: &str, value: impl Into<Bytes>) -> Result
     }
 }
 
-/// Every event that the history holds.
+/// Returns every event in the history.
 pub async fn history(store: &Embedded) -> Vec<Event> {
     let stats = store.stats();
     let from = stats.compacted.max(1) + 1;
@@ -52,7 +52,7 @@ pub async fn history(store: &Embedded) -> Vec<Event> {
     events
 }
 
-/// A repeatable series of random numbers.
+/// A repeatable sequence of random numbers.
 pub struct Random(u64);
 
 impl Random {
@@ -60,7 +60,7 @@ impl Random {
         Self(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1)
     }
 
-    /// The next number below `limit`.
+    /// Returns the next number below `limit`.
     pub fn below(&mut self, limit: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;

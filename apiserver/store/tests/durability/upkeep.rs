@@ -1,4 +1,4 @@
-//! The log and the history do not grow for ever, and times to live outlast a restart.
+//! The log and the history do not grow without bounds, and times to live survive a restart.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn size(disk: &dyn Disk) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_log_stays_small_without_anyone_compacting() {
+async fn the_log_stays_small_without_manual_compaction() {
     let disk = SimDisk::new(5);
     let options = Options {
         segment_bytes: 32 << 10,
@@ -61,7 +61,7 @@ async fn a_restart_keeps_times_to_live() {
     let op = Op::Put { value: Bytes::from_static(b"v"), ttl_seconds: 100 };
     store.write(Write { key: "/old".to_owned(), expected: 0, op: op.clone() }).await.unwrap();
     tokio::time::sleep(Duration::from_secs(60)).await;
-    // In a checkpoint stands what is left; in the log, the whole time.
+    // A checkpoint contains the remaining time, the log the full time.
     store.compact(2).await.unwrap();
     assert_eq!(store.checkpoint().await.unwrap(), 2);
     store.write(Write { key: "/new".to_owned(), expected: 0, op }).await.unwrap();
@@ -103,7 +103,7 @@ async fn checkpoints_on_a_real_disk_remove_old_segments() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_is_dropped_finishes_what_was_submitted_and_frees_the_directory() {
+async fn a_dropped_store_completes_submitted_writes_and_releases_the_directory() {
     let directory = tempfile::tempdir().unwrap();
     let disk: Arc<dyn Disk> = Arc::new(RealDisk::new(directory.path()).unwrap());
     let store = Embedded::open(Arc::clone(&disk), Options::default()).await.unwrap();

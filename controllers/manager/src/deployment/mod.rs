@@ -1,4 +1,4 @@
-//! Deployments: one ReplicaSet a template, moved from one to the next within bounds.
+//! The Deployment controller: one ReplicaSet per template, scaled from one to the next within bounds.
 
 mod plan;
 mod revision;
@@ -74,7 +74,7 @@ fn follow_sets(sets: &Cache<ReplicaSet>, deployments: &Cache<Deployment>, queue:
     });
 }
 
-/// `Recreate` waits for the last old pod to be gone.
+/// `Recreate` waits until the last old pod is gone.
 fn follow_pods(pods: &Cache<Pod>, sets: &Cache<ReplicaSet>, queue: &WorkQueue<ObjectKey>) {
     let (sets, queue) = (sets.clone(), queue.clone());
     pods.on_change(move |change| {
@@ -104,8 +104,8 @@ impl Reconcile for Deployments {
         let claims =
             meta::claim(&deployment.metadata, &spec.selector, self.sets.list_namespace(&key.namespace));
         if !claims.adopt.is_empty() || !claims.release.is_empty() {
-            // The changed ReplicaSets bring us back.
-            return self.settle(&deployment, claims).await.map(|()| Outcome::Done);
+            // The changes of the ReplicaSets trigger the next reconciliation.
+            return self.claim_replica_sets(&deployment, claims).await.map(|()| Outcome::Done);
         }
         let pods = self.pods.list_namespace(&key.namespace);
         let input =
@@ -123,8 +123,12 @@ impl Reconcile for Deployments {
 }
 
 impl Deployments {
-    /// Takes and lets go ReplicaSets whose labels or owners changed.
-    async fn settle(&self, deployment: &Deployment, claims: meta::Claims<Arc<ReplicaSet>>) -> Result<()> {
+    /// Adopts and releases ReplicaSets whose labels or owners have changed.
+    async fn claim_replica_sets(
+        &self,
+        deployment: &Deployment,
+        claims: meta::Claims<Arc<ReplicaSet>>,
+    ) -> Result<()> {
         let api = self.sets_of(deployment);
         if !claims.adopt.is_empty() && !self.is_current(deployment).await? {
             return Ok(());
@@ -144,9 +148,9 @@ impl Deployments {
         Ok(())
     }
 
-    /// Whether the cache shows the Deployment's ReplicaSets at the sizes they have. A new one sized
-    /// beside old sets that have grown since would exceed the surge; updates of a set need no such
-    /// question, since their revision is checked.
+    /// Returns whether the cache shows the current sizes of the Deployment's ReplicaSets. A new ReplicaSet
+    /// created while an old one has grown unnoticed would exceed the surge. Updates need no such check,
+    /// because they are conditional on the revision.
     async fn shows_all(&self, deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Result<bool> {
         let name = name(&deployment.metadata);
         let live = self.sets_of(deployment).list(&ListParams::default()).await;
@@ -159,8 +163,8 @@ impl Deployments {
         Ok(sizes(&mut live.items.iter()) == sizes(&mut sets.iter().map(AsRef::as_ref)))
     }
 
-    /// Whether the server still has this very Deployment, not being deleted: adoption by one that
-    /// is gone would leave orphans that nobody cares for.
+    /// Returns whether the server still has this Deployment and it is not being deleted. Adoption by a
+    /// deleted Deployment would leave ReplicaSets with a dead owner.
     async fn is_current(&self, deployment: &Deployment) -> Result<bool> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace(&deployment.metadata));
         let name = name(&deployment.metadata);
@@ -205,17 +209,18 @@ impl Deployments {
                 }});
                 let name = name(&deployment.metadata);
                 let api = self.api(deployment);
-                // With the status, as an annotation of the main resource makes a new generation.
+                // Written through the status subresource, because it would otherwise increment the
+                // generation.
                 let patched = api.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await;
-                patched.attempt(|| format!("note the revision of deployment {name}")).map(drop)
+                patched.attempt(|| format!("record the revision of deployment {name}")).map(drop)
             }
             Action::Status(status) => self.write_status(deployment, *status).await,
         }
     }
 
     async fn write_status(&self, deployment: &Deployment, status: DeploymentStatus) -> Result<()> {
-        // The revision may just have been noted, so that the version read is history. Only this
-        // controller writes the status, one worker at a time, so that no version is needed.
+        // Noting the revision may have changed the resource version. Only this controller writes the status,
+        // with one worker per object, so the write need not be conditional.
         let mut old = deployment.clone();
         old.metadata.resource_version = None;
         let mut new = old.clone();
@@ -252,7 +257,7 @@ impl Deployments {
                 .zip(template(set))
                 .is_some_and(|(live, wanted)| revision::same_template(&live, &wanted));
         if ours {
-            // The cache has yet to show it; it will, and we come again.
+            // The cache does not show the set yet; its arrival triggers a reconciliation.
             return Ok(());
         }
         let mut status = deployment.status.clone().unwrap_or_default();

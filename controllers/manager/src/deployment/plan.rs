@@ -1,7 +1,7 @@
-//! Decides, from a Deployment and its ReplicaSets, which sizes come next.
+//! Computes the next sizes of a Deployment's ReplicaSets.
 //!
-//! The ReplicaSets are copied, the copies changed, and the actions are the differences: creation
-//! and growth of the new one first, then the old ones, then deletions, then the status.
+//! The plan is made on copies of the ReplicaSets, and the actions are the differences: creation and growth of
+//! the new one first, then changes of the old ones, then deletions, then the status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use super::strategy::{is_recreate, max_surge, max_unavailable, replicas, set_rep
 use crate::meta::{annotation, controller_of, is_deleted, name, uid};
 use apiserver_meta::pods::is_finished;
 
-/// What a plan is made from.
+/// Inputs that a plan is computed from.
 pub(super) struct Input<'a> {
     pub deployment: &'a Deployment,
-    /// The ReplicaSets that the Deployment controls.
+    /// ReplicaSets that the Deployment controls.
     pub sets: Vec<Arc<ReplicaSet>>,
-    /// All pods of the namespace; looked at for `Recreate` only.
+    /// All pods of the namespace; used only for `Recreate`.
     pub pods: &'a [Arc<Pod>],
     pub now: Timestamp,
 }
 
-/// One request to the API.
+/// A request to the API.
 #[derive(Debug)]
 pub(super) enum Action {
     Create(Box<ReplicaSet>),
@@ -35,20 +35,20 @@ pub(super) enum Action {
         new: Box<ReplicaSet>,
     },
     Delete(Arc<ReplicaSet>),
-    /// Note the new ReplicaSet's revision on the Deployment.
+    /// Record the new ReplicaSet's revision on the Deployment.
     Revision(String),
     Status(Box<DeploymentStatus>),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Plan {
-    /// In this order; a failure ends the attempt.
+    /// Actions in order; a failure ends the attempt.
     pub actions: Vec<Action>,
-    /// Look again after this time.
+    /// Delay until the next reconciliation, if one is needed without a change.
     pub again: Option<Duration>,
 }
 
-/// A ReplicaSet as it is and as it should be. `read` is `None` for one that is to be created.
+/// A ReplicaSet as it is and as it should be. `read` is `None` for one that is still to be created.
 #[derive(Clone)]
 pub(super) struct Set {
     read: Option<Arc<ReplicaSet>>,
@@ -65,27 +65,27 @@ impl Set {
         set_replicas(&self.wanted)
     }
 
-    /// Pods that serve. The status may be older than the size: what the set is to give up no
-    /// longer counts, or the same pods would be given up twice.
+    /// Number of available pods, capped by the size, because the status may be older than the size: pods
+    /// beyond it are already being removed and must not be counted again.
     fn available(&self) -> i32 {
         let said = self.wanted.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0);
         said.min(self.size())
     }
 
-    /// Pods that exist, whatever the size asked for.
+    /// Number of existing pods, regardless of the requested size.
     fn actual(&self) -> i32 {
         self.wanted.status.as_ref().map_or(0, |status| status.replicas)
     }
 }
 
-/// The state of one rollout while it is being planned.
+/// State of a rollout while it is being planned.
 pub(super) struct Rollout<'a> {
     pub deployment: &'a Deployment,
-    /// With the conditions that this plan has set so far.
+    /// Status, including the conditions that this plan has set so far.
     pub status: DeploymentStatus,
     /// ReplicaSets of other templates, oldest first.
     pub old: Vec<Set>,
-    /// The ReplicaSet of the present template.
+    /// ReplicaSet of the current template.
     pub new: Option<Set>,
     pub now: Timestamp,
 }
@@ -97,7 +97,7 @@ pub(super) fn plan(input: &Input<'_>) -> Plan {
     if is_deleted(&deployment.metadata) {
         return rollout.finish(Progress::Unchecked);
     }
-    status::note_pause(&mut rollout, paused);
+    status::record_pause(&mut rollout, paused);
     if paused || rollout.is_being_scaled() {
         rollout.number_new();
         rollout.scale();
@@ -149,8 +149,8 @@ impl<'a> Rollout<'a> {
         self.old.iter().map(|set| revision::revision(&set.wanted.metadata)).max().unwrap_or(0) + 1
     }
 
-    /// The new ReplicaSet has the newest revision number, also after a rollback has made an old
-    /// one new again.
+    /// Gives the new ReplicaSet the highest revision number, also when a rollback has made an old one new
+    /// again.
     fn number_new(&mut self) {
         let next = self.next_revision();
         let Some(set) = &mut self.new else { return };
@@ -158,10 +158,10 @@ impl<'a> Rollout<'a> {
         let spec = set.wanted.spec.get_or_insert_default();
         spec.min_ready_seconds = self.deployment.spec.as_ref().and_then(|spec| spec.min_ready_seconds);
         let name = name(&set.wanted.metadata).to_owned();
-        status::note_found(self, &name);
+        status::record_found(self, &name);
     }
 
-    /// Makes sure that there is a new ReplicaSet; one that is created has its size at once.
+    /// Ensures that there is a new ReplicaSet. One that is created gets its size immediately.
     fn ensure_new(&mut self) {
         if self.new.is_some() {
             return self.number_new();
@@ -172,10 +172,10 @@ impl<'a> Rollout<'a> {
         self.new = Some(Set { read: None, wanted, delete: false });
         let size = self.grown_size();
         self.resize(|set| set.read.is_none(), size);
-        status::note_created(self, &name);
+        status::record_created(self, &name);
     }
 
-    /// The size that the new ReplicaSet may have now.
+    /// Returns the size that the new ReplicaSet may grow to now.
     fn grown_size(&self) -> i32 {
         let size = self.new.as_ref().map_or(0, Set::size);
         if is_recreate(self.deployment) {
@@ -185,7 +185,7 @@ impl<'a> Rollout<'a> {
         if room <= 0 { size } else { size + room.min(self.replicas() - size) }
     }
 
-    /// Sets the size of the ReplicaSets that `which` names. Whether one changed.
+    /// Sets the size of the ReplicaSets for which `which` is true; returns whether one changed.
     fn resize(&mut self, which: impl Fn(&Set) -> bool, size: i32) -> bool {
         let deployment = self.deployment;
         let mut changed = false;
@@ -196,8 +196,8 @@ impl<'a> Rollout<'a> {
         changed
     }
 
-    /// Of the newer and older pods as many as the bounds allow: first the new ReplicaSet grows,
-    /// and only when it cannot, the old ones shrink.
+    /// Moves pods from the old ReplicaSets to the new one within the bounds: first the new one grows, and
+    /// only if it cannot, the old ones shrink.
     fn roll(&mut self) {
         self.ensure_new();
         if self.resize_new() || self.shrink_old() {
@@ -232,15 +232,15 @@ impl<'a> Rollout<'a> {
         if spare <= 0 {
             return false;
         }
-        // Pods that serve nobody go first: they cost no availability.
+        // Unavailable pods go first: removing them costs no availability.
         let removed = self.shrink(spare, |set| (set.size() - set.available()).max(0));
         let available: i32 = self.all().map(Set::available).sum();
         let removed_too = self.shrink(available - least, Set::size);
         removed + removed_too > 0
     }
 
-    /// Takes up to `budget` pods from the old ReplicaSets, oldest first, from each at most what
-    /// `share` says. How many were taken.
+    /// Takes up to `budget` pods from the old ReplicaSets, oldest first, and from each at most `share`;
+    /// returns how many were taken.
     fn shrink(&mut self, budget: i32, share: impl Fn(&Set) -> i32) -> i32 {
         let deployment = self.deployment;
         let mut left = budget.max(0);
@@ -255,7 +255,7 @@ impl<'a> Rollout<'a> {
         budget.max(0) - left
     }
 
-    /// All old pods are gone before the first new one starts.
+    /// Removes all old pods before the first new one is created.
     fn recreate(&mut self, pods: &[Arc<Pod>]) {
         if self.new.is_some() {
             self.number_new();
@@ -281,14 +281,14 @@ impl<'a> Rollout<'a> {
         })
     }
 
-    /// Whether the Deployment's size changed since its ReplicaSets were last sized for it.
+    /// Returns whether the Deployment's size has changed since its ReplicaSets were last scaled.
     fn is_being_scaled(&self) -> bool {
         self.all().filter(|set| set.size() > 0).any(|set| {
             revision::number(&set.wanted.metadata, DESIRED).is_some_and(|desired| desired != self.replicas())
         })
     }
 
-    /// Follows a change of size in the middle of an update, or while paused.
+    /// Applies a change of size during an update or while paused.
     fn scale(&mut self) {
         let wanted = self.replicas();
         if let Some(only) = self.only_active() {
@@ -307,7 +307,7 @@ impl<'a> Rollout<'a> {
         }
     }
 
-    /// The only ReplicaSet with pods; if none has any, the new one, or the youngest.
+    /// Returns the only ReplicaSet with pods; if none has any, the new one, or the newest.
     fn only_active(&self) -> Option<String> {
         let mut active = self.all().filter(|set| set.size() > 0);
         let set = match (active.next(), active.next()) {
@@ -318,7 +318,7 @@ impl<'a> Rollout<'a> {
         Some(uid(&set.wanted.metadata).to_owned())
     }
 
-    /// Whether the new ReplicaSet has all pods, so that the others are left-overs.
+    /// Returns whether the new ReplicaSet has all pods, so that the others can be scaled to zero.
     fn is_saturated(&self) -> bool {
         self.new.as_ref().is_some_and(|set| {
             revision::number(&set.wanted.metadata, DESIRED) == Some(self.replicas())
@@ -327,8 +327,8 @@ impl<'a> Rollout<'a> {
         })
     }
 
-    /// Spreads the difference over the ReplicaSets by their sizes, so that a bad new version does
-    /// not take all of it.
+    /// Distributes the change over the ReplicaSets in proportion to their sizes, so that a broken new version
+    /// does not receive all of it.
     fn scale_proportionally(&mut self) {
         let wanted = self.replicas();
         let allowed = if wanted > 0 { wanted + max_surge(self.deployment) } else { 0 };
@@ -337,7 +337,7 @@ impl<'a> Rollout<'a> {
         for (index, set) in self.all().enumerate().filter(|(_, set)| set.size() > 0) {
             order.push((set.size(), index));
         }
-        // The largest first; of equal ones the younger when growing, the older when shrinking.
+        // Largest first; among equals the newer when growing, the older when shrinking.
         order.sort_by_key(|(size, index)| {
             let index = i64::try_from(*index).unwrap_or(i64::MAX);
             (-size, if to_add > 0 { -index } else { index })
@@ -350,7 +350,7 @@ impl<'a> Rollout<'a> {
             added += share;
             sizes.push((*index, size + share));
         }
-        // What rounding left over is the largest one's.
+        // The remainder of rounding goes to the largest.
         if let Some((_, size)) = sizes.first_mut() {
             *size = (*size + to_add - added).max(0);
         }
@@ -370,7 +370,7 @@ impl<'a> Rollout<'a> {
         if to_add > 0 { fraction.min(to_add - added) } else { fraction.max(to_add - added) }
     }
 
-    /// By how much a ReplicaSet grows to keep its part of the Deployment.
+    /// Returns by how much a ReplicaSet grows to keep its proportion of the Deployment.
     fn fraction(&self, set: &Set) -> i32 {
         let wanted = self.replicas();
         if wanted == 0 {
@@ -384,7 +384,7 @@ impl<'a> Rollout<'a> {
         size.round() as i32 - set.size()
     }
 
-    /// Deletes empty old ReplicaSets beyond the history limit, lowest revisions first.
+    /// Deletes empty old ReplicaSets beyond the history limit, lowest revision first.
     fn clean_up(&mut self) {
         let limit = self.deployment.spec.as_ref().and_then(|spec| spec.revision_history_limit).unwrap_or(10);
         let Ok(limit) = usize::try_from(limit) else { return };
@@ -394,8 +394,8 @@ impl<'a> Rollout<'a> {
         alive.sort_by_key(|set| revision::revision(&set.wanted.metadata));
         for set in alive.into_iter().take(surplus) {
             let observed = set.wanted.status.as_ref().and_then(|status| status.observed_generation);
-            let settled = set.wanted.metadata.generation.unwrap_or(0) <= observed.unwrap_or(0);
-            set.delete = settled && set.size() == 0 && set.actual() == 0;
+            let observed_latest = set.wanted.metadata.generation.unwrap_or(0) <= observed.unwrap_or(0);
+            set.delete = observed_latest && set.size() == 0 && set.actual() == 0;
         }
     }
 
@@ -429,7 +429,7 @@ fn set_size(deployment: &Deployment, set: &mut Set, size: i32) {
     annotate_size(deployment, &mut set.wanted);
 }
 
-/// Older sets come first; equal ages are ordered by name.
+/// Returns a sort key: older sets first, sets of the same age by name.
 fn age(set: &ReplicaSet) -> (Option<Timestamp>, &str) {
     (set.metadata.creation_timestamp.as_ref().map(|time| time.0), name(&set.metadata))
 }

@@ -1,4 +1,4 @@
-//! Which ReplicaSet is the current template's, and the numbers that order the others.
+//! Selects the ReplicaSet of the current template, and maintains revision numbers.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub(super) const DESIRED: &str = "deployment.kubernetes.io/desired-replicas";
 pub(super) const MAX: &str = "deployment.kubernetes.io/max-replicas";
 pub(super) const HASH_LABEL: &str = "pod-template-hash";
 
-/// Annotations of a Deployment that are its own and not its ReplicaSets'.
+/// Annotations of a Deployment that are not copied to its ReplicaSets.
 const NOT_COPIED: [&str; 6] = [
     "kubectl.kubernetes.io/last-applied-configuration",
     "deprecated.deployment.rollback.to",
@@ -26,20 +26,20 @@ const NOT_COPIED: [&str; 6] = [
     DESIRED,
     MAX,
 ];
-/// Bytes of former revision numbers that a ReplicaSet remembers.
+/// Maximum length of the list of former revision numbers on a ReplicaSet, in bytes.
 const HISTORY_LENGTH: usize = 2000;
 
-/// The hash that names the ReplicaSet of a template. `collisions` tells apart templates that
-/// happen to have the same hash.
+/// Returns the hash that names the ReplicaSet of a template. `collisions` distinguishes templates with equal
+/// hashes.
 pub(super) fn template_hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
-    // Kubernetes' types always have a JSON form, and its maps are ordered.
+    // Kubernetes types always serialize to JSON, and their maps are ordered.
     let encoded = serde_json::to_vec(template).unwrap_or_default();
     let salt = collisions.map(i32::to_le_bytes).unwrap_or_default();
     let salt: &[u8] = if collisions.is_some() { &salt } else { &[] };
     hash::safe(fnv1a_32(encoded.iter().chain(salt).copied()))
 }
 
-/// Whether two templates make the same pods, the hash label aside.
+/// Returns whether two templates are equal apart from the hash label.
 pub(super) fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bool {
     normalized(a) == normalized(b)
 }
@@ -56,8 +56,8 @@ fn normalized(template: &PodTemplateSpec) -> PodTemplateSpec {
     template
 }
 
-/// The ReplicaSet of the Deployment's present template: the oldest, should there be several.
-/// `sets` are ordered by age.
+/// Returns the ReplicaSet of the Deployment's current template: the oldest, if there are several. `sets` must
+/// be sorted by age.
 pub(super) fn find_new<'a>(
     deployment: &Deployment,
     sets: impl IntoIterator<Item = &'a Arc<ReplicaSet>>,
@@ -77,7 +77,7 @@ pub(super) fn number(meta: &ObjectMeta, key: &str) -> Option<i32> {
     annotation(meta, key)?.parse().ok()
 }
 
-/// A new ReplicaSet for the present template, without replicas yet.
+/// Returns a new ReplicaSet for the current template, without replicas yet.
 pub(super) fn new_set(deployment: &Deployment) -> ReplicaSet {
     let spec = deployment.spec.clone().unwrap_or_default();
     let collisions = deployment.status.as_ref().and_then(|status| status.collision_count);
@@ -106,8 +106,8 @@ pub(super) fn new_set(deployment: &Deployment) -> ReplicaSet {
     }
 }
 
-/// Gives the new ReplicaSet the Deployment's annotations and, if it is behind, the revision
-/// `revision`; the number it had goes into its history (that is what a rollback leaves behind).
+/// Copies the Deployment's annotations to the new ReplicaSet and, if its revision is lower, sets it to
+/// `revision`. The former number is appended to its history, as after a rollback.
 pub(super) fn annotate_new(deployment: &Deployment, set: &mut ReplicaSet, revision: i64, is_fresh: bool) {
     let annotations = set.metadata.annotations.get_or_insert_default();
     for (key, value) in deployment.metadata.annotations.iter().flatten() {
@@ -139,8 +139,8 @@ fn remember(annotations: &mut Labels, revision: String) {
     *history = numbers.join(",");
 }
 
-/// Notes on a ReplicaSet for which size of the Deployment it was scaled: proportional scaling
-/// tells from it what has been done.
+/// Records on a ReplicaSet for which size of the Deployment it was scaled. Proportional scaling uses it to
+/// detect what has been done.
 pub(super) fn annotate_size(deployment: &Deployment, set: &mut ReplicaSet) {
     let desired = strategy::replicas(deployment);
     let annotations = set.metadata.annotations.get_or_insert_default();

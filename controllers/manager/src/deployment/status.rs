@@ -1,4 +1,4 @@
-//! A Deployment's status and conditions; `kubectl rollout status` reads nothing else.
+//! Status and conditions of a Deployment, as read by `kubectl rollout status`.
 
 use std::time::Duration;
 
@@ -18,15 +18,15 @@ const NEW_SET_AVAILABLE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 const PAUSED: &str = "DeploymentPaused";
 
-/// Whether progress is judged: not while paused or when only the size changed.
+/// Determines whether progress is evaluated: not while paused or when only the size has changed.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Progress {
     Checked,
     Unchecked,
 }
 
-/// A pause stops the progress clock, and its end starts it anew.
-pub(super) fn note_pause(rollout: &mut Rollout<'_>, paused: bool) {
+/// Records a pause or its end, which stop and restart the progress deadline.
+pub(super) fn record_pause(rollout: &mut Rollout<'_>, paused: bool) {
     if deadline(rollout.deployment).is_none() {
         return;
     }
@@ -45,28 +45,28 @@ pub(super) fn note_pause(rollout: &mut Rollout<'_>, paused: bool) {
     }
 }
 
-/// The template's ReplicaSet was there already.
-pub(super) fn note_found(rollout: &mut Rollout<'_>, set_name: &str) {
+/// Records that the template's ReplicaSet already exists.
+pub(super) fn record_found(rollout: &mut Rollout<'_>, set_name: &str) {
     if deadline(rollout.deployment).is_some() && condition(&rollout.status, PROGRESSING).is_none() {
         let message = format!("Found new replica set \"{set_name}\"");
         set(rollout, PROGRESSING, "True", "FoundNewReplicaSet", message);
     }
 }
 
-/// The template's ReplicaSet is being created.
-pub(super) fn note_created(rollout: &mut Rollout<'_>, set_name: &str) {
+/// Records that the template's ReplicaSet is being created.
+pub(super) fn record_created(rollout: &mut Rollout<'_>, set_name: &str) {
     if deadline(rollout.deployment).is_some() {
         let message = format!("Created new replica set \"{set_name}\"");
         set(rollout, PROGRESSING, "True", "NewReplicaSetCreated", message);
     }
 }
 
-/// The condition for a ReplicaSet that the API refused.
+/// Records that the API has refused a ReplicaSet.
 pub(super) fn create_failed(status: &mut DeploymentStatus, message: String, now: Time) {
     put(status, new_condition(PROGRESSING, "False", "ReplicaSetCreateError", message, now));
 }
 
-/// Whether everything is as the specification wants it, and seen to be.
+/// Returns whether the status shows everything as specified.
 pub(super) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let wanted = replicas(deployment);
     status.updated_replicas.unwrap_or(0) == wanted
@@ -75,14 +75,14 @@ pub(super) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) ->
         && status.observed_generation.unwrap_or(0) >= deployment.metadata.generation.unwrap_or(0)
 }
 
-/// Computes the status; when to look again because of the progress deadline.
+/// Computes the status; returns when to reconcile again because of the progress deadline.
 pub(super) fn conclude(rollout: &mut Rollout<'_>, progress: Progress) -> Option<Duration> {
     let before = rollout.status.clone();
     count(rollout);
-    judge_availability(rollout);
+    evaluate_availability(rollout);
     if progress == Progress::Checked {
-        judge_progress(rollout, &before);
-        note_failures(rollout);
+        evaluate_progress(rollout, &before);
+        report_failures(rollout);
     }
     deadline_left(rollout)
 }
@@ -100,7 +100,7 @@ fn count(rollout: &mut Rollout<'_>) {
         .map(|counts| counts.into_iter().sum());
     let updated = rollout.new.as_ref().map_or(0, |set| actual(&set.wanted));
     let generation = rollout.deployment.metadata.generation;
-    // Zero is spelled as absent, as Kubernetes does.
+    // Zero is represented as absent, as in Kubernetes.
     let some = |count: i32| (count != 0).then_some(count);
     let status = &mut rollout.status;
     status.observed_generation = generation;
@@ -120,7 +120,7 @@ fn available(set: &ReplicaSet) -> i32 {
     set.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0)
 }
 
-fn judge_availability(rollout: &mut Rollout<'_>) {
+fn evaluate_availability(rollout: &mut Rollout<'_>) {
     let least = replicas(rollout.deployment) - max_unavailable(rollout.deployment);
     if rollout.status.available_replicas.unwrap_or(0) >= least {
         let message = "Deployment has minimum availability.".to_owned();
@@ -131,16 +131,16 @@ fn judge_availability(rollout: &mut Rollout<'_>) {
     }
 }
 
-/// `before`: the counts that were last written.
-fn judge_progress(rollout: &mut Rollout<'_>, before: &DeploymentStatus) {
+/// Evaluates progress; `before` contains the counts that were last written.
+fn evaluate_progress(rollout: &mut Rollout<'_>, before: &DeploymentStatus) {
     let Some(limit) = deadline(rollout.deployment) else {
         remove(&mut rollout.status, PROGRESSING);
         return;
     };
     let now = &rollout.status;
-    let settled = now.replicas.unwrap_or(0) == now.updated_replicas.unwrap_or(0);
+    let all_updated = now.replicas.unwrap_or(0) == now.updated_replicas.unwrap_or(0);
     let current = condition(before, PROGRESSING).cloned();
-    if settled && current.as_ref().is_some_and(|c| c.reason.as_deref() == Some(NEW_SET_AVAILABLE)) {
+    if all_updated && current.as_ref().is_some_and(|c| c.reason.as_deref() == Some(NEW_SET_AVAILABLE)) {
         return;
     }
     let subject = match &rollout.new {
@@ -157,7 +157,8 @@ fn judge_progress(rollout: &mut Rollout<'_>, before: &DeploymentStatus) {
         if let Some(current) = current.filter(|current| current.status == "True") {
             condition.last_transition_time = current.last_transition_time;
         }
-        // Even with the same reason: the time of the last progress is what the deadline counts from.
+        // Replaced even if the reason is the same, because the deadline counts from the time of the last
+        // progress.
         remove(&mut rollout.status, PROGRESSING);
         rollout.status.conditions.get_or_insert_default().push(condition);
     } else if is_overdue(rollout, limit) {
@@ -188,7 +189,7 @@ fn end_of(condition: &DeploymentCondition, limit: Duration) -> Option<jiff::Time
     condition.last_update_time.as_ref()?.0.checked_add(limit).ok()
 }
 
-/// How long until the deadline passes, if it can; a second more, so that it surely has.
+/// Returns how long until the deadline has certainly passed, if there is one; one second is added for that.
 fn deadline_left(rollout: &Rollout<'_>) -> Option<Duration> {
     let limit = deadline(rollout.deployment)?;
     let condition = condition(&rollout.status, PROGRESSING)?;
@@ -202,9 +203,9 @@ fn deadline_left(rollout: &Rollout<'_>) -> Option<Duration> {
     Some(until(end_of(condition, limit)?, rollout.now) + Duration::from_secs(1))
 }
 
-/// What keeps a ReplicaSet from making pods is shown on the Deployment: the new one's trouble
-/// before the old ones'.
-fn note_failures(rollout: &mut Rollout<'_>) {
+/// Reports why a ReplicaSet cannot create pods on the Deployment, the new ReplicaSet's failure before those
+/// of old ones.
+fn report_failures(rollout: &mut Rollout<'_>) {
     let found = rollout.new.iter().chain(&rollout.old).find_map(|set| {
         let conditions = set.wanted.status.as_ref()?.conditions.as_ref()?;
         conditions.iter().find(|condition| condition.type_ == REPLICA_FAILURE).cloned()
@@ -225,7 +226,7 @@ fn note_failures(rollout: &mut Rollout<'_>) {
     }
 }
 
-/// How long an update may take without progress; `None`: for ever.
+/// Returns how long an update may take without progress; `None` means forever.
 fn deadline(deployment: &Deployment) -> Option<Duration> {
     let seconds = deployment.spec.as_ref()?.progress_deadline_seconds?;
     (seconds != i32::MAX).then(|| Duration::from_secs(u64::from(seconds.unsigned_abs())))
@@ -251,8 +252,8 @@ fn new_condition(kind: &str, status: &str, reason: &str, message: String, now: T
     }
 }
 
-/// Puts a condition in place of the one of its type. The same status and reason change nothing;
-/// the same status keeps the time of its transition.
+/// Replaces the condition of the same type. Nothing changes if status and reason are the same; if only the
+/// status is the same, its transition time is kept.
 fn put(status: &mut DeploymentStatus, mut new: DeploymentCondition) {
     if let Some(current) = condition(status, &new.type_) {
         if current.status == new.status && current.reason == new.reason {

@@ -1,4 +1,4 @@
-//! How many pods more and fewer than asked for an update may have.
+//! Bounds of a rolling update: how many pods may be added or missing.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -16,19 +16,19 @@ pub(super) fn is_recreate(deployment: &Deployment) -> bool {
     strategy.and_then(|strategy| strategy.type_.as_deref()) == Some("Recreate")
 }
 
-/// Pods above the wanted number that may exist during an update.
+/// Returns how many pods may exist above the desired number during an update.
 pub(super) fn max_surge(deployment: &Deployment) -> i32 {
     if is_recreate(deployment) { 0 } else { fenceposts(deployment).0 }
 }
 
-/// Pods below the wanted number that may be missing during an update.
+/// Returns how many pods may be missing below the desired number during an update.
 pub(super) fn max_unavailable(deployment: &Deployment) -> i32 {
     let replicas = replicas(deployment);
     if is_recreate(deployment) || replicas == 0 { 0 } else { fenceposts(deployment).1.min(replicas) }
 }
 
-/// Surge is rounded up and unavailability down; were both zero, nothing could ever move, so that
-/// one pod may be missing then.
+/// Resolves surge (rounded up) and unavailability (rounded down). If both were zero, an update could not
+/// proceed, so one pod may be unavailable then.
 fn fenceposts(deployment: &Deployment) -> (i32, i32) {
     let rolling = deployment
         .spec
@@ -45,8 +45,8 @@ fn fenceposts(deployment: &Deployment) -> (i32, i32) {
     }
 }
 
-/// A count as it stands, or a percentage of `total`. What cannot be read counts as 0; validation
-/// has refused it long before.
+/// Resolves an absolute count or a percentage of `total`. An unreadable value counts as 0; validation should
+/// have refused it.
 fn scaled(value: &IntOrString, total: i32, up: bool) -> i32 {
     match value {
         IntOrString::Int(count) => (*count).max(0),

@@ -1,4 +1,4 @@
-//! Scenarios: a Deployment, its ReplicaSets as the cache shows them, and what is done about them.
+//! Scenarios: a Deployment, its ReplicaSets as the cache shows them, and the resulting actions.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use super::revision::{self, template_hash};
 use crate::meta::{annotation, controller_reference, name};
 use crate::testing::{self, at, meta, time};
 
-/// A Deployment and the ReplicaSets that follow its plans as the ReplicaSet controller would.
+/// A Deployment and its ReplicaSets, which follow its plans as the ReplicaSet controller would.
 struct World {
     deployment: Deployment,
     sets: Vec<ReplicaSet>,
@@ -55,7 +55,7 @@ impl World {
         })
     }
 
-    /// Plans and does it; whether there was anything to do.
+    /// Makes a plan and carries it out; returns whether there was anything to do.
     fn step(&mut self) -> bool {
         self.second += 1;
         let actions = self.plan().actions;
@@ -84,7 +84,8 @@ impl World {
         any
     }
 
-    /// The pods of every set come and go as asked; of `image`'s set none gets available.
+    /// Creates and removes the pods of every set as specified; those of `broken`'s set never become
+    /// available.
     fn run_pods_except(&mut self, broken: Option<&str>) {
         for set in &mut self.sets {
             let size = set.spec.as_ref().unwrap().replicas.unwrap();
@@ -99,8 +100,8 @@ impl World {
         }
     }
 
-    /// Steps until nothing changes, checking the bounds on the way.
-    fn settle(&mut self, most: i32, least_available: i32, broken: Option<&str>) {
+    /// Steps until nothing changes, checking the bounds after each step.
+    fn run_until_stable(&mut self, most: i32, least_available: i32, broken: Option<&str>) {
         for _ in 0..100 {
             let stepped = self.step();
             let total: i32 = self.sets.iter().map(|set| set.spec.as_ref().unwrap().replicas.unwrap()).sum();
@@ -130,7 +131,7 @@ impl World {
         *self.deployment.metadata.generation.as_mut().unwrap() += 1;
     }
 
-    /// Image and size of each set, in the order of creation.
+    /// Returns image and size of each set, in order of creation.
     fn sizes(&self) -> Vec<(&str, i32)> {
         self.sets.iter().map(|set| (image(set), set.spec.as_ref().unwrap().replicas.unwrap())).collect()
     }
@@ -175,7 +176,7 @@ fn a_new_deployment_gets_one_set_of_full_size_and_becomes_available() {
     assert_eq!(annotation(&set.metadata, revision::MAX), Some("4"));
     assert_eq!(set.metadata.owner_references, Some(vec![controller_reference(&world.deployment)]));
 
-    world.settle(4, 0, None);
+    world.run_until_stable(4, 0, None);
     let status = world.status();
     assert_eq!(
         (status.replicas, status.updated_replicas, status.available_replicas),
@@ -197,9 +198,9 @@ fn a_rolling_update_stays_within_its_bounds_and_ends_on_the_new_set() {
         (3, IntOrString::Int(0), IntOrString::Int(0), 3, 2),
     ] {
         let mut world = World::new(replicas, surge, unavailable);
-        world.settle(most, 0, None);
+        world.run_until_stable(most, 0, None);
         world.set_image("image:2");
-        world.settle(most, least, None);
+        world.run_until_stable(most, least, None);
         assert_eq!(world.sizes(), [("image:1", 0), ("image:2", replicas)]);
         assert_eq!(world.revision_of("image:2"), "2");
         assert_eq!(world.status().observed_generation, Some(2));
@@ -210,9 +211,9 @@ fn a_rolling_update_stays_within_its_bounds_and_ends_on_the_new_set() {
 #[test]
 fn a_version_that_never_gets_available_stops_at_the_bounds_and_times_out() {
     let mut world = World::new(4, percent("25%"), percent("25%"));
-    world.settle(5, 0, None);
+    world.run_until_stable(5, 0, None);
     world.set_image("image:2");
-    world.settle(5, 3, Some("image:2"));
+    world.run_until_stable(5, 3, Some("image:2"));
     assert_eq!(world.sizes(), [("image:1", 3), ("image:2", 2)]);
     let again = world.plan().again.unwrap();
     assert!(again.as_secs() > 500 && again.as_secs() <= 602, "{again:?}");
@@ -222,12 +223,12 @@ fn a_version_that_never_gets_available_stops_at_the_bounds_and_times_out() {
     assert!(!world.step());
 }
 
-/// The simulated cluster found this: a set was made smaller, its status did not show it yet, and
-/// the pods that it was giving up were counted once more as some that could be spared.
+/// Found by the simulation: a set was scaled down, its status did not show that yet, and the pods that it was
+/// removing were counted again as removable.
 #[test]
-fn pods_that_are_being_given_up_are_not_given_up_again() {
+fn pods_that_are_being_removed_are_not_counted_as_removable() {
     let mut world = World::new(8, IntOrString::Int(3), IntOrString::Int(2));
-    world.settle(11, 0, None);
+    world.run_until_stable(11, 0, None);
     world.set_image("image:2");
     world.step();
     let mut say = |image_: &str, size: i32, available: i32| {
@@ -244,12 +245,12 @@ fn pods_that_are_being_given_up_are_not_given_up_again() {
 #[test]
 fn a_rollback_takes_the_old_set_again_with_a_new_revision() {
     let mut world = World::new(2, percent("25%"), percent("25%"));
-    world.settle(3, 0, None);
+    world.run_until_stable(3, 0, None);
     world.set_image("image:2");
-    world.settle(3, 2, None);
+    world.run_until_stable(3, 2, None);
     // What `kubectl rollout undo` writes.
     world.set_image("image:1");
-    world.settle(3, 2, None);
+    world.run_until_stable(3, 2, None);
     assert_eq!(world.sizes(), [("image:1", 2), ("image:2", 0)]);
     assert_eq!(world.revision_of("image:1"), "3");
     assert_eq!(annotation(&world.sets[0].metadata, revision::REVISION_HISTORY), Some("1"));
@@ -259,26 +260,26 @@ fn a_rollback_takes_the_old_set_again_with_a_new_revision() {
 #[test]
 fn scaling_in_the_middle_of_an_update_is_shared_by_size() {
     let mut world = World::new(10, IntOrString::Int(3), IntOrString::Int(2));
-    world.settle(13, 0, None);
+    world.run_until_stable(13, 0, None);
     world.set_image("image:2");
-    world.settle(13, 8, Some("image:2"));
+    world.run_until_stable(13, 8, Some("image:2"));
     assert_eq!(world.sizes(), [("image:1", 8), ("image:2", 5)]);
     world.set_replicas(15);
     world.step();
-    // 15 + 3 pods, of which 8/13 and 5/13.
+    // 15 + 3 pods, shared as 8/13 and 5/13.
     assert_eq!(world.sizes(), [("image:1", 11), ("image:2", 7)]);
     assert_eq!(annotation(&world.sets[0].metadata, revision::DESIRED), Some("15"));
 }
 
 #[test]
-fn scaling_a_settled_deployment_makes_no_new_set() {
+fn scaling_a_complete_deployment_creates_no_new_set() {
     let mut world = World::new(3, percent("25%"), percent("25%"));
-    world.settle(4, 0, None);
+    world.run_until_stable(4, 0, None);
     world.set_replicas(10);
-    world.settle(13, 0, None);
+    world.run_until_stable(13, 0, None);
     assert_eq!(world.sizes(), [("image:1", 10)]);
     world.set_replicas(0);
-    world.settle(10, 0, None);
+    world.run_until_stable(10, 0, None);
     assert_eq!(world.sizes(), [("image:1", 0)]);
     assert_eq!(world.revision_of("image:1"), "1");
 }
@@ -286,15 +287,15 @@ fn scaling_a_settled_deployment_makes_no_new_set() {
 #[test]
 fn a_paused_deployment_scales_but_does_not_roll() {
     let mut world = World::new(2, percent("25%"), percent("25%"));
-    world.settle(3, 0, None);
+    world.run_until_stable(3, 0, None);
     world.deployment.spec.as_mut().unwrap().paused = Some(true);
     world.set_image("image:2");
     world.set_replicas(4);
-    world.settle(5, 2, None);
+    world.run_until_stable(5, 2, None);
     assert_eq!(world.sizes(), [("image:1", 4)]);
     assert_eq!(world.condition("Progressing"), ("Unknown", "DeploymentPaused"));
     world.deployment.spec.as_mut().unwrap().paused = Some(false);
-    world.settle(5, 3, None);
+    world.run_until_stable(5, 3, None);
     assert_eq!(world.sizes(), [("image:1", 0), ("image:2", 4)]);
 }
 
@@ -303,12 +304,12 @@ fn recreate_waits_for_the_last_old_pod() {
     let mut world = World::new(2, percent("25%"), percent("25%"));
     world.deployment.spec.as_mut().unwrap().strategy =
         Some(DeploymentStrategy { type_: Some("Recreate".to_owned()), rolling_update: None });
-    world.settle(2, 0, None);
+    world.run_until_stable(2, 0, None);
     world.set_image("image:2");
     world.step();
     assert_eq!(world.sizes(), [("image:1", 0)]);
     world.run_pods_except(None);
-    // The set counts no pod any more, but one is still being terminated.
+    // The set no longer counts the pod, but it is still being terminated.
     let mut pod = testing::running("web-x", "node", "10.0.0.1");
     pod.metadata.deletion_timestamp = time(1);
     pod.metadata.owner_references = Some(vec![controller_reference(&world.sets[0])]);
@@ -326,23 +327,23 @@ fn old_sets_beyond_the_history_limit_are_deleted_lowest_revision_first() {
     world.deployment.spec.as_mut().unwrap().revision_history_limit = Some(1);
     for image in ["image:1", "image:2", "image:3", "image:4"] {
         world.set_image(image);
-        world.settle(2, 0, None);
+        world.run_until_stable(2, 0, None);
     }
     assert_eq!(world.sizes(), [("image:3", 0), ("image:4", 1)]);
 }
 
 #[test]
-fn a_deployment_being_deleted_is_left_alone_but_for_its_status() {
+fn a_deleted_deployment_only_gets_its_status_updated() {
     let mut world = World::new(2, percent("25%"), percent("25%"));
-    world.settle(3, 0, None);
+    world.run_until_stable(3, 0, None);
     world.set_image("image:2");
     world.deployment.metadata.deletion_timestamp = time(5);
-    world.settle(3, 0, None);
+    world.run_until_stable(3, 0, None);
     assert_eq!(world.sizes(), [("image:1", 2)]);
 }
 
 #[test]
-fn the_hash_tells_templates_and_collisions_apart() {
+fn template_hashes_differ_by_template_and_collision_count() {
     let template = testing::template("image:1");
     let hash = template_hash(&template, None);
     assert_eq!(hash, template_hash(&template, None));

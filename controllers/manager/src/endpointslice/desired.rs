@@ -1,5 +1,4 @@
-//! Which endpoints a Service should have: its pods, one list for each address family and set of
-//! resolved ports.
+//! Computes the endpoints that a Service should have: its pods, grouped by address family and resolved ports.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +14,7 @@ use apiserver_meta::pods::{is_finished, is_ready};
 
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// The family of a slice's addresses.
+/// Address family of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Family {
     Ipv4,
@@ -23,7 +22,7 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// As `addressType` and `ipFamilies` spell it.
+    /// Returns the name used in `addressType` and `ipFamilies`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Ipv4 => "IPv4",
@@ -44,17 +43,17 @@ impl Family {
     }
 }
 
-/// Endpoints that may share a slice.
+/// Properties shared by all endpoints of a slice.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Group {
     pub family: Family,
     pub ports: Vec<ResolvedPort>,
 }
 
-/// The endpoints of each group by the uid of their pod.
+/// Endpoints of each group, by the uid of their pod.
 pub(super) type Desired = BTreeMap<Group, BTreeMap<String, Endpoint>>;
 
-/// `pods`: those that the Service selects. `node`: how to look up a node.
+/// Returns the endpoints for `pods`, which the Service selects. `node` looks up a node by name.
 pub(super) fn desired(
     service: &Service,
     pods: &[Arc<Pod>],
@@ -76,8 +75,8 @@ pub(super) fn desired(
     desired
 }
 
-/// The families a Service wants; where it does not say (no cluster address), the families of its
-/// addresses, or IPv4.
+/// Returns the families that a Service uses. If they are not set (no cluster address), they follow from its
+/// addresses, or default to IPv4.
 pub(super) fn families(service: &Service) -> Vec<Family> {
     let spec = service.spec.clone().unwrap_or_default();
     let mut families: Vec<Family> =
@@ -136,8 +135,8 @@ fn endpoint(
     })
 }
 
-/// Whom an endpoint should preferably serve, where the Service asks for nearness. One that serves
-/// nobody now is nobody's preference.
+/// Returns the zone and node hints of an endpoint if the Service prefers close endpoints. An endpoint that is
+/// not ready gets none.
 fn hints(service: &Service, ready: bool, node: Option<&str>, zone: Option<&str>) -> Option<EndpointHints> {
     let preference = service.spec.as_ref()?.traffic_distribution.as_deref()?;
     if !ready {

@@ -1,5 +1,5 @@
-//! EndpointSlices: where the pods of a Service are. A change of a pod is written at once; on the
-//! way from readiness to traffic nothing waits for company.
+//! The EndpointSlice controller. Changes of pods are written immediately: nothing on the way from readiness
+//! to traffic waits to be batched.
 
 mod desired;
 mod place;
@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::context::{Context, Tasks};
 use crate::index::{Pods, Services};
-use crate::limits::SLICE_PATIENCE;
+use crate::limits::UNSEEN_SLICE_TIMEOUT;
 use crate::meta::{is_deleted, name, namespace};
 use crate::patch;
 use place::{Action, CONTROLLER, MANAGED_BY, SERVICE_NAME, place};
@@ -52,7 +52,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-/// Asks for the Services that select the pod now, or did before, after a pause.
+/// Enqueues the Services that select a changed pod now or did before, after an optional delay.
 pub(crate) fn follow_pods(
     pods: &Cache<Pod>,
     services: &Services,
@@ -80,7 +80,7 @@ fn follow_slices(slices: &Cache<EndpointSlice>, queue: &WorkQueue<ObjectKey>) {
     });
 }
 
-/// The Service of a slice that is ours to write.
+/// Returns the Service of a slice that this controller manages.
 fn service_of(slice: &EndpointSlice) -> Option<&str> {
     let labels = slice.metadata.labels.as_ref()?;
     let ours = labels.get(MANAGED_BY).is_some_and(|by| by == CONTROLLER);
@@ -96,11 +96,12 @@ struct Slices {
     known: Mutex<BTreeMap<ObjectKey, Known>>,
 }
 
-/// What is remembered of one Service between reconciliations.
+/// State of one Service that is kept between reconciliations.
 #[derive(Default)]
 struct Known {
     changes: trigger::Seen,
-    /// Slices written and not yet seen in the cache, with the version written.
+    /// Slices that were written but have not been seen in the cache, each with its version and the time of
+    /// the write.
     written: BTreeMap<String, (u64, Instant)>,
 }
 
@@ -123,8 +124,9 @@ impl Reconcile for Slices {
         }
         let existing = self.existing(key);
         if !self.sees_what_was_written(key, &existing) {
-            // Their arrival brings us back; should it never come, so does the time.
-            return Ok(Outcome::After(SLICE_PATIENCE));
+            // The arrival of the slices triggers a reconciliation; the timeout covers those that never
+            // arrive.
+            return Ok(Outcome::After(UNSEEN_SLICE_TIMEOUT));
         }
         let pods = self.pods.selected(&key.namespace, selector);
         let node = |name: &str| self.nodes.get(&ObjectKey::new("", name));
@@ -155,13 +157,13 @@ impl Slices {
         slices
     }
 
-    /// Whether the cache shows every slice at least as it was last written.
+    /// Returns whether the cache shows every slice in its last written version or a newer one.
     fn sees_what_was_written(&self, key: &ObjectKey, existing: &[Arc<EndpointSlice>]) -> bool {
         self.with(key, |known| {
             known.written.retain(|written, (version, since)| {
                 let seen = existing.iter().find(|slice| name(&slice.metadata) == written);
                 let fresh = seen.is_some_and(|slice| version_of(slice) >= *version);
-                !fresh && since.elapsed() < SLICE_PATIENCE
+                !fresh && since.elapsed() < UNSEEN_SLICE_TIMEOUT
             });
             known.written.is_empty()
         })
@@ -211,7 +213,7 @@ impl Slices {
     }
 }
 
-/// Versions of one kind are numbers that only grow; 0 if this one is unknown.
+/// Returns the version of a slice, a number that only grows within a kind; 0 if it is unknown.
 fn version_of(slice: &EndpointSlice) -> u64 {
     slice.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
 }

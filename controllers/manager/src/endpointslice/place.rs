@@ -1,5 +1,5 @@
-//! Puts endpoints into slices and disturbs as few of them as possible: what is in a slice stays
-//! there, so that a change of one pod is a write of one slice.
+//! Assigns endpoints to slices. An endpoint stays in its slice, so that a change of one pod is a write of one
+//! slice.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) const CONTROLLER: &str = "endpointslice-controller.k8s.io";
 pub(super) const HEADLESS: &str = "service.kubernetes.io/headless";
 pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// One request to the API.
+/// A request to the API.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     Create(Box<EndpointSlice>),
@@ -28,7 +28,7 @@ pub(super) enum Action {
     Delete(Arc<EndpointSlice>),
 }
 
-/// A slice while it is being filled. `read` is `None` for a new one.
+/// A slice that is being filled. `read` is `None` for a new one.
 struct Draft {
     read: Option<Arc<EndpointSlice>>,
     endpoints: Vec<Endpoint>,
@@ -41,8 +41,8 @@ impl Draft {
     }
 }
 
-/// The writes that make `existing` hold exactly `desired`: first those that add endpoints, so that
-/// no endpoint that moves is missing in between. `trigger`: when the oldest change happened.
+/// Returns the writes that make `existing` contain exactly `desired`, those that add endpoints first, so that
+/// an endpoint that moves is never missing. `trigger` is the time of the oldest change.
 pub(super) fn place(
     service: &Service,
     desired: Desired,
@@ -74,8 +74,8 @@ pub(super) fn place(
             }
         }
     }
-    // A Service without endpoints keeps one empty slice in each family: to readers, "none" and
-    // "not known yet" are different things.
+    // A Service without endpoints keeps one empty slice per family, so that readers can distinguish "none"
+    // from "not known yet".
     for family in families(service) {
         if !drafts.iter().any(|(group, _)| group.family == family) {
             let group = Group { family, ports: Vec::new() };
@@ -83,7 +83,7 @@ pub(super) fn place(
         }
     }
     for (group, draft) in drafts {
-        // An emptied slice is written anew rather than deleted beside the creation of another.
+        // An emptied slice is reused rather than deleted beside the creation of another one.
         let reused = || spare.get_mut(&group.family).filter(|slices| !slices.is_empty()).map(|s| s.remove(0));
         let read = draft.read.or_else(reused);
         actions.extend(write(service, &group, read, draft.endpoints, &trigger));
@@ -93,16 +93,17 @@ pub(super) fn place(
     actions
 }
 
-/// Distributes one group's endpoints over its slices.
+/// Distributes the endpoints of one group over its slices.
 fn fill(slices: Vec<Arc<EndpointSlice>>, mut wanted: BTreeMap<String, Endpoint>) -> Vec<Draft> {
-    let mut drafts: Vec<Draft> = slices.into_iter().map(|slice| keep(slice, &mut wanted)).collect();
+    let mut drafts: Vec<Draft> =
+        slices.into_iter().map(|slice| retain_endpoints(slice, &mut wanted)).collect();
     let mut rest: Vec<Endpoint> = wanted.into_values().collect();
-    // Slices that are written anyway take the new ones.
+    // Slices that are written anyway take the new endpoints first.
     for draft in drafts.iter_mut().filter(|draft| draft.changed && !draft.endpoints.is_empty()) {
         let count = draft.room().min(rest.len());
         draft.endpoints.extend(rest.drain(..count));
     }
-    // Then the fullest slice that has room for all that is left.
+    // The rest goes to the fullest slice that has room for all of it.
     if !rest.is_empty() {
         let fits = drafts.iter_mut().filter(|draft| draft.room() >= rest.len());
         if let Some(draft) = fits.min_by_key(|draft| draft.room()) {
@@ -118,8 +119,8 @@ fn fill(slices: Vec<Arc<EndpointSlice>>, mut wanted: BTreeMap<String, Endpoint>)
     drafts
 }
 
-/// What of a slice stays, in its order, in its present form.
-fn keep(slice: Arc<EndpointSlice>, wanted: &mut BTreeMap<String, Endpoint>) -> Draft {
+/// Retains the endpoints of a slice that are still wanted, in their order and current form.
+fn retain_endpoints(slice: Arc<EndpointSlice>, wanted: &mut BTreeMap<String, Endpoint>) -> Draft {
     let before = slice.endpoints.as_deref().unwrap_or_default();
     let endpoints: Vec<Endpoint> = before
         .iter()
@@ -140,7 +141,7 @@ fn write(
     let wanted = new_slice(service, group, endpoints);
     let Some(old) = read else {
         let mut wanted = wanted;
-        note(&mut wanted.metadata, trigger);
+        set_trigger_time(&mut wanted.metadata, trigger);
         return Some(Action::Create(Box::new(wanted)));
     };
     let mut new = EndpointSlice::clone(&old);
@@ -151,11 +152,11 @@ fn write(
     if new == *old {
         return None;
     }
-    note(&mut new.metadata, trigger);
+    set_trigger_time(&mut new.metadata, trigger);
     Some(Action::Update { old, new: Box::new(new) })
 }
 
-fn note(meta: &mut ObjectMeta, trigger: &Option<String>) {
+fn set_trigger_time(meta: &mut ObjectMeta, trigger: &Option<String>) {
     let annotations = meta.annotations.get_or_insert_default();
     match trigger {
         Some(time) => annotations.insert(TRIGGER_TIME.to_owned(), time.clone()),
@@ -180,7 +181,7 @@ fn new_slice(service: &Service, group: &Group, endpoints: Vec<Endpoint>) -> Endp
     }
 }
 
-/// The Service's labels, and those by which the slice is found.
+/// Returns the Service's labels and those that identify the slice.
 fn labels(service: &Service) -> Labels {
     let mut labels = service.meta().labels.clone().unwrap_or_default();
     labels.remove(HEADLESS);
@@ -201,7 +202,7 @@ fn to_port(port: &ResolvedPort) -> EndpointPort {
     }
 }
 
-/// The group of an existing slice; `None` if it is none of ours.
+/// Returns the group of an existing slice; `None` if this controller does not manage it.
 fn group_of(slice: &EndpointSlice) -> Option<Group> {
     let mut ports: Vec<ResolvedPort> = slice
         .ports

@@ -1,4 +1,4 @@
-//! Scenarios: a Service, its pods and slices, and what is written.
+//! Scenarios: a Service, its pods and slices, and the resulting writes.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ fn plan(service: &Service, pods: &[Pod], slices: &[EndpointSlice]) -> Vec<Action
     place(service, desired(service, &pods, &zoned), slices, None)
 }
 
-/// The slices after the actions.
+/// Returns the slices after the actions have been carried out.
 fn carried_out(mut slices: Vec<EndpointSlice>, actions: Vec<Action>) -> Vec<EndpointSlice> {
     for action in actions {
         match action {
@@ -67,8 +67,8 @@ fn carried_out(mut slices: Vec<EndpointSlice>, actions: Vec<Action>) -> Vec<Endp
     slices
 }
 
-/// Plans until nothing is left to do, which must be at once.
-fn settled(service: &Service, pods: &[Pod], slices: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
+/// Carries out a plan and checks that nothing is left to do afterwards.
+fn reconciled(service: &Service, pods: &[Pod], slices: Vec<EndpointSlice>) -> Vec<EndpointSlice> {
     let slices = carried_out(slices.clone(), plan(service, pods, &slices));
     assert_eq!(plan(service, pods, &slices), [], "a second plan changes something");
     slices
@@ -87,7 +87,7 @@ fn many(count: usize) -> Vec<Pod> {
 #[test]
 fn an_endpoint_carries_address_node_zone_target_and_conditions() {
     let web = service(number(8080));
-    let slices = settled(&web, &[running("a", "n1", "10.0.0.1")], vec![]);
+    let slices = reconciled(&web, &[running("a", "n1", "10.0.0.1")], vec![]);
     let [slice] = slices.as_slice() else { panic!("{slices:?}") };
     let slice_labels = slice.metadata.labels.as_ref().unwrap();
     assert_eq!((slice_labels[SERVICE_NAME].as_str(), slice_labels[MANAGED_BY].as_str()), ("web", CONTROLLER));
@@ -109,7 +109,7 @@ fn an_endpoint_carries_address_node_zone_target_and_conditions() {
 }
 
 #[test]
-fn ready_serving_and_terminating_tell_four_lives_apart() {
+fn endpoint_conditions_distinguish_four_pod_states() {
     let good = running("a", "n", "10.0.0.1");
     let mut unready = running("b", "n", "10.0.0.2");
     set_ready(&mut unready, false, 1);
@@ -119,7 +119,7 @@ fn ready_serving_and_terminating_tell_four_lives_apart() {
     finished.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
     let pods = [good, unready, draining, finished, crate::testing::pod("without-address")];
     let conditions = |web: &Service| -> Vec<_> {
-        let slices = settled(web, &pods, vec![]);
+        let slices = reconciled(web, &pods, vec![]);
         endpoints(&slices[0])
             .iter()
             .map(|endpoint| {
@@ -141,14 +141,14 @@ fn dual_stack_makes_slices_of_both_families() {
     let mut pod = running("a", "n", "10.0.0.1");
     let ips = ["10.0.0.1", "fd00::1"].map(|ip| PodIP { ip: ip.to_owned() });
     pod.status.as_mut().unwrap().pod_ips = Some(ips.to_vec());
-    let slices = settled(&web, &[pod, running("only4", "n", "10.0.0.2")], vec![]);
+    let slices = reconciled(&web, &[pod, running("only4", "n", "10.0.0.2")], vec![]);
     let shape: Vec<_> = slices.iter().map(|s| (s.address_type.as_str(), endpoints(s).len())).collect();
     assert_eq!(shape, [("IPv4", 2), ("IPv6", 1)]);
     assert_eq!(endpoints(&slices[1])[0].addresses, ["fd00::1"]);
 }
 
 #[test]
-fn a_named_port_is_resolved_on_each_pod_and_parts_the_slices() {
+fn a_named_port_is_resolved_per_pod_and_splits_the_slices() {
     let web = service(IntOrString::String("http".to_owned()));
     let with_port = |name: &str, ip: &str, port: Option<i32>| {
         let mut pod = running(name, "n", ip);
@@ -163,7 +163,7 @@ fn a_named_port_is_resolved_on_each_pod_and_parts_the_slices() {
         with_port("c", "10.0.0.3", Some(8080)),
         with_port("d", "10.0.0.4", None),
     ];
-    let slices = settled(&web, &pods, vec![]);
+    let slices = reconciled(&web, &pods, vec![]);
     let shape: Vec<_> = slices
         .iter()
         .map(|s| (s.ports.iter().flatten().filter_map(|p| p.port).collect::<Vec<_>>(), endpoints(s).len()))
@@ -174,11 +174,11 @@ fn a_named_port_is_resolved_on_each_pod_and_parts_the_slices() {
 #[test]
 fn a_service_without_endpoints_has_one_empty_slice_that_is_used_again() {
     let web = service(number(80));
-    let slices = settled(&web, &[], vec![]);
+    let slices = reconciled(&web, &[], vec![]);
     assert_eq!((slices.len(), endpoints(&slices[0]).len()), (1, 0));
-    let slices = settled(&web, &[running("a", "n", "10.0.0.1")], slices);
+    let slices = reconciled(&web, &[running("a", "n", "10.0.0.1")], slices);
     assert_eq!((slices.len(), endpoints(&slices[0]).len()), (1, 1));
-    let slices = settled(&web, &[], slices);
+    let slices = reconciled(&web, &[], slices);
     assert_eq!((slices.len(), endpoints(&slices[0]).len()), (1, 0));
 }
 
@@ -186,13 +186,13 @@ fn a_service_without_endpoints_has_one_empty_slice_that_is_used_again() {
 fn slices_hold_a_hundred_and_one_change_writes_one_slice() {
     let web = service(number(80));
     let mut pods = many(250);
-    let slices = settled(&web, &pods, vec![]);
+    let slices = reconciled(&web, &pods, vec![]);
     assert_eq!(slices.iter().map(|s| endpoints(s).len()).collect::<Vec<_>>(), [100, 100, 50]);
     set_ready(&mut pods[120], false, 9);
     let actions = plan(&web, &pods, &slices);
     let [Action::Update { old, .. }] = actions.as_slice() else { panic!("{} actions", actions.len()) };
     assert_eq!(name(&old.metadata), "web-1");
-    // A new pod goes where there is room.
+    // A new pod goes to a slice with room.
     let slices = carried_out(slices, actions);
     pods.push(running("new", "n", "10.9.9.9"));
     let actions = plan(&web, &pods, &slices);
@@ -204,7 +204,7 @@ fn slices_hold_a_hundred_and_one_change_writes_one_slice() {
 fn a_pod_that_is_replaced_writes_only_the_slice_that_lost_it() {
     let web = service(number(80));
     let mut pods = many(150);
-    let slices = settled(&web, &pods, vec![]);
+    let slices = reconciled(&web, &pods, vec![]);
     pods[3] = running("other", "n", "10.9.9.9");
     let actions = plan(&web, &pods, &slices);
     let [Action::Update { old, new }] = actions.as_slice() else { panic!("{} actions", actions.len()) };
@@ -223,31 +223,31 @@ fn a_headless_service_is_marked_and_names_its_pods() {
     let mut other = running("b", "n", "10.0.0.2");
     other.spec.as_mut().unwrap().hostname = Some("db-1".to_owned());
     other.spec.as_mut().unwrap().subdomain = Some("elsewhere".to_owned());
-    let slices = settled(&web, &[named, other], vec![]);
+    let slices = reconciled(&web, &[named, other], vec![]);
     assert!(slices[0].metadata.labels.as_ref().unwrap().contains_key(HEADLESS));
     let hostnames: Vec<_> = endpoints(&slices[0]).iter().map(|e| e.hostname.as_deref()).collect();
     assert_eq!(hostnames, [Some("db-0"), None]);
 }
 
 #[test]
-fn slices_of_a_family_that_is_no_longer_wanted_go() {
+fn slices_of_a_removed_family_are_deleted() {
     let web = service(number(80));
     let mut stray = carried_out(vec![], plan(&web, &[], &[])).remove(0);
     stray.address_type = "IPv6".to_owned();
     stray.metadata.name = Some("stray".to_owned());
-    let slices = settled(&web, &[running("a", "n", "10.0.0.1")], vec![stray]);
+    let slices = reconciled(&web, &[running("a", "n", "10.0.0.1")], vec![stray]);
     assert_eq!(slices.len(), 1);
     assert_eq!(slices[0].address_type, "IPv4");
 }
 
 #[test]
-fn a_service_that_prefers_nearness_gets_hints_for_its_ready_endpoints() {
+fn a_service_that_prefers_close_endpoints_gets_hints_for_ready_ones() {
     let mut web = service(number(80));
     let mut unready = running("b", "n2", "10.0.0.2");
     set_ready(&mut unready, false, 1);
     let pods = [running("a", "n1", "10.0.0.1"), unready];
     let hints = |web: &Service| {
-        let slices = settled(web, &pods, vec![]);
+        let slices = reconciled(web, &pods, vec![]);
         endpoints(&slices[0])
             .iter()
             .map(|endpoint| {
@@ -264,9 +264,10 @@ fn a_service_that_prefers_nearness_gets_hints_for_its_ready_endpoints() {
     assert_eq!(hints(&web), [(zone, node), (None, None)]);
 }
 
-/// A node that wrote one held up all endpoints of the Service: the API refuses the whole slice.
+/// The API refuses a whole slice for one such address, so a node that reported one would block all endpoints
+/// of the Service.
 #[test]
-fn addresses_that_no_endpoint_may_have_are_left_out() {
+fn invalid_endpoint_addresses_are_left_out() {
     let special =
         ["127.0.0.1", "169.254.1.1", "224.0.0.1", "0.0.0.0", "::ffff:10.244.0.1", "fe80::1", "x", ""];
     let mut pods: Vec<Pod> =
@@ -274,7 +275,7 @@ fn addresses_that_no_endpoint_may_have_are_left_out() {
     pods.push(running("good", "n1", "10.244.0.7"));
     let mut service = service(number(80));
     service.spec.as_mut().unwrap().ip_families = Some(vec!["IPv4".to_owned(), "IPv6".to_owned()]);
-    let slices = settled(&service, &pods, Vec::new());
+    let slices = reconciled(&service, &pods, Vec::new());
     let addresses: Vec<_> = slices.iter().flat_map(endpoints).flat_map(|e| e.addresses.clone()).collect();
     assert_eq!(addresses, ["10.244.0.7"]);
 }

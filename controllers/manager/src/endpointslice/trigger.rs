@@ -1,5 +1,5 @@
-//! When the change that a write of a slice carries out happened: the start of the latency that is
-//! measured from readiness to traffic.
+//! Determines when the change behind a write of a slice happened, which is where the latency from readiness
+//! to traffic is measured from.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use crate::meta::uid;
 use apiserver_meta::pods::condition;
 
-/// What was last seen of one Service.
+/// State of a Service when it was last seen.
 #[derive(Default)]
 pub(super) struct Seen {
     service: Option<Timestamp>,
@@ -18,7 +18,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// The oldest of the changes since the last call, and remembers them.
+    /// Returns the time of the oldest change since the last call, and remembers the current state.
     pub fn oldest_change(&mut self, service: &Service, pods: &[Arc<Pod>]) -> Option<Timestamp> {
         let created = service.metadata.creation_timestamp.as_ref().map(|time| time.0);
         let mut changes: Vec<Timestamp> = Vec::new();
@@ -40,7 +40,7 @@ impl Seen {
     }
 }
 
-/// The time of a pod's last change of readiness.
+/// Returns when a pod's readiness last changed.
 fn changed_at(pod: &Pod) -> Option<Timestamp> {
     condition(pod, "Ready")?.last_transition_time.as_ref().map(|time| time.0)
 }
@@ -51,7 +51,7 @@ mod tests {
     use crate::testing::{at, running, set_ready};
 
     #[test]
-    fn only_what_changed_since_the_last_time_counts_and_the_oldest_of_it() {
+    fn trigger_time_is_that_of_the_oldest_change_since_the_last_call() {
         let service = Service { metadata: crate::testing::meta("svc"), ..Service::default() };
         let mut seen = Seen::default();
         let mut a = running("a", "n", "10.0.0.1");

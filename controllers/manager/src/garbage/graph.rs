@@ -1,5 +1,5 @@
-//! Who owns whom, as the watches show it. Only hints come out of here: nothing is deleted before
-//! the server has confirmed it.
+//! The ownership graph as seen by the watches. It only produces hints: nothing is deleted before the server
+//! has confirmed it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use crate::discovery::Kind;
 use crate::meta::{is_deleted, name, namespace, uid};
 
-/// Its owner waits until the dependents that block it are gone.
+/// Finalizer of an owner that waits until the dependents that block it are gone.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
-/// Its dependents are to be let go before it is.
+/// Finalizer of an owner whose dependents are to be released first.
 pub(super) const ORPHAN: &str = "orphan";
 
-/// What is kept of an object.
+/// The properties of an object that the graph needs.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Object {
     pub kind: Arc<Kind>,
@@ -41,7 +41,7 @@ impl Object {
         }
     }
 
-    /// Being deleted, and waiting for its dependents to go first.
+    /// Returns whether the object is being deleted and waits for its dependents to go first.
     pub fn awaits_dependents(&self) -> bool {
         self.deleting && self.foreground
     }
@@ -50,7 +50,7 @@ impl Object {
         self.deleting && (self.foreground || self.orphan)
     }
 
-    /// Whether it keeps its owner from going.
+    /// Returns whether the object blocks the deletion of an owner.
     pub fn blocks(&self, owner: &str) -> bool {
         self.owners
             .iter()
@@ -58,19 +58,19 @@ impl Object {
     }
 }
 
-/// What to look at after a change.
+/// Objects to examine after a change.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Hints {
-    /// Uids to look at now.
+    /// Uids to examine now.
     pub now: BTreeSet<String>,
-    /// Uids of objects whose owners have not been seen: their turn comes if that stays so.
+    /// Uids of objects whose owners have not been seen; to be examined if that remains so.
     pub later: BTreeSet<String>,
 }
 
 #[derive(Default)]
 pub(super) struct Graph {
     objects: BTreeMap<String, Object>,
-    /// Uids of dependents by the uid of their owner, whether that has been seen or not.
+    /// Uids of dependents by the uid of their owner, even if the owner has not been seen.
     dependents: BTreeMap<String, BTreeSet<String>>,
     /// Uids by the name of their kind.
     by_kind: BTreeMap<String, BTreeSet<String>>,
@@ -90,7 +90,7 @@ impl Graph {
         self.objects.len()
     }
 
-    /// An object was added or changed.
+    /// Adds or updates an object.
     pub fn apply(&mut self, object: Object) -> Hints {
         let mut hints = Hints::default();
         let uid = object.uid.clone();
@@ -102,7 +102,7 @@ impl Graph {
         let owners_before = before.as_ref().map(|before| before.owners.as_slice()).unwrap_or_default();
         if before.is_none() || owners_before != object.owners {
             self.relink(&uid, owners_before, &object.owners);
-            // Owners that wait may have been waiting for just this.
+            // Waiting owners may have been waiting for this change.
             let waiting = owners_before.iter().filter(|owner| self.awaits(&owner.uid));
             hints.now.extend(waiting.map(|owner| owner.uid.clone()));
             if before.is_some() || object.owners.iter().any(|owner| self.awaits(&owner.uid)) {
@@ -118,7 +118,7 @@ impl Graph {
         hints
     }
 
-    /// An object is gone: its dependents have lost an owner, its owners may have waited for it.
+    /// Removes an object: its dependents have lost an owner, and its owners may have waited for it.
     pub fn remove(&mut self, uid: &str) -> Hints {
         let mut hints = Hints::default();
         let Some(object) = self.objects.remove(uid) else { return hints };
@@ -132,7 +132,7 @@ impl Graph {
         hints
     }
 
-    /// A whole list of a kind: what it does not name is gone.
+    /// Applies a complete list of a kind: objects that it does not contain are gone.
     pub fn retain(&mut self, kind: &str, listed: &BTreeSet<String>) -> Hints {
         let gone: Vec<String> = self
             .by_kind
@@ -149,8 +149,8 @@ impl Graph {
         hints
     }
 
-    /// A kind is no more. Nothing follows for what its objects owned: that they are gone is not
-    /// known, only that they cannot be asked for.
+    /// Forgets a kind that no longer exists. Its objects cannot be queried any more, but are not known to be
+    /// gone, so their dependents are not examined.
     pub fn forget_kind(&mut self, kind: &str) {
         for uid in self.by_kind.remove(kind).unwrap_or_default() {
             if let Some(object) = self.objects.remove(&uid) {
@@ -210,7 +210,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_owners_end_points_to_its_dependents() {
+    fn removal_of_an_owner_hints_at_its_dependents() {
         let mut graph = Graph::default();
         assert_eq!(graph.apply(object("owner", &[])), Hints::default());
         assert_eq!(graph.apply(object("a", &["owner"])), Hints::default());
@@ -220,7 +220,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_dependent_seen_before_its_owner_is_looked_at_later() {
+    fn a_dependent_seen_before_its_owner_is_examined_later() {
         let mut graph = Graph::default();
         assert_eq!(graph.apply(object("a", &["owner"])).later, set(&["a"]));
         graph.apply(object("owner", &[]));
@@ -228,7 +228,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_waiting_owner_is_looked_at_when_it_begins_and_when_dependents_go_or_let_go() {
+    fn a_waiting_owner_is_examined_when_it_starts_waiting_and_when_dependents_leave() {
         let mut graph = Graph::default();
         graph.apply(object("owner", &[]));
         for dependent in ["a", "b"] {
@@ -238,12 +238,12 @@ pub(super) mod tests {
         assert_eq!(graph.apply(waiting).now, set(&["owner"]));
         assert_eq!(graph.remove("a").now, set(&["owner"]));
         assert_eq!(graph.apply(object("b", &[])).now, set(&["b", "owner"]));
-        // One that comes too late must go as well.
+        // A dependent that is added late must go as well.
         assert_eq!(graph.apply(object("c", &["owner"])).now, set(&["c"]));
     }
 
     #[test]
-    fn a_list_removes_what_it_does_not_name_and_a_lost_kind_accuses_nobody() {
+    fn a_list_removes_missing_objects_and_a_removed_kind_gives_no_hints() {
         let mut graph = Graph::default();
         graph.apply(object("owner", &[]));
         graph.apply(object("a", &["owner"]));

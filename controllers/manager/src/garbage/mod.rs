@@ -1,5 +1,5 @@
-//! The garbage collector: what has lost its last owner goes; an owner that waits for what it owns
-//! is let go in time; what was to be orphaned is.
+//! The garbage collector: deletes objects whose owners are all gone, releases owners that wait for their
+//! dependents, and orphans dependents if that was requested.
 
 mod graph;
 mod monitor;
@@ -22,7 +22,7 @@ use crate::limits::DISCOVERY_PERIOD;
 use crate::meta::{is_deleted, owners};
 use graph::{FOREGROUND, Graph, ORPHAN, Object};
 use monitor::{Shared, keep_watches};
-use plan::{Owner, Traits, Verdict, judge};
+use plan::{Owner, Traits, Verdict, decide};
 
 /// Starts the controller.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
@@ -39,15 +39,16 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     context.start(tasks, queue, Collector { shared }, ready);
 }
 
-/// Waits for the first lists, so that owners are found in the graph and need not be asked for one
-/// by one. A kind that cannot be listed holds up nothing for long: the server is asked anyway.
+/// Waits for the first lists, so that owners are found in the graph instead of being queried one by one. A
+/// kind that cannot be listed delays this only for a limited time, since the server is queried for unknown
+/// owners.
 async fn first_lists(shared: Arc<Shared>) {
     let mut progress = shared.progress.subscribe();
     let all = progress.wait_for(|(done, all)| *all > 0 && done == all);
     if tokio::time::timeout(DISCOVERY_PERIOD, all).await.is_err() {
-        warn!("some kinds could not be listed; collecting without them");
+        warn!("some kinds cannot be listed; garbage collection continues without them");
     }
-    debug!(objects = shared.graph().len(), "the graph of owners is built");
+    debug!(objects = shared.graph().len(), "ownership graph is complete");
 }
 
 struct Collector {
@@ -64,7 +65,7 @@ impl Reconcile for Collector {
             (object.clone(), graph.dependents(uid))
         };
         if object.deleting {
-            return self.attend(&object, &dependents).await;
+            return self.process_finalizers(&object, &dependents).await;
         }
         if self.seen_owners(&object, &object.owners).iter().all(|(_, state)| *state == Some(Owner::Solid)) {
             return Ok(Outcome::Done);
@@ -87,15 +88,15 @@ impl Collector {
         self.api(&object.kind, &object.key.namespace)
     }
 
-    /// The present metadata, if the object is still the same.
+    /// Returns the current metadata if the server still has the same object.
     async fn live(&self, object: &Object) -> Result<Option<ObjectMeta>> {
         let found = self.api_of(object).get_metadata_opt(&object.key.name).await;
         let found = found.attempt(|| format!("get {} {}", object.kind.name(), object.key))?;
         Ok(found.map(|found| found.metadata).filter(|meta| meta.uid.as_deref() == Some(&object.uid)))
     }
 
-    /// An object that is being deleted and has asked for something to happen first.
-    async fn attend(&self, object: &Object, dependents: &[Object]) -> Result<Outcome> {
+    /// Handles an object that is being deleted and has asked for something to happen first.
+    async fn process_finalizers(&self, object: &Object, dependents: &[Object]) -> Result<Outcome> {
         if object.orphan {
             for dependent in dependents {
                 self.unlink(dependent, &BTreeSet::from([object.uid.clone()])).await?;
@@ -111,16 +112,16 @@ impl Collector {
         for dependent in dependents.iter().filter(|dependent| !dependent.deleting) {
             self.shared.queue.add(dependent.uid.clone());
         }
-        // Their ends bring us back.
+        // The end of each dependent triggers a reconciliation.
         Ok(Outcome::Done)
     }
 
-    /// What the graph says about owners; `None` where it says nothing.
+    /// Returns the state of the owners according to the graph; `None` if an owner is unknown.
     fn seen_owners(&self, object: &Object, references: &[OwnerReference]) -> Vec<(String, Option<Owner>)> {
         let graph = self.shared.graph();
         let state = |reference: &OwnerReference| {
             let owner = graph.get(&reference.uid)?;
-            // An owner in another namespace is none; the server is asked, which will not find it.
+            // An owner in another namespace is invalid; the server is queried and will not find it.
             let reachable = !owner.kind.namespaced || owner.key.namespace == object.key.namespace;
             let state = if owner.awaits_dependents() { Owner::Waiting } else { Owner::Solid };
             reachable.then_some(state)
@@ -147,7 +148,7 @@ impl Collector {
             foreground: has(FOREGROUND),
             orphan: has(ORPHAN),
         };
-        match judge(&states, traits) {
+        match decide(&states, traits) {
             Verdict::Keep => {}
             Verdict::Unlink(gone) => {
                 self.write_owners(object, &live, |owner| !gone.contains(&owner.uid)).await?
@@ -156,7 +157,7 @@ impl Collector {
                 let mut judged = live.resource_version.clone();
                 if policy == PropagationPolicy::Foreground && dependents.iter().any(Object::awaits_dependents)
                 {
-                    // Owners in a circle would wait for each other for ever.
+                    // Owners in a cycle would wait for each other forever.
                     self.unblock(object, &live).await?;
                     judged = None;
                 }
@@ -166,12 +167,12 @@ impl Collector {
         Ok(Outcome::Done)
     }
 
-    /// The server's word on an owner that the graph does not know.
+    /// Queries the server for an owner that the graph does not know.
     async fn ask(&self, object: &Object, reference: &OwnerReference) -> Result<Owner> {
         let Some(kind) = self.shared.kind_of(&reference.api_version, &reference.kind) else {
-            // Its kind may be new, or its server away: no reason to delete anything.
+            // The kind may be new, or its API server unavailable: not a reason to delete anything.
             let problem =
-                format!("its owner's kind {} {} is not known", reference.api_version, reference.kind);
+                format!("the kind of its owner, {} {}, is unknown", reference.api_version, reference.kind);
             return Err(Error::Unusable {
                 object: format!("{} {}", object.kind.name(), object.key),
                 problem,
@@ -190,7 +191,7 @@ impl Collector {
         Ok(if Object::new(&kind, &meta).awaits_dependents() { Owner::Waiting } else { Owner::Solid })
     }
 
-    /// Removes references to `gone` from an object, if it is still there.
+    /// Removes references to the owners `gone` from an object, if it still exists.
     async fn unlink(&self, object: &Object, gone: &BTreeSet<String>) -> Result<()> {
         let Some(live) = self.live(object).await? else { return Ok(()) };
         self.write_owners(object, &live, |owner| !gone.contains(&owner.uid)).await
@@ -232,7 +233,7 @@ impl Collector {
         Ok(Outcome::Done)
     }
 
-    /// Writes a part of the metadata over exactly the version that was read.
+    /// Patches the metadata of exactly the version that was read.
     async fn patch(&self, object: &Object, live: &ObjectMeta, mut metadata: Value) -> Result<()> {
         metadata["uid"] = json!(live.uid);
         metadata["resourceVersion"] = json!(live.resource_version);
@@ -242,14 +243,15 @@ impl Collector {
         if patched.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { patched }
     }
 
-    /// `judged`: the version by whose owners it was judged; a newer one is judged anew.
+    /// Deletes an object. `judged` is the version whose owners were examined; a newer version is examined
+    /// again.
     async fn delete(&self, object: &Object, judged: Option<String>, policy: PropagationPolicy) -> Result<()> {
         let options = DeleteParams {
             propagation_policy: Some(policy),
             preconditions: Some(Preconditions { uid: Some(object.uid.clone()), resource_version: judged }),
             ..DeleteParams::default()
         };
-        debug!(kind = object.kind.name(), object = %object.key, "nobody needs it");
+        debug!(kind = object.kind.name(), object = %object.key, "all of its owners are gone");
         let deleted = self.api_of(object).delete(&object.key.name, &options).await;
         let deleted = deleted.attempt(|| format!("delete {} {}", object.kind.name(), object.key)).map(drop);
         if deleted.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { deleted }

@@ -1,4 +1,4 @@
-//! One watch of metadata for each kind that can be deleted; kinds come and go.
+//! Watches the metadata of all kinds that can be deleted, while kinds come and go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,21 +17,21 @@ use tracing::{debug, info, warn};
 use super::graph::{Graph, Hints, Object};
 use crate::context::Context;
 use crate::discovery::{Kind, kinds};
-use crate::limits::{DISCOVERY_PERIOD, OWNER_PATIENCE};
+use crate::limits::{DISCOVERY_PERIOD, UNKNOWN_OWNER_DELAY};
 
-/// Pause after a failed list or watch.
+/// Delay after a failed list or watch.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Kinds that own nothing and are owned by nobody, and of which there are too many.
+/// Resources that have no owners or dependents and too many objects.
 const IGNORED: [&str; 2] = ["events", "events.events.k8s.io"];
 
-/// The graph, the kinds, and the queue of what to look at; shared by watches and workers.
+/// State shared by watches and workers: the graph, the kinds, and the queue of objects to examine.
 pub(super) struct Shared {
     pub client: Client,
     pub graph: Mutex<Graph>,
-    /// By their names.
+    /// Kinds by name.
     pub kinds: Mutex<BTreeMap<String, Arc<Kind>>>,
     pub queue: WorkQueue<String>,
-    /// How many watches have had their first list; and how many there are.
+    /// Number of watches that have received their first list, and number of watches.
     pub progress: watch::Sender<(usize, usize)>,
 }
 
@@ -40,7 +40,7 @@ impl Shared {
         self.graph.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The kind of an owner reference: its version does not matter.
+    /// Returns the kind that an owner reference names, in whatever version.
     pub fn kind_of(&self, api_version: &str, kind: &str) -> Option<Arc<Kind>> {
         let group = api_version.split_once('/').map_or("", |(group, _)| group);
         let kinds = self.kinds.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,19 +52,19 @@ impl Shared {
             self.queue.add(uid);
         }
         for uid in hints.later {
-            self.queue.add_after(uid, OWNER_PATIENCE);
+            self.queue.add_after(uid, UNKNOWN_OWNER_DELAY);
         }
     }
 }
 
-/// Asks for the kinds now and then, and keeps a watch on each, until shutdown.
+/// Discovers the kinds periodically and keeps a watch on each, until shutdown.
 pub(super) async fn keep_watches(context: Context, shared: Arc<Shared>) {
     let mut watches: BTreeMap<String, CancellationToken> = BTreeMap::new();
     loop {
         match kinds(&context.client).await {
             Ok(found) => reconcile_watches(&context, &shared, &mut watches, found),
             Err(error) => {
-                warn!(error = &error as &dyn std::error::Error, "the kinds of the API are not known");
+                warn!(error = &error as &dyn std::error::Error, "cannot discover the kinds of the API");
             }
         }
         let pause = if watches.is_empty() { PAUSE } else { DISCOVERY_PERIOD };
@@ -85,7 +85,7 @@ fn reconcile_watches(
         .collect();
     let gone: Vec<String> = watches.keys().filter(|name| !collectable.contains_key(*name)).cloned().collect();
     for name in gone {
-        info!(kind = name, "no longer watched: the kind is gone");
+        info!(kind = name, "kind is gone, watch ended");
         if let Some(token) = watches.remove(&name) {
             token.cancel();
         }
@@ -116,7 +116,7 @@ async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: Cancellatio
         match event {
             Ok(event) => {
                 let whole = matches!(event, Event::InitDone);
-                take(&shared, &kind, &mut listed, event);
+                apply_event(&shared, &kind, &mut listed, event);
                 if whole && std::mem::take(&mut is_first) {
                     shared.progress.send_modify(|(done, _)| *done += 1);
                 }
@@ -129,7 +129,7 @@ async fn watch_kind(shared: Arc<Shared>, kind: Arc<Kind>, cancelled: Cancellatio
     }
 }
 
-fn take(
+fn apply_event(
     shared: &Shared,
     kind: &Arc<Kind>,
     listed: &mut BTreeSet<String>,

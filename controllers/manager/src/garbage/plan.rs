@@ -1,39 +1,39 @@
-//! What becomes of an object, given the state of its owners.
+//! Decides what happens to an object, given the state of its owners.
 
 use std::collections::BTreeSet;
 
 use kube::api::PropagationPolicy;
 
-/// The state of one owner.
+/// State of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// It is there.
+    /// The owner exists.
     Solid,
-    /// The server says that it is not.
+    /// The server does not have the owner.
     Absent,
-    /// Being deleted, and waiting for this object to go.
+    /// The owner is being deleted and waits for this object to go.
     Waiting,
 }
 
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Keep,
-    /// Forget these owners (by uid): others are left.
+    /// Remove the references to these owners (by uid), because other owners remain.
     Unlink(BTreeSet<String>),
-    /// Nobody needs it.
+    /// Delete the object, because no owner remains.
     Delete(PropagationPolicy),
 }
 
-/// What else matters about the object.
+/// Other properties of the object that matter.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Traits {
     pub has_dependents: bool,
-    /// Its finalizers, which its deleter or an earlier attempt has put there.
+    /// True if a finalizer requests foreground deletion, set by a deleter or an earlier attempt.
     pub foreground: bool,
     pub orphan: bool,
 }
 
-pub(super) fn judge(owners: &[(String, Owner)], traits: Traits) -> Verdict {
+pub(super) fn decide(owners: &[(String, Owner)], traits: Traits) -> Verdict {
     let with = |state: Owner| owners.iter().filter(move |(_, known)| *known == state);
     if owners.is_empty() {
         return Verdict::Keep;
@@ -44,7 +44,7 @@ pub(super) fn judge(owners: &[(String, Owner)], traits: Traits) -> Verdict {
         return if others.is_empty() { Verdict::Keep } else { Verdict::Unlink(others) };
     }
     if with(Owner::Waiting).next().is_some() && traits.has_dependents {
-        // The owner waits for all below it, not only for its own dependents.
+        // The owner waits for all descendants, not only for its direct dependents.
         return Verdict::Delete(PropagationPolicy::Foreground);
     }
     Verdict::Delete(if traits.orphan {
@@ -62,11 +62,11 @@ mod tests {
 
     fn verdict(owners: &[(&str, Owner)], traits: Traits) -> Verdict {
         let owners: Vec<_> = owners.iter().map(|(uid, state)| ((*uid).to_owned(), *state)).collect();
-        judge(&owners, traits)
+        decide(&owners, traits)
     }
 
     #[test]
-    fn one_owner_is_enough_and_the_lost_ones_are_forgotten() {
+    fn one_remaining_owner_keeps_an_object_and_absent_ones_are_unlinked() {
         let none = Traits::default();
         assert_eq!(verdict(&[], none), Verdict::Keep);
         assert_eq!(verdict(&[("a", Owner::Solid)], none), Verdict::Keep);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn without_owners_it_goes_as_its_finalizers_and_dependents_say() {
+    fn an_object_without_owners_is_deleted_with_the_requested_policy() {
         let absent = [("a", Owner::Absent)];
         let waiting = [("a", Owner::Waiting)];
         let deep = Traits { has_dependents: true, ..Traits::default() };

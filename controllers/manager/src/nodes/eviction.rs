@@ -1,4 +1,4 @@
-//! Drives pods from nodes with `NoExecute` taints, at once or when their patience ends.
+//! Evicts pods from nodes with `NoExecute` taints, immediately or when their toleration ends.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -56,16 +56,17 @@ fn driving(node: &Node) -> impl Iterator<Item = &Taint> {
     taints.iter().filter(|taint| taint.effect == NO_EXECUTE)
 }
 
-/// When a pod has to go; `None`: it may stay. `taints` with the time since when each holds.
+/// Returns when a pod must be evicted; `None` if it may stay. Each taint comes with the time since which it
+/// applies.
 fn eviction_time(taints: &[(Taint, Timestamp)], tolerations: &[Toleration]) -> Option<Timestamp> {
     let times = taints.iter().map(|(taint, since)| {
         let Some(toleration) = tolerations.iter().find(|toleration| tolerates(toleration, taint)) else {
             return Some(*since);
         };
         let seconds = toleration.toleration_seconds?;
-        let patience = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        // A time beyond all calendars never comes.
-        since.checked_add(patience).ok()
+        let tolerated = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        // A time beyond the calendar never comes.
+        since.checked_add(tolerated).ok()
     });
     times.flatten().min()
 }
@@ -76,7 +77,7 @@ struct Evictions {
     recorder: Recorder,
     nodes: Cache<Node>,
     pods: Cache<Pod>,
-    /// When taints without a time were first seen, by node.
+    /// Times at which taints without a time were first seen, by node.
     first_seen: Mutex<BTreeMap<String, BTreeMap<String, Timestamp>>>,
 }
 
@@ -159,7 +160,7 @@ impl Evictions {
     }
 }
 
-/// Says on a pod who ends it, so that whoever counts failures knows that it did not fail.
+/// Sets the condition that says who ended a pod, so that the pod is not counted as failed.
 pub(crate) fn put_disruption(pod: &mut Pod, reason: &str, message: &str, now: Timestamp) {
     let conditions = pod.status.get_or_insert_default().conditions.get_or_insert_default();
     conditions.retain(|condition| condition.type_ != "DisruptionTarget");
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_counts_from_the_taint_and_the_shortest_decides() {
+    fn toleration_seconds_count_from_the_taint_and_the_shortest_wins() {
         let taints = [taint("a", 0), taint("b", 100)];
         assert_eq!(eviction_time(&taints, &[]), Some(at(0)));
         assert_eq!(eviction_time(&taints, &[tolerating("", None)]), None);

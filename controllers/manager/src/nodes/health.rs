@@ -1,4 +1,4 @@
-//! Decides what a node's conditions and taints are, from how long it has been silent.
+//! Decides the conditions and taints of a node from the time since its last heartbeat.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const NO_SCHEDULE: &str = "NoSchedule";
 pub(super) const NO_EXECUTE: &str = "NoExecute";
 
-/// Conditions that the kubelet reports and that nobody knows once it is silent.
+/// Conditions that the kubelet reports and that become unknown without heartbeats.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
-/// Taints by the condition and status that they stand for.
+/// Taints by the condition and status that they represent.
 const BY_CONDITION: [(&str, &str, &str); 6] = [
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
@@ -26,29 +26,29 @@ const BY_CONDITION: [(&str, &str, &str); 6] = [
 ];
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
-/// What is known about a node besides its object.
+/// Facts about a node that are not in its object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct View {
-    /// Since its last sign of life, on our own clock.
+    /// Time since the last heartbeat, on our own clock.
     pub silent: Duration,
-    /// The silence after which it counts as lost.
+    /// Time without heartbeat after which the node counts as lost.
     pub grace: Duration,
-    /// Another node is well. If none is, the fault is more likely here than there, and no pod is
-    /// driven away.
+    /// True if another node is healthy. If none is, the fault is more likely on our side, and no pods are
+    /// evicted.
     pub others_well: bool,
     pub now: Timestamp,
 }
 
-/// What to write and when to look again.
+/// The writes to make and the time of the next evaluation.
 #[derive(Debug, PartialEq)]
 pub(super) struct Plan {
-    /// All conditions, if they change.
+    /// All conditions, if any changes.
     pub conditions: Option<Vec<NodeCondition>>,
-    /// All taints, if they change.
+    /// All taints, if any changes.
     pub taints: Option<Vec<Taint>>,
-    /// Nobody vouches for its pods any more: they are not ready.
+    /// True if the pods of the node must be marked as not ready.
     pub pods_unready: bool,
-    /// When the silence, if it lasts, has become too long.
+    /// Time until the grace period ends if no heartbeat arrives.
     pub again: Option<Duration>,
 }
 
@@ -102,12 +102,12 @@ fn unknown(before: &[NodeCondition], now: Timestamp) -> Vec<NodeCondition> {
     after
 }
 
-/// The taints that are others' as they are, and ours as the conditions say.
+/// Returns the taints: those of others unchanged, ours according to the conditions.
 fn taints(node: &Node, conditions: &[NodeCondition], before: &[Taint], view: &View) -> Vec<Taint> {
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     for (kind, status, key) in BY_CONDITION {
         let found = conditions.iter().find(|condition| condition.type_ == kind);
-        // A node that has said nothing yet is not ready.
+        // A node that has not reported yet is not ready.
         let holds = match found {
             Some(condition) => condition.status == status,
             None => key == NOT_READY,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_reports_is_looked_at_when_its_grace_ends() {
+    fn a_reporting_node_is_checked_again_when_its_grace_period_ends() {
         let plan = plan(&reporting("True"), &view(15));
         assert_eq!(
             plan,
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_node_is_unknown_tainted_and_recovers() {
+    fn a_silent_node_becomes_unknown_and_tainted_and_recovers() {
         let node = reporting("True");
         let lost = plan(&node, &view(40));
         assert!(lost.pods_unready);
@@ -217,10 +217,10 @@ mod tests {
             Some("NodeStatusNeverUpdated")
         );
         assert_eq!(keys(&node), [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]);
-        // Nothing more to do while it stays silent.
+        // Nothing more to do while no heartbeat arrives.
         let again = plan(&node, &view(500));
         assert_eq!((again.conditions, again.taints), (None, None));
-        // The kubelet comes back and reports itself.
+        // The kubelet returns and reports its own conditions.
         let mut node = node;
         node.status.as_mut().unwrap().conditions = reporting("True").status.unwrap().conditions;
         let node = applied(node.clone(), plan(&node, &view(1)));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn if_no_node_is_well_no_pod_is_driven_away() {
+    fn no_pod_is_evicted_if_no_node_is_healthy() {
         let node = reporting("True");
         let alone = View { others_well: false, ..view(41) };
         assert_eq!(keys(&applied(node.clone(), plan(&node, &alone))), [(UNREACHABLE, NO_SCHEDULE)]);

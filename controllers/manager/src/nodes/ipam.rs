@@ -1,4 +1,4 @@
-//! Gives each node its networks: the lowest free ones of the cluster's.
+//! Assigns each node the lowest free networks of the cluster networks.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -27,7 +27,7 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
         nodes: nodes.clone(),
         given: Mutex::default(),
     };
-    // One worker: two could give the same network to two nodes.
+    // A single worker, since two could assign the same network to two nodes.
     context.start_with(tasks, queue, controller, 1, async move { nodes.synced().await });
 }
 
@@ -36,7 +36,7 @@ struct Ipam {
     recorder: Recorder,
     config: Arc<Config>,
     nodes: Cache<Node>,
-    /// Networks given out that the cache may not show yet, by node.
+    /// Networks that were assigned but may not be in the cache yet, by node.
     given: Mutex<BTreeMap<String, Vec<IpNetwork>>>,
 }
 
@@ -65,7 +65,7 @@ impl Reconcile for Ipam {
         let Some(free) = choose(&self.config, &used) else {
             let message = format!("Node {} status is now: CIDRNotAvailable", key.name);
             self.recorder.normal(reference(node.as_ref()), "CIDRNotAvailable", message);
-            let problem = "the cluster network has no free part left".to_owned();
+            let problem = "the cluster network has no free network left".to_owned();
             return Err(Error::Unusable { object: format!("node {key}"), problem });
         };
         self.with(|given| given.insert(key.name.clone(), free.clone()));
@@ -85,14 +85,14 @@ impl Ipam {
     }
 }
 
-/// The networks a node has.
+/// Returns the networks of a node.
 fn networks(node: &Node) -> Vec<IpNetwork> {
     let Some(spec) = &node.spec else { return Vec::new() };
     let all = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
     all.filter_map(|text| text.parse().ok()).collect()
 }
 
-/// One free network of each cluster network; `None` if one of them has none.
+/// Returns a free network of each cluster network; `None` if one of them is full.
 fn choose(config: &Config, used: &[IpNetwork]) -> Option<Vec<IpNetwork>> {
     let of = |cluster: &IpNetwork| {
         let prefix = if cluster.is_ipv4() { config.node_mask_ipv4 } else { config.node_mask_ipv6 };
@@ -101,7 +101,7 @@ fn choose(config: &Config, used: &[IpNetwork]) -> Option<Vec<IpNetwork>> {
     config.cluster_cidrs.iter().map(of).collect()
 }
 
-/// The lowest network of `prefix` within `cluster` that overlaps none of `used`.
+/// Returns the lowest network of length `prefix` within `cluster` that overlaps with none of `used`.
 fn lowest_free(cluster: IpNetwork, prefix: u8, used: &[IpNetwork]) -> Option<IpNetwork> {
     let bits: u8 = if cluster.is_ipv4() { 32 } else { 128 };
     if prefix < cluster.prefix() || prefix > bits {
@@ -117,7 +117,7 @@ fn lowest_free(cluster: IpNetwork, prefix: u8, used: &[IpNetwork]) -> Option<IpN
     let size = size(bits, prefix);
     let mut start = first;
     for (from, to) in taken {
-        // All before `from` is free, and everything is aligned to `size`.
+        // Everything before `from` is free, and all networks are aligned to `size`.
         if start.checked_add(size - 1)? < from {
             break;
         }
@@ -128,7 +128,7 @@ fn lowest_free(cluster: IpNetwork, prefix: u8, used: &[IpNetwork]) -> Option<IpN
     (start.checked_add(size - 1)? <= last).then(|| network(start, prefix, cluster.is_ipv4()))?
 }
 
-/// Addresses in a network; the whole of IPv6 counts one less than it has, to fit.
+/// Returns the number of addresses in a network; one less for the whole of IPv6, so that it fits.
 fn size(bits: u8, prefix: u8) -> u128 {
     1_u128.checked_shl(u32::from(bits - prefix)).unwrap_or(u128::MAX)
 }
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_free_network_is_given_and_gaps_are_filled() {
+    fn the_lowest_free_network_is_assigned_and_gaps_are_filled() {
         assert_eq!(lowest("10.244.0.0/16", 24, &[]).as_deref(), Some("10.244.0.0/24"));
         assert_eq!(
             lowest("10.244.0.0/16", 24, &["10.244.2.0/24", "10.244.0.0/24"]).as_deref(),

@@ -1,4 +1,4 @@
-//! Listens for signs of life and writes what follows from silence.
+//! Observes heartbeats of nodes and writes the consequences of missing ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,8 +30,8 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     let nodes = context.informers.cache::<Node>();
     let pods = context.informers.cache::<Pod>();
     let leases = context.informers.select_in::<Lease>(LEASES, Selection::default());
-    let beats = Arc::new(Beats::default());
-    follow(&nodes, &leases, &beats, &queue);
+    let heartbeats = Arc::new(Heartbeats::default());
+    follow(&nodes, &leases, &heartbeats, &queue);
     context.feed(tasks, &nodes, &queue);
     let controller = Lifecycle {
         client: context.client.clone(),
@@ -40,7 +40,7 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
         config: Arc::clone(&context.config),
         nodes: nodes.clone(),
         pods: pods.clone(),
-        beats,
+        heartbeats,
     };
     context.start(tasks, queue, controller, async move {
         nodes.synced().await;
@@ -49,73 +49,74 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-/// When each node was last heard of. Times in objects are other machines' clocks: only that they
-/// change counts, and when we saw it.
+/// Times of the last heartbeats. Timestamps in objects come from other machines' clocks, so only their
+/// changes count, timed by our own clock.
 #[derive(Default)]
-struct Beats(Mutex<Heard>);
+struct Heartbeats(Mutex<Observed>);
 
 #[derive(Default)]
-struct Heard {
-    nodes: BTreeMap<String, Beat>,
-    /// Nodes whose object says that they are ready.
+struct Observed {
+    nodes: BTreeMap<String, NodeHeartbeat>,
+    /// Nodes that are ready according to their objects.
     ready: BTreeSet<String>,
     known: BTreeSet<String>,
 }
 
 #[derive(Default)]
-struct Beat {
+struct NodeHeartbeat {
     at: Option<Instant>,
     lease: Option<Timestamp>,
     heartbeat: Option<Timestamp>,
-    /// Was found silent for too long: the next beat is news.
+    /// True if the node was declared lost, so that its next heartbeat must be handled.
     lost: bool,
 }
 
-impl Beats {
-    fn lock(&self) -> MutexGuard<'_, Heard> {
+impl Heartbeats {
+    fn lock(&self) -> MutexGuard<'_, Observed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes a time that the node itself has written; whether a lost node is heard again.
-    fn note(
+    /// Records a timestamp written by the node itself; returns whether this is the first heartbeat of a lost
+    /// node.
+    fn record(
         &self,
         node: &str,
         time: Option<Timestamp>,
-        which: fn(&mut Beat) -> &mut Option<Timestamp>,
+        which: fn(&mut NodeHeartbeat) -> &mut Option<Timestamp>,
     ) -> bool {
-        let mut heard = self.lock();
-        let beat = heard.nodes.entry(node.to_owned()).or_default();
-        if time.is_none() || *which(beat) == time {
+        let mut observed = self.lock();
+        let entry = observed.nodes.entry(node.to_owned()).or_default();
+        if time.is_none() || *which(entry) == time {
             return false;
         }
-        *which(beat) = time;
-        beat.at = Some(Instant::now());
-        std::mem::take(&mut beat.lost)
+        *which(entry) = time;
+        entry.at = Some(Instant::now());
+        std::mem::take(&mut entry.lost)
     }
 
-    /// How long the node has been silent; a node never heard of is so from now on.
+    /// Returns the time since the last heartbeat. For a node that never sent one it starts now.
     fn silence(&self, node: &str) -> Duration {
-        let mut heard = self.lock();
-        heard.nodes.entry(node.to_owned()).or_default().at.get_or_insert_with(Instant::now).elapsed()
+        let mut observed = self.lock();
+        observed.nodes.entry(node.to_owned()).or_default().at.get_or_insert_with(Instant::now).elapsed()
     }
 
-    fn lose(&self, node: &str) {
+    fn mark_lost(&self, node: &str) {
         self.lock().nodes.entry(node.to_owned()).or_default().lost = true;
     }
 
-    /// Notes whether a node is ready; if that was the first to get so or the last to be so, gives
-    /// all nodes, because what may be done about any of them depends on it.
+    /// Records whether a node is ready. If it is the first to become ready, or the last to become unready,
+    /// returns all nodes, because the decisions about all of them depend on that.
     fn set_ready(&self, node: &str, ready: bool) -> Vec<String> {
-        let mut heard = self.lock();
-        heard.known.insert(node.to_owned());
-        let before = heard.ready.len();
+        let mut observed = self.lock();
+        observed.known.insert(node.to_owned());
+        let before = observed.ready.len();
         if ready {
-            heard.ready.insert(node.to_owned());
+            observed.ready.insert(node.to_owned());
         } else {
-            heard.ready.remove(node);
+            observed.ready.remove(node);
         }
-        if (before == 0) != heard.ready.is_empty() {
-            heard.known.iter().cloned().collect()
+        if (before == 0) != observed.ready.is_empty() {
+            observed.known.iter().cloned().collect()
         } else {
             Vec::new()
         }
@@ -126,36 +127,41 @@ impl Beats {
     }
 
     fn forget(&self, node: &str) {
-        let mut heard = self.lock();
-        heard.nodes.remove(node);
-        heard.known.remove(node);
+        let mut observed = self.lock();
+        observed.nodes.remove(node);
+        observed.known.remove(node);
     }
 }
 
-fn follow(nodes: &Cache<Node>, leases: &Cache<Lease>, beats: &Arc<Beats>, queue: &WorkQueue<ObjectKey>) {
-    let (heard, woken) = (Arc::clone(beats), queue.clone());
+fn follow(
+    nodes: &Cache<Node>,
+    leases: &Cache<Lease>,
+    heartbeats: &Arc<Heartbeats>,
+    queue: &WorkQueue<ObjectKey>,
+) {
+    let (observed, work) = (Arc::clone(heartbeats), queue.clone());
     leases.on_change(move |change| {
         let Change::Applied { new, .. } = change else { return };
         let renewed = new.spec.as_ref().and_then(|spec| spec.renew_time.as_ref()).map(|time| time.0);
         let node = name(&new.metadata);
-        if heard.note(node, renewed, |beat| &mut beat.lease) {
-            woken.add(ObjectKey::new("", node));
+        if observed.record(node, renewed, |entry| &mut entry.lease) {
+            work.add(ObjectKey::new("", node));
         }
     });
-    let (heard, woken) = (Arc::clone(beats), queue.clone());
+    let (observed, work) = (Arc::clone(heartbeats), queue.clone());
     nodes.on_change(move |change| {
         let node = change.object();
         let node_name = name(&node.metadata);
         let gone = matches!(change, Change::Deleted(_));
-        for other in heard.set_ready(node_name, !gone && health::is_ready(node)) {
-            woken.add(ObjectKey::new("", &other));
+        for other in observed.set_ready(node_name, !gone && health::is_ready(node)) {
+            work.add(ObjectKey::new("", &other));
         }
         if gone {
-            return heard.forget(node_name);
+            return observed.forget(node_name);
         }
         let posted = health::status_of(node, "Ready").and_then(|ready| ready.last_heartbeat_time.as_ref());
-        if heard.note(node_name, posted.map(|time| time.0), |beat| &mut beat.heartbeat) {
-            woken.add(ObjectKey::new("", node_name));
+        if observed.record(node_name, posted.map(|time| time.0), |entry| &mut entry.heartbeat) {
+            work.add(ObjectKey::new("", node_name));
         }
     });
 }
@@ -167,7 +173,7 @@ struct Lifecycle {
     config: Arc<Config>,
     nodes: Cache<Node>,
     pods: Cache<Pod>,
-    beats: Arc<Beats>,
+    heartbeats: Arc<Heartbeats>,
 }
 
 impl Reconcile for Lifecycle {
@@ -178,14 +184,14 @@ impl Reconcile for Lifecycle {
         let reported =
             health::status_of(&node, "Ready").is_some_and(|ready| ready.last_heartbeat_time.is_some());
         let view = View {
-            silent: self.beats.silence(&key.name),
+            silent: self.heartbeats.silence(&key.name),
             grace: if reported { self.config.node_grace } else { self.config.node_startup_grace },
-            others_well: self.beats.any_ready_but(&key.name),
+            others_well: self.heartbeats.any_ready_but(&key.name),
             now: self.ambient.now(),
         };
         let plan = health::plan(&node, &view);
         if plan.pods_unready {
-            self.beats.lose(&key.name);
+            self.heartbeats.mark_lost(&key.name);
         }
         self.write(&node, &plan).await?;
         if plan.pods_unready {
@@ -208,7 +214,7 @@ impl Lifecycle {
         if let Some(taints) = &plan.taints {
             let mut old = node.clone();
             if plan.conditions.is_some() {
-                // Our own write has made the version that was read an old one.
+                // Our own write has increased the version.
                 old.metadata.resource_version = None;
             }
             let mut new = old.clone();
@@ -218,8 +224,8 @@ impl Lifecycle {
         Ok(())
     }
 
-    /// The pods of a lost node leave their Services. Their kubelet, should it live, says otherwise
-    /// once it can.
+    /// Marks the pods of a lost node as not ready, which removes them from their Services. If the kubelet is
+    /// alive, it restores their status once it can.
     async fn mark_pods(&self, node: &str, now: Timestamp) -> Result<()> {
         let mut results = Vec::new();
         for pod in self.pods.list().into_iter().filter(|pod| node_name(pod) == node) {
@@ -236,7 +242,7 @@ impl Lifecycle {
     }
 }
 
-/// The pod with its Ready condition made False; `None` if it is not True.
+/// Returns the pod with its Ready condition set to False; `None` if it is not True.
 fn unready(pod: &Pod, now: Timestamp) -> Option<Pod> {
     let mut new = pod.clone();
     let conditions = new.status.as_mut()?.conditions.as_mut()?;
@@ -255,29 +261,29 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn silence_is_measured_on_our_own_clock() {
-        let beats = Beats::default();
-        assert_eq!(beats.silence("n"), Duration::ZERO);
+        let heartbeats = Heartbeats::default();
+        assert_eq!(heartbeats.silence("n"), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(30)).await;
-        assert_eq!(beats.silence("n"), Duration::from_secs(30));
-        // The node's clock may be far off; a changed time is a sign of life all the same.
-        beats.note("n", Some(at(-1_000_000)), |beat| &mut beat.lease);
-        assert_eq!(beats.silence("n"), Duration::ZERO);
+        assert_eq!(heartbeats.silence("n"), Duration::from_secs(30));
+        // The node's clock may be far off; a changed timestamp is a heartbeat all the same.
+        heartbeats.record("n", Some(at(-1_000_000)), |entry| &mut entry.lease);
+        assert_eq!(heartbeats.silence("n"), Duration::ZERO);
         tokio::time::advance(Duration::from_secs(9)).await;
-        beats.note("n", Some(at(-1_000_000)), |beat| &mut beat.lease);
-        assert_eq!(beats.silence("n"), Duration::from_secs(9));
+        heartbeats.record("n", Some(at(-1_000_000)), |entry| &mut entry.lease);
+        assert_eq!(heartbeats.silence("n"), Duration::from_secs(9));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_a_lost_nodes_beat_is_news_and_so_is_the_first_ready_node() {
-        let beats = Beats::default();
-        assert!(!beats.note("n", Some(at(1)), |beat| &mut beat.lease));
-        beats.lose("n");
-        assert!(beats.note("n", Some(at(2)), |beat| &mut beat.lease));
-        assert!(!beats.note("n", Some(at(3)), |beat| &mut beat.lease));
-        assert!(beats.set_ready("a", false).is_empty());
-        assert_eq!(beats.set_ready("b", true), ["a", "b"]);
-        assert!(beats.set_ready("a", true).is_empty());
-        assert!(beats.any_ready_but("b"));
+    async fn only_heartbeats_of_lost_nodes_and_the_first_ready_node_trigger_work() {
+        let heartbeats = Heartbeats::default();
+        assert!(!heartbeats.record("n", Some(at(1)), |entry| &mut entry.lease));
+        heartbeats.mark_lost("n");
+        assert!(heartbeats.record("n", Some(at(2)), |entry| &mut entry.lease));
+        assert!(!heartbeats.record("n", Some(at(3)), |entry| &mut entry.lease));
+        assert!(heartbeats.set_ready("a", false).is_empty());
+        assert_eq!(heartbeats.set_ready("b", true), ["a", "b"]);
+        assert!(heartbeats.set_ready("a", true).is_empty());
+        assert!(heartbeats.any_ready_but("b"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Nodes: their networks, whether they are heard of, and what becomes of their pods if not.
+//! Node controllers: networks, heartbeats, and eviction of pods from lost or tainted nodes.
 
 mod eviction;
 mod health;
@@ -9,7 +9,7 @@ pub(crate) use eviction::put_disruption;
 
 use crate::context::{Context, Tasks};
 
-/// Starts node lifecycle, eviction by taints and, with a cluster network, address management.
+/// Starts node lifecycle, taint eviction and, if there is a cluster network, address management.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     lifecycle::start(context, tasks);
     eviction::start(context, tasks);

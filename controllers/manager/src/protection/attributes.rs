@@ -1,4 +1,4 @@
-//! VolumeAttributesClasses that claims or volumes name.
+//! Protection of VolumeAttributesClasses that claims or volumes refer to.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +33,7 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-/// A class that an object names no longer is asked for.
+/// Enqueues a class when an object stops referring to it.
 fn follow<K: Resource + Send + Sync + 'static>(
     cache: &Cache<K>,
     queue: &WorkQueue<ObjectKey>,
@@ -81,7 +81,7 @@ impl Classes {
     }
 }
 
-/// The classes that a claim asks for, has, and is being changed to.
+/// Returns the classes that a claim asks for, has, or is being changed to.
 pub(super) fn named_by_claim(claim: &PersistentVolumeClaim) -> BTreeSet<&str> {
     let wanted = claim.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.as_deref());
     let status = claim.status.as_ref();
@@ -91,7 +91,7 @@ pub(super) fn named_by_claim(claim: &PersistentVolumeClaim) -> BTreeSet<&str> {
     [wanted, present, target].into_iter().flatten().filter(|name| !name.is_empty()).collect()
 }
 
-/// The class that a volume has.
+/// Returns the class that a volume has.
 pub(super) fn named_by_volume(volume: &PersistentVolume) -> BTreeSet<&str> {
     let name = volume.spec.as_ref().and_then(|spec| spec.volume_attributes_class_name.as_deref());
     name.into_iter().filter(|name| !name.is_empty()).collect()

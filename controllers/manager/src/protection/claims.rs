@@ -1,4 +1,4 @@
-//! PersistentVolumeClaims that pods use.
+//! Protection of PersistentVolumeClaims that pods use.
 
 use apiserver_client::{Cache, Change, ObjectKey};
 use apiserver_meta::finalizers::CLAIM;
@@ -54,8 +54,8 @@ impl Reconcile for Claims {
 }
 
 impl Claims {
-    /// `true` if a pod uses the claim. What the cache does not show is asked of the server, for a claim that is
-    /// removed too early loses data.
+    /// Returns whether a pod uses the claim. If the cache shows none, the server is queried, because a claim
+    /// that is removed too early loses data.
     async fn is_used(&self, claim: &PersistentVolumeClaim) -> Result<bool> {
         let namespace = namespace(&claim.metadata);
         if self.pods.list_namespace(namespace).iter().any(|pod| uses(pod, claim)) {
@@ -76,8 +76,8 @@ impl Claims {
     }
 }
 
-/// The pods of a change that use their claims no longer: one that is gone, one that another of the same name
-/// has replaced, and one that the kubelet is done with.
+/// Returns the pods in a change that no longer use their claims: a deleted one, one that was replaced by
+/// another with the same name, and one that the kubelet has finished with.
 fn ended(change: &Change<Pod>) -> impl Iterator<Item = &Pod> {
     let (replaced, over) = match change {
         Change::Deleted(pod) => (None, Some(pod)),
@@ -89,8 +89,8 @@ fn ended(change: &Change<Pod>) -> impl Iterator<Item = &Pod> {
     replaced.into_iter().chain(over).map(AsRef::as_ref)
 }
 
-/// `true` if the pod keeps the claim from being removed. A pod without a node does not: no kubelet starts a pod
-/// with a claim that is being deleted.
+/// Returns whether the pod prevents the removal of the claim. A pod without a node does not, because no
+/// kubelet starts a pod with a claim that is being deleted.
 pub(super) fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     if node_name(pod).is_empty() {
         return false;
@@ -99,12 +99,12 @@ pub(super) fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
         if claim_of(pod, volume).as_deref() != Some(name(&claim.metadata)) {
             return false;
         }
-        // The claim of an ephemeral volume goes with its pod, which may itself wait for the claim.
+        // The claim of an ephemeral volume is deleted with its pod, which may itself wait for the claim.
         volume.ephemeral.is_none() || !is_shut_down(pod) && is_controlled_by(&claim.metadata, &pod.metadata)
     })
 }
 
-/// The name of the claim behind a volume of the pod.
+/// Returns the name of the claim behind a volume of the pod.
 fn claim_of(pod: &Pod, volume: &Volume) -> Option<String> {
     if let Some(source) = &volume.persistent_volume_claim {
         return Some(source.claim_name.clone());
@@ -116,7 +116,7 @@ fn volumes(pod: &Pod) -> &[Volume] {
     pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default()
 }
 
-/// `true` if the kubelet has finished with the pod, or never had it, so that only finalizers keep it.
+/// Returns whether the kubelet has finished with the pod or never had it, so that only finalizers keep it.
 fn is_shut_down(pod: &Pod) -> bool {
     let meta = &pod.metadata;
     meta.deletion_timestamp.is_some() && meta.deletion_grace_period_seconds == Some(0)

@@ -1,5 +1,5 @@
-//! Storage objects that are being deleted go when nothing uses them any more: three controllers, each of
-//! which removes the finalizer that the API server gives to new objects of its kind.
+//! Protection of storage objects in use: three controllers, each of which removes the finalizer that the API
+//! server sets on new objects of its kind, once a deleted object is no longer used.
 
 mod attributes;
 mod claims;
@@ -26,13 +26,13 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     attributes::start(context, tasks);
 }
 
-/// The next step with the finalizer of an object.
+/// Next step for the finalizer of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Keep,
-    /// The object was made before its kind was protected, or somebody removed the finalizer.
+    /// Add the finalizer: the object is older than the protection of its kind, or the finalizer was removed.
     Add,
-    /// The object is being deleted: remove the finalizer unless something uses the object.
+    /// The object is being deleted: remove the finalizer unless the object is in use.
     RemoveIfUnused,
 }
 
@@ -45,7 +45,7 @@ fn step(meta: &ObjectMeta, finalizer: &str) -> Step {
     }
 }
 
-/// Writes the object with the finalizer, or without it.
+/// Writes the object with or without the finalizer.
 async fn set<K>(api: &Api<K>, object: &K, finalizer: &str, present: bool) -> Result<Outcome>
 where
     K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone + Debug,

@@ -1,4 +1,4 @@
-//! PersistentVolumes that are bound to a claim.
+//! Protection of PersistentVolumes that are bound to a claim.
 
 use apiserver_client::{Cache, ObjectKey};
 use apiserver_meta::finalizers::VOLUME;
@@ -36,7 +36,7 @@ impl Reconcile for Volumes {
     }
 }
 
-/// `true` if the volume's status names it as bound to a claim.
+/// Returns whether the volume's status says that it is bound to a claim.
 pub(super) fn is_bound(volume: &PersistentVolume) -> bool {
     volume.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"))
 }

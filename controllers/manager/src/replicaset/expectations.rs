@@ -1,8 +1,8 @@
-//! What the cache has yet to show of our own writes.
+//! Our own writes that the cache does not show yet.
 //!
-//! After creating three pods the cache may still show none; counting again then would create
-//! three more. So each ReplicaSet remembers how many creations and which deletions it waits for,
-//! and changes no pod before they have been seen, or have taken too long.
+//! After creating three pods the cache may still show none; counting again then would create three more. So
+//! each ReplicaSet records how many creations and which deletions it waits for, and changes no pods before
+//! they have been seen or have timed out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,34 +17,34 @@ pub(crate) struct Expectations(Mutex<BTreeMap<ObjectKey, Expected>>);
 
 struct Expected {
     creations: usize,
-    /// Uids of pods.
+    /// Uids of pods whose deletion is expected.
     deletions: BTreeSet<String>,
     since: Instant,
 }
 
 impl Expectations {
-    /// Sets what `key` waits for, in place of what it waited for.
+    /// Replaces the expectations of `key`.
     pub fn expect(&self, key: &ObjectKey, creations: usize, deletions: impl IntoIterator<Item = String>) {
         let expected =
             Expected { creations, deletions: deletions.into_iter().collect(), since: Instant::now() };
         self.lock().insert(key.clone(), expected);
     }
 
-    /// A creation was seen, or has failed.
+    /// Records that a creation was seen or has failed.
     pub fn created(&self, key: &ObjectKey) {
         if let Some(expected) = self.lock().get_mut(key) {
             expected.creations = expected.creations.saturating_sub(1);
         }
     }
 
-    /// A deletion was seen to begin, or has failed.
+    /// Records that a deletion was seen to begin or has failed.
     pub fn deleted(&self, key: &ObjectKey, uid: &str) {
         if let Some(expected) = self.lock().get_mut(key) {
             expected.deletions.remove(uid);
         }
     }
 
-    /// Whether the cache shows everything that was done for `key`.
+    /// Returns whether the cache shows everything that was done for `key`.
     pub fn are_met(&self, key: &ObjectKey) -> bool {
         self.lock().get(key).is_none_or(|expected| {
             (expected.creations == 0 && expected.deletions.is_empty())
@@ -52,7 +52,7 @@ impl Expectations {
         })
     }
 
-    /// `key` is gone.
+    /// Removes the expectations of a ReplicaSet that is gone.
     pub fn forget(&self, key: &ObjectKey) {
         self.lock().remove(key);
     }
@@ -68,7 +68,7 @@ mod tests {
     use std::time::Duration;
 
     #[tokio::test(start_paused = true)]
-    async fn they_are_met_when_all_is_seen_or_after_a_long_time() {
+    async fn expectations_are_met_when_all_is_seen_or_after_the_timeout() {
         let expectations = Expectations::default();
         let key = ObjectKey::new("ns", "rs");
         assert!(expectations.are_met(&key));

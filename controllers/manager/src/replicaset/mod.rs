@@ -1,4 +1,4 @@
-//! ReplicaSets: so many pods of one template.
+//! The ReplicaSet controller: keeps a given number of pods of one template.
 
 mod expectations;
 mod plan;
@@ -56,7 +56,7 @@ fn follow_pods(
     pods.on_change(move |change| {
         let pod = change.object();
         let Some(key) = controller_key::<ReplicaSet>(&pod.metadata) else {
-            // It may have been let go, or may be taken in.
+            // The pod may have been released, or may be up for adoption.
             if let Change::Applied { old: Some(old), .. } = change {
                 controller_key::<ReplicaSet>(&old.metadata).into_iter().for_each(|key| queue.add(key));
             }
@@ -74,7 +74,7 @@ fn follow_pods(
     });
 }
 
-/// A pod without a controller: whoever selects it may take it in.
+/// Enqueues the ReplicaSets that may adopt a pod without a controller.
 fn offer(pod: &Pod, sets: &Cache<ReplicaSet>, queue: &WorkQueue<ObjectKey>) {
     if controller_of(&pod.metadata).is_some() || is_deleted(&pod.metadata) {
         return;
@@ -105,17 +105,17 @@ impl Reconcile for ReplicaSets {
             return Ok(Outcome::Done);
         };
         let Some(spec) = &set.spec else { return Ok(Outcome::Done) };
-        // Before the pods are listed: what is seen after this question cannot be missing below.
-        let settled = self.expectations.are_met(key);
+        // Checked before the pods are listed: what has been seen by now cannot be missing in the list below.
+        let expectations_met = self.expectations.are_met(key);
         let candidates = self.pods.concerned(&key.namespace, uid(&set.metadata), &spec.selector);
         let claims = meta::claim(&set.metadata, &spec.selector, candidates);
         if !claims.adopt.is_empty() || !claims.release.is_empty() {
-            // The changed pods bring us back.
-            return self.settle(&set, claims).await.map(|()| Outcome::Done);
+            // The changes of the pods trigger the next reconciliation.
+            return self.claim_pods(&set, claims).await.map(|()| Outcome::Done);
         }
         let now = self.ambient.now();
         let related = || self.related(&set);
-        let input = Input { set: &set, pods: claims.owned, related: &related, settled, now };
+        let input = Input { set: &set, pods: claims.owned, related: &related, expectations_met, now };
         let done = match plan(&input) {
             Action::None => Ok(()),
             Action::Create(count) => self.create(key, &set, count).await,
@@ -131,7 +131,7 @@ impl Reconcile for ReplicaSets {
     }
 }
 
-/// The reason of the condition, and the error.
+/// Reason of the condition, and the error.
 type Failure = (&'static str, Error);
 
 impl ReplicaSets {
@@ -139,7 +139,7 @@ impl ReplicaSets {
         Api::namespaced(self.client.clone(), namespace(&set.metadata))
     }
 
-    /// The pods of all ReplicaSets with the same controller as `set`.
+    /// Returns the pods of all ReplicaSets with the same controller as `set`.
     fn related(&self, set: &ReplicaSet) -> Vec<Arc<Pod>> {
         let Some(owner) = controller_of(&set.metadata) else {
             return self.pods.controlled(uid(&set.metadata));
@@ -151,8 +151,8 @@ impl ReplicaSets {
         family.flat_map(|set| self.pods.controlled(uid(&set.metadata))).collect()
     }
 
-    /// Takes in and lets go pods whose labels or owners changed.
-    async fn settle(&self, set: &ReplicaSet, claims: meta::Claims<Arc<Pod>>) -> Result<()> {
+    /// Adopts and releases pods whose labels or owners have changed.
+    async fn claim_pods(&self, set: &ReplicaSet, claims: meta::Claims<Arc<Pod>>) -> Result<()> {
         let api = self.pods_of(set);
         if !claims.adopt.is_empty() && !self.is_current(set).await? {
             return Ok(());
@@ -178,8 +178,8 @@ impl ReplicaSets {
         Ok(live.is_some_and(|live| live.metadata.uid == set.metadata.uid && !is_deleted(&live.metadata)))
     }
 
-    /// Creates pods in batches of 1, 2, 4, …, so that a template which is refused is refused once
-    /// and not five hundred times.
+    /// Creates pods in batches of 1, 2, 4, …, so that an invalid template is refused once rather than five
+    /// hundred times.
     async fn create(
         &self,
         key: &ObjectKey,
@@ -207,7 +207,7 @@ impl ReplicaSets {
                 }
             }
             if let Some(error) = failed {
-                // What was not tried will not be seen either.
+                // Creations that were not attempted will not be seen either.
                 (0..left).for_each(|_| self.expectations.created(key));
                 if error.is_namespace_terminating() {
                     return Ok(());
@@ -261,7 +261,7 @@ impl ReplicaSets {
     }
 }
 
-/// What the API said, in its own words.
+/// Returns the message of the API.
 fn cause(error: &Error) -> String {
     match error {
         Error::Api { cause, .. } => match cause.as_ref() {
@@ -277,7 +277,7 @@ mod tests {
     use super::*;
     use kube::core::Status;
 
-    /// `Error creating: pods "web-" is forbidden: …`, as in Kubernetes' events.
+    /// `Error creating: pods "web-" is forbidden: …`, as in Kubernetes events.
     #[test]
     fn events_of_failures_have_the_words_of_the_api() {
         let said = "pods \"web-\" is forbidden: exceeded quota";

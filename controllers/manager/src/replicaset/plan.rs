@@ -1,4 +1,4 @@
-//! Decides, from a ReplicaSet and its pods, how many to make, which to delete, and the status.
+//! Decides how many pods of a ReplicaSet to create, which to delete, and its status.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,29 +16,29 @@ use apiserver_meta::pods::{is_finished, is_ready};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// What a plan is made from.
+/// Inputs that a plan is computed from.
 pub(super) struct Input<'a> {
     pub set: &'a ReplicaSet,
-    /// The pods that the ReplicaSet controls, finished and terminating ones too.
+    /// Pods that the ReplicaSet controls, including finished and terminating ones.
     pub pods: Vec<Arc<Pod>>,
-    /// Gives the pods of all ReplicaSets of the same owner; asked only when pods are to go.
+    /// Returns the pods of all ReplicaSets of the same owner. Called only if pods are to be deleted.
     pub related: &'a (dyn Fn() -> Vec<Arc<Pod>> + Sync),
-    /// Whether the cache shows all that was done before.
-    pub settled: bool,
+    /// True if the cache shows the effects of all previous writes.
+    pub expectations_met: bool,
     pub now: Timestamp,
 }
 
-/// The change of pods.
+/// Change of the set of pods.
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     None,
-    /// So many new pods.
+    /// Create this many pods.
     Create(usize),
     Delete(Vec<Arc<Pod>>),
 }
 
 pub(super) fn plan(input: &Input<'_>) -> Action {
-    if !input.settled || is_deleted(&input.set.metadata) {
+    if !input.expectations_met || is_deleted(&input.set.metadata) {
         return Action::None;
     }
     let active: Vec<_> = input.pods.iter().filter(|pod| is_active(pod)).cloned().collect();
@@ -61,7 +61,7 @@ fn min_ready_seconds(set: &ReplicaSet) -> i32 {
     set.spec.as_ref().and_then(|spec| spec.min_ready_seconds).unwrap_or(0)
 }
 
-/// The status that follows from the pods. `failure`: reason and message of what could not be done.
+/// Returns the status that follows from the pods. `failure` contains reason and message of a failed action.
 pub(super) fn status(input: &Input<'_>, failure: Option<(&str, String)>) -> ReplicaSetStatus {
     let template_labels = input
         .set
@@ -74,7 +74,7 @@ pub(super) fn status(input: &Input<'_>, failure: Option<(&str, String)>) -> Repl
     let count = |f: &dyn Fn(&Pod) -> bool| {
         i32::try_from(active.iter().filter(|pod| f(pod)).count()).unwrap_or(i32::MAX)
     };
-    // Zero is spelled as absent, as Kubernetes does.
+    // Zero is represented as absent, as in Kubernetes.
     let some = |count: i32| (count != 0).then_some(count);
     let leaving = input.pods.iter().filter(|pod| is_deleted(&pod.metadata) && !is_finished(pod)).count();
     let mut status = input.set.status.clone().unwrap_or_default();
@@ -109,7 +109,7 @@ fn put_failure(status: &mut ReplicaSetStatus, failure: Option<(&str, String)>, n
     status.conditions.take_if(|conditions| conditions.is_empty());
 }
 
-/// When the next ready pod has been ready long enough to count as available.
+/// Returns when the next ready pod will have been ready long enough to count as available.
 pub(super) fn next_available(input: &Input<'_>) -> Option<Duration> {
     let min_ready = min_ready_seconds(input.set);
     let next = input
@@ -122,7 +122,7 @@ pub(super) fn next_available(input: &Input<'_>) -> Option<Duration> {
     Some(until(next, input.now))
 }
 
-/// A pod as the template says; the server adds the end of its name.
+/// Returns a pod according to the template. The server completes its name.
 pub(super) fn new_pod(set: &ReplicaSet) -> Pod {
     let template: PodTemplateSpec =
         set.spec.as_ref().and_then(|spec| spec.template.clone()).unwrap_or_default();
@@ -152,22 +152,22 @@ mod tests {
             set,
             pods: pods.iter().cloned().map(Arc::new).collect(),
             related: &Vec::new,
-            settled: true,
+            expectations_met: true,
             now: at(100),
         }
     }
 
     #[test]
-    fn missing_pods_are_made_in_bounded_bursts() {
+    fn missing_pods_are_created_in_bounded_batches() {
         let set = replica_set("rs", 3);
         assert_eq!(plan(&input(&set, &[pod("a")])), Action::Create(2));
         assert_eq!(plan(&input(&replica_set("rs", 2000), &[])), Action::Create(POD_BURST));
     }
 
     #[test]
-    fn nothing_is_done_on_an_unsettled_view_or_for_a_set_being_deleted() {
+    fn nothing_is_done_before_expectations_are_met_or_for_a_deleted_set() {
         let mut set = replica_set("rs", 3);
-        assert_eq!(plan(&Input { settled: false, ..input(&set, &[]) }), Action::None);
+        assert_eq!(plan(&Input { expectations_met: false, ..input(&set, &[]) }), Action::None);
         set.metadata.deletion_timestamp = time(1);
         assert_eq!(plan(&input(&set, &[])), Action::None);
     }
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_made_from_the_template_and_owned() {
+    fn a_new_pod_follows_the_template_and_is_owned() {
         let set = replica_set("rs", 1);
         let pod = new_pod(&set);
         assert_eq!(pod.metadata.generate_name.as_deref(), Some("rs-"));

@@ -1,4 +1,4 @@
-//! Which pods go first when there are too many: those whose loss costs least.
+//! Chooses which pods to delete when there are too many: those whose loss costs least.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -11,11 +11,11 @@ use crate::meta::{annotation, uid};
 use crate::pods::{is_active, max_restarts, node_name, ready_since};
 use apiserver_meta::pods::{is_ready, phase};
 
-/// By which users say what a pod's loss costs; lower goes first.
+/// Annotation with which users rate the cost of losing a pod; the lowest is deleted first.
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 
-/// The `count` pods of `candidates` to delete. `related` are the pods of all ReplicaSets of the
-/// same owner: where several of them share a node, one of those goes.
+/// Chooses `count` pods of `candidates` to delete. `related` are the pods of all ReplicaSets of the same
+/// owner: of several on one node, one is deleted first.
 pub(super) fn choose(
     mut candidates: Vec<Arc<Pod>>,
     related: &[Arc<Pod>],
@@ -26,14 +26,14 @@ pub(super) fn choose(
     for pod in related.iter().filter(|pod| is_active(pod)) {
         *on_node.entry(node_name(pod)).or_default() += 1;
     }
-    let crowd = |pod: &Pod| on_node.get(node_name(pod)).copied().unwrap_or(0);
-    candidates.sort_by(|a, b| order(a, b, crowd(a), crowd(b), now));
+    let colocated = |pod: &Pod| on_node.get(node_name(pod)).copied().unwrap_or(0);
+    candidates.sort_by(|a, b| order(a, b, colocated(a), colocated(b), now));
     candidates.truncate(count);
     candidates
 }
 
-/// `Less`: `a` goes before `b`.
-fn order(a: &Pod, b: &Pod, crowd_a: usize, crowd_b: usize, now: Timestamp) -> Ordering {
+/// Compares two pods; `Less` means that `a` is deleted before `b`.
+fn order(a: &Pod, b: &Pod, colocated_a: usize, colocated_b: usize, now: Timestamp) -> Ordering {
     // `false` sorts first, so each line states what protects a pod.
     let assigned = |pod: &Pod| !node_name(pod).is_empty();
     assigned(a)
@@ -41,7 +41,7 @@ fn order(a: &Pod, b: &Pod, crowd_a: usize, crowd_b: usize, now: Timestamp) -> Or
         .then_with(|| progress(a).cmp(&progress(b)))
         .then_with(|| is_ready(a).cmp(&is_ready(b)))
         .then_with(|| cost(a).cmp(&cost(b)))
-        .then_with(|| crowd_b.cmp(&crowd_a))
+        .then_with(|| colocated_b.cmp(&colocated_a))
         .then_with(|| younger(ready_since(a), ready_since(b), now))
         .then_with(|| max_restarts(b).cmp(&max_restarts(a)))
         .then_with(|| younger(created(a), created(b), now))
@@ -64,8 +64,9 @@ fn created(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.creation_timestamp.as_ref().map(|time| time.0)
 }
 
-/// The younger goes first. Ages are compared by the power of two they lie in, so that of pods of
-/// about the same age it is not always the same that survives; uids then decide, at random.
+/// Compares ages; the younger pod is deleted first. Ages are compared by their power of two, so that among
+/// pods of about the same age it is not always the same that survives; then uids decide, effectively at
+/// random.
 fn younger(a: Option<Timestamp>, b: Option<Timestamp>, now: Timestamp) -> Ordering {
     let rank = |at: Timestamp| {
         let nanoseconds = now.duration_since(at).as_nanos();
@@ -73,7 +74,7 @@ fn younger(a: Option<Timestamp>, b: Option<Timestamp>, now: Timestamp) -> Orderi
     };
     match (a, b) {
         (Some(a), Some(b)) => rank(a).cmp(&rank(b)),
-        // One without a time has only just begun.
+        // A pod without a start time has only just been created.
         (None, Some(_)) => Ordering::Less,
         (Some(_), None) => Ordering::Greater,
         (None, None) => Ordering::Equal,
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_loss_is_unassigned_pending_unready_cheap_crowded_young() {
+    fn scale_down_order_is_unassigned_pending_unready_cheap_colocated_young() {
         let old = running("old", "n1", "10.0.0.1");
         let mut young = running("young", "n2", "10.0.0.2");
         set_ready(&mut young, true, 99_000);
@@ -109,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn where_two_share_a_node_one_of_them_goes() {
+    fn scale_down_prefers_pods_that_share_a_node() {
         let mut alone = running("alone", "n1", "10.0.0.1");
         set_ready(&mut alone, true, 99_999);
         let pods = [alone, running("first", "n2", "10.0.0.2"), running("second", "n2", "10.0.0.3")];
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equals_the_one_that_restarted_most_goes_then_the_newest() {
+    fn scale_down_prefers_more_restarts_then_newer() {
         let mut new = running("new", "n1", "10.0.0.1");
         new.metadata.creation_timestamp = time(99_990);
         let old = running("old", "n2", "10.0.0.2");

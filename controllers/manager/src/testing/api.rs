@@ -1,5 +1,5 @@
-//! A small API server in memory: the verbs that the controllers use, without validation, defaults
-//! or access control. The tests over the real one are elsewhere; these are about wiring.
+//! A small in-memory API server with the verbs that the controllers use, without validation, defaults or
+//! access control. It serves to test the wiring; tests with the real API server are elsewhere.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,7 +20,7 @@ use super::at;
 
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// Group and version, plural, kind, and whether it lives in namespaces.
+/// Group and version, plural, kind, and whether it is namespaced.
 const KINDS: [(&str, &str, &str, bool); 14] = [
     ("v1", "pods", "Pod", true),
     ("v1", "services", "Service", true),
@@ -41,13 +41,13 @@ const KINDS: [(&str, &str, &str, bool); 14] = [
 #[derive(Default)]
 struct State {
     version: u64,
-    /// By plural, then namespace and name.
+    /// Objects by plural, namespace and name.
     objects: BTreeMap<(String, String, String), Value>,
-    /// Version, plural, kind of change, object.
+    /// All changes so far: version, plural, type, object.
     log: Vec<(u64, String, &'static str, Value)>,
 }
 
-/// The server; clones share it.
+/// The server. Clones share its state.
 #[derive(Clone)]
 pub struct FakeApi {
     state: Arc<Mutex<State>>,
@@ -56,7 +56,7 @@ pub struct FakeApi {
 
 struct Refused(u16, &'static str);
 
-/// Where a request goes.
+/// Resource that a request refers to.
 #[derive(Default)]
 struct Target {
     plural: String,
@@ -79,7 +79,7 @@ impl FakeApi {
         Client::new(service, "default")
     }
 
-    /// The objects of a plural, by namespace and name.
+    /// Returns the objects of a plural, by namespace and name.
     pub fn all(&self, plural: &str) -> Vec<Value> {
         let state = self.state.lock().unwrap();
         state.objects.iter().filter(|((of, ..), _)| of == plural).map(|(_, object)| object.clone()).collect()
@@ -167,7 +167,7 @@ fn target(path: &str) -> Target {
     let mut parts: Vec<&str> = path.split('/').collect();
     parts.drain(..if parts[0] == "api" { 2 } else { 3 });
     let mut target = Target::default();
-    // `namespaces/ns` alone is an object; with more than a subresource after it, it is a place.
+    // `namespaces/ns` is an object; with anything but a subresource after it, it is a scope.
     let inside = parts[0] == "namespaces" && parts.len() > 2 && !["status", "finalize"].contains(&parts[2]);
     if inside {
         target.namespace = parts[1].to_owned();
@@ -188,7 +188,7 @@ fn selected(object: &Value, fields: Option<&str>) -> bool {
         .all(|(field, value)| object["metadata"][field.trim_start_matches("metadata.")] == json!(value))
 }
 
-/// RFC 7386.
+/// Applies a merge patch (RFC 7386).
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
@@ -395,7 +395,7 @@ impl State {
     }
 }
 
-/// Whether a finalizer keeps the object.
+/// Returns whether a finalizer keeps the object.
 fn is_held(object: &Value) -> bool {
     let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
     any(&object["metadata"]["finalizers"])

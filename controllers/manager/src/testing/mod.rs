@@ -1,4 +1,4 @@
-//! Objects for tests, and an API to act on.
+//! Objects for tests, and a fake API.
 
 pub mod api;
 
@@ -19,7 +19,7 @@ pub fn labels(pairs: &[(&str, &str)]) -> Labels {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
 }
 
-/// Seconds after some fixed moment.
+/// Returns a fixed time plus `second` seconds.
 pub fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
@@ -58,7 +58,7 @@ pub fn template(image: &str) -> PodTemplateSpec {
     }
 }
 
-/// A ReplicaSet `name` that selects `app=test`.
+/// Returns a ReplicaSet that selects `app=test`.
 pub fn replica_set(name: &str, replicas: i32) -> ReplicaSet {
     ReplicaSet {
         metadata: meta(name),
@@ -72,14 +72,14 @@ pub fn replica_set(name: &str, replicas: i32) -> ReplicaSet {
     }
 }
 
-/// A pending pod with the label `app=test` and one container.
+/// Returns a pending pod with the label `app=test` and one container.
 pub fn pod(name: &str) -> Pod {
     let mut pod = Pod { metadata: meta(name), spec: template("image:1").spec, ..Pod::default() };
     pod.metadata.labels = Some(labels(&[("app", "test")]));
     pod
 }
 
-/// A running pod on `node` with an address, ready since second 0 unless told otherwise.
+/// Returns a running pod on `node` with an address, ready since second 0 unless changed.
 pub fn running(name: &str, node: &str, ip: &str) -> Pod {
     let mut pod = pod(name);
     pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
@@ -122,7 +122,7 @@ impl Random for Counting {
     }
 }
 
-/// A clock that starts at second 0 and follows tokio's, and numbers in order.
+/// Returns a clock that starts at second 0 and follows tokio's, and sequential random numbers.
 pub fn ambient() -> Ambient {
     Ambient { clock: Arc::new(Paused(Instant::now())), random: Arc::new(Counting(AtomicU64::new(0))) }
 }

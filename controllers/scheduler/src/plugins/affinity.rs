@@ -5,7 +5,7 @@ use crate::model::{NodeInfo, PodInfo};
 use crate::selector;
 use crate::snapshot::Snapshot;
 
-/// Filter on what is required, score on what is preferred.
+/// `NodeAffinity`: filters by required terms and scores by preferred terms.
 pub struct NodeAffinity;
 
 impl Filter for NodeAffinity {

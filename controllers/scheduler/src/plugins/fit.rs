@@ -1,4 +1,4 @@
-//! Resources: what fits, what is least allocated, what keeps CPU and memory in balance.
+//! Resources: fit, least-allocated score, and balance of CPU and memory.
 
 use crate::framework::{Filter, MAX_SCORE, NodeFilter, Score};
 use crate::model::{NodeInfo, PodInfo};
@@ -17,7 +17,7 @@ impl Filter for Fit {
     }
 }
 
-/// What the node has too little of.
+/// Returns the reasons for resources that the node has too little of.
 fn lacking(pod: &PodInfo, node: &NodeInfo) -> Vec<String> {
     let mut reasons = Vec::new();
     if node.pods.len() + 1 > node.max_pods {
@@ -59,7 +59,7 @@ impl Score for Fit {
     }
 }
 
-/// `NodeResourcesBalancedAllocation`: the nearer the used fractions of CPU and memory, the better.
+/// `NodeResourcesBalancedAllocation`: prefers nodes where the used fractions of CPU and memory are similar.
 pub struct BalancedAllocation;
 
 impl Score for BalancedAllocation {
@@ -67,10 +67,10 @@ impl Score for BalancedAllocation {
         "NodeResourcesBalancedAllocation"
     }
 
-    /// 100 minus the standard deviation of the two fractions, in hundredths.
+    /// Returns 100 minus the standard deviation of the two fractions, in hundredths.
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "fractions in 0..=1")]
     fn score(&self, pod: &PodInfo, nodes: &[&NodeInfo], _: &Snapshot) -> Vec<i64> {
-        // A pod that asks for nothing does not move the balance.
+        // A pod without requests does not change the balance.
         if pod.requests.cpu == 0 && pod.requests.memory == 0 {
             return Vec::new();
         }

@@ -1,15 +1,15 @@
-//! Prefers nodes that have the pod's images already.
+//! Prefers nodes that already have the pod's images.
 
 use crate::framework::{MAX_SCORE, Score};
 use crate::model::{NodeInfo, PodInfo};
 use crate::snapshot::Snapshot;
 
-/// Below this an image is not worth a detour, above the other one more makes no difference; the
-/// thresholds of kube-scheduler, the upper one for each container.
+/// Image sizes in bytes below which the score is zero, and above which it no longer grows (per container);
+/// the thresholds of kube-scheduler.
 const MIN_BYTES: i64 = 23 << 20;
 const MAX_BYTES: i64 = 1000 << 20;
 
-/// `ImageLocality`.
+/// `ImageLocality`: scores by the size of the pod's images that the node has.
 pub struct ImageLocality;
 
 impl Score for ImageLocality {
@@ -27,7 +27,7 @@ impl Score for ImageLocality {
                     .images
                     .iter()
                     .filter_map(|image| {
-                        // An image that few nodes have counts less, so that they are not flooded.
+                        // An image that few nodes have counts less, so that these nodes are not flooded.
                         let having = i64::try_from(snapshot.nodes_with_image(image)).unwrap_or_default();
                         node.images.get(image).map(|size| size.saturating_mul(having) / all)
                     })

@@ -6,7 +6,7 @@ use crate::framework::{Filter, NodeFilter};
 use crate::model::{NodeInfo, PodInfo};
 use crate::snapshot::Snapshot;
 
-/// Refuses cordoned nodes, unless the pod tolerates the taint that stands for it.
+/// `NodeUnschedulable`: excludes cordoned nodes, unless the pod tolerates the corresponding taint.
 pub struct NodeUnschedulable;
 
 impl Filter for NodeUnschedulable {
@@ -31,7 +31,7 @@ impl Filter for NodeUnschedulable {
     }
 }
 
-/// Refuses every node but the one that the pod names.
+/// `NodeName`: excludes all nodes but the one that the pod names.
 pub struct NodeName;
 
 impl Filter for NodeName {

@@ -1,10 +1,10 @@
-//! Ports on the node that only one pod can have.
+//! Host ports, which only one pod per node can use.
 
 use crate::framework::{Filter, NodeFilter};
 use crate::model::{NodeInfo, PodInfo};
 use crate::snapshot::Snapshot;
 
-/// Refuses nodes where a host port of the pod is taken.
+/// `NodePorts`: excludes nodes where a host port of the pod is in use.
 pub struct NodePorts;
 
 impl Filter for NodePorts {

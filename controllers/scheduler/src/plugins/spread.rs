@@ -1,4 +1,4 @@
-//! Topology spread constraints, and the spreading of a controller's pods where a pod states none.
+//! Topology spread constraints, and default spreading of a controller's pods if a pod states none.
 
 use std::collections::BTreeMap;
 
@@ -12,25 +12,25 @@ use crate::snapshot::Snapshot;
 const HOSTNAME: &str = "kubernetes.io/hostname";
 const ZONE: &str = "topology.kubernetes.io/zone";
 
-/// `PodTopologySpread`: filter on `DoNotSchedule`, score on `ScheduleAnyway` and on the defaults.
+/// `PodTopologySpread`: filters by `DoNotSchedule`, scores by `ScheduleAnyway` and by default spreading.
 pub struct TopologySpread;
 
-/// Matching pods by domain, a domain being a value of the topology key.
+/// Number of matching pods by domain, a domain being a value of the topology key.
 struct Counts<'a> {
     constraint: &'a TopologySpreadConstraint,
     by_domain: BTreeMap<&'a str, i64>,
-    /// Of the pod itself: whether it would count.
+    /// 1 if the pod itself matches, else 0.
     own: i64,
 }
 
 impl Counts<'_> {
-    /// How uneven it would be with the pod in this domain.
+    /// Returns the skew with the pod placed in this domain.
     fn skew(&self, domain: &str) -> i64 {
         let here = self.by_domain.get(domain).copied().unwrap_or_default();
         here + self.own - self.least()
     }
 
-    /// The global minimum; 0 while there are fewer domains than `minDomains`.
+    /// Returns the global minimum; 0 while there are fewer domains than `minDomains`.
     fn least(&self) -> i64 {
         let wanted = usize::try_from(self.constraint.min_domains.unwrap_or(1)).unwrap_or(1);
         if self.by_domain.len() < wanted {
@@ -132,7 +132,7 @@ impl Score for TopologySpread {
     }
 }
 
-/// The fewer pods of the same controller on the node, and in its zone, the better.
+/// Scores nodes higher the fewer pods of the same controller are on the node and in its zone.
 fn by_controller(pod: &PodInfo, nodes: &[&NodeInfo], snapshot: &Snapshot) -> Vec<i64> {
     if pod.controller.is_empty() || !pod.spread.is_empty() {
         return Vec::new();

@@ -1,10 +1,10 @@
-//! Taints that the pod does not tolerate refuse, or count against, a node.
+//! Taints that the pod does not tolerate exclude a node or lower its score.
 
 use crate::framework::{Filter, NodeFilter, Score, normalize};
 use crate::model::{NodeInfo, PodInfo};
 use crate::snapshot::Snapshot;
 
-/// Filter on `NoSchedule` and `NoExecute`, score on `PreferNoSchedule`.
+/// `TaintToleration`: filters by `NoSchedule` and `NoExecute`, scores by `PreferNoSchedule`.
 pub struct TaintToleration;
 
 impl Filter for TaintToleration {

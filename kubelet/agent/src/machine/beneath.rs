@@ -1,6 +1,6 @@
-//! A directory held by its descriptor, and what may be done below it. Containers write into some of
-//! these directories while the kubelet works on them, so nothing here resolves a path twice, follows a
-//! link out of the directory, or opens what is neither a directory nor a regular file.
+//! Access to files below a directory that is held by its descriptor. Containers write into some of these
+//! directories while the kubelet works on them, so nothing here resolves a path twice, follows a link out of
+//! the directory, or opens anything but directories and regular files.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -24,21 +24,21 @@ use rustix::{
 
 use crate::limits::{REMOVAL_BATCH, REMOVAL_DEPTH, RESOLVE_RETRIES, SYMBOLIC_LINKS};
 
-/// What happens to symbolic links on the way.
+/// Treatment of symbolic links while a path is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Links {
-    /// They are errors.
+    /// Links are errors.
     Refused,
-    /// They are followed while they stay below the directory; absolute ones never do.
+    /// Links are followed while they stay below the directory. Absolute links never do.
     Inside,
 }
 
-/// How paths are resolved.
+/// Method of resolving paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Resolver {
-    /// By `openat2(2)`.
+    /// Uses `openat2(2)`.
     Kernel,
-    /// By a walk, one component at a time: old kernels and some sandboxes lack the call.
+    /// Walks one component at a time, for old kernels and sandboxes that lack the call.
     Walk,
 }
 
@@ -55,7 +55,7 @@ impl Resolver {
     }
 }
 
-/// A directory held by its descriptor.
+/// A directory, held by its descriptor.
 #[derive(Debug)]
 pub(crate) struct Dir {
     fd: OwnedFd,
@@ -87,7 +87,8 @@ impl Dir {
         Ok(self.wrap(self.resolve(path.as_ref(), flags, Links::Inside)?))
     }
 
-    /// Opens a directory directly below this one, or makes it. A new one has exactly this mode.
+    /// Opens a directory directly below this one, creating it if needed. A new directory has exactly this
+    /// mode.
     pub fn make_dir(&self, name: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
         let name = component(name.as_ref())?;
         match self.create_dir(name, mode) {
@@ -96,7 +97,7 @@ impl Dir {
         }
     }
 
-    /// Makes a directory directly below this one.
+    /// Creates a directory directly below this one.
     pub fn create_dir(&self, name: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
         let name = component(name.as_ref())?;
         mkdirat(&self.fd, name, Mode::RWXU)?;
@@ -105,7 +106,7 @@ impl Dir {
         Ok(made)
     }
 
-    /// Opens a directory below this one after making what is missing of its path. Refuses links.
+    /// Opens a directory below this one, creating the missing components of its path. Refuses links.
     pub fn make_dirs(&self, path: impl AsRef<Path>, mode: u32) -> io::Result<Self> {
         let mut dir = self.try_clone()?;
         for part in normal(path.as_ref())? {
@@ -114,8 +115,8 @@ impl Dir {
         Ok(dir)
     }
 
-    /// Finds what is below this directory and opens nothing of it: the descriptor is good for looking
-    /// and for mounting alone.
+    /// Finds an entry below this directory without opening it: the descriptor can only be used to inspect and
+    /// to mount it.
     pub fn node(&self, path: impl AsRef<Path>, links: Links) -> io::Result<Node> {
         let flags = match links {
             Links::Refused => OFlags::PATH | OFlags::NOFOLLOW,
@@ -124,8 +125,8 @@ impl Dir {
         Node::new(self.resolve(path.as_ref(), flags, links)?)
     }
 
-    /// Opens a regular file below this directory; refuses links, devices, pipes and sockets without
-    /// having opened them.
+    /// Opens a regular file below this directory. Refuses links, devices, pipes and sockets without opening
+    /// them.
     pub fn open_regular(&self, path: impl AsRef<Path>, flags: OFlags) -> io::Result<File> {
         let node = self.node(path, Links::Refused)?;
         if node.kind() != FileType::RegularFile {
@@ -134,7 +135,7 @@ impl Dir {
         Ok(File::from(reopen(&node.fd, flags)?))
     }
 
-    /// Makes a file directly below this directory; an error where there is one already.
+    /// Creates a file directly below this directory; fails if the name exists.
     pub fn create_file(&self, name: impl AsRef<Path>, mode: u32) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = openat(&self.fd, component(name.as_ref())?, flags, Mode::RUSR | Mode::WUSR)?;
@@ -142,24 +143,24 @@ impl Dir {
         Ok(File::from(fd))
     }
 
-    /// Makes a symbolic link directly below this directory.
+    /// Creates a symbolic link directly below this directory.
     pub fn symlink(&self, target: impl AsRef<Path>, name: impl AsRef<Path>) -> io::Result<()> {
         Ok(symlinkat(target.as_ref(), &self.fd, component(name.as_ref())?)?)
     }
 
-    /// Target of a symbolic link directly below this directory.
+    /// Returns the target of a symbolic link directly below this directory.
     pub fn read_link(&self, name: impl AsRef<Path>) -> io::Result<PathBuf> {
         let target = readlinkat(&self.fd, component(name.as_ref())?, Vec::new())?;
         Ok(OsString::from_vec(target.into_bytes()).into())
     }
 
-    /// Renames within this directory, replacing what has the new name.
+    /// Renames an entry of this directory, replacing an entry with the new name.
     pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         let (from, to) = (component(from.as_ref())?, component(to.as_ref())?);
         Ok(renameat_with(&self.fd, from, &self.fd, to, RenameFlags::empty())?)
     }
 
-    /// Removes something that is no directory; success where there is nothing.
+    /// Removes an entry that is not a directory; succeeds if there is none.
     pub fn remove_file(&self, name: impl AsRef<Path>) -> io::Result<()> {
         match unlinkat(&self.fd, component(name.as_ref())?, AtFlags::empty()) {
             Err(Errno::NOENT) => Ok(()),
@@ -167,8 +168,8 @@ impl Dir {
         }
     }
 
-    /// Removes whatever has this name, with all below it; success where there is nothing. Follows no
-    /// link and crosses no mount, however deep and wide the tree is.
+    /// Removes an entry and everything below it; succeeds if there is none. Follows no links and crosses no
+    /// mounts, however deep or wide the tree is.
     pub fn remove_tree(&self, name: impl AsRef<Path>) -> io::Result<()> {
         let name = component(name.as_ref())?;
         match unlinkat(&self.fd, name, AtFlags::empty()) {
@@ -185,7 +186,7 @@ impl Dir {
         Ok(unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Names in this directory, no more than `limit`, in no particular order.
+    /// Returns up to `limit` names in this directory, in no particular order.
     pub fn names(&self, limit: usize) -> io::Result<Vec<OsString>> {
         let entries = rustix::fs::Dir::read_from(&self.fd)?;
         let names = entries.filter_map(|entry| match entry {
@@ -204,23 +205,24 @@ impl Dir {
         Ok(fchmod(&self.fd, mode_of(mode))?)
     }
 
-    /// Permission bits of this directory.
+    /// Returns the permission bits of this directory.
     pub fn mode(&self) -> io::Result<u32> {
         Ok(fstat(&self.fd)?.st_mode & 0o7777)
     }
 
-    /// Gives this directory to a group, so that what is made in it belongs to the group, too.
+    /// Changes the group of this directory and sets its set-group-ID bit, so that new entries inherit the
+    /// group.
     pub fn give_to_group(&self, group: u32) -> io::Result<()> {
         set_group(&self.fd, group)?;
         self.set_mode(self.mode()? | 0o2070)
     }
 
-    /// Number of the mount that this directory is on.
+    /// Returns the id of the mount that this directory is on.
     pub fn mount_id(&self) -> io::Result<u64> {
         mount_id(&self.fd)
     }
 
-    /// The same directory once more.
+    /// Duplicates the descriptor.
     pub fn try_clone(&self) -> io::Result<Self> {
         Ok(self.wrap(self.fd.try_clone()?))
     }
@@ -230,7 +232,7 @@ impl Dir {
     }
 
     fn resolve(&self, path: &Path, flags: OFlags, links: Links) -> io::Result<OwnedFd> {
-        // What leaves the directory by its spelling is refused before anything is looked at.
+        // Refuse paths that leave the directory textually before accessing anything.
         let parts = normal(path)?;
         let path: PathBuf = if parts.is_empty() { PathBuf::from(".") } else { parts.iter().collect() };
         let flags = flags | OFlags::CLOEXEC;
@@ -241,7 +243,7 @@ impl Dir {
             }
             for _ in 0..RESOLVE_RETRIES {
                 match openat2(&self.fd, &path, flags, Mode::empty(), how) {
-                    // Something was renamed meanwhile.
+                    // An entry was renamed during the lookup.
                     Err(Errno::AGAIN) => {}
                     result => return Ok(result?),
                 }
@@ -251,7 +253,7 @@ impl Dir {
     }
 }
 
-/// Something below a directory, found and not opened.
+/// An entry below a directory that was found but not opened.
 #[derive(Debug)]
 pub(crate) struct Node {
     fd: OwnedFd,
@@ -264,12 +266,12 @@ impl Node {
         Ok(Self { fd, stat })
     }
 
-    /// What it is.
+    /// Returns the type of the entry.
     pub fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         u64::try_from(self.stat.st_size).unwrap_or_default()
     }
@@ -281,12 +283,12 @@ impl AsFd for Node {
     }
 }
 
-/// Gives an open file or directory to a group.
+/// Changes the group of an open file or directory.
 pub(crate) fn set_group(file: impl AsFd, group: u32) -> io::Result<()> {
     Ok(fchown(file, None, Some(Gid::from_raw(group)))?)
 }
 
-/// The path by which this process, and no link, leads to an open file.
+/// Returns a path to an open file that this process can use and that passes through no link.
 pub(crate) fn proc_path(file: impl AsFd) -> String {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())
 }
@@ -303,7 +305,7 @@ fn outside() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the path leaves its directory")
 }
 
-/// The components of a relative path without `..`.
+/// Splits a relative path into its components; fails if it contains `..`.
 pub(crate) fn normal(path: &Path) -> io::Result<Vec<&OsStr>> {
     let parts = path.components().filter(|part| *part != Component::CurDir);
     parts
@@ -314,15 +316,16 @@ pub(crate) fn normal(path: &Path) -> io::Result<Vec<&OsStr>> {
         .collect()
 }
 
-/// A name, which is one component of a path.
+/// Checks that a name is a single path component.
 pub(crate) fn component(path: &Path) -> io::Result<&Path> {
     let whole = path.as_os_str().as_bytes();
     let one = !whole.is_empty() && !whole.contains(&b'/') && whole != b"." && whole != b"..";
     if one { Ok(path) } else { Err(outside()) }
 }
 
-/// Resolves a path as `openat2` with `RESOLVE_BENEATH` and `RESOLVE_NO_MAGICLINKS` does. `..` in links
-/// goes back along the directories that led here, never to whatever is above a directory now.
+/// Resolves a path as `openat2` does with `RESOLVE_BENEATH` and `RESOLVE_NO_MAGICLINKS`. `..` in a link goes
+/// back along the directories that were traversed, never to the current parent of a directory, which may have
+/// been moved.
 fn walk(root: &OwnedFd, parts: &[&OsStr], flags: OFlags, links: Links) -> rustix::io::Result<OwnedFd> {
     let mut left: Vec<OsString> = parts.iter().rev().map(|part| (*part).to_owned()).collect();
     let mut above: Vec<OwnedFd> = Vec::new();
@@ -365,25 +368,25 @@ fn mount_id(fd: &OwnedFd) -> io::Result<u64> {
     {
         return Ok(found.stx_mnt_id);
     }
-    // Kernels before 5.8.
+    // Kernels before 5.8 do not report the mount id in `statx`.
     let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fd.as_raw_fd()))?;
     let id = text.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse().ok());
-    id.ok_or_else(|| io::Error::other("the kernel does not tell which mount a directory is on"))
+    id.ok_or_else(|| io::Error::other("the kernel does not report the mount of a directory"))
 }
 
-/// The removal of one tree.
+/// Removal of one tree.
 struct Removal {
-    /// The mount that it is on.
+    /// Id of the mount that the tree is on.
     mount: u64,
-    /// Its uppermost directory.
+    /// Root of the tree.
     top: Dir,
-    /// Directories that were too deep, and were moved up.
+    /// Number of directories that were too deep and were moved up.
     moved: u64,
 }
 
 impl Removal {
-    /// Removes all that is in a directory. Trees are as deep and as wide as a container made them, so
-    /// neither the stack nor a list of names may grow with them.
+    /// Removes all entries of a directory. Containers decide how deep and wide these trees are, so neither
+    /// the stack nor a list of names may grow with them.
     fn empty(&mut self, dir: &Dir, depth: usize) -> io::Result<()> {
         loop {
             let names = dir.names(REMOVAL_BATCH)?;
@@ -412,7 +415,7 @@ impl Removal {
         Ok(unlinkat(&parent.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Moves a directory to the top, where it is found again.
+    /// Moves a directory up to the root of the tree, where it is removed later.
     fn move_up(&mut self, parent: &Dir, name: &OsStr) -> io::Result<()> {
         loop {
             self.moved += 1;

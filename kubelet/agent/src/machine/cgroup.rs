@@ -1,4 +1,4 @@
-//! Cgroups of pods, in version 1 hierarchies, the unified one, or both side by side.
+//! Cgroups of pods, with version 1 hierarchies, the unified hierarchy, or both.
 
 use std::{
     fs, io,
@@ -13,19 +13,19 @@ use rustix::process::{Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_si
 use super::{MachineError, Result, Usage};
 use crate::limits::{CGROUP_END, CGROUP_PAUSE};
 
-/// Where hierarchies are mounted.
+/// Mount point of the hierarchies.
 const MOUNT: &str = "/sys/fs/cgroup";
 
 /// The mounted hierarchies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hierarchies {
-    /// `/sys/fs/cgroup` where version 2 is alone.
+    /// True if `/sys/fs/cgroup` is itself the unified hierarchy.
     unified_only: bool,
     roots: Vec<PathBuf>,
 }
 
 impl Hierarchies {
-    /// Looks at what is mounted.
+    /// Detects the mounted hierarchies.
     pub fn detect() -> Self {
         Self::at(Path::new(MOUNT))
     }
@@ -36,7 +36,7 @@ impl Hierarchies {
         }
         let entries = fs::read_dir(mount).into_iter().flatten().flatten();
         let mut roots: Vec<PathBuf> = entries
-            // `cpu` may be a link to `cpu,cpuacct`.
+            // `cpu` may be a symbolic link to `cpu,cpuacct`.
             .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
             .map(|entry| entry.path())
             .filter(|path| path.join("cgroup.procs").exists())
@@ -45,8 +45,8 @@ impl Hierarchies {
         Self { unified_only: false, roots }
     }
 
-    /// Makes a cgroup and sets what is not zero. Limits that a version 1 controller lacks are
-    /// left out.
+    /// Creates a cgroup and sets its limits, skipping those that are zero. Limits that a version 1 controller
+    /// does not support are ignored.
     pub fn create(&self, cgroup: &str, resources: &Resources) -> Result<()> {
         for root in &self.roots {
             let path = below(root, cgroup);
@@ -68,8 +68,7 @@ impl Hierarchies {
         Ok(())
     }
 
-    /// Removes a cgroup and those below it from all hierarchies. One that still holds processes
-    /// stays and is an error.
+    /// Removes a cgroup and its descendants from all hierarchies. Fails if a cgroup still contains processes.
     pub fn remove(&self, cgroup: &str) -> Result<()> {
         let mut result = Ok(());
         for root in &self.roots {
@@ -83,8 +82,8 @@ impl Hierarchies {
         result
     }
 
-    /// As [`Hierarchies::remove`], but kills processes that are left, for instance of a command in a container
-    /// that shares the node's process ids. Blocks for up to [`CGROUP_END`].
+    /// Like [`Hierarchies::remove`], but first kills remaining processes, such as those of a command in a
+    /// container that shares the node's PID namespace. Blocks for up to [`CGROUP_END`].
     pub fn kill_and_remove(&self, cgroup: &str) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -97,23 +96,23 @@ impl Hierarchies {
         }
     }
 
-    /// Kills the processes in a cgroup and below it.
+    /// Kills the processes in a cgroup and its descendants.
     fn kill(&self, cgroup: &str) {
         let open = |id: i32| {
             let pid = Pid::from_raw(id).filter(|pid| !pid.is_init() && *pid != getpid())?;
             Some((id, pidfd_open(pid, PidfdFlags::empty()).ok()?))
         };
         let opened: Vec<(i32, OwnedFd)> = self.processes(cgroup).into_iter().filter_map(open).collect();
-        // An id may have passed to another process before it was opened.
+        // The id may have been reused by another process before it was opened.
         let still = self.processes(cgroup);
         for (_, process) in opened.iter().filter(|(id, _)| still.contains(id)) {
-            // One that has ended meanwhile is what is wanted.
+            // An error means that the process has ended in the meantime.
             let _ = pidfd_send_signal(process, Signal::KILL);
         }
     }
 
-    /// As [`Hierarchies::remove`], but a cgroup that others have processes in stays: it was not
-    /// made for pods alone.
+    /// Like [`Hierarchies::remove`], but leaves a cgroup that contains processes, since it is not used by
+    /// pods alone.
     pub fn remove_unused(&self, cgroup: &str) -> Result<()> {
         let unused = |root: &&PathBuf| {
             let text = fs::read_to_string(below(root, cgroup).join("cgroup.procs"));
@@ -123,7 +122,7 @@ impl Hierarchies {
         Self { unified_only: self.unified_only, roots }.remove(cgroup)
     }
 
-    /// What a cgroup has used; `None` where none of the files is there.
+    /// Returns the resource usage of a cgroup; `None` if none of its files exists.
     pub fn usage(&self, cgroup: &str) -> Option<Usage> {
         let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
         let field = |path: PathBuf, name: &str| {
@@ -148,7 +147,7 @@ impl Hierarchies {
         Some(Usage { cpu_nanoseconds: cpu.unwrap_or_default(), memory, working_set })
     }
 
-    /// Ids of the processes in a cgroup and below it.
+    /// Returns the ids of the processes in a cgroup and its descendants.
     pub fn processes(&self, cgroup: &str) -> Vec<i32> {
         let mut found = Vec::new();
         for root in &self.roots {
@@ -171,15 +170,15 @@ fn has_controller(root: &Path, controller: &str) -> bool {
 }
 
 fn make(path: &Path) -> Result<()> {
-    fs::create_dir_all(path).map_err(|source| MachineError::new("make the cgroup", path, source))
+    fs::create_dir_all(path).map_err(|source| MachineError::new("create the cgroup", path, source))
 }
 
-/// Makes the cgroup, and hands the controllers down to it on the way.
+/// Creates a cgroup and enables the controllers in all of its ancestors.
 fn delegate(root: &Path, cgroup: &str) -> Result<()> {
     let mut path = root.to_owned();
     for part in cgroup.trim_matches('/').split('/') {
         for controller in ["+cpu", "+memory", "+pids", "+cpuset"] {
-            // A controller that is not there limits nothing; that is no reason not to run pods.
+            // A controller that is missing cannot enforce limits, but pods can still run.
             let _ = fs::write(path.join("cgroup.subtree_control"), controller);
         }
         path.push(part);
@@ -190,7 +189,7 @@ fn delegate(root: &Path, cgroup: &str) -> Result<()> {
 
 fn write_unified(path: &Path, resources: &Resources) -> Result<()> {
     if resources.cpu_shares > 0 {
-        // The linear map from [2, 262144] to [1, 10000] that runtimes use.
+        // The linear map from [2, 262144] to [1, 10000] that container runtimes use.
         let weight = 1 + (resources.cpu_shares.clamp(2, 262_144) - 2) * 9999 / 262_142;
         write(path, "cpu.weight", &weight.to_string())?;
     }
@@ -244,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn version_1_hierarchies_get_what_they_control() {
+    fn version_1_hierarchies_get_their_own_limits() {
         let mount = tempfile::tempdir().unwrap();
         for controller in ["cpu,cpuacct", "memory", "pids", "unified"] {
             fs::create_dir(mount.path().join(controller)).unwrap();
@@ -262,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_takes_what_is_below_and_spares_the_rest() {
+    fn removal_includes_descendants_and_nothing_else() {
         let mount = tempfile::tempdir().unwrap();
         fs::create_dir_all(mount.path().join("memory/kubepods/podx/c")).unwrap();
         fs::create_dir_all(mount.path().join("memory/kubepods/pody")).unwrap();
@@ -286,7 +285,7 @@ mod tests {
         fs::create_dir_all(mount.path().join("kubepods/pody")).unwrap();
         fs::write(mount.path().join("kubepods/pody/cgroup.procs"), format!("{}\n", spared.id())).unwrap();
         let hierarchies = Hierarchies::at(mount.path());
-        // This directory is no cgroup: the file stays, and with it the directory.
+        // The directory is not a real cgroup: the file stays, and so does the directory.
         hierarchies.kill_and_remove("/kubepods/podx").unwrap_err();
         assert_eq!(std::os::unix::process::ExitStatusExt::signal(&left.wait().unwrap()), Some(9));
         assert!(spared.try_wait().unwrap().is_none(), "another pod's process lives");

@@ -1,5 +1,5 @@
-//! How much of the disk a tree takes. Containers write into these trees meanwhile, so that no link is
-//! followed, no mount is crossed, and a tree that is too deep or too wide to be measured counts as
+//! Measures the disk usage of a directory tree. Containers may write into the tree at the same time, so no
+//! link is followed, no mount is crossed, and a tree that is too deep or too wide to be measured counts as
 //! larger than any limit.
 
 use std::{ffi::OsStr, io, os::unix::ffi::OsStrExt};
@@ -12,15 +12,15 @@ use rustix::{
 use super::beneath::Dir;
 use crate::limits::{WALK_DEPTH, WALK_ENTRIES};
 
-/// A measurement under way.
+/// A measurement in progress.
 pub(super) struct Walk {
-    /// The mount that the tree is on.
+    /// Id of the mount that the tree is on.
     mount: u64,
-    /// Directories from the uppermost to the present one, with what is left of each.
+    /// Directories from the root to the current one, each with its remaining entries.
     levels: Vec<(Dir, rustix::fs::Dir)>,
-    /// Bytes so far.
+    /// Bytes counted so far.
     used: u64,
-    /// Names so far.
+    /// Entries visited so far.
     seen: u64,
 }
 
@@ -30,7 +30,7 @@ impl Walk {
         Ok(Self { mount: top.mount_id()?, levels: vec![(top, entries)], used: 0, seen: 0 })
     }
 
-    /// Looks at some more names; the bytes of the tree once it has looked at all.
+    /// Visits up to `names` entries; returns the size of the tree in bytes once all have been visited.
     pub fn step(&mut self, names: usize) -> io::Result<Option<u64>> {
         for _ in 0..names {
             let Some((_, entries)) = self.levels.last_mut() else { return Ok(Some(self.used)) };
@@ -41,7 +41,7 @@ impl Walk {
                         self.add(OsStr::from_bytes(name))?;
                     }
                 }
-                // The directory was removed meanwhile.
+                // The directory has been removed in the meantime.
                 None | Some(Err(Errno::NOENT)) => drop(self.levels.pop()),
                 Some(Err(error)) => return Err(error.into()),
             }
@@ -61,7 +61,7 @@ impl Walk {
         };
         let size = u64::try_from(stat.st_blocks).unwrap_or_default().saturating_mul(512);
         if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
-            // All names of a file are in this tree, and each of them stands for its part.
+            // All hard links of a file are expected within this tree, so each accounts for its share.
             #[allow(clippy::useless_conversion, reason = "the type differs between architectures")]
             let links = u64::from(stat.st_nlink).max(1);
             self.used = self.used.saturating_add(size.div_ceil(links));
@@ -83,14 +83,14 @@ impl Walk {
         Ok(())
     }
 
-    /// Ends the walk of a tree that cannot be measured.
+    /// Stops measuring a tree that is too large.
     fn give_up(&mut self) {
         self.levels.clear();
         self.used = u64::MAX;
     }
 }
 
-/// Whether something has been removed or replaced since it was listed.
+/// Returns whether an error means that the entry was removed or replaced after it had been listed.
 fn was_changed(error: &io::Error) -> bool {
     let errors = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP];
     errors.iter().any(|changed| error.raw_os_error() == Some(changed.raw_os_error()))
@@ -127,7 +127,7 @@ mod tests {
         for (name, size) in [("x", 100_000), ("a/y", 5000), ("a/b/z", 1)] {
             fs::write(top.join(name), vec![1; size]).unwrap();
         }
-        // A hole takes no room.
+        // A hole occupies no disk space.
         fs::File::create(top.join("sparse")).unwrap().set_len(1 << 30).unwrap();
         let expected: u64 =
             ["x", "a", "a/y", "a/b", "a/b/z"].iter().map(|name| on_disk(&top.join(name))).sum();
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn links_lead_nowhere_and_a_file_of_many_names_counts_once() {
+    fn links_are_not_followed_and_hard_links_count_once() {
         let (place, host) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let top = place.path();
         fs::write(host.path().join("large"), vec![1; 1 << 20]).unwrap();

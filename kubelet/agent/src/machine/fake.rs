@@ -1,5 +1,5 @@
-//! A node of a simulation: constants for its size, nothing on disk, and probes that ask the fake
-//! runtime.
+//! A simulated node: it has a constant size, keeps nothing on disk, and answers probes from the state of the
+//! fake runtime.
 
 use std::{
     collections::BTreeMap,
@@ -28,24 +28,24 @@ pub struct FakeMachine(Arc<Shared>);
 struct Shared {
     info: MachineInfo,
     runtime: FakeRuntime,
-    /// Volumes of the pods that were set up and not torn down, by uid and name.
+    /// Volumes of the pods that are currently set up, by uid and volume name.
     pods: Mutex<BTreeMap<String, BTreeMap<String, Content>>>,
-    /// What the cgroups of the pods were last given, by uid.
+    /// Resources last set on the cgroup of each pod, by uid.
     cgroups: Mutex<BTreeMap<String, Resources>>,
-    /// Bytes of memory that pods use, by uid.
+    /// Memory usage of each pod in bytes, by uid.
     memory: Mutex<BTreeMap<String, u64>>,
-    /// By uid.
+    /// Disk usage of each pod, by uid.
     disk_usage: Mutex<BTreeMap<String, DiskUsage>>,
-    /// Whether every log is too large each time that it is looked at.
+    /// If set, every log is too large each time it is checked.
     logs_overflow: AtomicBool,
-    /// How many of the next volumes cannot be made.
+    /// Number of upcoming attempts to set up a volume that fail.
     failing_volumes: AtomicUsize,
-    /// How many of the next attempts to clean up after a pod fail.
+    /// Number of upcoming attempts to clean up after a pod that fail.
     failing_tear_downs: AtomicUsize,
 }
 
 impl FakeMachine {
-    /// A node of four processors and 16 GiB whose only address is `address`.
+    /// Creates a node with four CPUs and 16 GiB of memory whose only address is `address`.
     pub fn new(runtime: FakeRuntime, hostname: &str, address: IpAddr) -> Self {
         let info = MachineInfo {
             cpus: 4,
@@ -63,7 +63,7 @@ impl FakeMachine {
         Self::with_info(runtime, info)
     }
 
-    /// A node of any size.
+    /// Creates a node with the given properties.
     pub fn with_info(runtime: FakeRuntime, info: MachineInfo) -> Self {
         Self(Arc::new(Shared {
             info,
@@ -78,38 +78,38 @@ impl FakeMachine {
         }))
     }
 
-    /// The volumes of the pods that are set up, by uid and name.
+    /// Returns the volumes of the pods that are set up, by uid and volume name.
     pub fn volumes(&self) -> BTreeMap<String, BTreeMap<String, Content>> {
         self.pods().clone()
     }
 
-    /// What the cgroup of a pod was last given.
+    /// Returns the resources last set on the cgroup of a pod.
     pub fn cgroup(&self, uid: &str) -> Option<Resources> {
         self.0.cgroups.lock().unwrap_or_else(PoisonError::into_inner).get(uid).copied()
     }
 
-    /// Sets the memory that a pod uses.
+    /// Sets the memory usage of a pod.
     pub fn set_memory_usage(&self, uid: &str, bytes: u64) {
         self.0.memory.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), bytes);
     }
 
-    /// Sets what a pod takes of the disk.
+    /// Sets the disk usage of a pod.
     pub fn set_disk_usage(&self, uid: &str, usage: DiskUsage) {
         let mut all = self.0.disk_usage.lock().unwrap_or_else(PoisonError::into_inner);
         all.insert(uid.to_owned(), usage);
     }
 
-    /// Makes every log too large each time that it is looked at.
+    /// Makes every log too large each time it is checked.
     pub fn set_logs_overflow(&self) {
         self.0.logs_overflow.store(true, Ordering::Relaxed);
     }
 
-    /// Fails the next attempts to make or update a volume.
+    /// Makes the next `count` attempts to set up or update a volume fail.
     pub fn fail_volumes(&self, count: usize) {
         self.0.failing_volumes.store(count, Ordering::Relaxed);
     }
 
-    /// Fails the next attempts to clean up after a pod.
+    /// Makes the next `count` attempts to clean up after a pod fail.
     pub fn fail_tear_downs(&self, count: usize) {
         self.0.failing_tear_downs.store(count, Ordering::Relaxed);
     }
@@ -123,8 +123,8 @@ impl FakeMachine {
     }
 }
 
-/// Takes one of the failures that are left, if there is one.
-fn fails(left: &AtomicUsize) -> bool {
+/// Consumes one of the remaining failures, if there is one.
+fn consume_failure(left: &AtomicUsize) -> bool {
     left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
 }
 
@@ -161,9 +161,9 @@ impl Machine for FakeMachine {
         content: &Content,
         _group: Option<i64>,
     ) -> Result<PathBuf> {
-        if fails(&self.0.failing_volumes) {
+        if consume_failure(&self.0.failing_volumes) {
             let error = io::Error::other("the disk is full");
-            return Err(super::MachineError::new("make the volume", Path::new(name), error));
+            return Err(super::MachineError::new("create the volume", Path::new(name), error));
         }
         self.pods().entry(pod.uid.clone()).or_default().insert(name.to_owned(), content.clone());
         Ok(PathBuf::from(format!("/pods/{}/volumes/{name}", pod.uid)))
@@ -190,7 +190,7 @@ impl Machine for FakeMachine {
     }
 
     async fn open_log(&self, _pod: &PodPlace, _container: &str, _attempt: u32) -> io::Result<fs::File> {
-        // Simulated containers write nothing.
+        // Simulated containers write no logs.
         fs::File::open("/dev/null")
     }
 
@@ -207,7 +207,7 @@ impl Machine for FakeMachine {
     }
 
     async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()> {
-        if fails(&self.0.failing_tear_downs) {
+        if consume_failure(&self.0.failing_tear_downs) {
             let error = io::Error::from(io::ErrorKind::ResourceBusy);
             return Err(super::MachineError::new("remove the cgroup", Path::new(&pod.cgroup), error));
         }

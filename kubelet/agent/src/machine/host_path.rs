@@ -1,10 +1,10 @@
-//! Paths of the node that a pod asks for by `hostPath`.
+//! Paths of the node that pods mount as `hostPath` volumes.
 
 use std::{fs, io, os::unix::fs::FileTypeExt, path::Path};
 
 use super::{MachineError, Result, make_dir};
 
-/// Checks a path of the node against `hostPath.type`, and makes what may be made.
+/// Checks a path of the node against `hostPath.type`, and creates it if the type allows that.
 pub(super) fn check(path: &Path, kind: &str) -> Result<()> {
     let failed = |what: &str| {
         let why = format!("hostPath type check failed: {} {what}", path.display());
@@ -34,9 +34,9 @@ pub(super) fn check(path: &Path, kind: &str) -> Result<()> {
 
 fn make_file(path: &Path) -> Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
-    // What has come there meanwhile, a link among it, is not touched.
+    // An entry created in the meantime, such as a symbolic link, is left alone.
     let made = fs::OpenOptions::new().write(true).create_new(true).mode(0o644).open(path);
-    made.map(drop).map_err(|source| MachineError::new("make the file", path, source))
+    made.map(drop).map_err(|source| MachineError::new("create the file", path, source))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A real node.
+//! The [`Machine`] implementation for a real Linux node.
 
 use std::{
     collections::BTreeMap,
@@ -31,7 +31,8 @@ use super::{
 };
 use crate::{
     limits::{
-        ETC_BYTES, TERMINATION_BYTES, TERMINATION_INODES, TERMINATION_MESSAGE, WALK_PAUSE, WALK_STEP, WALKS,
+        CONCURRENT_MEASUREMENTS, ETC_BYTES, TERMINATION_BYTES, TERMINATION_INODES, TERMINATION_MESSAGE,
+        WALK_PAUSE, WALK_STEP,
     },
     pod::{
         resources::class_cgroup,
@@ -40,32 +41,33 @@ use crate::{
     volumes::Content,
 };
 
-/// Directory of the pods' own directories below the root.
+/// Name of the directory below the root that contains one directory per pod.
 const PODS: &str = "pods";
-/// Directory of the volumes below a pod's.
+/// Name of the directory of volumes in a pod's directory.
 const VOLUMES: &str = "volumes";
-/// Directory of the files of `/etc` below a pod's.
+/// Name of the directory of `/etc` files in a pod's directory.
 const ETC: &str = "etc";
-/// Directory of the containers' last words below a pod's.
+/// Name of the directory of termination messages in a pod's directory.
 const TERMINATION: &str = "termination";
-/// Where containers write their last words: in memory, so that they do not fill the node's disk.
-const LAST_WORDS: Memory =
+/// File system for termination messages. It is in memory, so that containers cannot fill the node's disk with
+/// them.
+const TERMINATION_FILES: Memory =
     Memory { size: Some(TERMINATION_BYTES), inodes: Some(TERMINATION_INODES), mode: 0o755, group: None };
 
 /// A real node. Cheap to clone.
 #[derive(Clone)]
 pub struct LinuxMachine {
-    /// Absolute; holds a directory for each pod.
+    /// Absolute path of the directory that contains a directory for each pod.
     root: PathBuf,
     logs: PathBuf,
     hierarchies: Hierarchies,
     info: MachineInfo,
-    /// Pods whose trees are measured at the same time.
+    /// Limits how many pods are measured at the same time.
     walks: Arc<Semaphore>,
 }
 
 impl LinuxMachine {
-    /// A node that keeps its pods under `root` and their logs under `logs`.
+    /// Creates a node that keeps pods under `root` and their logs under `logs`.
     pub fn new(root: &Path, logs: &Path) -> Result<Self> {
         make_dir(&root.join(PODS), 0o750)?;
         make_dir(logs, 0o755)?;
@@ -73,7 +75,7 @@ impl LinuxMachine {
             |path: &Path| fs::canonicalize(path).map_err(|source| MachineError::new("resolve", path, source));
         let root = absolute(root)?;
         let info = read_info(&root)?;
-        let walks = Arc::new(Semaphore::new(WALKS));
+        let walks = Arc::new(Semaphore::new(CONCURRENT_MEASUREMENTS));
         Ok(Self { logs: absolute(logs)?, hierarchies: Hierarchies::detect(), info, root, walks })
     }
 
@@ -81,12 +83,12 @@ impl LinuxMachine {
         self.root.join(PODS).join(uid)
     }
 
-    /// The directory that holds the pods' own, which no container can reach.
+    /// Opens the directory that contains the pods' directories, which no container can reach.
     fn pods(&self) -> io::Result<Dir> {
         Dir::open_trusted(&self.root.join(PODS))
     }
 
-    /// Does something in the directory of a pod.
+    /// Calls a function with the directory of a pod.
     fn below_pod<T>(
         &self,
         uid: &str,
@@ -97,7 +99,7 @@ impl LinuxMachine {
         done.map_err(|source| MachineError::new(attempt, &self.pod_dir(uid), source))
     }
 
-    /// Does something with the log of one attempt of a container.
+    /// Calls a function with the log of one attempt of a container.
     async fn with_log<T: Send + 'static>(
         &self,
         pod: &PodPlace,
@@ -114,7 +116,7 @@ impl LinuxMachine {
     }
 }
 
-/// Bytes that a tree takes of the disk, measured step by step; zero if it is not there.
+/// Measures the disk usage of a tree in bytes, step by step; zero if it does not exist.
 async fn tree(open: impl FnOnce() -> io::Result<Dir> + Send + 'static) -> io::Result<u64> {
     let mut walk = match blocking(move || open().and_then(Walk::new)).await {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -134,7 +136,7 @@ async fn tree(open: impl FnOnce() -> io::Result<Dir> + Send + 'static) -> io::Re
     }
 }
 
-/// Runs what may block where it may.
+/// Runs a function on a thread where it may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
@@ -170,18 +172,19 @@ fn meminfo_bytes(meminfo: &str, field: &str) -> i64 {
     line.and_then(|line| line.split_whitespace().next()?.parse::<i64>().ok()).unwrap_or_default() * 1024
 }
 
-/// Size and free bytes of the file system of a path.
+/// Returns the size and the free bytes of the file system that contains a path.
 fn disk(path: &Path) -> Result<(i64, i64)> {
     let stat = rustix::fs::statvfs(path)
-        .map_err(|errno| MachineError::new("look at the file system of", path, errno))?;
+        .map_err(|errno| MachineError::new("read the size of the file system of", path, errno))?;
     let bytes = |blocks: u64| i64::try_from(blocks.saturating_mul(stat.f_frsize)).unwrap_or(i64::MAX);
     Ok((bytes(stat.f_blocks), bytes(stat.f_bavail)))
 }
 
-/// The address that the default route would use; without one, the first that is not loopback.
+/// Returns the source address of the default route, or the first non-loopback address if there is no such
+/// route.
 fn addresses() -> Vec<IpAddr> {
     let routed = |bind: &str, far: &str| {
-        // Connecting a datagram socket sends nothing.
+        // Connecting a datagram socket sends no packets.
         let socket = UdpSocket::bind(bind).ok()?;
         socket.connect(far).ok()?;
         Some(socket.local_addr().ok()?.ip()).filter(|ip| !ip.is_unspecified() && !ip.is_loopback())
@@ -219,7 +222,7 @@ impl Machine for LinuxMachine {
             for class in [QosClass::Guaranteed, QosClass::Burstable, QosClass::BestEffort] {
                 let mut resources = Resources::default();
                 if class == QosClass::BestEffort {
-                    // Whoever asked for nothing gets what the others leave.
+                    // Best-effort pods together get the minimum weight.
                     resources.cpu_shares = 2;
                 }
                 hierarchies.create(&class_cgroup(&root, class), &resources)?;
@@ -232,14 +235,14 @@ impl Machine for LinuxMachine {
     async fn set_up_pod(&self, pod: &PodPlace, resources: &Resources) -> Result<()> {
         let (this, pod, resources) = (self.clone(), pod.clone(), *resources);
         blocking(move || {
-            this.below_pod(&pod.uid, "make the directories in", |dir| {
+            this.below_pod(&pod.uid, "create the directories in", |dir| {
                 dir.make_dir("volumes", 0o750).map(drop)
             })?;
             let logs = this.log_directory(&pod);
             let name = log_directory_name(&pod.namespace, &pod.name, &pod.uid);
             Dir::open_trusted(&this.logs)
                 .and_then(|dir| dir.make_dir(name, 0o755))
-                .map_err(|source| MachineError::new("make the directory", &logs, source))?;
+                .map_err(|source| MachineError::new("create the directory", &logs, source))?;
             this.hierarchies.create(&pod.cgroup, &resources)
         })
         .await
@@ -308,10 +311,11 @@ impl Machine for LinuxMachine {
         let (this, uid, container) = (self.clone(), pod.uid.clone(), container.to_owned());
         blocking(move || {
             let name = attempt.to_string();
-            this.below_pod(&uid, "make a file for last words in", |dir| {
-                let directory = mounts::memory(dir, TERMINATION, &LAST_WORDS)?.make_dir(&container, 0o755)?;
+            this.below_pod(&uid, "create a termination message file in", |dir| {
+                let directory =
+                    mounts::memory(dir, TERMINATION, &TERMINATION_FILES)?.make_dir(&container, 0o755)?;
                 directory.remove_tree(&name)?;
-                // Anybody may write: the container's user is not known.
+                // World-writable, because the user of the container is not known.
                 directory.create_file(&name, 0o666).map(drop)
             })?;
             Ok(this.pod_dir(&uid).join(TERMINATION).join(container).join(name))
@@ -352,11 +356,11 @@ impl Machine for LinuxMachine {
 
     async fn remove_attempt(&self, pod: &PodPlace, container: &str, attempt: u32) {
         let (this, place) = (self.clone(), format!("{}/{TERMINATION}/{container}", pod.uid));
-        let last_words = blocking(move || this.pods()?.dir(place)?.remove_tree(attempt.to_string())).await;
+        let message = blocking(move || this.pods()?.dir(place)?.remove_tree(attempt.to_string())).await;
         let log = self.with_log(pod, container, attempt, |log| log.remove()).await;
-        for error in [last_words.err(), log.err()].into_iter().flatten() {
+        for error in [message.err(), log.err()].into_iter().flatten() {
             if error.kind() != io::ErrorKind::NotFound {
-                debug!(pod = pod.name, container, %error, "cannot remove what a container left");
+                debug!(pod = pod.name, container, %error, "cannot remove the files of a container");
             }
         }
     }
@@ -371,7 +375,7 @@ impl Machine for LinuxMachine {
         if let Err(error) = trimmed.await
             && error.kind() != io::ErrorKind::NotFound
         {
-            debug!(pod = pod.name, container, %error, "cannot cut a log");
+            debug!(pod = pod.name, container, %error, "cannot trim a log");
         }
     }
 
@@ -379,7 +383,7 @@ impl Machine for LinuxMachine {
         let (this, pod) = (self.clone(), pod.clone());
         blocking(move || {
             let path = this.pod_dir(&pod.uid);
-            // A sandbox that another client of the runtime made may have any uid, or none.
+            // A sandbox created by another client of the runtime may have an arbitrary uid, or none.
             beneath::component(Path::new(&pod.uid))
                 .map_err(|source| MachineError::new("remove", &path, source))?;
             mounts::remove_with_mounts(&path)?;
@@ -458,9 +462,9 @@ impl Machine for LinuxMachine {
     }
 }
 
-/// Writes the files that every container of a pod has in `/etc`, where they are not what they shall be:
-/// others may be reading them. All that change are emptied first: a container may have filled one of
-/// them until there was no room left.
+/// Writes the files that every container of a pod has in `/etc`, skipping those that are up to date, since
+/// containers may be reading them. All files that change are truncated first, because a container may have
+/// grown one until there was no space left.
 fn write_etc(pod: &Dir, files: &BTreeMap<&'static str, String>) -> io::Result<()> {
     let needed: usize = files.values().map(String::len).sum();
     let size = Some(ETC_BYTES + 2 * needed as u64);
@@ -486,8 +490,7 @@ fn write_etc(pod: &Dir, files: &BTreeMap<&'static str, String>) -> io::Result<()
     changed.into_iter().try_for_each(|(mut file, text)| file.write_all(text.as_bytes()))
 }
 
-/// Removes a directory with all in it, after everything below it was unmounted. Refuses where
-/// something stays mounted.
+/// Removes a directory with its contents after unmounting everything below it. Fails if a mount remains.
 pub fn remove_directory(path: &Path) -> Result<()> {
     mounts::remove_with_mounts(path)
 }
@@ -497,7 +500,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_pod_without_a_proper_uid_takes_no_other_pod_along() {
+    async fn tear_down_with_an_invalid_uid_removes_no_other_pod() {
         let place = tempfile::tempdir().unwrap();
         let machine = LinuxMachine::new(&place.path().join("root"), &place.path().join("logs")).unwrap();
         let other = machine.pod_dir("other").join("kept");

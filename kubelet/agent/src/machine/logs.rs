@@ -1,5 +1,5 @@
-//! The files of containers' logs. Pods that were given the log directory of the node can put anything
-//! there, so that only regular files are opened and no link is followed.
+//! Log files of containers. Pods that mount the node's log directory can place anything there, so only
+//! regular files are opened and no link is followed.
 
 use std::{
     fs::File,
@@ -14,21 +14,21 @@ use crate::{
     limits::{LOG_FILES, LOG_ROTATE_BYTES},
 };
 
-/// The log of one attempt of a container, in the directory of the container's logs.
+/// Log of one attempt of a container, in the directory of the container's logs.
 pub(super) struct Log {
     directory: Dir,
-    /// `0.log`
+    /// Name of the file, such as `0.log`.
     name: String,
 }
 
 impl Log {
-    /// Finds the directory of a log; `path` is that of the log below `directory`.
+    /// Finds the directory of a log; `path` is the path of the log below `directory`.
     pub fn find(directory: &Dir, path: &str) -> io::Result<Self> {
         let (parent, name) = path.rsplit_once('/').unwrap_or(("", path));
         Ok(Self { directory: directory.dir(parent)?, name: name.to_owned() })
     }
 
-    /// Opens the file that the runtime writes now.
+    /// Opens the file that the runtime currently writes.
     pub fn open(&self) -> io::Result<File> {
         self.directory.open_regular(&self.name, OFlags::RDONLY)
     }
@@ -37,18 +37,18 @@ impl Log {
         format!("{}.{index}", self.name)
     }
 
-    /// Size of a regular file; none where there is no such one.
+    /// Returns the size of a regular file; `None` if there is no such file.
     fn size(&self, name: &str) -> Option<u64> {
         let node = self.directory.node(name, Links::Refused).ok()?;
         (node.kind() == FileType::RegularFile).then(|| node.size())
     }
 
-    /// Moves the log away if it has grown too large; whether the runtime must open a new one.
+    /// Rotates the log if it has grown too large; returns whether the runtime must reopen it.
     pub fn rotate(&self) -> io::Result<bool> {
         match self.size(&self.name) {
             Some(size) if size > LOG_ROTATE_BYTES => {}
             Some(_) => return Ok(false),
-            // Moved away before, and the runtime was not told or did not hear it.
+            // The file was rotated before, but the runtime has not reopened it.
             None => return Ok(self.size(&self.rotated(1)).is_some()),
         }
         for index in (1..LOG_FILES - 1).rev() {
@@ -60,8 +60,8 @@ impl Log {
         Ok(true)
     }
 
-    /// Cuts a file that nobody writes any more to its end, where a container wrote faster than its log
-    /// was looked at.
+    /// Trims a file that is no longer written to its last part, in case a container wrote more between two
+    /// checks than a log may hold.
     pub fn trim(&self, current: bool) -> io::Result<()> {
         let name = if current { self.name.clone() } else { self.rotated(1) };
         let most = if current { LOG_FILES as u64 * LOG_ROTATE_BYTES } else { 2 * LOG_ROTATE_BYTES };
@@ -72,13 +72,13 @@ impl Log {
         self.directory.remove_tree(&shorter)?;
         let mut written = self.directory.create_file(&shorter, 0o640)?;
         let mut reader = io::BufReader::new(file.take(LOG_ROTATE_BYTES));
-        // The first line of what is left is the rest of a longer one.
+        // What remains may begin in the middle of a line.
         io::BufRead::skip_until(&mut reader, b'\n')?;
         io::copy(&mut reader, &mut written)?;
         self.directory.rename(shorter, name)
     }
 
-    /// Removes the log and what was moved away of it.
+    /// Removes the log and its rotated files.
     pub fn remove(&self) -> io::Result<()> {
         for index in 1..LOG_FILES {
             self.directory.remove_file(self.rotated(index))?;
@@ -86,10 +86,10 @@ impl Log {
         self.directory.remove_file(&self.name)
     }
 
-    /// The end of the log, without times.
+    /// Returns the end of the log, without timestamps.
     pub fn tail(&self, lines: usize, bytes: usize) -> io::Result<String> {
         let mut file = self.open()?;
-        // Each line carries a time and a stream beside its text.
+        // Each record contains a timestamp and a stream in addition to its text.
         let window = (bytes * 2 + lines * 64) as u64;
         let length = file.metadata()?.len();
         file.seek(io::SeekFrom::Start(length.saturating_sub(window)))?;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_leads_elsewhere_is_not_read() {
+    fn a_log_that_is_a_link_is_not_read() {
         let place = tempfile::tempdir().unwrap();
         fs::create_dir(place.path().join("c")).unwrap();
         symlink("/etc/passwd", place.path().join("c/0.log")).unwrap();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_takes_no_more_than_its_files_however_fast_it_is_written() {
+    fn log_size_is_bounded_however_fast_it_is_written() {
         let place = tempfile::tempdir().unwrap();
         for _ in 0..2 * LOG_FILES {
             make(place.path(), "0.log", 30 * LOG_ROTATE_BYTES);
@@ -160,7 +160,7 @@ mod tests {
         let found = sizes(place.path());
         assert_eq!(found.len(), LOG_FILES - 1, "{found:?}");
         assert!(found.iter().all(|(_, size)| *size <= 2 * LOG_ROTATE_BYTES), "{found:?}");
-        // The last words of a container that has ended.
+        // The final output of a container that has ended.
         make(place.path(), "0.log", 30 * LOG_ROTATE_BYTES);
         log(place.path()).trim(true).unwrap();
         assert!(sizes(place.path())[0].1 <= LOG_ROTATE_BYTES);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_long_log_begins_with_a_whole_line() {
+    fn a_trimmed_log_begins_with_a_whole_line() {
         let place = tempfile::tempdir().unwrap();
         let line = format!("2026-01-01T00:00:00.000000001Z stdout F {}\n", "x".repeat(100));
         let lines = usize::try_from(3 * LOG_ROTATE_BYTES).unwrap() / line.len();

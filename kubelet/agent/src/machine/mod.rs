@@ -1,5 +1,5 @@
-//! The node under the pods: files, mounts, cgroups and the network of probes, behind one trait, so
-//! that a simulated node needs none of them.
+//! The node that pods run on (files, mounts, cgroups, probe connections) behind one trait, so that a
+//! simulated node needs none of them.
 
 use std::{
     collections::BTreeMap,
@@ -31,15 +31,15 @@ pub(crate) use beneath::normal;
 pub use fake::FakeMachine;
 pub use linux::LinuxMachine;
 
-/// Something on the node could not be done.
+/// An operation on the node failed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {attempt} {path}")]
 pub struct MachineError {
-    /// What was attempted: `mount a tmpfs on`.
+    /// Operation that was attempted, such as `mount a tmpfs on`.
     pub attempt: &'static str,
-    /// On what.
+    /// Path that it was attempted on.
     pub path: String,
-    /// What the system said.
+    /// Error of the operating system.
     #[source]
     pub source: io::Error,
 }
@@ -50,73 +50,73 @@ impl MachineError {
     }
 }
 
-/// Result of something done on the node.
+/// Result of an operation on the node.
 pub type Result<T> = std::result::Result<T, MachineError>;
 
-/// Makes a directory by a path that no container can change.
+/// Creates a directory by a path that no container can change.
 fn make_dir(path: &Path, mode: u32) -> Result<()> {
-    let error = |source| MachineError::new("make the directory", path, source);
+    let error = |source| MachineError::new("create the directory", path, source);
     fs::DirBuilder::new().recursive(true).mode(0o755).create(path).map_err(error)?;
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(error)
 }
 
-/// What does not change while the node is up.
+/// Properties of the node that stay the same while it is up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MachineInfo {
-    /// Logical processors.
+    /// Number of logical CPUs.
     pub cpus: u32,
-    /// Bytes.
+    /// Size of the memory in bytes.
     pub memory: i64,
-    /// Bytes of swap space.
+    /// Size of the swap space in bytes.
     pub swap: i64,
-    /// Bytes of the file system under the root directory.
+    /// Size of the file system under the root directory, in bytes.
     pub storage: i64,
     pub hostname: String,
     pub machine_id: String,
     pub boot_id: String,
     pub kernel: String,
     pub os_image: String,
-    /// Address of the interface with the default route, or any that is not loopback.
+    /// Addresses of the node: that of the default route's interface, or any that is not loopback.
     pub addresses: Vec<IpAddr>,
-    /// The node's `resolv.conf`.
+    /// Content of the node's `/etc/resolv.conf`.
     pub resolv_conf: String,
-    /// The node's `hosts`.
+    /// Content of the node's `/etc/hosts`.
     pub hosts: String,
-    /// Whether the kernel enforces AppArmor profiles.
+    /// True if the kernel enforces AppArmor profiles.
     pub apparmor: bool,
 }
 
-/// What changes all the time.
+/// Resource usage of the node, which changes all the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Bytes of memory that could be used without swapping.
+    /// Bytes of memory that are available without swapping.
     pub memory_available: i64,
-    /// Bytes left on the file system under the root directory.
+    /// Free bytes of the file system under the root directory.
     pub disk_available: i64,
-    /// Bytes of that file system.
+    /// Size of that file system in bytes.
     pub disk_size: i64,
 }
 
-/// What a cgroup has used.
+/// Resource usage of a cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Since the cgroup was made.
+    /// CPU time since the cgroup was created.
     pub cpu_nanoseconds: u64,
-    /// Bytes, caches included.
+    /// Memory usage in bytes, including caches.
     pub memory: u64,
-    /// Bytes without caches that could be given back.
+    /// Memory usage in bytes, excluding caches that can be reclaimed.
     pub working_set: u64,
 }
 
-/// Bytes on the disk of the node, by name.
+/// Disk usage of a pod in bytes, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskUsage {
     pub volumes: BTreeMap<String, u64>,
-    /// Of the logs of each container, all its attempts together.
+    /// Usage of the logs of each container, over all of its attempts.
     pub logs: BTreeMap<String, u64>,
 }
 
-/// Names of a pod on the node.
+/// Identity of a pod on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodPlace {
     pub uid: String,
@@ -126,61 +126,61 @@ pub struct PodPlace {
     pub cgroup: String,
 }
 
-/// A part of a volume that a container mounts.
+/// A part of a volume that a container mounts (`subPath`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SubPath {
-    /// The volume on the node, as [`Machine::set_up_volume`] returned it.
+    /// Path of the volume on the node, as returned by [`Machine::set_up_volume`].
     pub volume: PathBuf,
-    /// Relative to the volume.
+    /// Path relative to the volume.
     pub path: String,
     /// Name of the container.
     pub container: String,
-    /// Place of the mount among those of its container.
+    /// Index of the mount in the list of its container.
     pub index: usize,
 }
 
-/// An HTTP request of a probe or hook.
+/// HTTP request of a probe or hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpCheck {
-    /// `http` or `https`; certificates are not verified.
+    /// True for `https`. Certificates are not verified.
     pub https: bool,
-    /// Where to connect.
+    /// Host to connect to.
     pub host: String,
     pub port: u16,
-    /// Path and query.
+    /// Path and query of the URL.
     pub path: String,
-    /// In order; `Host` replaces the one that would be sent.
+    /// Headers in order; `Host` replaces the default one.
     pub headers: Vec<(String, String)>,
 }
 
-/// An answer to an [`HttpCheck`].
+/// Answer to an [`HttpCheck`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpAnswer {
     pub status: u16,
-    /// The beginning of it.
+    /// Beginning of the body.
     pub body: String,
 }
 
-/// The node under the pods.
+/// The node that pods run on.
 #[async_trait]
 pub trait Machine: Send + Sync + 'static {
-    /// What does not change while the node is up.
+    /// Returns the properties of the node that stay the same while it is up.
     fn info(&self) -> MachineInfo;
 
-    /// What changes all the time.
+    /// Returns the current resource usage of the node.
     async fn pressure(&self) -> Result<Pressure>;
 
-    /// Makes the cgroups that hold the pods' own.
+    /// Creates the cgroups that contain those of the pods.
     async fn set_up_root(&self, cgroup_root: &str) -> Result<()>;
 
-    /// Makes the directories and the cgroup of a pod.
+    /// Creates the directories and the cgroup of a pod.
     async fn set_up_pod(&self, pod: &PodPlace, resources: &Resources) -> Result<()>;
 
-    /// Writes the files that the pod's containers have in `/etc`, by name; returns their directory.
-    /// Containers may write them, up to a bound.
+    /// Writes the `/etc` files of the pod's containers, by name, and returns their directory. Containers may
+    /// write to these files, up to a limit.
     async fn write_etc(&self, pod: &PodPlace, files: &BTreeMap<&'static str, String>) -> Result<PathBuf>;
 
-    /// Makes a volume, or brings it up to date; returns its path. Files belong to `group`.
+    /// Creates or updates a volume and returns its path. Its files belong to `group`.
     async fn set_up_volume(
         &self,
         pod: &PodPlace,
@@ -189,26 +189,26 @@ pub trait Machine: Send + Sync + 'static {
         group: Option<i64>,
     ) -> Result<PathBuf>;
 
-    /// Mounts a part of a volume, which is made if it is not there and must not leave the volume, where
-    /// containers cannot reach it; returns the path of the mount.
+    /// Mounts a part of a volume in a place that containers cannot reach, and returns the path of the mount.
+    /// The part is created if it is missing and must lie within the volume.
     async fn sub_path(&self, pod: &PodPlace, wanted: &SubPath) -> Result<PathBuf>;
 
     /// Unmounts the parts of volumes that earlier attempts of a container used.
     async fn forget_sub_paths(&self, pod: &PodPlace, container: &str) -> Result<()>;
 
-    /// Makes the file that a container may leave its last words in; returns its path.
+    /// Creates the file for a container's termination message and returns its path.
     async fn termination_file(&self, pod: &PodPlace, container: &str, attempt: u32) -> Result<PathBuf>;
 
-    /// The last words of a container.
+    /// Returns the termination message of a container.
     async fn termination_message(&self, pod: &PodPlace, container: &str, attempt: u32) -> String;
 
-    /// Directory of the logs of a pod.
+    /// Returns the log directory of a pod.
     fn log_directory(&self, pod: &PodPlace) -> PathBuf;
 
-    /// Opens the log that a container writes now.
+    /// Opens the log that a container currently writes.
     async fn open_log(&self, pod: &PodPlace, container: &str, attempt: u32) -> io::Result<fs::File>;
 
-    /// The end of a container's log, without times.
+    /// Returns the end of a container's log, without timestamps.
     async fn log_tail(
         &self,
         pod: &PodPlace,
@@ -218,31 +218,31 @@ pub trait Machine: Send + Sync + 'static {
         bytes: usize,
     ) -> String;
 
-    /// Removes the log and the last words of one attempt of a container.
+    /// Removes the log and the termination message of one attempt of a container.
     async fn remove_attempt(&self, pod: &PodPlace, container: &str, attempt: u32);
 
-    /// Moves a log away that has grown too large; returns whether the runtime must open it anew.
+    /// Rotates a log that has grown too large; returns whether the runtime must reopen it.
     async fn rotate_log(&self, pod: &PodPlace, container: &str, attempt: u32) -> bool;
 
-    /// Cuts to its end what was moved away last, or the log itself where its container has ended
-    /// (`current`), if it is larger than a log may be.
+    /// Trims the most recently rotated file to its end if it is larger than a log may be, or the log itself
+    /// if its container has ended (`current`).
     async fn trim_log(&self, pod: &PodPlace, container: &str, attempt: u32, current: bool);
 
-    /// Removes the volumes and the cgroup of a pod, and what it left, except for its logs. Never
-    /// touches what is mounted.
+    /// Removes the volumes, the cgroup and all other files of a pod except its logs. Never removes the
+    /// contents of a mount.
     async fn tear_down_pod(&self, pod: &PodPlace) -> Result<()>;
 
     /// Removes the logs of a pod.
     async fn remove_logs(&self, pod: &PodPlace);
 
-    /// Uids of the pods that have directories.
+    /// Returns the uids of the pods that have directories.
     async fn pods_on_disk(&self) -> Vec<String>;
 
-    /// What a cgroup has used, if it is there.
+    /// Returns the resource usage of a cgroup, if it exists.
     async fn usage(&self, cgroup: &str) -> Option<Usage>;
 
-    /// What volumes of a pod and logs of its containers take of the disk; zero for what is not there.
-    /// A tree that cannot be measured counts as `u64::MAX`.
+    /// Returns the disk usage of a pod's volumes and logs; zero for those that do not exist. A tree that
+    /// cannot be measured counts as `u64::MAX`.
     async fn disk_usage(
         &self,
         pod: &PodPlace,
@@ -250,10 +250,10 @@ pub trait Machine: Send + Sync + 'static {
         containers: &[String],
     ) -> Result<DiskUsage>;
 
-    /// Asks by HTTP, for no longer than `timeout`.
+    /// Sends an HTTP request and waits for the answer, for at most `timeout`.
     async fn http(&self, check: &HttpCheck, timeout: Duration) -> std::result::Result<HttpAnswer, String>;
 
-    /// Asks by gRPC whether a service is healthy (the empty one: the whole server), for no longer than
+    /// Queries the health of a gRPC service (or of the whole server, if the name is empty) within at most
     /// `timeout`.
     async fn grpc(
         &self,
@@ -263,6 +263,6 @@ pub trait Machine: Send + Sync + 'static {
         timeout: Duration,
     ) -> std::result::Result<(), String>;
 
-    /// Connects by TCP, for no longer than `timeout`.
+    /// Opens a TCP connection within at most `timeout`.
     async fn tcp(&self, host: &str, port: u16, timeout: Duration) -> std::result::Result<(), String>;
 }

@@ -1,4 +1,4 @@
-//! Mounts: file systems in memory, binds of open files, and what is mounted below a directory.
+//! Mounts: in-memory file systems, bind mounts of open files, and a list of the mounts below a directory.
 
 use std::{
     fs, io,
@@ -17,16 +17,16 @@ use super::{
     beneath::{Dir, Links, Node, proc_path},
 };
 
-/// A file system in memory.
+/// An in-memory file system (tmpfs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Memory {
-    /// Bytes; half of the machine's memory where there is no limit.
+    /// Size in bytes; half of the machine's memory if not set.
     pub size: Option<u64>,
-    /// Files and directories; no limit where there is none.
+    /// Maximum number of files and directories; unlimited if not set.
     pub inodes: Option<u64>,
-    /// Permission bits of its root.
+    /// Permission bits of the root directory.
     pub mode: u32,
-    /// Group of its root.
+    /// Group of the root directory.
     pub group: Option<u32>,
 }
 
@@ -42,8 +42,8 @@ impl Memory {
     }
 }
 
-/// Opens the file system in memory that is mounted on a directory directly below `parent`; mounts it
-/// first where it is not there yet.
+/// Opens the in-memory file system that is mounted on a directory directly below `parent`, mounting it first
+/// if needed.
 pub(super) fn memory(parent: &Dir, name: &str, memory: &Memory) -> io::Result<Dir> {
     let dir = parent.make_dir(name, 0o755)?;
     if dir.mount_id()? != parent.mount_id()? {
@@ -55,7 +55,7 @@ pub(super) fn memory(parent: &Dir, name: &str, memory: &Memory) -> io::Result<Di
     parent.dir(name)
 }
 
-/// Shows what `node` is under a name directly below `parent` as well, whatever is done to its path.
+/// Bind-mounts `node` on an entry directly below `parent`. Later changes to its path do not affect the mount.
 pub(super) fn bind(node: &Node, parent: &Dir, name: &str) -> io::Result<()> {
     if node.kind() == FileType::Directory {
         parent.create_dir(name, 0o750)?;
@@ -68,7 +68,7 @@ pub(super) fn bind(node: &Node, parent: &Dir, name: &str) -> io::Result<()> {
     let flags_to = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
     let moved = open_tree(node, "", flags).and_then(|tree| move_mount(&tree, "", &target, "", flags_to));
     match moved {
-        // An old kernel, or a sandbox that does not know the calls.
+        // An old kernel, or a sandbox that does not support the calls.
         Err(Errno::NOSYS | Errno::PERM) => {
             let (from, to) = (proc_path(node), proc_path(&target));
             Ok(mount(Some(from.as_str()), to.as_str(), None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
@@ -91,8 +91,8 @@ pub(super) fn unmount_below(path: &Path) -> Result<()> {
     }
 }
 
-/// Unmounts everything at and below a path, and removes it. Refuses where something stays mounted:
-/// nothing behind a mount is ever removed.
+/// Removes a path after unmounting everything at and below it. Fails if a mount remains: nothing behind a
+/// mount is ever removed.
 pub(super) fn remove_with_mounts(path: &Path) -> Result<()> {
     let error = |source| MachineError::new("remove", path, source);
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -105,9 +105,9 @@ pub(super) fn remove_with_mounts(path: &Path) -> Result<()> {
     }
 }
 
-/// Mount points at or below a path, in the order in which they were mounted.
+/// Returns the mount points at or below a path, in mount order.
 fn mounts_below(path: &Path) -> Result<Vec<PathBuf>> {
-    // Of this thread: a process may have threads in several namespaces.
+    // The table of this thread, since threads of a process may be in different mount namespaces.
     let table = Path::new("/proc/thread-self/mountinfo");
     let text = fs::read_to_string(table).map_err(|source| MachineError::new("read", table, source))?;
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
@@ -118,7 +118,7 @@ fn mount_points(mountinfo: &str) -> impl Iterator<Item = PathBuf> {
     mountinfo.lines().filter_map(|line| line.split(' ').nth(4)).map(|field| PathBuf::from(unescape(field)))
 }
 
-/// The table writes blanks as octal numbers.
+/// Decodes a field of the mount table, in which blanks are octal escapes.
 fn unescape(field: &str) -> String {
     let mut parts = field.split('\\');
     let mut text = parts.next().unwrap_or_default().to_owned();
@@ -142,14 +142,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_points_with_blanks() {
+    fn blanks_in_mount_points_are_decoded() {
         let text = "36 35 98:0 / /mnt/a\\040b rw - ext3 /dev/root rw\n37 35 0:1 / /x rw - tmpfs t rw\n";
         let points: Vec<PathBuf> = mount_points(text).collect();
         assert_eq!(points, [Path::new("/mnt/a b"), Path::new("/x")]);
     }
 
     #[test]
-    fn options_of_a_file_system_in_memory() {
+    fn options_of_an_in_memory_file_system_are_rendered() {
         let memory = Memory { size: Some(65_536), inodes: Some(16), mode: 0o2777, group: Some(7) };
         assert_eq!(memory.options(), "mode=02777,size=65536,nr_inodes=16,gid=7");
         assert_eq!(Memory { size: None, inodes: None, mode: 0o755, group: None }.options(), "mode=0755");

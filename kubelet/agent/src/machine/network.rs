@@ -1,4 +1,5 @@
-//! HTTP and TCP as probes and hooks use them: one request, no redirects, no verification.
+//! HTTP, TCP and gRPC clients for probes and hooks: one request, no redirects, no verification of
+//! certificates.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,7 +21,7 @@ use tokio::{
 use super::{HttpAnswer, HttpCheck};
 use crate::limits;
 
-/// Asks by HTTP, for no longer than `timeout`.
+/// Sends an HTTP request and waits for the answer, for at most `timeout`.
 pub(super) async fn http(check: &HttpCheck, timeout: Duration) -> Result<HttpAnswer, String> {
     let Ok(answer) = tokio::time::timeout(timeout, ask(check)).await else {
         return Err("context deadline exceeded (Client.Timeout exceeded while awaiting headers)".to_owned());
@@ -29,7 +30,7 @@ pub(super) async fn http(check: &HttpCheck, timeout: Duration) -> Result<HttpAns
     answer.map_err(|why| format!("Get \"{scheme}://{}:{}{}\": {why}", check.host, check.port, check.path))
 }
 
-/// Connects by TCP, for no longer than `timeout`.
+/// Opens a TCP connection within at most `timeout`.
 pub(super) async fn tcp(host: &str, port: u16, timeout: Duration) -> Result<(), String> {
     match tokio::time::timeout(timeout, TcpStream::connect((host, port))).await {
         Ok(Ok(_)) => Ok(()),
@@ -38,9 +39,9 @@ pub(super) async fn tcp(host: &str, port: u16, timeout: Duration) -> Result<(), 
     }
 }
 
-/// Asks by gRPC for the health of a service, for no longer than `timeout`.
+/// Queries the health of a gRPC service within at most `timeout`.
 pub(super) async fn grpc(host: &str, port: u16, service: &str, timeout: Duration) -> Result<(), String> {
-    match tokio::time::timeout(timeout, ask_health(host, port, service)).await {
+    match tokio::time::timeout(timeout, query_health(host, port, service)).await {
         Ok(Ok(SERVING)) => Ok(()),
         Ok(Ok(status)) => Err(format!("service unhealthy (responded with status {status})")),
         Ok(Err(why)) => Err(format!("error: health rpc failed: {why}")),
@@ -51,9 +52,9 @@ pub(super) async fn grpc(host: &str, port: u16, service: &str, timeout: Duration
 /// `grpc.health.v1.HealthCheckResponse.SERVING`
 const SERVING: u8 = 1;
 
-/// The status that the health service answers. Its two messages have one field each, so that they
-/// are written and read here by hand.
-async fn ask_health(host: &str, port: u16, service: &str) -> Result<u8, String> {
+/// Returns the status that the health service answers. Its two messages have one field each, so they are
+/// encoded and decoded by hand here.
+async fn query_health(host: &str, port: u16, service: &str) -> Result<u8, String> {
     let text = |error: &dyn std::error::Error| error.to_string();
     let stream = TcpStream::connect((host, port)).await.map_err(|e| text(&e))?;
     let (mut sender, connection) =
@@ -63,7 +64,7 @@ async fn ask_health(host: &str, port: u16, service: &str) -> Result<u8, String> 
         .ok()
         .filter(|length| *length < 128)
         .ok_or("the service's name is too long")?;
-    // Field 1, a string; before it the frame: not compressed, and its length.
+    // Field 1, a string, preceded by the frame header: an uncompressed flag and the length.
     let message = if service.is_empty() { Vec::new() } else { [&[0x0a, name], service.as_bytes()].concat() };
     let length = u32::try_from(message.len()).map_err(|e| text(&e))?;
     let frame = [&[0u8], length.to_be_bytes().as_slice(), message.as_slice()].concat();
@@ -83,7 +84,7 @@ async fn ask_health(host: &str, port: u16, service: &str) -> Result<u8, String> 
         Some(code) => return Err(format!("code {code}")),
         None => return Err("the answer has no status".to_owned()),
     }
-    // Field 1, a number; left out for UNKNOWN.
+    // Field 1, a number, which is omitted for UNKNOWN.
     match body.to_bytes().as_ref() {
         [_, _, _, _, _, 0x08, status, ..] => Ok(*status),
         _ => Ok(0),
@@ -138,7 +139,7 @@ async fn exchange(
     Ok(HttpAnswer { status, body: String::from_utf8_lossy(&text).into_owned() })
 }
 
-/// Probes ask whether somebody answers, not who.
+/// Returns a TLS configuration that accepts any certificate, since probes check availability, not identity.
 fn trusting_config() -> Result<ClientConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(TrustAnyone(Arc::clone(&provider)));
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn health_by_grpc() {
+    async fn grpc_health_reports_the_services_status() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
@@ -230,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_request_and_its_answer() {
+    async fn an_http_check_sends_one_request_and_returns_its_answer() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let server = tokio::spawn(async move {

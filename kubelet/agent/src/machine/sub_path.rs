@@ -1,5 +1,5 @@
-//! subPath: a part of a volume, found by descriptor and mounted where no container can reach it, so
-//! that the runtime is handed a path that nobody can change.
+//! Mounts of `subPath` volumes. The part of the volume is found by descriptor and mounted where no container
+//! can reach it, so that the runtime is given a path that nobody can change.
 
 use std::{
     io,
@@ -12,16 +12,16 @@ use super::{
     mounts,
 };
 
-/// Directory of these mounts below a pod's.
+/// Name of the directory of these mounts in a pod's directory.
 const DIRECTORY: &str = "volume-subpaths";
 
-/// Directory of a container's mounts, relative to its pod's.
+/// Returns the directory of a container's mounts, relative to its pod's.
 pub(super) fn directory(container: &str) -> PathBuf {
     Path::new(DIRECTORY).join(container)
 }
 
-/// Mounts a part of a volume below the pod's directory; its path relative to that. What is missing of
-/// the part is made as directories with the volume's own mode.
+/// Mounts a part of a volume below the pod's directory and returns the path relative to it. Missing
+/// components are created as directories with the mode of the volume.
 pub(super) fn mount(pod: &Dir, volume: &Dir, wanted: &SubPath) -> io::Result<PathBuf> {
     let node = match volume.node(&wanted.path, Links::Inside) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -36,8 +36,8 @@ pub(super) fn mount(pod: &Dir, volume: &Dir, wanted: &SubPath) -> io::Result<Pat
     Ok(place.join(name))
 }
 
-/// Makes the directories of a path where they are missing. Each is found from the volume's root anew,
-/// so that it is below the volume whatever a container moves meanwhile.
+/// Creates the missing directories of a path. Each is looked up from the volume's root, so that it lies in
+/// the volume whatever a container moves in the meantime.
 fn make_dirs(volume: &Dir, path: &Path) -> io::Result<()> {
     let mode = volume.mode()?;
     let mut found = PathBuf::new();

@@ -1,4 +1,4 @@
-//! Volumes on the node: empty directories, and files that are replaced all at once.
+//! Volumes on the node: empty directories, and sets of files that are updated atomically.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,15 +15,15 @@ use super::{
 };
 use crate::volumes::File;
 
-/// The link that is switched when files change.
+/// Name of the symbolic link that is switched when files change.
 const DATA: &str = "..data";
-/// Its successor, before the switch.
+/// Temporary name of the new link before the switch.
 const NEW_DATA: &str = "..data_tmp";
 /// Permission bits of the directories of a volume of files.
 const DIRECTORY: u32 = 0o755;
 
-/// Makes an empty directory below `volumes` unless it is there. Its permission bits are only set once:
-/// later they are its pod's.
+/// Creates an empty directory below `volumes` unless it exists. Its permission bits are set only once,
+/// because the pod may change them later.
 pub(super) fn empty(
     volumes: &Dir,
     name: &str,
@@ -39,7 +39,7 @@ pub(super) fn empty(
     if volumes.dir(name).is_ok() {
         return Ok(());
     }
-    // No volume has such a name. Under its own name it is complete.
+    // No volume can have this name. The directory gets its final name once it is complete.
     let unfinished = format!(".{name}");
     volumes.remove_tree(&unfinished)?;
     let dir = volumes.create_dir(&unfinished, 0o777)?;
@@ -49,7 +49,7 @@ pub(super) fn empty(
     volumes.rename(unfinished, name)
 }
 
-/// Makes a volume of files below `volumes`, or brings it up to date.
+/// Creates or updates a volume of files below `volumes`.
 pub(super) fn files(
     volumes: &Dir,
     name: &str,
@@ -65,11 +65,11 @@ pub(super) fn files(
     write_files(&directory, files, group)
 }
 
-/// Makes the files of a volume what they shall be. Readers see all old or all new files.
+/// Updates the files of a volume. Readers see either all old or all new files.
 fn write_files(directory: &Dir, files: &BTreeMap<String, File>, group: Option<u32>) -> io::Result<()> {
     let generation = format!("..{}", fingerprint(files, group));
     if directory.read_link(DATA).ok().as_deref() != Some(Path::new(&generation)) {
-        // One that a dead kubelet left half-written.
+        // May have been left half-written by a kubelet that died.
         directory.remove_tree(&generation)?;
         write_generation(&directory.create_dir(&generation, DIRECTORY)?, files, group)?;
         directory.remove_tree(NEW_DATA)?;
@@ -182,8 +182,8 @@ mod tests {
         assert!(!volume.path().parent().unwrap().join("x").exists());
     }
 
-    /// Plays a container that was given the volume to write: it swaps the directory that the kubelet
-    /// writes into for a link to one of the node's.
+    /// A container with write access to the volume replaces the directory that the kubelet writes into with a
+    /// link to one of the node's.
     #[test]
     fn an_update_writes_nothing_through_links_that_a_container_planted() {
         const UPDATES: usize = 400;
@@ -208,7 +208,7 @@ mod tests {
                 }
             });
             for index in 0..UPDATES {
-                // An update that was disturbed fails, and is tried again later.
+                // An update that was disturbed fails and is retried later.
                 let _ = update(volume.path(), &lists[index % 2]);
             }
             stop.store(true, Ordering::Relaxed);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_directory_is_complete_or_not_there_and_its_mode_is_its_pods() {
+    fn an_empty_directory_appears_complete_and_its_mode_is_left_to_the_pod() {
         let place = tempfile::tempdir().unwrap();
         let volumes = Dir::open_trusted(place.path()).unwrap();
         fs::create_dir(place.path().join(".v")).unwrap();

@@ -1,4 +1,4 @@
-//! Whether a node takes a pod that was bound to it.
+//! Admission of pods that are bound to the node.
 
 use std::collections::BTreeMap;
 
@@ -15,22 +15,22 @@ use super::{
     unsupported::unsupported_field,
 };
 
-/// What is needed to know of the node.
+/// Properties of the node that admission depends on.
 pub struct NodeView<'a> {
     /// `status.allocatable`
     pub allocatable: &'a BTreeMap<String, Quantity>,
-    /// `metadata.labels`; not checked where they are not known yet.
+    /// `metadata.labels`; not checked while they are unknown.
     pub labels: Option<&'a BTreeMap<String, String>>,
     /// Kernel parameters that pods may set.
     pub sysctls: &'a Allowlist,
-    /// Whether AppArmor profiles are enforced.
+    /// True if AppArmor profiles are enforced.
     pub apparmor: bool,
-    /// Whether the runtime can leave out the groups that images give to their users.
+    /// True if the runtime can ignore the supplementary groups that images define.
     pub strict_groups: bool,
 }
 
-/// Refuses a pod that asks for what the node cannot do, or that does not fit beside the `others`, which
-/// are neither finished nor refused.
+/// Refuses a pod that needs something that the node does not support, or that does not fit beside `others`,
+/// which are the pods that are neither finished nor refused.
 pub fn admit(node: &NodeView<'_>, pod: &Pod, others: &[&Pod]) -> Result<(), Verdict> {
     node.sysctls.check(pod).map_err(|why| refusal("SysctlForbidden", why))?;
     check_system(node, pod)?;
@@ -45,7 +45,7 @@ fn refusal(reason: &'static str, why: String) -> Verdict {
     Verdict { reason, message: format!("Pod was rejected: {why}") }
 }
 
-/// Operating system, labels and groups.
+/// Checks operating system, node selector and supplementary groups.
 fn check_system(node: &NodeView<'_>, pod: &Pod) -> Result<(), Verdict> {
     if spec(pod).os.as_ref().is_some_and(|os| os.name != "linux") {
         let why = "Failed to admit pod as the OS field doesn't match node OS";
@@ -64,7 +64,7 @@ fn check_system(node: &NodeView<'_>, pod: &Pod) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// Whether there is room for the pod.
+/// Checks that the node has enough resources for the pod.
 fn check_resources(node: &NodeView<'_>, pod: &Pod, others: &[&Pod]) -> Result<(), Verdict> {
     let available = |name: &str| available(node.allocatable, name);
     let short = |reason, name: &str, wanted: i64, used: i64, limit: i64| {
@@ -88,14 +88,14 @@ fn check_resources(node: &NodeView<'_>, pod: &Pod, others: &[&Pod]) -> Result<()
             return short(reason, name, wanted, used, limit);
         }
     }
-    // The node sets none of them aside.
+    // No huge pages are allocatable on this node.
     match huge_pages(pod) {
         Some(name) => short("OutOfhugepages", &name, pod_request(pod, &name), 0, 0),
         None => Ok(()),
     }
 }
 
-/// Whether a pod that runs already may have the resources that it asks for now, beside the `others`.
+/// Decides whether a running pod may have the resources that it now requests, beside the `others`.
 pub fn admit_resize(
     allocatable: &BTreeMap<String, Quantity>,
     pod: &Pod,
@@ -125,7 +125,7 @@ fn shortage(name: &str, wanted: i64, used: i64, limit: i64) -> String {
     format!("Node didn't have enough resource: {name}, {numbers}")
 }
 
-/// Huge pages that a pod asks for.
+/// Returns the name of a huge page resource that a pod requests.
 fn huge_pages(pod: &Pod) -> Option<String> {
     let containers = all_containers(pod).filter_map(|(_, container)| container.resources.as_ref());
     let lists = containers.chain(&spec(pod).resources);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_node_cannot_do_is_refused_with_a_reason() {
+    fn unsupported_pods_are_refused_with_a_reason() {
         let sysctl = |name: &str| json!({"sysctls": [{"name": name, "value": "1"}]});
         for (part, reason) in [
             (json!({"securityContext": sysctl("kernel.msgmax")}), Some("SysctlForbidden")),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn pods_that_do_not_fit_are_refused() {
         let small = pod(json!({"containers": [{"name": "a"}]}));
         let half = pod(json!({"containers": [{"name": "a", "resources": {"requests": {"cpu": "600m"}}}]}));
         let picky = pod(json!({"containers": [{"name": "a"}], "nodeSelector": {"disk": "slow"}}));

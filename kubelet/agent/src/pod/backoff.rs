@@ -1,4 +1,4 @@
-//! How long a container that ended waits before it is started again.
+//! Restart back-off of containers.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,8 +6,8 @@ use jiff::Timestamp;
 
 use crate::limits::{BACKOFF_MAX, BACKOFF_MIN};
 
-/// The pauses of the containers of one pod. The first restart is immediate; then the pause doubles
-/// from [`BACKOFF_MIN`] to [`BACKOFF_MAX`], and is forgotten after a long quiet life.
+/// Restart delays of the containers of one pod. The first restart is immediate; then the delay doubles from
+/// [`BACKOFF_MIN`] to [`BACKOFF_MAX`], and is reset after the container has run long enough.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Backoff {
     entries: BTreeMap<String, Entry>,
@@ -20,7 +20,7 @@ struct Entry {
 }
 
 impl Backoff {
-    /// When the container that ended at `finished` may start again; `None` is at once.
+    /// Returns when a container that ended at `finished` may be restarted; `None` means immediately.
     pub fn until(&self, key: &str, finished: Timestamp, now: Timestamp) -> Option<Timestamp> {
         let entry = self.entries.get(key)?;
         if expired(entry, finished) {
@@ -30,12 +30,12 @@ impl Backoff {
         (until > now).then_some(until)
     }
 
-    /// The pause in force, for messages.
+    /// Returns the current delay, for messages.
     pub fn pause(&self, key: &str) -> Duration {
         self.entries.get(key).map_or(BACKOFF_MIN, |entry| entry.pause)
     }
 
-    /// Notes that the container that ended at `finished` is being started again.
+    /// Records that the container that ended at `finished` is being restarted.
     pub fn restarted(&mut self, key: &str, finished: Timestamp) {
         let pause = match self.entries.get(key) {
             Some(entry) if !expired(entry, finished) => (entry.pause * 2).min(BACKOFF_MAX),
@@ -45,7 +45,7 @@ impl Backoff {
     }
 }
 
-/// A container that lived twice the longest pause has earned a fresh start.
+/// Returns whether the container ran for more than twice the maximum delay, which resets the back-off.
 fn expired(entry: &Entry, finished: Timestamp) -> bool {
     finished.duration_since(entry.updated) > (BACKOFF_MAX * 2).try_into().unwrap_or_default()
 }
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_longest() {
+    fn delays_double_up_to_the_maximum() {
         let mut backoff = Backoff::default();
         assert_eq!(backoff.until("c", at(0), at(0)), None, "the first restart is immediate");
         let mut finished = 0;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_life_is_forgiven() {
+    fn a_long_run_resets_the_back_off() {
         let mut backoff = Backoff::default();
         backoff.restarted("c", at(0));
         backoff.restarted("c", at(20));
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pause_ends_and_does_not_concern_others() {
+    fn a_delay_ends_and_does_not_affect_other_containers() {
         let mut backoff = Backoff::default();
         backoff.restarted("c", at(0));
         assert_eq!(backoff.until("c", at(5), at(14)), Some(at(15)));

@@ -1,4 +1,4 @@
-//! Environment variables of a container: services, `envFrom`, `env`, and `$(NAME)` in all of them.
+//! Environment variables of a container: services, `envFrom`, `env`, and the references_are_expanded_unless_unknown_or_escaped of `$(NAME)`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,40 +15,40 @@ use k8s_openapi::{
 use super::{container as find_container, name, namespace, resources, spec, uid};
 use crate::limits;
 
-/// A token that a pod wants.
+/// Audience and lifetime of a service account token that a pod requests.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TokenKey {
-    /// Empty: the apiserver's own.
+    /// Audience; the API server if empty.
     pub audience: String,
-    /// Seconds.
+    /// Lifetime in seconds.
     pub expiration: i64,
 }
 
-/// What a pod refers to, as it is now. What is absent does not exist.
+/// Current objects that a pod refers to. Objects that are missing here do not exist.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    /// By name, of the pod's namespace.
+    /// ConfigMaps of the pod's namespace, by name.
     pub config_maps: BTreeMap<String, Arc<ConfigMap>>,
-    /// By name, of the pod's namespace.
+    /// Secrets of the pod's namespace, by name.
     pub secrets: BTreeMap<String, Arc<Secret>>,
-    /// Those of the pod's namespace and `default/kubernetes`.
+    /// Services of the pod's namespace, and `default/kubernetes`.
     pub services: Vec<Arc<Service>>,
-    /// Service account tokens by what was asked for.
+    /// Service account tokens, by audience and lifetime.
     pub tokens: BTreeMap<TokenKey, String>,
 }
 
-/// What a pod may ask about its surroundings.
+/// Facts about the pod's environment that its variables may refer to.
 #[derive(Clone, Debug, Default)]
-pub struct Surroundings<'a> {
-    /// Addresses of the pod, the first family first.
+pub struct EnvContext<'a> {
+    /// Addresses of the pod, primary IP family first.
     pub pod_ips: &'a [String],
-    /// Addresses of the node, the first family first.
+    /// Addresses of the node, primary IP family first.
     pub host_ips: &'a [String],
-    /// `status.allocatable` of the node: the limit of whom has none.
+    /// `status.allocatable` of the node, used as the limit of containers without one.
     pub allocatable: Option<&'a BTreeMap<String, Quantity>>,
 }
 
-/// A reference that leads nowhere.
+/// A variable cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
     #[error("configmap \"{0}\" not found")]
@@ -69,12 +69,12 @@ pub enum EnvError {
     TooLong,
 }
 
-/// All variables of a container. Of variables with the same name the last one counts.
+/// Returns all variables of a container. Of several variables with the same name, the last one wins.
 pub fn environment(
     pod: &Pod,
     container: &Container,
     sources: &Sources,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
 ) -> Result<Vec<(String, String)>, EnvError> {
     let mut variables = Variables::new();
     let links = spec(pod).enable_service_links.unwrap_or(true);
@@ -89,7 +89,7 @@ pub fn environment(
     for entry in container.env.iter().flatten() {
         let value = match (&entry.value, &entry.value_from) {
             (Some(value), _) => Some(expand(value, &variables.by_name, variables.room)?),
-            (None, Some(source)) => referenced(pod, container, source, sources, surroundings)?,
+            (None, Some(source)) => referenced(pod, container, source, sources, context)?,
             (None, None) => Some(String::new()),
         };
         if let Some(value) = value {
@@ -99,8 +99,8 @@ pub fn environment(
     Ok(variables.into_list())
 }
 
-/// Replaces `$(NAME)` by the variable; `$$` is a dollar sign; unknown names stay as they are. Refuses
-/// what becomes longer than `room` bytes.
+/// Expands `$(NAME)` to the value of the variable; `$$` is a dollar sign, and references to unknown variables
+/// are left as they are. Fails if the result is longer than `room` bytes.
 pub fn expand(text: &str, variables: &BTreeMap<String, String>, room: usize) -> Result<String, EnvError> {
     let expanded = expand_with(text, room, |name, result| match variables.get(name) {
         Some(value) => result.push_str(value),
@@ -109,7 +109,7 @@ pub fn expand(text: &str, variables: &BTreeMap<String, String>, room: usize) -> 
     expanded.ok_or(EnvError::TooLong)
 }
 
-/// As [`expand`] for a path, but variables that are unknown or empty are errors.
+/// Like [`expand`] for a path, but references to unknown or empty variables are errors.
 pub fn expand_path(text: &str, variables: &BTreeMap<String, String>) -> Result<String, String> {
     let mut missing = BTreeSet::new();
     let expanded = expand_with(text, limits::PATH, |name, result| match variables.get(name) {
@@ -124,8 +124,8 @@ pub fn expand_path(text: &str, variables: &BTreeMap<String, String>) -> Result<S
     expanded.ok_or_else(|| format!("the path has more than {} bytes", limits::PATH))
 }
 
-/// `None` as soon as the result has more than `room` bytes: every reference may be to a long value, which
-/// itself is made of references.
+/// Returns `None` as soon as the result exceeds `room` bytes: since values may themselves consist of
+/// references, the result can grow exponentially.
 fn expand_with(text: &str, room: usize, mut append: impl FnMut(&str, &mut String)) -> Option<String> {
     let mut result = String::with_capacity(text.len().min(room));
     let mut rest = text;
@@ -149,7 +149,7 @@ fn expand_with(text: &str, room: usize, mut append: impl FnMut(&str, &mut String
     (result.len() <= room).then_some(result)
 }
 
-/// Bytes that a variable takes in the environment of a process.
+/// Returns the bytes that a variable takes in the environment of a process.
 pub fn size(name: &str, value: &str) -> usize {
     name.len() + "=".len() + value.len() + limits::ARGUMENT_OVERHEAD
 }
@@ -158,7 +158,7 @@ pub fn size(name: &str, value: &str) -> usize {
 struct Variables {
     order: Vec<String>,
     by_name: BTreeMap<String, String>,
-    /// Bytes that further variables may take.
+    /// Bytes that are left for further variables.
     room: usize,
 }
 
@@ -226,7 +226,7 @@ fn from_whole_objects(
         let prefix = from.prefix.as_deref().unwrap_or_default();
         let mut set = |key: &str, value: String| {
             let name = format!("{prefix}{key}");
-            // What no process could read is left out.
+            // Skip names that no process could read.
             if !name.is_empty() && !name.contains(['=', '\0']) {
                 variables.set(&name, value)?;
             }
@@ -257,13 +257,14 @@ fn from_whole_objects(
     Ok(())
 }
 
-/// The value behind a reference; `None` where it is optional and leads nowhere.
+/// Returns the value behind a reference; `None` if the reference is optional and the object or key does not
+/// exist.
 fn referenced(
     pod: &Pod,
     container: &Container,
     source: &EnvVarSource,
     sources: &Sources,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
 ) -> Result<Option<String>, EnvError> {
     let missing_key = |kind, name: &str, key: &str| EnvError::Key {
         kind,
@@ -292,19 +293,19 @@ fn referenced(
         };
     }
     if let Some(field) = &source.field_ref {
-        return field_value(pod, field, surroundings).map(Some);
+        return field_value(pod, field, context).map(Some);
     }
     if let Some(resource) = &source.resource_field_ref {
-        return resource_value(pod, container, resource, surroundings).map(Some);
+        return resource_value(pod, container, resource, context).map(Some);
     }
     Ok(Some(String::new()))
 }
 
-/// The value of a field of the pod.
+/// Returns the value of a field of the pod.
 pub fn field_value(
     pod: &Pod,
     field: &ObjectFieldSelector,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
 ) -> Result<String, EnvError> {
     let path = field.field_path.as_str();
     let metadata = &pod.metadata;
@@ -325,26 +326,26 @@ pub fn field_value(
         "metadata.annotations" => lines(metadata.annotations.as_ref()),
         "spec.nodeName" => spec(pod).node_name.clone().unwrap_or_default(),
         "spec.serviceAccountName" => spec(pod).service_account_name.clone().unwrap_or_default(),
-        "status.podIP" => first(surroundings.pod_ips),
-        "status.podIPs" => surroundings.pod_ips.join(","),
-        "status.hostIP" => first(surroundings.host_ips),
-        "status.hostIPs" => surroundings.host_ips.join(","),
+        "status.podIP" => first(context.pod_ips),
+        "status.podIPs" => context.pod_ips.join(","),
+        "status.hostIP" => first(context.host_ips),
+        "status.hostIPs" => context.host_ips.join(","),
         _ => return Err(EnvError::Field(path.to_owned())),
     })
 }
 
-/// `key="value"`, one a line, in the order of the keys.
+/// Formats entries as lines of `key="value"`, sorted by key.
 fn lines(entries: Option<&BTreeMap<String, String>>) -> String {
     let line = |(key, value): (&String, &String)| format!("{key}={value:?}");
     entries.into_iter().flatten().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The value of a request or limit, in units of the divisor, rounded up.
+/// Returns the value of a request or limit in units of the divisor, rounded up.
 pub fn resource_value(
     pod: &Pod,
     container: &Container,
     selector: &ResourceFieldSelector,
-    surroundings: &Surroundings<'_>,
+    context: &EnvContext<'_>,
 ) -> Result<String, EnvError> {
     let unknown = || EnvError::Resource(selector.resource.clone());
     let container = match selector.container_name.as_deref().filter(|name| !name.is_empty()) {
@@ -353,7 +354,7 @@ pub fn resource_value(
     };
     let (kind, resource) = selector.resource.split_once('.').ok_or_else(unknown)?;
     let scale = |quantity: &Quantity| resources::scaled(quantity, resource);
-    let of_node = || surroundings.allocatable.and_then(|list| list.get(resource)).and_then(scale);
+    let of_node = || context.allocatable.and_then(|list| list.get(resource)).and_then(scale);
     let amount = match kind {
         "limits" => resources::limit(container, resource).or_else(of_node).unwrap_or_default(),
         "requests" => resources::request(container, resource).unwrap_or_default(),
@@ -392,16 +393,16 @@ mod tests {
         let mut pod = pod(json!({"containers": [container], "nodeName": "n1"}));
         pod.metadata.labels = Some(BTreeMap::from([("app".to_owned(), "web".to_owned())]));
         let container = spec(&pod).containers[0].clone();
-        let surroundings = Surroundings {
+        let context = EnvContext {
             pod_ips: &["10.0.0.2".to_owned(), "fd00::2".to_owned()],
             host_ips: &["192.0.2.1".to_owned()],
             allocatable: Some(&BTreeMap::from([("cpu".to_owned(), Quantity("4".to_owned()))])),
         };
-        Ok(environment(&pod, &container, &sources(), &surroundings)?.into_iter().collect())
+        Ok(environment(&pod, &container, &sources(), &context)?.into_iter().collect())
     }
 
     #[test]
-    fn expansion() {
+    fn references_are_expanded_unless_unknown_or_escaped() {
         let known = BTreeMap::from([("A".to_owned(), "1".to_owned())]);
         for (text, expected) in [
             ("$(A)", "1"),
@@ -418,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expanded_is_no_longer_than_there_is_room() {
+    fn expansion_fails_beyond_the_given_length() {
         let known = BTreeMap::from([("A".to_owned(), "12345".to_owned())]);
         assert_eq!(expand("$(A)x$(A)", &known, 11).as_deref(), Ok("12345x12345"));
         assert_eq!(expand("$(A)x$(A)", &known, 10), Err(EnvError::TooLong));
@@ -428,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_that_double_each_other_do_not_take_the_kubelets_memory() {
+    fn exponentially_growing_variables_are_refused() {
         let mut env = vec![json!({"name": "V0", "value": "x".repeat(1024)})];
         env.extend((1..20).map(|n| {
             let value = format!("$(V{0})$(V{0})", n - 1);
@@ -436,18 +437,18 @@ mod tests {
         }));
         assert_eq!(variables(json!({"name": "a", "env": env})), Err(EnvError::TooLong));
         assert!(variables(json!({"name": "a", "env": env[..10]})).is_ok());
-        // Short of doubling, many of them may each repeat a long one.
+        // Without doubling in each step, many variables may still repeat a long one.
         let mut env = vec![json!({"name": "LONG", "value": "x".repeat(100_000)})];
         env.extend((0..100).map(|n| json!({"name": format!("V{n}"), "value": "$(LONG)"})));
         assert_eq!(variables(json!({"name": "a", "env": env})), Err(EnvError::TooLong));
-        // Setting one anew gives its room back.
+        // Setting a variable again frees the bytes of its old value.
         let again: Vec<_> = (0..100).map(|_| json!({"name": "SAME", "value": "$(LONG)"})).collect();
         let env = [&env[..1], &again].concat();
         assert!(variables(json!({"name": "a", "env": env})).is_ok());
     }
 
     #[test]
-    fn later_sources_win_and_earlier_ones_can_be_used() {
+    fn later_variables_win_and_can_refer_to_earlier_ones() {
         let variables = variables(json!({"name": "a",
             "envFrom": [{"configMapRef": {"name": "config"}}, {"prefix": "S_", "secretRef": {"name": "secret"}}],
             "env": [{"name": "SIZE", "value": "s"}, {"name": "BOTH", "value": "$(COLOR)-$(SIZE)-$(S_PASSWORD)"},
@@ -461,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_and_resources() {
+    fn fields_and_resources_are_resolved() {
         let field =
             |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
         let resource = |name: &str, resource: &str, divisor: &str| json!({"name": name, "valueFrom": {"resourceFieldRef": {"resource": resource, "divisor": divisor}}});
@@ -489,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn references_that_lead_nowhere() {
+    fn references_to_missing_objects_fail_unless_optional() {
         let key = |name: &str, key: &str, optional: bool| {
             json!({"name": "a", "env": [{"name": "X", "valueFrom":
                 {"configMapKeyRef": {"name": name, "key": key, "optional": optional}}}]})

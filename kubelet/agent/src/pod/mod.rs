@@ -1,4 +1,4 @@
-//! What a pod wants, what its node shows, and what follows: pure functions on plain data.
+//! Pure functions on pods: what a pod requires, what the runtime reports, and what follows from both.
 
 pub mod admit;
 pub mod backoff;
@@ -20,20 +20,20 @@ pub mod unsupported;
 use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec};
 use sha2::{Digest, Sha256};
 
-/// The part that a container plays in its pod.
+/// The role of a container in its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
-    /// Runs to its end before the next one starts.
+    /// Runs to completion before the next one starts.
     Init,
-    /// An init container that is kept running beside the pod's own.
+    /// An init container that keeps running beside the main containers.
     Sidecar,
-    /// One of the pod's own containers.
+    /// A main container of the pod.
     Main,
     /// Added for debugging; never restarted.
     Ephemeral,
 }
 
-/// When a container that ended is started again.
+/// Condition under which a container that ended is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RestartPolicy {
     Always,
@@ -42,7 +42,7 @@ pub enum RestartPolicy {
 }
 
 impl RestartPolicy {
-    /// The pod's policy; `Always` where nothing is said.
+    /// Returns the pod's policy; `Always` by default.
     pub fn of(pod: &Pod) -> Self {
         Self::parse(spec(pod).restart_policy.as_deref()).unwrap_or(Self::Always)
     }
@@ -56,7 +56,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Whether a container with this policy that ended with `exit_code` is started again.
+    /// Returns whether a container with this policy that ended with `exit_code` is restarted.
     pub fn restarts(self, exit_code: i32) -> bool {
         match self {
             Self::Always => true,
@@ -66,63 +66,64 @@ impl RestartPolicy {
     }
 }
 
-/// The pod's spec; an empty one where the object has none, which no apiserver lets pass.
+/// Returns the pod's spec; an empty one if it is missing, which no API server allows.
 pub fn spec(pod: &Pod) -> &PodSpec {
     static EMPTY: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
     pod.spec.as_ref().unwrap_or(&EMPTY)
 }
 
-/// The pod's uid, or nothing.
+/// Returns the pod's uid, or an empty string.
 pub fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// The pod's name, or nothing.
+/// Returns the pod's name, or an empty string.
 pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The pod's namespace, or nothing.
+/// Returns the pod's namespace, or an empty string.
 pub fn namespace(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or_default()
 }
 
-/// Whether the pod uses the node's network.
+/// Returns whether the pod uses the host network.
 pub fn host_network(pod: &Pod) -> bool {
     spec(pod).host_network.unwrap_or_default()
 }
 
-/// Init containers in their order, each with its role.
+/// Returns the init containers in order, each with its role.
 pub fn init_containers(pod: &Pod) -> impl DoubleEndedIterator<Item = (Role, &Container)> {
     spec(pod).init_containers.iter().flatten().map(|container| (init_role(container), container))
 }
 
-/// The role of an init container.
+/// Returns the role of an init container.
 pub fn init_role(container: &Container) -> Role {
     if container.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init }
 }
 
-/// The containers that a debugger added.
+/// Returns the ephemeral containers.
 pub fn ephemeral_containers(pod: &Pod) -> impl Iterator<Item = &EphemeralContainer> {
     spec(pod).ephemeral_containers.iter().flatten()
 }
 
-/// All init and main containers.
+/// Returns all init and main containers, with their roles.
 pub fn all_containers(pod: &Pod) -> impl Iterator<Item = (Role, &Container)> {
     init_containers(pod).chain(spec(pod).containers.iter().map(|container| (Role::Main, container)))
 }
 
-/// An init or main container by its name.
+/// Returns an init or main container by name.
 pub fn container<'a>(pod: &'a Pod, name: &str) -> Option<(Role, &'a Container)> {
     all_containers(pod).find(|(_, container)| container.name == name)
 }
 
-/// The container's own policy where it has one, else what its role and pod say.
+/// Returns the restart policy of a container: its own if it has one, otherwise the policy that follows from
+/// its role and pod.
 pub fn restart_policy(pod: &Pod, role: Role, container: &Container) -> RestartPolicy {
     match role {
         Role::Sidecar => RestartPolicy::Always,
         Role::Ephemeral => RestartPolicy::Never,
-        // An init container runs once; under Always it is tried until it succeeds.
+        // An init container runs once; with Always it is retried until it succeeds.
         Role::Init => match RestartPolicy::parse(container.restart_policy.as_deref())
             .unwrap_or_else(|| RestartPolicy::of(pod))
         {
@@ -134,15 +135,15 @@ pub fn restart_policy(pod: &Pod, role: Role, container: &Container) -> RestartPo
     }
 }
 
-/// What of a container must not change without a restart: its image. Everything else that may
-/// change in a pod's spec leaves the container running.
+/// Returns a hash of those fields of a container that cannot change without a restart, which is only the
+/// image. All other mutable fields of a pod's spec leave the container running.
 pub fn container_hash(container: &Container) -> String {
     let image = container.image.as_deref().unwrap_or_default();
     let digest = Sha256::digest(format!("{}\n{image}", container.name));
     digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An ephemeral container in the shape of the others.
+/// Converts an ephemeral container to an ordinary one.
 pub fn ephemeral_as_container(ephemeral: &EphemeralContainer) -> Container {
     Container {
         name: ephemeral.name.clone(),

@@ -1,4 +1,4 @@
-//! What the runtime shows of a pod.
+//! State of a pod as reported by the runtime and by probes.
 
 use jiff::Timestamp;
 use kubelet_cri::{ContainerState, ContainerStatus, SandboxState, SandboxStatus};
@@ -6,14 +6,14 @@ use kubelet_cri::{ContainerState, ContainerStatus, SandboxState, SandboxStatus};
 /// Sandboxes and containers of one pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodRuntime {
-    /// The newest first.
+    /// Sandboxes, newest first.
     pub sandboxes: Vec<SandboxStatus>,
-    /// All attempts of all containers, the newest first.
+    /// All attempts of all containers, newest first.
     pub containers: Vec<ContainerStatus>,
 }
 
 impl PodRuntime {
-    /// Puts the newest first.
+    /// Creates the value, sorting both lists newest first.
     pub fn new(mut sandboxes: Vec<SandboxStatus>, mut containers: Vec<ContainerStatus>) -> Self {
         sandboxes.sort_by(|a, b| {
             let key = |s: &SandboxStatus| (s.summary.attempt, s.summary.created_at, s.summary.id.clone());
@@ -26,74 +26,74 @@ impl PodRuntime {
         Self { sandboxes, containers }
     }
 
-    /// The newest sandbox.
+    /// Returns the newest sandbox.
     pub fn sandbox(&self) -> Option<&SandboxStatus> {
         self.sandboxes.first()
     }
 
-    /// The newest sandbox, if it can hold containers.
+    /// Returns the newest sandbox if it is ready to hold containers.
     pub fn ready_sandbox(&self) -> Option<&SandboxStatus> {
         self.sandbox().filter(|sandbox| sandbox.summary.state == SandboxState::Ready)
     }
 
-    /// All attempts of a container, the newest first.
+    /// Returns all attempts of a container, newest first.
     pub fn attempts<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a ContainerStatus> {
         self.containers.iter().filter(move |container| container.name == name)
     }
 
-    /// The newest attempt of a container.
+    /// Returns the newest attempt of a container.
     pub fn newest<'a>(&'a self, name: &'a str) -> Option<&'a ContainerStatus> {
         self.attempts(name).next()
     }
 
-    /// A container by its id.
+    /// Returns a container by id.
     pub fn by_id(&self, id: &str) -> Option<&ContainerStatus> {
         self.containers.iter().find(|container| container.id == id)
     }
 
-    /// Whether a container runs.
+    /// Returns whether any container is running.
     pub fn has_running(&self) -> bool {
         self.containers.iter().any(|container| container.state == ContainerState::Running)
     }
 
-    /// Whether the runtime knows nothing of the pod.
+    /// Returns whether the runtime knows nothing of the pod.
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }
 }
 
-/// A runtime's time; the epoch where it is out of range.
+/// Converts a runtime's timestamp; the epoch if it is out of range.
 pub fn timestamp(nanoseconds: i64) -> Timestamp {
     Timestamp::from_nanosecond(nanoseconds.into()).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// What probes have found out about the running containers, by container id. A container without
-/// an entry has not been probed yet.
+/// Results of the probes of running containers, by container id. A container without an entry has not been
+/// probed yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeResults {
     results: std::collections::BTreeMap<String, Probed>,
 }
 
-/// What is known of one container. `None` is "not probed so far".
+/// Probe results of one container. `None` means that the probe has not run yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Probed {
-    /// The startup probe has succeeded, or has finally failed.
+    /// Set once the startup probe has succeeded or has finally failed.
     pub started: Option<bool>,
-    /// The liveness probe succeeds.
+    /// True if the liveness probe succeeds.
     pub alive: Option<bool>,
-    /// The readiness probe succeeds.
+    /// True if the readiness probe succeeds.
     pub ready: Option<bool>,
-    /// The postStart hook has ended; `false` while it runs.
+    /// True once the postStart hook has finished, `false` while it runs.
     pub hooked: Option<bool>,
 }
 
 impl ProbeResults {
-    /// What is known of a container.
+    /// Returns the results of a container.
     pub fn get(&self, id: &str) -> Probed {
         self.results.get(id).copied().unwrap_or_default()
     }
 
-    /// Changes what is known of a container; whether that was news.
+    /// Updates the results of a container; returns whether they changed.
     pub fn update(&mut self, id: &str, change: impl FnOnce(&mut Probed)) -> bool {
         let entry = self.results.entry(id.to_owned()).or_default();
         let before = *entry;
@@ -101,7 +101,7 @@ impl ProbeResults {
         before != *entry
     }
 
-    /// Forgets containers that are gone.
+    /// Removes the results of containers that are gone.
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.results.retain(|id, _| keep(id));
     }

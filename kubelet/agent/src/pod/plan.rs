@@ -1,7 +1,7 @@
-//! What to do next for a pod: desired spec and observed state in, actions out.
+//! Decides the next step for a pod from its spec and its observed state.
 //!
-//! A plan is a step, not a script: the caller carries it out, looks again and asks for the next
-//! plan, until one is empty.
+//! A plan is a single step: the caller carries it out, observes the pod again and asks for the next plan,
+//! until a plan is empty.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -18,56 +18,56 @@ use super::{
     restart_policy, spec,
 };
 
-/// Annotation of a container with [`container_hash`] of its spec.
+/// Container annotation with the [`container_hash`] of its spec.
 pub const HASH_ANNOTATION: &str = "io.kubernetes.container.hash";
 
-/// The name under which failures of the pod as a whole are kept among those of its containers.
+/// Key under which failures of the pod as a whole are stored beside those of its containers.
 pub const WHOLE_POD: &str = "";
 
-/// Something could not be started; it is tried again later.
+/// A container or pod could not be started and is retried later.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// As it stands in the container's status: `ErrImagePull`.
+    /// Reason shown in the container's status, such as `ErrImagePull`.
     pub reason: String,
-    /// What went wrong.
+    /// Message shown in the container's status.
     pub message: String,
-    /// Not before.
+    /// Earliest time of the next attempt.
     pub retry_at: Timestamp,
 }
 
-/// All that a plan depends on.
+/// Inputs that a plan is computed from.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
     pub pod: &'a Pod,
     pub runtime: &'a PodRuntime,
     pub probes: &'a ProbeResults,
     pub backoff: &'a Backoff,
-    /// By container, or under [`WHOLE_POD`].
+    /// Failures by container name, or under [`WHOLE_POD`].
     pub failures: &'a BTreeMap<String, Failure>,
     pub resize: &'a Resize,
     pub now: Timestamp,
 }
 
-/// One step.
+/// One step towards the desired state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Sandboxes to stop, with all in them, before anything else.
+    /// Sandboxes to stop, with all of their containers, before anything else.
     pub stop_sandboxes: Vec<String>,
-    /// A sandbox to run, and its attempt. Then the next plan is due.
+    /// Attempt number of a sandbox to create. The rest is left to the next plan.
     pub create_sandbox: Option<u32>,
     /// Running containers to stop.
     pub kill: Vec<Kill>,
-    /// Running containers to give what they are granted.
+    /// Running containers whose granted resources must be applied.
     pub resize: Vec<Resized>,
     /// Containers to start, in this order.
     pub start: Vec<Start>,
-    /// Dead containers that nobody needs any more.
+    /// Dead containers that are no longer needed.
     pub remove_containers: Vec<String>,
-    /// Dead sandboxes that nobody needs any more.
+    /// Dead sandboxes that are no longer needed.
     pub remove_sandboxes: Vec<String>,
-    /// When the next plan is due although nothing else changes.
+    /// Time of the next plan if nothing else changes until then.
     pub wake_at: Option<Timestamp>,
-    /// Containers that wait for the end of their pause.
+    /// Containers that are in back-off.
     pub backing_off: Vec<String>,
 }
 
@@ -76,11 +76,11 @@ pub struct Plan {
 pub struct Kill {
     pub id: String,
     pub name: String,
-    /// For the event.
+    /// Message of the event.
     pub message: String,
-    /// In place of the pod's own.
+    /// Grace period, if it differs from the pod's.
     pub grace: Option<Duration>,
-    /// It is started again with other resources.
+    /// True if the container is restarted to change its resources.
     pub resizes: bool,
 }
 
@@ -97,12 +97,12 @@ pub struct Start {
     pub name: String,
     pub role: Role,
     pub attempt: u32,
-    /// When the attempt before it ended.
+    /// Time at which the previous attempt ended.
     pub finished: Option<Timestamp>,
 }
 
 impl Plan {
-    /// Whether there is nothing to do now.
+    /// Returns whether there is nothing to do now.
     pub fn is_idle(&self) -> bool {
         self.stop_sandboxes.is_empty()
             && self.create_sandbox.is_none()
@@ -118,8 +118,8 @@ impl Plan {
     }
 }
 
-/// The next step towards a running pod. The caller has made sure that the pod is meant to run: it
-/// is neither being deleted nor finished.
+/// Computes the next step towards a running pod. The caller has checked that the pod is meant to run: it is
+/// neither being deleted nor finished.
 pub fn plan(input: Input<'_>) -> Plan {
     let mut plan = Plan::default();
     collect_garbage(&input, &mut plan);
@@ -149,19 +149,19 @@ fn plan_sandbox(input: &Input<'_>, plan: &mut Plan) {
     plan.create_sandbox = Some(newest.map_or(0, |sandbox| sandbox.summary.attempt + 1));
 }
 
-/// Whether a new sandbox would hold anything.
+/// Returns whether a new sandbox would have any container to run.
 fn anything_left_to_run(input: &Input<'_>) -> bool {
     spec(input.pod).containers.iter().any(|container| match input.runtime.newest(&container.name) {
         None => true,
         Some(status) if status.state == ContainerState::Exited => {
             restart_policy(input.pod, Role::Main, container).restarts(status.exit_code)
         }
-        // It died with its sandbox, whatever the list still says.
+        // The container died with its sandbox, even if the runtime still lists it as running.
         Some(_) => restart_policy(input.pod, Role::Main, container).restarts(137),
     })
 }
 
-/// The state of a container in the present sandbox.
+/// Returns the state of a container in the current sandbox.
 fn current<'a>(input: &Input<'a>, sandbox: &str, name: &'a str) -> Option<&'a ContainerStatus> {
     input.runtime.newest(name).filter(|status| status.sandbox_id == sandbox)
 }
@@ -187,8 +187,8 @@ fn plan_containers(input: &Input<'_>, sandbox: &str, plan: &mut Plan) {
     }
 }
 
-/// Whether the pod's own containers may run: one of them does or did in this sandbox, or all init
-/// containers have done their part.
+/// Returns whether the main containers may run: either one of them runs or has run in this sandbox, or all
+/// init containers are done.
 pub fn is_initialized(input: &Input<'_>, sandbox: &str) -> bool {
     let began = |name: &str| {
         current(input, sandbox, name)
@@ -208,13 +208,14 @@ fn init_done(input: &Input<'_>, sandbox: &str, role: Role, container: &Container
     }
 }
 
-/// Whether a running container has come up: its hook has ended and its startup probe succeeded.
+/// Returns whether a running container is started: its postStart hook has finished and its startup probe has
+/// succeeded.
 pub fn is_started(container: &Container, status: &ContainerStatus, probes: &ProbeResults) -> bool {
     let probed = probes.get(&status.id);
     probed.hooked != Some(false) && (container.startup_probe.is_none() || probed.started == Some(true))
 }
 
-/// Plans one init container; whether the next one may go on.
+/// Plans one init container; returns whether the next one may start.
 fn plan_init(input: &Input<'_>, sandbox: &str, role: Role, container: &Container, plan: &mut Plan) -> bool {
     match current(input, sandbox, &container.name) {
         Some(status) if status.state == ContainerState::Running => {
@@ -270,7 +271,7 @@ fn plan_main(input: &Input<'_>, sandbox: &str, container: &Container, plan: &mut
     }
 }
 
-/// Gives a running container what it is granted.
+/// Plans a resize if a running container does not have its granted resources.
 fn plan_resize(
     input: &Input<'_>,
     role: Role,
@@ -292,7 +293,7 @@ fn plan_resize(
     }
 }
 
-/// A container that was created and never started was left by a kubelet that died in between.
+/// A container that was created but never started was left behind by a kubelet that died in between.
 fn restart_unfinished(input: &Input<'_>, role: Role, status: &ContainerStatus, plan: &mut Plan) {
     if !plan.remove_containers.contains(&status.id) {
         plan.remove_containers.push(status.id.clone());
@@ -300,7 +301,7 @@ fn restart_unfinished(input: &Input<'_>, role: Role, status: &ContainerStatus, p
     start(input, &status.name, role, Some(status), plan);
 }
 
-/// Puts a container on the list, unless it has to wait.
+/// Adds a container to the list of those to start, unless it is in back-off.
 fn start(input: &Input<'_>, name: &str, role: Role, before: Option<&ContainerStatus>, plan: &mut Plan) {
     let finished = before.filter(|c| c.state == ContainerState::Exited).map(|c| timestamp(c.finished_at));
     let failures = [name, WHOLE_POD].into_iter().filter_map(|name| input.failures.get(name));
@@ -317,7 +318,7 @@ fn start(input: &Input<'_>, name: &str, role: Role, before: Option<&ContainerSta
     plan.start.push(Start { name: name.to_owned(), role, attempt, finished });
 }
 
-/// Whether the container runs another image than its spec now asks for.
+/// Returns whether the container runs an image other than that of its current spec.
 fn is_outdated(container: &Container, status: &ContainerStatus) -> bool {
     status.annotations.get(HASH_ANNOTATION).is_some_and(|hash| *hash != container_hash(container))
 }
@@ -348,8 +349,8 @@ fn reason_to_kill(input: &Input<'_>, container: &Container, status: &ContainerSt
     Some(Kill { id: status.id.clone(), name: container.name.clone(), message, grace, resizes: false })
 }
 
-/// Of each container the present and the previous attempt are kept, for status and logs, and of
-/// sandboxes the newest and those that hold what is kept.
+/// Selects dead containers and sandboxes for removal. Of each container the current and the previous attempt
+/// are kept for status and logs; of sandboxes the newest and those of kept containers.
 fn collect_garbage(input: &Input<'_>, plan: &mut Plan) {
     let names = all_containers(input.pod)
         .map(|(_, container)| container.name.as_str())

@@ -1,7 +1,8 @@
-//! In-place resize of containers: what a pod asks for, what it is granted, and what its containers have.
+//! In-place resize: the resources that a pod requests, those that it is granted, and those that its
+//! containers have.
 //!
-//! The API changes what a pod asks for at any time. Everything else of the kubelet sees the pod with what it
-//! is granted, so that a resize that has to wait changes nothing.
+//! The requested resources may change through the API at any time. The rest of the kubelet sees the pod with
+//! its granted resources, so a resize that has to wait has no effect.
 
 use std::{
     borrow::Cow,
@@ -19,72 +20,74 @@ use serde_json::json;
 
 use super::{Role, all_containers};
 
-/// Condition of a pod that asks for more than it is granted.
+/// Condition of a pod that requests more than it is granted.
 pub const PENDING: &str = "PodResizePending";
-/// Condition of a pod whose containers do not have yet what it is granted.
+/// Condition of a pod whose containers do not have the granted resources yet.
 pub const IN_PROGRESS: &str = "PodResizeInProgress";
-/// Reason of a resize that waits for others to give resources back.
+/// Reason of a resize that waits until other pods release resources.
 const DEFERRED: &str = "Deferred";
 /// Reason of a resize that this node can never grant.
 const INFEASIBLE: &str = "Infeasible";
-/// Reason of a resize that was granted and could not be carried out.
+/// Reason of a resize that was granted but could not be carried out.
 const ERROR: &str = "Error";
 /// Resources that can be resized.
 const RESIZABLE: [&str; 2] = ["cpu", "memory"];
 
-/// One of the two conditions, which hold as long as they are there.
+/// One of the two conditions, which are true whenever they exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct ResizeCondition {
     pub reason: String,
     pub message: String,
-    /// Generation of the pod that asked for the resize.
+    /// Generation of the pod in which the resize was requested.
     pub generation: Option<i64>,
     pub since: Timestamp,
 }
 
-/// Why a resize is not granted.
+/// Reason for which a resize is not granted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It would fit if other pods were smaller.
+    /// The pod would fit if other pods were smaller.
     Deferred(String),
-    /// It would not fit on the empty node.
+    /// The pod would not fit on the empty node.
     Infeasible(String),
 }
 
-/// Something that is worth an event: its reason and message.
-pub type News = (&'static str, String);
+/// Reason and message of an event to record.
+pub type EventText = (&'static str, String);
 
-/// The resources of a pod's containers.
+/// Resize state of the containers of a pod.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Resize {
-    /// What each init and main container is granted, by name.
+    /// Granted resources of each init and main container, by name.
     pub allocated: BTreeMap<String, ResourceRequirements>,
-    /// What containers were last given, by id. One that is not listed has what it is granted.
+    /// Resources last applied to each container, by id. A container that is not listed has its granted
+    /// resources.
     pub actuated: BTreeMap<String, ResourceRequirements>,
-    /// Containers that are stopped to be started with what they are granted, by id: however they end, they do
-    /// not end for good.
+    /// Ids of containers that are stopped in order to be restarted with their granted resources. They are
+    /// restarted regardless of how they end.
     pub restarting: BTreeSet<String>,
-    pub pending: Option<Mark>,
-    pub in_progress: Option<Mark>,
-    /// When a resize that could not be carried out is tried again.
+    pub pending: Option<ResizeCondition>,
+    pub in_progress: Option<ResizeCondition>,
+    /// Time at which a resize that could not be carried out is retried.
     pub retry_at: Option<Timestamp>,
 }
 
-/// What a running container needs to have what it is granted.
+/// Action that a running container needs in order to have its granted resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Nothing.
+    /// No action.
     None,
-    /// New limits.
+    /// New limits on the running container.
     InPlace,
-    /// A restart, as its resize policy has it.
+    /// A restart, as required by its resize policy.
     Restart,
 }
 
 impl Resize {
-    /// What the status of a pod says: a kubelet that restarts goes on where the last one was.
+    /// Restores the state from the status of a pod, so that a restarted kubelet continues where the previous
+    /// one stopped.
     pub fn from_status(pod: &Pod, now: Timestamp) -> Self {
-        let mut resize = Self { allocated: asked(pod), ..Self::default() };
+        let mut resize = Self { allocated: requested(pod), ..Self::default() };
         let Some(status) = &pod.status else { return resize };
         for known in status.init_container_statuses.iter().chain(&status.container_statuses).flatten() {
             resize.remember(known);
@@ -92,7 +95,7 @@ impl Resize {
         let mark = |kind: &str| {
             let conditions = status.conditions.iter().flatten();
             let condition = conditions.into_iter().find(|condition| condition.type_ == kind)?;
-            Some(Mark {
+            Some(ResizeCondition {
                 reason: condition.reason.clone().unwrap_or_default(),
                 message: condition.message.clone().unwrap_or_default(),
                 generation: condition.observed_generation,
@@ -117,26 +120,32 @@ impl Resize {
         }
     }
 
-    /// Whether the pod is granted what it asks for.
+    /// Returns whether the pod is granted what it requests.
     pub fn grants(&self, desired: &Pod) -> bool {
-        asked(desired)
-            .iter()
-            .all(|(name, asked)| self.allocated.get(name).is_none_or(|granted| is_equal(asked, granted)))
+        requested(desired).iter().all(|(name, requested)| {
+            self.allocated.get(name).is_none_or(|granted| is_equal(requested, granted))
+        })
     }
 
-    /// Grants a pod what it asks for, or notes why not; returns what is new.
-    pub fn decide(&mut self, desired: &Pod, verdict: Result<(), Refusal>, now: Timestamp) -> Option<News> {
+    /// Grants the requested resources, or records why they are not granted; returns an event if the decision
+    /// is new.
+    pub fn decide(
+        &mut self,
+        desired: &Pod,
+        verdict: Result<(), Refusal>,
+        now: Timestamp,
+    ) -> Option<EventText> {
         let generation = desired.metadata.generation;
         let (event, reason, message) = match verdict {
             Ok(()) => {
                 self.pending = None;
-                let news = !self.grants(desired);
-                self.allocated = asked(desired);
-                if !news {
+                let is_new = !self.grants(desired);
+                self.allocated = requested(desired);
+                if !is_new {
                     return None;
                 }
                 let (reason, message) = (String::new(), String::new());
-                self.in_progress = Some(Mark { reason, message, generation, since: now });
+                self.in_progress = Some(ResizeCondition { reason, message, generation, since: now });
                 self.retry_at = None;
                 return Some(("ResizeStarted", event_text("Pod resize started", desired, generation, "")));
             }
@@ -148,36 +157,44 @@ impl Resize {
         let is_news = same.is_none_or(|mark| mark.generation != generation);
         let since = same.map_or(now, |mark| mark.since);
         let text = event_text(&format!("Pod resize {reason}"), desired, generation, &message);
-        self.pending = Some(Mark { reason: reason.to_owned(), message, generation, since });
+        self.pending = Some(ResizeCondition { reason: reason.to_owned(), message, generation, since });
         is_news.then_some((event, text))
     }
 
-    /// Notes that what is granted could not be given, and when to try again; returns what is new.
-    pub fn fail(&mut self, pod: &Pod, message: String, now: Timestamp, retry_at: Timestamp) -> Option<News> {
+    /// Records that the granted resources could not be applied and when to retry; returns an event if the
+    /// failure is new.
+    pub fn fail(
+        &mut self,
+        pod: &Pod,
+        message: String,
+        now: Timestamp,
+        retry_at: Timestamp,
+    ) -> Option<EventText> {
         self.retry_at = Some(retry_at);
         let before = self.in_progress.take();
         let generation = before.as_ref().map_or(pod.metadata.generation, |mark| mark.generation);
         let since = before.as_ref().filter(|mark| mark.reason == ERROR).map_or(now, |mark| mark.since);
         let is_news = before.is_none_or(|mark| mark.message != message);
         let text = event_text("Pod resize error", pod, generation, &message);
-        self.in_progress = Some(Mark { reason: ERROR.to_owned(), message, generation, since });
+        self.in_progress = Some(ResizeCondition { reason: ERROR.to_owned(), message, generation, since });
         is_news.then_some(("ResizeError", text))
     }
 
-    /// Notes that all containers have what they are granted; returns what is new.
-    pub fn complete(&mut self, pod: &Pod) -> Option<News> {
+    /// Records that all containers have their granted resources; returns an event if a resize was in
+    /// progress.
+    pub fn complete(&mut self, pod: &Pod) -> Option<EventText> {
         self.retry_at = None;
         let mark = self.in_progress.take()?;
         Some(("ResizeCompleted", event_text("Pod resize completed", pod, mark.generation, "")))
     }
 
-    /// Forgets containers that are gone.
+    /// Removes containers that are gone.
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.actuated.retain(|id, _| keep(id));
         self.restarting.retain(|id| keep(id));
     }
 
-    /// What a running container needs.
+    /// Returns the action that a running container needs.
     pub fn change(&self, id: &str, container: &Container) -> Change {
         let none = ResourceRequirements::default();
         let Some(has) = self.actuated.get(id) else { return Change::None };
@@ -194,7 +211,7 @@ impl Resize {
         }
     }
 
-    /// The resources that a container has, for its status: what it is granted where it does not run.
+    /// Returns the resources to show in a container's status; the granted ones if it is not running.
     pub fn shown(&self, running: Option<&str>, container: &Container) -> ResourceRequirements {
         let mut resources = container.resources.clone().unwrap_or_default();
         let Some(has) = running.and_then(|id| self.actuated.get(id)) else { return resources };
@@ -202,14 +219,14 @@ impl Resize {
             set(&mut resources.requests, name, quantity_of(has.requests.as_ref(), name));
             set(&mut resources.limits, name, quantity_of(has.limits.as_ref(), name));
         }
-        // A change of the spelling alone is none.
+        // Equal amounts in different notation are not a change.
         match &container.resources {
             Some(granted) if is_equal(granted, &resources) => granted.clone(),
             _ => resources,
         }
     }
 
-    /// The conditions of the pod that a resize has.
+    /// Returns the pod conditions that describe the resize.
     pub fn conditions(&self) -> impl Iterator<Item = PodCondition> {
         [(PENDING, &self.pending), (IN_PROGRESS, &self.in_progress)].into_iter().filter_map(|(kind, mark)| {
             let mark = mark.as_ref()?;
@@ -227,7 +244,7 @@ impl Resize {
     }
 }
 
-/// The pod with what it is granted.
+/// Returns the pod with its granted resources.
 pub fn granted(desired: &Arc<Pod>, resize: &Resize) -> Arc<Pod> {
     if resize.grants(desired) {
         return Arc::clone(desired);
@@ -242,7 +259,8 @@ pub fn granted(desired: &Arc<Pod>, resize: &Resize) -> Arc<Pod> {
     Arc::new(pod)
 }
 
-/// The pod with what its running containers have; `running` gives the id of one by its name.
+/// Returns the pod with the resources that its running containers have; `running` maps a container's name to
+/// its id.
 pub fn as_it_runs(pod: &Pod, resize: &Resize, running: impl Fn(&str) -> Option<String>) -> Pod {
     let mut pod = pod.clone();
     let spec = pod.spec.get_or_insert_default();
@@ -252,8 +270,8 @@ pub fn as_it_runs(pod: &Pod, resize: &Resize, running: impl Fn(&str) -> Option<S
     pod
 }
 
-/// What a pod asks for, by container.
-fn asked(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
+/// Returns the requested resources, by container.
+fn requested(pod: &Pod) -> BTreeMap<String, ResourceRequirements> {
     let resources = |container: &Container| container.resources.clone().unwrap_or_default();
     all_containers(pod).map(|(_, container)| (container.name.clone(), resources(container))).collect()
 }
@@ -281,7 +299,7 @@ fn is_equal(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
     RESIZABLE.into_iter().all(|name| is_equal_in(name, a, b))
 }
 
-/// Whether requests and limits are the same amounts, however they are written.
+/// Returns whether requests and limits are the same amounts, regardless of notation.
 fn is_equal_in(name: &str, a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
     let same = |a: Option<&Quantity>, b: Option<&Quantity>| match (a, b) {
         (Some(a), Some(b)) => {
@@ -293,7 +311,7 @@ fn is_equal_in(name: &str, a: &ResourceRequirements, b: &ResourceRequirements) -
         && same(quantity_of(a.limits.as_ref(), name), quantity_of(b.limits.as_ref(), name))
 }
 
-/// The text of an event, as Kubernetes has it.
+/// Returns the message of an event in the format of Kubernetes.
 fn event_text(prefix: &str, pod: &Pod, generation: Option<i64>, error: &str) -> String {
     let (mut init, mut main) = (Vec::new(), Vec::new());
     for (role, container) in all_containers(pod) {

@@ -1,4 +1,4 @@
-//! Names: `/etc/resolv.conf`, `/etc/hosts` and the pod's own name.
+//! Name resolution of pods: `/etc/resolv.conf`, `/etc/hosts` and host names.
 
 use std::collections::BTreeSet;
 
@@ -11,25 +11,25 @@ use super::{host_network, name, namespace, spec};
 pub const HOSTS: &str = "hosts";
 pub const HOSTNAME: &str = "hostname";
 pub const RESOLV_CONF: &str = "resolv.conf";
-/// Longest host name that the kernel takes.
+/// Maximum length of a host name in the kernel.
 const HOSTNAME_LENGTH: usize = 63;
-/// Longest name of a host with its domain.
+/// Maximum length of a fully qualified domain name as host name.
 const FQDN_LENGTH: usize = 64;
-/// Name servers that a resolver asks.
+/// Maximum number of name servers that a resolver uses.
 const SERVERS: usize = 3;
-/// Search domains that Kubernetes passes on.
+/// Maximum number of search domains that Kubernetes passes on.
 const SEARCHES: usize = 32;
 
-/// The cluster's side of name resolution.
+/// DNS configuration of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ClusterDns {
-    /// Addresses of the cluster's name servers; none if there is no cluster DNS.
+    /// Addresses of the cluster's DNS servers; empty if there are none.
     pub servers: Vec<String>,
-    /// `cluster.local`
+    /// Domain of the cluster, such as `cluster.local`.
     pub domain: String,
 }
 
-/// The name by which the pod knows itself.
+/// Returns the short host name of a pod.
 pub fn hostname(pod: &Pod) -> String {
     let wanted = spec(pod).hostname_override.as_deref().or(spec(pod).hostname.as_deref());
     let wanted = wanted.filter(|wanted| !wanted.is_empty()).unwrap_or_else(|| name(pod));
@@ -37,8 +37,8 @@ pub fn hostname(pod: &Pod) -> String {
     cut.trim_end_matches(['-', '.']).to_owned()
 }
 
-/// The name of the pod's host as its processes see it: with its domain where the pod says so. A sentence
-/// where that is too long for the kernel.
+/// Returns the host name that the pod's processes see, including the domain if the pod asks for it. The error
+/// is a message if the name is too long for the kernel.
 pub fn kernel_hostname(pod: &Pod, cluster: &ClusterDns) -> Result<String, String> {
     let full = full_name(pod, cluster).filter(|_| spec(pod).set_hostname_as_fqdn == Some(true));
     let name = full.unwrap_or_else(|| hostname(pod));
@@ -52,13 +52,13 @@ pub fn kernel_hostname(pod: &Pod, cluster: &ClusterDns) -> Result<String, String
     Ok(name)
 }
 
-/// The pod's full name within the cluster, if its subdomain gives it one.
+/// Returns the fully qualified domain name of the pod in the cluster, if its subdomain gives it one.
 fn full_name(pod: &Pod, cluster: &ClusterDns) -> Option<String> {
     let subdomain = spec(pod).subdomain.as_deref().filter(|subdomain| !subdomain.is_empty())?;
     Some(format!("{}.{subdomain}.{}.svc.{}", hostname(pod), namespace(pod), cluster.domain))
 }
 
-/// Reads the parts of a `resolv.conf` that matter here.
+/// Parses the relevant parts of a `resolv.conf`.
 pub fn parse(text: &str) -> Dns {
     let mut dns = Dns::default();
     for line in text.lines() {
@@ -66,7 +66,7 @@ pub fn parse(text: &str) -> Dns {
             line.split(['#', ';']).next().unwrap_or_default().split_whitespace().map(str::to_owned);
         match words.next().as_deref() {
             Some("nameserver") => dns.servers.extend(words.next()),
-            // The last one counts.
+            // The last `search` line wins.
             Some("search") => dns.searches = words.filter(|domain| domain != ".").collect(),
             Some("options") => dns.options = words.collect(),
             _ => {}
@@ -75,7 +75,7 @@ pub fn parse(text: &str) -> Dns {
     dns
 }
 
-/// What the pod resolves names with. `node` is the node's own configuration.
+/// Returns the DNS configuration of the pod. `node` is the node's own.
 pub fn dns(pod: &Pod, cluster: &ClusterDns, node: &Dns) -> Dns {
     let policy = spec(pod).dns_policy.as_deref().unwrap_or("ClusterFirst");
     let in_cluster = !cluster.servers.is_empty()
@@ -112,7 +112,7 @@ pub fn dns(pod: &Pod, cluster: &ClusterDns, node: &Dns) -> Dns {
     dns
 }
 
-/// Text of a `resolv.conf`.
+/// Renders a `resolv.conf`.
 pub fn render(dns: &Dns) -> String {
     let mut text = String::new();
     if !dns.searches.is_empty() {
@@ -132,7 +132,8 @@ fn distinct(list: Vec<String>, limit: usize) -> Vec<String> {
     list.into_iter().filter(|entry| seen.insert(entry.clone())).take(limit).collect()
 }
 
-/// Content of the pod's `/etc/hosts`. `node` is the node's own file, for pods on its network.
+/// Returns the content of the pod's `/etc/hosts`. `node` is the node's own file, used by pods in the host
+/// network.
 pub fn hosts_file(pod: &Pod, cluster: &ClusterDns, pod_ips: &[String], node: &str) -> String {
     let mut text = "# Kubernetes-managed hosts file.\n".to_owned();
     if host_network(pod) {
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn policies() {
+    fn dns_policies_choose_servers_and_search_domains() {
         let cluster_searches = "shop.svc.cluster.local svc.cluster.local cluster.local example.com";
         let host = texts("1.1.1.1", "example.com", "edns0");
         let in_cluster = texts("10.96.0.10", cluster_searches, "ndots:5");
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_files() {
+    fn hosts_files_contain_the_pod_and_its_aliases() {
         let ips = ["10.0.0.2".to_owned()];
         let spec = json!({"hostname": "h", "subdomain": "d", "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["x", "y"]}]});
         let text = hosts_file(&pod(spec), &cluster(), &ips, "");
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_its_full_name_where_the_pod_says_so() {
+    fn the_host_name_is_fully_qualified_if_the_pod_asks_for_it() {
         let named = |spec| kernel_hostname(&pod(spec), &cluster());
         assert_eq!(named(json!({"subdomain": "d"})).as_deref(), Ok("web"));
         let full = json!({"subdomain": "d", "setHostnameAsFQDN": true});
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn long_names_are_cut_where_a_name_may_end() {
+    fn long_host_names_are_truncated_at_a_valid_end() {
         let mut pod = pod(json!({}));
         pod.metadata.name = Some(format!("{}-{}", "a".repeat(62), "b".repeat(20)));
         assert_eq!(hostname(&pod), "a".repeat(62));

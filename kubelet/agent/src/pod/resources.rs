@@ -1,4 +1,4 @@
-//! Requests and limits as the kernel understands them: quality of service, cgroup paths, weights.
+//! Requests and limits in terms of the kernel: QoS qos_classes_and_their_cgroups_follow_from_requests_and_limits, cgroup paths, weights and quotas.
 
 use apiserver_meta::{
     quantity,
@@ -12,20 +12,20 @@ use kubelet_cri::Resources;
 
 use super::{all_containers, spec, uid};
 
-/// Microseconds of a period of the processor bandwidth controller.
+/// Period of the CPU bandwidth controller, in microseconds.
 const CPU_PERIOD: i64 = 100_000;
-/// Shortest running time a period that the kernel takes, in microseconds.
+/// Minimum CPU quota per period that the kernel accepts, in microseconds.
 const MIN_QUOTA: i64 = 1000;
-/// Smallest weight that the kernel takes.
+/// Minimum CPU weight (shares).
 const MIN_SHARES: i64 = 2;
-/// Largest weight that the kernel takes.
+/// Maximum CPU weight (shares).
 const MAX_SHARES: i64 = 262_144;
 
 fn amount(list: Option<&std::collections::BTreeMap<String, Quantity>>, name: &str) -> Option<i64> {
     scaled(list?.get(name)?, name).filter(|value| *value > 0)
 }
 
-/// An amount of a resource, in thousandths for `cpu` and in whole units for all others.
+/// Returns an amount of a resource, in thousandths for `cpu` and in whole units for all others.
 pub fn scaled(quantity: &Quantity, name: &str) -> Option<i64> {
     quantity::read(quantity).map(|quantity| in_units(quantity, name))
 }
@@ -34,18 +34,18 @@ fn in_units(quantity: quantity::Quantity, name: &str) -> i64 {
     if name == "cpu" { quantity.milli() } else { quantity.value() }
 }
 
-/// A container's request, thousandths for `cpu`; its limit where only that is set.
+/// Returns a container's request, in thousandths for `cpu`; its limit if only that is set.
 pub fn request(container: &Container, name: &str) -> Option<i64> {
     let resources = container.resources.as_ref()?;
     amount(resources.requests.as_ref(), name).or_else(|| limit(container, name))
 }
 
-/// A container's limit, thousandths for `cpu`.
+/// Returns a container's limit, in thousandths for `cpu`.
 pub fn limit(container: &Container, name: &str) -> Option<i64> {
     amount(container.resources.as_ref()?.limits.as_ref(), name)
 }
 
-/// The class of a pod: the one that its status has, as it never changes.
+/// Returns the QoS class of a pod, taken from its status if set, since it never changes.
 pub fn qos_class(pod: &Pod) -> QosClass {
     let known = pod.status.as_ref().and_then(|status| status.qos_class.as_deref());
     known.and_then(QosClass::named).unwrap_or_else(|| {
@@ -54,12 +54,12 @@ pub fn qos_class(pod: &Pod) -> QosClass {
     })
 }
 
-/// The pod's cgroup below each hierarchy, `root` being the kubelet's own (`/` or `/x`).
+/// Returns the path of the pod's cgroup in each hierarchy; `root` is the kubelet's own (`/` or `/x`).
 pub fn pod_cgroup(root: &str, pod: &Pod) -> String {
     format!("{}/pod{}", class_cgroup(root, qos_class(pod)), uid(pod))
 }
 
-/// The cgroup that holds the pods of a class.
+/// Returns the cgroup that contains the pods of a QoS class.
 pub fn class_cgroup(root: &str, class: QosClass) -> String {
     let root = root.trim_end_matches('/');
     match class {
@@ -69,17 +69,17 @@ pub fn class_cgroup(root: &str, class: QosClass) -> String {
     }
 }
 
-/// The weight for a request in thousandths of a processor.
+/// Returns the CPU weight (shares) for a request in thousandths of a CPU.
 pub fn cpu_shares(milli: i64) -> i64 {
     if milli <= 0 { MIN_SHARES } else { (milli.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES) }
 }
 
-/// Microseconds of running a period for a limit in thousandths of a processor; none for no limit.
+/// Returns the CPU quota in microseconds per period for a limit in thousandths of a CPU; zero means no limit.
 pub fn cpu_quota(milli: i64) -> i64 {
     if milli <= 0 { 0 } else { (milli.saturating_mul(CPU_PERIOD) / 1000).max(MIN_QUOTA) }
 }
 
-/// What a container is given. `node_memory` is in bytes.
+/// Returns the resources of a container for the runtime. `node_memory` is in bytes.
 pub fn container_resources(pod: &Pod, container: &Container, node_memory: i64) -> Resources {
     let quota = cpu_quota(limit(container, "cpu").unwrap_or_default());
     Resources {
@@ -91,7 +91,8 @@ pub fn container_resources(pod: &Pod, container: &Container, node_memory: i64) -
     }
 }
 
-/// Who is killed first when memory runs out: whoever asked for the smallest part of it.
+/// Returns the `oom_score_adj` of a container: the smaller its share of the node's memory request, the
+/// earlier the kernel kills it when memory runs out.
 fn oom_score(pod: &Pod, container: &Container, node_memory: i64) -> i64 {
     if matches!(spec(pod).priority_class_name.as_deref(), Some("system-node-critical")) {
         return -997;
@@ -102,13 +103,14 @@ fn oom_score(pod: &Pod, container: &Container, node_memory: i64) -> i64 {
         QosClass::Burstable => {
             let request = request(container, "memory").unwrap_or_default() + spare_memory(pod);
             let score = 1000 - 1000 * i128::from(request) / i128::from(node_memory.max(1));
-            // Above every guaranteed pod, below every one without requests.
+            // Above all guaranteed pods, below all pods without requests.
             i64::try_from(score).unwrap_or(999).clamp(3, 999)
         }
     }
 }
 
-/// The memory that the pod requests as a whole beyond its containers, shared by them equally (KEP-2837).
+/// Returns the memory that the pod requests at pod level beyond the requests of its containers, divided
+/// equally among them (KEP-2837).
 fn spare_memory(pod: &Pod) -> i64 {
     let whole = spec(pod).resources.as_ref().and_then(|whole| amount(whole.requests.as_ref(), "memory"));
     let Some(whole) = whole else { return 0 };
@@ -118,8 +120,8 @@ fn spare_memory(pod: &Pod) -> i64 {
     whole.saturating_sub(requested).max(0) / i64::max(count, 1)
 }
 
-/// What the pod as a whole is given, at the level of its cgroup. A limit of its containers applies only
-/// where each of them has one, that of the pod itself always.
+/// Returns the resources of the pod's cgroup. The limits of containers apply only if each of them has one;
+/// the limit at pod level always applies.
 pub fn pod_resources(pod: &Pod) -> Resources {
     let limits = resources::pod_limits(spec(pod));
     let whole = spec(pod).resources.as_ref().and_then(|whole| whole.limits.as_ref());
@@ -138,7 +140,7 @@ pub fn pod_resources(pod: &Pod) -> Resources {
     }
 }
 
-/// The greater of each limit and weight; zero is no limit.
+/// Returns the greater of each limit and weight; a limit of zero means unlimited.
 pub fn wider(a: Resources, b: Resources) -> Resources {
     let limit = |a: i64, b: i64| if a <= 0 || b <= 0 { 0 } else { a.max(b) };
     let cpu_quota = limit(a.cpu_quota, b.cpu_quota);
@@ -151,7 +153,7 @@ pub fn wider(a: Resources, b: Resources) -> Resources {
     }
 }
 
-/// The pod's request, thousandths for `cpu`.
+/// Returns the pod's request, in thousandths for `cpu`.
 pub fn pod_request(pod: &Pod, name: &str) -> i64 {
     resources::pod_requests(spec(pod)).get(name).map_or(0, |request| in_units(*request, name))
 }
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn classes() {
+    fn qos_classes_and_their_cgroups_follow_from_requests_and_limits() {
         let both = json!({"cpu": "1", "memory": "1Gi"});
         for (resources, class, cgroup) in [
             (json!({}), QosClass::BestEffort, "/x/kubepods/besteffort/podu1"),
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_and_weights() {
+    fn limits_and_weights_are_converted_for_the_kernel() {
         let pod = with(json!({"limits": {"cpu": "1500m", "memory": "64Mi"}, "requests": {"cpu": "250m"}}));
         let resources = container_resources(&pod, &spec(&pod).containers[0], 1 << 30);
         assert_eq!(
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_of_containers_bind_the_pod_only_where_each_has_one() {
+    fn container_limits_apply_to_the_pod_only_if_each_has_one() {
         let cpu = |amount: &str| json!({"requests": {"cpu": amount}, "limits": {"cpu": amount}});
         let pod_of = |whole: Value, last: Value| {
             pod(json!({

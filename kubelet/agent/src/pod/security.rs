@@ -1,4 +1,4 @@
-//! What the processes of a pod may do: security contexts in, those of the runtime out.
+//! Translates the security contexts of pods and containers to those of the runtime.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -9,10 +9,10 @@ use kubelet_cri::{Image, SecurityContext, SecurityProfile, SelinuxLabel};
 
 use super::{all_containers, ephemeral_as_container, ephemeral_containers, spec, spec::namespaces};
 
-/// Annotations that named AppArmor profiles before there was a field, by container.
+/// Annotation that specified the AppArmor profile of a container before there was a field.
 const APPARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// What a container must not see of the kernel.
+/// Paths that are hidden from containers.
 const MASKED_PATHS: [&str; 11] = [
     "/proc/asound",
     "/proc/acpi",
@@ -26,21 +26,21 @@ const MASKED_PATHS: [&str; 11] = [
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
-/// What a container must not write of the kernel.
+/// Paths that are read-only in containers.
 const READ_ONLY_PATHS: [&str; 5] = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Groups of all processes of a pod.
+/// Returns the supplementary groups of all processes of a pod.
 pub fn groups(context: &PodSecurityContext) -> Vec<i64> {
     context.supplemental_groups.iter().flatten().copied().chain(context.fs_group).collect()
 }
 
-/// Whether the groups that images give to their users are left out.
+/// Returns whether supplementary groups that images define are ignored.
 pub fn strict_groups(pod: &Pod) -> bool {
     let context = spec(pod).security_context.as_ref();
     context.and_then(|context| context.supplemental_groups_policy.as_deref()) == Some("Strict")
 }
 
-/// The label of SELinux that a context asks for.
+/// Returns the SELinux label that a security context asks for.
 pub fn selinux(options: Option<&SELinuxOptions>) -> Option<SelinuxLabel> {
     let options = options?.clone();
     Some(SelinuxLabel {
@@ -51,7 +51,7 @@ pub fn selinux(options: Option<&SELinuxOptions>) -> Option<SelinuxLabel> {
     })
 }
 
-/// What the processes of a container may do. Seccomp profiles of the node are files below `profiles`.
+/// Returns the security context of a container. Localhost seccomp profiles are files below `profiles`.
 pub fn security_context(pod: &Pod, container: &Container, profiles: &Path) -> SecurityContext {
     let of_pod = spec(pod).security_context.clone().unwrap_or_default();
     let own = container.security_context.clone().unwrap_or_default();
@@ -90,7 +90,7 @@ fn seccomp(profile: &SeccompProfile, profiles: &Path) -> SecurityProfile {
         "RuntimeDefault" => SecurityProfile::RuntimeDefault,
         "Localhost" => {
             let name = Path::new(profile.localhost_profile.as_deref().unwrap_or_default());
-            // What leads out of the directory is left out, as when Go joins paths.
+            // Components that lead out of the directory are dropped, like Go's path joining does.
             let parts = name.components().filter(|part| matches!(part, Component::Normal(_)));
             let file: PathBuf = parts.collect();
             SecurityProfile::Localhost(profiles.join(file).to_string_lossy().into_owned())
@@ -99,7 +99,8 @@ fn seccomp(profile: &SeccompProfile, profiles: &Path) -> SecurityProfile {
     }
 }
 
-/// The AppArmor profile of a container: its own, that of its annotation, or its pod's.
+/// Returns the AppArmor profile of a container: that of its own context, its annotation, or its pod's
+/// context.
 fn apparmor(pod: &Pod, container: &Container) -> Option<SecurityProfile> {
     let of_field = |profile: &AppArmorProfile| match profile.type_.as_str() {
         "RuntimeDefault" => SecurityProfile::RuntimeDefault,
@@ -121,14 +122,14 @@ fn apparmor(pod: &Pod, container: &Container) -> Option<SecurityProfile> {
     own.map(of_field).or_else(annotation).or_else(|| of_pod.map(of_field))
 }
 
-/// Refuses a pod whose AppArmor profiles cannot be enforced; a sentence says why.
+/// Refuses a pod whose AppArmor profiles cannot be enforced; the error is a message for the user.
 pub fn check_apparmor(pod: &Pod, enabled: bool) -> Result<(), String> {
     let ephemeral: Vec<Container> = ephemeral_containers(pod).map(ephemeral_as_container).collect();
     let mut containers = all_containers(pod).map(|(_, container)| container).chain(&ephemeral);
     containers.try_for_each(|container| check_apparmor_of(pod, container, enabled))
 }
 
-/// Refuses a container whose AppArmor profile cannot be enforced; a sentence says why.
+/// Refuses a container whose AppArmor profile cannot be enforced; the error is a message for the user.
 pub fn check_apparmor_of(pod: &Pod, container: &Container, enabled: bool) -> Result<(), String> {
     let why = match apparmor(pod, container) {
         None | Some(SecurityProfile::Unconfined) => return Ok(()),
@@ -139,7 +140,7 @@ pub fn check_apparmor_of(pod: &Pod, container: &Container, enabled: bool) -> Res
     Err(format!("Cannot enforce AppArmor: {why}"))
 }
 
-/// Whether an image may be used by a container that must not run as root; a sentence if not.
+/// Checks that an image may be used by a container with `runAsNonRoot`; the error is a message for the user.
 pub fn verify_non_root(pod: &Pod, container: &Container, image: &Image) -> Result<(), String> {
     let of_pod = spec(pod).security_context.as_ref();
     let own = container.security_context.as_ref();
@@ -167,7 +168,7 @@ mod tests {
     use crate::pod::testing::pod;
 
     #[test]
-    fn who_may_not_be_root() {
+    fn run_as_non_root_is_verified_against_pod_and_image() {
         let verdict = |user: Option<i64>, image: Image| {
             let pod = pod(
                 json!({"securityContext": {"runAsNonRoot": true, "runAsUser": user}, "containers": [{"name": "a"}]}),
@@ -213,8 +214,8 @@ mod tests {
         assert_eq!((plain.apparmor, plain.selinux, plain.strict_groups), (None, None, false));
     }
 
-    /// An empty name once ran containers unconfined (CVE-2023-2431). The directory is no profile, so the
-    /// runtime refuses it; a type that nobody knows is refused by the API.
+    /// An empty name used to run containers unconfined (CVE-2023-2431). The directory is not a profile, so
+    /// the runtime refuses it; unknown types are refused by the API.
     #[test]
     fn a_seccomp_profile_without_a_name_is_not_unconfined() {
         for profile in [json!({"type": "Localhost"}), json!({"type": "Localhost", "localhostProfile": ""})] {

@@ -1,4 +1,4 @@
-//! What the runtime is told to run: pod in, sandbox and container configuration out.
+//! Translates pods to the sandbox and container configurations of the runtime.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -20,18 +20,18 @@ use super::{
 };
 use crate::limits;
 
-/// Annotation of a container with its number of restarts.
+/// Container annotation with the number of restarts.
 const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
-/// Annotation of sandboxes and containers with the pod's grace period in seconds, for the case that
-/// the pod itself is forgotten.
+/// Annotation of sandboxes and containers with the pod's grace period in seconds, in case the pod object is
+/// lost.
 pub const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 
-/// Name of the pod's directory below the log directory.
+/// Returns the name of the pod's directory below the log directory.
 pub fn log_directory_name(namespace: &str, name: &str, uid: &str) -> String {
     format!("{namespace}_{name}_{uid}")
 }
 
-/// Path of a container's log below its pod's.
+/// Returns the path of a container's log below its pod's.
 pub fn log_path(container: &str, attempt: u32) -> String {
     format!("{container}/{attempt}.log")
 }
@@ -47,20 +47,20 @@ fn grace_annotation(pod: &Pod) -> BTreeMap<String, String> {
     BTreeMap::from([(GRACE_PERIOD.to_owned(), seconds.to_string())])
 }
 
-/// All that a sandbox's configuration is made of.
+/// Inputs of a sandbox configuration.
 pub struct SandboxInput<'a> {
     pub pod: &'a Pod,
     pub attempt: u32,
-    /// Empty with the node's network.
+    /// Host name; empty for pods in the host network.
     pub hostname: String,
     pub dns: Dns,
     pub cgroup_parent: String,
-    /// That of the pod.
+    /// Log directory of the pod.
     pub log_directory: String,
     pub runtime_handler: String,
 }
 
-/// The sandbox of a pod.
+/// Returns the configuration of a pod's sandbox.
 pub fn sandbox_config(input: SandboxInput<'_>) -> SandboxConfig {
     let pod = input.pod;
     let spec = spec(pod);
@@ -96,7 +96,7 @@ pub fn sandbox_config(input: SandboxInput<'_>) -> SandboxConfig {
     }
 }
 
-/// Whose namespaces the containers of a pod use.
+/// Returns the namespaces that the containers of a pod use.
 pub fn namespaces(pod: &Pod) -> Namespaces {
     let spec = spec(pod);
     let of_node = |wanted: Option<bool>, otherwise| {
@@ -135,7 +135,7 @@ fn port_mappings(pod: &Pod) -> Vec<PortMapping> {
         .collect()
 }
 
-/// All that a container's configuration is made of.
+/// Inputs of a container configuration.
 pub struct ContainerInput<'a> {
     pub pod: &'a Pod,
     pub role: Role,
@@ -146,13 +146,13 @@ pub struct ContainerInput<'a> {
     pub environment: Vec<(String, String)>,
     pub mounts: Vec<Mount>,
     pub resources: Resources,
-    /// Id of the container whose processes an ephemeral container shall see.
+    /// Id of the container whose processes an ephemeral container can see.
     pub target: Option<String>,
     /// Directory of the node's seccomp profiles.
     pub seccomp_profiles: &'a Path,
 }
 
-/// One container. Refuses arguments that become longer than the kernel takes.
+/// Returns the configuration of a container. Fails if the arguments become longer than the kernel accepts.
 pub fn container_config(input: ContainerInput<'_>) -> Result<ContainerConfig, EnvError> {
     let ContainerInput { pod, container, attempt, .. } = input;
     let variables: BTreeMap<String, String> = input.environment.iter().cloned().collect();
@@ -196,7 +196,8 @@ pub fn container_config(input: ContainerInput<'_>) -> Result<ContainerConfig, En
     })
 }
 
-/// A mount of a volume, whose place on the node is known. `read_only` is what the volume demands.
+/// Returns the mount of a volume at `host_path`. With `read_only` it is read-only regardless of the
+/// container.
 pub fn volume_mount(mount: &VolumeMount, host_path: String, read_only: bool, recursive: bool) -> Mount {
     Mount {
         container_path: absolute(&mount.mount_path),
@@ -211,7 +212,7 @@ pub fn volume_mount(mount: &VolumeMount, host_path: String, read_only: bool, rec
     }
 }
 
-/// Whether mounts below a mount are read-only, too; a sentence where that is wanted and cannot be.
+/// Returns whether submounts are read-only, too; fails with a message if that is required but not supported.
 pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, String> {
     let mode = mount.recursive_read_only.as_deref().unwrap_or("Disabled");
     if mode == "Disabled" {
@@ -232,8 +233,8 @@ pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool,
     }
 }
 
-/// The part of a volume that a container mounts, relative to the volume; none for the whole volume. A
-/// sentence where the path cannot be used.
+/// Returns the `subPath` of a mount relative to the volume; `None` for the whole volume. The error is a
+/// message if the path cannot be used.
 pub fn sub_path(mount: &VolumeMount, variables: &BTreeMap<String, String>) -> Result<Option<String>, String> {
     let path = match (mount.sub_path.as_deref(), mount.sub_path_expr.as_deref()) {
         (_, Some(text)) if !text.is_empty() => expand_path(text, variables)?,
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_volume_that_is_read_only_is_mounted_so_whatever_the_pod_says() {
+    fn a_read_only_volume_is_mounted_read_only() {
         for (demanded, said, read_only) in
             [(true, json!({}), true), (true, json!({"readOnly": false}), true), (false, json!({}), false)]
         {
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn sub_paths_stay_below_their_volumes_by_their_spelling() {
+    fn sub_paths_that_leave_the_volume_textually_are_refused() {
         let variables =
             BTreeMap::from([("UP".to_owned(), "..".to_owned()), ("A".to_owned(), "a".to_owned())]);
         let path = |text: serde_json::Value| sub_path(&mount(text), &variables);
@@ -385,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn recursive_read_only_mounts_are_made_or_refused() {
+    fn recursive_read_only_mounts_are_supported_or_refused() {
         let decide = |text: serde_json::Value, supported| recursive_read_only(&mount(text), supported);
         let mode = |mode: &str| json!({"readOnly": true, "recursiveReadOnly": mode});
         assert_eq!(decide(json!({}), true), Ok(false));

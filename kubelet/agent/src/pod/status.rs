@@ -1,4 +1,4 @@
-//! What the API is told about a pod: spec and observed state in, `PodStatus` out.
+//! Computes the `PodStatus` that is reported to the API from spec and observed state.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -29,53 +29,53 @@ use crate::limits::{EVICTION_GRACE, TERMINATION_MESSAGE, TERMINATION_MESSAGES};
 
 mod conditions;
 
-/// Reason of a pod that the node has ended because it took too much.
+/// Reason of a pod that was evicted because it exceeded a limit.
 pub const EVICTED: &str = "Evicted";
 
-/// Why a pod has failed although none of its containers says so.
+/// Reason for which a pod has failed independently of its containers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// `DeadlineExceeded`, `OutOfcpu`, …
+    /// Machine-readable reason: `DeadlineExceeded`, `OutOfcpu`, …
     pub reason: &'static str,
-    /// A sentence.
+    /// Message for people.
     pub message: String,
 }
 
 impl Verdict {
-    /// How long the containers may take to end, where that does not depend on the pod.
+    /// Returns the grace period of the containers if it differs from the pod's.
     pub fn grace(&self) -> Option<Duration> {
         (self.reason == EVICTED).then_some(EVICTION_GRACE)
     }
 }
 
-/// All that a status depends on.
+/// Inputs that a status is computed from.
 #[derive(Clone, Copy)]
 pub struct Input<'a> {
     pub pod: &'a Pod,
     pub runtime: &'a PodRuntime,
     pub probes: &'a ProbeResults,
     pub backoff: &'a Backoff,
-    /// By container, or under [`plan::WHOLE_POD`].
+    /// Failures by container name, or under [`plan::WHOLE_POD`].
     pub failures: &'a BTreeMap<String, Failure>,
     pub resize: &'a Resize,
     pub verdict: Option<&'a Verdict>,
-    /// All containers have ended for good, since the pod is being deleted.
+    /// True once all containers have ended for good because the pod is being deleted.
     pub terminated: bool,
-    /// What was last computed, or what the API showed when the kubelet started.
+    /// The last computed status, or that of the API when the kubelet started.
     pub previous: &'a PodStatus,
-    /// Addresses of the node, the first family first.
+    /// Addresses of the node, primary IP family first.
     pub host_ips: &'a [String],
-    /// `containerd`: the scheme of container ids.
+    /// Name of the runtime, such as `containerd`: the scheme of container ids.
     pub runtime_name: &'a str,
-    /// Whether the runtime makes read-only mounts read-only below them, too.
+    /// True if the runtime can make submounts of read-only mounts read-only, too.
     pub recursive_read_only: bool,
     pub now: Timestamp,
 }
 
-/// The status of a pod at this moment. Times of unchanged conditions are those of `previous`.
+/// Computes the current status of a pod. Unchanged conditions keep the times of `previous`.
 pub fn compute(input: Input<'_>) -> PodStatus {
     let pod = input.pod;
-    // A finished pod has its reason for good, also after the kubelet has restarted.
+    // A finished pod keeps its reason, even after a restart of the kubelet.
     let finished = is_final(input.previous.phase.as_deref().unwrap_or_default());
     let was_rejected = finished && input.previous.container_statuses.is_none();
     let rejected = (input.verdict.is_some() || was_rejected) && input.runtime.is_empty();
@@ -108,7 +108,7 @@ pub fn compute(input: Input<'_>) -> PodStatus {
     status
 }
 
-/// The phase. A finished pod stays finished.
+/// Returns the phase. A finished pod stays finished.
 pub fn phase(input: &Input<'_>) -> &'static str {
     match input.previous.phase.as_deref() {
         Some("Succeeded") => return "Succeeded",
@@ -152,7 +152,7 @@ fn has_ended_for_good(input: &Input<'_>, role: Role, container: &Container) -> b
     })
 }
 
-/// A stopped sandbox has no address any more, but its pod has had one.
+/// Returns the addresses of the pod. A stopped sandbox has no address, so the previous ones are kept.
 fn pod_ips(input: &Input<'_>) -> Vec<String> {
     if host_network(input.pod) {
         return if input.runtime.sandbox().is_some() || input.previous.pod_ip.is_some() {
@@ -167,7 +167,7 @@ fn pod_ips(input: &Input<'_>) -> Vec<String> {
     }
 }
 
-/// Whether the init containers have done their part in the present sandbox, or had before it died.
+/// Returns whether all init containers are done in the current sandbox, or were before it died.
 fn initialized(input: &Input<'_>) -> bool {
     let began = |container: &Container| {
         let mut attempts = input.runtime.attempts(&container.name);
@@ -198,7 +198,7 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
         name: container.name.clone(),
         image: container.image.clone().unwrap_or_default(),
         volume_mounts: mounts(input, container),
-        // Nothing probes ephemeral containers.
+        // Ephemeral containers have no probes.
         started: (role != Role::Ephemeral).then_some(false),
         ..ApiStatus::default()
     };
@@ -222,7 +222,7 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
             let started = plan::is_started(container, newest, input.probes);
             let ready =
                 container.readiness_probe.is_none() || input.probes.get(&newest.id).ready == Some(true);
-            // A container outside a usable sandbox cannot be reached.
+            // A container outside of a ready sandbox cannot be reached.
             let reachable = input.runtime.sandbox().is_none_or(|s| s.summary.state == SandboxState::Ready);
             status.started = (role != Role::Ephemeral).then_some(started);
             status.ready = started && ready && reachable && role != Role::Init && role != Role::Ephemeral;
@@ -250,7 +250,7 @@ fn container_status(input: &Input<'_>, role: Role, container: &Container) -> Api
     status
 }
 
-/// The mounts of a container as they are asked for.
+/// Returns the mounts of a container as reported in its status.
 fn mounts(input: &Input<'_>, container: &Container) -> Option<Vec<VolumeMountStatus>> {
     let mounts = container.volume_mounts.as_deref().filter(|mounts| !mounts.is_empty())?;
     let status = |mount: &VolumeMount| VolumeMountStatus {
@@ -266,7 +266,8 @@ fn mounts(input: &Input<'_>, container: &Container) -> Option<Vec<VolumeMountSta
     Some(mounts.iter().map(status).collect())
 }
 
-/// The runtime may forget the containers of a finished pod; what was told of them stays.
+/// Returns the previous status of a container: the runtime may have forgotten the containers of a finished
+/// pod, but their reported status is kept.
 fn remembered(input: &Input<'_>, name: &str) -> Option<ApiStatus> {
     let previous = input.previous;
     if !is_final(previous.phase.as_deref().unwrap_or_default()) {
@@ -286,18 +287,18 @@ struct Waiting {
     message: String,
 }
 
-/// Why a container that has never run does not run.
+/// Returns why a container that has never run is waiting.
 fn never_started(input: &Input<'_>, container: &Container) -> Waiting {
     if let Some(failure) = input.failures.get(&container.name) {
         return Waiting { reason: failure.reason.clone(), message: failure.message.clone() };
     }
-    // As in Kubernetes also for the first init container, and after the last one has ended.
+    // As in Kubernetes, this also applies to the first init container, and after the last one has ended.
     let reason =
         if init_containers(input.pod).next().is_some() { "PodInitializing" } else { "ContainerCreating" };
     Waiting { reason: reason.to_owned(), message: String::new() }
 }
 
-/// Why a container that has ended is about to run again, if it is.
+/// Returns why a container that has ended is waiting to be restarted; `None` if it is not.
 fn reason_to_wait(
     input: &Input<'_>,
     role: Role,
@@ -328,7 +329,7 @@ fn reason_to_wait(
     Some(Waiting { reason: "CrashLoopBackOff".to_owned(), message })
 }
 
-/// `10s`, `2m40s`, `5m0s`.
+/// Formats a duration like Go does: `10s`, `2m40s`, `5m0s`.
 fn duration(seconds: u64) -> String {
     if seconds < 60 { format!("{seconds}s") } else { format!("{}m{}s", seconds / 60, seconds % 60) }
 }
@@ -355,13 +356,14 @@ fn terminated(input: &Input<'_>, ended: &ContainerStatus) -> ApiState {
     ApiState { terminated: Some(state), ..ApiState::default() }
 }
 
-/// Bytes of each termination message of a pod: so many that all of them fit into its status.
+/// Returns the maximum length of each termination message of a pod, such that all of them fit into its
+/// status.
 fn message_length(pod: &Pod) -> usize {
     let containers = all_containers(pod).count() + ephemeral_containers(pod).count();
     (TERMINATION_MESSAGES / containers.max(1)).min(TERMINATION_MESSAGE)
 }
 
-/// The beginning of a text, cut between characters.
+/// Returns the beginning of a text, cut at a character boundary.
 fn shortened(text: &str, length: usize) -> String {
     let end = (0..=length.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     text[..end.unwrap_or_default()].to_owned()

@@ -1,5 +1,5 @@
-//! Limits on what a pod keeps on its node's disk, and whether it has passed one: its volumes, its logs
-//! and what its containers have written into their own file systems.
+//! Limits on a pod's local ephemeral storage: its volumes, its logs and the writable layers of its
+//! containers.
 
 use std::collections::BTreeMap;
 
@@ -9,42 +9,42 @@ use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 
 use super::spec;
 
-/// The resource that limits a container's part of the disk.
+/// Name of the resource that limits a container's local storage.
 const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
-/// Pods of this priority and above are never evicted.
+/// Pods of at least this priority are never evicted.
 const CRITICAL: i32 = 2_000_000_000;
 
-/// Bytes on the disk of the node.
+/// Local storage usage of a pod, in bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Of each volume that [`volumes`] names.
+    /// Usage of each volume that [`volumes`] returns.
     pub volumes: BTreeMap<String, u64>,
-    /// Logs and own file system of each container.
+    /// Usage of the logs and the writable layer of each container.
     pub containers: BTreeMap<String, u64>,
 }
 
-/// Whether a pod has any limit on its part of the disk.
+/// Returns whether a pod has any limit on its local storage.
 pub fn is_limited(pod: &Pod) -> bool {
     size_limits(pod).next().is_some() || pod_limit(pod).is_some()
 }
 
-/// Whether what the containers write into their own file systems counts.
+/// Returns whether the writable layers of the containers count towards a limit.
 pub fn limits_containers(pod: &Pod) -> bool {
     pod_limit(pod).is_some()
 }
 
-/// Whether a pod must not be evicted.
+/// Returns whether a pod must not be evicted.
 pub fn is_critical(pod: &Pod) -> bool {
     spec(pod).priority.is_some_and(|priority| priority >= CRITICAL)
 }
 
-/// Names of the volumes that take room on the disk and end with the pod.
+/// Returns the names of the volumes that take disk space and end with the pod.
 pub fn volumes(pod: &Pod) -> impl Iterator<Item = &str> {
     let on_disk = |volume: &&Volume| is_empty_dir_on_disk(volume) || volume.config_map.is_some();
     spec(pod).volumes.iter().flatten().filter(on_disk).map(|volume| volume.name.as_str())
 }
 
-/// Why a pod must be evicted, in Kubernetes' words; none if it keeps its limits.
+/// Returns why a pod must be evicted, in the words of Kubernetes; `None` if it is within its limits.
 pub fn exceeded(pod: &Pod, usage: &Usage) -> Option<String> {
     volume_exceeded(pod, usage)
         .or_else(|| pod_exceeded(pod, usage))
@@ -82,7 +82,7 @@ fn is_empty_dir_on_disk(volume: &Volume) -> bool {
     volume.empty_dir.as_ref().is_some_and(|source| source.medium.as_deref().unwrap_or_default().is_empty())
 }
 
-/// The volumes on disk with limits of their own, by name.
+/// Returns the disk volumes that have size limits, by name.
 fn size_limits(pod: &Pod) -> impl Iterator<Item = (&str, Quantity)> {
     let limited = |volume: &'_ Volume| {
         let limit = quantity::read(volume.empty_dir.as_ref()?.size_limit.as_ref()?)?;
@@ -96,7 +96,7 @@ fn limit(container: &Container) -> Option<Quantity> {
     quantity::read(container.resources.as_ref()?.limits.as_ref()?.get(EPHEMERAL_STORAGE)?)
 }
 
-/// The limits of a pod's containers together; none where no container has one.
+/// Returns the sum of the limits of a pod's containers; `None` if no container has one.
 fn pod_limit(pod: &Pod) -> Option<Quantity> {
     pod_limits(spec(pod)).get(EPHEMERAL_STORAGE).copied()
 }
@@ -135,7 +135,7 @@ mod tests {
             (json!({"sizeLimit": "1500m"}), 2, text("1500m")),
             (json!({"sizeLimit": "0"}), MI, None),
             (json!({}), MI, None),
-            // That one is held by its file system.
+            // Limited by the in-memory file system itself.
             (json!({"sizeLimit": "1Mi", "medium": "Memory"}), 2 * MI, None),
         ] {
             let pod = pod(empty_dir(source.clone()));

@@ -1,5 +1,5 @@
-//! Which kernel parameters a pod may set: those that belong to a namespace of its own and that do no
-//! harm to others, and those that the node's administrator allows.
+//! Kernel parameters that pods may set: those that belong to a namespace of the pod and cannot harm others,
+//! and those that the node's administrator allows.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::spec;
 
-/// Kernel parameters that affect nobody but the pod, with the kernel that first has them in namespaces.
+/// Kernel parameters that affect only the pod, with the first kernel version in which they are namespaced.
 const SAFE: [(&str, (u32, u32)); 12] = [
     ("kernel.shm_rmid_forced", (0, 0)),
     ("net.ipv4.ip_local_port_range", (0, 0)),
@@ -23,7 +23,7 @@ const SAFE: [(&str, (u32, u32)); 12] = [
     ("net.ipv4.tcp_wmem", (4, 15)),
 ];
 
-/// Longest name of a kernel parameter.
+/// Maximum length of the name of a kernel parameter.
 const MAX_LENGTH: usize = 253;
 
 /// The namespace that a kernel parameter belongs to.
@@ -41,7 +41,7 @@ impl Namespace {
         }
     }
 
-    /// That of a name in dots; none where it is not known to belong to one.
+    /// Returns the namespace of a dotted name; `None` if the parameter is not known to be namespaced.
     fn of(name: &str) -> Option<Self> {
         match name {
             "kernel.sem"
@@ -61,7 +61,7 @@ impl Namespace {
     }
 }
 
-/// A pattern of `--allowed-unsafe-sysctls` cannot be used.
+/// A pattern of `--allowed-unsafe-sysctls` is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     #[error(
@@ -72,16 +72,16 @@ pub enum PatternError {
     NotNamespaced(String),
 }
 
-/// The kernel parameters that pods may set.
+/// Kernel parameters that pods may set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowlist {
     names: BTreeMap<String, Namespace>,
-    /// Beginnings of names.
+    /// Prefixes of allowed names.
     prefixes: BTreeMap<String, Namespace>,
 }
 
 impl Allowlist {
-    /// The safe ones of a kernel (`6.1.0-13-amd64`), and those that the patterns name.
+    /// Returns the safe parameters of a kernel (such as `6.1.0-13-amd64`) and those that match the patterns.
     pub fn new(kernel: &str, unsafe_patterns: &[String]) -> Result<Self, PatternError> {
         let kernel = version(kernel);
         let safe = SAFE
@@ -110,7 +110,7 @@ impl Allowlist {
         Ok(list)
     }
 
-    /// Refuses a pod that sets what it may not set; a sentence says what.
+    /// Refuses a pod that sets a parameter that is not allowed; the error is a message that names it.
     pub fn check(&self, pod: &Pod) -> Result<(), String> {
         let spec = spec(pod);
         sysctls(pod).into_keys().try_for_each(|name| {
@@ -132,14 +132,14 @@ impl Allowlist {
     }
 }
 
-/// The kernel parameters that a pod sets, by their names in dots.
+/// Returns the kernel parameters that a pod sets, by dotted name.
 pub fn sysctls(pod: &Pod) -> BTreeMap<String, String> {
     let context = spec(pod).security_context.as_ref();
     let wanted = context.and_then(|context| context.sysctls.as_ref()).into_iter().flatten();
     wanted.map(|sysctl| (normalize(&sysctl.name), sysctl.value.clone())).collect()
 }
 
-/// The name in dots: `net/ipv4/conf/eth0.1/mtu` is `net.ipv4.conf.eth0/1.mtu`.
+/// Converts a name to dotted form: `net/ipv4/conf/eth0.1/mtu` becomes `net.ipv4.conf.eth0/1.mtu`.
 fn normalize(name: &str) -> String {
     let first = name.find(['.', '/']).and_then(|index| name[index..].chars().next());
     if first != Some('/') {
@@ -164,7 +164,7 @@ fn is_valid_pattern(pattern: &str) -> bool {
     pattern.len() <= MAX_LENGTH && name.split(['.', '/']).all(is_part)
 }
 
-/// Major and minor number.
+/// Returns the major and minor version of a kernel.
 fn version(kernel: &str) -> Option<(u32, u32)> {
     let mut parts = kernel.split(|c: char| !c.is_ascii_digit());
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn namespaces_of_the_node_are_not_changed() {
+    fn sysctls_of_host_namespaces_are_refused() {
         let list = Allowlist::new("6.1", &["net.core.*".to_owned()]).unwrap();
         let refused = |name: &str, spec: Value| verdict(&list, &[name], spec).unwrap_err();
         assert_eq!(
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn old_kernels_have_fewer_of_them() {
+    fn old_kernels_have_fewer_safe_sysctls() {
         let list = Allowlist::new("4.4.302", &[]).unwrap();
         assert!(verdict(&list, &["net.ipv4.tcp_rmem"], json!({})).is_err());
         assert!(verdict(&list, &["net.ipv4.ip_local_reserved_ports"], json!({})).is_ok());
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_checked() {
+    fn invalid_patterns_are_refused() {
         let outcome = |pattern: &str| Allowlist::new("6.1", &[pattern.to_owned()]).map(drop);
         assert_eq!(outcome("vm.swappiness"), Err(PatternError::NotNamespaced("vm.swappiness".into())));
         assert_eq!(outcome("kernel.*"), Err(PatternError::NotNamespaced("kernel.".into())));

@@ -1,16 +1,16 @@
-//! Pods and observations for the tests of this folder.
+//! Pods and observed states for the unit tests of this module.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_cri::{ContainerState, ContainerStatus, SandboxState, SandboxStatus, SandboxSummary};
 use serde_json::{Value, json};
 
-/// The moment at which tests happen, plus some seconds.
+/// Returns the time at which tests happen, plus `second` seconds.
 pub fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + second).unwrap()
 }
 
-/// A pod named `web` in `shop` with the given spec.
+/// Returns a pod named `web` in namespace `shop` with the given spec.
 pub fn pod(spec: Value) -> Pod {
     serde_json::from_value(json!({
         "metadata": {"name": "web", "namespace": "shop", "uid": "u1"},
@@ -19,7 +19,7 @@ pub fn pod(spec: Value) -> Pod {
     .unwrap()
 }
 
-/// A sandbox with the address `10.0.0.<attempt + 2>`.
+/// Returns a sandbox with the address `10.0.0.<attempt + 2>`.
 pub fn sandbox(attempt: u32, state: SandboxState) -> SandboxStatus {
     SandboxStatus {
         summary: SandboxSummary { id: format!("s{attempt}"), attempt, state, ..SandboxSummary::default() },
@@ -27,7 +27,7 @@ pub fn sandbox(attempt: u32, state: SandboxState) -> SandboxStatus {
     }
 }
 
-/// An attempt of a container in sandbox `s0`; its id is `<name>-<attempt>`.
+/// Returns an attempt of a container in sandbox `s0`; its id is `<name>-<attempt>`.
 pub fn container(name: &str, attempt: u32, state: ContainerState, exit_code: i32) -> ContainerStatus {
     let nanos = |second: i64| i64::try_from(at(second).as_nanosecond()).unwrap();
     ContainerStatus {

@@ -1,6 +1,6 @@
-//! What this kubelet cannot do for a pod. Every field of a pod's spec stands here, so that a new one
-//! does not compile until somebody has decided about it: it is honoured, it is no business of a
-//! kubelet, or pods that use it are refused. Fields that are refused have a name here, all others `_`.
+//! Pod fields that this kubelet does not support. Every field of a pod's spec is listed here, so that a new
+//! field does not compile until it is classified: as supported, as irrelevant to a kubelet, or as a reason to
+//! refuse the pod. Fields that lead to refusal are bound to a name, all others to `_`.
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EnvVar, EnvVarSource, EphemeralContainer, Lifecycle, LifecycleHandler, Pod,
@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{
 
 use super::{host_network, spec};
 
-/// The first field of a pod that this kubelet cannot honour, by its path; none if it can run the pod.
-/// Volumes are not looked at here: those of unknown kinds are refused when they are set up.
+/// Returns the path of the first field that this kubelet does not support; `None` if it can run the pod.
+/// Volumes are not checked here: unsupported types are refused when they are set up.
 pub fn unsupported_field(pod: &Pod) -> Option<String> {
     let spec = spec(pod);
     let init = spec.init_containers.iter().flatten().enumerate();
@@ -31,7 +31,7 @@ pub fn unsupported_field(pod: &Pod) -> Option<String> {
     found
 }
 
-/// The same for a container that was added to a running pod.
+/// Like [`unsupported_field`], for a container that was added to a running pod.
 pub fn unsupported_in_ephemeral(container: &EphemeralContainer) -> Option<String> {
     of_ephemeral(container)
 }
@@ -42,7 +42,7 @@ fn in_use<T>(list: &Option<Vec<T>>) -> bool {
 
 fn of_spec(spec: &PodSpec) -> Option<String> {
     let PodSpec {
-        // Honoured.
+        // Supported.
         active_deadline_seconds: _,
         automount_service_account_token: _,
         containers: _,
@@ -71,9 +71,9 @@ fn of_spec(spec: &PodSpec) -> Option<String> {
         subdomain: _,
         termination_grace_period_seconds: _,
         volumes: _,
-        // Refused when the sandbox is made, as Kubernetes does.
+        // Refused when the sandbox is created, as in Kubernetes.
         host_users: _,
-        // For the API server and the scheduler.
+        // Used by the API server and the scheduler.
         affinity: _,
         node_name: _,
         preemption_policy: _,
@@ -100,7 +100,7 @@ fn of_spec(spec: &PodSpec) -> Option<String> {
 
 fn of_pod_security(context: &PodSecurityContext) -> Option<String> {
     let PodSecurityContext {
-        // Honoured, or refused for reasons of their own.
+        // Supported, or refused elsewhere.
         app_armor_profile: _,
         fs_group: _,
         run_as_group: _,
@@ -111,10 +111,10 @@ fn of_pod_security(context: &PodSecurityContext) -> Option<String> {
         supplemental_groups: _,
         supplemental_groups_policy: _,
         sysctls: _,
-        // Only for volumes that outlive a pod, of which there are none.
+        // Applies only to volumes that outlive a pod, which are not supported.
         fs_group_change_policy: _,
         se_linux_change_policy: _,
-        // Not for this operating system.
+        // Windows only.
         windows_options: _,
     } = context;
     None
@@ -122,7 +122,7 @@ fn of_pod_security(context: &PodSecurityContext) -> Option<String> {
 
 fn of_container(container: &Container, host_network: bool) -> Option<String> {
     let Container {
-        // Honoured.
+        // Supported.
         args: _,
         command: _,
         env_from: _,
@@ -139,7 +139,7 @@ fn of_container(container: &Container, host_network: bool) -> Option<String> {
         termination_message_policy: _,
         tty: _,
         working_dir: _,
-        // Only for changes of running pods, which are not made.
+        // Applies only to changes of running pods, which cannot be made to these containers.
         resize_policy: _,
         // Refused, or parts of them.
         env,
@@ -168,7 +168,7 @@ fn of_container(container: &Container, host_network: bool) -> Option<String> {
 
 fn of_ephemeral(container: &EphemeralContainer) -> Option<String> {
     let EphemeralContainer {
-        // Honoured.
+        // Supported.
         args: _,
         command: _,
         env_from: _,
@@ -226,7 +226,7 @@ fn of_env(variable: &EnvVar) -> Option<&'static str> {
 fn of_lifecycle(lifecycle: &Lifecycle) -> Option<&'static str> {
     let Lifecycle { post_start, pre_stop, stop_signal } = lifecycle;
     for handler in [post_start, pre_stop].into_iter().flatten() {
-        // Hooks of the kind `tcpSocket` fail when they run, as everywhere.
+        // `tcpSocket` hooks fail when they run, as in Kubernetes.
         let LifecycleHandler { exec: _, http_get: _, sleep: _, tcp_socket: _ } = handler;
     }
     stop_signal.is_some().then_some("stopSignal")
@@ -244,7 +244,7 @@ fn of_resources(resources: &ResourceRequirements) -> Option<&'static str> {
 
 fn of_security(context: &SecurityContext) -> Option<&'static str> {
     let SecurityContext {
-        // Honoured, or refused for reasons of their own.
+        // Supported, or refused elsewhere.
         allow_privilege_escalation: _,
         app_armor_profile: _,
         capabilities: _,
@@ -256,7 +256,7 @@ fn of_security(context: &SecurityContext) -> Option<&'static str> {
         run_as_user: _,
         se_linux_options: _,
         seccomp_profile: _,
-        // Not for this operating system.
+        // Windows only.
         windows_options: _,
     } = context;
     None
@@ -264,7 +264,7 @@ fn of_security(context: &SecurityContext) -> Option<&'static str> {
 
 fn of_mount(mount: &VolumeMount) -> Option<&'static str> {
     let VolumeMount {
-        // Honoured, or refused when the container is made.
+        // Supported, or refused when the container is created.
         mount_path: _,
         mount_propagation: _,
         name: _,
@@ -276,7 +276,7 @@ fn of_mount(mount: &VolumeMount) -> Option<&'static str> {
     None
 }
 
-/// Refuses what a sandbox cannot be; a sentence says why.
+/// Refuses a pod whose sandbox cannot be created as requested; the error is a message for the user.
 pub fn check_sandbox(pod: &Pod) -> Result<(), String> {
     if spec(pod).host_users == Some(false) {
         let why = "can't set `spec.hostUsers: false`, user namespaces are not supported by this kubelet";
@@ -293,7 +293,7 @@ mod tests {
     use crate::pod::testing::pod;
 
     #[test]
-    fn what_cannot_be_honoured_is_named() {
+    fn unsupported_fields_are_reported_by_path() {
         let container = |part: Value| {
             let mut container = part;
             container["name"] = json!("a");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_of_what_is_known_is_taken() {
+    fn a_pod_with_supported_fields_is_accepted() {
         let mut spec = json!({
             "hostNetwork": true, "securityContext": {"fsGroup": 1, "sysctls": [{"name": "a", "value": "b"}]},
             "containers": [{"name": "a", "ports": [{"containerPort": 80, "hostPort": 80}],

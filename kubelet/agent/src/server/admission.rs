@@ -1,6 +1,6 @@
-//! Who may open how many connections and streams to the node's server. All streams come from the API
-//! server, so that they are bounded together and by the pods that they lead to, not by address, and
-//! leave room for requests that are answered at once.
+//! Limits on connections and streams to the node's server. All streams come from the API server, so they are
+//! limited in total and by the pods that they lead to, not by client address, and room is left for short
+//! requests.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,11 +11,11 @@ use userspace_daemon::Place;
 use super::{
     NodeTls,
     caller::Caller,
-    shares::{Refusal, Share, Shares},
+    pool::{PooledStream, Refusal, StreamPool},
 };
 use crate::machine::PodPlace;
 
-/// A client and the place that its connection takes.
+/// The caller of a connection and the permit that it holds.
 #[derive(Clone)]
 pub(super) struct Session {
     pub caller: Caller,
@@ -23,52 +23,52 @@ pub(super) struct Session {
     streams: Streams,
 }
 
-/// The streams of one server. Cheap to clone.
+/// Streams of one server. Cheap to clone.
 #[derive(Clone)]
 pub(super) struct Streams {
-    /// Streams of any kind.
-    all: Shares,
-    /// Logs that are read to their present end, where the others are taken.
-    logs: Shares,
+    /// Permits for streams of any kind.
+    all: StreamPool,
+    /// Additional permits for logs that are not followed, used when the others are taken.
+    logs: StreamPool,
 }
 
-/// What a stream lasts for: one that waits for more, or one with an end.
+/// Duration of a stream: open-ended, or bounded by existing data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Length {
+pub(super) enum StreamLength {
     Open,
     Bounded,
 }
 
-/// A stream's share of the server, and the place of its connection, which an upgrade would give up.
+/// Permit of a stream, which also keeps the permit of its connection alive, since an upgrade would drop it.
 pub(super) struct StreamPermit {
-    _stream: Share,
+    _stream: PooledStream,
     _place: Arc<Place>,
 }
 
 impl Streams {
     pub(super) fn new() -> Self {
-        Self { all: Shares::of_streams(), logs: Shares::of_bounded_logs() }
+        Self { all: StreamPool::of_streams(), logs: StreamPool::of_bounded_logs() }
     }
 
-    fn take(&self, length: Length, pod: &PodPlace) -> Result<Share, Refusal> {
+    fn take(&self, length: StreamLength, pod: &PodPlace) -> Result<PooledStream, Refusal> {
         let any = self.all.take(pod);
         match length {
-            Length::Open => any,
-            Length::Bounded => any.or_else(|refusal| self.logs.take(pod).map_err(|_| refusal)),
+            StreamLength::Open => any,
+            StreamLength::Bounded => any.or_else(|refusal| self.logs.take(pod).map_err(|_| refusal)),
         }
     }
 }
 
 impl Session {
-    /// A share for a stream to a pod on this connection.
-    pub(super) fn stream(&self, length: Length, pod: &PodPlace) -> Result<StreamPermit, Refusal> {
+    /// Takes a permit for a stream to a pod on this connection.
+    pub(super) fn stream(&self, length: StreamLength, pod: &PodPlace) -> Result<StreamPermit, Refusal> {
         Ok(StreamPermit { _stream: self.streams.take(length, pod)?, _place: Arc::clone(&self.place) })
     }
 }
 
-/// Completes a client's TLS handshake; none if it fails or takes longer than `deadline`. The
-/// connections of a permitted client, of which the API server has many, no longer count for its
-/// address and give way to no other. Those of all others still do.
+/// Completes a client's TLS handshake; returns `None` if it fails or takes longer than `deadline`. The
+/// connections of a permitted client, normally the API server, no longer count against the limit of its
+/// address and are not closed in favour of others.
 pub(super) async fn handshake<S>(
     tls: &NodeTls,
     stream: S,
@@ -128,7 +128,7 @@ mod tests {
             super::super::tls(&config, &["127.0.0.1".to_owned()]).unwrap()
         }
 
-        /// A client with a certificate for a user, or without one.
+        /// Returns a TLS client with a certificate for `user`, or without a certificate.
         fn client(&self, user: Option<&str>) -> TlsConnector {
             let provider = Arc::new(rustls::crypto::ring::default_provider());
             let builder = rustls::ClientConfig::builder_with_provider(provider)
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// Both ends of a connection that has been made.
+    /// Both ends of an established connection.
     type Made = (TlsStream<DuplexStream>, Session, tokio_rustls::client::TlsStream<DuplexStream>);
 
     async fn connect(server: &NodeTls, client: &TlsConnector, place: Place) -> Option<Made> {
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_without_a_handshake_gives_its_place_back() {
+    async fn a_failed_handshake_releases_its_permit() {
         let (server, places) = (Authority::new().server(), Places::new(Bounds::new(1)));
         let take = || places.take("127.0.0.1".parse().unwrap(), "127.0.0.1".parse().unwrap());
         let (here, _there) = tokio::io::duplex(1024);
@@ -202,13 +202,13 @@ mod tests {
         let fill = |length| -> Vec<_> {
             (0..limits::CONNECTIONS).filter_map(|index| streams.take(length, &pod(index)).ok()).collect()
         };
-        let open = fill(Length::Open);
+        let open = fill(StreamLength::Open);
         assert_eq!(open.len(), limits::STREAMS - limits::SYSTEM_STREAMS);
-        assert!(!fill(Length::Bounded).is_empty());
+        assert!(!fill(StreamLength::Bounded).is_empty());
         let bounds = Bounds::new(limits::CONNECTIONS);
         let most = limits::STREAMS + limits::RESERVED_LOGS;
         assert!(most + 32 <= bounds.connections - bounds.reserved);
         drop(open);
-        assert!(streams.take(Length::Open, &pod(0)).is_ok());
+        assert!(streams.take(StreamLength::Open, &pod(0)).is_ok());
     }
 }

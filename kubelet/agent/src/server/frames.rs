@@ -1,23 +1,23 @@
-//! From the newest stream protocol over WebSocket to the one before it. Both put a channel number
-//! before each message; the newer one adds a message on channel 255 that closes another channel.
-//! Runtimes that do not know it must not see it: it is dropped, everything else passes unchanged.
+//! Translates the v5 stream protocol over WebSocket to v4. Both put a channel number before each message; v5
+//! adds a message on channel 255 that closes another channel. Runtimes that only support v4 must not see that
+//! message: it is dropped, and everything else is passed on unchanged.
 
-/// The channel whose messages close another one.
+/// The channel whose messages close another channel.
 const CLOSE_CHANNEL: u8 = 255;
 
-/// Filters what a client sends. Works on pieces of any size and buffers no payload.
+/// Filters the bytes that a client sends. Accepts pieces of any size and buffers no payload.
 #[derive(Debug, Default)]
 pub(crate) struct CloseFilter {
-    /// The beginning of a frame, until it can be judged.
+    /// Beginning of a frame, until it can be classified.
     head: Vec<u8>,
-    /// Bytes of the present frame that are still to come.
+    /// Remaining bytes of the current frame.
     left: u64,
-    /// Whether they are dropped.
+    /// True if they are dropped.
     dropping: bool,
 }
 
 impl CloseFilter {
-    /// Appends to `output` what passes.
+    /// Appends the bytes that pass to `output`.
     pub(crate) fn feed(&mut self, mut input: &[u8], output: &mut Vec<u8>) {
         while !input.is_empty() {
             if self.left > 0 {
@@ -43,7 +43,7 @@ impl CloseFilter {
     }
 }
 
-/// What the head of a frame and the first byte of its payload tell.
+/// Properties of a frame, from its header and the first byte of its payload.
 struct Frame {
     /// Bytes of the payload after the first one.
     left: u64,
@@ -51,7 +51,7 @@ struct Frame {
 }
 
 impl Frame {
-    /// `None` while more is needed.
+    /// Returns `None` if more bytes are needed.
     fn parse(head: &[u8]) -> Option<Self> {
         let (first, second) = (*head.first()?, *head.get(1)?);
         let (length, mut offset) = match second & 0x7f {

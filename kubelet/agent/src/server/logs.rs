@@ -1,4 +1,4 @@
-//! Logs of containers, from their files.
+//! Serves the logs of containers from their files.
 
 use std::{io, os::unix::fs::MetadataExt, sync::Arc};
 
@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use kubelet_cri::ContainerState;
 use tokio::{fs::File, io::AsyncReadExt, sync::mpsc, time::Instant};
 
-use super::{Body, Length, StreamPermit, query::Query, text, typed};
+use super::{Body, StreamLength, StreamPermit, query::Query, text, typed};
 use crate::{
     agent::Agent,
     cri_log::{Renderer, Selection},
@@ -23,14 +23,18 @@ use crate::{
 
 /// Bytes that are read at once.
 const CHUNK: usize = 32 * 1024;
-/// Pieces of an answer that wait for a slow reader.
+/// Chunks of an answer that are queued for a slow reader.
 const QUEUE: usize = 8;
 
 mod tail;
 
-/// Whether the answer to a request has an end of its own.
-pub(super) fn length(request: &Request<Incoming>) -> Length {
-    if Query::parse(request.uri().query()).is_set("follow") { Length::Open } else { Length::Bounded }
+/// Returns whether the answer to a request ends on its own or is open-ended.
+pub(super) fn length(request: &Request<Incoming>) -> StreamLength {
+    if Query::parse(request.uri().query()).is_set("follow") {
+        StreamLength::Open
+    } else {
+        StreamLength::Bounded
+    }
 }
 
 pub(super) async fn serve(
@@ -93,7 +97,7 @@ fn selection(query: &Query, now: Timestamp) -> Result<Selection, String> {
     Ok(Selection { since, timestamps: query.is_set("timestamps"), limit })
 }
 
-/// Which attempt of a container is meant, and its id; a sentence if there is none.
+/// Returns the attempt number and the id of the requested container; the error is a message for the client.
 fn attempt(tracked: &TrackedPod, container: &str, previous: bool) -> Result<(u32, String), String> {
     let state = tracked.state();
     let pod = &tracked.place.name;
@@ -111,7 +115,7 @@ fn attempt(tracked: &TrackedPod, container: &str, previous: bool) -> Result<(u32
     let waiting = shown.and_then(|status| status.state.as_ref()?.waiting.as_ref());
     let mut attempts = state.runtime.attempts(container).filter(|c| c.state != ContainerState::Created);
     let newest = attempts.next();
-    // A container that waits for its restart has ended already: that end is the previous one.
+    // A container in back-off has already ended, so its newest attempt is the previous one.
     let chosen = if previous && waiting.is_none() { attempts.next() } else { newest };
     match (chosen, previous) {
         (Some(status), _) => Ok((status.attempt, status.id.clone())),
@@ -126,7 +130,7 @@ fn attempt(tracked: &TrackedPod, container: &str, previous: bool) -> Result<(u32
     }
 }
 
-/// The log of one attempt of a container.
+/// Log of one attempt of a container.
 struct Log {
     machine: Arc<dyn Machine>,
     place: PodPlace,
@@ -135,12 +139,12 @@ struct Log {
 }
 
 impl Log {
-    /// Opens what the runtime writes now.
+    /// Opens the file that the runtime currently writes.
     async fn open(&self) -> io::Result<File> {
         Ok(File::from_std(self.machine.open_log(&self.place, &self.container, self.attempt).await?))
     }
 
-    /// The file that has taken the place of one that was moved away.
+    /// Opens the file that has replaced a rotated one.
     async fn replaced(&self, file: &File) -> Option<File> {
         let next = self.open().await.ok()?;
         let (here, there) = (file.metadata().await.ok()?, next.metadata().await.ok()?);
@@ -148,13 +152,13 @@ impl Log {
     }
 }
 
-/// The file that a reader is at.
+/// The file that a reader is currently reading.
 struct Source {
-    /// None once it has been given up.
+    /// `None` once the file has been closed early.
     file: Option<File>,
-    /// Since when it is known that nobody can open the file any more.
+    /// Time since when the file is known to be removed.
     removed: Option<Instant>,
-    /// When that was last looked at.
+    /// Time of the last check.
     looked: Instant,
 }
 
@@ -163,8 +167,8 @@ impl Source {
         Self { file: Some(file), removed: None, looked: Instant::now() }
     }
 
-    /// Closes the file where it was removed and its reader has had the time to come to its end: as long
-    /// as it is open, its bytes stay on the disk. Looks no more often than a log is polled.
+    /// Closes the file if it was removed and the reader has had time to reach its end, since its disk space
+    /// stays in use while it is open. Checks no more often than logs are polled.
     async fn give_up_removed(&mut self) {
         let Some(file) = &self.file else { return };
         if self.looked.elapsed() < limits::LOG_POLL {
@@ -186,7 +190,7 @@ impl Source {
 struct Reader {
     log: Log,
     renderer: Renderer,
-    /// The pod and the id of its container, for as long as that runs.
+    /// The pod and the id of its container, if the log is followed for as long as that runs.
     follow: Option<(Arc<TrackedPod>, String)>,
     sender: mpsc::Sender<io::Result<Frame<Bytes>>>,
 }
@@ -202,7 +206,7 @@ impl Reader {
 
     async fn read(&mut self, tail: Option<usize>) -> io::Result<()> {
         let mut file = match self.log.open().await {
-            // It has written nothing.
+            // The container has written nothing.
             Err(error) if error.kind() == io::ErrorKind::NotFound && self.follow.is_none() => return Ok(()),
             file => file?,
         };
@@ -212,7 +216,7 @@ impl Reader {
         let mut source = Source::new(file);
         let mut line = Vec::new();
         loop {
-            // Asked before the read, so that what is written last is not missed.
+            // Checked before reading, so that the last output is not missed.
             let goes_on = self.goes_on();
             self.drain(&mut source, &mut line).await?;
             if self.renderer.is_full() {
@@ -233,8 +237,8 @@ impl Reader {
         }
     }
 
-    /// The file that has taken the place of the present one, of which everything has been sent. Who
-    /// follows a log and was too slow for a file goes on with the present one; who does not is told.
+    /// Returns the file that replaced the current one, once all of that has been sent. A client that follows
+    /// the log but was too slow for a file continues with the current one; other clients get an error.
     async fn next(&mut self, source: &mut Source, line: &mut Vec<u8>) -> io::Result<Option<File>> {
         if let Some(file) = &source.file {
             let next = self.log.replaced(file).await;
@@ -256,8 +260,8 @@ impl Reader {
         })
     }
 
-    /// Sends everything up to the end of the file, unless it is given up before; keeps the beginning of
-    /// an unfinished line.
+    /// Sends everything up to the end of the file, unless it is closed early; keeps the beginning of an
+    /// unfinished line.
     async fn drain(&mut self, source: &mut Source, line: &mut Vec<u8>) -> io::Result<()> {
         let mut buffer = vec![0; CHUNK];
         loop {
@@ -281,7 +285,7 @@ impl Reader {
         }
     }
 
-    /// Waits until the client takes a piece, but holds no removed file for that long.
+    /// Waits until the client accepts a chunk, but closes a removed file in the meantime.
     async fn send(&self, piece: Bytes, source: &mut Source) -> io::Result<()> {
         let place = loop {
             tokio::select! {

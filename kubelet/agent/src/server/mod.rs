@@ -1,5 +1,5 @@
-//! The node's server: logs, exec, attach, port-forward and numbers, over TLS, for those whom the
-//! cluster's certificate authority vouches for.
+//! The node's server: logs, exec, attach, port-forward and metrics over TLS, for clients with a certificate
+//! of the cluster's authority.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -23,13 +23,13 @@ mod admission;
 mod caller;
 mod frames;
 mod logs;
+mod pool;
 mod query;
-mod shares;
 mod stats;
 mod streams;
 mod tls;
 
-use admission::{Length, Session, StreamPermit, Streams};
+use admission::{Session, StreamLength, StreamPermit, Streams};
 use caller::Caller;
 pub(crate) use frames::CloseFilter;
 pub use tls::TlsError;
@@ -58,7 +58,7 @@ pub(crate) async fn serve(
     .await;
 }
 
-/// Serves `/healthz` in the clear until shutdown.
+/// Serves `/healthz` without TLS until shutdown.
 pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutdown: CancellationToken) {
     let handler = Arc::new(move |request: Request<Incoming>| -> BoxFuture<'static, Page> {
         Box::pin(std::future::ready(match request.uri().path() {
@@ -69,8 +69,8 @@ pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutd
     userspace_daemon::serve(listener, None, handler, shutdown).await;
 }
 
-/// Serves one connection, by HTTP/1.1 alone: upgrades exist there only, and the control frames of HTTP/2
-/// are nothing that strangers need. These get one answer.
+/// Serves one connection with HTTP/1.1 only: upgrades need it, and HTTP/2 would expose its control frames to
+/// unauthorized clients. A client without permission gets one answer.
 async fn connection<S>(agent: Arc<Agent>, stream: S, session: Session)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -90,10 +90,10 @@ where
     let ended = if is_permitted {
         served.await
     } else {
-        tokio::time::timeout(limits::STRANGER, served).await.unwrap_or(Ok(()))
+        tokio::time::timeout(limits::UNAUTHORIZED_LIFETIME, served).await.unwrap_or(Ok(()))
     };
     if let Err(error) = ended {
-        debug!(%error, "a connection to the node has ended");
+        debug!(%error, "connection to the node's server failed");
     }
 }
 
@@ -101,8 +101,8 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) 
     let path = request.uri().path().to_owned();
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     match session.caller {
-        Caller::Nobody => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
-        Caller::Stranger => return text(StatusCode::FORBIDDEN, "Forbidden"),
+        Caller::Anonymous => return text(StatusCode::UNAUTHORIZED, "Unauthorized"),
+        Caller::Forbidden => return text(StatusCode::FORBIDDEN, "Forbidden"),
         Caller::Permitted => {}
     }
     match parts.as_slice() {
@@ -119,14 +119,14 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) 
     }
 }
 
-/// Answers requests whose answers take long.
+/// Handles requests whose answers are streams.
 async fn stream(
     agent: &Arc<Agent>,
     request: Request<Incoming>,
     parts: &[&str],
     session: &Session,
 ) -> Response<Body> {
-    // Before the runtime hears of it.
+    // Checked before the runtime is involved.
     if parts.first() != Some(&"containerLogs") && !request.headers().contains_key(header::UPGRADE) {
         return text(StatusCode::BAD_REQUEST, "Upgrade request required");
     }
@@ -134,13 +134,13 @@ async fn stream(
     let Some(tracked) = agent.tracked_by_name(namespace, pod) else {
         return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{pod} is not on this node"));
     };
-    let length = if *kind == "containerLogs" { logs::length(&request) } else { Length::Open };
+    let length = if *kind == "containerLogs" { logs::length(&request) } else { StreamLength::Open };
     let permit = match session.stream(length, &tracked.place) {
         Ok(permit) => permit,
         Err(refusal) => return text(StatusCode::TOO_MANY_REQUESTS, refusal.text(&tracked.place)),
     };
     let may_upgrade = matches!(*request.method(), Method::GET | Method::POST);
-    // Exec, attach and port-forward also have forms that name the pod's uid.
+    // Exec, attach and port-forward paths may also contain the pod's uid.
     match (*kind, rest) {
         ("containerLogs", [container]) if request.method() == Method::GET => {
             logs::serve(agent, &request, tracked, container, permit).await
@@ -164,7 +164,7 @@ fn not_found() -> Response<Body> {
 
 fn healthz(agent: &Agent) -> Page {
     if agent.metrics.runtime_is_away() {
-        return page(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime does not answer");
+        return page(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime is unavailable");
     }
     page(StatusCode::OK, "ok")
 }

@@ -1,11 +1,11 @@
-//! Parameters of a request.
+//! Query parameters of a request.
 
 /// The parameters of a query string, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Query(Vec<(String, String)>);
 
 impl Query {
-    /// Splits and decodes; what cannot be decoded stays as it is.
+    /// Splits and decodes a query string; parts that cannot be decoded are left as they are.
     pub(crate) fn parse(query: Option<&str>) -> Self {
         let pairs = query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty());
         Self(
@@ -26,7 +26,7 @@ impl Query {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// `1` and `true` are true.
+    /// Returns whether a parameter is `1` or `true`.
     pub(crate) fn is_set(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| matches!(value, "1" | "true" | "True"))
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries() {
+    fn query_parameters_are_decoded() {
         let query = Query::parse(Some("command=sh&command=-c&command=echo+a%20%26%2Bb%&tty=1&input=false"));
         assert_eq!(query.all("command").collect::<Vec<_>>(), ["sh", "-c", "echo a &+b%"]);
         assert!(query.is_set("tty") && !query.is_set("input") && !query.is_set("none"));

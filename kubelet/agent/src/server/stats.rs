@@ -1,4 +1,4 @@
-//! `/stats/summary`, as far as the cgroups of the pods tell.
+//! `/stats/summary`, based on the cgroups of the pods.
 
 use http::{Response, StatusCode};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

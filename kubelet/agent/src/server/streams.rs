@@ -1,6 +1,6 @@
-//! Exec, attach and port-forward: the runtime serves the stream, and this is a tunnel to it. The
-//! client's request for an upgrade is repeated to the runtime with its headers, and then bytes go
-//! both ways untouched.
+//! Exec, attach and port-forward: the runtime serves the stream, and the node's server tunnels to it. The
+//! client's upgrade request is repeated to the runtime with its headers; then bytes are copied both ways
+//! unchanged.
 
 use std::{io, pin::pin};
 
@@ -23,11 +23,11 @@ use tracing::debug;
 use super::{Body, StreamPermit, empty, frames::CloseFilter, query::Query, text};
 use crate::{agent::Agent, limits, machine::PodPlace, tracked::TrackedPod};
 
-/// The protocol that runtimes of this generation speak over WebSocket.
+/// WebSocket protocol that current runtimes support.
 const V4: &str = "v4.channel.k8s.io";
-/// The one that clients prefer: it can also close one channel.
+/// WebSocket protocol that clients prefer; it can also close a single channel.
 const V5: &str = "v5.channel.k8s.io";
-/// Bytes that are moved at once.
+/// Bytes that are copied at once.
 const CHUNK: usize = 16 * 1024;
 
 pub(super) async fn exec(
@@ -62,7 +62,7 @@ pub(super) async fn attach(
         Ok(id) => id,
         Err(refusal) => return *refusal,
     };
-    // A container has a terminal or has none, whatever is asked for.
+    // A container has a terminal or not, regardless of the request.
     if let Some((_, container)) = crate::pod::container(&tracked.pod(), container) {
         options.tty = container.tty.unwrap_or_default();
     }
@@ -88,7 +88,7 @@ pub(super) async fn port_forward(
     let sandbox = tracked.state().runtime.ready_sandbox().map(|sandbox| sandbox.summary.id.clone());
     let Some(sandbox) = sandbox else {
         let PodPlace { namespace, name, .. } = &tracked.place;
-        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{name} does not run here"));
+        return text(StatusCode::NOT_FOUND, format!("pod {namespace}/{name} is not running on this node"));
     };
     match agent.runtime.port_forward(&sandbox, &ports).await {
         Ok(url) => tunnel(request, &url, StreamOptions::default(), permit).await,
@@ -97,7 +97,7 @@ pub(super) async fn port_forward(
 }
 
 fn options(query: &Query) -> StreamOptions {
-    // Both spellings are in use: that of the apiserver and that of the kubelet.
+    // Both spellings are in use: that of the API server and that of the kubelet.
     let any = |names: [&str; 2]| names.iter().any(|name| query.is_set(name));
     StreamOptions {
         tty: query.is_set("tty"),
@@ -107,7 +107,7 @@ fn options(query: &Query) -> StreamOptions {
     }
 }
 
-/// Id of the running container of a name.
+/// Returns the id of the running container with this name.
 fn running(tracked: &TrackedPod, container: &str) -> Result<String, Box<Response<Body>>> {
     let state = tracked.state();
     let running = state.runtime.attempts(container).find(|status| status.state == ContainerState::Running);
@@ -125,16 +125,16 @@ fn failed(error: &RuntimeError) -> Response<Body> {
     text(status, error.to_string())
 }
 
-/// How the protocol that the client asks for becomes one that the runtime speaks.
+/// Translation between the protocol that the client requests and one that the runtime supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Translation {
-    /// As it is.
+    /// No translation.
     None,
-    /// Offer version 4 only; the client knows it, too.
+    /// Offer only v4, which the client supports, too.
     Downgrade,
-    /// Offer version 4, answer version 5, and drop the messages that close a channel.
+    /// Offer v4 to the runtime, answer v5 to the client, and drop the messages that close a channel.
     Filter,
-    /// Version 4 cannot say that the input has ended; the client must choose another way.
+    /// v4 cannot signal the end of the input; the client must use another protocol.
     Impossible,
 }
 
@@ -149,7 +149,7 @@ fn translation(headers: &HeaderMap, options: StreamOptions) -> Translation {
     match (offered.contains(&V5), offered.contains(&V4)) {
         (false, _) => Translation::None,
         (true, true) => Translation::Downgrade,
-        // A terminal carries the end of its input in band.
+        // A terminal carries the end of its input in-band.
         (true, false) if !options.stdin || options.tty => Translation::Filter,
         (true, false) => Translation::Impossible,
     }
@@ -164,7 +164,10 @@ async fn tunnel(
 ) -> Response<Body> {
     let translation = translation(request.headers(), options);
     if translation == Translation::Impossible {
-        return text(StatusCode::FORBIDDEN, format!("{V5} with input needs SPDY/3.1 or {V4} here"));
+        return text(
+            StatusCode::FORBIDDEN,
+            format!("{V5} with standard input is not supported here; use SPDY/3.1 or {V4}"),
+        );
     }
     let client = hyper::upgrade::on(&mut request);
     match connect(&request, url, translation).await {
@@ -189,7 +192,9 @@ async fn tunnel(
             });
             response
         }
-        Err(why) => text(StatusCode::BAD_GATEWAY, format!("the runtime's stream server: {why}")),
+        Err(why) => {
+            text(StatusCode::BAD_GATEWAY, format!("cannot connect to the runtime's stream server: {why}"))
+        }
     }
 }
 
@@ -206,7 +211,7 @@ async fn connect(
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(|e| e.to_string())?;
     tokio::spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
-            debug!(%error, "a stream of the runtime has ended");
+            debug!(%error, "connection to the runtime's stream server failed");
         }
     });
     let path = url.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
@@ -216,7 +221,7 @@ async fn connect(
         .body(Empty::<Bytes>::new())
         .map_err(|e| e.to_string())?;
     for (name, value) in request.headers() {
-        // Who asks is this node's business, not the runtime's.
+        // The caller's identity concerns this node, not the runtime.
         let private = name == HOST
             || name == http::header::AUTHORIZATION
             || name == http::header::ORIGIN
@@ -238,25 +243,25 @@ async fn connect(
     sender.send_request(repeated).await.map_err(|error| error.to_string())
 }
 
-/// Connects the two ends once both have agreed to the upgrade.
+/// Connects the two ends once both have upgraded.
 async fn join(client: OnUpgrade, runtime: OnUpgrade, translation: Translation) {
     let (Ok(client), Ok(runtime)) = tokio::join!(client, runtime) else { return };
     let filter = (translation == Translation::Filter).then(CloseFilter::default);
-    if let Err(error) = carry(TokioIo::new(client), TokioIo::new(runtime), filter).await {
-        debug!(%error, "a stream has ended");
+    if let Err(error) = copy_both_ways(TokioIo::new(client), TokioIo::new(runtime), filter).await {
+        debug!(%error, "stream failed");
     }
 }
 
-/// Moves bytes both ways until the runtime has closed. What a client says after that leads nowhere, so
-/// that it cannot keep the stream open, and has a moment to read the rest and to close.
-async fn carry<C, R>(client: C, runtime: R, filter: Option<CloseFilter>) -> io::Result<()>
+/// Copies bytes both ways until the runtime closes. What the client sends after that is discarded, so that it
+/// cannot keep the stream open, and it has a moment to read the rest and to close.
+async fn copy_both_ways<C, R>(client: C, runtime: R, filter: Option<CloseFilter>) -> io::Result<()>
 where
     C: AsyncRead + AsyncWrite,
     R: AsyncRead + AsyncWrite,
 {
     let (from_client, mut to_client) = tokio::io::split(client);
     let (mut from_runtime, to_runtime) = tokio::io::split(runtime);
-    let mut upward = pin!(upward(from_client, to_runtime, filter).fuse());
+    let mut copy_input = pin!(copy_input(from_client, to_runtime, filter).fuse());
     let mut downward = pin!(async {
         tokio::io::copy(&mut from_runtime, &mut to_client).await?;
         to_client.shutdown().await
@@ -268,17 +273,17 @@ where
                 ended?;
                 break;
             }
-            ended = &mut upward, if !upward.is_terminated() => ended?,
+            ended = &mut copy_input, if !copy_input.is_terminated() => ended?,
         }
     }
-    if upward.is_terminated() {
+    if copy_input.is_terminated() {
         return Ok(());
     }
-    tokio::time::timeout(limits::STREAM_LINGER, upward).await.unwrap_or(Ok(()))
+    tokio::time::timeout(limits::STREAM_LINGER, copy_input).await.unwrap_or(Ok(()))
 }
 
-/// Moves bytes from the client to the runtime until the client has closed.
-async fn upward(
+/// Copies bytes from the client to the runtime until the client closes.
+async fn copy_input(
     mut from_client: impl AsyncRead + Unpin,
     mut to_runtime: impl AsyncWrite + Unpin,
     mut filter: Option<CloseFilter>,
@@ -306,7 +311,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn protocols() {
+    fn stream_protocols_are_translated() {
         let asked = |offered: &'static str, stdin, tty| {
             let mut headers = HeaderMap::new();
             headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static(offered));
@@ -325,22 +330,22 @@ mod tests {
         for filter in [None, Some(CloseFilter::default())] {
             let (near, mut client) = tokio::io::duplex(1024);
             let (far, mut runtime) = tokio::io::duplex(1024);
-            let stream = tokio::spawn(carry(near, far, filter));
+            let stream = tokio::spawn(copy_both_ways(near, far, filter));
             runtime.write_all(b"last words").await.unwrap();
             runtime.shutdown().await.unwrap();
             let mut said = String::new();
             client.read_to_string(&mut said).await.unwrap();
             assert_eq!(said, "last words");
-            // It is paused time that passes here.
+            // Time is paused in this test.
             tokio::time::timeout(2 * limits::STREAM_LINGER, stream).await.unwrap().unwrap().unwrap();
         }
     }
 
     #[tokio::test]
-    async fn a_client_whose_input_has_ended_still_hears_the_answer() {
+    async fn a_client_that_ended_its_input_still_gets_the_answer() {
         let (near, mut client) = tokio::io::duplex(1024);
         let (far, mut runtime) = tokio::io::duplex(1024);
-        let stream = tokio::spawn(carry(near, far, None));
+        let stream = tokio::spawn(copy_both_ways(near, far, None));
         client.write_all(b"question").await.unwrap();
         client.shutdown().await.unwrap();
         let mut heard = String::new();

@@ -1,4 +1,4 @@
-//! Who we are, and whom we let in.
+//! TLS of the node's server: its own certificate and the verification of clients.
 
 use std::sync::Arc;
 
@@ -24,21 +24,22 @@ pub enum TlsError {
     Server(#[source] rustls::Error),
     #[error("the certificate authority of the node's clients cannot be used")]
     Authority(#[source] rustls::Error),
-    #[error("the node's clients cannot be verified")]
+    #[error("cannot verify clients of the node's server")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-    #[error("cannot make a certificate")]
+    #[error("cannot generate a self-signed certificate")]
     Generate(#[from] rcgen::Error),
 }
 
-/// What a connection to the node's server is accepted with.
+/// TLS configuration for connections to the node's server.
 #[derive(Clone)]
 pub(crate) struct NodeTls {
     pub acceptor: TlsAcceptor,
-    /// Reads the user of a verified certificate; none where no client is known.
+    /// Reads the user from a verified certificate; `None` if there is no authority for clients.
     pub identify: Option<Identify>,
 }
 
-/// Makes the acceptor of the node's server. Without a certificate authority no client is known.
+/// Builds the TLS configuration of the node's server. Without a certificate authority no client is
+/// authenticated.
 pub(crate) fn tls(config: &Config, host_ips: &[String]) -> Result<NodeTls, TlsError> {
     let (chain, key) = match &config.serving {
         Some(serving) => (serving.chain.clone(), serving.key.clone()),
@@ -58,13 +59,13 @@ pub(crate) fn tls(config: &Config, host_ips: &[String]) -> Result<NodeTls, TlsEr
             for certificate in certificates(&authority.pem, "certificate authority of the node's clients")? {
                 roots.add(certificate).map_err(TlsError::Authority)?;
             }
-            // Whoever shows no certificate gets an answer all the same: 401.
+            // A client without a certificate can connect, so that it gets a 401 answer.
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
             builder.with_client_cert_verifier(verifier.allow_unauthenticated().build()?)
         }
     };
     let mut tls = builder.with_single_cert(chain, key).map_err(TlsError::Server)?;
-    // Upgraded connections exist in HTTP/1.1 only.
+    // Upgrades exist only in HTTP/1.1.
     tls.alpn_protocols = vec![b"http/1.1".to_vec()];
     let identify = config.client_authority.as_ref().map(|authority| authority.identify);
     Ok(NodeTls { acceptor: TlsAcceptor::from(Arc::new(tls)), identify })
@@ -76,7 +77,7 @@ fn certificates(pem: &str, what: &'static str) -> Result<Vec<CertificateDer<'sta
         .map_err(|source| TlsError::Pem { what, source })
 }
 
-/// Certificate and key, PEM.
+/// Returns a self-signed certificate and its key, both in PEM.
 fn self_signed(node: &str, host_ips: &[String]) -> Result<(String, String), TlsError> {
     let names: Vec<String> = std::iter::once(node.to_owned()).chain(host_ips.iter().cloned()).collect();
     let made = rcgen::generate_simple_self_signed(names)?;

@@ -1,4 +1,4 @@
-//! RuntimeClasses: which of the runtime's handlers runs a pod.
+//! RuntimeClasses: the choice of the runtime handler of a pod.
 
 use k8s_openapi::api::{core::v1::Pod, node::v1::RuntimeClass};
 use kube::Api;
@@ -7,10 +7,10 @@ use kubelet_cri::RuntimeHandler;
 use super::Worker;
 use crate::{limits, pod::spec, probe::within};
 
-/// The handler of a pod is not known.
+/// The runtime handler of a pod cannot be determined.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandlerError {
-    #[error("failed to get sandbox runtime: no answer about RuntimeClass \"{0}\"")]
+    #[error("failed to get sandbox runtime: cannot read RuntimeClass \"{0}\"")]
     Silence(String),
     #[error("failed to get sandbox runtime: no runtime for \"{class}\" is configured")]
     Unknown {
@@ -21,7 +21,7 @@ pub(super) enum HandlerError {
 }
 
 impl Worker {
-    /// The handler that runs a pod, and what it can do.
+    /// Returns the runtime handler of a pod and its features.
     pub(super) async fn handler(&self, pod: &Pod) -> Result<RuntimeHandler, HandlerError> {
         let class = spec(pod).runtime_class_name.clone().unwrap_or_default();
         let name = if class.is_empty() { String::new() } else { self.handler_of(class).await? };

@@ -1,4 +1,4 @@
-//! postStart and preStop.
+//! Lifecycle hooks: postStart and preStop.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 impl Worker {
-    /// Runs a hook to its end, or for no longer than `limit`; a sentence if it failed.
+    /// Runs a hook for at most `limit`; the error is a message for the event.
     pub(super) async fn hook(
         &self,
         handler: &LifecycleHandler,
@@ -38,12 +38,12 @@ impl Worker {
         if let Some(action) = &handler.http_get {
             let address = pod_address(&self.agent, &self.tracked);
             let check =
-                http_check(action, container, &address).ok_or("the port of the hook has no number")?;
+                http_check(action, container, &address).ok_or("the port of the hook cannot be resolved")?;
             let answer = self.agent.machine.http(&check, limit).await?;
             return if answer.status < 400 {
                 Ok(())
             } else {
-                Err(format!("the hook got status {}", answer.status))
+                Err(format!("the hook returned status {}", answer.status))
             };
         }
         if let Some(action) = &handler.sleep {
@@ -51,7 +51,7 @@ impl Worker {
             tokio::time::sleep(seconds.min(limit)).await;
             return Ok(());
         }
-        // `tcpSocket`, which the API takes and no kubelet runs.
+        // `tcpSocket`, which the API accepts but kubelets do not support.
         Err("Cannot run handler: invalid handler".to_owned())
     }
 }

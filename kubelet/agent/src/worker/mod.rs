@@ -1,4 +1,4 @@
-//! One task for each pod: plan, act, look, again; until the pod is deleted.
+//! The task of a pod: plans, acts and observes in turn until the pod is deleted.
 
 use std::{
     collections::BTreeSet,
@@ -31,31 +31,31 @@ pub(crate) struct Worker {
     agent: Arc<Agent>,
     tracked: Arc<TrackedPod>,
     probes: Probes,
-    /// What the pod refers to, once its directories and volumes have been made.
+    /// Objects that the pod refers to, once its directories and volumes have been set up.
     sources: Option<Sources>,
-    /// When volumes that could not be brought up to date are tried again.
+    /// Time at which a failed update of the volumes is retried.
     volumes_retry: Option<Timestamp>,
-    /// A finished pod has been cleaned up.
-    tidied: bool,
-    /// Pause after the last failure to clean up.
+    /// True once a finished pod has been cleaned up.
+    cleaned_up: bool,
+    /// Delay after the last failure to clean up.
     tear_down_pause: Option<Duration>,
-    /// Pauses that have been told, by container and attempt.
-    told: BTreeSet<(String, u32)>,
-    pusher: Option<Pusher>,
-    /// What last failed for the pod as a whole, and the pause after it.
-    trouble: Option<(&'static str, Duration)>,
+    /// Back-offs that have been reported by an event, by container and attempt.
+    reported_backoffs: BTreeSet<(String, u32)>,
+    status_task: Option<StatusTask>,
+    /// Reason of the last failure of the pod as a whole, and the delay after it.
+    last_failure: Option<(&'static str, Duration)>,
 }
 
-/// Ends the task with the worker.
-struct Pusher(JoinHandle<()>);
+/// Aborts the task when dropped.
+struct StatusTask(JoinHandle<()>);
 
-impl Drop for Pusher {
+impl Drop for StatusTask {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-/// Runs a pod until it is deleted. The caller removes the tracked.
+/// Runs a pod until it is deleted. The caller removes it from the tracked pods.
 pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
     let mut worker = Worker {
         agent,
@@ -63,20 +63,21 @@ pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
         probes: Probes::default(),
         sources: None,
         volumes_retry: None,
-        tidied: false,
+        cleaned_up: false,
         tear_down_pause: None,
-        told: BTreeSet::new(),
-        pusher: None,
-        trouble: None,
+        reported_backoffs: BTreeSet::new(),
+        status_task: None,
+        last_failure: None,
     };
     let mut versions = worker.tracked.versions();
-    // What runs already must be known before anything is said or done.
+    // The existing containers must be known before anything is reported or done.
     while let Err(error) = worker.tracked.refresh(&worker.agent).await {
-        debug!(pod = %worker.tracked.place.name, %error, "cannot look at a pod");
+        debug!(pod = %worker.tracked.place.name, %error, "cannot refresh a pod");
         tokio::time::sleep(limits::START_RETRY).await;
     }
-    let pusher = tokio::spawn(status_manager::run(Arc::clone(&worker.agent), Arc::clone(&worker.tracked)));
-    worker.pusher = Some(Pusher(pusher));
+    let status_task =
+        tokio::spawn(status_manager::run(Arc::clone(&worker.agent), Arc::clone(&worker.tracked)));
+    worker.status_task = Some(StatusTask(status_task));
     loop {
         versions.mark_unchanged();
         let wait = match worker.tracked.mode() {
@@ -96,11 +97,11 @@ pub(crate) async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>) {
     }
 }
 
-/// A pod that nothing happens to is looked at this often all the same.
+/// Maximum interval between steps of a pod that nothing happens to.
 const IDLE: Duration = Duration::from_secs(60);
 
 impl Worker {
-    /// Does what is to be done now; how long to wait for something to change, if there is nothing.
+    /// Carries out the next step; returns how long to wait for a change if there is nothing to do.
     async fn step(&mut self) -> Option<Duration> {
         let now = self.agent.ambient.now();
         let deadline = self.enforce_deadline(now);
@@ -122,14 +123,14 @@ impl Worker {
             () = self.carry_out(plan) => {}
             () = no_longer_wanted(&tracked) => debug!(pod = %tracked.place.name, "interrupted"),
         }
-        self.look().await;
+        self.refresh().await;
         None
     }
 
-    /// Looks at the pod; a runtime that is away is asked again later.
-    async fn look(&self) {
+    /// Refreshes the pod from the runtime, retrying while the runtime is unavailable.
+    async fn refresh(&self) {
         if let Err(error) = self.tracked.refresh(&self.agent).await {
-            warn!(pod = %self.tracked.place.name, %error, "cannot look at a pod");
+            warn!(pod = %self.tracked.place.name, %error, "cannot refresh a pod");
             tokio::time::sleep(limits::RETRY).await;
         }
     }
@@ -157,12 +158,13 @@ impl Worker {
             self.start(start).await;
         }
         if !self.remove(&plan).await || !killed {
-            // The same is tried again, but not at once.
+            // Retry after a delay.
             tokio::time::sleep(limits::RETRY).await;
         }
     }
 
-    /// Removes what is dead and not needed, with its logs; whether all of it went.
+    /// Removes dead containers and sandboxes that are no longer needed, with their logs; returns whether all
+    /// were removed.
     async fn remove(&self, plan: &Plan) -> bool {
         let mut all = true;
         for id in &plan.remove_containers {
@@ -188,7 +190,7 @@ impl Worker {
         all
     }
 
-    /// Fails a pod whose time is over; when that will be.
+    /// Fails a pod whose active deadline has passed; otherwise returns when it will.
     fn enforce_deadline(&self, now: Timestamp) -> Option<Timestamp> {
         let pod = self.tracked.pod();
         let seconds = pod::spec(&pod).active_deadline_seconds?;
@@ -208,7 +210,7 @@ impl Worker {
     fn tell_pauses(&mut self, plan: &Plan) {
         for name in &plan.backing_off {
             let attempt = self.tracked.state().runtime.newest(name).map_or(0, |status| status.attempt);
-            if self.told.insert((name.clone(), attempt)) {
+            if self.reported_backoffs.insert((name.clone(), attempt)) {
                 let message =
                     format!("Back-off restarting failed container {name} in pod {}", self.tracked.place.name);
                 self.agent.event(&self.tracked.pod(), Some(name), "BackOff", message);
@@ -216,31 +218,31 @@ impl Worker {
         }
     }
 
-    /// Notes that something could not be started, and when to try again.
+    /// Records that a container could not be started and when to retry.
     fn fail(&self, name: &str, reason: &str, message: &str, pause: Duration) {
         let retry_at = self.agent.ambient.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
         let failure = pod::plan::Failure { reason: reason.to_owned(), message: message.to_owned(), retry_at };
         self.tracked.change(|state| state.failures.insert(name.to_owned(), failure));
     }
 
-    /// The same for the pod as a whole, with pauses that grow while the same thing fails.
+    /// Like [`Worker::fail`] for the pod as a whole, with delays that grow while the same failure repeats.
     fn fail_pod(&mut self, reason: &'static str, message: &str) {
-        let pause = match self.trouble {
+        let pause = match self.last_failure {
             Some((before, pause)) if before == reason => (pause * 2).min(limits::MAX_RETRY),
             _ => limits::RETRY,
         };
-        self.trouble = Some((reason, pause));
+        self.last_failure = Some((reason, pause));
         self.fail(WHOLE_POD, reason, message, pause);
     }
 
-    /// Wakes the pod when an object that it refers to has changed.
-    fn wake(&self) -> Arc<dyn Fn() + Send + Sync> {
+    /// Returns a callback that wakes the pod when an object that it refers to has changed.
+    fn wake_callback(&self) -> Arc<dyn Fn() + Send + Sync> {
         let tracked: Weak<TrackedPod> = Arc::downgrade(&self.tracked);
         Arc::new(move || {
             let Some(tracked) = tracked.upgrade() else { return };
             tracked.change(|state| {
                 state.volumes_outdated = true;
-                // What failed for want of an object may succeed now.
+                // Failures because of a missing object may be resolved now.
                 state.failures.retain(|_, f| {
                     !matches!(f.reason.as_str(), "CreateContainerConfigError" | "FailedMount")
                 });
@@ -248,34 +250,34 @@ impl Worker {
         })
     }
 
-    /// Stops a finished pod's rest and gives back what it holds.
+    /// Stops the remaining containers of a finished pod and releases its resources.
     async fn finish(&mut self) -> Option<Duration> {
         self.probes.reconcile(&self.agent, &self.tracked, false);
-        if self.tidied {
+        if self.cleaned_up {
             return Some(IDLE);
         }
         if self.tracked.state().runtime.has_running() {
             let grace = self.tracked.state().verdict.as_ref().and_then(Verdict::grace);
             let grace = grace.unwrap_or_else(|| stop::grace(&self.tracked.pod()));
             self.kill_pod(grace).await;
-            self.look().await;
+            self.refresh().await;
             if self.tracked.state().runtime.has_running() {
                 return Some(limits::RETRY);
             }
         }
-        // A sandbox that died by itself may still hold its network.
+        // A sandbox that died on its own may still hold its network.
         self.stop_sandboxes().await;
-        self.look().await;
+        self.refresh().await;
         if let Some(pause) = self.tear_down().await {
             return Some(pause);
         }
         self.agent.objects.forget(&self.tracked.place.uid);
-        self.tidied = true;
+        self.cleaned_up = true;
         None
     }
 
-    /// Removes what the pod has on the node; returns when to try that again if it failed. The log has the
-    /// first failure as a warning, and another one when the longest pause is reached.
+    /// Removes everything that the pod has on the node; after a failure returns the delay until the retry.
+    /// The first failure is logged as a warning, and another one once the delay reaches its maximum.
     async fn tear_down(&mut self) -> Option<Duration> {
         let error = self.agent.machine.tear_down_pod(&self.tracked.place).await.err()?;
         let (place, error) = (&self.tracked.place, &error as &dyn std::error::Error);
@@ -287,15 +289,15 @@ impl Worker {
                 namespace = place.namespace,
                 error,
                 ?pause,
-                "cannot clean up, trying again"
+                "cannot clean up a pod, retrying"
             );
         } else {
-            debug!(pod = place.name, namespace = place.namespace, error, ?pause, "cannot clean up");
+            debug!(pod = place.name, namespace = place.namespace, error, ?pause, "cannot clean up a pod");
         }
         Some(pause)
     }
 
-    /// Ends a pod that is being deleted, and deletes it.
+    /// Stops a pod that is being deleted, and deletes its object.
     async fn terminate(&mut self) {
         self.probes.reconcile(&self.agent, &self.tracked, false);
         self.stop_all().await;
@@ -305,9 +307,9 @@ impl Worker {
             tokio::time::sleep(pause).await;
         }
         self.agent.objects.forget(&self.tracked.place.uid);
-        // The last status comes before the deletion.
-        if let Some(pusher) = &mut self.pusher {
-            let _ = (&mut pusher.0).await;
+        // The final status must be written before the object is deleted.
+        if let Some(status_task) = &mut self.status_task {
+            let _ = (&mut status_task.0).await;
         }
         if !self.tracked.state().gone {
             stop::delete(&self.agent, &self.tracked).await;
@@ -317,7 +319,7 @@ impl Worker {
     }
 }
 
-/// Returns when the pod shall not run any more.
+/// Returns when the pod should no longer run.
 async fn no_longer_wanted(tracked: &TrackedPod) {
     let mut versions = tracked.versions();
     while tracked.mode() == Mode::Run {
@@ -327,7 +329,7 @@ async fn no_longer_wanted(tracked: &TrackedPod) {
     }
 }
 
-/// From now until then, at least a moment.
+/// Returns the duration from now until `then`, at least a moment.
 fn until_then(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(then.duration_since(now)).unwrap_or_default().max(Duration::from_millis(1))
 }

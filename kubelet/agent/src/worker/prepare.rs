@@ -1,4 +1,4 @@
-//! Directories, volumes and what they are made of.
+//! Sets up the directories and volumes of a pod and reads the objects that they are made of.
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
@@ -22,19 +22,19 @@ use crate::{
     machine::{MachineError, SubPath},
     pod::{
         self,
-        env::{Sources, Surroundings, TokenKey},
+        env::{EnvContext, Sources, TokenKey},
         resolv, spec,
     },
     probe::within,
     volumes::{self, References},
 };
 
-/// Why a pod's surroundings could not be made.
+/// The directories, volumes or mounts of a pod could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PrepareError {
-    #[error("the objects of the pod are not known yet")]
+    #[error("timed out waiting for the ConfigMaps and Secrets of the pod")]
     Objects,
-    #[error("no token for service account {account}")]
+    #[error("cannot get a token for service account {account}")]
     Token {
         account: String,
         #[source]
@@ -44,7 +44,7 @@ pub(super) enum PrepareError {
     Volume(#[from] volumes::VolumeError),
     #[error(transparent)]
     Machine(#[from] MachineError),
-    /// The mount cannot be as it is asked for.
+    /// A mount cannot be made as requested.
     #[error("{0}")]
     Mount(String),
     #[error("failed to prepare subPath for volumeMount \"{mount}\" of container \"{container}\"")]
@@ -54,8 +54,8 @@ pub(super) enum PrepareError {
 }
 
 impl Worker {
-    /// Makes what must be there before the pod can start, once. `false` if that failed; then it is
-    /// noted, told, and tried again later.
+    /// Sets up, once, everything that must exist before the pod can start. Returns `false` on failure, which
+    /// is recorded, reported and retried later.
     pub(super) async fn prepare(&mut self) -> bool {
         if self.sources.is_some() {
             return true;
@@ -77,7 +77,7 @@ impl Worker {
     async fn prepare_all(&self) -> Result<Sources, PrepareError> {
         let pod = self.tracked.pod_to_mount();
         let sources = self.collect_sources(&pod).await?;
-        // A pod that is adopted may be in the middle of a resize.
+        // An adopted pod may be in the middle of a resize.
         let cgroup = self.tracked.cgroup_to_hold();
         self.agent.machine.set_up_pod(&self.tracked.place, &cgroup).await?;
         self.tracked.state().cgroup = Some(cgroup);
@@ -89,7 +89,7 @@ impl Worker {
     async fn collect_sources(&self, pod: &Pod) -> Result<Sources, PrepareError> {
         let references = volumes::references(pod);
         let namespace = &self.tracked.place.namespace;
-        self.agent.objects.watch(&self.tracked.place.uid, namespace, &references, &self.wake());
+        self.agent.objects.watch(&self.tracked.place.uid, namespace, &references, &self.wake_callback());
         let found = self.agent.objects.get(namespace, &references).await.ok_or(PrepareError::Objects)?;
         within(limits::API_DEADLINE, self.agent.services.synced()).await.ok_or(PrepareError::Objects)?;
         let mut services = self.agent.services.list_namespace(namespace);
@@ -104,7 +104,8 @@ impl Worker {
         })
     }
 
-    /// Tokens that are still fresh, and new ones for those that are not.
+    /// Returns the service account tokens of a pod, requesting new ones in place of those that are about to
+    /// expire.
     async fn tokens(
         &self,
         pod: &Pod,
@@ -160,7 +161,7 @@ impl Worker {
 
     async fn set_up_volumes(&self, pod: &Pod, sources: &Sources) -> Result<(), PrepareError> {
         let ips = self.pod_ips();
-        let contents = volumes::contents(pod, sources, &self.surroundings(&ips))?;
+        let contents = volumes::contents(pod, sources, &self.context(&ips))?;
         let group = pod::spec(pod).security_context.as_ref().and_then(|context| context.fs_group);
         for (name, content) in &contents {
             self.agent.machine.set_up_volume(&self.tracked.place, name, content, group).await?;
@@ -176,19 +177,19 @@ impl Worker {
         state.runtime.ready_sandbox().map(|sandbox| sandbox.ips.clone()).unwrap_or_default()
     }
 
-    pub(super) fn surroundings<'a>(&'a self, pod_ips: &'a [String]) -> Surroundings<'a> {
-        Surroundings { pod_ips, host_ips: &self.agent.host_ips, allocatable: Some(&self.agent.allocatable) }
+    pub(super) fn context<'a>(&'a self, pod_ips: &'a [String]) -> EnvContext<'a> {
+        EnvContext { pod_ips, host_ips: &self.agent.host_ips, allocatable: Some(&self.agent.allocatable) }
     }
 
-    /// Brings the volumes of a running pod up to date where the pod or an object that they are made of has
-    /// changed; returns when to do so again for the sake of its tokens, or after a failure.
+    /// Updates the volumes of a running pod if the pod or an object that they contain has changed; returns
+    /// when to do so again to renew tokens, or after a failure.
     pub(super) async fn keep_volumes_fresh(&mut self, now: Timestamp) -> Option<Timestamp> {
         let running = self.tracked.state().runtime.ready_sandbox().is_some();
         if !running {
             return None;
         }
         if self.sources.is_none() {
-            // After a restart of the kubelet: adopt the pod's volumes.
+            // After a restart of the kubelet the volumes of the pod are adopted.
             self.prepare().await;
         }
         let is_due = |at: &Timestamp| *at <= now;
@@ -209,8 +210,8 @@ impl Worker {
                     self.volumes_retry = None;
                 }
                 Err(error) => {
-                    // The old content stays; what is deleted does not vanish under a running pod.
-                    warn!(pod = %self.tracked.place.name, error = %error_chain(&error), "cannot refresh volumes");
+                    // The old content stays: a deleted object does not vanish under a running pod.
+                    warn!(pod = %self.tracked.place.name, error = %error_chain(&error), "cannot update volumes");
                     self.volumes_retry = now.saturating_add(limits::RETRY * 5).ok();
                     return self.volumes_retry;
                 }
@@ -220,7 +221,7 @@ impl Worker {
         [refresh, self.volumes_retry].into_iter().flatten().min()
     }
 
-    /// The mounts of a container: its volumes, its files of `/etc`, the place of its last words.
+    /// Returns the mounts of a container: its volumes, its `/etc` files, and its termination message file.
     pub(super) async fn mounts(
         &self,
         pod: &Pod,
@@ -252,7 +253,7 @@ impl Worker {
         Ok(mounts)
     }
 
-    /// The files that the kubelet puts into `/etc`.
+    /// Returns the files that the kubelet provides in `/etc`.
     fn etc(&self, pod: &Pod) -> BTreeMap<&'static str, String> {
         let info = self.agent.machine.info();
         let (ips, dns) = (self.pod_ips(), &self.agent.config.cluster_dns);
@@ -275,7 +276,7 @@ impl Worker {
         let variables: BTreeMap<String, String> = environment.iter().cloned().collect();
         let sources = self.sources.as_ref().ok_or(PrepareError::Objects)?;
         let ips = self.pod_ips();
-        let contents = volumes::contents(pod, sources, &self.surroundings(&ips))?;
+        let contents = volumes::contents(pod, sources, &self.context(&ips))?;
         let group = pod::spec(pod).security_context.as_ref().and_then(|context| context.fs_group);
         machine.forget_sub_paths(place, &container.name).await?;
         let wanted = container.volume_mounts.as_deref().unwrap_or_default();
@@ -301,7 +302,8 @@ impl Worker {
         Ok(mounts)
     }
 
-    /// Mounts a part of a volume. Why that failed may tell of the node's files, so that only the log has it.
+    /// Mounts a part of a volume. The cause of a failure is only logged, because it could reveal files of the
+    /// node.
     async fn sub_path(
         &self,
         container: &Container,

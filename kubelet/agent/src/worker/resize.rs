@@ -1,4 +1,4 @@
-//! Gives running containers what their pod is granted.
+//! Applies the granted resources of a pod to its running containers.
 
 use apiserver_meta::error_chain;
 use jiff::Timestamp;
@@ -12,13 +12,13 @@ use crate::{
     pod::{
         self,
         plan::Resized,
-        resize::{Change, News},
+        resize::{Change, EventText},
         resources,
     },
 };
 
 impl Worker {
-    /// Changes the limits of running containers, the decreases first, so that the pod's own limit holds.
+    /// Changes the limits of running containers, decreases first, so that the pod's own limit holds.
     pub(super) async fn resize(&self, wanted: &[Resized]) {
         let pod = self.tracked.pod();
         if let Err(message) = self.try_resize(&pod, wanted).await {
@@ -48,7 +48,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether a container gets more of something than it has.
+    /// Returns whether any limit of a container is increased.
     fn grows(&self, id: &str, container: &Container) -> bool {
         let state = self.tracked.state();
         let before = Container { resources: state.resize.actuated.get(id).cloned(), ..Container::default() };
@@ -59,7 +59,7 @@ impl Worker {
         })
     }
 
-    /// Refuses limits on memory below what is in use: the kernel would kill for them.
+    /// Refuses memory limits below the current usage, since the kernel would kill processes.
     async fn check_memory(
         &self,
         pod: &Pod,
@@ -105,7 +105,7 @@ impl Worker {
         i64::try_from(usage.memory).ok()
     }
 
-    /// Raises the limits of the pod's cgroup to what its containers shall have, and lowers none.
+    /// Raises the limits of the pod's cgroup to what its containers need, without lowering any.
     pub(super) async fn widen_pod(&self, pod: &Pod) -> Result<(), String> {
         let wanted = resources::pod_resources(pod);
         let before = self.tracked.state().cgroup.unwrap_or(wanted);
@@ -123,7 +123,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends a resize once no running container waits for it; returns when to try again if that failed.
+    /// Completes a resize once no running container waits for it; returns when to retry after a failure.
     pub(super) async fn finish_resize(&self, now: Timestamp) -> Option<Timestamp> {
         let pod = {
             let state = self.tracked.state();
@@ -141,35 +141,35 @@ impl Worker {
             }
             std::sync::Arc::clone(&state.pod)
         };
-        // Only now, for a limit of the pod below those of its containers could be refused.
+        // The pod's limit is lowered last, because the kernel may refuse one below those of its containers.
         if let Err(message) = self.set_cgroup(&pod, resources::pod_resources(&pod)).await {
             return Some(self.resize_failed(&pod, message));
         }
-        let news = self.tracked.change(|state| {
-            // What was granted meanwhile is a resize of its own.
+        let event = self.tracked.change(|state| {
+            // Resources granted in the meantime are a new resize.
             let same = std::sync::Arc::ptr_eq(&state.pod, &pod) || state.pod.spec == pod.spec;
             if same { state.resize.complete(&pod) } else { None }
         });
-        self.tell_resize(&pod, news);
+        self.record_resize_event(&pod, event);
         None
     }
 
     fn resize_failed(&self, pod: &Pod, message: String) -> Timestamp {
         let now = self.agent.ambient.now();
         let retry_at = now.saturating_add(limits::RETRY * 5).unwrap_or(Timestamp::MAX);
-        let news = self.tracked.change(|state| state.resize.fail(pod, message, now, retry_at));
-        self.tell_resize(pod, news);
+        let event = self.tracked.change(|state| state.resize.fail(pod, message, now, retry_at));
+        self.record_resize_event(pod, event);
         retry_at
     }
 
-    fn tell_resize(&self, pod: &Pod, news: Option<News>) {
-        if let Some((reason, message)) = news {
+    fn record_resize_event(&self, pod: &Pod, event: Option<EventText>) {
+        if let Some((reason, message)) = event {
             self.agent.event(pod, None, reason, message);
         }
     }
 }
 
-/// Whether a limit is below the one before; zero is none.
+/// Returns whether a limit is lower than the previous one; zero means unlimited.
 fn is_lower(limit: i64, before: i64) -> bool {
     limit > 0 && (before <= 0 || limit < before)
 }

@@ -1,4 +1,4 @@
-//! Sandboxes, images and containers.
+//! Starts sandboxes and containers and pulls images.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// How long a postStart hook may take.
+/// Maximum duration of a postStart hook.
 const POST_START: Duration = Duration::from_secs(600);
 
 impl Worker {
@@ -37,8 +37,8 @@ impl Worker {
         };
         match result {
             Ok(id) => {
-                debug!(pod = %self.tracked.place.name, id, "sandbox runs");
-                self.trouble = None;
+                debug!(pod = %self.tracked.place.name, id, "sandbox started");
+                self.last_failure = None;
                 self.tracked.change(|state| state.failures.remove(WHOLE_POD));
             }
             Err(error) => self.sandbox_failed(&pod, &error.to_string()),
@@ -51,7 +51,7 @@ impl Worker {
         self.fail_pod("FailedCreatePodSandBox", &message);
     }
 
-    /// What the pod's sandbox is to be; a sentence where it cannot be that.
+    /// Returns the configuration of the pod's sandbox; the error is a message for the user.
     async fn sandbox(&self, pod: &Pod, attempt: u32) -> Result<SandboxConfig, String> {
         unsupported::check_sandbox(pod)?;
         let cluster = &self.agent.config.cluster_dns;
@@ -74,7 +74,7 @@ impl Worker {
         }))
     }
 
-    /// Starts a container, or notes why not.
+    /// Starts a container, or records why it could not be started.
     pub(super) async fn start(&mut self, start: &Start) {
         let pod = self.tracked.pod();
         let Some(container) = find(&pod, start) else { return };
@@ -82,10 +82,10 @@ impl Worker {
             return;
         }
         let result = self.try_start(&pod, &container, start).await;
-        self.look().await;
+        self.refresh().await;
         if let Some(finished) = start.finished {
             let mut state = self.tracked.state();
-            // The pause begins with an attempt, not with the wish for one.
+            // The back-off advances only when an attempt is made.
             if state.runtime.newest(&container.name).is_some_and(|newest| newest.attempt == start.attempt) {
                 state.backoff.restarted(&container.name, finished);
             }
@@ -107,7 +107,7 @@ impl Worker {
         self.check_added(pod, container, start).map_err(config_error)?;
         let sources = self.sources.clone().unwrap_or_default();
         let ips = self.pod_ips();
-        let environment = env::environment(pod, container, &sources, &self.surroundings(&ips))
+        let environment = env::environment(pod, container, &sources, &self.context(&ips))
             .map_err(|error| config_error(error.to_string()))?;
         let mounts = self
             .mounts(pod, container, start.attempt, &environment)
@@ -128,7 +128,7 @@ impl Worker {
         })
         .map_err(|error| config_error(error.to_string()))?;
         let sandbox = self.sandbox(pod, sandbox_attempt).await.map_err(config_error)?;
-        // After a resize that needs a restart there may be no room yet.
+        // After a resize that needs a restart the cgroup may still be too small.
         self.widen_pod(pod).await.map_err(config_error)?;
         let id = {
             let _permit = self.agent.starts.acquire().await;
@@ -147,7 +147,7 @@ impl Worker {
             if post_start.is_some() {
                 self.tracked.state().probes.update(&id, |probed| probed.hooked = Some(false));
             }
-            // What failed leaves a dead container behind; its pause is that of a restart.
+            // A failed start leaves a dead container behind; its back-off is that of a restart.
             let started = self.agent.runtime.start_container(&id).await;
             started.map_err(|error| ("RunContainerError", error.message, limits::RETRY))?;
             id
@@ -163,8 +163,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Refuses a container that was added to the pod after it had been admitted and cannot be run as it
-    /// asks. Other containers of the pod are not judged by it.
+    /// Checks a container that was added to the pod after admission, and refuses it if it cannot be run as
+    /// requested. Other containers of the pod are not affected.
     fn check_added(&self, pod: &Pod, container: &Container, start: &Start) -> Result<(), String> {
         let added = pod::ephemeral_containers(pod).find(|ephemeral| ephemeral.name == start.name);
         if let Some(field) = added.and_then(unsupported::unsupported_in_ephemeral) {
@@ -178,8 +178,8 @@ impl Worker {
         else {
             return;
         };
-        // The API shall see the container running while its hook runs.
-        self.look().await;
+        // The API should show the container as running while its hook runs.
+        self.refresh().await;
         self.tracked.state().probes.update(id, |probed| probed.hooked = Some(false));
         match self.hook(handler, container, id, POST_START).await {
             Ok(()) => self.tracked.probed(id, |probed| probed.hooked = Some(true)),
@@ -199,14 +199,14 @@ impl Worker {
         Some((sandbox.summary.id.clone(), sandbox.summary.attempt))
     }
 
-    /// The container whose processes an ephemeral container shall see.
+    /// Returns the id of the container whose processes an ephemeral container can see.
     fn target(&self, pod: &Pod, start: &Start) -> Option<String> {
         let ephemeral = pod::ephemeral_containers(pod).find(|ephemeral| ephemeral.name == start.name)?;
         let target = ephemeral.target_container_name.as_deref()?;
         Some(self.tracked.state().runtime.newest(target)?.id.clone())
     }
 
-    /// The image on the node, pulled if its policy says so.
+    /// Returns the image on the node, pulling it if the pull policy requires that.
     async fn image(&self, pod: &Pod, container: &Container) -> Result<Image, Refusal> {
         let name = container.image.clone().unwrap_or_default();
         let inspect = async || {
@@ -242,7 +242,7 @@ impl Worker {
         inspect().await?.ok_or_else(vanished)
     }
 
-    /// The first failure shows what happened, later ones that there is a pause.
+    /// Returns the reason of a failed pull: the cause on the first failure, the back-off on later ones.
     fn pull_refusal(&self, container: &Container, image: &str, why: String) -> Refusal {
         let now = self.agent.ambient.now();
         let key = format!("image/{}", container.name);
@@ -261,7 +261,7 @@ impl Worker {
         }
     }
 
-    /// Pulls an image; whoever wants the same one meanwhile waits for the same pull.
+    /// Pulls an image; concurrent requests for the same image share one pull.
     async fn pull(&self, pod: &Pod, image: &str) -> Result<(), String> {
         let pull = {
             let mut pulls = self.agent.pulls.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -279,7 +279,7 @@ impl Worker {
         result.map(drop)
     }
 
-    /// Who asks the image's registry, from the pod's pull secrets.
+    /// Returns the credentials for the image's registry from the pod's pull secrets.
     fn credentials(&self, pod: &Pod, image: &str) -> Option<Credentials> {
         let secrets = &self.sources.as_ref()?.secrets;
         let registry = registry_of(image);
@@ -290,14 +290,14 @@ impl Worker {
     }
 }
 
-/// Reason, message, and pause before the next attempt.
+/// Reason, message, and delay before the next attempt.
 type Refusal = (&'static str, String, Duration);
 
 const ERR_IMAGE_PULL: &str = "ErrImagePull";
 const IMAGE_PULL_BACK_OFF: &str = "ImagePullBackOff";
 
-/// Reasons and messages of the events that tell of a refusal, as Kubernetes' kubelet splits them: what went
-/// wrong is told once an attempt, and that there is a pause in words that stay the same.
+/// Returns reasons and messages of the events for a refusal, split as in the Kubernetes kubelet: the failure
+/// itself once per attempt, and the back-off with a constant message.
 fn events_of(reason: &'static str, message: &str, image: &str) -> Vec<(&'static str, String)> {
     let pulling = format!("Back-off pulling image \"{image}\"");
     let error = ("Failed", format!("Error: {reason}"));
@@ -324,7 +324,7 @@ fn find(pod: &Pod, start: &Start) -> Option<Container> {
     pod::container(pod, &start.name).map(|(_, container)| container.clone())
 }
 
-/// What the API fills in where nothing is said: `latest` may change at any time.
+/// Returns the pull policy that the API sets by default; `latest` may change at any time.
 fn default_pull_policy(image: &str) -> &'static str {
     let name = image.rsplit('/').next().unwrap_or_default();
     let tagged = name.contains('@') || name.split_once(':').is_some_and(|(_, tag)| tag != "latest");
@@ -338,7 +338,7 @@ fn registry_of(image: &str) -> String {
     }
 }
 
-/// The entry of a `kubernetes.io/dockerconfigjson` secret for a registry.
+/// Returns the entry for a registry in a `kubernetes.io/dockerconfigjson` Secret.
 fn credentials(secret: &Secret, registry: &str) -> Option<Credentials> {
     let data = secret.data.as_ref()?.get(".dockerconfigjson")?;
     let config: serde_json::Value = serde_json::from_slice(&data.0).ok()?;
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pull_policies() {
+    fn the_default_pull_policy_follows_the_tag() {
         for (image, policy) in [
             ("busybox", "Always"),
             ("busybox:latest", "Always"),
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_between_pulls_is_told_in_words_that_stay_the_same() {
+    fn the_back_off_event_of_pulls_has_a_constant_message() {
         let row = |reason, message: &str| {
             let events = events_of(reason, message, "a:1").into_iter();
             events.map(|(reason, message)| format!("{reason}: {message}")).collect::<Vec<_>>()
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn pull_secrets_by_registry() {
+    fn pull_secrets_are_chosen_by_registry() {
         let config = json!({"auths": {"https://index.docker.io/v1/": {"auth": "a"}, "example.com": {"username": "u", "password": "p"}}});
         let mut secret = Secret::default();
         let data = k8s_openapi::ByteString(config.to_string().into_bytes());

@@ -1,4 +1,4 @@
-//! Ends containers gracefully, and pods for good.
+//! Stops containers gracefully, and pods for good.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use crate::{
     tracked::TrackedPod,
 };
 
-/// How long the containers of a pod may take to end.
+/// Returns the grace period of a pod.
 pub(super) fn grace(pod: &Pod) -> Duration {
     let seconds = pod
         .metadata
@@ -30,17 +30,17 @@ pub(super) fn grace(pod: &Pod) -> Duration {
     Duration::from_secs(u64::try_from(seconds).unwrap_or_default())
 }
 
-/// A running container, and the part it plays.
+/// A running container and its role.
 struct Running {
     id: String,
     name: String,
     role: Role,
-    /// Place in the order of its pod.
+    /// Index of the container in its pod.
     index: usize,
 }
 
 impl Worker {
-    /// Stops single containers of a pod that goes on; whether all of them could be stopped.
+    /// Stops single containers of a pod that continues to run; returns whether all could be stopped.
     pub(super) async fn kill(&self, kills: &[Kill]) -> bool {
         let pod = self.tracked.pod();
         let all = kills.iter().map(|kill| {
@@ -50,7 +50,7 @@ impl Worker {
         join_all(all).await.into_iter().all(|stopped| stopped)
     }
 
-    /// Runs the preStop hook and stops a container, both within `grace`; whether that worked.
+    /// Runs the preStop hook and stops a container, both within `grace`; returns whether that succeeded.
     async fn stop_one(&self, pod: &Pod, id: &str, name: &str, grace: Duration) -> bool {
         let began = Instant::now();
         let container = pod::container(pod, name).map(|(_, container)| container);
@@ -63,7 +63,7 @@ impl Worker {
                 self.agent.event(pod, Some(name), "FailedPreStopHook", format!("PreStopHook failed: {why}"));
             }
         }
-        // Without a grace period the container is killed at once; a hook leaves it a last moment.
+        // Without a grace period the container is killed at once; after a hook it gets at least a moment.
         let left = if handler.is_some() && !grace.is_zero() {
             grace.saturating_sub(began.elapsed()).max(limits::MIN_GRACE)
         } else {
@@ -94,8 +94,8 @@ impl Worker {
             .collect()
     }
 
-    /// Stops all containers of the pod: first its own, all at once; then its sidecars, the last one
-    /// first; then its sandboxes.
+    /// Stops all containers of the pod: the main containers concurrently, then the sidecars in reverse order,
+    /// then the sandboxes.
     pub(super) async fn kill_pod(&self, grace: Duration) {
         let pod = self.tracked.pod();
         let began = Instant::now();
@@ -114,7 +114,7 @@ impl Worker {
         }
     }
 
-    /// Takes down the network of all sandboxes, also of those that died by themselves.
+    /// Takes down the network of all sandboxes, including those that died on their own.
     pub(super) async fn stop_sandboxes(&self) {
         let ids: Vec<String> = {
             let state = self.tracked.state();
@@ -128,8 +128,8 @@ impl Worker {
         }
     }
 
-    /// Stops everything, however often that takes. A shorter grace period that comes meanwhile
-    /// counts at once.
+    /// Stops everything, repeating as often as needed. If the grace period is shortened in the meantime, that
+    /// takes effect at once.
     pub(super) async fn stop_all(&self) {
         loop {
             let pod = self.tracked.pod();
@@ -139,7 +139,7 @@ impl Worker {
                 () = self.kill_pod(grace) => {}
                 () = shortened(&self.tracked, grace) => continue,
             }
-            self.look().await;
+            self.refresh().await;
             if self.tracked.state().runtime.has_running() {
                 tokio::time::sleep(limits::RETRY).await;
                 continue;
@@ -148,14 +148,14 @@ impl Worker {
         }
     }
 
-    /// Removes the pod from the runtime, with its logs.
+    /// Removes the pod and its logs from the runtime.
     pub(super) async fn forget_runtime(&self) {
         let ids: Vec<String> = {
             let state = self.tracked.state();
             state.runtime.sandboxes.iter().map(|sandbox| sandbox.summary.id.clone()).collect()
         };
         for id in ids {
-            // What is left is found by the next search for orphans.
+            // What remains is found by the next search for orphans.
             if let Err(error) = self.agent.runtime.remove_pod_sandbox(&id).await {
                 debug!(%error, "cannot remove a sandbox");
             }

@@ -1,5 +1,5 @@
-//! A containerd, and kubelets over it, in network and mount namespaces and below a cgroup of their own.
-//! Whatever happens, everything is taken down at the end.
+//! A containerd and kubelets above it, in network and mount namespaces and below a cgroup of their own.
+//! Everything is taken down at the end, also when a test fails.
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
@@ -39,7 +39,7 @@ use tokio_util::sync::CancellationToken;
 
 pub const IMAGE: &str = "hawser.local/shell:1";
 
-/// Everything that the test makes on this machine.
+/// Everything that a test creates on this machine.
 pub struct Bench {
     pub directory: tempfile::TempDir,
     pub containerd: ContainerdConfig,
@@ -87,7 +87,7 @@ impl Bench {
             sandbox_image: kubelet_image::PAUSE_REFERENCE.to_owned(),
             log_file: path.join("containerd.log"),
         };
-        // The last part of a name that is unique on this machine.
+        // The last component is a name that is unique on this machine.
         let unique = path.file_name().unwrap().to_string_lossy().into_owned();
         let cgroup_root = format!("/hawser-test-{unique}");
         Self { containerd, cgroup_root, authority: Authority::new(), directory }
@@ -97,7 +97,7 @@ impl Bench {
         self.directory.path().join(name)
     }
 
-    /// Settings of a kubelet that lets the bench's client in.
+    /// Returns settings of a kubelet that accepts the bench's client.
     pub fn config(&self) -> Config {
         let mut config = Config::new("n1");
         config.node_ips = vec!["127.0.0.1".parse().unwrap()];
@@ -109,13 +109,13 @@ impl Bench {
         config
     }
 
-    /// Starts a kubelet; its server's port is returned.
+    /// Starts a kubelet.
     pub async fn kubelet(&self, api: &Api, runtime: Arc<CriRuntime>) -> Kubelet {
         let machine = LinuxMachine::new(&self.path("kubelet"), &self.path("logs")).unwrap();
         self.kubelet_over(api, runtime, Arc::new(machine)).await
     }
 
-    /// Starts a kubelet over any runtime and machine.
+    /// Starts a kubelet with any runtime and machine.
     pub async fn kubelet_over(
         &self,
         api: &Api,
@@ -165,7 +165,7 @@ impl Bench {
         (status, String::from_utf8_lossy(&body).into_owned())
     }
 
-    /// The head of an answer, the rest of which has yet to come.
+    /// Opens a stream and returns the header of the answer, before its body has arrived.
     pub async fn open(&self, port: u16, path: &str, with_certificate: bool) -> http::Response<Incoming> {
         let stream = self.connect(port, with_certificate).await;
         let (mut sender, connection) =
@@ -176,7 +176,7 @@ impl Bench {
         sender.send_request(request).await.unwrap()
     }
 
-    /// Status of the answer to a request for an upgrade.
+    /// Returns the status of the answer to an upgrade request.
     pub async fn upgrade(&self, port: u16, path: &str, protocol: &str) -> u16 {
         let stream = self.connect(port, true).await;
         let (mut sender, connection) =
@@ -193,7 +193,7 @@ impl Bench {
         sender.send_request(request).await.unwrap().status().as_u16()
     }
 
-    /// Runs a command over WebSocket; its output by channel. An error is the refused status.
+    /// Runs a command over WebSocket; returns its output by channel, or the status if it is refused.
     pub async fn exec(
         &self,
         port: u16,
@@ -236,7 +236,7 @@ impl Kubelet {
     }
 }
 
-/// A network without a wire: pods get an address that leads nowhere.
+/// Writes CNI plugins that give pods an address without connecting them to anything.
 pub fn write_plugins(bin: &Path, conf: &Path) {
     let script = r#"#!/bin/sh
 [ "$CNI_COMMAND" = ADD ] && echo '{"cniVersion":"0.4.0","interfaces":[{"name":"eth0","sandbox":"/x"}],"ips":[{"version":"4","address":"10.88.0.2/24","interface":0}]}'
@@ -251,7 +251,7 @@ exit 0
     fs::write(conf.join("10-nowhere.conflist"), list.to_string()).unwrap();
 }
 
-/// An image with a shell and a few tools of this machine, and the libraries that they need.
+/// Writes an image with a shell, a few tools of this machine, and the libraries that they need.
 pub fn write_shell_image(path: &Path) {
     let tools = ["sh", "cat", "sleep", "id", "ls", "ln", "rm", "mkdir", "perl"];
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
@@ -281,7 +281,7 @@ pub fn shell(script: &str) -> Value {
     json!({"name": "c", "image": IMAGE, "args": [script]})
 }
 
-/// Paths below `directory` whose name contains `part`.
+/// Returns the paths below `directory` whose name contains `part`.
 pub fn find(directory: &Path, part: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
@@ -295,9 +295,9 @@ pub fn find(directory: &Path, part: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Runs a story in namespaces of its own, and takes everything down after it.
+/// Runs a test in namespaces of its own, and takes everything down afterwards.
 pub fn in_namespaces(story: impl AsyncFnOnce(&Bench)) {
-    // Threads and processes that are started from here on inherit the namespaces.
+    // Threads and processes that are started after this inherit the namespaces.
     unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS).unwrap();
     assert!(Command::new("ip").args(["link", "set", "lo", "up"]).status().unwrap().success());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -320,7 +320,7 @@ pub fn in_namespaces(story: impl AsyncFnOnce(&Bench)) {
     });
 }
 
-/// A containerd with the images of the tests.
+/// Starts a containerd with the images of the tests.
 pub async fn start_containerd(bench: &Bench) -> Containerd {
     let containerd = Containerd::start(bench.containerd.clone()).await.unwrap();
     assert!(!containerd.adopted());

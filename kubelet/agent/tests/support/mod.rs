@@ -1,5 +1,5 @@
-//! An apiserver of a few hundred lines for the tests of one kubelet: it keeps objects as JSON,
-//! lists, watches, patches and deletes them. It validates nothing.
+//! A small API server for tests of one kubelet. It stores objects as JSON, and lists, watches, patches and
+//! deletes them without any validation.
 
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
@@ -28,22 +28,22 @@ pub mod node;
 #[derive(Default)]
 struct State {
     revision: u64,
-    /// By path of the collection, namespace and name.
+    /// Objects by path of the collection, namespace and name.
     objects: BTreeMap<(String, String, String), Value>,
-    /// Everything that happened: revision, collection, type, object.
+    /// All events so far: revision, collection, type, object.
     events: Vec<(u64, String, &'static str, Value)>,
-    /// Patches for an object of another uid.
+    /// Number of patches that were refused because of another uid.
     refused: usize,
 }
 
-/// The apiserver. Cheap to clone.
+/// The API server. Cheap to clone.
 #[derive(Clone)]
 pub struct Api {
     state: Arc<Mutex<State>>,
     revision: watch::Sender<u64>,
 }
 
-/// A request's path, taken apart.
+/// The components of a request's path.
 struct Target {
     collection: String,
     namespace: String,
@@ -79,7 +79,7 @@ impl Api {
         apiserver_client::in_process(self.clone(), Identity::authenticated("test", &[]), "kubelet")
     }
 
-    /// Creates an object; `collection` is `api/v1/pods`.
+    /// Creates an object; `collection` is a path such as `api/v1/pods`.
     pub fn create(&self, collection: &str, mut object: Value) -> Value {
         let mut state = self.state.lock().unwrap();
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -118,7 +118,7 @@ impl Api {
         self.state.lock().unwrap().objects.get(&key).cloned()
     }
 
-    /// Patches that were for an object of another uid.
+    /// Returns how many patches were refused because of another uid.
     pub fn refused(&self) -> usize {
         self.state.lock().unwrap().refused
     }
@@ -127,7 +127,7 @@ impl Api {
         self.get("api/v1/pods", "default", name).unwrap_or_default()
     }
 
-    /// Creates a pod on node `n1` in `default`.
+    /// Creates a pod in `default` that is bound to node `n1`.
     pub fn create_pod(&self, name: &str, mut spec: Value) -> Value {
         spec["nodeName"] = json!("n1");
         self.create("api/v1/pods", json!({
@@ -136,7 +136,7 @@ impl Api {
         }))
     }
 
-    /// Deletes as a client would: gracefully where there is a kubelet to wait for.
+    /// Deletes a pod as a client does: gracefully, so that the kubelet can stop it first.
     pub fn delete_pod(&self, name: &str, grace: i64) {
         self.delete("api/v1/pods", "default", name, Some(grace));
     }
@@ -163,7 +163,7 @@ impl Api {
         self.store(&mut state, key, object, "MODIFIED");
     }
 
-    /// Waits until a pod looks as it should.
+    /// Waits until a pod meets a condition.
     pub async fn until(&self, name: &str, what: &str, check: impl Fn(&Value) -> bool) -> Value {
         let mut revisions = self.revision.subscribe();
         let wait = async {
@@ -189,7 +189,7 @@ impl Api {
         self.until(name, "gone", Value::is_null).await;
     }
 
-    /// Reasons and messages of the events.
+    /// Returns reasons and messages of the events.
     pub fn event_messages(&self) -> Vec<String> {
         let state = self.state.lock().unwrap();
         let events = state.objects.iter().filter(|(key, _)| key.0 == "api/v1/events");
@@ -200,7 +200,7 @@ impl Api {
             .collect()
     }
 
-    /// All states that a pod has gone through.
+    /// Returns all states that a pod has gone through.
     pub fn history(&self, name: &str) -> Vec<Value> {
         let state = self.state.lock().unwrap();
         let of_pod = state.events.iter().filter(|(_, collection, _, object)| {
@@ -314,7 +314,7 @@ impl Api {
     }
 }
 
-/// A merge patch, with lists of conditions and addresses merged by their keys.
+/// Applies a merge patch that merges lists of conditions and addresses by their keys.
 fn merge(object: &mut Value, patch: Value) {
     let Value::Object(patch) = patch else { return *object = patch };
     if !object.is_object() {
@@ -328,7 +328,7 @@ fn merge(object: &mut Value, patch: Value) {
         };
         match (key, value) {
             (Some(key), Value::Array(items)) => merge_list(&mut object[&field], items, key),
-            // The only use of this list replaces it whole, and says so in an entry.
+            // This list is only ever replaced as a whole, which an entry of the patch says.
             (_, Value::Array(items)) if field == "addresses" => {
                 object[&field] = items.into_iter().filter(|item| item["$patch"].is_null()).collect();
             }
@@ -397,7 +397,7 @@ impl tower::Service<Request<HttpBody>> for Api {
     }
 }
 
-/// Status of a condition of a pod or node.
+/// Returns the status of a condition of a pod or node.
 pub fn condition(object: &Value, kind: &str) -> String {
     let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let found = conditions.iter().find(|condition| condition["type"] == kind);

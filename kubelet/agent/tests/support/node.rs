@@ -1,4 +1,4 @@
-//! A node of one kubelet, for tests on paused time.
+//! A node with one kubelet, for tests on paused time.
 
 use std::{net::Ipv4Addr, sync::Arc};
 
@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Api;
 
-/// Wall-clock time that goes with tokio's.
+/// A wall clock that advances with tokio's clock.
 struct TestClock(Instant);
 
 impl Clock for TestClock {
@@ -30,7 +30,7 @@ impl Random for Counter {
     }
 }
 
-/// A kubelet over a fake runtime and machine, and the API server that it works for.
+/// A kubelet with a fake runtime and machine, and the API server that it works for.
 pub struct Node {
     pub api: Api,
     pub runtime: FakeRuntime,
@@ -73,12 +73,12 @@ impl Node {
     }
 }
 
-/// The spec of a pod with one container, `c`.
+/// Returns the spec of a pod with one container, `c`.
 pub fn one(image: &str) -> Value {
     json!({"containers": [{"name": "c", "image": image, "imagePullPolicy": "IfNotPresent"}]})
 }
 
-/// The status of the first container.
+/// Returns the status of the first container.
 pub fn container(pod: &Value) -> &Value {
     &pod["status"]["containerStatuses"][0]
 }

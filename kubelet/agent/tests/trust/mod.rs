@@ -1,4 +1,4 @@
-//! A client that takes any server: who it is does not matter here.
+//! A TLS client configuration that accepts any server, because its identity does not matter in these tests.
 
 #[derive(Debug)]
 pub struct Anyone;

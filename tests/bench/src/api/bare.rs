@@ -1,4 +1,4 @@
-//! The limits that have no network in them: writes that are durable, and copies of memory.
+//! Lower bounds without a network: durable writes, and copies of memory.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -14,19 +14,19 @@ use tokio::task::JoinSet;
 
 use super::client::Turn;
 
-/// A log like the store's: of this size, and written over again from its beginning.
+/// Size of the log, which like the store's is overwritten from its beginning.
 const LOG: u64 = 64 << 20;
-/// Bytes of a piece of a list.
+/// Size of a chunk of a list in bytes.
 const PIECE: usize = 64 * 1024;
 
-/// Writes of so many bytes, as many at a time as there are clients, each group followed by
-/// fdatasync(2): what a server that waits for the disk cannot exceed.
+/// Measures groups of as many writes of `bytes` bytes as there are clients, each followed by fdatasync(2): no
+/// server that waits for the disk can exceed this.
 pub fn durable_writes(directory: &Path, clients: usize, bytes: usize, length: Duration) -> Result<Turn> {
     let path = directory.join("bare-log");
     let file = File::options().create(true).write(true).truncate(false).open(&path);
     let file = file.with_context(|| format!("cannot make {}", path.display()))?;
     if file.metadata().context("cannot look at the log")?.len() < LOG {
-        // Written once, so that no write grows the file.
+        // Written once, so that later writes do not grow the file.
         for at in (0..LOG).step_by(1 << 20) {
             file.write_all_at(&vec![0; 1 << 20], at).context("cannot fill the log")?;
         }
@@ -47,7 +47,7 @@ pub fn durable_writes(directory: &Path, clients: usize, bytes: usize, length: Du
     Ok(Turn::of(&times, start.elapsed()))
 }
 
-/// New keys in a store without a server, from so many clients.
+/// Measures the creation of keys in a store without a server, by several clients.
 pub async fn puts(
     store: &Arc<dyn Store>,
     clients: usize,
@@ -74,7 +74,7 @@ pub async fn puts(
     joined(tasks, start).await
 }
 
-/// Reads of one key from a store without a server.
+/// Measures reads of one key from a store without a server.
 pub async fn gets(store: &Arc<dyn Store>, clients: usize, key: &str, length: Duration) -> Result<Turn> {
     let (start, mut tasks) = (Instant::now(), JoinSet::new());
     for _ in 0..clients {
@@ -100,7 +100,7 @@ async fn joined(mut tasks: JoinSet<Result<Vec<f64>>>, start: Instant) -> Result<
     Ok(Turn::of(&times, start.elapsed()))
 }
 
-/// Copies all objects into pieces, as a list must, and forgets each piece; gives the bytes.
+/// Copies all objects into chunks, as a list must, and drops each chunk; returns the number of bytes.
 pub fn copies(objects: &[Bytes]) -> usize {
     let (mut all, mut piece) = (0, BytesMut::with_capacity(PIECE));
     for object in objects {
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_of_everything_and_writes_are_counted() {
+    fn bare_reads_copy_everything_and_writes_are_counted() {
         let objects = vec![Bytes::from(vec![1; 40_000]); 5];
         assert_eq!(copies(&objects), 200_000);
         assert_eq!(copies(&[]), 0);

@@ -1,4 +1,4 @@
-//! The load generator: HTTP/2 over TLS, as little as a client can do.
+//! The load generator: HTTP/2 over TLS, with as little work in the client as possible.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -22,12 +22,12 @@ use tokio_rustls::TlsConnector;
 
 use crate::row::quantile;
 
-/// What the client lets the server send ahead on one stream, bytes.
+/// Bytes that the server may send ahead on one stream.
 const STREAM_WINDOW: u32 = 4 << 20;
-/// And on one connection.
+/// Bytes that the server may send ahead on one connection.
 const CONNECTION_WINDOW: u32 = 16 << 20;
 
-/// A server, and who asks.
+/// A server, and the credentials for it.
 #[derive(Clone)]
 pub struct Target {
     pub address: SocketAddr,
@@ -35,7 +35,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// From a kubeconfig as `hawser apiserver` writes it: one cluster, one user with a certificate.
+    /// Reads a kubeconfig as `hawser apiserver` writes it: one cluster, and one user with a certificate.
     pub fn from_kubeconfig(path: &Path) -> Result<Self> {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -64,7 +64,7 @@ impl Target {
         Ok(Self { address, tls: Arc::new(tls) })
     }
 
-    /// So many connections.
+    /// Opens `count` connections.
     pub async fn connect(&self, count: usize) -> Result<Vec<Connection>> {
         let mut connections = Vec::with_capacity(count);
         for _ in 0..count {
@@ -74,7 +74,7 @@ impl Target {
     }
 }
 
-/// One request.
+/// A request.
 pub struct Call {
     pub method: Method,
     /// Path and query.
@@ -93,7 +93,7 @@ impl Call {
     }
 }
 
-/// An HTTP/2 connection; clones share it.
+/// An HTTP/2 connection. Clones share it.
 #[derive(Clone)]
 pub struct Connection {
     send: SendRequest<Bytes>,
@@ -113,7 +113,7 @@ impl Connection {
             .handshake(stream)
             .await
             .context("no HTTP/2")?;
-        // Its end shows at the requests.
+        // Its end is detected by the requests.
         tokio::spawn(connection);
         Ok(Self { send, authority: target.address.to_string().into() })
     }
@@ -136,13 +136,13 @@ impl Connection {
         Ok(response)
     }
 
-    /// The beginning of an answer, and the rest as it comes.
+    /// Sends a request; returns the header of the answer and its body as a stream.
     pub async fn open_stream(&self, call: Call) -> Result<(StatusCode, RecvStream)> {
         let (head, body) = self.begin(call).await?.await.context("no answer")?.into_parts();
         Ok((head.status, body))
     }
 
-    /// A whole answer, counted and forgotten.
+    /// Sends a request; returns status and size of the answer.
     pub async fn ask(&self, call: Call) -> Result<(StatusCode, usize)> {
         let (status, mut body) = self.open_stream(call).await?;
         let mut bytes = 0;
@@ -152,7 +152,7 @@ impl Connection {
         Ok((status, bytes))
     }
 
-    /// A whole answer, which must be one of success.
+    /// Sends a request; returns the body of the answer, which must be a success.
     pub async fn read(&self, call: Call) -> Result<Vec<u8>> {
         let path = call.path.clone();
         let (status, mut body) = self.open_stream(call).await?;
@@ -165,7 +165,7 @@ impl Connection {
     }
 }
 
-/// The next bytes of an answer; `None` at its end.
+/// Returns the next bytes of an answer; `None` at its end.
 pub async fn next_chunk(body: &mut RecvStream) -> Result<Option<Bytes>> {
     let Some(chunk) = body.data().await else { return Ok(None) };
     let chunk = chunk.context("an answer was cut off")?;
@@ -173,17 +173,17 @@ pub async fn next_chunk(body: &mut RecvStream) -> Result<Option<Bytes>> {
     Ok(Some(chunk))
 }
 
-/// What a turn of a closed loop gave.
+/// Results of one turn of a closed loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
     pub per_second: f64,
     pub p99: f64,
-    /// Answers.
+    /// Number of answers.
     pub count: u64,
 }
 
 impl Turn {
-    /// Of the times of all answers.
+    /// Computes the results from the times of all answers.
     pub fn of(times: &[f64], took: Duration) -> Self {
         let count = times.len();
         Self {
@@ -194,10 +194,10 @@ impl Turn {
     }
 }
 
-/// Makes the request of a client, of which it is the so-manieth of all: `(client, number)`.
+/// Creates the request of a client from its index and the request's number.
 pub type Make = Arc<dyn Fn(usize, u64) -> Call + Send + Sync>;
 
-/// So many clients, each with one request under way at a time, spread over the connections.
+/// Runs clients with one outstanding request each, distributed over the connections.
 pub async fn closed_loop(
     connections: &[Connection],
     clients: usize,

@@ -1,4 +1,4 @@
-//! The bare server: TLS and HTTP/2 with the same libraries, and nothing behind them.
+//! The bare server: TLS and HTTP/2 with the same libraries, without an API behind them.
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -22,23 +22,23 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-/// Bytes of a piece of a long answer, as the server's lists have.
+/// Size of a chunk of a long answer, as in the server's lists.
 const PIECE: usize = 64 * 1024;
 
 type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// What it answers.
+/// Answers of the bare server.
 struct Echo {
-    /// To everything that has no path of its own.
+    /// Answer to every path without one of its own.
     body: Bytes,
-    /// A piece of a long answer.
+    /// Chunk of a long answer.
     piece: Bytes,
-    /// Rises with each change, of which all watches are told.
+    /// Incremented with each change, which is sent to all watches.
     changes: watch::Sender<u64>,
 }
 
-/// Serves until it is killed: `/watch` is told `bytes` at each POST, `/list?N` has N bytes, and the
-/// answer to everything else has `bytes`.
+/// Serves until it is killed: `/watch` sends `bytes` bytes at each POST, `/list?N` returns N bytes, and
+/// everything else returns `bytes` bytes.
 pub fn serve(directory: &str, bytes: usize) -> Result<()> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot make a runtime")?;
@@ -62,7 +62,7 @@ pub fn serve(directory: &str, bytes: usize) -> Result<()> {
         loop {
             let (stream, _) = listener.accept().await.context("cannot accept")?;
             let (acceptor, echo) = (acceptor.clone(), Arc::clone(&echo));
-            // Its end is the client's.
+            // The connection ends with the client.
             tokio::spawn(async move { drop(connection(stream, acceptor, echo).await) });
         }
     })

@@ -1,4 +1,4 @@
-//! One change, and how long until the last of many watchers has it.
+//! Watch fan-out: the time from one change until the last of many watchers has it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,52 +16,54 @@ use super::{BYTES, RATIO_TO_LIMIT, SECONDS, SUITE, shares, wants};
 use crate::row::Report;
 use crate::subject::{Plan, Subject, in_turn};
 
-/// Watches on one connection; the server takes 250 streams.
+/// Watches per connection; the server allows 250 streams.
 const STREAMS: usize = 240;
-/// The last watcher has to hear of a change within this.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Answers of the bare server, as large as the event of the object.
+/// Time within which the last watcher must get a change.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Size of the bare server's answers, the same as that of the object's event.
 const EVENT: usize = 1_400;
 
-/// What watchers watch.
+/// Selection of each watcher.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum What {
-    /// All of a kind: each change is everybody's.
+enum Selection {
+    /// All objects of a kind: every change concerns all watchers.
     All,
-    /// The pods of a node of their own: a change is one watcher's.
+    /// The pods of one node per watcher: a change concerns one watcher.
     Node,
 }
 
-/// One change to 1, 100 and 10,000 watchers, and to one of 10,000 who each watch a node.
+/// Measures one change with 1, 100 and 10,000 watchers, and with 10,000 watchers of which each watches one
+/// node.
 pub fn run(report: &Report, plan: &Plan) -> Result<()> {
-    let mut cases: Vec<(usize, What)> = vec![(1, What::All), (100, What::All), (10_000, What::All)];
-    cases.push((10_000, What::Node));
+    let mut cases: Vec<(usize, Selection)> =
+        vec![(1, Selection::All), (100, Selection::All), (10_000, Selection::All)];
+    cases.push((10_000, Selection::Node));
     for (watchers, what) in cases {
-        let parameter = if what == What::Node { "/field=nodeName" } else { "" };
+        let parameter = if what == Selection::Node { "/field=nodeName" } else { "" };
         let case = format!("fanout/watchers={watchers}{parameter}");
         report.attempt(&case, || measure(report, plan, &case, watchers, what));
     }
     Ok(())
 }
 
-fn measure(report: &Report, plan: &Plan, case: &str, watchers: usize, what: What) -> Result<()> {
+fn measure(report: &Report, plan: &Plan, case: &str, watchers: usize, what: Selection) -> Result<()> {
     let (directory, runtime) = (super::directory()?, super::runtime()?);
     let hawser = Running::hawser(&directory.path().join("hawser"), None)?;
     let echo = Running::echo(&directory.path().join("echo"), EVENT)?;
-    let object = if what == What::Node { Object::Pod } else { Object::ConfigMap };
-    let of_hawser = runtime.block_on(Crowd::open(&hawser, object, watchers, what))?;
+    let object = if what == Selection::Node { Object::Pod } else { Object::ConfigMap };
+    let of_hawser = runtime.block_on(Watchers::open(&hawser, object, watchers, what))?;
     let weight = (hawser.resident()? - of_hawser.before) / watchers as f64;
     let mut subjects = vec![(Subject::Hawser, of_hawser)];
-    if wants(plan, Subject::Limit) && what == What::All {
-        subjects.push((Subject::Limit, runtime.block_on(Crowd::of_echo(&echo, watchers))?));
+    if wants(plan, Subject::Limit) && what == Selection::All {
+        subjects.push((Subject::Limit, runtime.block_on(Watchers::of_echo(&echo, watchers))?));
     }
     let rounds = plan.choose(10, 30);
-    let times = in_turn(&subjects, rounds, |(_, crowd)| runtime.block_on(crowd.change()))?;
+    let times = in_turn(&subjects, rounds, |(_, watchers)| runtime.block_on(watchers.change()))?;
     let limit = subjects.iter().position(|(subject, _)| *subject == Subject::Limit);
     for ((subject, _), of_subject) in subjects.iter().zip(&times) {
         report.row(SUITE, case, subject.name(), SECONDS, of_subject)?;
         if let Some(limit) = limit.filter(|_| *subject != Subject::Limit) {
-            // Of rates: how much the limit's time is of it.
+            // Expressed as rates: the limit's time as a fraction of this one.
             report.row(SUITE, case, subject.name(), RATIO_TO_LIMIT, &shares(&times[limit], of_subject))?;
         }
     }
@@ -71,28 +73,28 @@ fn measure(report: &Report, plan: &Plan, case: &str, watchers: usize, what: What
     Ok(())
 }
 
-/// Watchers of one server.
-struct Crowd {
-    /// How many hear of a change.
+/// The watchers of one server.
+struct Watchers {
+    /// Number of watchers that a change concerns.
     concerned: usize,
-    heard: Arc<Heard>,
+    heard: Arc<EventCounter>,
     writer: Connection,
     change: Change,
     tasks: Vec<JoinHandle<Result<()>>>,
-    /// Resident bytes of the server before they came.
+    /// Resident bytes of the server before the watchers connected.
     before: f64,
 }
 
-/// How many events came.
+/// Counts the events that arrive.
 #[derive(Default)]
-struct Heard {
+struct EventCounter {
     events: AtomicUsize,
-    /// The events that the change shall bring.
+    /// Number of events that the change must cause.
     wanted: AtomicUsize,
     all: Notify,
 }
 
-impl Heard {
+impl EventCounter {
     fn one(&self) {
         if self.events.fetch_add(1, Ordering::Relaxed) + 1 == self.wanted.load(Ordering::Relaxed) {
             self.all.notify_one();
@@ -100,14 +102,14 @@ impl Heard {
     }
 }
 
-/// How to change what is watched.
+/// Method of changing the watched objects.
 enum Change {
     Patch { path: String, object: Object, turn: std::cell::Cell<u64> },
     Post,
 }
 
-impl Crowd {
-    async fn open(server: &Running, object: Object, watchers: usize, what: What) -> Result<Self> {
+impl Watchers {
+    async fn open(server: &Running, object: Object, watchers: usize, what: Selection) -> Result<Self> {
         let writer = server.target.connect(1).await?.remove(0);
         let account = r#"{"metadata":{"name":"default"}}"#;
         writer
@@ -115,7 +117,7 @@ impl Crowd {
             .await?;
         writer.read(Call::post(object.path(), object.body("watched", 0))).await?;
         let path = format!("{}/watched", object.path());
-        if what == What::Node {
+        if what == Selection::Node {
             let binding = format!(
                 r#"{{"apiVersion":"v1","kind":"Binding","metadata":{{"name":"watched"}},"target":{{"kind":"Node","name":"{}"}}}}"#,
                 node(7)
@@ -126,14 +128,14 @@ impl Crowd {
         let before = server.resident()?;
         let call = |i: usize| {
             let selector = match what {
-                What::All => String::new(),
-                What::Node => format!("&fieldSelector=spec.nodeName%3D{}", node(i)),
+                Selection::All => String::new(),
+                Selection::Node => format!("&fieldSelector=spec.nodeName%3D{}", node(i)),
             };
-            let all = if what == What::Node { "/api/v1/pods" } else { object.path() };
+            let all = if what == Selection::Node { "/api/v1/pods" } else { object.path() };
             Call::get(format!("{all}?watch=true&resourceVersion={version}{selector}"))
         };
         let (heard, tasks) = listen(server, watchers, call).await?;
-        let concerned = if what == What::Node { 1 } else { watchers };
+        let concerned = if what == Selection::Node { 1 } else { watchers };
         let change = Change::Patch { path, object, turn: std::cell::Cell::new(0) };
         Ok(Self { concerned, heard, writer, change, tasks, before })
     }
@@ -144,7 +146,7 @@ impl Crowd {
         Ok(Self { concerned: watchers, heard, writer, change: Change::Post, tasks, before: 0.0 })
     }
 
-    /// From before the change is sent to when the last one has heard of it, seconds.
+    /// Returns the seconds from before the change is sent until the last watcher has it.
     async fn change(&self) -> Result<f64> {
         self.heard.events.store(0, Ordering::Relaxed);
         self.heard.wanted.store(self.concerned, Ordering::Relaxed);
@@ -162,7 +164,7 @@ impl Crowd {
         };
         let start = Instant::now();
         let (written, heard) =
-            tokio::join!(self.writer.read(call), tokio::time::timeout(PATIENCE, self.heard.all.notified()));
+            tokio::join!(self.writer.read(call), tokio::time::timeout(TIMEOUT, self.heard.all.notified()));
         written?;
         let ended = self.tasks.iter().filter(|task| task.is_finished()).count();
         let events = self.heard.events.load(Ordering::Relaxed);
@@ -171,27 +173,27 @@ impl Crowd {
     }
 }
 
-impl Drop for Crowd {
+impl Drop for Watchers {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
-/// Opens the watches, and counts what they bring.
+/// Opens the watches and counts their events.
 async fn listen(
     server: &Running,
     watchers: usize,
     call: impl Fn(usize) -> Call,
-) -> Result<(Arc<Heard>, Vec<JoinHandle<Result<()>>>)> {
+) -> Result<(Arc<EventCounter>, Vec<JoinHandle<Result<()>>>)> {
     let connections = server.target.connect(watchers.div_ceil(STREAMS)).await?;
-    let heard = Arc::new(Heard::default());
+    let heard = Arc::new(EventCounter::default());
     let mut tasks = Vec::with_capacity(watchers);
     for i in 0..watchers {
         let (status, mut body) = connections[i / STREAMS].open_stream(call(i)).await?;
         ensure!(status.is_success(), "a watch was answered with {status}");
         let heard = Arc::clone(&heard);
         tasks.push(tokio::spawn(async move {
-            // An event is smaller than a frame, so a chunk is one event.
+            // An event is smaller than a frame, so each chunk is one event.
             while next_chunk(&mut body).await?.is_some() {
                 heard.one();
             }

@@ -1,4 +1,4 @@
-//! The same requests by `h2load`, which anyone can repeat: `h2load -n 20000 -c 16 -m 4`.
+//! The same requests with `h2load`, which anyone can repeat: `h2load -n 20000 -c 16 -m 4`.
 
 use std::fs;
 use std::path::Path;
@@ -15,14 +15,14 @@ use super::{BYTES, BYTES_PER_SECOND, PER_SECOND, SUITE, text, wants};
 use crate::row::Report;
 use crate::subject::{Plan, Subject};
 
-/// Objects that are made, and then listed.
+/// Number of objects that are created and then listed.
 const OBJECTS: usize = 20_000;
 /// The media type of bodies.
 const JSON: &str = "content-type: application/json";
-/// `metadata.name` of the one that is read.
+/// `metadata.name` of the object that is read.
 const ONE: &str = "one";
 
-/// Where objects of a kind are, and one of them as it is posted.
+/// Path of a kind's collection, and an object as it is posted.
 struct Kind {
     name: &'static str,
     path: &'static str,
@@ -47,7 +47,7 @@ fn kinds() -> [Kind; 2] {
     ]
 }
 
-/// Creates, gets and lists with `h2load`, as a ServiceAccount with a token.
+/// Measures create, get and list with `h2load`, as a ServiceAccount with a token.
 pub fn run(report: &Report, plan: &Plan) -> Result<()> {
     for store in [StoreKind::Embedded, StoreKind::Etcd] {
         if store == StoreKind::Embedded || wants(plan, Subject::Etcd) {
@@ -116,7 +116,7 @@ impl Load<'_> {
         report.row(SUITE, &case("list"), "hawser", BYTES, &[self.hawser.resident()?])
     }
 
-    /// Requests per second, and bytes per second.
+    /// Runs h2load; returns requests per second and bytes per second.
     fn h2load(&self, args: &[&str], path: &str) -> Result<(f64, f64)> {
         let url = format!("https://{}{path}", self.hawser.target.address);
         let authorization = format!("authorization: Bearer {}", self.token);
@@ -133,7 +133,7 @@ impl Load<'_> {
     }
 }
 
-/// `finished in 2.65s, 7555.87 req/s, 8.39MB/s`, where `MB` has 2^20 bytes.
+/// Parses a line such as `finished in 2.65s, 7555.87 req/s, 8.39MB/s`, where `MB` means 2^20 bytes.
 fn figures(said: &str) -> Option<(f64, f64)> {
     let line = said.lines().find_map(|line| line.strip_prefix("finished in "))?;
     let mut parts = line.split(", ").skip(1);
@@ -145,7 +145,7 @@ fn figures(said: &str) -> Option<(f64, f64)> {
     Some((rate, number * unit.map_or(1.0, |(_, power)| f64::from(1_u32 << power))))
 }
 
-/// The custom kind, and a ServiceAccount that may do everything; gives its token.
+/// Creates the custom kind and a ServiceAccount with all permissions; returns its token.
 async fn prepare(connection: &Connection) -> Result<String> {
     let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "payload": {"type": "string"}, "size": {"type": "integer", "minimum": 1, "default": 1}}}}});
@@ -169,7 +169,7 @@ async fn prepare(connection: &Connection) -> Result<String> {
     let request = json!({"spec": {"expirationSeconds": 86_400}}).to_string();
     let answer = connection.read(Call::post(format!("{accounts}/bench/token"), request.into())).await?;
     let answer: Value = serde_json::from_slice(&answer).context("the token is not JSON")?;
-    // The kind is served a moment after its definition is there.
+    // The kind is served shortly after its definition exists.
     for _ in 0..100 {
         if connection.ask(Call::get(kinds()[1].path)).await?.0.is_success() {
             break;
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn figures_are_read_from_what_it_says() {
+    fn figures_are_parsed_from_the_output() {
         let said = "\nfinished in 2.65s, 7555.87 req/s, 8.50MB/s\nrequests: 20000 total";
         assert_eq!(figures(said), Some((7555.87, 8.5 * 1_048_576.0)));
         assert_eq!(figures("finished in 1s, 10.00 req/s, 512B/s"), Some((10.0, 512.0)));

@@ -1,5 +1,5 @@
-//! What runs in a process of its own, so that its memory is its own: filling a store, and lists
-//! without a network.
+//! Work in a process of its own, so that its memory can be measured: filling a store, and lists without a
+//! network.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -26,7 +26,7 @@ use super::objects::stored_pod;
 use super::server::forget_peak;
 use crate::cluster::memory;
 
-/// Writes under way at a time.
+/// Number of concurrent writes.
 const WRITES: usize = 512;
 
 async fn open(directory: &str) -> Result<Embedded> {
@@ -38,7 +38,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot make a runtime")
 }
 
-/// Puts the pods `from..to` into a store; prints the bytes of their keys and values.
+/// Writes the pods `from..to` to a store; prints the bytes of their keys and values.
 pub fn fill(directory: &str, from: usize, to: usize) -> Result<()> {
     runtime()?.block_on(async {
         let store = open(directory).await?;
@@ -60,7 +60,7 @@ pub fn fill(directory: &str, from: usize, to: usize) -> Result<()> {
     })
 }
 
-/// Lists the pods of a store through a server in this process, in turn with bare copies of the same
+/// Lists the pods of a store through a server in this process, alternating with bare copies of the same
 /// bytes; prints for each turn `FORM seconds bytes extra-bytes`, or `limit seconds bytes`.
 pub fn lists(directory: &str, pods: usize, rounds: usize) -> Result<()> {
     runtime()?.block_on(async {
@@ -95,7 +95,7 @@ pub fn lists(directory: &str, pods: usize, rounds: usize) -> Result<()> {
     })
 }
 
-/// Reads all pages of a list; gives their bytes.
+/// Reads all pages of a list; returns their size in bytes.
 async fn whole(server: &Arc<Server>, form: Form) -> Result<usize> {
     let (mut bytes, mut token) = (0, None);
     loop {

@@ -1,4 +1,4 @@
-//! Lists: whole, selected by a label, and in pages of 500.
+//! Lists: whole, selected by label, and in pages of 500.
 
 use std::time::Instant;
 
@@ -12,14 +12,14 @@ use super::{BYTES_PER_SECOND, RATIO_TO_LIMIT, SECONDS, SUITE, lines_of, shares, 
 use crate::row::{Metric, Report};
 use crate::subject::{Plan, Subject, in_turn};
 
-/// The most that was resident during the list, beyond what was before.
+/// Peak resident memory during the list, beyond that before it.
 const EXTRA: Metric = ("extra_bytes", "bytes");
-/// Objects of a page.
+/// Number of objects in a page.
 const PAGE: usize = 500;
-/// What stands before the token of the next page.
+/// Text that precedes the token of the next page.
 const CONTINUE: &[u8] = b"\"continue\":\"";
 
-/// What is asked for.
+/// Form of a list request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Whole,
@@ -38,7 +38,7 @@ impl Form {
         }
     }
 
-    /// Path and query, of the page that the token leads to.
+    /// Returns path and query of the page with this token.
     pub fn path(self, token: Option<&str>) -> String {
         let next = token.map(|token| format!("&continue={token}")).unwrap_or_default();
         match self {
@@ -48,7 +48,7 @@ impl Form {
         }
     }
 
-    /// An error if so many bytes cannot be what it gives of so many pods.
+    /// Fails if the size is not plausible for the number of pods.
     pub fn check(self, bytes: usize, pods: usize) -> Result<()> {
         let items = if self == Self::Selected { pods.div_ceil(SELECTED) } else { pods };
         ensure!(bytes >= items * LEAST_POD, "{bytes} bytes are not {items} pods");
@@ -56,21 +56,21 @@ impl Form {
     }
 }
 
-/// The beginning of an answer, where the token of the next page is.
+/// Beginning of an answer, which contains the token of the next page.
 #[derive(Default)]
 pub struct Head(Vec<u8>);
 
 impl Head {
-    /// Longer than the metadata of a list.
+    /// More than the size of a list's metadata.
     const LENGTH: usize = 1024;
 
-    /// Takes the next bytes of the answer, as long as they belong to it.
+    /// Appends the next bytes of the answer, up to the length.
     pub fn take(&mut self, data: &[u8]) {
         let room = Self::LENGTH.saturating_sub(self.0.len()).min(data.len());
         self.0.extend_from_slice(&data[..room]);
     }
 
-    /// The token of the next page.
+    /// Returns the token of the next page.
     pub fn token(&self) -> Option<String> {
         let end = self.0.windows(8).position(|window| window == b"\"items\":").unwrap_or(self.0.len());
         let head = &self.0[..end];
@@ -81,7 +81,7 @@ impl Head {
     }
 }
 
-/// What one list gave.
+/// Results of one list.
 #[derive(Clone, Copy, Debug)]
 struct Listed {
     seconds: f64,
@@ -89,7 +89,7 @@ struct Listed {
     extra: f64,
 }
 
-/// Over TLS, in turn with the bare server sending as many bytes.
+/// Measures over TLS, alternating with the bare server sending as many bytes.
 pub fn over_tls(report: &Report, plan: &Plan, hawser: &Running, echo: &Running, pods: usize) -> Result<()> {
     let runtime = super::runtime()?;
     let connect =
@@ -112,7 +112,7 @@ pub fn over_tls(report: &Report, plan: &Plan, hawser: &Running, echo: &Running, 
     Ok(())
 }
 
-/// Small lists are quick.
+/// Returns the number of rounds; small lists are quick.
 fn rounds(plan: &Plan, pods: usize) -> usize {
     if pods <= PAGE { plan.choose(20, 100) } else { plan.choose(3, 7) }
 }
@@ -136,7 +136,7 @@ fn of_echo(runtime: &Runtime, connection: &Connection, bytes: usize) -> Result<L
     Ok(Listed { seconds: start.elapsed().as_secs_f64(), bytes, extra: 0.0 })
 }
 
-/// Reads all pages of a list; gives their bytes.
+/// Reads all pages of a list; returns their size in bytes.
 async fn pages(connection: &Connection, form: Form) -> Result<usize> {
     let (mut bytes, mut token) = (0, None);
     loop {
@@ -154,7 +154,7 @@ async fn pages(connection: &Connection, form: Form) -> Result<usize> {
     }
 }
 
-/// In a process that is server and client at once, in turn with bare copies of memory.
+/// Measures in a process that is server and client at once, alternating with bare copies of memory.
 pub fn in_process(report: &Report, plan: &Plan, store: &str, pods: usize) -> Result<()> {
     let rounds = rounds(plan, pods).to_string();
     let lines = lines_of(&["lists", store, &pods.to_string(), &rounds])?;

@@ -1,4 +1,4 @@
-//! The suite `apiserver`: what a request costs, over TLS and HTTP/2, against a real `hawser apiserver`
+//! The suite `apiserver`: the cost of requests over TLS and HTTP/2 to a real `hawser apiserver`
 //! on the embedded store and on etcd.
 //!
 //! ```text
@@ -38,7 +38,7 @@ const P99: Metric = ("p99_seconds", "seconds");
 const BYTES: Metric = ("bytes", "bytes");
 const RATIO_TO_LIMIT: Metric = ("ratio_to_limit", "ratio");
 
-/// Measures what the plan asks for.
+/// Runs the measurements of the plan.
 pub fn run(report: &Report, plan: &Plan) {
     requests::run(report, plan);
     if plan.has("fanout") {
@@ -52,23 +52,24 @@ pub fn run(report: &Report, plan: &Plan) {
     }
 }
 
-/// Whether this subject is asked for.
+/// Returns whether the plan contains this subject.
 fn wants(plan: &Plan, subject: Subject) -> bool {
     plan.subjects.contains(&subject)
 }
 
-/// The generator's runtime: one thread, so that it takes no more than one processor from the server.
+/// Returns the generator's runtime, which has one thread, so that it takes no more than one CPU from the
+/// server.
 fn runtime() -> Result<Runtime> {
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot make a runtime")
 }
 
-/// A directory of this run.
+/// Creates a directory for this run.
 fn directory() -> Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("hawser-bench-").tempdir().context("cannot make a directory")
 }
 
-/// Runs this program as another process and gives the lines that it prints, each as numbers behind a
-/// word.
+/// Runs this program as another process and returns the lines that it prints, each a word followed by
+/// numbers.
 fn lines_of(work: &[&str]) -> Result<Vec<(String, Vec<f64>)>> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let output = std::process::Command::new(program)
@@ -89,7 +90,7 @@ fn lines_of(work: &[&str]) -> Result<Vec<(String, Vec<f64>)>> {
         .collect()
 }
 
-/// Turn by turn, how much the one is of the other.
+/// Returns the ratios of the two values of each turn.
 fn shares(of: &[f64], to: &[f64]) -> Vec<f64> {
     of.iter().zip(to).map(|(of, to)| of / to).collect()
 }

@@ -1,20 +1,20 @@
-//! What is written and read: ConfigMaps of 1 KiB, and pods as a cluster has them.
+//! Objects that are written and read: ConfigMaps of 1 KiB, and realistic pods.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-/// Bytes of the text in a ConfigMap, so that the whole object, as a client sends it, has 1 KiB.
+/// Length of the text in a ConfigMap, such that the whole object, as a client sends it, has 1 KiB.
 const PAYLOAD: usize = 890;
-/// Nodes that pods are on.
+/// Number of nodes that pods are distributed over.
 pub const NODES: usize = 5_000;
-/// No pod of [`stored_pod`] has fewer bytes.
+/// Minimum size of a [`stored_pod`] in bytes.
 pub const LEAST_POD: usize = 3_000;
-/// Of the pods, one in so many has the label that selected lists ask for.
+/// One in this many pods has the label that selected lists ask for.
 pub const SELECTED: usize = 100;
-/// What those have.
+/// Query of the selected lists.
 pub const SELECTOR: &str = "labelSelector=tier%3Dselected";
 
-/// What a case is about.
+/// The kind of object that a case uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Object {
     /// A ConfigMap of 1 KiB.
@@ -23,7 +23,7 @@ pub enum Object {
 }
 
 impl Object {
-    /// Parameter of a case; the ConfigMap has none.
+    /// Returns the parameter in the case's name; empty for the ConfigMap.
     pub fn parameter(self) -> &'static str {
         match self {
             Self::ConfigMap => "",
@@ -31,7 +31,7 @@ impl Object {
         }
     }
 
-    /// The collection in the namespace `default`.
+    /// Returns the path of the collection in the namespace `default`.
     pub fn path(self) -> &'static str {
         match self {
             Self::ConfigMap => "/api/v1/namespaces/default/configmaps",
@@ -39,7 +39,7 @@ impl Object {
         }
     }
 
-    /// The object of that name, whose `turn` makes it another one than before.
+    /// Returns the object with this name; `turn` makes it differ from earlier ones.
     pub fn body(self, name: &str, turn: u64) -> Bytes {
         let object = match self {
             Self::ConfigMap => config_map(name, turn),
@@ -48,8 +48,8 @@ impl Object {
         Bytes::from(object.to_string())
     }
 
-    /// What a client puts that has read the object of that kind and changes it, whatever version it has
-    /// become meanwhile.
+    /// Returns the body of an update by a client that has read the object and changes it, regardless of the
+    /// current version.
     pub fn changed(self, stored: &Value, name: &str, turn: u64) -> Bytes {
         let mut object = stored.clone();
         object["metadata"]["name"] = name.into();
@@ -64,7 +64,7 @@ impl Object {
         Bytes::from(object.to_string())
     }
 
-    /// A merge patch that changes it.
+    /// Returns a merge patch that changes it.
     pub fn patch(self, turn: u64) -> Bytes {
         let patch = match self {
             Self::ConfigMap => json!({"data": {"turn": turn.to_string()}}),
@@ -73,7 +73,7 @@ impl Object {
         Bytes::from(patch.to_string())
     }
 
-    /// A configuration to apply.
+    /// Returns a configuration to apply.
     pub fn configuration(self, name: &str, turn: u64) -> Bytes {
         let config = match self {
             Self::ConfigMap => config_map(name, turn),
@@ -89,7 +89,7 @@ fn config_map(name: &str, turn: u64) -> Value {
         "data": {"turn": turn.to_string(), "payload": "x".repeat(PAYLOAD)}})
 }
 
-/// A pod of a Deployment before it is scheduled, as a controller creates it.
+/// Returns a pod of a Deployment before it is scheduled, as a controller creates it.
 fn pod(name: &str, turn: u64) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -113,7 +113,7 @@ fn pod(name: &str, turn: u64) -> Value {
     })
 }
 
-/// Pod number `i` as it lies in a store: scheduled, running, with its managers.
+/// Returns pod number `i` as stored: scheduled, running, with managed fields.
 pub fn stored_pod(i: usize) -> (String, Bytes) {
     let name = format!("web-6b7f9d9c5d-{i:06}");
     let mut object = pod(&name, 0);
@@ -153,12 +153,12 @@ pub fn stored_pod(i: usize) -> (String, Bytes) {
     (format!("/registry/pods/default/{name}"), Bytes::from(object.to_string()))
 }
 
-/// The name of a node.
+/// Returns the name of a node.
 pub fn node(i: usize) -> String {
     format!("node-{i:04}")
 }
 
-/// What a controller and a kubelet own of a pod.
+/// Returns the managed fields of a pod, owned by a controller and a kubelet.
 fn managers() -> Value {
     json!([
         {"manager": "kube-controller-manager", "operation": "Update", "apiVersion": "v1", "fieldsType": "FieldsV1",

@@ -1,4 +1,4 @@
-//! Single requests: create, get, update, patch, apply, by 64 clients and by one.
+//! Single requests: create, get, update, patch and apply, by 64 clients and by one.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -22,20 +22,20 @@ use super::{P99, PER_SECOND, RATIO_TO_LIMIT, SUITE, bare, shares, wants};
 use crate::row::{Metric, Report};
 use crate::subject::{Plan, Subject, in_turn};
 
-/// Processor time of the server for one request, all its threads together.
+/// CPU time of the server per request, over all of its threads.
 const SERVER_TIME: Metric = ("server_cpu_seconds", "seconds");
-/// How much the server's rate is of the store's own.
+/// Rate of the server relative to that of the store alone.
 const RATIO_TO_STORE: Metric = ("ratio_to_store", "ratio");
-/// Connections that many clients share; with four streams each that is `h2load -c 16 -m 4`.
+/// Number of connections that many clients share; with four streams each, as in `h2load -c 16 -m 4`.
 const CONNECTIONS: usize = 16;
-/// Objects that are there to be read and changed; one a client at least.
+/// Number of objects to read and change; at least one per client.
 const OBJECTS: usize = 1_000;
-/// Bytes of a small answer's head and frame, which the limit's body has too.
+/// Bytes of a small answer including its header and frames, which the limit's body has too.
 const ANSWER: usize = 1_350;
-/// Where the merge patch has its media type from: RFC 7386.
+/// Media type of a merge patch (RFC 7386).
 const MERGE_PATCH: &str = "application/merge-patch+json";
 
-/// What clients do.
+/// Operation that clients perform.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Create,
@@ -58,7 +58,8 @@ impl Verb {
         }
     }
 
-    /// `stored`: the object as the server has it, for a client that changes what it has read.
+    /// Returns the request. `stored` is the object as the server has it, for a client that changes what it
+    /// has read.
     fn make(self, object: Object, stored: &Arc<Value>, round: u64) -> Make {
         let path = object.path();
         let of = move |client: usize| format!("{path}/bench-{client}");
@@ -94,9 +95,9 @@ impl Verb {
     }
 }
 
-/// Who is measured in turn.
+/// Subject of a turn.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Who {
+enum Contender {
     Limit,
     Hawser,
     /// The store alone, through its client.
@@ -142,9 +143,9 @@ struct Bench<'a> {
     _echo: Running,
     connections: Vec<Connection>,
     echoes: Vec<Connection>,
-    /// The same kind of store with no server in front.
+    /// A store of the same kind without a server in front.
     store: Arc<dyn Store>,
-    /// Names of new objects.
+    /// Numbers for the names of new objects.
     next: Arc<AtomicU64>,
     /// An object of each kind as the server has it.
     stored: Vec<(Object, Arc<Value>)>,
@@ -188,11 +189,11 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
-    /// The objects that are read and changed.
+    /// Creates the objects that are read and changed.
     async fn fill(&self) -> Result<Vec<(Object, Arc<Value>)>> {
         let account = r#"{"metadata":{"name":"default"}}"#;
         let (path, one) = ("/api/v1/namespaces/default/serviceaccounts", &self.connections[0]);
-        // A controller makes it in a cluster; there is none here.
+        // In a cluster a controller creates it; there is none here.
         one.ask(Call::post(path, account.as_bytes().into())).await?;
         let mut stored = Vec::new();
         for object in [Object::ConfigMap, Object::Pod] {
@@ -211,20 +212,20 @@ impl<'a> Bench<'a> {
         let rounds = self.plan.choose(3, 7);
         let mut subjects = Vec::new();
         if wants(self.plan, Subject::Limit) {
-            subjects.push(Who::Limit);
+            subjects.push(Contender::Limit);
         }
         if wants(self.plan, Subject::Hawser) {
-            subjects.push(Who::Hawser);
+            subjects.push(Contender::Hawser);
         }
         let has_store = verb == Verb::Create || (verb == Verb::Get && self.kind == StoreKind::Etcd);
         if has_store && object == Object::ConfigMap {
-            subjects.push(Who::Store);
+            subjects.push(Contender::Store);
         }
         let mut processor = Vec::new();
         let results = in_turn(&subjects, rounds, |who| match who {
-            Who::Limit => self.limit(verb, object, clients, length),
-            Who::Store => self.store(verb, clients, length),
-            Who::Hawser => {
+            Contender::Limit => self.limit(verb, object, clients, length),
+            Contender::Store => self.store(verb, clients, length),
+            Contender::Hawser => {
                 let before = self.hawser.processor_time()?;
                 let make = self.make(verb, object, self.next.load(Ordering::Relaxed))?;
                 let connections = &self.connections[..clients.min(CONNECTIONS)];
@@ -240,21 +241,21 @@ impl<'a> Bench<'a> {
         };
         for (who, turns) in subjects.iter().zip(&results) {
             let name = match who {
-                Who::Limit => "limit",
-                Who::Hawser => "hawser",
-                Who::Store if self.kind == StoreKind::Etcd => "etcd",
-                Who::Store => "store",
+                Contender::Limit => "limit",
+                Contender::Hawser => "hawser",
+                Contender::Store if self.kind == StoreKind::Etcd => "etcd",
+                Contender::Store => "store",
             };
             let times: Vec<f64> = turns.iter().map(|turn| turn.p99).collect();
             let of = rates(*who).unwrap_or_default();
             report.row(SUITE, case, name, PER_SECOND, &of)?;
             report.row(SUITE, case, name, P99, &times)?;
-            if let Some(limit) = rates(Who::Limit).filter(|_| *who != Who::Limit) {
+            if let Some(limit) = rates(Contender::Limit).filter(|_| *who != Contender::Limit) {
                 report.row(SUITE, case, name, RATIO_TO_LIMIT, &shares(&of, &limit))?;
             }
-            if *who == Who::Hawser {
+            if *who == Contender::Hawser {
                 report.row(SUITE, case, name, SERVER_TIME, &processor)?;
-                if let Some(store) = rates(Who::Store) {
+                if let Some(store) = rates(Contender::Store) {
                     report.row(SUITE, case, name, RATIO_TO_STORE, &shares(&of, &store))?;
                 }
             }
@@ -267,7 +268,7 @@ impl<'a> Bench<'a> {
         Ok(verb.make(object, &stored.1, round))
     }
 
-    /// A bare server for reads, and bare durable writes for the rest.
+    /// Measures the limit: a bare server for reads, and bare durable writes for the rest.
     fn limit(&self, verb: Verb, object: Object, clients: usize, length: Duration) -> Result<Turn> {
         if verb == Verb::Get {
             let connections = &self.echoes[..clients.min(CONNECTIONS)];
@@ -294,16 +295,16 @@ impl<'a> Bench<'a> {
 
 impl Drop for Bench<'_> {
     fn drop(&mut self) {
-        // Connections end before the servers that they lead to.
+        // Connections must end before their servers.
         self.connections.clear();
         self.echoes.clear();
     }
 }
 
-/// A store of one's own in a directory, or that etcd.
+/// Opens an embedded store in a directory, or etcd.
 async fn open(etcd: Option<&str>, directory: &Path) -> Result<Arc<dyn Store>> {
     if let Some(url) = etcd {
-        // It has just been started.
+        // It has only just been started.
         for _ in 0..100 {
             if let Ok(etcd) = Etcd::connect(&[url.to_owned()], None).await {
                 return Ok(Arc::new(etcd));

@@ -1,4 +1,4 @@
-//! The servers under load, each a process of its own with its data in a directory of its own.
+//! The servers under load, each a process of its own with a data directory of its own.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -13,12 +13,12 @@ use super::client::{Call, Target};
 use super::text;
 use crate::cluster::memory;
 
-/// How long a server may take to answer, with all its objects to read.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// Ticks of the kernel's accounting of processor time in a second, `USER_HZ`.
+/// Time that a server may take to answer, including reading all of its objects.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Clock ticks per second in the kernel's accounting of CPU time, `USER_HZ`.
 const TICKS: f64 = 100.0;
 
-/// Where objects are kept.
+/// The store behind the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreKind {
     Embedded,
@@ -26,7 +26,7 @@ pub enum StoreKind {
 }
 
 impl StoreKind {
-    /// Parameter of a case.
+    /// Returns the parameter in a case's name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -35,16 +35,16 @@ impl StoreKind {
     }
 }
 
-/// A process, stopped when dropped.
+/// A process that is stopped when dropped.
 pub struct Running {
     child: Child,
     pub target: Target,
-    /// From the start of the process to its first answer.
+    /// Time from the start of the process to its first answer.
     pub ready: Duration,
 }
 
 impl Running {
-    /// `hawser apiserver` on a directory, with its own store or that etcd.
+    /// Starts `hawser apiserver` in a directory, with the embedded store or etcd.
     pub fn hawser(directory: &Path, etcd: Option<&str>) -> Result<Self> {
         let data = text(directory);
         let port = free_port()?.to_string();
@@ -57,7 +57,7 @@ impl Running {
         Self::start(command, &directory.join("kubeconfig.yaml"), "serving ")
     }
 
-    /// The bare server that answers so many bytes to everything.
+    /// Starts the bare server, which answers `bytes` bytes to everything.
     pub fn echo(directory: &Path, bytes: usize) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
         command.args(["--worker", "echo", &text(directory), &bytes.to_string()]);
@@ -85,33 +85,33 @@ impl Running {
             let asked = async { self.target.connect(1).await?[0].read(Call::get("/readyz")).await };
             match asked.await {
                 Ok(_) => return Ok(()),
-                Err(error) if began.elapsed() > PATIENCE => return Err(error.context("no answer")),
+                Err(error) if began.elapsed() > TIMEOUT => return Err(error.context("no answer")),
                 Err(_) => tokio::time::sleep(Duration::from_millis(2)).await,
             }
         }
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Resident bytes.
+    /// Returns the resident bytes.
     pub fn resident(&self) -> Result<f64> {
         memory(self.pid(), "VmRSS:")
     }
 
-    /// Forgets the most that was resident so far.
+    /// Resets the peak of resident memory.
     pub fn forget_peak(&self) -> Result<()> {
         forget_peak(self.pid())
     }
 
-    /// The most that was resident since.
+    /// Returns the peak of resident memory since the reset.
     pub fn peak(&self) -> Result<f64> {
         memory(self.pid(), "VmHWM:")
     }
 
-    /// Processor time of all its threads so far, seconds; in steps of 10 ms.
+    /// Returns the CPU time of all threads so far, in seconds, with a resolution of 10 ms.
     pub fn processor_time(&self) -> Result<f64> {
         let path = format!("/proc/{}/stat", self.pid());
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
@@ -120,7 +120,7 @@ impl Running {
         Ok((ticks(11) + ticks(12)) / TICKS)
     }
 
-    /// Ends it as a service manager does, and waits.
+    /// Terminates the process as a service manager does, and waits.
     pub fn stop(mut self) -> Result<()> {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.pid()).context("no process id")?);
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).context("cannot signal a process")?;
@@ -131,13 +131,13 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Ended already is what is wanted.
+        // Fails if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Forgets the most that was resident of a process (`man 5 proc`, clear_refs).
+/// Resets the peak of a process' resident memory (`man 5 proc`, clear_refs).
 pub fn forget_peak(pid: u32) -> Result<()> {
     let path = format!("/proc/{pid}/clear_refs");
     fs::write(&path, "5").with_context(|| format!("cannot write {path}"))
@@ -150,7 +150,7 @@ pub struct EtcdServer {
 }
 
 impl EtcdServer {
-    /// Starts it on free ports of the loopback interface.
+    /// Starts etcd on free ports of the loopback interface.
     pub fn start(directory: &Path) -> Result<Self> {
         let address = || Ok::<_, anyhow::Error>(format!("http://127.0.0.1:{}", free_port()?));
         let (client, peer) = (address()?, address()?);
@@ -168,7 +168,7 @@ impl EtcdServer {
         let server = Self { child, url: client };
         let began = Instant::now();
         while TcpStream::connect(server.url.trim_start_matches("http://")).is_err() {
-            ensure!(began.elapsed() < PATIENCE, "etcd does not listen");
+            ensure!(began.elapsed() < TIMEOUT, "etcd does not listen");
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
@@ -177,7 +177,7 @@ impl EtcdServer {
 
 impl Drop for EtcdServer {
     fn drop(&mut self) {
-        // Ended already is what is wanted.
+        // Fails if the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! A server on so many pods: how long it takes to be ready, what it weighs, and its lists.
+//! A server with many pods: the time to become ready, its memory, and its lists.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,13 +11,13 @@ use super::{BYTES, SECONDS, SUITE, lines_of, lists, text, wants};
 use crate::row::{Metric, Report};
 use crate::subject::{Plan, Subject};
 
-/// Resident bytes above those of an empty server, for one object.
+/// Resident bytes per object above those of an empty server.
 const PER_OBJECT: Metric = ("bytes_per_object", "bytes");
-/// The same, as a share of what the object has encoded, key included.
+/// The same relative to the encoded size of the object, including its key.
 const TO_ENCODED: Metric = ("ratio_to_encoded", "ratio");
-/// The most that was resident while it started.
+/// Peak of resident memory during the start.
 const PEAK: Metric = ("peak_bytes", "bytes");
-/// After this a server has given back what only its start needed.
+/// Time after which a server has released what only its start needed.
 const REST: Duration = Duration::from_secs(7);
 
 /// Measures for each number of pods.
@@ -34,7 +34,7 @@ pub fn run(report: &Report, plan: &Plan) {
     }
 }
 
-/// Starts on empty directories, and the weight of the last of them; gives it.
+/// Measures starts on empty directories and the memory of the last one; returns the latter.
 fn of_empty(report: &Report, plan: &Plan) -> Result<f64> {
     let mut times = Vec::new();
     for round in 0..plan.choose(3, 10) {
@@ -60,7 +60,7 @@ fn of_empty(report: &Report, plan: &Plan) -> Result<f64> {
 fn of_pods(report: &Report, plan: &Plan, pods: usize, empty: Option<f64>) -> Result<()> {
     let directory = super::directory()?;
     let data = directory.path().join("hawser");
-    // A directory that the program has not made itself is not its.
+    // The program only accepts a directory that it has created itself.
     Running::hawser(&data, None)?.stop()?;
     let store = data.join("store");
     let filled = lines_of(&["fill", &text(&store), "0", &pods.to_string()])?;
@@ -90,7 +90,7 @@ fn of_pods(report: &Report, plan: &Plan, pods: usize, empty: Option<f64>) -> Res
     Ok(())
 }
 
-/// Starts again and again on the same data; gives the last server. The limit is reading the files.
+/// Measures repeated starts on the same data; returns the last server. The limit is reading the files.
 fn starts(report: &Report, plan: &Plan, directory: &TempDir, pods: usize) -> Result<Running> {
     let data = directory.path().join("hawser");
     let (mut times, mut reads) = (Vec::new(), Vec::new());
@@ -114,7 +114,7 @@ fn starts(report: &Report, plan: &Plan, directory: &TempDir, pods: usize) -> Res
     }
 }
 
-/// Seconds that it takes to read all files of a directory.
+/// Returns the seconds that it takes to read all files of a directory.
 fn read_all(directory: &Path) -> Result<f64> {
     let start = Instant::now();
     for entry in std::fs::read_dir(directory).context("cannot read a directory")? {

@@ -1,5 +1,4 @@
-//! What controllers do with owners and namespaces that go, step by step as in Kubernetes' conformance
-//! tests of garbage collection and of namespaces.
+//! Garbage collection and deletion of namespaces, with the steps of Kubernetes' conformance tests.
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ReplicationController, Service};
@@ -19,7 +18,7 @@ fn with_controllers<F: Future<Output = Result<()>>>(test: impl FnOnce(Client) ->
     against(tests_clients::Api::with_controllers()?, test)
 }
 
-/// A namespace, with the ServiceAccount that pods need.
+/// Creates a namespace, with the ServiceAccount that pods need.
 async fn namespace(client: &Client, name: &str) -> Result<Namespace> {
     let namespaces: Api<Namespace> = Api::all(client.clone());
     let made = namespaces.create(&PostParams::default(), &of(json!({"metadata": {"name": name}}))).await?;
@@ -74,7 +73,7 @@ fn controller(name: &str) -> ReplicationController {
         "template": {"metadata": {"labels": {"name": name}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}}))
 }
 
-/// Pods that the controllers named own, made by the test: nothing acts on ReplicationControllers.
+/// Creates pods with these owners. The test does it, because nothing acts on ReplicationControllers.
 async fn owned(pods: &Api<Pod>, names: &[String], owners: &[&ReplicationController]) -> Result<Vec<Pod>> {
     let references: Vec<Value> = owners
         .iter()
@@ -89,7 +88,7 @@ async fn owned(pods: &Api<Pod>, names: &[String], owners: &[&ReplicationControll
         pod.metadata.owner_references = of(json!(references));
         made.push(pods.create(&PostParams::default(), &pod).await?);
     }
-    // The collector has seen them when it has seen, and removed, one without an owner after them.
+    // The collector has seen them once it has removed an ownerless pod that was created after them.
     let mut probe = pod("probe");
     probe.metadata.owner_references = of(json!([{"apiVersion": "v1", "kind": "ReplicationController",
         "name": "never", "uid": "00000000-0000-4000-8000-000000000000"}]));

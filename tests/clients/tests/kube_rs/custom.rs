@@ -62,7 +62,7 @@ async fn define(client: &Client) -> Result<()> {
     let apply = PatchParams::apply("test");
     definitions.patch(name, &apply, &Patch::Apply(Gadget::crd())).await?;
     await_condition(definitions.clone(), name, conditions::is_crd_established()).await?;
-    // Applying the same again changes nothing.
+    // Applying the same configuration again changes nothing.
     let before = definitions.get(name).await?.resource_version();
     definitions.patch(name, &apply, &Patch::Apply(Gadget::crd())).await?;
     assert_eq!(definitions.get(name).await?.resource_version(), before);
@@ -93,7 +93,7 @@ fn a_derived_kind_is_defined_and_used() -> Result<()> {
                 gadgets.patch("h", &PatchParams::apply("test"), &Patch::Apply(apply(wrong))).await,
             ));
         }
-        // Kubernetes has no code of its own for an apply that does not fit its schema.
+        // Kubernetes has no dedicated code for an apply that does not match the schema.
         assert_eq!(codes, [422, 422, 500]);
         let status = json!({"status": {"ready": true}, "spec": {"size": 5}});
         let patched = gadgets.patch_status("g", &PatchParams::default(), &Patch::Merge(status)).await?;
@@ -115,7 +115,7 @@ enum Failed {
     Kube(#[from] kube::Error),
 }
 
-/// Keeps a ConfigMap for each gadget, and says so in its status.
+/// Maintains a ConfigMap for each gadget, and reports it in the status.
 async fn reconcile(
     gadget: Arc<Gadget>,
     client: Arc<Client>,
@@ -171,12 +171,12 @@ fn a_controller_with_a_finalizer_keeps_what_it_owns() -> Result<()> {
         };
         await_condition(gadgets.clone(), "g", ready).await?;
         assert_eq!(gadgets.get("g").await?.finalizers(), ["kube-rs.example.com/clean"]);
-        // What it owns comes back.
+        // An object that it owns is created again after deletion.
         let uid = maps.get("g").await?.uid().context("uid")?;
         maps.delete("g", &DeleteParams::default()).await?;
         let another = |map: Option<&ConfigMap>| map.is_some_and(|map| map.uid().as_ref() != Some(&uid));
         await_condition(maps.clone(), "g", another).await?;
-        // A change of the gadget reaches it.
+        // A change of the gadget is propagated to it.
         gadgets
             .patch("g", &PatchParams::default(), &Patch::Merge(json!({"spec": {"color": "blue"}})))
             .await?;

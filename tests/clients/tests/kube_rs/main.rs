@@ -14,15 +14,15 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tests_clients::Api;
 
-/// Only ends a test that hangs.
+/// Timeout that only ends a test that hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Runs a test with a client of a server of its own.
+/// Runs a test with a client for a server of its own.
 fn with_client<F: Future<Output = Result<()>>>(test: impl FnOnce(Client) -> F) -> Result<()> {
     against(Api::start()?, test)
 }
 
-/// The same with a server that has been started.
+/// Like [`with_client`], with a server that is already running.
 fn against<F: Future<Output = Result<()>>>(api: Api, test: impl FnOnce(Client) -> F) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("no runtime")?;
     runtime.block_on(async {
@@ -35,7 +35,7 @@ fn against<F: Future<Output = Result<()>>>(api: Api, test: impl FnOnce(Client) -
     api.stop()
 }
 
-/// The code of a refusal.
+/// Returns the status code of a refusal.
 fn code<T: std::fmt::Debug>(result: kube::Result<T>) -> u16 {
     match result {
         Err(kube::Error::Api(status)) => status.code,

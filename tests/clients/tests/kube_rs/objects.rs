@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::{code, with_client};
 
-/// A typed object from JSON.
+/// Returns a typed object from JSON.
 fn of<K: serde::de::DeserializeOwned>(object: Value) -> K {
     serde_json::from_value(object).unwrap()
 }
@@ -85,7 +85,7 @@ fn patches_and_server_side_apply() -> Result<()> {
         );
         let forced =
             maps.patch("m", &PatchParams::apply("theirs").force(), &Patch::Apply(config("2"))).await?;
-        // Who has no field left is not named any more.
+        // A manager without fields is no longer listed.
         assert_eq!(
             forced.managed_fields().iter().filter_map(|entry| entry.manager.as_deref()).collect::<Vec<_>>(),
             ["theirs"]
@@ -101,7 +101,7 @@ fn patches_and_server_side_apply() -> Result<()> {
         strict.field_validation = Some(ValidationDirective::Strict);
         let unknown =
             json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "dataa": {}});
-        // Kubernetes has no code of its own for an apply that does not fit its schema.
+        // Kubernetes has no dedicated code for an apply that does not match the schema.
         assert_eq!(code(maps.patch("m", &strict, &Patch::Apply(unknown)).await), 500);
         let metadata = maps
             .patch_metadata(
@@ -136,7 +136,7 @@ fn subresources() -> Result<()> {
         let resize =
             json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}});
         let resized = pods.patch_resize("p", &PatchParams::default(), &Patch::Strategic(resize)).await;
-        // Requests may not come to be where there were none: the class of the pod would change.
+        // Requests cannot be added where there were none: the pod's QoS class would change.
         assert_eq!(code(resized), 422);
         pods.evict("p", &EvictParams::default()).await?;
 
@@ -206,7 +206,7 @@ fn discovery_in_both_ways_and_dynamic_objects() -> Result<()> {
             aggregated.resolve_gvk(&GroupVersionKind::gvk("", "v1", "Pod")).context("pods are there")?;
         assert_eq!((pods.plural.as_str(), capabilities.scope == Scope::Namespaced), ("pods", true));
         assert!(capabilities.supports_operation(verbs::WATCH));
-        // Whatever can be listed, is: as dynamic objects, of every group.
+        // Everything that can be listed is listed, as dynamic objects of every group.
         for group in aggregated.groups() {
             for (resource, capabilities) in group.recommended_resources() {
                 if capabilities.supports_operation(verbs::LIST) {
@@ -238,7 +238,7 @@ fn the_server_knows_its_version_and_who_asks() -> Result<()> {
             "leaseDurationSeconds": 40, "renewTime": "2026-01-01T00:00:00.123456Z"}}));
         let made = leases.create(&PostParams::default(), &lease).await?;
         assert_eq!(made.spec, lease.spec);
-        // A table, as kubectl asks for one.
+        // A table, as kubectl requests it.
         let request = http::Request::get("/api/v1/namespaces")
             .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
             .body(Vec::new())?;

@@ -18,7 +18,7 @@ fn map(name: &str) -> ConfigMap {
     serde_json::from_value(json!({"metadata": {"name": name, "labels": {"watched": "yes"}}})).unwrap()
 }
 
-/// The next event in short.
+/// Returns the next event in short form.
 async fn next<K: Resource>(
     events: &mut (impl Stream<Item = watcher::Result<Event<K>>> + Unpin),
 ) -> Result<String> {
@@ -95,7 +95,7 @@ fn plain_watches_with_versions_and_bookmarks() -> Result<()> {
         assert_eq!(seen, ["added a", "deleted a"]);
         let initial = WatchParams::default().initial_events().timeout(20);
         let made = maps.create(&PostParams::default(), &map("b")).await?;
-        // A state that is as new at least; "0" may be answered by an older one.
+        // At least as new as this state; "0" may be answered by an older one.
         let version = made.metadata.resource_version.context("version")?;
         let mut stream = maps.watch(&initial, &version).await?.boxed();
         assert!(
@@ -142,15 +142,15 @@ fn a_recorder_writes_and_counts_events() -> Result<()> {
         let recorder = Recorder::new(client.clone(), reporter);
         let services: Api<k8s_openapi::api::core::v1::Service> = Api::namespaced(client.clone(), "default");
         let about: ObjectReference = services.get("kubernetes").await?.object_ref(&());
-        let told = Told {
+        let client_path = Told {
             type_: EventType::Normal,
             reason: "Tested".into(),
             note: Some("a note".into()),
             action: "Testing".into(),
             secondary: None,
         };
-        recorder.publish(&told, &about).await?;
-        recorder.publish(&told, &about).await?;
+        recorder.publish(&client_path, &about).await?;
+        recorder.publish(&client_path, &about).await?;
         let events: Api<k8s_openapi::api::core::v1::Event> = Api::namespaced(client.clone(), "default");
         let found = events
             .list(&ListParams::default().fields("involvedObject.name=kubernetes,reason=Tested"))

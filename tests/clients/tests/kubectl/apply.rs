@@ -42,10 +42,10 @@ fn client_side(kubectl: &Kubectl<'_>) {
     let text = "apiVersion: v1\nkind: Namespace\nmetadata: {name: yaml}\n---\napiVersion: v1\nkind: Secret\n\
                 metadata: {name: s, namespace: yaml}\nstringData: {k: v}\n";
     assert_eq!(kubectl.feed("apply -f -", text), "namespace/yaml created\nsecret/s created\n");
-    // stringData is written and never read, so kubectl sends it again each time.
+    // stringData is write-only, so kubectl sends it every time.
     assert_eq!(kubectl.feed("apply -f -", text), "namespace/yaml unchanged\nsecret/s configured\n");
     kubectl.says("get secret s -n yaml -o jsonpath='{.data.k} {.stringData}'", "dg==");
-    // One field changes in a list with keys; what others added there stays.
+    // One field in a keyed list changes; what others added there stays.
     kubectl.feed("apply -f -", &deployment("1"));
     kubectl.run("set env deployment web ADDED=yes");
     assert_eq!(kubectl.feed("apply -f -", &deployment("2")), "deployment.apps/web configured\n");
@@ -85,7 +85,7 @@ fn server_side(kubectl: &Kubectl<'_>) {
     assert_eq!(owners, ["kubectl", "other"]);
     kubectl.run(&format!("apply --server-side --dry-run=server --field-manager=other -f {file}"));
     kubectl.says("get configmap s -o jsonpath='{.data.a}'", "2");
-    // A pod from the client's side to the server's, with defaults in between.
+    // Migrates a pod from client-side to server-side apply, with defaults in between.
     let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
         "spec": {"containers": [{"name": "c", "image": "i", "ports": [{"containerPort": 80}]}]}});
     let file = kubectl.file("p.json", &pod.to_string());

@@ -1,4 +1,4 @@
-//! Every generator of `kubectl create`, `run`, `expose`, `autoscale`, and what a server makes of it.
+//! Every generator of `kubectl create`, `run`, `expose` and `autoscale`, and the resulting objects.
 
 use serde_json::json;
 use tests_clients::{Api, Kubectl, each_kubectl};
@@ -178,7 +178,7 @@ fn tokens(kubectl: &Kubectl<'_>) {
     assert!(refused.contains("You must be logged in to the server"), "{refused}");
 }
 
-/// A kubeconfig with a cluster and nobody.
+/// Returns a kubeconfig with a cluster and no user.
 fn anonymous(kubectl: &Kubectl<'_>) -> String {
     let config = kubectl.run("config view --raw -o json");
     let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();

@@ -1,9 +1,9 @@
-//! Custom resources: what kubectl learns of their schemas, and what the server does with them.
+//! Custom resources: how kubectl uses their schemas, and how the server applies them.
 
 use serde_json::{Value, json};
 use tests_clients::{Api, Kubectl, each_kubectl};
 
-/// Defines `foos` with this schema, and waits until kubectl may use them.
+/// Defines `foos` with this schema, and waits until kubectl can use them.
 fn define(kubectl: &Kubectl<'_>, schema: &Value) {
     let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
         "metadata": {"name": "foos.kubectl.example.com"},
@@ -23,7 +23,7 @@ fn foo(fields: &Value) -> String {
     object.to_string()
 }
 
-/// Created, applied again with a change, deleted; then applied from nothing, and deleted.
+/// Creates an object, applies it with a change and deletes it; then applies it from scratch and deletes it.
 fn is_accepted(kubectl: &Kubectl<'_>, one: &Value, two: &Value) {
     assert_eq!(kubectl.feed("create -f -", &foo(one)), "foo.kubectl.example.com/test created\n");
     kubectl.run("delete foos test");

@@ -1,4 +1,4 @@
-//! `kubectl delete`: cascades, waiting, selectors, what is not there.
+//! `kubectl delete`: cascades, waiting, selectors, and missing objects.
 
 use serde_json::json;
 use tests_clients::{Api, Kubectl, each_kubectl};
@@ -17,7 +17,7 @@ fn cascades_delete_wait_for_or_leave_dependents() -> anyhow::Result<()> {
                 kubectl.run(&format!("delete deployment {cascade} --cascade={cascade} --wait --timeout=60s"));
             assert!(said.starts_with(&format!("deployment.apps \"{cascade}\" deleted")), "{said}");
             if cascade == "foreground" {
-                // Foreground means that they went first.
+                // Foreground deletion means that they were deleted first.
                 kubectl.says(&format!("get replicasets -l app={cascade} -o name"), "");
             }
             pods(kubectl, cascade, dependents);

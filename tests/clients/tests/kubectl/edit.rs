@@ -9,7 +9,7 @@ use crate::{account, object};
 fn edits_and_replacements() -> anyhow::Result<()> {
     each_kubectl(Api::start, |kubectl| {
         account(kubectl);
-        // The editor of these tests writes `after` for `before`.
+        // The editor of these tests replaces `before` by `after`.
         kubectl.run("create configmap m --from-literal=k=before");
         kubectl.says("edit configmap m", "configmap/m edited");
         kubectl.says("get configmap m -o jsonpath='{.data.k}'", "after");
@@ -31,7 +31,7 @@ fn replacements(kubectl: &Kubectl<'_>) {
     map["data"]["k"] = "replaced".into();
     let file = kubectl.file("m.json", &map.to_string());
     kubectl.says(&format!("replace -f {file}"), "configmap/m replaced");
-    // The same again carries a resource version that is old by now.
+    // The same manifest has an outdated resource version by now.
     map["data"]["k"] = "again".into();
     let file = kubectl.file("m.json", &map.to_string());
     let refused = kubectl.fails(&format!("replace -f {file}"));

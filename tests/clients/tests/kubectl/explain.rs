@@ -11,7 +11,7 @@ fn every_kind_is_explained_to_its_last_field() -> anyhow::Result<()> {
         let kinds: Vec<Vec<String>> = kubectl.table("api-resources --no-headers");
         assert!(kinds.len() > 45, "{kinds:?}");
         let next = AtomicUsize::new(0);
-        // Two at a time: each is a process that mostly waits.
+        // Two at a time: each process mostly waits.
         std::thread::scope(|scope| {
             for _ in 0..2 {
                 scope.spawn(|| {
@@ -31,7 +31,7 @@ fn explains(kubectl: &Kubectl<'_>, name: &str, version: &str) {
         &format!("explain {name} --api-version={version} --recursive"),
         &["KIND:", "VERSION:", "DESCRIPTION:", "FIELDS:"],
     );
-    // kubectl's words for a schema that says nothing.
+    // kubectl's text for a schema without a description.
     assert!(!text.contains("<empty>"), "{name}: {text}");
     assert!(text.contains("metadata") && text.contains("apiVersion"), "{name}: {text}");
 }

@@ -124,7 +124,7 @@ fn a_watch_prints_what_happens_as_it_happens() -> anyhow::Result<()> {
         assert_eq!(next(), "ADDED n");
         kubectl.run("annotate configmap n x=y");
         assert_eq!(next(), "MODIFIED n");
-        // It is deleted for whoever selected it.
+        // For a watch with a selector it is deleted.
         kubectl.run("label configmap n set=other --overwrite");
         assert_eq!(next(), "DELETED n");
         kubectl.run("delete configmap m");

@@ -1,4 +1,4 @@
-//! What kubectl tells of the server: versions, resources, events, certificates, a proxy.
+//! Information about the server: versions, resources, events, certificates, and the proxy.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -56,15 +56,18 @@ fn events(kubectl: &Kubectl<'_>) {
     };
     kubectl.feed("create -f -", &event("late", "Warning", 9));
     kubectl.feed("create -f -", &event("early", "Normal", 1));
-    let told = kubectl.table("events --for=pod/p --no-headers");
-    assert_eq!(told.iter().map(|row| row.last().unwrap().as_str()).collect::<Vec<_>>(), ["early", "late"]);
+    let client_path = kubectl.table("events --for=pod/p --no-headers");
+    assert_eq!(
+        client_path.iter().map(|row| row.last().unwrap().as_str()).collect::<Vec<_>>(),
+        ["early", "late"]
+    );
     kubectl.shows("events --types=Warning", &["said late"]);
     kubectl.shows("get events --field-selector=involvedObject.name=p,type=Normal", &["said early"]);
     kubectl.shows("get events --sort-by=.lastTimestamp", &["LAST SEEN", "REASON", "OBJECT"]);
 }
 
 fn certificates(kubectl: &Kubectl<'_>) {
-    // A request for CN=joe with an elliptic curve key, made once for this test.
+    // A request for CN=joe with an elliptic curve key, created once for this test.
     let request = include_str!("joe.csr.base64").trim();
     for name in ["yes", "no"] {
         let object = json!({"apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
@@ -112,7 +115,7 @@ fn a_proxy_passes_requests_on() -> anyhow::Result<()> {
     })
 }
 
-/// A running proxy, and what it says when it serves.
+/// Starts a proxy; returns it with the line that it prints when it serves.
 fn proxy(kubectl: &Kubectl<'_>, line: &str) -> (Child, String) {
     let mut child = kubectl.command(words(line)).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
     let mut said = String::new();

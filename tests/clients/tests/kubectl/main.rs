@@ -16,19 +16,19 @@ mod rollout;
 use serde_json::{Value, json};
 use tests_clients::Kubectl;
 
-/// What controllers would make, and pods need.
+/// Creates the ServiceAccount that pods need and a controller would create.
 fn account(kubectl: &Kubectl<'_>) {
     kubectl.says("create serviceaccount default", "serviceaccount/default created");
 }
 
-/// A manifest of a ConfigMap.
+/// Returns a manifest of a ConfigMap.
 fn config_map(name: &str, data: &Value) -> String {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"set": "maps"}},
         "data": data})
     .to_string()
 }
 
-/// An object as kubectl prints it.
+/// Returns an object as kubectl prints it.
 #[track_caller]
 fn object(kubectl: &Kubectl<'_>, what: &str) -> Value {
     serde_json::from_str(&kubectl.run(&format!("get {what} -o json"))).unwrap()

@@ -1,4 +1,4 @@
-//! `kubectl patch` of every type and subresource, scale, label, annotate, taint, set.
+//! `kubectl patch` of every type and subresource, and scale, label, annotate, taint and set.
 
 use serde_json::{Value, json};
 use tests_clients::{Api, Kubectl, each_kubectl};
@@ -133,7 +133,7 @@ fn labels(kubectl: &Kubectl<'_>) {
 fn nodes(kubectl: &Kubectl<'_>) {
     kubectl.feed("create -f -", r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"n"}}"#);
     kubectl.says("taint node n k=v:NoSchedule", "node/n tainted");
-    // A node is not ready until its kubelet says so.
+    // A node is not ready until its kubelet reports so.
     kubectl.says("get node n -o jsonpath='{.spec.taints[*].key}'", "k node.kubernetes.io/not-ready");
     kubectl.says("taint node n k-", "node/n untainted");
     kubectl.says("cordon n", "node/n cordoned");

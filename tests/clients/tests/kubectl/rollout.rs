@@ -1,4 +1,4 @@
-//! `kubectl rollout`: what it writes itself, and what controllers make of it.
+//! `kubectl rollout`: what it writes itself, and how controllers react.
 
 use tests_clients::{Api, Kubectl, each_kubectl};
 use tests_e2e::eventually;
@@ -29,7 +29,7 @@ fn rollouts_are_paused_restarted_undone_and_told() -> anyhow::Result<()> {
             "rollout status deployment web --watch=false",
             &["Waiting for deployment \"web\" rollout to finish"],
         );
-        // Nothing runs pods here; what a kubelet would say ends the rollout.
+        // Nothing runs pods here; the rollout ends once the test reports them ready.
         all_ready(kubectl);
         kubectl.shows(
             "rollout status deployment web --timeout=60s",
@@ -40,7 +40,7 @@ fn rollouts_are_paused_restarted_undone_and_told() -> anyhow::Result<()> {
     })
 }
 
-/// Waits for a revision to be the last one.
+/// Waits until a revision is the last one.
 fn revisions(kubectl: &Kubectl<'_>, last: u32) {
     eventually("a revision is there", || {
         let history = kubectl.run("rollout history deployment web");
@@ -54,7 +54,7 @@ fn revisions(kubectl: &Kubectl<'_>, last: u32) {
     .unwrap();
 }
 
-/// Says of every pod that it is ready until no old one is left.
+/// Sets the status of every pod to ready until no old one is left.
 fn all_ready(kubectl: &Kubectl<'_>) {
     let status = r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
     eventually("the rollout is over", || {
@@ -62,8 +62,8 @@ fn all_ready(kubectl: &Kubectl<'_>) {
             // It may be gone by now.
             kubectl.attempt(&format!("patch {pod} --subresource=status --type=merge -p '{status}'"), "");
         }
-        let told = kubectl.run("rollout status deployment web --watch=false");
-        Ok(told.contains("successfully rolled out").then_some(()))
+        let client_path = kubectl.run("rollout status deployment web --watch=false");
+        Ok(client_path.contains("successfully rolled out").then_some(()))
     })
     .unwrap();
 }

@@ -1,4 +1,4 @@
-//! An attacker: a place on the network, credentials, and requests with nothing tidied up on the way.
+//! An attacker: a place on the network, credentials, and requests that are sent unchanged.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,15 +8,15 @@ use serde_json::Value;
 use tests_e2e::lab::NODE_IP;
 use tests_e2e::{Cluster, Lab, hawser, output};
 
-/// Where the API server of the lab's node listens.
+/// Address of the API server of the lab's node.
 pub const API: &str = "https://192.0.2.1:6443";
 
-/// What somebody shows to be let in.
+/// Credentials that an attacker presents.
 #[derive(Clone)]
 pub enum Credentials {
     Nothing,
     Token(String),
-    /// PEM files.
+    /// A client certificate, as PEM files.
     Certificate {
         certificate: PathBuf,
         key: PathBuf,
@@ -34,39 +34,41 @@ pub struct Attacker<'a> {
 /// An answer to a request.
 #[derive(Debug)]
 pub struct Answer {
-    /// 0 where there was none.
+    /// Status code; 0 if there was no answer.
     pub status: u16,
-    /// Names in lower case.
+    /// Headers, with names in lower case.
     pub headers: String,
     pub body: String,
 }
 
 impl Answer {
-    /// `true` if the server refused. A connection that just ends is no refusal: its task may have died.
+    /// Returns whether the server refused. A connection that merely ends does not count: its task may have
+    /// died.
     pub fn refused(&self) -> bool {
         self.status >= 400
     }
 
-    /// `true` if no answer came, as where nobody listens or the handshake fails.
+    /// Returns whether no answer came, as when nobody listens or the handshake fails.
     pub fn missing(&self) -> bool {
         self.status == 0
     }
 }
 
 impl<'a> Attacker<'a> {
-    /// On the other host, with nothing to show.
+    /// Returns an attacker on the other host without credentials.
     pub fn outsider(lab: &'a Lab) -> Self {
         Self { lab, outside: true, credentials: Credentials::Nothing }
     }
 
-    /// On the other host, with the token of a ServiceAccount.
+    /// Returns an attacker on the other host with the token of a ServiceAccount.
     pub fn service_account(cluster: &Cluster<'a>, namespace: &str, name: &str) -> Result<Self> {
         let token = cluster.kubectl(&format!("create token {name} -n {namespace}"))?;
         let credentials = Credentials::Token(token.trim().to_owned());
         Ok(Self { credentials, ..Self::outsider(cluster.lab) })
     }
 
-    /// On the other host, with what `hawser credentials` gives to the kubelet of a node.
+    /// Returns an attacker on the other host with the credentials that `hawser credentials` issues for a
+    /// node's kubelet.
     pub fn node(cluster: &Cluster<'a>, name: &str, address: &str) -> Result<Self> {
         let dir = issued(cluster, name, address)?;
         let kubeconfig = std::fs::read_to_string(dir.join("kubeconfig.yaml"))
@@ -79,17 +81,17 @@ impl<'a> Attacker<'a> {
         Ok(Self { credentials, ..Self::outsider(cluster.lab) })
     }
 
-    /// The same credentials, on the lab's node.
+    /// Returns an attacker with the same credentials on the lab's node.
     pub fn inside(&self) -> Self {
         Self { outside: false, ..self.clone() }
     }
 
-    /// The same place, other credentials.
+    /// Returns an attacker at the same place with other credentials.
     pub fn with(&self, credentials: Credentials) -> Self {
         Self { credentials, ..self.clone() }
     }
 
-    /// The bearer token, if that is what is shown.
+    /// Returns the bearer token, if that is the credential.
     pub fn token(&self) -> Option<&str> {
         match &self.credentials {
             Credentials::Token(token) => Some(token),
@@ -109,7 +111,7 @@ impl<'a> Attacker<'a> {
         self.request("PUT", path, &["Content-Type: application/json"], Some(object))
     }
 
-    /// A merge patch.
+    /// Sends a merge patch.
     pub fn patch(&self, path: &str, patch: &Value) -> Result<Answer> {
         self.request("PATCH", path, &["Content-Type: application/merge-patch+json"], Some(patch))
     }
@@ -118,7 +120,7 @@ impl<'a> Attacker<'a> {
         self.request("DELETE", path, &[], None)
     }
 
-    /// A request to the API server, or to a URL elsewhere. The path goes out as it is written.
+    /// Sends a request to the API server, or to a URL elsewhere. The path is sent as it is.
     pub fn request(
         &self,
         method: &str,
@@ -147,7 +149,7 @@ impl<'a> Attacker<'a> {
         Ok(Answer { status, headers: text(&head).to_lowercase(), body: text(&content) })
     }
 
-    /// curl with the credentials, HTTP/1.1, and paths that are sent as they are.
+    /// Returns a curl command with the credentials, HTTP/1.1, and unmodified paths.
     pub fn curl(&self) -> Command {
         let mut curl = if self.outside { self.lab.on_client("curl") } else { self.lab.on_node("curl") };
         curl.args(["-sk", "--http1.1", "--path-as-is", "-w", "%{http_code}"]);
@@ -162,7 +164,7 @@ impl<'a> Attacker<'a> {
     }
 }
 
-/// Issues the credentials of a kubelet, and gives their directory: `kubeconfig.yaml`, `serving.crt`, …
+/// Issues the credentials of a kubelet; returns their directory: `kubeconfig.yaml`, `serving.crt`, …
 pub fn issued(cluster: &Cluster<'_>, name: &str, address: &str) -> Result<PathBuf> {
     let out = cluster.lab.dir().join("credentials").join(name);
     let mut command = cluster.lab.on_node(hawser()?);
@@ -181,11 +183,10 @@ fn decode(kubeconfig: &str, field: &str, file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// One attack: what it must not bring, and how it goes.
+/// An attack: what it must not achieve, and how it is carried out.
 pub type Attack<'a, T> = (&'static str, &'a dyn Fn(&T) -> Result<()>);
 
-/// Carries out all attacks, whatever becomes of the first ones, and fails if any succeeded or did the
-/// cluster harm.
+/// Carries out all attacks, even if some fail, and fails if any succeeded or harmed the cluster.
 pub fn attack<T>(cluster: &Cluster<'_>, field: &T, attacks: &[Attack<'_, T>]) -> Result<()> {
     let mut succeeded = Vec::new();
     for (name, attempt) in attacks {
@@ -200,7 +201,7 @@ pub fn attack<T>(cluster: &Cluster<'_>, field: &T, attacks: &[Attack<'_, T>]) ->
     bail!("{} of {} attacks succeeded:\n{}", succeeded.len(), attacks.len(), succeeded.join("\n"))
 }
 
-/// The cluster still answers, and no thread of it panicked.
+/// Checks that the cluster still answers and that no thread of it has panicked.
 fn unharmed(cluster: &Cluster<'_>) -> Result<()> {
     cluster.kubectl("get --raw /livez").context("the cluster is no longer alive")?;
     let log = std::fs::read(cluster.log_file()).context("cannot read the log")?;
@@ -210,24 +211,24 @@ fn unharmed(cluster: &Cluster<'_>) -> Result<()> {
     Ok(())
 }
 
-/// The answer must be that the caller may not do this: another fault would hide that it may.
+/// Checks that the answer refuses permission: another error would hide missing authorization.
 pub fn must_refuse(what: &str, answer: &Answer) -> Result<()> {
     must_fail(&[403], what, answer)
 }
 
-/// The answer must be one of these refusals.
+/// Checks that the answer is one of these refusals.
 pub fn must_fail(statuses: &[u16], what: &str, answer: &Answer) -> Result<()> {
     let (status, body) = (answer.status, start(&answer.body));
     ensure!(statuses.contains(&status), "{what} was answered with {status}: {body}");
     Ok(())
 }
 
-/// The first line or two of a text.
+/// Returns the first line or two of a text.
 pub fn start(text: &str) -> String {
     text.chars().take(300).collect()
 }
 
-/// Bytes as base64 on one line.
+/// Encodes bytes as base64 on one line.
 pub fn base64(bytes: &[u8]) -> Result<String> {
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(file.path(), bytes)?;
@@ -242,7 +243,7 @@ pub fn apply(cluster: &Cluster<'_>, name: &str, manifest: &str) -> Result<()> {
     Ok(())
 }
 
-/// An address and port of the lab's node.
+/// Returns a URL with an address and port of the lab's node.
 pub fn on_node(port: u16, path: &str) -> String {
     format!("https://{NODE_IP}:{port}{path}")
 }

@@ -9,7 +9,7 @@ that came with it. BEHAVIOUR is one of
   cookie     200 with headers that would make a client hand over credentials later
   endless    200 with a body that never ends
   silent     takes the request and never answers
-  switch     101, whether the client asked for it or not
+  switch     101, whether the client requests_received for it or not
   rename     a conversion webhook that changes the identity of what it converts
 """
 

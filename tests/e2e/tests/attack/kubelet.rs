@@ -1,4 +1,4 @@
-//! A kubelet in bad hands: `node-2` is a server of the attacker's, with the node's own certificate.
+//! A compromised kubelet: `node-2` is a server of the attacker's, with the node's own certificate.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
@@ -29,7 +29,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cluster-
 subjects: [{kind: ServiceAccount, name: administrator, namespace: default}]
 "#;
 
-/// The victim is an administrator who looks at a pod of the hostile node.
+/// The victim: an administrator who accesses a pod of the hostile node.
 struct Trap<'a> {
     cluster: &'a Cluster<'a>,
     administrator: Attacker<'a>,
@@ -38,7 +38,7 @@ struct Trap<'a> {
 
 #[test]
 #[ignore = "needs root, containerd and kubectl: cargo xtask test"]
-fn a_hostile_kubelet_gains_nothing_from_who_calls_it() -> Result<()> {
+fn a_hostile_kubelet_gains_nothing_from_its_callers() -> Result<()> {
     let lab = Lab::new()?;
     let cluster = Cluster::with(&lab, &["--log", "trace"])?;
     let node = Attacker::node(&cluster, "node-2", CLIENT_IP)?;
@@ -64,7 +64,7 @@ fn a_hostile_kubelet_gains_nothing_from_who_calls_it() -> Result<()> {
 }
 
 impl Trap<'_> {
-    /// Says where node-2 is, with the node's own credentials.
+    /// Sets the address of node-2, with the node's own credentials.
     fn claims(&self, address: &str, port: u16) -> Result<()> {
         let status = json!({"status": {
             "addresses": [{"type": "InternalIP", "address": address}],
@@ -81,7 +81,7 @@ impl Trap<'_> {
         hostile(self.cluster, behaviour, PORT, &dir.join("serving.crt"), &dir.join("serving.key"))
     }
 
-    /// Everything by which the administrator reaches a kubelet.
+    /// Makes every kind of request with which the administrator reaches a kubelet.
     fn calls(&self) -> Result<Vec<(String, Answer)>> {
         let pod = "/api/v1/namespaces/default/pods/guest";
         let upgrade = ["Connection: Upgrade", "Upgrade: SPDY/3.1"];
@@ -110,15 +110,15 @@ impl Trap<'_> {
     }
 }
 
-/// The server of `hostile.py`, and what it was asked.
+/// The server of `hostile.py`, and the requests that it received.
 pub struct Hostile {
     _process: Process,
     log: std::path::PathBuf,
 }
 
 impl Hostile {
-    /// The lines of the requests that came.
-    pub fn asked(&self) -> String {
+    /// Returns the request lines that it received.
+    pub fn requests_received(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 }
@@ -138,8 +138,10 @@ pub fn hostile(
     command.arg(certificate).arg(key).arg(behaviour);
     let process = Process::start(&mut command, log.clone())?;
     let hostile = Hostile { _process: process, log };
-    eventually("the hostile server to listen", || Ok(hostile.asked().contains("listening").then_some(())))
-        .with_context(|| hostile.asked())?;
+    eventually("the hostile server to listen", || {
+        Ok(hostile.requests_received().contains("listening").then_some(()))
+    })
+    .with_context(|| hostile.requests_received())?;
     Ok(hostile)
 }
 
@@ -149,8 +151,16 @@ fn redirects(trap: &Trap<'_>) -> Result<()> {
         must_fail(&[502], &call, &answer)?;
         ensure!(!answer.headers.contains("location:"), "{call} passed the redirect on: {}", answer.headers);
     }
-    ensure!(hostile.asked().contains("/containerLogs/"), "nobody called: {}", hostile.asked());
-    ensure!(!hostile.asked().contains("/stolen"), "the redirect was followed: {}", hostile.asked());
+    ensure!(
+        hostile.requests_received().contains("/containerLogs/"),
+        "nobody called: {}",
+        hostile.requests_received()
+    );
+    ensure!(
+        !hostile.requests_received().contains("/stolen"),
+        "the redirect was followed: {}",
+        hostile.requests_received()
+    );
     Ok(())
 }
 
@@ -175,14 +185,14 @@ fn switches(trap: &Trap<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A client that stops reading is all that it takes to end it; the server holds nothing of it.
+/// A client that stops reading suffices to end an endless answer; the server buffers nothing of it.
 fn endless(trap: &Trap<'_>) -> Result<()> {
     let _hostile = trap.hostile("endless")?;
     let before = memory(trap.cluster)?;
     let mut callers = Vec::new();
     for _ in 0..8 {
         let mut curl = trap.administrator.curl();
-        // A few KiB a second of what comes as fast as it can.
+        // Reads a few KiB per second of an answer that comes as fast as it can.
         curl.args(["--limit-rate", "4k", "--max-time", "4", "-o", "/dev/null"]);
         curl.arg(format!("{}/api/v1/namespaces/default/pods/guest/log", crate::attacker::API));
         callers.push(curl.stdout(std::process::Stdio::null()).spawn().context("cannot start curl")?);
@@ -195,7 +205,7 @@ fn endless(trap: &Trap<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Resident memory of the cluster's process, bytes.
+/// Returns the resident memory of the cluster's process in bytes.
 pub fn memory(cluster: &Cluster<'_>) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", cluster.pid()?))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
@@ -206,14 +216,17 @@ pub fn memory(cluster: &Cluster<'_>) -> Result<u64> {
 fn credentials(trap: &Trap<'_>) -> Result<()> {
     let hostile = trap.hostile("cookie")?;
     trap.calls()?;
-    let asked = hostile.asked();
-    ensure!(asked.contains("/containerLogs/"), "nobody called: {asked}");
+    let requests_received = hostile.requests_received();
+    ensure!(requests_received.contains("/containerLogs/"), "nobody called: {requests_received}");
     let token = trap.administrator.token().unwrap_or_default();
-    ensure!(!asked.contains(token) && !asked.contains("Bearer"), "the token was passed on: {asked}");
+    ensure!(
+        !requests_received.contains(token) && !requests_received.contains("Bearer"),
+        "the token was passed on: {requests_received}"
+    );
     Ok(())
 }
 
-/// node-2 says that it is where node-1 is: what is meant for one must not reach the other.
+/// node-2 claims the address of node-1: requests for one must not reach the other.
 fn another_address(trap: &Trap<'_>) -> Result<()> {
     trap.claims(NODE_IP, PORT)?;
     let mut outcome = Ok(());

@@ -1,7 +1,7 @@
-//! Attackers against a cluster as a person runs it: a tenant with rights in one namespace, a node whose
-//! credentials were stolen, somebody on the network without any, a kubelet and a webhook in bad hands.
-//! Each test starts a cluster and tries everything that its attacker could; `docs/security.md` says which
-//! promise each attack is meant to break.
+//! Attackers against a cluster that is run as a user would: a tenant with permissions in one namespace, a
+//! node whose credentials were stolen, a client on the network without credentials, and a compromised kubelet
+//! and webhook. Each test starts a cluster and tries everything that its attacker could; `docs/security.md`
+//! says which promise each attack is meant to break.
 #![allow(clippy::print_stdout, reason = "a test tells what it tried")]
 
 mod attacker;

@@ -1,4 +1,4 @@
-//! A node: the credentials of the kubelet of `node-2`, in the hands of somebody who took over that machine.
+//! A node: the credentials of the kubelet of `node-2`, used by an attacker who has taken over that machine.
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ struct Stolen<'a> {
 
 #[test]
 #[ignore = "needs root, containerd and kubectl: cargo xtask test"]
-fn a_node_reaches_its_own_pods_and_nothing_else() -> Result<()> {
+fn a_node_reaches_only_its_own_pods() -> Result<()> {
     let lab = Lab::new()?;
     let cluster = Cluster::up(&lab)?;
     let node = Attacker::node(&cluster, "node-2", CLIENT_IP)?;
@@ -156,14 +156,14 @@ fn own_node(stolen: &Stolen<'_>) -> Result<()> {
         {"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": namespace["metadata"]["uid"]},
     ]}});
     must_refuse("an owner reference", &node.patch(path, &owner)?)?;
-    // Writes of the status may leave the metadata as it is instead of refusing.
+    // Writes of the status may ignore the metadata instead of refusing it.
     node.patch("/api/v1/nodes/node-2/status", &owner)?;
     let owners = stolen.cluster.get("node node-2")?["metadata"]["ownerReferences"].clone();
     ensure!(owners.is_null(), "the Node has owners: {owners}");
     let taint = json!({"spec": {"taints": [{"key": "x", "effect": "NoExecute"}]}});
     must_refuse("a taint", &node.patch(path, &taint)?)?;
     let config = json!({"spec": {"configSource": {"configMap": {"name": "x", "namespace": "default"}}}});
-    // The field is gone from Kubernetes; it must not come back through a node.
+    // Kubernetes removed the field; it must not come back through a node.
     let answer = node.patch(path, &config)?;
     ensure!(!answer.body.contains("configSource") || answer.refused(), "configSource was stored");
     must_refuse("a deletion", &node.delete(path)?)?;
@@ -300,7 +300,7 @@ fn certificates(stolen: &Stolen<'_>) -> Result<()> {
         });
         must_refuse(&format!("a request for {subject}"), &stolen.node.create(csrs, &csr)?)?;
     }
-    // Its own request it may make, and not approve.
+    // A node may create its own request but not approve it.
     let own = json!({
         "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
         "metadata": {"name": "mine"},
@@ -338,7 +338,7 @@ fn the_rest(stolen: &Stolen<'_>) -> Result<()> {
     });
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
     must_refuse("an EndpointSlice", &node.create(slices, &endpoints)?)?;
-    // The pod of node-1 has noticed nothing.
+    // The pod of node-1 was not affected.
     eventually("the other node's pod to run", || {
         let pod = stolen.cluster.get("pod elsewhere -n default")?;
         Ok((pod["status"]["phase"] == "Running").then_some(()))

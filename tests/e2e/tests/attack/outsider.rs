@@ -1,4 +1,4 @@
-//! Somebody on the network: no credentials, wrong ones, or patience.
+//! A client on the network without credentials, with wrong ones, or with many slow connections.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -11,9 +11,9 @@ use tests_e2e::{Cluster, Lab, eventually, output, root};
 use crate::attacker::{API, Attacker, Credentials, apply, attack, must_refuse, on_node, start};
 use crate::kubelet::memory;
 
-/// More than the server has places for.
+/// More connections than the server allows.
 const CONNECTIONS: usize = 10_500;
-/// The places of the server.
+/// Number of connections that the server allows.
 const MOST: usize = 10_000;
 
 const MANIFEST: &str = r#"
@@ -31,7 +31,7 @@ struct Outside<'a> {
 
 #[test]
 #[ignore = "needs root, containerd and kubectl: cargo xtask test"]
-fn an_outsider_gets_in_nowhere_and_stops_nobody() -> Result<()> {
+fn an_outsider_gets_no_access_and_blocks_no_one() -> Result<()> {
     let lab = Lab::new()?;
     let cluster = Cluster::up(&lab)?;
     apply(&cluster, "outsider.yaml", MANIFEST)?;
@@ -87,7 +87,7 @@ fn forged(outside: &Outside<'_>) -> Result<()> {
     let token = outside.nobody.token().unwrap_or_default().to_owned();
     let parts: Vec<&str> = token.split('.').collect();
     ensure!(parts.len() == 3, "the token has {} parts", parts.len());
-    // {"alg":"none"}, and a signature that is missing, empty or another's.
+    // {"alg":"none"}, and a missing, empty or foreign signature.
     for forged in [
         format!("eyJhbGciOiJub25lIn0.{}.", parts[1]),
         format!("{}.{}.", parts[0], parts[1]),
@@ -138,14 +138,15 @@ fn kubelet(outside: &Outside<'_>) -> Result<()> {
                 ensure!(answer.missing() || answer.refused(), "{path} was answered with {}", answer.status);
             }
         }
-        // No second port that asks for nothing, nor one for health and profiles, not even on the node itself.
+        // No second port without authentication, and none for health and profiles, not even on the node
+        // itself.
         for port in [10255, 10248] {
             let outer = outside.stranger.get(&format!("http://{NODE_IP}:{port}{path}"))?;
             let inner = outside.stranger.inside().get(&format!("http://127.0.0.1:{port}{path}"))?;
             ensure!(outer.missing() && inner.missing(), "port {port} answers {path}");
         }
     }
-    // The API server is let in, and finds neither profiles nor checkpoints there.
+    // The API server is admitted, and finds neither profiles nor checkpoints.
     let server = outside.stranger.with(pki("apiserver-kubelet-client"));
     for (method, path, status) in [
         ("GET", "/healthz", 200),
@@ -177,7 +178,7 @@ fn kubelet_client(outside: &Outside<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Opens connections on the other host that say nothing, as many as fit, and holds them.
+/// Opens as many silent connections from the other host as possible, and holds them.
 fn idle_connections(outside: &Outside<'_>) -> Result<()> {
     let mut command = outside.cluster.lab.on_client("sh");
     command.args(["-c", "ulimit -n $(ulimit -Hn); exec python3 \"$@\"", "sh"]);
@@ -192,7 +193,7 @@ fn idle_connections(outside: &Outside<'_>) -> Result<()> {
     );
     let mut printed = BufReader::new(holder.0.stdout.take().context("no output")?);
     let mut line = String::new();
-    printed.read_line(&mut line).context("cannot tell how many are held")?;
+    printed.read_line(&mut line).context("cannot read the number of open connections")?;
     let held: usize = line
         .trim()
         .strip_prefix("held ")
@@ -212,7 +213,7 @@ fn idle_connections(outside: &Outside<'_>) -> Result<()> {
     outcome
 }
 
-/// Killed when dropped.
+/// A process that is killed when dropped.
 struct Holder(Child);
 
 impl Drop for Holder {
@@ -222,7 +223,7 @@ impl Drop for Holder {
     }
 }
 
-/// The administrator's certificate, on the other host.
+/// Returns an attacker on the other host with the administrator's certificate.
 fn administrator<'a>(outside: &Outside<'a>) -> Result<Attacker<'a>> {
     let pki = outside.cluster.lab.data_dir().join("pki");
     let credentials =
@@ -230,7 +231,7 @@ fn administrator<'a>(outside: &Outside<'a>) -> Result<Attacker<'a>> {
     Ok(outside.stranger.with(credentials))
 }
 
-/// HTTP/2 streams with a window of one byte, on large answers: none of them is read.
+/// HTTP/2 streams with a window of one byte for large answers, none of which is read.
 fn unread_answers(outside: &Outside<'_>) -> Result<()> {
     let lease = renewed(outside.cluster)?;
     let before = memory(outside.cluster)?;
@@ -248,7 +249,7 @@ fn unread_answers(outside: &Outside<'_>) -> Result<()> {
         h2load.stdout(Stdio::null()).stderr(Stdio::null());
         running.push(Holder(h2load.spawn().context("cannot start h2load")?));
     }
-    // All connections stand.
+    // All connections are established.
     eventually("the readers to be connected", || {
         let open = connections(outside)?;
         Ok((open >= 60).then_some(()))
@@ -257,7 +258,7 @@ fn unread_answers(outside: &Outside<'_>) -> Result<()> {
     eventually("the node to renew its lease under the load", || {
         largest = largest.max(memory(outside.cluster)?);
         looks += 1;
-        // One refusal is one too many, so it is not asked again as everything else here is.
+        // A single refusal is one too many, so unlike everything else here this is not retried.
         unready = unready.take().or(outside.cluster.kubectl("get --raw /readyz").err());
         Ok((looks >= 20 && renewed(outside.cluster)? != lease).then_some(()))
     })?;
@@ -270,14 +271,14 @@ fn unread_answers(outside: &Outside<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Connections to the API server that stand, as the other host sees them.
+/// Returns the number of established connections to the API server, as seen by the other host.
 fn connections(outside: &Outside<'_>) -> Result<usize> {
     let file = output(outside.cluster.lab.on_client("cat").arg("/proc/net/tcp"))?;
     // State 01 is ESTABLISHED; 192B is 6443.
     Ok(file.lines().filter(|line| line.contains(":192B 01")).count())
 }
 
-/// When the node last renewed its lease.
+/// Returns when the node last renewed its lease.
 fn renewed(cluster: &Cluster<'_>) -> Result<Value> {
     Ok(cluster.get("lease node-1 -n kube-node-lease")?["spec"]["renewTime"].clone())
 }

@@ -1,4 +1,4 @@
-//! A tenant: ServiceAccounts with rights in the namespace `a`, and pods there.
+//! A tenant: ServiceAccounts with permissions in the namespace `a`, and pods there.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use tests_e2e::{Cluster, Lab, eventually};
 
 use crate::attacker::{Attacker, apply, attack, base64, must_fail, must_refuse, start};
 
-/// What nobody but an administrator may see.
+/// A secret that only administrators may see.
 const TREASURE: &str = "dHJlYXN1cmU=";
 
 const MANIFEST: &str = r#"
@@ -124,7 +124,7 @@ struct Tenant<'a> {
     owner: Attacker<'a>,
     /// Has the ClusterRole `view` in `a`.
     viewer: Attacker<'a>,
-    /// May `get` pods/exec and its like in `a`.
+    /// May `get` pods/exec and similar subresources in `a`.
     looker: Attacker<'a>,
     /// May `get` nodes/proxy.
     prober: Attacker<'a>,
@@ -172,7 +172,7 @@ fn a_tenant_gains_nothing_beyond_its_namespace() -> Result<()> {
     )
 }
 
-/// Every kind that has no namespace, as the discovery documents name them.
+/// Returns all cluster-scoped kinds of the discovery documents.
 fn cluster_kinds(cluster: &Cluster<'_>) -> Result<Vec<(String, String)>> {
     let mut kinds = Vec::new();
     let raw = |path: &str| -> Result<Value> {
@@ -310,7 +310,7 @@ fn proxy_inward(tenant: &Tenant<'_>) -> Result<()> {
         for port in [":6443", ":10250", ":80"] {
             let path = format!("/api/v1/nodes/node-1{port}/proxy/api/v1/namespaces/b/secrets/treasure");
             let answer = tenant.operator.get(&path)?;
-            // Another refusal would be that of whoever listens there.
+            // Another refusal would come from the server that listens there.
             if answer.status != 400 || !answer.body.contains("address not allowed") {
                 let said = start(&answer.body);
                 outcome = Err(anyhow::anyhow!("{address}{port} answered {}: {said}", answer.status));
@@ -335,14 +335,14 @@ fn proxy_runs_nothing(tenant: &Tenant<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Endpoints that name other addresses than those of pods, and a pod that gives itself the server's own.
+/// Endpoints with addresses that do not belong to pods, and a pod that claims the server's own address.
 fn proxies_reach_own_pods(tenant: &Tenant<'_>) -> Result<()> {
     let (owner, core) = (&tenant.owner, "/api/v1/namespaces/a");
     let answer = owner.get(&format!("{core}/pods/inside:8080/proxy/"))?;
     ensure!(answer.status == 200 && answer.body.starts_with("inside"), "{}", start(&answer.body));
     let answer = tenant.viewer.get(&format!("{core}/pods/inside:8080/proxy/"))?;
     ensure!(answer.status == 403, "a viewer was answered with {}", answer.status);
-    // As nobody the API server would be reached, too, with 401 or 403.
+    // Without credentials the API server would also be reached, with 401 or 403.
     let held = |what: &str, path: &str| {
         let answer = owner.get(&format!("{core}/{path}/proxy/api/v1/namespaces/b/secrets/treasure"))?;
         let status = answer.status;
@@ -370,7 +370,7 @@ fn proxies_reach_own_pods(tenant: &Tenant<'_>) -> Result<()> {
         }
     }
     for ip in [NODE_IP, "10.96.0.1", "127.0.0.1", "169.254.169.254"] {
-        // The kubelet soon says again what is true.
+        // The kubelet soon restores the true address.
         owner.patch(
             &format!("{core}/pods/inside/status"),
             &json!({"status": {"podIP": ip, "podIPs": [{"ip": ip}]}}),
@@ -423,7 +423,7 @@ fn no_escalation(tenant: &Tenant<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A label makes a ClusterRole's rules part of `view`, so it grants them.
+/// A label makes a ClusterRole's rules part of `view`, so setting it grants them.
 fn no_aggregation(tenant: &Tenant<'_>) -> Result<()> {
     let patcher = r#"
 apiVersion: rbac.authorization.k8s.io/v1
@@ -489,7 +489,7 @@ subjects: [{kind: ServiceAccount, name: viewer, namespace: a}]
     Ok(())
 }
 
-/// A PKCS #10 request for a subject, in base64 as the API takes it.
+/// Returns a PKCS #10 request for a subject, in base64.
 pub fn request(subject: &str) -> Result<String> {
     let script = "openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout /dev/null \
                   -subj \"$0\" 2>/dev/null | base64 -w0";
@@ -511,7 +511,7 @@ fn volumes_are_read_only(tenant: &Tenant<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A pod's manifest with something in its spec that this node may not be able to give.
+/// Returns a pod's manifest with a part of its spec that this node may not support.
 fn pod(name: &str, spec: &Value) -> Value {
     let mut pod = json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "a"},
@@ -540,7 +540,7 @@ fn pods_are_not_dropped_silently(tenant: &Tenant<'_>) -> Result<()> {
     user_namespaces(tenant)
 }
 
-/// A pod that asks for a user namespace has one, or does not run.
+/// A pod that asks for a user namespace gets one, or does not run.
 fn user_namespaces(tenant: &Tenant<'_>) -> Result<()> {
     let made =
         tenant.owner.create("/api/v1/namespaces/a/pods", &pod("userns", &json!({"hostUsers": false})))?;

@@ -1,5 +1,5 @@
-//! A conversion webhook in bad hands: whoever may write a CustomResourceDefinition, or took over the server
-//! behind one.
+//! A malicious conversion webhook, from a user who can write CustomResourceDefinitions, or who has taken over
+//! the server behind one.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -10,20 +10,20 @@ use crate::attacker::{Attacker, apply, attack, base64, issued, start};
 use crate::kubelet::{Hostile, hostile, memory};
 
 const PORT: u16 = 8443;
-/// Reads that one account may have in flight.
+/// Number of concurrent reads that one account may have.
 const SHARE: usize = 100;
 const MORE_THAN_A_SHARE: usize = SHARE + 20;
 
 struct Converted<'a> {
     cluster: &'a Cluster<'a>,
     administrator: Attacker<'a>,
-    /// Another account, with the same rights.
+    /// Another account with the same permissions.
     neighbour: Attacker<'a>,
 }
 
 #[test]
 #[ignore = "needs root, containerd and kubectl: cargo xtask test"]
-fn a_hostile_webhook_changes_nothing_but_what_it_converts() -> Result<()> {
+fn a_hostile_webhook_changes_only_what_it_converts() -> Result<()> {
     let lab = Lab::new()?;
     let cluster = Cluster::with(&lab, &["--log", "trace"])?;
     let authority = std::fs::read(lab.data_dir().join("pki/ca.crt")).context("cannot read ca.crt")?;
@@ -32,7 +32,7 @@ fn a_hostile_webhook_changes_nothing_but_what_it_converts() -> Result<()> {
     cluster.kubectl("wait crd/things.example.org --for=condition=Established --timeout=60s")?;
     let thing =
         "apiVersion: example.org/v1\nkind: Thing\nmetadata: {name: one, namespace: default}\nspec: {a: 1}\n";
-    // The definition may be served a moment later than it says.
+    // The definition may be served a moment later than it claims.
     eventually("the kind to be served", || apply(&cluster, "thing.yaml", thing).map(Some))?;
     for account in ["default administrator", "kube-public neighbour"] {
         let (namespace, name) = account.split_once(' ').context("two words")?;
@@ -90,12 +90,12 @@ impl Converted<'_> {
         hostile(self.cluster, behaviour, PORT, &dir.join("serving.crt"), &dir.join("serving.key"))
     }
 
-    /// Reads the object as the other version, and says what came.
+    /// Reads the object in the other version.
     fn converted(&self) -> Result<crate::attacker::Answer> {
         self.administrator.get("/apis/example.org/v2/namespaces/default/things/one")
     }
 
-    /// What is stored is what was written, and is served to another account.
+    /// Checks that the stored object is unchanged and is served to another account.
     fn untouched(&self) -> Result<()> {
         let answer = self.neighbour.get("/apis/example.org/v1/namespaces/default/things/one")?;
         ensure!(answer.status == 200, "the stored version is answered with {}", answer.status);
@@ -112,10 +112,23 @@ fn redirect(converted: &Converted<'_>) -> Result<()> {
     let answer = converted.converted()?;
     ensure!(answer.status == 500, "a redirect was answered with {}", answer.status);
     ensure!(!answer.headers.contains("location:"), "the redirect was passed on: {}", answer.headers);
-    ensure!(hostile.asked().contains("/convert"), "nobody asked: {}", hostile.asked());
-    ensure!(!hostile.asked().contains("/stolen"), "the redirect was followed: {}", hostile.asked());
-    ensure!(!hostile.asked().contains("Bearer"), "the caller's token was passed on: {}", hostile.asked());
-    // Whoever writes webhooks and reads logs would read answers of servers that only the API server reaches.
+    ensure!(
+        hostile.requests_received().contains("/convert"),
+        "nobody asked: {}",
+        hostile.requests_received()
+    );
+    ensure!(
+        !hostile.requests_received().contains("/stolen"),
+        "the redirect was followed: {}",
+        hostile.requests_received()
+    );
+    ensure!(
+        !hostile.requests_received().contains("Bearer"),
+        "the caller's token was passed on: {}",
+        hostile.requests_received()
+    );
+    // Otherwise a user who writes webhooks and reads logs could read answers of servers that only the API
+    // server can reach.
     let log = std::fs::read(converted.cluster.log_file()).context("cannot read the log")?;
     let log = String::from_utf8_lossy(&log);
     ensure!(log.contains("TRACE"), "the log is not that of the level trace");
@@ -151,10 +164,10 @@ fn silent(converted: &Converted<'_>) -> Result<()> {
         waiting.push(curl.stdout(std::process::Stdio::null()).spawn().context("cannot start curl")?);
     }
     let outcome = eventually("a share of requests to wait", || {
-        Ok((hostile.asked().matches("/convert").count() >= SHARE).then_some(()))
+        Ok((hostile.requests_received().matches("/convert").count() >= SHARE).then_some(()))
     })
     .and_then(|()| {
-        // The account has no place left, and it alone.
+        // Only this account has used up its share.
         let path = "/apis/example.org/v1/namespaces/default/things/one";
         let own = converted.administrator.get(path)?;
         ensure!(own.status == 429, "places are left: {}", own.status);

@@ -1,5 +1,5 @@
-//! One program for all targets, so that what they share is compiled and linked once:
-//! `FUZZ_TARGET=protobuf fuzz CORPUS -max_total_time=60`. Without a name it prints the names.
+//! One program for all targets, so that shared code is compiled and linked once: `FUZZ_TARGET=protobuf fuzz
+//! CORPUS -max_total_time=60`. Without a target it prints their names.
 
 #![no_main]
 

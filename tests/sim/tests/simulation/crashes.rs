@@ -1,4 +1,4 @@
-//! The apiserver dies while everybody writes.
+//! Crashes of the API server while clients write.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn crashes(cluster: &mut Simulation) -> Result<()> {
     for round in 0..8 {
         let running = cluster.random.below(4000);
         cluster.pass(Duration::from_millis(running)).await?;
-        // Nobody knows what became of a request that got no answer: ask until it is done.
+        // It is unknown whether a request without an answer was carried out: repeat until one succeeds.
         for _ in 0..10 {
             if cluster.update("web", &format!("web:{}", round + 2)).await.is_ok() {
                 break;
@@ -40,6 +40,6 @@ async fn crashes(cluster: &mut Simulation) -> Result<()> {
 }
 
 #[test]
-fn no_acknowledged_write_is_lost_with_the_power() {
-    scenario("crashes::no_acknowledged_write_is_lost_with_the_power").run(2, crashes);
+fn acknowledged_writes_survive_power_failures() {
+    scenario("crashes::acknowledged_writes_survive_power_failures").run(2, crashes);
 }

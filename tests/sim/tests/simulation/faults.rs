@@ -1,4 +1,4 @@
-//! Faults of all kinds in an order that the seed decides.
+//! Faults of all kinds, in an order that depends on the seed.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tests_sim::workload::Writers;
 use tests_sim::{Simulation, scenario};
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// Faults in one run.
+/// Number of faults in one run.
 const ROUNDS: usize = 16;
 
 pub async fn faults(cluster: &mut Simulation) -> Result<()> {
@@ -26,8 +26,8 @@ pub async fn faults(cluster: &mut Simulation) -> Result<()> {
     cluster.heal().await?;
     writers.stop();
     writers.check(cluster).await?;
-    // A dead node's pods are driven away after five minutes, and a container that ended often
-    // waits as long before it starts again.
+    // Pods of a dead node are evicted after five minutes, and a container that ended often may wait as long
+    // to be restarted.
     cluster.nodes_ready(2 * MINUTE).await?;
     cluster.rolled_out("web", 15 * MINUTE).await?;
     cluster.rolled_out("side", 15 * MINUTE).await?;
@@ -49,7 +49,7 @@ async fn one(cluster: &mut Simulation, round: usize) -> Result<()> {
         7 => drop(cluster.crash_container(&node).await?),
         8 => cluster.lose_answers(100),
         9 => cluster.lose_answers(0),
-        // Users may fail while the apiserver is away; that is their trouble.
+        // Requests of users may fail while the API server is down.
         10 => drop(cluster.update("web", &format!("web:{}", round + 2)).await),
         11 => {
             let replicas = 5 + cluster.random.below(20);
@@ -57,7 +57,7 @@ async fn one(cluster: &mut Simulation, round: usize) -> Result<()> {
         }
         _ => return cluster.heal().await,
     }
-    // An apiserver that is down comes back soon, or nothing else would happen.
+    // An API server that is down is restarted soon, since otherwise nothing else would happen.
     if cluster.random.below(2) == 0 {
         cluster.restart_api().await?;
     }

@@ -1,4 +1,4 @@
-//! A node dies.
+//! Failures of nodes.
 
 use std::time::Duration;
 
@@ -33,19 +33,19 @@ async fn death(cluster: &mut Simulation) -> Result<()> {
     cluster.kill_node(&victim)?;
     let name = victim.clone();
     let silent = move |model: &tests_sim::Model| model.nodes.get(&name).is_some_and(|node| !node.ready);
-    // Kubernetes waits 40 s, counted from the last sign of life.
+    // Kubernetes waits 40 s after the last heartbeat.
     let noticed = cluster.until("the node is not ready", Duration::from_secs(45), silent).await?;
     ensure!(noticed > Duration::from_secs(25), "the node counted as lost after {noticed:?}");
-    // Its pods are no longer ready, and nothing leads to them.
+    // Its pods are no longer ready, and no traffic goes to them.
     let name = victim.clone();
     let quiet = move |model: &tests_sim::Model| !model.ready_pods().any(|(_, pod)| pod.node == name);
     cluster.until("its pods are not ready", Duration::from_secs(5), quiet).await?;
     cluster.pass(Duration::from_secs(2)).await?;
     cluster.check_tables().await?;
-    // They are driven away after five minutes and replaced elsewhere.
+    // The pods are evicted after five minutes and replaced elsewhere.
     let evicted = cluster.rolled_out("web", 7 * MINUTE).await?;
     ensure!(evicted > 4 * MINUTE, "the pods were replaced after {evicted:?}");
-    // Nobody can say that they have ended before the node is gone for good.
+    // It is not known whether they have ended until the node is deleted.
     ensure!(pods_on(cluster, &victim) > 0, "the pods were forgotten");
     Api::<Node>::all(cluster.client.clone()).delete(&victim, &DeleteParams::default()).await?;
     let name = victim.clone();
@@ -59,8 +59,7 @@ fn the_pods_of_a_dead_node_are_replaced() {
     scenario("nodes::the_pods_of_a_dead_node_are_replaced").run(2, death);
 }
 
-/// A node that comes back after its pods were driven away finishes with them, and one that comes
-/// back sooner starts them again.
+/// A node that returns after its pods were evicted stops them; one that returns earlier starts them again.
 async fn reboot(cluster: &mut Simulation) -> Result<()> {
     let victim = start(cluster).await?;
     for away in [1, 8] {
@@ -76,6 +75,6 @@ async fn reboot(cluster: &mut Simulation) -> Result<()> {
 }
 
 #[test]
-fn a_node_comes_back_sooner_or_later() {
-    scenario("nodes::a_node_comes_back_sooner_or_later").run(2, reboot);
+fn a_node_recovers_from_short_and_long_outages() {
+    scenario("nodes::a_node_recovers_from_short_and_long_outages").run(2, reboot);
 }

@@ -1,4 +1,4 @@
-//! A hundred nodes and no faults: here the strict promises hold.
+//! A hundred nodes without faults, where the strict invariants hold.
 
 use std::time::Duration;
 
@@ -32,11 +32,11 @@ async fn hundred_nodes(cluster: &mut Simulation) -> Result<()> {
 }
 
 #[test]
-fn a_hundred_nodes_roll_out_an_update_and_shrink() {
-    scenario("rollout::a_hundred_nodes_roll_out_an_update_and_shrink").run(1, hundred_nodes);
+fn a_hundred_nodes_roll_out_an_update_and_scale_down() {
+    scenario("rollout::a_hundred_nodes_roll_out_an_update_and_scale_down").run(1, hundred_nodes);
 }
 
-/// An update that cannot work stops while enough of the old pods are left, and goes back.
+/// A broken update stops while enough of the old pods are left, and is rolled back.
 async fn broken_update(cluster: &mut Simulation) -> Result<()> {
     for number in 0..5 {
         cluster.add_node(&format!("node-{number}"), true)?;
@@ -59,11 +59,11 @@ async fn broken_update(cluster: &mut Simulation) -> Result<()> {
 }
 
 #[test]
-fn a_broken_update_stops_and_goes_back() {
-    scenario("rollout::a_broken_update_stops_and_goes_back").run(3, broken_update);
+fn a_broken_update_stops_and_is_rolled_back() {
+    scenario("rollout::a_broken_update_stops_and_is_rolled_back").run(3, broken_update);
 }
 
-/// What the controllers and the scheduler write is no change of what is wanted.
+/// Writes of the controllers and the scheduler do not change generations.
 async fn generations(cluster: &mut Simulation) -> Result<()> {
     cluster.add_node("node-0", true)?;
     cluster.nodes_ready(MINUTE).await?;
@@ -94,6 +94,6 @@ async fn generations(cluster: &mut Simulation) -> Result<()> {
 }
 
 #[test]
-fn generations_count_what_people_change_alone() {
-    scenario("rollout::generations_count_what_people_change_alone").run(5, generations);
+fn generations_count_only_changes_by_people() {
+    scenario("rollout::generations_count_only_changes_by_people").run(5, generations);
 }

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU64;
 
-use apiserver_client::Kept;
+use apiserver_client::Projection;
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -36,10 +36,10 @@ impl KeptService {
     }
 }
 
-impl Kept for KeptService {
+impl Projection for KeptService {
     type Object = Service;
 
-    fn keep(object: Service) -> Self {
+    fn project(object: Service) -> Self {
         // Who is told of something has to be named in full.
         let uid = object.metadata.uid.clone().filter(|_| !choices::warnings(&object).is_empty());
         let Service { mut metadata, spec, status } = object;

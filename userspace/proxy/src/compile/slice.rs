@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU64;
 
-use apiserver_client::{Kept, ObjectKey};
+use apiserver_client::{ObjectKey, Projection};
 use jiff::Timestamp;
 use k8s_openapi::api::discovery::v1::{self, EndpointSlice};
 use userspace_dataplane::tables::Protocol;
@@ -183,10 +183,10 @@ impl Slice {
     }
 }
 
-impl Kept for Slice {
+impl Projection for Slice {
     type Object = EndpointSlice;
 
-    fn keep(object: EndpointSlice) -> Self {
+    fn project(object: EndpointSlice) -> Self {
         Self::of(&object)
     }
 

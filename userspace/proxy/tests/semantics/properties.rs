@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-use apiserver_client::{Kept, ObjectKey};
+use apiserver_client::{ObjectKey, Projection};
 use k8s_openapi::api::core::v1::Service;
 use proptest::prelude::*;
 use userspace_dataplane::DataPlane;
@@ -130,7 +130,7 @@ proptest! {
     fn what_is_kept_compiles_as_the_object(plan in world()) {
         let world = plan.world();
         for service in &world.services {
-            let (name, kept) = (ObjectKey::of(service), KeptService::keep(service.clone()));
+            let (name, kept) = (ObjectKey::of(service), KeptService::project(service.clone()));
             prop_assert_eq!(kept.key(), name.clone());
             let (kept, context) = (kept.read(), context(&world));
             let own = || world.slices.iter().filter(|slice| service_of(slice).as_ref() == Some(&name));

@@ -9,7 +9,7 @@ use std::{
 
 use super::*;
 
-/// A directory of its own for each test, seen by both resolvers.
+/// Runs a test with each of the two resolvers, in a directory of its own.
 fn both(test: impl Fn(&Path, &Dir)) {
     for resolver in [Resolver::Kernel, Resolver::Walk] {
         let place = tempfile::tempdir().unwrap();
@@ -24,7 +24,7 @@ fn read(file: io::Result<File>) -> io::Result<String> {
 }
 
 #[test]
-fn links_are_refused_wherever_they_stand() {
+fn links_are_refused_in_every_component() {
     both(|path, dir| {
         fs::create_dir(path.join("real")).unwrap();
         fs::write(path.join("real/file"), "x").unwrap();
@@ -64,7 +64,7 @@ fn links_that_stay_inside_may_be_followed_and_others_never() {
 }
 
 #[test]
-fn paths_that_leave_by_their_spelling_are_refused() {
+fn paths_that_leave_textually_are_refused() {
     both(|_, dir| {
         for path in ["..", "../x", "/etc", "a/../../x"] {
             assert!(dir.node(path, Links::Inside).is_err(), "{path}");
@@ -82,7 +82,7 @@ fn pipes_and_devices_are_refused_without_being_opened() {
     both(|path, dir| {
         let mode = nix::sys::stat::Mode::from_bits_truncate(0o600);
         nix::unistd::mkfifo(&path.join("pipe"), mode).unwrap();
-        // Opening a pipe to read waits for a writer, so this would hang.
+        // Opening a pipe for reading would block until there is a writer.
         let refused = dir.open_regular("pipe", OFlags::RDONLY).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
         fs::create_dir(path.join("directory")).unwrap();
@@ -101,7 +101,7 @@ fn new_directories_have_exactly_their_mode() {
 }
 
 #[test]
-fn removal_takes_links_and_not_what_they_lead_to() {
+fn removal_removes_links_but_not_their_targets() {
     both(|path, dir| {
         let outside = tempfile::tempdir().unwrap();
         fs::write(outside.path().join("kept"), "x").unwrap();
@@ -117,13 +117,13 @@ fn removal_takes_links_and_not_what_they_lead_to() {
 }
 
 #[test]
-fn removal_takes_a_tree_that_is_deeper_than_any_path_and_wider_than_a_batch() {
+fn removal_handles_trees_deeper_than_any_path_and_wider_than_a_batch() {
     both(|path, dir| {
         let mut deep = dir.create_dir("tree", 0o755).unwrap();
         for index in 0..REMOVAL_BATCH + 10 {
             deep.create_file(index.to_string(), 0o644).unwrap();
         }
-        // Longer than PATH_MAX together.
+        // Together longer than PATH_MAX.
         for _ in 0..600 {
             deep = deep.create_dir("deeper", 0o755).unwrap();
         }
@@ -132,8 +132,7 @@ fn removal_takes_a_tree_that_is_deeper_than_any_path_and_wider_than_a_batch() {
     });
 }
 
-/// A container that swaps a directory for a link as fast as it can gets no file outside of it, and
-/// shows none.
+/// A container that keeps swapping a directory for a link gets no file outside of it read or written.
 #[test]
 fn a_directory_that_is_swapped_for_a_link_never_leads_outside() {
     both(|path, dir| {

@@ -47,7 +47,7 @@ fn a_resize_that_fits_is_granted_then_carried_out_then_done() {
 }
 
 #[test]
-fn a_resize_that_waits_leaves_the_pod_as_it_is_and_is_told_once() {
+fn a_deferred_resize_changes_nothing_and_is_reported_once() {
     let (small, large) = (with(1, resources("1", "1Gi")), Arc::new(with(2, resources("2", "1Gi"))));
     let mut resize = started(&small);
     let deferred = || Err(Refusal::Deferred("no room".to_owned()));
@@ -65,13 +65,13 @@ fn a_resize_that_waits_leaves_the_pod_as_it_is_and_is_told_once() {
     let infeasible = Err(Refusal::Infeasible("too large".to_owned()));
     assert_eq!(resize.decide(&large, infeasible, at(3)).unwrap().0, "ResizeInfeasible");
     assert_eq!(resize.conditions().next().unwrap().reason.as_deref(), Some("Infeasible"));
-    // What is taken back is no longer asked for.
+    // A request that was taken back is no longer pending.
     assert_eq!(resize.decide(&small, Ok(()), at(4)), None);
     assert_eq!(resize.conditions().count(), 0);
 }
 
 #[test]
-fn amounts_that_are_only_written_otherwise_are_no_resize() {
+fn a_change_of_notation_is_not_a_resize() {
     let resize = started(&with(1, resources("1", "1Gi")));
     let same = Arc::new(with(2, resources("1000m", "1024Mi")));
     assert!(resize.grants(&same));
@@ -81,7 +81,7 @@ fn amounts_that_are_only_written_otherwise_are_no_resize() {
 }
 
 #[test]
-fn the_policy_of_a_changed_resource_says_whether_the_container_restarts() {
+fn a_resize_restarts_the_container_if_its_policy_says_so() {
     let resize = started(&with(1, resources("1", "1Gi")));
     for (asked, change) in [
         (resources("2", "1Gi"), Change::InPlace),
@@ -99,7 +99,7 @@ fn the_policy_of_a_changed_resource_says_whether_the_container_restarts() {
 }
 
 #[test]
-fn a_restarted_kubelet_goes_on_with_a_resize() {
+fn a_restarted_kubelet_continues_a_resize() {
     let mut large = with(2, resources("2", "2Gi"));
     let status = |requests: Value, has: Value| {
         json!({
@@ -116,7 +116,7 @@ fn a_restarted_kubelet_goes_on_with_a_resize() {
     assert!(!resize.grants(&large), "it still waits");
     let deferred = Err(Refusal::Deferred("no room".to_owned()));
     assert_eq!(resize.decide(&large, deferred, at(1)), None, "which was told before");
-    // Granted, but not yet carried out.
+    // Granted, but not applied yet.
     let granted_requests = resources("2", "2Gi")["requests"].clone();
     large.status = serde_json::from_value(status(granted_requests, small)).unwrap();
     let mut resize = Resize::from_status(&large, at(0));
@@ -138,7 +138,7 @@ fn a_pod_in_the_middle_of_a_resize_keeps_room_for_what_runs() {
 }
 
 #[test]
-fn a_failure_is_told_once_and_keeps_the_generation() {
+fn a_failed_resize_is_reported_once_and_keeps_its_generation() {
     let large = with(2, resources("2", "1Gi"));
     let mut resize = started(&with(1, resources("1", "1Gi")));
     resize.decide(&large, Ok(()), at(1));

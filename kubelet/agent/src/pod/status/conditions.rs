@@ -1,4 +1,4 @@
-//! The conditions of a pod that its kubelet is responsible for.
+//! Pod conditions that the kubelet maintains.
 
 use k8s_openapi::{
     api::core::v1::{PodCondition, PodStatus},
@@ -10,7 +10,7 @@ use apiserver_meta::pods::is_final;
 
 use crate::pod::{Role, host_network, init_containers, spec};
 
-/// A condition before it has a time.
+/// A condition without its transition time.
 struct Draft {
     kind: &'static str,
     holds: bool,
@@ -18,7 +18,7 @@ struct Draft {
     message: String,
 }
 
-/// The conditions that belong to a status whose other fields are already computed.
+/// Returns the conditions for a status whose other fields are already computed.
 pub(super) fn compute(input: &Input<'_>, status: &PodStatus) -> Vec<PodCondition> {
     let sandboxed =
         input.runtime.ready_sandbox().is_some_and(|s| host_network(input.pod) || !s.ips.is_empty());
@@ -30,7 +30,7 @@ pub(super) fn compute(input: &Input<'_>, status: &PodStatus) -> Vec<PodCondition
         containers_ready,
         Draft { kind: "PodScheduled", holds: true, reason: "", message: String::new() },
     ];
-    // A pod that has ended is not resized any more.
+    // A finished pod is no longer resized.
     let ended = is_final(status.phase.as_deref().unwrap_or_default());
     let resize = input.resize.conditions().filter(|_| !ended);
     resize.chain(drafts.into_iter().map(|draft| timed(draft, input))).collect()
@@ -77,7 +77,7 @@ fn initialization(input: &Input<'_>, status: &PodStatus) -> Draft {
     Draft { kind, holds: false, reason: "ContainersNotInitialized", message }
 }
 
-/// `ContainersReady` and `Ready`.
+/// Returns `ContainersReady` and `Ready`.
 fn readiness(input: &Input<'_>, status: &PodStatus) -> (Draft, Draft) {
     let (reason, message) = match status.phase.as_deref() {
         Some("Succeeded") => ("PodCompleted", String::new()),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::pod::testing::{at, container, pod, sandbox};
 
-struct Scene {
+struct Scenario {
     pod: Pod,
     runtime: PodRuntime,
     probes: ProbeResults,
@@ -18,7 +18,7 @@ struct Scene {
     previous: PodStatus,
 }
 
-impl Scene {
+impl Scenario {
     fn new(spec: Value, containers: Vec<ContainerStatus>) -> Self {
         Self {
             pod: pod(spec),
@@ -70,30 +70,30 @@ fn one(policy: &str) -> Value {
 
 #[test]
 fn a_pod_without_anything_is_pending() {
-    let mut scene = Scene::new(one("Always"), vec![]);
-    scene.runtime = PodRuntime::default();
-    assert_eq!(scene.phase(), "Pending");
-    let waiting = scene.state(0).state.unwrap().waiting.unwrap();
+    let mut scenario = Scenario::new(one("Always"), vec![]);
+    scenario.runtime = PodRuntime::default();
+    assert_eq!(scenario.phase(), "Pending");
+    let waiting = scenario.state(0).state.unwrap().waiting.unwrap();
     assert_eq!(waiting.reason.as_deref(), Some("ContainerCreating"));
-    assert_eq!(scene.condition("PodReadyToStartContainers").status, "False");
-    assert_eq!(scene.condition("Initialized").status, "True");
-    assert_eq!(scene.condition("Ready").message.as_deref(), Some("containers with unready status: [a]"));
-    assert_eq!(scene.status().pod_ip, None);
+    assert_eq!(scenario.condition("PodReadyToStartContainers").status, "False");
+    assert_eq!(scenario.condition("Initialized").status, "True");
+    assert_eq!(scenario.condition("Ready").message.as_deref(), Some("containers with unready status: [a]"));
+    assert_eq!(scenario.status().pod_ip, None);
 }
 
 #[test]
 fn a_running_container_without_probes_is_ready() {
-    let scene = Scene::new(one("Always"), vec![container("a", 2, Running, 0)]);
-    let status = scene.status();
+    let scenario = Scenario::new(one("Always"), vec![container("a", 2, Running, 0)]);
+    let status = scenario.status();
     assert_eq!(status.phase.as_deref(), Some("Running"));
     assert_eq!((status.pod_ip.as_deref(), status.host_ip.as_deref()), (Some("10.0.0.2"), Some("192.0.2.1")));
     assert_eq!(status.qos_class.as_deref(), Some("BestEffort"));
-    let container = scene.state(0);
+    let container = scenario.state(0);
     assert!(container.ready && container.started == Some(true));
     assert_eq!(container.container_id.as_deref(), Some("containerd://a-2"));
     assert_eq!(container.restart_count, 2);
     for kind in ["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled"] {
-        assert_eq!(scene.condition(kind).status, "True", "{kind}");
+        assert_eq!(scenario.condition(kind).status, "True", "{kind}");
     }
 }
 
@@ -101,25 +101,25 @@ fn a_running_container_without_probes_is_ready() {
 fn readiness_follows_the_probe_and_the_startup_probe_before_it() {
     let probe = json!({"tcpSocket": {"port": 1}});
     let spec = json!({"containers": [{"name": "a", "readinessProbe": probe, "startupProbe": probe}]});
-    let mut scene = Scene::new(spec, vec![container("a", 0, Running, 0)]);
-    assert_eq!((scene.state(0).ready, scene.state(0).started), (false, Some(false)));
-    scene.probes.update("a-0", |probed| probed.ready = Some(true));
-    assert!(!scene.state(0).ready, "the startup probe comes first");
-    scene.probes.update("a-0", |probed| probed.started = Some(true));
-    assert_eq!((scene.state(0).ready, scene.state(0).started), (true, Some(true)));
+    let mut scenario = Scenario::new(spec, vec![container("a", 0, Running, 0)]);
+    assert_eq!((scenario.state(0).ready, scenario.state(0).started), (false, Some(false)));
+    scenario.probes.update("a-0", |probed| probed.ready = Some(true));
+    assert!(!scenario.state(0).ready, "the startup probe comes first");
+    scenario.probes.update("a-0", |probed| probed.started = Some(true));
+    assert_eq!((scenario.state(0).ready, scenario.state(0).started), (true, Some(true)));
 }
 
 #[test]
 fn a_container_whose_hook_still_runs_is_not_ready() {
-    let mut scene = Scene::new(one("Always"), vec![container("a", 0, Running, 0)]);
-    scene.probes.update("a-0", |probed| probed.hooked = Some(false));
-    assert!(!scene.state(0).ready);
-    scene.probes.update("a-0", |probed| probed.hooked = Some(true));
-    assert!(scene.state(0).ready);
+    let mut scenario = Scenario::new(one("Always"), vec![container("a", 0, Running, 0)]);
+    scenario.probes.update("a-0", |probed| probed.hooked = Some(false));
+    assert!(!scenario.state(0).ready);
+    scenario.probes.update("a-0", |probed| probed.hooked = Some(true));
+    assert!(scenario.state(0).ready);
 }
 
 #[test]
-fn phases_of_ended_containers() {
+fn exit_codes_and_restart_policy_determine_the_phase() {
     for (policy, exit_code, phase) in [
         ("Always", 0, "Running"),
         ("Always", 1, "Running"),
@@ -128,46 +128,46 @@ fn phases_of_ended_containers() {
         ("Never", 0, "Succeeded"),
         ("Never", 1, "Failed"),
     ] {
-        let scene = Scene::new(one(policy), vec![container("a", 0, Exited, exit_code)]);
-        assert_eq!(scene.phase(), phase, "{policy} {exit_code}");
+        let scenario = Scenario::new(one(policy), vec![container("a", 0, Exited, exit_code)]);
+        assert_eq!(scenario.phase(), phase, "{policy} {exit_code}");
     }
 }
 
 #[test]
 fn a_finished_pod_stays_finished_and_keeps_its_address() {
-    let mut scene = Scene::new(one("Never"), vec![container("a", 0, Exited, 0)]);
-    scene.previous = scene.status();
-    scene.runtime.sandboxes = vec![sandbox(0, NotReady)];
-    scene.runtime.sandboxes[0].ips.clear();
-    scene.runtime.containers[0].exit_code = 1;
-    let status = scene.status();
+    let mut scenario = Scenario::new(one("Never"), vec![container("a", 0, Exited, 0)]);
+    scenario.previous = scenario.status();
+    scenario.runtime.sandboxes = vec![sandbox(0, NotReady)];
+    scenario.runtime.sandboxes[0].ips.clear();
+    scenario.runtime.containers[0].exit_code = 1;
+    let status = scenario.status();
     assert_eq!((status.phase.as_deref(), status.pod_ip.as_deref()), (Some("Succeeded"), Some("10.0.0.2")));
-    assert_eq!(scene.condition("Ready").reason.as_deref(), Some("PodCompleted"));
+    assert_eq!(scenario.condition("Ready").reason.as_deref(), Some("PodCompleted"));
 }
 
 #[test]
 fn a_finished_pod_is_remembered_when_the_runtime_has_forgotten_it() {
-    let mut scene = Scene::new(one("Never"), vec![container("a", 0, Exited, 0)]);
-    scene.previous = scene.status();
-    scene.runtime = PodRuntime::default();
-    assert_eq!(scene.status().container_statuses, scene.previous.container_statuses);
+    let mut scenario = Scenario::new(one("Never"), vec![container("a", 0, Exited, 0)]);
+    scenario.previous = scenario.status();
+    scenario.runtime = PodRuntime::default();
+    assert_eq!(scenario.status().container_statuses, scenario.previous.container_statuses);
 }
 
 #[test]
 fn a_deleted_pod_ends_in_a_final_phase_even_if_it_would_always_restart() {
     for (exit_code, phase) in [(0, "Succeeded"), (137, "Failed")] {
-        let mut scene = Scene::new(one("Always"), vec![container("a", 0, Exited, exit_code)]);
-        scene.terminated = true;
-        assert_eq!(scene.phase(), phase);
-        assert_eq!(scene.state(0).state.unwrap().terminated.unwrap().exit_code, exit_code);
+        let mut scenario = Scenario::new(one("Always"), vec![container("a", 0, Exited, exit_code)]);
+        scenario.terminated = true;
+        assert_eq!(scenario.phase(), phase);
+        assert_eq!(scenario.state(0).state.unwrap().terminated.unwrap().exit_code, exit_code);
     }
 }
 
 #[test]
-fn a_crash_loop_shows_the_pause_and_the_last_end() {
-    let mut scene = Scene::new(one("Always"), vec![container("a", 1, Exited, 3)]);
-    scene.backoff.restarted("a", at(-5));
-    let status = scene.state(0);
+fn a_crash_loop_shows_the_back_off_and_the_last_termination() {
+    let mut scenario = Scenario::new(one("Always"), vec![container("a", 1, Exited, 3)]);
+    scenario.backoff.restarted("a", at(-5));
+    let status = scenario.state(0);
     let waiting = status.state.unwrap().waiting.unwrap();
     assert_eq!(waiting.reason.as_deref(), Some("CrashLoopBackOff"));
     assert_eq!(
@@ -180,37 +180,37 @@ fn a_crash_loop_shows_the_pause_and_the_last_end() {
 
 #[test]
 fn a_failed_start_shows_its_reason() {
-    let mut scene = Scene::new(one("Always"), vec![]);
+    let mut scenario = Scenario::new(one("Always"), vec![]);
     let failure = Failure { reason: "ErrImagePull".into(), message: "no".into(), retry_at: at(5) };
-    scene.failures.insert("a".into(), failure);
-    let waiting = scene.state(0).state.unwrap().waiting.unwrap();
+    scenario.failures.insert("a".into(), failure);
+    let waiting = scenario.state(0).state.unwrap().waiting.unwrap();
     assert_eq!((waiting.reason.as_deref(), waiting.message.as_deref()), (Some("ErrImagePull"), Some("no")));
 }
 
 #[test]
-fn init_containers() {
+fn init_containers_determine_phase_and_reason() {
     let spec = json!({"restartPolicy": "Never", "containers": [{"name": "a"}],
                       "initContainers": [{"name": "i"}, {"name": "j"}]});
-    let mut scene = Scene::new(spec, vec![container("i", 0, Running, 0)]);
-    assert_eq!(scene.phase(), "Pending");
+    let mut scenario = Scenario::new(spec, vec![container("i", 0, Running, 0)]);
+    assert_eq!(scenario.phase(), "Pending");
     assert_eq!(
-        scene.condition("Initialized").message.as_deref(),
+        scenario.condition("Initialized").message.as_deref(),
         Some("containers with incomplete status: [i j]")
     );
-    assert_eq!(scene.state(0).state.unwrap().waiting.unwrap().reason.as_deref(), Some("PodInitializing"));
-    scene.runtime.containers = vec![container("i", 0, Exited, 0), container("j", 0, Exited, 0)];
-    assert_eq!(scene.condition("Initialized").status, "True");
-    scene.runtime.containers = vec![container("i", 0, Exited, 1)];
-    assert_eq!(scene.phase(), "Failed");
+    assert_eq!(scenario.state(0).state.unwrap().waiting.unwrap().reason.as_deref(), Some("PodInitializing"));
+    scenario.runtime.containers = vec![container("i", 0, Exited, 0), container("j", 0, Exited, 0)];
+    assert_eq!(scenario.condition("Initialized").status, "True");
+    scenario.runtime.containers = vec![container("i", 0, Exited, 1)];
+    assert_eq!(scenario.phase(), "Failed");
 }
 
 #[test]
 fn all_containers_of_a_pod_with_init_containers_wait_for_its_initialization() {
     let spec = json!({"containers": [{"name": "a"}], "ephemeralContainers": [{"name": "e"}],
                       "initContainers": [{"name": "i"}, {"name": "j"}, {"name": "s", "restartPolicy": "Always"}]});
-    let mut scene = Scene::new(spec, vec![]);
-    let waiting = |scene: &Scene| -> Vec<(String, String)> {
-        let status = scene.status();
+    let mut scenario = Scenario::new(spec, vec![]);
+    let waiting = |scenario: &Scenario| -> Vec<(String, String)> {
+        let status = scenario.status();
         let lists =
             [status.init_container_statuses, status.container_statuses, status.ephemeral_container_statuses];
         let all = lists.into_iter().flatten().flatten();
@@ -219,22 +219,26 @@ fn all_containers_of_a_pod_with_init_containers_wait_for_its_initialization() {
     let initializing = |names: &[&str]| {
         names.iter().map(|name| ((*name).into(), "PodInitializing".into())).collect::<Vec<_>>()
     };
-    assert_eq!(waiting(&scene), initializing(&["i", "j", "s", "a", "e"]));
-    scene.runtime = PodRuntime::default();
-    assert_eq!(waiting(&scene), initializing(&["i", "j", "s", "a", "e"]), "before there is a sandbox");
-    scene.runtime = PodRuntime::new(vec![sandbox(0, Ready)], vec![container("i", 0, Exited, 1)]);
-    assert_eq!(waiting(&scene), initializing(&["j", "s", "a", "e"]), "behind one that has failed");
-    scene.pod.spec.as_mut().unwrap().restart_policy = Some("Never".into());
-    assert_eq!((scene.phase().as_str(), waiting(&scene)), ("Failed", initializing(&["j", "s", "a", "e"])));
+    assert_eq!(waiting(&scenario), initializing(&["i", "j", "s", "a", "e"]));
+    scenario.runtime = PodRuntime::default();
+    assert_eq!(waiting(&scenario), initializing(&["i", "j", "s", "a", "e"]), "before there is a sandbox");
+    scenario.runtime = PodRuntime::new(vec![sandbox(0, Ready)], vec![container("i", 0, Exited, 1)]);
+    assert_eq!(waiting(&scenario), initializing(&["j", "s", "a", "e"]), "behind one that has failed");
+    scenario.pod.spec.as_mut().unwrap().restart_policy = Some("Never".into());
+    assert_eq!(
+        (scenario.phase().as_str(), waiting(&scenario)),
+        ("Failed", initializing(&["j", "s", "a", "e"]))
+    );
 }
 
 #[test]
 fn a_running_ephemeral_container_is_neither_started_nor_ready() {
     let mut spec = one("Always");
     spec["ephemeralContainers"] = json!([{"name": "e", "image": "img"}]);
-    let mut scene = Scene::new(spec, vec![container("a", 0, Running, 0), container("e", 0, Running, 0)]);
-    scene.pod.metadata.generation = Some(2);
-    let status = scene.status();
+    let mut scenario =
+        Scenario::new(spec, vec![container("a", 0, Running, 0), container("e", 0, Running, 0)]);
+    scenario.pod.metadata.generation = Some(2);
+    let status = scenario.status();
     let ephemeral = &status.ephemeral_container_statuses.unwrap()[0];
     assert!(ephemeral.state.as_ref().unwrap().running.is_some());
     assert_eq!((ephemeral.ready, ephemeral.started), (false, None), "nothing probes it");
@@ -242,25 +246,25 @@ fn a_running_ephemeral_container_is_neither_started_nor_ready() {
     for condition in status.conditions.unwrap() {
         assert_eq!(condition.observed_generation, Some(2), "{}", condition.type_);
     }
-    assert_eq!(scene.condition("Ready").status, "True");
+    assert_eq!(scenario.condition("Ready").status, "True");
 }
 
 #[test]
-fn a_verdict_fails_the_pod_and_says_why() {
-    let mut scene = Scene::new(one("Always"), vec![]);
-    scene.runtime = PodRuntime::default();
-    scene.verdict = Some(Verdict { reason: "OutOfpods", message: "too many".into() });
-    let status = scene.status();
+fn a_verdict_fails_the_pod_with_its_reason() {
+    let mut scenario = Scenario::new(one("Always"), vec![]);
+    scenario.runtime = PodRuntime::default();
+    scenario.verdict = Some(Verdict { reason: "OutOfpods", message: "too many".into() });
+    let status = scenario.status();
     assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Failed"), Some("OutOfpods")));
     assert_eq!(status.container_statuses, None);
-    assert_eq!(scene.condition("Ready").reason.as_deref(), Some("PodFailed"));
+    assert_eq!(scenario.condition("Ready").reason.as_deref(), Some("PodFailed"));
 }
 
 #[test]
 fn times_of_conditions_change_only_with_the_condition() {
-    let mut scene = Scene::new(one("Always"), vec![container("a", 0, Running, 0)]);
+    let mut scenario = Scenario::new(one("Always"), vec![container("a", 0, Running, 0)]);
     let old = Some(Time(at(-1000)));
-    scene.previous.conditions = Some(vec![
+    scenario.previous.conditions = Some(vec![
         PodCondition {
             type_: "Ready".into(),
             status: "False".into(),
@@ -274,20 +278,20 @@ fn times_of_conditions_change_only_with_the_condition() {
             ..Default::default()
         },
     ]);
-    assert_eq!(scene.condition("Ready").last_transition_time, Some(Time(at(1))));
-    assert_eq!(scene.condition("PodScheduled").last_transition_time, old);
+    assert_eq!(scenario.condition("Ready").last_transition_time, Some(Time(at(1))));
+    assert_eq!(scenario.condition("PodScheduled").last_transition_time, old);
 }
 
 #[test]
-fn readiness_gates_hold_a_pod_back() {
+fn unmet_readiness_gates_keep_a_pod_unready() {
     let mut spec = one("Always");
     spec["readinessGates"] = json!([{"conditionType": "example.com/gate"}]);
-    let mut scene = Scene::new(spec, vec![container("a", 0, Running, 0)]);
-    assert_eq!(scene.condition("Ready").reason.as_deref(), Some("ReadinessGatesNotReady"));
-    assert_eq!(scene.condition("ContainersReady").status, "True");
+    let mut scenario = Scenario::new(spec, vec![container("a", 0, Running, 0)]);
+    assert_eq!(scenario.condition("Ready").reason.as_deref(), Some("ReadinessGatesNotReady"));
+    assert_eq!(scenario.condition("ContainersReady").status, "True");
     let gate = PodCondition { type_: "example.com/gate".into(), status: "True".into(), ..Default::default() };
-    scene.pod.status = Some(PodStatus { conditions: Some(vec![gate]), ..PodStatus::default() });
-    assert_eq!(scene.condition("Ready").status, "True");
+    scenario.pod.status = Some(PodStatus { conditions: Some(vec![gate]), ..PodStatus::default() });
+    assert_eq!(scenario.condition("Ready").status, "True");
 }
 
 #[test]

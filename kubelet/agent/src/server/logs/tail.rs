@@ -1,5 +1,4 @@
-//! Where the last lines of a log begin. However long the log and its lines are, little of it is in
-//! memory at once.
+//! Finds where the last lines of a log begin, using little memory however long the log and its lines are.
 
 use std::io;
 
@@ -14,8 +13,8 @@ use crate::{
     limits,
 };
 
-/// Goes to where the last lines begin: looks for them in a part at the end, and where that does not hold
-/// them, counts the lines from the beginning.
+/// Seeks to the beginning of the last `lines` lines: searches a window at the end of the file first, and, if
+/// that is too small, counts the lines from the beginning.
 pub(super) async fn seek(file: &mut File, lines: usize) -> io::Result<()> {
     let length = file.metadata().await?.len();
     let mut window = CHUNK as u64;
@@ -24,7 +23,7 @@ pub(super) async fn seek(file: &mut File, lines: usize) -> io::Result<()> {
         file.seek(io::SeekFrom::Start(start)).await?;
         let mut content = Vec::new();
         (&mut *file).take(length - start).read_to_end(&mut content).await?;
-        // The first line of the window may be the rest of a longer one.
+        // The window may begin in the middle of a line.
         let first = if start == 0 {
             0
         } else {
@@ -40,7 +39,7 @@ pub(super) async fn seek(file: &mut File, lines: usize) -> io::Result<()> {
     seek_in_long(file, length, lines as u64).await
 }
 
-/// Counts the lines in one pass and goes to the right one in a second.
+/// Counts the lines in a first pass and finds the wanted one in a second.
 async fn seek_in_long(file: &mut File, length: u64, lines: u64) -> io::Result<()> {
     let mut all = 0;
     scan(file, length, |_| {
@@ -62,7 +61,7 @@ async fn seek_in_long(file: &mut File, length: u64, lines: u64) -> io::Result<()
     Ok(())
 }
 
-/// Tells where each line begins that does not continue another one, until `found` returns false.
+/// Calls `found` with the offset of each line that does not continue another one, until it returns `false`.
 async fn scan(file: &mut File, length: u64, mut found: impl FnMut(u64) -> bool) -> io::Result<()> {
     file.seek(io::SeekFrom::Start(0)).await?;
     let mut lines = Lines::default();
@@ -76,19 +75,19 @@ async fn scan(file: &mut File, length: u64, mut found: impl FnMut(u64) -> bool) 
     }
 }
 
-/// Finds the beginnings of lines in pieces of a log.
+/// Finds the beginnings of lines in consecutive pieces of a log.
 #[derive(Default)]
 struct Lines {
-    /// Bytes that have been seen.
+    /// Bytes processed so far.
     offset: u64,
-    /// The beginning of the present line.
+    /// Beginning of the current line.
     head: Vec<u8>,
-    /// Whether the line before says that it goes on in the present one.
+    /// True if the previous line continues in the current one.
     continues: bool,
 }
 
 impl Lines {
-    /// Whether it goes on.
+    /// Processes a piece; returns whether to go on.
     fn feed(&mut self, piece: &[u8], found: &mut impl FnMut(u64) -> bool) -> bool {
         for part in piece.split_inclusive(|byte| *byte == b'\n') {
             if self.head.is_empty() && !self.continues && !found(self.offset) {

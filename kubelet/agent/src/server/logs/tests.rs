@@ -8,7 +8,7 @@ use crate::machine::LinuxMachine;
 
 const CONTENT: usize = 4 << 20;
 
-/// A pod with one running container, and the directory of its log.
+/// A pod with one running container, and its log directory.
 struct Node {
     _directory: tempfile::TempDir,
     machine: Arc<LinuxMachine>,
@@ -66,7 +66,7 @@ impl Node {
         self.tracked.change(|state| state.runtime.containers[0].state = ContainerState::Exited);
     }
 
-    /// How many files below the log's directory this process has open that have been removed.
+    /// Returns how many removed files below the log directory this process has open.
     fn held(&self) -> usize {
         let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
         let named = open.filter_map(|entry| fs::read_link(entry.path()).ok());
@@ -78,7 +78,7 @@ fn is_removed(path: &Path, directory: &Path) -> bool {
     path.starts_with(directory) && path.to_string_lossy().ends_with("(deleted)")
 }
 
-/// Waits for what other tasks bring about.
+/// Waits until a condition that other tasks establish holds.
 async fn until(mut holds: impl FnMut() -> bool) {
     for _ in 0..1000 {
         if holds() {

@@ -1,23 +1,23 @@
-//! Failures that come in thousands, told a few times.
+//! Rate limiting of log messages about frequent failures.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// After one was told the others are counted for this long.
+/// Minimum interval between two messages.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// Counts what happens again and again: the first one is told at once, and then one every ten seconds
-/// at most.
+/// Counts repeated failures: the first is logged immediately, later ones at most once every ten seconds.
 #[derive(Debug, Default)]
-pub struct Series {
-    /// When one was told last, and how many were not since.
+pub struct LogThrottle {
+    /// Time of the last message, and the number of failures since then.
     state: Mutex<(Option<Instant>, u64)>,
 }
 
-impl Series {
-    /// Counts one. `Some` says that it is to be told, with the number of those before it that were not.
+impl LogThrottle {
+    /// Counts a failure. Returns `Some` if it is to be logged, with the number of unlogged failures before
+    /// it.
     pub fn count(&self) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -35,12 +35,12 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_first_is_told_and_then_one_every_ten_seconds() {
-        let series = Series::default();
+    async fn the_first_failure_is_logged_and_then_one_every_ten_seconds() {
+        let throttle = LogThrottle::default();
         let mut told = Vec::new();
         for second in 0..25 {
             for _ in 0..100 {
-                told.extend(series.count().map(|untold| (second, untold)));
+                told.extend(throttle.count().map(|untold| (second, untold)));
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }

@@ -1,5 +1,5 @@
-//! How many streams pods and namespaces may have open at once. All of them come from the API server,
-//! so that a tenant is told by the namespace of the pod.
+//! Limits on concurrent streams per pod and per namespace. All streams come from the API server, so tenants
+//! are distinguished by the namespace of the pod.
 
 use std::{
     collections::BTreeMap,
@@ -8,20 +8,20 @@ use std::{
 
 use crate::{limits, machine::PodPlace};
 
-/// The namespace of the cluster's own pods, for which places are kept.
+/// The namespace of system pods, for which streams are reserved.
 const SYSTEM: &str = "kube-system";
 
-/// How many streams there may be at once.
+/// Maximum numbers of concurrent streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bounds {
     all: usize,
-    /// Of these, what is kept for `kube-system`.
+    /// Streams reserved for `kube-system`.
     system: usize,
     namespace: usize,
     pod: usize,
 }
 
-/// Streams that are open, as far as a further one of some pod is concerned.
+/// Numbers of open streams that are relevant for another stream to some pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Open {
     all: usize,
@@ -29,7 +29,7 @@ struct Open {
     pod: usize,
 }
 
-/// Whose share of the streams is taken.
+/// The limit that has been reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
     Node,
@@ -38,7 +38,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// The text of the answer.
+    /// Returns the message of the answer.
     pub(super) fn text(self, place: &PodPlace) -> String {
         let whose = match self {
             Self::Node => String::new(),
@@ -50,9 +50,9 @@ impl Refusal {
 }
 
 impl Bounds {
-    /// Whether a further stream may be opened. Outside of `kube-system` a namespace may only have as
-    /// many as are free, so that several of them together cannot take all: there is always room for
-    /// those that have fewer.
+    /// Decides whether another stream may be opened. A namespace other than `kube-system` may hold at most as
+    /// many streams as are still free, so several namespaces together cannot take all of them and there is
+    /// always room for those that have few.
     fn admit(self, open: Open, is_system: bool) -> Result<(), Refusal> {
         let free = if is_system { self.all } else { self.all - self.system }.saturating_sub(open.all);
         let namespace = if is_system { self.namespace } else { self.namespace.min(free) };
@@ -71,7 +71,7 @@ impl Bounds {
 #[derive(Debug, Default)]
 struct Counts {
     all: usize,
-    /// Streams by pod, by namespace. Only those that have any.
+    /// Number of streams by namespace and pod; pods and namespaces without streams have no entry.
     namespaces: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
@@ -104,19 +104,19 @@ impl Counts {
     }
 }
 
-/// Places for streams. Cheap to clone; clones share all state.
+/// A limited pool of streams. Cheap to clone; clones share all state.
 #[derive(Clone, Debug)]
-pub(super) struct Shares {
+pub(super) struct StreamPool {
     bounds: Bounds,
     counts: Arc<Mutex<Counts>>,
 }
 
-impl Shares {
+impl StreamPool {
     fn new(bounds: Bounds) -> Self {
         Self { bounds, counts: Arc::default() }
     }
 
-    /// Places for streams of any kind.
+    /// Returns the pool for streams of any kind.
     pub(super) fn of_streams() -> Self {
         Self::new(Bounds {
             all: limits::STREAMS,
@@ -126,7 +126,7 @@ impl Shares {
         })
     }
 
-    /// Places for logs that are read to their present end.
+    /// Returns the pool for logs that are not followed.
     pub(super) fn of_bounded_logs() -> Self {
         Self::new(Bounds {
             all: limits::RESERVED_LOGS,
@@ -136,12 +136,12 @@ impl Shares {
         })
     }
 
-    /// A place for a stream of a pod, until it is dropped.
-    pub(super) fn take(&self, place: &PodPlace) -> Result<Share, Refusal> {
+    /// Takes a stream to a pod; it is returned when the result is dropped.
+    pub(super) fn take(&self, place: &PodPlace) -> Result<PooledStream, Refusal> {
         let mut counts = self.lock();
         self.bounds.admit(counts.open(place), place.namespace == SYSTEM)?;
         counts.add(place);
-        Ok(Share { shares: self.clone(), place: place.clone() })
+        Ok(PooledStream { pool: self.clone(), place: place.clone() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Counts> {
@@ -149,16 +149,16 @@ impl Shares {
     }
 }
 
-/// One stream of a pod.
+/// A stream to a pod, taken from the pool.
 #[derive(Debug)]
-pub(super) struct Share {
-    shares: Shares,
+pub(super) struct PooledStream {
+    pool: StreamPool,
     place: PodPlace,
 }
 
-impl Drop for Share {
+impl Drop for PooledStream {
     fn drop(&mut self) {
-        self.shares.lock().remove(&self.place);
+        self.pool.lock().remove(&self.place);
     }
 }
 
@@ -171,11 +171,11 @@ mod tests {
     }
 
     /// Opens streams to the pods in turn until none of them gets another one.
-    fn fill(shares: &Shares, pods: &[PodPlace]) -> Vec<Share> {
+    fn fill(pool: &StreamPool, pods: &[PodPlace]) -> Vec<PooledStream> {
         let mut open = Vec::new();
         loop {
             let before = open.len();
-            open.extend(pods.iter().filter_map(|pod| shares.take(pod).ok()));
+            open.extend(pods.iter().filter_map(|pod| pool.take(pod).ok()));
             if open.len() == before {
                 return open;
             }
@@ -183,25 +183,25 @@ mod tests {
     }
 
     #[test]
-    fn one_pod_takes_its_share_and_its_neighbours_find_room() {
-        let shares = Shares::of_streams();
-        let open = fill(&shares, &[pod("a", "greedy")]);
+    fn one_pod_cannot_take_the_streams_of_its_neighbours() {
+        let pool = StreamPool::of_streams();
+        let open = fill(&pool, &[pod("a", "greedy")]);
         assert_eq!(open.len(), limits::POD_STREAMS);
-        let refusal = shares.take(&pod("a", "greedy")).unwrap_err();
+        let refusal = pool.take(&pod("a", "greedy")).unwrap_err();
         assert_eq!(
             (refusal, refusal.text(&pod("a", "greedy")).as_str()),
             (Refusal::Pod, "too many streams to pod a/greedy are open on this node, try again later")
         );
-        assert!(shares.take(&pod("a", "other")).is_ok() && shares.take(&pod("b", "greedy")).is_ok());
+        assert!(pool.take(&pod("a", "other")).is_ok() && pool.take(&pod("b", "greedy")).is_ok());
     }
 
     #[test]
-    fn one_namespace_takes_its_share_and_others_find_room() {
-        let shares = Shares::of_streams();
+    fn one_namespace_cannot_take_the_streams_of_others() {
+        let pool = StreamPool::of_streams();
         let pods: Vec<PodPlace> = (0..110).map(|index| pod("a", &format!("p{index}"))).collect();
-        let open = fill(&shares, &pods);
+        let open = fill(&pool, &pods);
         assert_eq!(open.len(), limits::NAMESPACE_STREAMS);
-        let refusal = shares.take(&pod("a", "new")).unwrap_err();
+        let refusal = pool.take(&pod("a", "new")).unwrap_err();
         assert_eq!(
             (refusal, refusal.text(&pod("a", "new")).as_str()),
             (
@@ -210,33 +210,33 @@ mod tests {
             )
         );
         for other in ["b", "kube-system"] {
-            assert!(fill(&shares, &[pod(other, "p")]).len() == limits::POD_STREAMS, "{other}");
+            assert!(fill(&pool, &[pod(other, "p")]).len() == limits::POD_STREAMS, "{other}");
         }
     }
 
     #[test]
-    fn namespaces_that_act_together_leave_room_for_one_more_and_for_the_system() {
+    fn colluding_namespaces_leave_streams_for_another_and_for_the_system() {
         for namespaces in [2, 4, 10, 50] {
-            let shares = Shares::of_streams();
+            let pool = StreamPool::of_streams();
             let pods: Vec<PodPlace> = (0..namespaces)
                 .flat_map(|namespace| {
                     (0..4).map(move |index| pod(&namespace.to_string(), &format!("p{index}")))
                 })
                 .collect();
-            let open = fill(&shares, &pods);
+            let open = fill(&pool, &pods);
             assert!(open.len() <= limits::STREAMS - limits::SYSTEM_STREAMS);
-            let newcomer = shares.take(&pod("new", "p"));
+            let newcomer = pool.take(&pod("new", "p"));
             assert!(newcomer.is_ok(), "beside {} streams of {namespaces} namespaces", open.len());
-            assert!(fill(&shares, &[pod("kube-system", "p")]).len() >= limits::SYSTEM_STREAMS);
+            assert!(fill(&pool, &[pod("kube-system", "p")]).len() >= limits::SYSTEM_STREAMS);
         }
     }
 
     #[test]
-    fn a_stream_that_ends_gives_its_place_back() {
-        let shares = Shares::of_bounded_logs();
+    fn a_stream_that_ends_returns_its_permit() {
+        let pool = StreamPool::of_bounded_logs();
         let pods = [pod("a", "p"), pod("b", "p"), pod("kube-system", "p")];
-        drop(fill(&shares, &pods));
-        let counts = shares.lock();
+        drop(fill(&pool, &pods));
+        let counts = pool.lock();
         assert!(counts.all == 0 && counts.namespaces.is_empty());
     }
 }

@@ -1,5 +1,5 @@
-//! All controllers over an API in memory, in paused time: that they are wired to their events and
-//! that what one writes moves the next.
+//! All controllers with an in-memory API on paused time: tests that each is connected to its events and that
+//! what one writes triggers the next.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Cluster {
         cluster
     }
 
-    /// Reasons of all events, with the component that each names as its source.
+    /// Returns the reasons of all events, with the component that each names as its source.
     fn event_sources(&self) -> BTreeSet<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let events = self.api.all("events");
@@ -69,7 +69,7 @@ impl Cluster {
         self.client.request(request).await.unwrap()
     }
 
-    /// Time passes; all that can happen in it does.
+    /// Lets time pass, with everything that can happen in it.
     async fn pass(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
@@ -82,7 +82,7 @@ impl Cluster {
             .collect()
     }
 
-    /// What a scheduler and kubelets would do: every pod runs on `node` and is ready.
+    /// Does what a scheduler and kubelets would do: every pod runs on `node` and is ready.
     async fn run_pods(&self, node: &str) {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), "ns");
         for (number, name) in self.names("pods").iter().enumerate() {
@@ -141,7 +141,7 @@ async fn a_deployment_becomes_pods_and_a_service_finds_them() {
     assert_eq!(deployment["metadata"]["generation"], 1, "the revision is no change of what is wanted");
     assert_eq!(deployment["status"]["observedGeneration"], 1);
 
-    // A new version rolls out while pods come up by and by.
+    // A new version rolls out while its pods become ready one after the other.
     let deployments: Api<Deployment> = Api::namespaced(cluster.client.clone(), "ns");
     let body = json!({"spec": {"template": template("image:2")}});
     deployments.patch("web", &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
@@ -161,7 +161,7 @@ async fn a_deployment_becomes_pods_and_a_service_finds_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn deleting_an_owner_takes_all_below_it_in_each_manner() {
+async fn deleting_an_owner_deletes_its_dependents_under_each_policy() {
     for policy in [PropagationPolicy::Background, PropagationPolicy::Foreground, PropagationPolicy::Orphan] {
         let cluster = Cluster::start().await;
         cluster.deploy(2).await;
@@ -185,7 +185,7 @@ async fn a_namespace_is_emptied_before_it_goes() {
     let cluster = Cluster::start().await;
     cluster.deploy(2).await;
     cluster.pass(2).await;
-    // One object holds the namespace back until its finalizer is removed.
+    // One object keeps the namespace until its finalizer is removed.
     cluster
         .create::<k8s_openapi::api::core::v1::ConfigMap>(
             "ns",
@@ -209,11 +209,11 @@ async fn a_namespace_is_emptied_before_it_goes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_gets_a_network_falls_silent_and_comes_back() {
+async fn a_node_gets_a_network_stops_reporting_and_recovers() {
     let cluster = Cluster::start().await;
     for node in ["n1", "n2"] {
         cluster.create::<Node>("", json!({"metadata": {"name": node}})).await;
-        beat(&cluster, node, 0).await;
+        send_heartbeat(&cluster, node, 0).await;
     }
     cluster.pass(1).await;
     let nodes: Api<Node> = Api::all(cluster.client.clone());
@@ -224,7 +224,7 @@ async fn a_node_gets_a_network_falls_silent_and_comes_back() {
     cluster.run_pods("n1").await;
     for second in 1..5 {
         cluster.pass(12).await;
-        beat(&cluster, "n2", second).await;
+        send_heartbeat(&cluster, "n2", second).await;
     }
     cluster.pass(1).await;
     let lost = nodes.get("n1").await.unwrap();
@@ -249,19 +249,19 @@ async fn a_node_gets_a_network_falls_silent_and_comes_back() {
         .map(|(reason, source)| (reason.to_owned(), source.to_owned()))
         .into()
     );
-    // Its pod tolerates nothing, so that it was driven away, and another made.
+    // Its pod has no tolerations, so it was evicted and replaced.
     let pods = cluster.api.all("pods");
     assert_eq!(pods.len(), 1);
     assert!(pods[0]["spec"]["nodeName"].is_null(), "{pods:?}");
     assert!(nodes.get("n2").await.unwrap().spec.unwrap().taints.unwrap_or_default().is_empty());
 
-    beat(&cluster, "n1", 9).await;
+    send_heartbeat(&cluster, "n1", 9).await;
     cluster.pass(1).await;
     assert!(nodes.get("n1").await.unwrap().spec.unwrap().taints.unwrap_or_default().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn storage_objects_that_are_deleted_go_when_nothing_uses_them() {
+async fn deleted_storage_objects_are_removed_once_unused() {
     let cluster = Cluster::start().await;
     let class = json!({"metadata": {"name": "gold"}, "driverName": "d"});
     cluster.create::<VolumeAttributesClass>("", class).await;
@@ -303,7 +303,7 @@ async fn storage_objects_that_are_deleted_go_when_nothing_uses_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_second_instance_works_only_when_the_first_has_gone() {
+async fn a_second_instance_works_only_after_the_first_has_ended() {
     let api = FakeApi::new();
     let client = api.client();
     let instance = |identity: &str| {
@@ -323,7 +323,7 @@ async fn the_second_instance_works_only_when_the_first_has_gone() {
     assert_eq!(holder(), "first");
     first.cancel();
     first_ended.await.unwrap().unwrap();
-    // It was given back, so that nobody waits for it to run out.
+    // The lease was released, so that no contender waits for it to expire.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(holder(), "second");
     assert_eq!(api.all("leases")[0]["spec"]["leaseTransitions"], 1);
@@ -331,7 +331,7 @@ async fn the_second_instance_works_only_when_the_first_has_gone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_loses_the_lease_stops_and_says_so() {
+async fn a_run_that_loses_the_lease_stops_with_an_error() {
     let api = FakeApi::new();
     let client = api.client();
     let shutdown = CancellationToken::new();
@@ -348,8 +348,8 @@ async fn who_loses_the_lease_stops_and_says_so() {
     shutdown.cancel();
 }
 
-/// What a kubelet does: it renews its lease and says that it is ready.
-async fn beat(cluster: &Cluster, node: &str, second: i64) {
+/// Does what a kubelet does: renews its lease and reports that it is ready.
+async fn send_heartbeat(cluster: &Cluster, node: &str, second: i64) {
     let nodes: Api<Node> = Api::all(cluster.client.clone());
     let body = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": time(second)}]}});
     nodes.patch_status(node, &PatchParams::default(), &Patch::Merge(body)).await.unwrap();

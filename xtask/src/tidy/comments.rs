@@ -1,0 +1,46 @@
+//! Beginnings of doc comments.
+//!
+//! A doc comment says what its item is or does. One that begins with a question word or a relative clause
+//! ("What …", "Whether …", "Of …") leaves that to the reader.
+
+/// Words that a doc comment does not begin with.
+const REFUSED: &[&str] = &[
+    "As", "How", "Of", "That", "What", "Whatever", "When", "Where", "Whether", "Which", "Who", "Whoever",
+    "Whom", "Whose", "Why",
+];
+
+/// Returns the line number and the first word of each doc comment that begins with a refused word. Only the
+/// first line of a comment is checked.
+pub fn openings(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut before = None;
+    for (index, line) in text.lines().enumerate() {
+        let marker = ["///", "//!"].into_iter().find(|marker| line.trim_start().starts_with(marker));
+        if marker.is_some() && marker != before {
+            let words = line.trim_start()[3..].trim_start();
+            let end = words.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(words.len());
+            if REFUSED.contains(&&words[..end]) {
+                found.push((index + 1, &words[..end]));
+            }
+        }
+        before = marker;
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::openings;
+
+    #[test]
+    fn doc_comments_that_begin_with_a_question_word_are_found() {
+        let text = "//! What this is.\n\n/// Whether it runs.\nfn a() {}\n    /// Of a pod,\n    /// by name.\n    b: u8,\n";
+        assert_eq!(openings(text), [(1, "What"), (3, "Whether"), (5, "Of")]);
+    }
+
+    #[test]
+    fn later_lines_longer_words_and_inline_comments_are_not_checked() {
+        let text = "/// Returns the time\n/// When it ends.\nfn a() {}\n// What follows is fast.\n/// Whatsoever.\n/// `As` is a name.\n";
+        assert!(openings(text).is_empty());
+    }
+}
