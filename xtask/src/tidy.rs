@@ -28,7 +28,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("apiserver-meta", &[]),
     ("apiserver-api", &["apiserver-meta"]),
     ("apiserver-store", &["apiserver-meta"]),
-    ("apiserver-server", &["apiserver-meta", "apiserver-api", "apiserver-store"]),
+    ("apiserver-server", &["apiserver-meta", "apiserver-api", "apiserver-store", "userspace-daemon"]),
     ("apiserver-client", &["apiserver-meta"]),
     ("controllers-runtime", &["apiserver-meta", "apiserver-client"]),
     ("controllers-manager", &["controllers-runtime", "apiserver-meta", "apiserver-client"]),

@@ -2,6 +2,7 @@
 
 pub mod limits;
 mod listener;
+pub mod metrics;
 mod places;
 
 pub use listener::{Handler, Page, accept, serve};

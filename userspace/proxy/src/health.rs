@@ -11,8 +11,9 @@ use apiserver_client::ObjectKey;
 use apiserver_meta::ambient::Ambient;
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
+use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::compile::HealthCheck;
-use crate::metrics::{Code, Metrics};
+use crate::metrics::Metrics;
 use crate::retry::Retry;
 use crate::serve::{Answers, json, ready, serve};
 use crate::service_warnings::ServiceWarnings;
@@ -176,8 +177,7 @@ impl HealthChecks {
         let health = self.status.health(self.ambient.now(), false);
         let healthy = health.healthy && health.serving;
         let response = page(check.as_ref(), healthy);
-        let code = response.status().as_u16();
-        self.metrics.health_check_requests.get_or_create(&Code { code }).inc();
+        self.metrics.health_check_requests.get(&[response.status().as_str()]).value.add(1);
         response
     }
 
@@ -193,7 +193,7 @@ struct Port {
 }
 
 impl Answers for Port {
-    fn answer(&self, _: &str, _: Option<&str>) -> BoxFuture<'static, Response<Full<Bytes>>> {
+    fn answer(&self, _: &Request<Incoming>) -> BoxFuture<'static, Response<Full<Bytes>>> {
         ready(self.checks.page(self.port))
     }
 }

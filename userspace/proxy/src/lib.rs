@@ -27,7 +27,6 @@ pub mod links;
 mod metrics;
 mod node_tables;
 mod notes;
-mod process;
 mod requests;
 mod retry;
 pub mod route;

@@ -11,15 +11,16 @@ use http_body_util::Full;
 use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
+use userspace_daemon::metrics::Format;
 
 use crate::events::Recent;
-use crate::metrics::{Code, Metrics};
+use crate::metrics::Metrics;
 use crate::status::Status;
 
 /// What a listener serves.
 pub(crate) trait Answers: Send + Sync + 'static {
-    /// Answers a request for a path (with its query, if it has one).
-    fn answer(&self, path: &str, query: Option<&str>) -> BoxFuture<'static, Response<Full<Bytes>>>;
+    /// Answers a GET or HEAD request.
+    fn answer(&self, request: &Request<Incoming>) -> BoxFuture<'static, Response<Full<Bytes>>>;
 }
 
 /// What the pages show.
@@ -53,20 +54,20 @@ fn respond(site: &dyn Answers, request: &Request<Incoming>) -> BoxFuture<'static
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return ready(text(StatusCode::METHOD_NOT_ALLOWED, "GET only\n"));
     }
-    site.answer(request.uri().path(), request.uri().query())
+    site.answer(request)
 }
 
 impl Answers for Site {
-    fn answer(&self, path: &str, query: Option<&str>) -> BoxFuture<'static, Response<Full<Bytes>>> {
+    fn answer(&self, request: &Request<Incoming>) -> BoxFuture<'static, Response<Full<Bytes>>> {
         let pages = &self.pages;
-        match (self.kind, path) {
+        match (self.kind, request.uri().path()) {
             (Kind::Health, "/healthz") => ready(pages.health(true)),
             (Kind::Health, "/livez") => ready(pages.health(false)),
-            (Kind::Metrics, "/metrics") => pages.metrics(),
+            (Kind::Metrics, "/metrics") => pages.metrics(Format::accepted(request.headers())),
             // kube-proxy names its mode here; scripts compare the whole body.
             (Kind::Metrics, "/proxyMode") => ready(text(StatusCode::OK, "ebpf")),
             (Kind::Metrics, "/healthz") => ready(text(StatusCode::OK, "ok")),
-            (Kind::Metrics, "/debug/events") => ready(pages.events(query)),
+            (Kind::Metrics, "/debug/events") => ready(pages.events(request.uri().query())),
             _ => ready(text(StatusCode::NOT_FOUND, "not found\n")),
         }
     }
@@ -77,24 +78,16 @@ impl Pages {
         let health = self.status.health(self.ambient.now(), with_node);
         let code = if health.healthy { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         let counts = if with_node { &self.metrics.healthz } else { &self.metrics.livez };
-        counts.get_or_create(&Code { code: code.as_u16() }).inc();
+        counts.get(&[code.as_str()]).value.add(1);
         match serde_json::to_vec(&health) {
             Ok(body) => json(code, body),
             Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
     }
 
-    fn metrics(&self) -> BoxFuture<'static, Response<Full<Bytes>>> {
+    fn metrics(&self, format: Format) -> BoxFuture<'static, Response<Full<Bytes>>> {
         let metrics = Arc::clone(&self.metrics);
-        Box::pin(async move {
-            match metrics.text().await {
-                Ok(body) => {
-                    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                    page(StatusCode::OK, kind, body.into_bytes())
-                }
-                Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
-            }
-        })
+        Box::pin(async move { page(StatusCode::OK, format.media(), metrics.page(format).await.into_bytes()) })
     }
 
     /// A line of JSON an event; with `?after=N` only those behind number N.

@@ -26,6 +26,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
+use userspace_daemon::metrics::{Counter, Histogram};
 
 pub use change::{Change, Form};
 pub use entry::{Entry, EventType, Unreadable, Untranslatable};
@@ -37,7 +38,6 @@ pub use watchers::{Subscription, Trigger};
 
 use crate::encoding;
 use crate::limits;
-use crate::metrics::{Counter, Histogram};
 use kept::States;
 use ledger::{Ledger, Totals};
 use observers::Observers;

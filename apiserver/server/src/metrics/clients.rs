@@ -1,6 +1,6 @@
 //! What clients hold, and what they were refused. Kubernetes has no such figures.
 
-use super::page::Page;
+use userspace_daemon::metrics::Page;
 
 /// What is known of clients when the page is made.
 #[derive(Default)]

@@ -1,7 +1,7 @@
 //! Which of the features that Kubernetes has switches for are on: those that this server has, or
 //! would be asked for, with the stage that 1.36 gives them.
 
-use super::page::Page;
+use userspace_daemon::metrics::Page;
 
 /// Name, stage (nothing for those that are done), whether it is on.
 const FEATURES: &[(&str, &str, bool)] = &[

@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
+use userspace_daemon::metrics::{Counter, Gauge, Histogram, Page};
 
 use super::Metrics;
-use super::page::Page;
-use super::primitive::{Counter, Gauge, Histogram};
 
 /// Seconds: 10 ns, and ten times as much each time.
 static SECONDS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0];
@@ -119,7 +118,7 @@ impl Metrics {
                 &queue.work,
             ),
         ] {
-            page.family(name, "histogram", help, |s| s.histogram(&labels, histogram));
+            page.family(name, "histogram", help, |s| s.observed(&labels, histogram));
         }
     }
 }

@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
-use userspace_daemon::{Bounds, Page, Places};
+use userspace_daemon::{Bounds, Page, Places, metrics::Format};
 
 use crate::{agent::Agent, limits};
 
@@ -112,7 +112,8 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) 
         ["healthz", ..] => healthz(&agent).map(|body| body.map_err(|never| match never {}).boxed_unsync()),
         ["pods"] | ["runningpods"] => pods(&agent),
         ["metrics"] => {
-            typed(StatusCode::OK, "application/openmetrics-text; version=1.0.0", agent.metrics.text())
+            let format = Format::accepted(request.headers());
+            typed(StatusCode::OK, format.media(), agent.metrics.page(format))
         }
         ["stats", "summary"] => stats::summary(&agent).await,
         _ => not_found(),
