@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use apiserver_meta::identity::Identity;
 use tokio::net::TcpListener;
+use userspace_daemon::tls::ServingCertificate;
 
 use crate::{eviction::Thresholds, pod::resolv::ClusterDns};
 
@@ -47,21 +48,6 @@ pub struct ClientAuthority {
     /// Certificates of the authority.
     pub pem: String,
     pub identify: Identify,
-}
-
-/// A certificate chain and its key, both PEM.
-#[derive(Clone)]
-pub struct ServingCertificate {
-    /// The server's own certificate first.
-    pub chain: String,
-    /// PKCS #8, PKCS #1 or SEC 1.
-    pub key: String,
-}
-
-impl std::fmt::Debug for ServingCertificate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServingCertificate").finish_non_exhaustive()
-    }
 }
 
 impl Config {

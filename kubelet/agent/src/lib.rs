@@ -34,7 +34,7 @@ mod tracked;
 pub mod volumes;
 mod worker;
 
-pub use config::{ClientAuthority, Config, Identify, Listeners, ServingCertificate};
+pub use config::{ClientAuthority, Config, Identify, Listeners};
 pub use eviction::{ThresholdError, Thresholds};
 pub use machine::{DiskUsage, FakeMachine, LinuxMachine, Machine};
 pub use pod::resolv::ClusterDns;

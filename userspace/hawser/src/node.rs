@@ -11,11 +11,12 @@ use apiserver_meta::ambient::Ambient;
 use kube::Client;
 use kubelet_agent::containerd::{Containerd, ContainerdConfig};
 use kubelet_agent::images::Importer;
-use kubelet_agent::{ClientAuthority, LinuxMachine, ServingCertificate};
+use kubelet_agent::{ClientAuthority, LinuxMachine};
 use kubelet_cri::CriRuntime;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use userspace_daemon::tls::ServingCertificate;
 use userspace_dataplane::{Kernel, Limits, RootLock, XdpMode, find_cgroup2};
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, Own};
 

@@ -12,11 +12,11 @@ use apiserver_server::components::{Components, Place};
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;
 use kube::Client;
-use kubelet_agent::ServingCertificate;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
+use userspace_daemon::tls::ServingCertificate;
 
 use crate::apiserver::{self, Api, Settings};
 use crate::apiserver_args::Serving;

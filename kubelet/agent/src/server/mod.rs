@@ -32,7 +32,6 @@ mod tls;
 use admission::{Length, Session, StreamPermit, Streams};
 use caller::Caller;
 pub(crate) use frames::CloseFilter;
-pub use tls::TlsError;
 pub(crate) use tls::{NodeTls, tls};
 
 /// Body of an answer.
