@@ -1,10 +1,16 @@
-//! What the daemons of a node share: listeners that strangers cannot exhaust.
+//! What the daemons share, each thing once: listeners that strangers cannot exhaust, metrics, TLS, logs,
+//! signals, and the memory of the process.
 
+pub mod heap;
 pub mod limits;
 mod listener;
+pub mod logging;
 pub mod metrics;
+pub mod page;
 mod places;
+pub mod probes;
+pub mod shutdown;
 pub mod tls;
 
-pub use listener::{Handler, Page, accept, serve};
+pub use listener::{Handler, accept, serve};
 pub use places::{Bounds, Place, Places};

@@ -2,10 +2,7 @@
 
 use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use futures::future::BoxFuture;
-use http::{Request, Response};
-use http_body_util::Full;
+use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt;
@@ -18,13 +15,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::{Bounds, Place, Places, limits};
-
-/// An answer that is made at once.
-pub type Page = Response<Full<Bytes>>;
+use crate::{Bounds, Place, Places, limits, page::Answer};
 
 /// Answers requests. Their bodies are not read.
-pub type Handler = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Page> + Send + Sync>;
+pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
 
 /// Serves short pages until shutdown, over TLS where there is an acceptor.
 pub async fn serve(
@@ -139,12 +133,14 @@ where
 
 #[cfg(test)]
 mod tests {
+    use http::StatusCode;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::page;
 
     fn pages() -> Handler {
-        Arc::new(|_| Box::pin(std::future::ready(Response::new(Full::new(Bytes::from_static(b"well"))))))
+        crate::page::pages(|_| Some(page::ready(page::text(StatusCode::OK, "well"))))
     }
 
     async fn ask(address: std::net::SocketAddr) -> String {
@@ -200,6 +196,30 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
         assert!(connection(stream, None, pages(), Duration::from_millis(20)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn probes_are_answered_and_other_paths_and_methods_are_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, shutdown) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let server = tokio::spawn(serve(listener, None, crate::probes::always_well(), shutdown.clone()));
+        for (line, code) in [
+            ("GET /healthz", "200"),
+            ("GET /livez", "200"),
+            ("HEAD /readyz", "200"),
+            ("GET /readyz/ping", "404"),
+            ("GET /", "404"),
+            ("POST /healthz", "405"),
+        ] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let request = format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await.unwrap();
+            assert_eq!(text.split(' ').nth(1), Some(code), "{line}");
+        }
+        shutdown.cancel();
+        server.await.unwrap();
     }
 
     #[tokio::test]

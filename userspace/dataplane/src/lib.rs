@@ -28,7 +28,6 @@ mod maglev;
 mod map;
 mod netlink;
 mod netns;
-mod pages;
 mod preflight;
 mod program;
 #[cfg(test)]
@@ -46,7 +45,6 @@ pub use kernel::{
 };
 pub use lock::{Holder, LockError, RootLock};
 pub use netns::{netns_cookie, own_netns_cookie};
-pub use pages::give_back_pages_of_files;
 pub use preflight::{Missing, find_cgroup2, preflight};
 pub use program::Program;
 pub use sys::TestRun;

@@ -6,12 +6,12 @@ use anyhow::{Context, Result};
 use apiserver_client::{Informers, authority, connect};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::LeaderElection;
+use userspace_daemon::shutdown;
 use userspace_daemon::tls::ServingCertificate;
 
 use crate::args::{Controllers, Kubelet, Networks, Scheduler};
 use crate::data_dir::{DataDir, Made};
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
-use crate::shutdown;
 
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {

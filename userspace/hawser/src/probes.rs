@@ -6,15 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use clap::Args;
-use futures::future::BoxFuture;
-use http::{Method, Request, Response};
-use http_body_util::Full;
-use hyper::body::Incoming;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use userspace_daemon::probes;
 use userspace_daemon::tls::{self, ServingCertificate};
 
 /// How probes are answered; the port is the component's own flag.
@@ -42,11 +38,8 @@ impl Probes {
         let listener = TcpListener::bind(address).await.with_context(|| {
             format!("cannot answer probes on {address}: choose another --secure-port, or 0 for none")
         })?;
-        let stop = stop.clone();
-        let handler = Arc::new(|request: Request<Incoming>| -> BoxFuture<'static, _> {
-            Box::pin(std::future::ready(answer(request.method(), request.uri().path())))
-        });
-        tokio::spawn(userspace_daemon::serve(listener, Some(acceptor), handler, stop));
+        let handler = probes::always_well();
+        tokio::spawn(userspace_daemon::serve(listener, Some(acceptor), handler, stop.clone()));
         Ok(())
     }
 
@@ -61,20 +54,4 @@ impl Probes {
 
 fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// A process that answers is well: one that loses its lease ends.
-fn answer(method: &Method, path: &str) -> Response<Full<Bytes>> {
-    let (code, text) = match path {
-        _ if method != Method::GET && method != Method::HEAD => (405, "Method Not Allowed\n"),
-        "/healthz" | "/livez" | "/readyz" => (200, "ok"),
-        _ => (404, "404 page not found\n"),
-    };
-    let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
-    *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
-    let headers = response.headers_mut();
-    let value = http::HeaderValue::from_static;
-    headers.insert(http::header::CONTENT_TYPE, value("text/plain; charset=utf-8"));
-    headers.insert("x-content-type-options", value("nosniff"));
-    response
 }

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
+use userspace_daemon::shutdown;
 use userspace_daemon::tls::ServingCertificate;
 
 use crate::apiserver::{self, Api, Settings};
@@ -23,8 +24,8 @@ use crate::apiserver_args::Serving;
 use crate::apiserver_keys::Keys;
 use crate::args::{Networks, Up};
 use crate::data_dir::{DataDir, Made};
+use crate::down;
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
-use crate::{down, shutdown};
 
 /// Runs a whole cluster until SIGTERM. A start that fails leaves nothing behind.
 pub async fn run(args: Up) -> Result<()> {

@@ -13,6 +13,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use userspace_daemon::{Handler, serve};
 use userspace_dataplane::DataPlane;
 
 use crate::Config;
@@ -25,7 +26,7 @@ use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::requests::Requests;
 use crate::route;
-use crate::serve::{Kind, Pages, Site, serve};
+use crate::serve::{Kind, Pages, Site};
 use crate::service_ranges::ServiceRanges;
 use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
@@ -116,10 +117,10 @@ async fn work(
         (healthz, config.healthz_bind_address, Kind::Health),
         (metrics_listener, config.metrics_bind_address, Kind::Metrics),
     ] {
-        let (site, shutdown) = (Arc::new(Site { pages: pages.clone(), kind }), shutdown.clone());
+        let (handler, shutdown) = (Site { pages: pages.clone(), kind }.handler(), shutdown.clone());
         match (listener, address.filter(|_| later)) {
-            (Some(listener), _) => drop(tokio::spawn(serve(listener, site, shutdown))),
-            (None, Some(address)) => drop(tokio::spawn(serve_later(address, site, shutdown))),
+            (Some(listener), _) => drop(tokio::spawn(serve(listener, None, handler, shutdown))),
+            (None, Some(address)) => drop(tokio::spawn(serve_later(address, handler, shutdown))),
             (None, None) => {}
         }
     }
@@ -151,7 +152,7 @@ async fn work(
 }
 
 /// Serves pages on an address that was taken, once it is free.
-async fn serve_later(address: SocketAddr, site: Arc<Site>, shutdown: CancellationToken) {
+async fn serve_later(address: SocketAddr, handler: Handler, shutdown: CancellationToken) {
     let listener = loop {
         tokio::select! {
             biased;
@@ -163,7 +164,7 @@ async fn serve_later(address: SocketAddr, site: Arc<Site>, shutdown: Cancellatio
         }
     };
     info!(%address, "the address is free now");
-    serve(listener, site, shutdown).await;
+    serve(listener, None, handler, shutdown).await;
 }
 
 fn subscribe(caches: &Caches, tracker: &Arc<ChangeTracker>, shutdown: &CancellationToken) {

@@ -242,7 +242,7 @@ impl Worker {
             in_place(|| self.takeover.after(&mut *self.plane));
         }
         drop((batch, tables));
-        in_place(userspace_dataplane::give_back_pages_of_files);
+        in_place(userspace_daemon::heap::release_file_pages);
     }
 
     fn recompile(&mut self) {

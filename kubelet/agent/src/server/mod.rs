@@ -4,7 +4,6 @@
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http1};
@@ -15,7 +14,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
-use userspace_daemon::{Bounds, Page, Places, metrics::Format};
+use userspace_daemon::{
+    Bounds, Places,
+    metrics::Format,
+    page::{self, Page},
+    probes::Probe,
+};
 
 use crate::{agent::Agent, limits};
 
@@ -59,11 +63,8 @@ pub(crate) async fn serve(
 
 /// Serves `/healthz` in the clear until shutdown.
 pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutdown: CancellationToken) {
-    let handler = Arc::new(move |request: Request<Incoming>| -> BoxFuture<'static, Page> {
-        Box::pin(std::future::ready(match request.uri().path() {
-            "/healthz" => healthz(&agent),
-            _ => page(StatusCode::NOT_FOUND, "404 page not found"),
-        }))
+    let handler = page::pages(move |request| {
+        (Probe::at(request.uri().path()) == Some(Probe::Health)).then(|| page::ready(healthz(&agent)))
     });
     userspace_daemon::serve(listener, None, handler, shutdown).await;
 }
@@ -164,17 +165,9 @@ fn not_found() -> Response<Body> {
 
 fn healthz(agent: &Agent) -> Page {
     if agent.metrics.runtime_is_away() {
-        return page(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime does not answer");
+        return page::text(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime does not answer");
     }
-    page(StatusCode::OK, "ok")
-}
-
-fn page(status: StatusCode, text: &'static str) -> Page {
-    let mut page = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
-    *page.status_mut() = status;
-    let kind = header::HeaderValue::from_static("text/plain; charset=utf-8");
-    page.headers_mut().insert(header::CONTENT_TYPE, kind);
-    page
+    page::text(StatusCode::OK, "ok")
 }
 
 fn pods(agent: &Agent) -> Response<Body> {

@@ -59,6 +59,12 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
+/// Makes [`provider`] the one of everything in this process that speaks TLS. An error means that there is
+/// one already.
+pub fn install() -> Result<(), Arc<CryptoProvider>> {
+    rustls::crypto::ring::default_provider().install_default()
+}
+
 /// Makes the configuration of a server that speaks HTTP/1.1. With the PEM of a certificate authority it asks
 /// clients for certificates; one that shows none passes the handshake, so that it can be told why it is
 /// turned away.
