@@ -1,5 +1,6 @@
 //! The resource registry as data: kinds, scopes, verbs, schemas, selectable fields, columns,
 //! defaulting and validation. No IO and nothing asynchronous lives here.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod base64_text;
 pub mod builtin;

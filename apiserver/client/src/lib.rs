@@ -1,5 +1,6 @@
 //! How a component talks to the apiserver: a `kube` client over TLS or in process, shared caches
 //! kept by watches, and events.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cache;
 pub mod events;

@@ -4,6 +4,7 @@
 //! A reconciler takes a key and nothing else. Whatever made the key interesting (a watch event, a
 //! timer, a failed attempt) is forgotten by the time it runs, so a missed event and a restart are
 //! the same code path as ordinary work.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod error;
 pub mod leader;

@@ -1,6 +1,7 @@
 //! Finds a node for each pod. The core is pure: a [`snapshot::Snapshot`] of the cluster, plugins
 //! at the extension points of the scheduling framework, and [`schedule::schedule`], which picks.
 //! Around it a queue that orders and backs off, and a loop that binds.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod framework;
 pub mod model;

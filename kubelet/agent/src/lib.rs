@@ -7,6 +7,7 @@
 //!        status_manager ◀── status (pure)             probes        pleg ◀──list, hints── runtime
 //!                    └──patch──▶ API
 //! ```
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod agent;
 mod config;

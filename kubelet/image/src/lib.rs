@@ -1,6 +1,7 @@
 //! Writes OCI image archives without an image builder: the pause image of the sandbox and the
 //! workloads of the tests. The archive is a tar file with an OCI layout, byte for byte the same for
 //! the same content, and carries the image's name for importers.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::{
     fs::File,

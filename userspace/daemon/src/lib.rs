@@ -1,5 +1,6 @@
 //! What the daemons share, each thing once: listeners that strangers cannot exhaust, metrics, TLS, logs,
 //! signals, and the memory of the process.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod heap;
 pub mod limits;

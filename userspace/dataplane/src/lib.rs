@@ -5,6 +5,7 @@
 //!   Tables ─▶ sync (diff, order) ─▶ store ─┬─ kernel: maps pinned under ROOT/vN
 //!                                          └─ fake: memory
 //! ```
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 // The fence: bpf(2), mmap(2) and mount(2) are reached from here, each block with its reason.
 #![allow(unsafe_code)]
 

@@ -1,4 +1,5 @@
 //! `hawser`: arguments to typed configuration, wiring, exit codes; nothing else.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a person")]
 
 mod apiserver;

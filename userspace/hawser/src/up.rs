@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use apiserver_client::{Change, Informers, in_process};

@@ -10,6 +10,7 @@
 //!
 //! `compile` is pure and total. The worker is one task: it owns the desired state and the data
 //! plane, and acts on a change as soon as it is told of it.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod adjust;
 mod caches;

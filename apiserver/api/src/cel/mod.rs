@@ -90,6 +90,7 @@ const STACK: usize = 8 * 1024 * 1024;
 pub fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);
+        #[expect(clippy::disallowed_methods, reason = "joined at once: a stack that is large enough")]
         let running = thread.spawn_scoped(scope, work).expect("a thread can be made");
         match running.join() {
             Ok(done) => done,

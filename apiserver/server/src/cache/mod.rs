@@ -422,6 +422,10 @@ impl Cache {
         let (objects, index) = if self.indexed.is_some() && entries.len() >= limits::LOAD_ALONE {
             // A start waits for this.
             std::thread::scope(|scope| {
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "joined at once, and what it makes is the same on one thread"
+                )]
                 let index = scope.spawn(|| self.index(entries.iter()));
                 (packed(entries), index.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             })

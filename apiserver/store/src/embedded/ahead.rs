@@ -7,6 +7,7 @@ use std::thread::Scope;
 
 /// Items, one after the other. Where making one waits for hardware, the next is made on another thread while
 /// one is used; no more than that one waits.
+#[expect(clippy::disallowed_methods, reason = "a disk that does not block needs none")]
 pub(super) fn ahead<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     waits: bool,

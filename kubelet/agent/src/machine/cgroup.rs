@@ -85,6 +85,7 @@ impl Hierarchies {
 
     /// As [`Hierarchies::remove`], but kills processes that are left, for instance of a command in a container
     /// that shares the node's process ids. Blocks for up to [`CGROUP_END`].
+    #[expect(clippy::disallowed_methods, reason = "on a thread for work that blocks, of a real machine")]
     pub fn kill_and_remove(&self, cgroup: &str) -> Result<()> {
         let began = Instant::now();
         loop {
