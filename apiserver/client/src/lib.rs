@@ -4,6 +4,7 @@
 
 pub mod cache;
 pub mod events;
+mod latest;
 mod outage;
 pub mod readable;
 mod refusal;
@@ -11,6 +12,7 @@ pub mod transport;
 
 pub use cache::{Cache, Change, Informers, Kept, ObjectKey};
 pub use events::Recorder;
+pub use latest::Latest;
 pub use readable::Readable;
 pub use refusal::is_namespace_terminating;
 pub use transport::{ConnectError, HttpBody, authority, connect, in_process, user_agent};
