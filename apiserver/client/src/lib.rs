@@ -5,6 +5,7 @@
 pub mod cache;
 pub mod events;
 mod latest;
+mod limits;
 mod outage;
 pub mod readable;
 mod refusal;

@@ -6,9 +6,7 @@ use apiserver_meta::error_chain;
 use kube::runtime::watcher;
 use tracing::{debug, info, warn};
 
-/// First pause after a failed list or watch; doubles up to [`MAX_PAUSE`].
-const MIN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+use crate::limits;
 
 /// Lists and watches that fail one after the other, without an answer in between.
 pub(crate) struct Outage {
@@ -22,14 +20,14 @@ pub(crate) struct Outage {
 
 impl Outage {
     pub fn new(kind: String) -> Self {
-        Self { kind, pause: MIN_PAUSE, said: None }
+        Self { kind, pause: limits::MIN_RETRY, said: None }
     }
 
     /// One more failure; gives how long to wait. The log has it when it begins, when the error is
     /// another one, and when the longest pause is reached.
     pub fn fails(&mut self, error: &watcher::Error) -> Duration {
         let pause = self.pause;
-        self.pause = (pause * 2).min(MAX_PAUSE);
+        self.pause = (pause * 2).min(limits::MAX_RETRY);
         // An expired watch is ordinary: the list follows.
         if matches!(error, watcher::Error::WatchError(status) if status.code == 410) {
             debug!(kind = self.kind, %error, "watch expired, listing again");
@@ -37,7 +35,7 @@ impl Outage {
         }
         let text = error_chain(error);
         let news = match &self.said {
-            Some((said, at)) => *said != text || *at < MAX_PAUSE && pause == MAX_PAUSE,
+            Some((said, at)) => *said != text || *at < limits::MAX_RETRY && pause == limits::MAX_RETRY,
             None => true,
         };
         if news {
@@ -51,7 +49,7 @@ impl Outage {
 
     /// The API server has answered.
     pub fn ends(&mut self) {
-        self.pause = MIN_PAUSE;
+        self.pause = limits::MIN_RETRY;
         if self.said.take().is_some() {
             info!(kind = self.kind, "list and watch work again");
         }
@@ -116,7 +114,7 @@ mod tests {
         let asked = lock(&asked).clone();
         let pauses: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
         for (n, pause) in pauses.iter().enumerate() {
-            let least = (MIN_PAUSE * (1 << n.min(10))).min(MAX_PAUSE);
+            let least = (limits::MIN_RETRY * (1 << n.min(10))).min(limits::MAX_RETRY);
             let range = least..least + Duration::from_millis(100);
             assert!(range.contains(pause), "pause {n} of {pauses:?}");
         }
@@ -130,12 +128,12 @@ mod tests {
         let cache = Informers::new(client, Ambient::system(), shutdown.clone()).cache::<ConfigMap>();
         cache.synced().await;
         assert_eq!(cache.len(), 1);
-        tokio::time::sleep(MAX_PAUSE).await;
+        tokio::time::sleep(limits::MAX_RETRY).await;
         // The list worked, the watch behind it did not.
         let asked = lock(&asked).clone();
-        assert!(asked[9] - asked[8] >= MAX_PAUSE && asked[10] == asked[9]);
+        assert!(asked[9] - asked[8] >= limits::MAX_RETRY && asked[10] == asked[9]);
         let pause = asked[11] - asked[10];
-        assert!(pause >= MIN_PAUSE && pause < 2 * MIN_PAUSE, "{pause:?}");
+        assert!(pause >= limits::MIN_RETRY && pause < 2 * limits::MIN_RETRY, "{pause:?}");
         shutdown.cancel();
     }
 
@@ -160,10 +158,10 @@ mod tests {
         outage.ends();
         fail(&mut outage, "no route");
         let expected = [
-            ("refused", MIN_PAUSE),
-            ("refused", MAX_PAUSE),
-            ("no route", MAX_PAUSE),
-            ("no route", MIN_PAUSE),
+            ("refused", limits::MIN_RETRY),
+            ("refused", limits::MAX_RETRY),
+            ("no route", limits::MAX_RETRY),
+            ("no route", limits::MIN_RETRY),
         ];
         assert_eq!(said, expected.map(|(text, pause)| (text.to_owned(), pause)));
     }

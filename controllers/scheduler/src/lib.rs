@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod framework;
+mod limits;
 pub mod model;
 pub mod plugins;
 pub mod queue;

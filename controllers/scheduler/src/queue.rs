@@ -8,13 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::limits;
 use crate::model::PodInfo;
-
-/// First pause after a failed attempt; doubles up to [`MAX_BACKOFF`], as kube-scheduler has them.
-const MIN_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// A parked pod is tried again after this even if nothing seems to help.
-const MAX_PARKED: Duration = Duration::from_secs(300);
 
 /// Order among active pods: highest priority first, then who came first.
 type Rank = (Reverse<i32>, u64, String);
@@ -86,7 +81,7 @@ impl Queue {
     pub fn park(&mut self, uid: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         entry.not_before = Some(now + backoff(entry.attempts));
-        let until = now + MAX_PARKED;
+        let until = now + limits::MAX_PARKED;
         entry.place = Place::Parked(until);
         self.waiting.insert((until, uid.to_owned()));
     }
@@ -163,7 +158,7 @@ impl Queue {
 
 fn backoff(attempts: u32) -> Duration {
     let doublings = attempts.saturating_sub(1).min(16);
-    (MIN_BACKOFF * 2_u32.pow(doublings)).min(MAX_BACKOFF)
+    (limits::MIN_BACKOFF * 2_u32.pow(doublings)).min(limits::MAX_BACKOFF)
 }
 
 #[cfg(test)]
@@ -204,7 +199,7 @@ mod tests {
         assert_eq!(popped(&mut queue, now + Duration::from_secs(60)), None);
         queue.wake_all(now);
         assert_eq!(popped(&mut queue, now), None);
-        assert_eq!(popped(&mut queue, now + MIN_BACKOFF).as_deref(), Some("a"));
+        assert_eq!(popped(&mut queue, now + limits::MIN_BACKOFF).as_deref(), Some("a"));
     }
 
     #[test]
@@ -214,7 +209,7 @@ mod tests {
         queue.add(pod("a", 0), now);
         queue.pop(now);
         queue.park("a", now);
-        assert_eq!(popped(&mut queue, now + MAX_PARKED).as_deref(), Some("a"));
+        assert_eq!(popped(&mut queue, now + limits::MAX_PARKED).as_deref(), Some("a"));
     }
 
     #[test]

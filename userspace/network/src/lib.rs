@@ -16,6 +16,7 @@ pub mod cni;
 pub mod config;
 pub mod ipam;
 mod journal;
+mod limits;
 mod netlink;
 pub mod netns;
 pub mod node;

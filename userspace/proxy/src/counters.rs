@@ -3,7 +3,6 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use tokio::time::Instant;
 use tracing::debug;
@@ -11,12 +10,9 @@ use userspace_daemon::metrics::Page;
 use userspace_dataplane::inspect::{InspectError, Inspector, Pressure, ServiceRow};
 use userspace_dataplane::tables::XdpRow;
 
-/// Services with series of their own: those with most connections. More would cost the one who
-/// scrapes; `hawser proxy services` shows all.
-pub(crate) const MAX_SERVICES: usize = 200;
+use crate::limits;
+
 const XDP_MODES: [&str; 3] = ["native", "generic", "off"];
-/// A reading is good for this long.
-const FRESH: Duration = Duration::from_secs(5);
 
 /// Read from the tables when somebody asks.
 #[derive(Default)]
@@ -31,7 +27,7 @@ struct Reading {
     taken: Option<Instant>,
     counters: BTreeMap<&'static str, u64>,
     pressure: Vec<Pressure>,
-    /// At most [`MAX_SERVICES`].
+    /// At most [`limits::METRIC_SERVICES`].
     services: Vec<ServiceRow>,
     service_count: usize,
     xdp: BTreeMap<String, XdpRow>,
@@ -65,7 +61,8 @@ impl Counters {
 
     /// The last reading is old.
     pub fn is_due(&self, now: Instant) -> bool {
-        self.observer.get().is_some() && self.lock().taken.is_none_or(|taken| now - taken >= FRESH)
+        self.observer.get().is_some()
+            && self.lock().taken.is_none_or(|taken| now - taken >= limits::COUNTERS_FRESH)
     }
 
     /// Reads everything anew, which takes tens of milliseconds where tables are large.
@@ -146,7 +143,7 @@ fn read(observer: &Inspector) -> Result<Read, InspectError> {
 /// The services with most connections, by name.
 fn busiest(mut services: Vec<ServiceRow>) -> Vec<ServiceRow> {
     services.sort_by_cached_key(|row| (Reverse(row.connections + row.refused), row.name.clone()));
-    services.truncate(MAX_SERVICES);
+    services.truncate(limits::METRIC_SERVICES);
     services.sort_by(|a, b| a.name.cmp(&b.name));
     services
 }
@@ -183,8 +180,9 @@ mod tests {
 
     #[test]
     fn only_the_busiest_services_have_series() {
-        let all = (0..MAX_SERVICES as u64 + 50).map(|n| row(&format!("default/s{n:04}"), n)).collect();
+        let all =
+            (0..limits::METRIC_SERVICES as u64 + 50).map(|n| row(&format!("default/s{n:04}"), n)).collect();
         let kept = busiest(all);
-        assert_eq!((kept.len(), kept[0].name.as_str()), (MAX_SERVICES, "default/s0050"));
+        assert_eq!((kept.len(), kept[0].name.as_str()), (limits::METRIC_SERVICES, "default/s0050"));
     }
 }

@@ -24,6 +24,7 @@ mod exempt;
 mod file;
 mod health;
 pub mod kube_proxy;
+pub mod limits;
 pub mod links;
 mod metrics;
 mod node_tables;

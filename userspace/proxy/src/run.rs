@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_client::Informers;
 use apiserver_client::events::Recorder;
@@ -22,6 +21,7 @@ use crate::change_tracker::ChangeTracker;
 use crate::events;
 use crate::exempt::Exemptions;
 use crate::health::{HealthChecks, Report};
+use crate::limits;
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::requests::Requests;
@@ -34,8 +34,6 @@ use crate::worker::Worker;
 
 /// Who writes our Events.
 const COMPONENT: &str = "hawser-proxy";
-/// Between attempts to bind an address that is taken.
-const BIND_PAUSE: Duration = Duration::from_secs(5);
 
 /// Bound by the caller, so that tests take port 0. None: the pages are not served.
 #[derive(Debug, Default)]
@@ -157,7 +155,7 @@ async fn serve_later(address: SocketAddr, handler: Handler, shutdown: Cancellati
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(BIND_PAUSE) => {}
+            () = tokio::time::sleep(limits::BIND_PAUSE) => {}
         }
         if let Ok(listener) = TcpListener::bind(address).await {
             break listener;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_client::ObjectKey;
 use apiserver_meta::ambient::Ambient;
@@ -22,6 +21,7 @@ use crate::change_tracker::{Cause, ChangeTracker};
 use crate::compile::{self, Context, Desired, NodeView};
 use crate::config::Config;
 use crate::health::{HealthChecks, Report};
+use crate::limits;
 use crate::links::{self, Known, Links, attachment_log};
 use crate::metrics::{FAMILIES, Metrics, PolicyLabel, Seconds, family};
 use crate::node_tables::{NodeInputs, interfaces, node_tables};
@@ -29,13 +29,6 @@ use crate::retry::Retry;
 use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
 use crate::takeover::Takeover;
-
-/// Services applied before other tasks get their turn.
-const TURN: usize = 64;
-/// Pause between looks whether the data path is as it was left.
-const CHECK: Duration = Duration::from_secs(5);
-/// As [`CHECK`], after one that has found a fault.
-const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Worker {
     config: Config,
@@ -99,7 +92,7 @@ impl Worker {
         let context =
             Context { node, external_ips: config.external_ips, masquerade_all: config.masquerade_all };
         let full_due = Instant::now() + config.full_sync;
-        let check_due = plane.observer().map(|_| Instant::now() + CHECK);
+        let check_due = plane.observer().map(|_| Instant::now() + limits::CHECK_PAUSE);
         let kept = plane.kept() > 0;
         if kept {
             status.kept();
@@ -314,7 +307,7 @@ impl Worker {
 
     async fn apply_services(&mut self, names: Vec<Arc<str>>) {
         for (n, name) in names.iter().enumerate() {
-            if n % TURN == TURN - 1 {
+            if n % limits::SERVICE_TURN == limits::SERVICE_TURN - 1 {
                 tokio::task::yield_now().await;
             }
             self.apply_one(name);
@@ -434,7 +427,7 @@ impl Worker {
             }
         };
         self.metrics.faults.add(faults.len() as u64);
-        let pause = if faults.is_empty() { CHECK } else { CHECK_AGAIN };
+        let pause = if faults.is_empty() { limits::CHECK_PAUSE } else { limits::CHECK_AGAIN_PAUSE };
         self.check_due = Some(Instant::now() + pause);
         self.status.faults(faults);
     }
