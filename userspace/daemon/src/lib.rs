@@ -13,5 +13,5 @@ pub mod probes;
 pub mod shutdown;
 pub mod tls;
 
-pub use listener::{Handler, accept, serve};
+pub use listener::{Handler, accept, next_connection, serve};
 pub use places::{Bounds, Place, Places};

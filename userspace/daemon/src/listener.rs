@@ -1,6 +1,6 @@
 //! Small HTTP servers: health, probes, metrics.
 
-use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
 use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
@@ -41,6 +41,21 @@ pub async fn serve(
     .await;
 }
 
+/// Waits for the next connection. An error that concerns none, such as too many open files, is logged, and
+/// tried again after a pause. Nothing is lost if the future is dropped.
+pub async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                warn!(%error, at = ?listener.local_addr().ok(), "cannot accept a connection");
+                tokio::time::sleep(limits::ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
 /// Hands connections that find a place to `serve`, until shutdown, and closes the others. What is
 /// served ends with the shutdown, or when its place is given to a newer connection.
 pub async fn accept<F>(
@@ -53,38 +68,30 @@ pub async fn accept<F>(
 {
     let mut connections = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
+        let (stream, peer) = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            accepted = listener.accept() => accepted,
+            accepted = next_connection(&listener) => accepted,
         };
-        let place = accepted.and_then(|(stream, peer)| {
-            let local = stream.local_addr()?;
-            Ok((stream, places.take(peer.ip(), local.ip())))
-        });
-        match place {
-            Ok((stream, Some(place))) => {
-                if let Err(error) = keep_alive(&stream) {
-                    debug!(%error, "cannot watch over a connection's peer");
-                }
-                let evicted = place.evicted();
-                let served = serve(stream, place);
-                connections.spawn(async move {
-                    tokio::select! {
-                        biased;
-                        () = evicted.cancelled() => debug!("a connection has given way to a newer one"),
-                        () = served => {}
-                    }
-                });
-            }
-            Ok((_, None)) => debug!("a connection found no place"),
-            Err(error) if is_of_one_connection(&error) => {}
-            Err(error) => {
-                warn!(%error, at = ?listener.local_addr().ok(), "cannot accept a connection");
-                tokio::time::sleep(limits::ACCEPT_PAUSE).await;
-            }
+        // Without an address of its own the connection is gone already.
+        let Ok(local) = stream.local_addr() else { continue };
+        let Some(place) = places.take(peer.ip(), local.ip()) else {
+            debug!("a connection found no place");
+            continue;
+        };
+        if let Err(error) = keep_alive(&stream) {
+            debug!(%error, "cannot watch over a connection's peer");
         }
+        let evicted = place.evicted();
+        let served = serve(stream, place);
+        connections.spawn(async move {
+            tokio::select! {
+                biased;
+                () = evicted.cancelled() => debug!("a connection has given way to a newer one"),
+                () = served => {}
+            }
+        });
     }
 }
 
@@ -98,7 +105,7 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a client has gone before it was looked at.
+/// Returns whether a client has gone before it was looked at.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, NotConnected};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | NotConnected)

@@ -5,7 +5,7 @@ use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -109,7 +109,7 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) 
         ["containerLogs" | "exec" | "attach" | "portForward", ..] => {
             stream(&agent, request, &parts, &session).await
         }
-        ["healthz", ..] => healthz(&agent).map(|body| body.map_err(|never| match never {}).boxed_unsync()),
+        ["healthz", ..] => boxed(healthz(&agent)),
         ["pods"] | ["runningpods"] => pods(&agent),
         ["metrics"] => {
             let format = Format::accepted(request.headers());
@@ -190,11 +190,11 @@ pub(crate) fn text(status: StatusCode, text: impl Into<String>) -> Response<Body
 }
 
 pub(crate) fn typed(status: StatusCode, kind: &'static str, text: String) -> Response<Body> {
-    let body = Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync();
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
-    response
+    boxed(page::typed(status, kind, text))
+}
+
+fn boxed(page: Page) -> Response<Body> {
+    page.map(|body| body.map_err(|never| match never {}).boxed_unsync())
 }
 
 pub(crate) fn empty() -> Body {
