@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use userspace_daemon::metrics::{Counter, Format, Gauge, Histogram, Page};
+use userspace_daemon::metrics::{Counter, Exposition, Format, Gauge, Histogram};
 
 /// Upper bounds in seconds for what takes milliseconds to minutes.
 static BUCKETS: [f64; 14] =
@@ -57,7 +57,7 @@ impl Metrics {
 
     /// Returns the page of `/metrics`.
     pub(crate) fn page(&self, format: Format) -> String {
-        let mut page = Page::new(format);
+        let mut page = Exposition::new(format);
         for (name, help, histogram) in [
             ("kubelet_pleg_relist_duration_seconds", "Lists of the runtime.", &self.relist),
             ("kubelet_pod_start_duration_seconds", "First sight to running.", &self.pod_start),

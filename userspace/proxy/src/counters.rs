@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::time::Instant;
 use tracing::debug;
-use userspace_daemon::metrics::Page;
+use userspace_daemon::metrics::Exposition;
 use userspace_dataplane::inspect::{InspectError, Inspector, Pressure, ServiceRow};
 use userspace_dataplane::tables::XdpRow;
 
@@ -83,7 +83,7 @@ impl Counters {
     }
 
     /// Adds what the last reading found to a page.
-    pub fn add(&self, page: &mut Page) {
+    pub fn add(&self, page: &mut Exposition) {
         let reading = self.lock();
         let mut add = |name: &str, kind: &str, help: &str, rows: &[Row<'_>]| {
             page.family(&format!("hawser_dataplane_{name}"), kind, help, |s| {
@@ -161,7 +161,7 @@ mod tests {
     fn the_page_names_every_series() {
         let counters = Counters::default();
         counters.fill();
-        let mut page = Page::new(Format::Text);
+        let mut page = Exposition::new(Format::Text);
         counters.add(&mut page);
         let text = page.finish();
         for line in [

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
-use userspace_daemon::metrics::{Counter, Family, FloatGauge, Format, Gauge, Histogram, Page};
+use userspace_daemon::metrics::{Counter, Exposition, Family, FloatGauge, Format, Gauge, Histogram};
 use userspace_dataplane::tables::Reconciled;
 
 use crate::counters::Counters;
@@ -160,7 +160,7 @@ impl Metrics {
     }
 
     /// Adds durations and times of applies.
-    fn sync_page(&self, page: &mut Page) {
+    fn sync_page(&self, page: &mut Exposition) {
         for (name, help, times) in [
             ("sync_proxy_rules_duration_seconds", "Time of one apply.", &self.sync),
             ("sync_full_proxy_rules_duration_seconds", "Time of one apply of everything.", &self.full_sync),
@@ -193,7 +193,7 @@ impl Metrics {
     }
 
     /// Adds what is counted under kube-proxy's names.
-    fn counts_page(&self, page: &mut Page) {
+    fn counts_page(&self, page: &mut Exposition) {
         page.family(
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
             "gauge",
@@ -220,7 +220,7 @@ impl Metrics {
     }
 
     /// Adds what has no labels.
-    fn totals_page(&self, page: &mut Page) {
+    fn totals_page(&self, page: &mut Exposition) {
         for (name, help, counter) in [
             (
                 "kubeproxy_sync_proxy_rules_service_changes_total",
@@ -304,7 +304,7 @@ impl Metrics {
             // After a panic the page has the values of the last reading.
             let _ = spawn_blocking(move || counters.read()).await;
         }
-        let mut page = Page::new(format);
+        let mut page = Exposition::new(format);
         self.sync_page(&mut page);
         self.counts_page(&mut page);
         self.totals_page(&mut page);

@@ -7,7 +7,7 @@ use http::{Method, Request, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use tokio::time::Instant;
-use userspace_daemon::metrics::{Counter, Family, Histogram, Page};
+use userspace_daemon::metrics::{Counter, Exposition, Family, Histogram};
 
 /// In place of a status code where there was no answer; so Kubernetes' client has it.
 const NO_ANSWER: &str = "<error>";
@@ -33,7 +33,7 @@ impl Requests {
     }
 
     /// Adds them to a page.
-    pub fn add(&self, page: &mut Page) {
+    pub fn add(&self, page: &mut Exposition) {
         page.family(
             "rest_client_requests_total",
             "counter",
@@ -108,7 +108,7 @@ mod tests {
             assert!(matches!(&error, kube::Error::Api(status) if status.code == 404), "{error:?}");
         }
         assert!(nodes.get("lost").await.is_err());
-        let mut page = Page::new(Format::Text);
+        let mut page = Exposition::new(Format::Text);
         requests.add(&mut page);
         let text = page.finish();
         for line in [

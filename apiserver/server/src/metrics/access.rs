@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use userspace_daemon::metrics::{Counter, Histogram, Page};
+use userspace_daemon::metrics::{Counter, Exposition, Histogram};
 
 use super::Metrics;
 
@@ -99,7 +99,7 @@ impl Metrics {
         self.0.access.certificates.observe(left);
     }
 
-    pub(super) fn access_page(&self, page: &mut Page) {
+    pub(super) fn access_page(&self, page: &mut Exposition) {
         let access = &self.0.access;
         for (name, help, results, histograms) in [
             (

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use userspace_daemon::metrics::{Counter, Family, Histogram, Page};
+use userspace_daemon::metrics::{Counter, Exposition, Family, Histogram};
 
 use super::Metrics;
 
@@ -70,7 +70,7 @@ impl Metrics {
         self.0.allocations.ports.get(&[scope(explicit)]).value.count(done);
     }
 
-    pub(super) fn allocations_page(&self, page: &mut Page, taken: &Taken) {
+    pub(super) fn allocations_page(&self, page: &mut Exposition, taken: &Taken) {
         const ADDRESSES: &str = "kube_apiserver_clusterip_allocator";
         const PORTS: &str = "kube_apiserver_nodeport_allocator";
         let allocations = &self.0.allocations;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_api::registry::Resource;
-use userspace_daemon::metrics::{Counter, Family, Histogram, Page};
+use userspace_daemon::metrics::{Counter, Exposition, Family, Histogram};
 
 use super::Metrics;
 
@@ -131,7 +131,7 @@ impl Metrics {
         Arc::clone(&self.0.bodies.stored)
     }
 
-    pub(super) fn bodies_page(&self, page: &mut Page) {
+    pub(super) fn bodies_page(&self, page: &mut Exposition) {
         let bodies = &self.0.bodies;
         page.family(
             "apiserver_request_body_size_bytes",
@@ -177,7 +177,7 @@ impl Metrics {
     }
 
     /// Nothing is left out of what the store gives, so everything read is returned.
-    fn stored_lists_page(&self, page: &mut Page) {
+    fn stored_lists_page(&self, page: &mut Exposition) {
         for (name, help, requests) in [
             ("list_total", "[ALPHA] Number of LIST requests served from storage", true),
             (

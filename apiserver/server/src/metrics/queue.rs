@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
-use userspace_daemon::metrics::{Counter, Gauge, Histogram, Page};
+use userspace_daemon::metrics::{Counter, Exposition, Gauge, Histogram};
 
 use super::Metrics;
 
@@ -73,7 +73,7 @@ impl Metrics {
         &self.0.definitions
     }
 
-    pub(super) fn queues_page(&self, page: &mut Page) {
+    pub(super) fn queues_page(&self, page: &mut Exposition) {
         let queue = &self.0.definitions;
         let labels = [("name", queue.name)];
         let under_way = queue.began().map_or(0.0, |began| began.elapsed().as_secs_f64());

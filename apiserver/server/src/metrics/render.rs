@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_store::Usage;
-use userspace_daemon::metrics::{Format, Member, Page};
+use userspace_daemon::metrics::{Exposition, Format, Member};
 
 use crate::cache::Cache;
 
@@ -74,7 +74,7 @@ fn without_dry_run(members: &[Arc<Member<7, Requests>>]) -> Vec<Member<7, Reques
 impl Metrics {
     /// The page of `/metrics`.
     pub fn page(&self, format: Format, state: &State) -> String {
-        let mut page = Page::new(format);
+        let mut page = Exposition::new(format);
         self.requests_page(&mut page);
         self.watches_page(&mut page);
         self.store_page(&mut page, state);
@@ -96,7 +96,7 @@ impl Metrics {
 
     /// The page of `/metrics/slis`.
     pub fn sli_page(&self, format: Format) -> String {
-        let mut page = Page::new(format);
+        let mut page = Exposition::new(format);
         page.family(
             "kubernetes_healthcheck",
             "gauge",
@@ -112,7 +112,7 @@ impl Metrics {
         page.finish()
     }
 
-    fn requests_page(&self, page: &mut Page) {
+    fn requests_page(&self, page: &mut Exposition) {
         let members = self.0.requests.all();
         let merged = without_dry_run(&members);
         page.family(
@@ -149,7 +149,7 @@ impl Metrics {
         self.now_page(page, &merged);
     }
 
-    fn ends_page(&self, page: &mut Page, merged: &[Member<7, Requests>]) {
+    fn ends_page(&self, page: &mut Exposition, merged: &[Member<7, Requests>]) {
         page.family(
             "apiserver_request_aborts_total",
             "counter",
@@ -177,7 +177,7 @@ impl Metrics {
     }
 
     /// What goes on at this moment.
-    fn now_page(&self, page: &mut Page, merged: &[Member<7, Requests>]) {
+    fn now_page(&self, page: &mut Exposition, merged: &[Member<7, Requests>]) {
         page.family(
             "apiserver_longrunning_requests",
             "gauge",
@@ -215,7 +215,7 @@ impl Metrics {
         );
     }
 
-    fn watches_page(&self, page: &mut Page) {
+    fn watches_page(&self, page: &mut Exposition) {
         const NAMES: [&str; 3] = ["group", "version", "resource"];
         page.family(
             "apiserver_registered_watchers",
@@ -266,7 +266,7 @@ impl Metrics {
         );
     }
 
-    fn store_page(&self, page: &mut Page, state: &State) {
+    fn store_page(&self, page: &mut Exposition, state: &State) {
         const NAMES: [&str; 3] = ["group", "operation", "resource"];
         page.family(
             "etcd_request_duration_seconds",
@@ -323,7 +323,7 @@ impl Metrics {
         }
     }
 
-    fn repairs_page(&self, page: &mut Page) {
+    fn repairs_page(&self, page: &mut Exposition) {
         for (what, name, help) in [
             (
                 "address",
@@ -344,7 +344,7 @@ impl Metrics {
         }
     }
 
-    fn admission_page(&self, page: &mut Page) {
+    fn admission_page(&self, page: &mut Exposition) {
         page.family(
             "apiserver_admission_step_admission_duration_seconds",
             "histogram",
@@ -420,7 +420,7 @@ const OF_CACHES: [OfCache; 9] = [
     ),
 ];
 
-fn caches_page(page: &mut Page, caches: &[CacheState]) {
+fn caches_page(page: &mut Exposition, caches: &[CacheState]) {
     for (name, kind, help, value) in OF_CACHES {
         page.family(name, kind, help, |s| {
             for cache in caches {
@@ -443,7 +443,7 @@ fn caches_page(page: &mut Page, caches: &[CacheState]) {
 }
 
 /// What reads that need the newest state have waited for.
-fn reads_page(page: &mut Page, caches: &[CacheState]) {
+fn reads_page(page: &mut Exposition, caches: &[CacheState]) {
     page.family(
         "apiserver_watch_cache_read_wait_seconds",
         "histogram",

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use super::page::Page;
+use super::exposition::Exposition;
 
 /// Ticks a second in `/proc`: Linux shows user space hundredths of a second on every machine.
 const TICKS: f64 = 100.0;
@@ -11,7 +11,7 @@ const TICKS: f64 = 100.0;
 const UNLIMITED: f64 = u64::MAX as f64;
 
 /// Adds `process_*`; what cannot be read is left out.
-pub(super) fn add(page: &mut Page) {
+pub(super) fn add(page: &mut Exposition) {
     for (name, kind, help, value) in read() {
         if let Some(value) = value {
             page.family(name, kind, help, |samples| samples.value(&[], value));
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_page_has_what_every_component_has() {
-        let mut page = Page::new(Format::OpenMetrics);
+        let mut page = Exposition::new(Format::OpenMetrics);
         page.process();
         let text = page.finish();
         let value = |name: &str| -> f64 {

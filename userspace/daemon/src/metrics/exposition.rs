@@ -58,7 +58,7 @@ impl Format {
 }
 
 /// A page that is being built. Families are sorted by their names at the end.
-pub struct Page {
+pub struct Exposition {
     format: Format,
     families: Vec<(String, String)>,
 }
@@ -69,7 +69,7 @@ pub struct Samples<'a> {
     text: &'a mut String,
 }
 
-impl Page {
+impl Exposition {
     /// Begins an empty page.
     pub fn new(format: Format) -> Self {
         Self { format, families: Vec::new() }
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn both_formats() {
-        let fill = |page: &mut Page| {
+        let fill = |page: &mut Exposition| {
             page.family("b_total", "counter", "two\nlines", |s| s.value(&[("a", "x\"\\\n")], 3.0));
             page.family("a_seconds", "histogram", "h", |s| {
                 static BOUNDS: [f64; 2] = [0.00005, 1.0];
@@ -224,7 +224,7 @@ mod tests {
             });
             page.family("empty", "gauge", "nothing", |_| {});
         };
-        let mut page = Page::new(Format::Text);
+        let mut page = Exposition::new(Format::Text);
         fill(&mut page);
         assert_eq!(
             page.finish(),
@@ -233,7 +233,7 @@ mod tests {
              a_seconds_count 3\n# HELP b_total two\\nlines\n# TYPE b_total counter\n\
              b_total{a=\"x\\\"\\\\\\n\"} 3\n"
         );
-        let mut page = Page::new(Format::OpenMetrics);
+        let mut page = Exposition::new(Format::OpenMetrics);
         fill(&mut page);
         let text = page.finish();
         assert!(text.contains("# TYPE b counter\nb_total{") && text.ends_with("# EOF\n"), "{text}");
@@ -262,7 +262,7 @@ mod tests {
     fn a_histogram_without_observations_is_shown_as_zeros_or_left_out() {
         static BOUNDS: [f64; 1] = [1.0];
         let histogram = Histogram::new(&BOUNDS);
-        let mut page = Page::new(Format::Text);
+        let mut page = Exposition::new(Format::Text);
         page.family("shown", "histogram", "h", |s| s.histogram(&[], &histogram));
         page.family("left_out", "histogram", "h", |s| s.observed(&[], &histogram));
         let text = page.finish();
