@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_client::{Change, Informers, Latest, Recorder, events};
 use apiserver_meta::ambient::Ambient;
@@ -16,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::framework::Profile;
+use crate::limits;
 use apiserver_meta::pods::is_finished;
 
 use crate::model::PodInfo;
@@ -161,8 +161,7 @@ impl Scheduler {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let deadline =
-                self.queue.deadline().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            let deadline = self.queue.deadline().unwrap_or_else(|| Instant::now() + limits::IDLE);
             tokio::select! {
                 biased;
                 update = updates.take() => self.take(update),

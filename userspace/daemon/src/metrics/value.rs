@@ -15,10 +15,12 @@ use crate::limits::METRIC_MEMBERS;
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    #[inline]
     pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -29,14 +31,17 @@ impl Counter {
 pub struct Gauge(AtomicI64);
 
 impl Gauge {
+    #[inline]
     pub fn add(&self, more: i64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn set(&self, value: i64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn value(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -47,10 +52,12 @@ impl Gauge {
 pub struct FloatGauge(AtomicU64);
 
 impl FloatGauge {
+    #[inline]
     pub fn set(&self, value: f64) {
         self.0.store(value.to_bits(), Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn value(&self) -> f64 {
         f64::from_bits(self.0.load(Ordering::Relaxed))
     }
