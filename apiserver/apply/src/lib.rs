@@ -10,6 +10,7 @@
 //! ```
 //!
 //! Everything is a pure function of objects, sets and a [`apiserver_schema::schema::Shape`].
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod conflict;
 mod error;

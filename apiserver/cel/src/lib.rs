@@ -8,6 +8,7 @@
 //! `declare` is the table of functions, `schema` what is known of objects, `functions` what the
 //! functions do, with `texts`, `lists` and `format`. Nothing here knows where expressions stand: see `structural::cel` for the rules of
 //! custom resources and `admission` for those of admission and of devices.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod admission;
 mod ast;
@@ -83,6 +84,7 @@ const STACK: usize = 8 * 1024 * 1024;
 pub fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK);
+        #[expect(clippy::disallowed_methods, reason = "joined at once: a stack that is large enough")]
         let running = thread.spawn_scoped(scope, work).expect("a thread can be made");
         match running.join() {
             Ok(done) => done,

@@ -15,11 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::is_namespace_terminating;
-
-/// Number of events that can wait to be written; further ones are dropped.
-const QUEUE: usize = 1024;
-/// Number of distinct events that are remembered to count repetitions.
-const REMEMBERED: usize = 4096;
+use crate::limits;
 
 /// Writes events of one component. Cheap to clone.
 #[derive(Clone)]
@@ -48,7 +44,7 @@ impl Recorder {
         host: &str,
         shutdown: CancellationToken,
     ) -> Self {
-        let (queue, entries) = mpsc::channel(QUEUE);
+        let (queue, entries) = mpsc::channel(limits::EVENT_QUEUE);
         let source = Arc::new(EventSource {
             component: Some(component.to_owned()),
             host: (!host.is_empty()).then(|| host.to_owned()),
@@ -171,7 +167,7 @@ impl Writer {
             Err(kube::Error::Api(status)) if status.code == 409 && shared => {}
             other => drop(other?),
         }
-        if self.written.len() >= REMEMBERED {
+        if self.written.len() >= limits::EVENTS_REMEMBERED {
             self.written.clear();
         }
         self.written.insert(what, place);

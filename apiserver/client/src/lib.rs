@@ -1,8 +1,11 @@
 //! Access of components to the API server: a `kube` client over TLS or in process, shared caches that are
 //! updated by watches, and events.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cache;
 pub mod events;
+mod latest;
+mod limits;
 mod outage;
 pub mod readable;
 mod refusal;
@@ -10,6 +13,7 @@ pub mod transport;
 
 pub use cache::{Cache, Change, Informers, ObjectKey, Projection};
 pub use events::Recorder;
+pub use latest::Latest;
 pub use readable::Readable;
 pub use refusal::is_namespace_terminating;
 pub use transport::{ConnectError, HttpBody, authority, connect, in_process, user_agent};

@@ -6,9 +6,7 @@ use apiserver_meta::error_chain;
 use kube::runtime::watcher;
 use tracing::{debug, info, warn};
 
-/// Initial delay after a failed list or watch; doubles up to [`MAX_PAUSE`].
-const MIN_PAUSE: Duration = Duration::from_millis(100);
-const MAX_PAUSE: Duration = Duration::from_secs(5);
+use crate::limits;
 
 /// Consecutive failures of lists and watches, without an answer in between.
 pub(crate) struct Outage {
@@ -22,14 +20,14 @@ pub(crate) struct Outage {
 
 impl Outage {
     pub fn new(kind: String) -> Self {
-        Self { kind, pause: MIN_PAUSE, last_warning: None }
+        Self { kind, pause: limits::MIN_RETRY, last_warning: None }
     }
 
     /// Records a failure; returns how long to wait. It is logged when the outage begins, when the error
     /// changes, and when the maximum delay is reached.
     pub fn record_failure(&mut self, error: &watcher::Error) -> Duration {
         let pause = self.pause;
-        self.pause = (pause * 2).min(MAX_PAUSE);
+        self.pause = (pause * 2).min(limits::MAX_RETRY);
         // An expired watch is ordinary: a new list follows.
         if matches!(error, watcher::Error::WatchError(status) if status.code == 410) {
             debug!(kind = self.kind, %error, "watch expired, listing again");
@@ -37,7 +35,9 @@ impl Outage {
         }
         let text = error_chain(error);
         let is_new = match &self.last_warning {
-            Some((last_warning, at)) => *last_warning != text || *at < MAX_PAUSE && pause == MAX_PAUSE,
+            Some((last_warning, at)) => {
+                *last_warning != text || *at < limits::MAX_RETRY && pause == limits::MAX_RETRY
+            }
             None => true,
         };
         if is_new {
@@ -51,7 +51,7 @@ impl Outage {
 
     /// Records that the API server has answered.
     pub fn record_answer(&mut self) {
-        self.pause = MIN_PAUSE;
+        self.pause = limits::MIN_RETRY;
         if self.last_warning.take().is_some() {
             info!(kind = self.kind, "list and watch recovered");
         }
@@ -117,7 +117,7 @@ mod tests {
         let asked = lock(&asked).clone();
         let pauses: Vec<_> = asked.windows(2).map(|pair| pair[1] - pair[0]).collect();
         for (n, pause) in pauses.iter().enumerate() {
-            let least = (MIN_PAUSE * (1 << n.min(10))).min(MAX_PAUSE);
+            let least = (limits::MIN_RETRY * (1 << n.min(10))).min(limits::MAX_RETRY);
             let range = least..least + Duration::from_millis(100);
             assert!(range.contains(pause), "pause {n} of {pauses:?}");
         }
@@ -131,12 +131,12 @@ mod tests {
         let cache = Informers::new(client, Ambient::system(), shutdown.clone()).cache::<ConfigMap>();
         cache.synced().await;
         assert_eq!(cache.len(), 1);
-        tokio::time::sleep(MAX_PAUSE).await;
+        tokio::time::sleep(limits::MAX_RETRY).await;
         // The list succeeded, but the watch after it did not.
         let asked = lock(&asked).clone();
-        assert!(asked[9] - asked[8] >= MAX_PAUSE && asked[10] == asked[9]);
+        assert!(asked[9] - asked[8] >= limits::MAX_RETRY && asked[10] == asked[9]);
         let pause = asked[11] - asked[10];
-        assert!(pause >= MIN_PAUSE && pause < 2 * MIN_PAUSE, "{pause:?}");
+        assert!(pause >= limits::MIN_RETRY && pause < 2 * limits::MIN_RETRY, "{pause:?}");
         shutdown.cancel();
     }
 
@@ -161,10 +161,10 @@ mod tests {
         outage.record_answer();
         fail(&mut outage, "no route");
         let expected = [
-            ("refused", MIN_PAUSE),
-            ("refused", MAX_PAUSE),
-            ("no route", MAX_PAUSE),
-            ("no route", MIN_PAUSE),
+            ("refused", limits::MIN_RETRY),
+            ("refused", limits::MAX_RETRY),
+            ("no route", limits::MAX_RETRY),
+            ("no route", limits::MIN_RETRY),
         ];
         assert_eq!(logged, expected.map(|(text, pause)| (text.to_owned(), pause)));
     }

@@ -1,5 +1,6 @@
 //! The built-in kinds: the table of them, and for each its defaults, validation, printer columns,
 //! warnings and conversions. No IO and nothing asynchronous lives here.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod builtin;
 pub mod certificate;

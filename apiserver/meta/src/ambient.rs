@@ -69,6 +69,7 @@ impl Ambient {
 struct SystemClock;
 
 impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "the clock of a process outside of the simulation")]
     fn now(&self) -> Timestamp {
         Timestamp::now()
     }
@@ -77,6 +78,7 @@ impl Clock for SystemClock {
 struct SystemRandom;
 
 impl Random for SystemRandom {
+    #[expect(clippy::disallowed_methods, reason = "the randomness of a process outside of the simulation")]
     fn next_u64(&self) -> u64 {
         rand::random()
     }

@@ -1,5 +1,6 @@
 //! Facts and helpers that the API server shares with nodes and controllers: clock and randomness,
 //! identities, quantities, times, and facts about pods. No IO lives here.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod ambient;
 mod error_chain;

@@ -1,5 +1,6 @@
 //! Kinds as data: scopes, verbs, columns, selectable fields and hooks of a kind, whether it is built in
 //! or comes from a CustomResourceDefinition. No IO and nothing asynchronous lives here.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod behaviour;
 pub mod custom_resources;

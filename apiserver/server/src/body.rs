@@ -379,6 +379,7 @@ fn read_yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, 
         Ok(value) => return Ok(value),
     }
     let deep = || yaml_within(text, limits::YAML_DEPTH, duplicate_keys);
+    #[expect(clippy::disallowed_methods, reason = "joined at once: a stack that is large enough")]
     let read = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(limits::YAML_STACK);
         thread

@@ -16,6 +16,7 @@ use http::{HeaderMap, Request, Response, Version};
 use http_body::Body as _;
 use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
+use userspace_daemon::metrics::Member;
 
 use crate::auth::user_info;
 use crate::authorize::{self, Authorized};
@@ -27,7 +28,7 @@ use crate::clients::{intake, lanes, too_many_requests};
 use crate::context::Context;
 use crate::health;
 use crate::limits;
-use crate::metrics::{self, Authentication, Guard, Member, Requests};
+use crate::metrics::{self, Authentication, Guard, Requests};
 use crate::negotiate;
 use crate::query::Query;
 use crate::rbac;

@@ -8,6 +8,7 @@
 //!                   │       └── cache (snapshots, watchers) ◀─feed─┘
 //!                   └▶ paths (discovery, OpenAPI, health, metrics)
 //! ```
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod allocate;
 pub mod auth;

@@ -9,8 +9,9 @@ use apiserver_store::log_throttle::LogThrottle;
 use apiserver_store::{Got, Op, Page, Range, Revision, Store, StoreError, Usage, Watch, Write, Written};
 use async_trait::async_trait;
 use tokio::time::Instant;
+use userspace_daemon::metrics::Family;
 
-use crate::metrics::{Family, Metrics, StoreCalls, StoredLists};
+use crate::metrics::{Metrics, StoreCalls, StoredLists};
 
 /// A store that is watched at its work.
 pub struct Measured {

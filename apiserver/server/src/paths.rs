@@ -287,13 +287,7 @@ fn index(context: &Context) -> Value {
 
 /// `/metrics` and `/metrics/slis`, as text unless OpenMetrics is asked for.
 async fn metrics(context: &Context, slis: bool) -> Answer {
-    let ranges = negotiate::ranges(&context.headers);
-    let open = ranges.iter().find(|r| r.media == "application/openmetrics-text" || r.accepts("text/plain"));
-    let format = if open.is_some_and(|r| r.media == "application/openmetrics-text") {
-        metrics::Format::OpenMetrics
-    } else {
-        metrics::Format::Text
-    };
+    let format = userspace_daemon::metrics::Format::accepted(&context.headers);
     let metrics = context.server.metrics();
     let page = if slis {
         metrics.sli_page(format)

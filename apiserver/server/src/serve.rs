@@ -34,8 +34,6 @@ use crate::wire::{self, Spoken};
 const DRAIN: Duration = Duration::from_secs(5);
 /// Requests in flight are counted this often at the end.
 const IDLE_CHECK: Duration = Duration::from_millis(10);
-/// Pause after an error of `accept`, such as too many open files.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Listens for clients of an API server.
 pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
@@ -135,28 +133,20 @@ impl Door {
     async fn open(&self, listener: &TcpListener, end: impl Future<Output = ()>) {
         let mut end = std::pin::pin!(end);
         loop {
-            let accepted = tokio::select! {
+            let (stream, peer) = tokio::select! {
                 biased;
                 () = &mut end => return,
-                accepted = listener.accept() => accepted,
+                accepted = userspace_daemon::next_connection(listener) => accepted,
             };
-            match accepted {
-                Ok((stream, peer)) => {
-                    let (server, closing) = (Arc::clone(&self.server), self.closing.clone());
-                    let (acceptor, tls) = (self.acceptor.clone(), self.tls.clone());
-                    let place = server.connections().admit(peer);
-                    let connection = connection(stream, place, (acceptor, tls), server, closing);
-                    self.connections.spawn(async move {
-                        if let Err(error) = connection.await {
-                            tracing::debug!(%peer, error = &*error, "a connection ended with an error");
-                        }
-                    });
+            let (server, closing) = (Arc::clone(&self.server), self.closing.clone());
+            let (acceptor, tls) = (self.acceptor.clone(), self.tls.clone());
+            let place = server.connections().admit(peer);
+            let connection = connection(stream, place, (acceptor, tls), server, closing);
+            self.connections.spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!(%peer, error = &*error, "a connection ended with an error");
                 }
-                Err(error) => {
-                    tracing::warn!(%error, "a connection cannot be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                }
-            }
+            });
         }
     }
 }

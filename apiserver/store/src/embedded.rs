@@ -247,6 +247,7 @@ impl Embedded {
             no_space: LogThrottle::default(),
         };
         if disk.blocks() {
+            #[expect(clippy::disallowed_methods, reason = "a disk that does not block needs none")]
             std::thread::Builder::new()
                 .name("store-commit".to_owned())
                 .spawn(move || committer.run_blocking())

@@ -6,6 +6,7 @@
 //! - A reply to a write means that it is durable.
 //! - A watch delivers every revision of its prefix once and in order, from the revision asked for.
 //! - A read without a revision sees every write acknowledged before it began.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod disk;
 pub mod embedded;

@@ -10,6 +10,7 @@
 //! ```
 //!
 //! Nothing here knows what a `CustomResourceDefinition` is; see [`apiserver_registry::definition`].
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod check;
 mod choices;

@@ -5,6 +5,7 @@
 //! ```
 //!
 //! A reconciler sees the caches but no events; a plan sees plain data and no API.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod config;
 mod context;

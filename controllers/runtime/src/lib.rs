@@ -4,6 +4,7 @@
 //! A reconciler takes a key and nothing else. Whatever made the key relevant (a watch event, a timer, a
 //! failed attempt) is forgotten by the time it runs, so a missed event and a restart take the same code path
 //! as ordinary work.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod error;
 pub mod leader;

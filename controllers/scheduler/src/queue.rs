@@ -8,13 +8,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::limits;
 use crate::model::PodInfo;
-
-/// Initial back-off after a failed attempt; doubles up to [`MAX_BACKOFF`], as in kube-scheduler.
-const MIN_BACKOFF: Duration = Duration::from_secs(1);
-const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// Time after which an unschedulable pod is tried again even if nothing has changed.
-const MAX_UNSCHEDULABLE: Duration = Duration::from_secs(300);
 
 /// Order of active pods: highest priority first, then first come, first served.
 type Rank = (Reverse<i32>, u64, String);
@@ -87,7 +82,7 @@ impl Queue {
     pub fn mark_unschedulable(&mut self, uid: &str, now: Instant) {
         let Some(entry) = self.entries.get_mut(uid) else { return };
         entry.not_before = Some(now + backoff(entry.attempts));
-        let until = now + MAX_UNSCHEDULABLE;
+        let until = now + limits::MAX_PARKED;
         entry.place = Place::Unschedulable(until);
         self.waiting.insert((until, uid.to_owned()));
     }
@@ -164,7 +159,7 @@ impl Queue {
 
 fn backoff(attempts: u32) -> Duration {
     let doublings = attempts.saturating_sub(1).min(16);
-    (MIN_BACKOFF * 2_u32.pow(doublings)).min(MAX_BACKOFF)
+    (limits::MIN_BACKOFF * 2_u32.pow(doublings)).min(limits::MAX_BACKOFF)
 }
 
 #[cfg(test)]
@@ -205,7 +200,7 @@ mod tests {
         assert_eq!(popped(&mut queue, now + Duration::from_secs(60)), None);
         queue.activate_unschedulable(now);
         assert_eq!(popped(&mut queue, now), None);
-        assert_eq!(popped(&mut queue, now + MIN_BACKOFF).as_deref(), Some("a"));
+        assert_eq!(popped(&mut queue, now + limits::MIN_BACKOFF).as_deref(), Some("a"));
     }
 
     #[test]
@@ -215,7 +210,7 @@ mod tests {
         queue.add(pod("a", 0), now);
         queue.pop(now);
         queue.mark_unschedulable("a", now);
-        assert_eq!(popped(&mut queue, now + MAX_UNSCHEDULABLE).as_deref(), Some("a"));
+        assert_eq!(popped(&mut queue, now + limits::MAX_PARKED).as_deref(), Some("a"));
     }
 
     #[test]

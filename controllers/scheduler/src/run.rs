@@ -2,21 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use apiserver_client::{Change, Informers, Recorder, events};
+use apiserver_client::{Change, Informers, Latest, Recorder, events};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::LeaderElection;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::framework::Profile;
+use crate::limits;
 use apiserver_meta::pods::is_finished;
 
 use crate::model::PodInfo;
@@ -61,7 +60,7 @@ pub async fn run(
 }
 
 async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: CancellationToken) {
-    let (updates, inbox) = mpsc::unbounded_channel();
+    let updates = Updates::new();
     let recorder = Recorder::new(
         informers.client().clone(),
         ambient.clone(),
@@ -70,19 +69,25 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
         shutdown.clone(),
     );
     let (pods, nodes) = (informers.cache::<Pod>(), informers.cache::<Node>());
-    let sender = updates.clone();
+    let to = updates.clone();
     nodes.on_change(move |change| {
-        let _ = sender.send(match change {
+        let (Change::Applied { new: node, .. } | Change::Deleted(node)) = change;
+        let name = node.metadata.name.clone().unwrap_or_default();
+        let update = match change {
             Change::Applied { new, .. } => Update::Node(Arc::clone(new)),
-            Change::Deleted(old) => Update::NodeGone(old.metadata.name.clone().unwrap_or_default()),
-        });
+            Change::Deleted(_) => Update::NodeGone(name.clone()),
+        };
+        to.put(Subject::Node(name), update);
     });
-    let sender = updates.clone();
+    let to = updates.clone();
     pods.on_change(move |change| {
-        let _ = sender.send(match change {
+        let (Change::Applied { new: pod, .. } | Change::Deleted(pod)) = change;
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let update = match change {
             Change::Applied { new, .. } => Update::Pod(Arc::clone(new)),
-            Change::Deleted(old) => Update::PodGone(old.metadata.uid.clone().unwrap_or_default()),
-        });
+            Change::Deleted(_) => Update::PodGone(uid.clone()),
+        };
+        to.put(Subject::Pod(uid), update);
     });
     let scheduler = Scheduler {
         config,
@@ -99,11 +104,26 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
         biased;
         () = shutdown.cancelled() => {}
         // Decisions based on incomplete lists would overcommit nodes.
-        () = async { pods.synced().await; nodes.synced().await; scheduler.run(inbox).await } => {}
+        () = async { pods.synced().await; nodes.synced().await; scheduler.run().await } => {}
     }
 }
 
-/// Messages of handlers and binders to the loop.
+/// Updates from handlers and binders that the loop has not applied yet: at most one for each node and pod,
+/// and one for each binding under way.
+type Updates = Latest<Subject, Update>;
+
+/// The object that an update is about. A newer update about the same object replaces it.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Subject {
+    /// By name.
+    Node(String),
+    /// By uid.
+    Pod(String),
+    /// The binding of the pod with this uid.
+    Binding(String),
+}
+
+/// A change that handlers and binders report to the loop.
 enum Update {
     Node(Arc<Node>),
     NodeGone(String),
@@ -126,13 +146,14 @@ struct Scheduler {
     client: Client,
     ambient: Ambient,
     recorder: Recorder,
-    updates: mpsc::UnboundedSender<Update>,
+    updates: Updates,
 }
 
 impl Scheduler {
-    async fn run(mut self, mut inbox: mpsc::UnboundedReceiver<Update>) {
+    async fn run(mut self) {
+        let updates = self.updates.clone();
         loop {
-            while let Ok(update) = inbox.try_recv() {
+            while let Some(update) = updates.try_take() {
                 self.apply(update);
             }
             if let Some(pod) = self.queue.pop(Instant::now()) {
@@ -141,14 +162,10 @@ impl Scheduler {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let deadline =
-                self.queue.deadline().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            let deadline = self.queue.deadline().unwrap_or_else(|| Instant::now() + limits::IDLE);
             tokio::select! {
                 biased;
-                update = inbox.recv() => match update {
-                    Some(update) => self.apply(update),
-                    None => return,
-                },
+                update = updates.take() => self.apply(update),
                 () = tokio::time::sleep_until(deadline) => {}
             }
         }
@@ -234,8 +251,8 @@ impl Scheduler {
                     if !gone {
                         warn!(pod = %pod.key, node, %error, "binding was refused, retrying");
                     }
-                    // Sending fails only when the process ends.
-                    let _ = updates.send(Update::BindFailed { uid: pod.uid.clone(), gone });
+                    let uid = pod.uid.clone();
+                    updates.put(Subject::Binding(uid.clone()), Update::BindFailed { uid, gone });
                 }
             }
         });

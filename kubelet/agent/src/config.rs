@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use apiserver_meta::identity::Identity;
 use tokio::net::TcpListener;
+use userspace_daemon::tls::ServingCertificate;
 
 use crate::{eviction::Thresholds, pod::resolv::ClusterDns};
 
@@ -50,21 +51,6 @@ pub struct ClientAuthority {
     /// Certificates of the authority, in PEM.
     pub pem: String,
     pub identify: Identify,
-}
-
-/// A certificate chain and its private key, both in PEM.
-#[derive(Clone)]
-pub struct ServingCertificate {
-    /// Chain of certificates, the server's own first.
-    pub chain: String,
-    /// Private key as PKCS #8, PKCS #1 or SEC 1.
-    pub key: String,
-}
-
-impl std::fmt::Debug for ServingCertificate {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServingCertificate").finish_non_exhaustive()
-    }
 }
 
 impl Config {

@@ -7,6 +7,7 @@
 //!        status_manager ◀── status (pure)             probes        pleg ◀──list, hints── runtime
 //!                    └──patch──▶ API
 //! ```
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod agent;
 mod config;
@@ -34,7 +35,7 @@ mod tracked;
 pub mod volumes;
 mod worker;
 
-pub use config::{ClientAuthority, Config, Identify, Listeners, ServingCertificate};
+pub use config::{ClientAuthority, Config, Identify, Listeners};
 pub use eviction::{ThresholdError, Thresholds};
 pub use machine::{DiskUsage, FakeMachine, LinuxMachine, Machine};
 pub use pod::resolv::ClusterDns;

@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use apiserver_client::{Cache, Change};
+use apiserver_client::{Cache, Change, Latest};
 use k8s_openapi::api::core::v1::Pod;
 use kubelet_cri::{SandboxSummary, labels};
-use tokio::{sync::mpsc, task::JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -31,13 +31,15 @@ use crate::{
 
 /// Runs a task for each pod of the node until shutdown. On shutdown the tasks end, but the pods keep running.
 pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: CancellationToken) {
-    let (sender, mut changes) = mpsc::unbounded_channel();
+    // By uid: no more than there are pods.
+    let changes = Latest::new();
+    let to = changes.clone();
     pods.on_change(move |change| {
-        // Sending fails only after shutdown.
-        let _ = sender.send(match change {
-            Change::Applied { new, .. } => (Arc::clone(new), false),
-            Change::Deleted(last) => (Arc::clone(last), true),
-        });
+        let (pod, deleted) = match change {
+            Change::Applied { new, .. } => (new, false),
+            Change::Deleted(last) => (last, true),
+        };
+        to.put(pod::uid(pod).to_owned(), (Arc::clone(pod), deleted));
     });
     let mut workers = JoinSet::new();
     // Separate from the loop because cleaning up may take long; one run at a time.
@@ -49,7 +51,7 @@ pub(crate) async fn run(agent: Arc<Agent>, pods: Cache<Pod>, shutdown: Cancellat
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            Some((pod, deleted)) = changes.recv() => {
+            (pod, deleted) = changes.take() => {
                 if deleted {
                     forget(&agent, &pod);
                     retry_resizes(&agent);

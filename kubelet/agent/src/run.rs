@@ -16,6 +16,7 @@ use tokio::{
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
+use userspace_daemon::tls::TlsError;
 
 use crate::{
     agent::Agent,
@@ -45,7 +46,7 @@ pub enum RunError {
     Sysctls(#[from] PatternError),
     /// The certificates of the node's server cannot be used.
     #[error("cannot serve")]
-    Server(#[from] server::TlsError),
+    Server(#[from] TlsError),
 }
 
 /// Runs a kubelet until `shutdown`. Its pods keep running and are adopted by the next kubelet.

@@ -80,7 +80,7 @@ async fn send(agent: &Agent, tracked: &TrackedPod, status: Value) -> Sent {
     let request = api.patch_status(&tracked.place.name, &parameters, &patch);
     match tokio::time::timeout(limits::API_DEADLINE, request).await {
         Ok(Ok(pod)) => {
-            agent.metrics.status_pushes.inc();
+            agent.metrics.status_pushes.add(1);
             agent.metrics.status_push.observe(began.elapsed().as_secs_f64());
             Sent::Done(revision(&pod))
         }

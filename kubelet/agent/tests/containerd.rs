@@ -6,7 +6,6 @@
 
 mod bench;
 mod support;
-mod trust;
 
 use std::{fs, path::Path, process::Command, time::Duration};
 

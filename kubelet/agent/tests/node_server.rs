@@ -6,7 +6,6 @@
 
 mod bench;
 mod support;
-mod trust;
 
 use std::{
     net::Ipv4Addr,

@@ -1,5 +1,6 @@
 //! The Container Runtime Interface: the [`Runtime`] trait in plain types, a client for a real runtime behind
 //! a Unix socket, and a scriptable fake for tests and simulation.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod client;
 mod container;

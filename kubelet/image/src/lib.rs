@@ -1,6 +1,7 @@
 //! Writes OCI image archives without an image builder: the pause image for sandboxes and the workloads of the
 //! tests. An archive is a tar file with an OCI layout. It is byte-for-byte reproducible and contains the
 //! image's name for importers.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 use std::{
     fs::File,

@@ -2,7 +2,8 @@
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use userspace_proxy::compile::{WARNINGS, warnings};
+use userspace_proxy::compile::warnings;
+use userspace_proxy::limits::WARNINGS;
 use userspace_proxy::{Context, NodeView, compile_service};
 
 use crate::{choice, parts};

@@ -1,8 +1,17 @@
-//! What the daemons of a node share: listeners that strangers cannot exhaust.
+//! What the daemons share, each thing once: listeners that strangers cannot exhaust, metrics, TLS, logs,
+//! signals, and the memory of the process.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod heap;
 pub mod limits;
 mod listener;
+pub mod logging;
+pub mod metrics;
+pub mod page;
 mod places;
+pub mod probes;
+pub mod shutdown;
+pub mod tls;
 
-pub use listener::{Handler, Page, accept, serve};
+pub use listener::{Handler, accept, next_connection, serve};
 pub use places::{Bounds, Place, Places};

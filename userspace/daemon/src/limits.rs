@@ -18,3 +18,5 @@ pub const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(30);
 pub const KEEP_ALIVE_PAUSE: Duration = Duration::from_secs(10);
 /// Questions without an answer after which a connection ends.
 pub const KEEP_ALIVE_PROBES: u32 = 3;
+/// Members of one family of metrics; further labels are counted together.
+pub const METRIC_MEMBERS: usize = 50_000;

@@ -1,11 +1,8 @@
 //! Small HTTP servers: health, probes, metrics.
 
-use std::{convert::Infallible, future::Future, io, sync::Arc, time::Duration};
+use std::{convert::Infallible, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use futures::future::BoxFuture;
-use http::{Request, Response};
-use http_body_util::Full;
+use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt;
@@ -18,13 +15,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::{Bounds, Place, Places, limits};
-
-/// An answer that is made at once.
-pub type Page = Response<Full<Bytes>>;
+use crate::{Bounds, Place, Places, limits, page::Answer};
 
 /// Answers requests. Their bodies are not read.
-pub type Handler = Arc<dyn Fn(Request<Incoming>) -> BoxFuture<'static, Page> + Send + Sync>;
+pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
 
 /// Serves short pages until shutdown, over TLS where there is an acceptor.
 pub async fn serve(
@@ -47,6 +41,21 @@ pub async fn serve(
     .await;
 }
 
+/// Waits for the next connection. An error that concerns none, such as too many open files, is logged, and
+/// tried again after a pause. Nothing is lost if the future is dropped.
+pub async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(error) => {
+                warn!(%error, at = ?listener.local_addr().ok(), "cannot accept a connection");
+                tokio::time::sleep(limits::ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
 /// Hands connections that find a place to `serve`, until shutdown, and closes the others. What is
 /// served ends with the shutdown, or when its place is given to a newer connection.
 pub async fn accept<F>(
@@ -59,38 +68,30 @@ pub async fn accept<F>(
 {
     let mut connections = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
+        let (stream, peer) = tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            accepted = listener.accept() => accepted,
+            accepted = next_connection(&listener) => accepted,
         };
-        let place = accepted.and_then(|(stream, peer)| {
-            let local = stream.local_addr()?;
-            Ok((stream, places.take(peer.ip(), local.ip())))
-        });
-        match place {
-            Ok((stream, Some(place))) => {
-                if let Err(error) = keep_alive(&stream) {
-                    debug!(%error, "cannot watch over a connection's peer");
-                }
-                let evicted = place.evicted();
-                let served = serve(stream, place);
-                connections.spawn(async move {
-                    tokio::select! {
-                        biased;
-                        () = evicted.cancelled() => debug!("a connection has given way to a newer one"),
-                        () = served => {}
-                    }
-                });
-            }
-            Ok((_, None)) => debug!("a connection found no place"),
-            Err(error) if is_of_one_connection(&error) => {}
-            Err(error) => {
-                warn!(%error, at = ?listener.local_addr().ok(), "cannot accept a connection");
-                tokio::time::sleep(limits::ACCEPT_PAUSE).await;
-            }
+        // Without an address of its own the connection is gone already.
+        let Ok(local) = stream.local_addr() else { continue };
+        let Some(place) = places.take(peer.ip(), local.ip()) else {
+            debug!("a connection found no place");
+            continue;
+        };
+        if let Err(error) = keep_alive(&stream) {
+            debug!(%error, "cannot watch over a connection's peer");
         }
+        let evicted = place.evicted();
+        let served = serve(stream, place);
+        connections.spawn(async move {
+            tokio::select! {
+                biased;
+                () = evicted.cancelled() => debug!("a connection has given way to a newer one"),
+                () = served => {}
+            }
+        });
     }
 }
 
@@ -104,7 +105,7 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a client has gone before it was looked at.
+/// Returns whether a client has gone before it was looked at.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, NotConnected};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | NotConnected)
@@ -139,12 +140,14 @@ where
 
 #[cfg(test)]
 mod tests {
+    use http::StatusCode;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
+    use crate::page;
 
     fn pages() -> Handler {
-        Arc::new(|_| Box::pin(std::future::ready(Response::new(Full::new(Bytes::from_static(b"well"))))))
+        crate::page::pages(|_| Some(page::ready(page::text(StatusCode::OK, "well"))))
     }
 
     async fn ask(address: std::net::SocketAddr) -> String {
@@ -200,6 +203,30 @@ mod tests {
         let (stream, _) = listener.accept().await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
         assert!(connection(stream, None, pages(), Duration::from_millis(20)).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn probes_are_answered_and_other_paths_and_methods_are_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (address, shutdown) = (listener.local_addr().unwrap(), CancellationToken::new());
+        let server = tokio::spawn(serve(listener, None, crate::probes::always_well(), shutdown.clone()));
+        for (line, code) in [
+            ("GET /healthz", "200"),
+            ("GET /livez", "200"),
+            ("HEAD /readyz", "200"),
+            ("GET /readyz/ping", "404"),
+            ("GET /", "404"),
+            ("POST /healthz", "405"),
+        ] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let request = format!("{line} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).await.unwrap();
+            assert_eq!(text.split(' ').nth(1), Some(code), "{line}");
+        }
+        shutdown.cancel();
+        server.await.unwrap();
     }
 
     #[tokio::test]

@@ -5,6 +5,7 @@
 //!   Tables ─▶ sync (diff, order) ─▶ store ─┬─ kernel: maps pinned under ROOT/vN
 //!                                          └─ fake: memory
 //! ```
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 // The fence: bpf(2), mmap(2) and mount(2) are reached from here, each block with its reason.
 #![allow(unsafe_code)]
 
@@ -28,7 +29,6 @@ mod maglev;
 mod map;
 mod netlink;
 mod netns;
-mod pages;
 mod preflight;
 mod program;
 #[cfg(test)]
@@ -47,7 +47,6 @@ pub use kernel::{
 };
 pub use lock::{Holder, LockError, RootLock};
 pub use netns::{netns_cookie, own_netns_cookie};
-pub use pages::give_back_pages_of_files;
 pub use preflight::{Missing, find_cgroup2, preflight};
 pub use program::Program;
 pub use sys::TestRun;

@@ -22,6 +22,7 @@ pub fn own_netns_cookie() -> io::Result<u64> {
 /// There is no such file, or it may not be entered.
 pub fn netns_cookie(namespace: &Path) -> io::Result<u64> {
     let file = File::open(namespace)?;
+    #[expect(clippy::disallowed_methods, reason = "it enters a namespace, and is joined at once")]
     let thread = std::thread::Builder::new().name("netns-cookie".to_owned()).spawn(move || {
         // SAFETY: the call takes numbers only; it changes this thread alone.
         if unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) } != 0 {

@@ -448,6 +448,10 @@ pub fn grace_period() {
     let result = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if result != 0 {
         // A kernel with processors set apart refuses; programs run for microseconds.
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "called where blocking is expected, outside of the runtime"
+        )]
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }
@@ -478,6 +482,7 @@ pub fn netns_cookie() -> io::Result<u64> {
 }
 
 /// A number that nobody outside can guess.
+#[expect(clippy::disallowed_methods, reason = "a key of a hash that nobody outside may guess")]
 pub fn random() -> u32 {
     let mut bytes = [0_u8; 4];
     // SAFETY: the buffer is as long as stated.

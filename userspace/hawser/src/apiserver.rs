@@ -18,12 +18,13 @@ use apiserver_store::etcd::{Etcd, EtcdTls};
 use ipnetwork::IpNetwork;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use userspace_daemon::shutdown;
 
 use crate::apiserver_args::Serving;
 use crate::apiserver_keys::Keys;
 use crate::args::{Apiserver, EtcdArgs, Networks, StoreArgs, StoreKind};
 use crate::data_dir::DataDir;
-use crate::{node, shutdown};
+use crate::node;
 
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
 

@@ -14,6 +14,7 @@ pub fn run_if_called() -> Option<ExitCode> {
     if !userspace_network::cni::is_plugin_name(name) {
         return None;
     }
+    #[expect(clippy::disallowed_methods, reason = "runtimes talk to plugins by the environment")]
     let environment: BTreeMap<String, String> = std::env::vars().collect();
     let mut input = Vec::new();
     // What cannot be read is reported by the plugin as what is missing.

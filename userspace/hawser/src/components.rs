@@ -6,11 +6,12 @@ use anyhow::{Context, Result};
 use apiserver_client::{Informers, authority, connect};
 use apiserver_meta::ambient::Ambient;
 use controllers_runtime::LeaderElection;
+use userspace_daemon::shutdown;
+use userspace_daemon::tls::ServingCertificate;
 
 use crate::args::{Controllers, Kubelet, Networks, Scheduler};
 use crate::data_dir::{DataDir, Made};
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
-use crate::shutdown;
 
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {
@@ -63,9 +64,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
         runtime_endpoint: runtime.container_runtime_endpoint.clone(),
     })?;
     let serving = match (tls_cert_file, tls_private_key_file) {
-        (Some(chain), Some(key)) => {
-            Some(kubelet_agent::ServingCertificate { chain: read(&chain)?, key: read(&key)? })
-        }
+        (Some(chain), Some(key)) => Some(ServingCertificate { chain: read(&chain)?, key: read(&key)? }),
         _ => None,
     };
     let client_ca = client_ca_file.map(|file| read(&file)).transpose()?;

@@ -164,6 +164,7 @@ fn is_fresh(path: &Path) -> Result<bool> {
     Ok(!shared)
 }
 
+#[expect(clippy::disallowed_methods, reason = "before there is anything else to do")]
 fn lock(path: &Path) -> Result<File> {
     let file = path.join("lock");
     let mut lock = OpenOptions::new()

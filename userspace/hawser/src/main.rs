@@ -1,7 +1,7 @@
 //! `hawser`: arguments to typed configuration, wiring, exit codes; nothing else.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a person")]
 
-mod allocator;
 mod apiserver;
 mod apiserver_args;
 mod apiserver_keys;
@@ -17,20 +17,21 @@ mod node;
 mod probes;
 mod proxy;
 mod proxy_args;
-mod shutdown;
 mod store;
 mod up;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use userspace_daemon::{heap, logging, tls};
 
 use crate::args::{Command, DEFAULT_LOG, Hawser};
+
+#[global_allocator]
+static ALLOCATOR: heap::Allocator = heap::Allocator;
 
 /// Threads of `hawser proxy` that run tasks. Those that wait for the kernel come on top.
 const PROXY_THREADS: usize = 2;
@@ -81,30 +82,14 @@ fn kube_proxys_spelling(arguments: Vec<OsString>) -> Vec<OsString> {
     arguments.into_iter().map(proxy_args::with_hyphens).collect()
 }
 
-/// Crates that warn of what strangers send, a line for each frame: whoever reaches a port could fill the disk.
-const QUIET: &str = "h2=error,hyper=error,rustls=error,tungstenite=error";
-
 fn run(log: &str, command: Command) -> Result<ExitCode> {
-    let logging = match &command {
+    let proxy::Logging { form, filter } = match &command {
         Command::Proxy(args) => proxy::logging(args),
         _ => proxy::Logging::default(),
     };
-    let text = logging.filter.filter(|_| log == DEFAULT_LOG).unwrap_or(log);
-    // Put first, so that whoever asks for more of these crates gets it.
-    let filter = EnvFilter::try_new(format!("{QUIET},{text}"))
-        .with_context(|| format!("--log {text:?} is not a filter"))?;
-    let colours = std::io::stderr().is_terminal();
-    let lines =
-        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
-    if logging.json {
-        lines.json().init();
-    } else {
-        lines.init();
-    }
-    // Everything that speaks TLS in this process uses the same cryptography.
-    rustls::crypto::ring::default_provider()
-        .install_default()
-        .map_err(|_| anyhow::anyhow!("the TLS provider was set twice"))?;
+    let text = filter.filter(|_| log == DEFAULT_LOG).unwrap_or(log);
+    logging::start(text, form).with_context(|| format!("--log {text:?} is not a filter"))?;
+    tls::install().map_err(|_| anyhow::anyhow!("the TLS provider was set twice"))?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if matches!(command, Command::Proxy(_)) {
         // One task does the work, and another may wait for the kernel meanwhile: that is as much on
@@ -113,7 +98,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
     }
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
     let outcome = runtime.block_on(async {
-        tokio::spawn(give_back());
+        tokio::spawn(release_start());
         let done = match command {
             Command::Store(command) => return store::run(command).await,
             Command::Up(args) => Box::pin(up::run(*args)).await,
@@ -132,16 +117,22 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
     outcome
 }
 
-/// Gives back the pages of the binary that only the start needed, once the start is over.
-async fn give_back() {
+/// Releases the pages of the binary that only the start needed, once the start is over.
+async fn release_start() {
     tokio::time::sleep(STARTED).await;
     // Nobody waits for it, and it fails in nothing.
-    let _ = tokio::task::spawn_blocking(userspace_dataplane::give_back_pages_of_files).await;
+    let _ = tokio::task::spawn_blocking(heap::release_file_pages).await;
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_allocators_options_reach_this_binary() {
+        assert!(tikv_jemalloc_ctl::background_thread::read().unwrap());
+        assert_eq!(tikv_jemalloc_ctl::opt::narenas::read().unwrap(), 4);
+    }
 
     #[test]
     fn numbers_below_zero_are_values_and_no_flags() {

@@ -11,11 +11,12 @@ use apiserver_meta::ambient::Ambient;
 use kube::Client;
 use kubelet_agent::containerd::{Containerd, ContainerdConfig};
 use kubelet_agent::images::Importer;
-use kubelet_agent::{ClientAuthority, LinuxMachine, ServingCertificate};
+use kubelet_agent::{ClientAuthority, LinuxMachine};
 use kubelet_cri::CriRuntime;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use userspace_daemon::tls::ServingCertificate;
 use userspace_dataplane::{Kernel, Limits, RootLock, XdpMode, find_cgroup2};
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, Own};
 
@@ -136,6 +137,7 @@ impl Directories {
 
 /// A program in the `PATH` or where system programs are.
 pub fn find(program: &str) -> Result<PathBuf> {
+    #[expect(clippy::disallowed_methods, reason = "where programs are is said there alone")]
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(PathBuf::from))

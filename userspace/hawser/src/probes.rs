@@ -6,17 +6,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
 use clap::Args;
-use futures::future::BoxFuture;
-use http::{Method, Request, Response};
-use http_body_util::Full;
-use hyper::body::Incoming;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use userspace_daemon::probes;
+use userspace_daemon::tls::{self, ServingCertificate};
 
 /// How probes are answered; the port is the component's own flag.
 #[derive(Args, Clone)]
@@ -38,64 +33,25 @@ impl Probes {
         if port == 0 {
             return Ok(());
         }
-        let acceptor = TlsAcceptor::from(self.tls()?);
+        let acceptor = TlsAcceptor::from(Arc::new(self.tls()?));
         let address = SocketAddr::new(self.bind_address, port);
         let listener = TcpListener::bind(address).await.with_context(|| {
             format!("cannot answer probes on {address}: choose another --secure-port, or 0 for none")
         })?;
-        let stop = stop.clone();
-        let handler = Arc::new(|request: Request<Incoming>| -> BoxFuture<'static, _> {
-            Box::pin(std::future::ready(answer(request.method(), request.uri().path())))
-        });
-        tokio::spawn(userspace_daemon::serve(listener, Some(acceptor), handler, stop));
+        let handler = probes::always_well();
+        tokio::spawn(userspace_daemon::serve(listener, Some(acceptor), handler, stop.clone()));
         Ok(())
     }
 
-    fn tls(&self) -> Result<Arc<rustls::ServerConfig>> {
-        let (chain, key) = match (&self.tls_cert_file, &self.tls_private_key_file) {
-            (Some(chain), Some(key)) => {
-                let certificates: Vec<_> =
-                    CertificateDer::pem_slice_iter(&read(chain)?).filter_map(Result::ok).collect();
-                let secret = PrivateKeyDer::from_pem_slice(&read(key)?)
-                    .map_err(|_| anyhow::anyhow!("{} does not hold a private key", key.display()))?;
-                (certificates, secret)
-            }
-            _ => {
-                let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned);
-                let own = rcgen::generate_simple_self_signed(names).context("cannot make a certificate")?;
-                let key = PrivateKeyDer::try_from(own.signing_key.serialize_der())
-                    .map_err(|why| anyhow::anyhow!("cannot use a key of our own: {why}"))?;
-                (vec![own.cert.der().clone()], key)
-            }
+    fn tls(&self) -> Result<rustls::ServerConfig> {
+        let certificate = match (&self.tls_cert_file, &self.tls_private_key_file) {
+            (Some(chain), Some(key)) => ServingCertificate { chain: read(chain)?, key: read(key)? },
+            _ => ServingCertificate::self_signed(["localhost", "127.0.0.1", "::1"].map(str::to_owned))?,
         };
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .context("cannot set up TLS")?
-            .with_no_client_auth()
-            .with_single_cert(chain, key)
-            .context("cannot use --tls-cert-file with --tls-private-key-file")?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Arc::new(config))
+        tls::server(&certificate, None).context("cannot use --tls-cert-file with --tls-private-key-file")
     }
 }
 
-fn read(path: &Path) -> Result<Vec<u8>> {
-    std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))
-}
-
-/// A process that answers is well: one that loses its lease ends.
-fn answer(method: &Method, path: &str) -> Response<Full<Bytes>> {
-    let (code, text) = match path {
-        _ if method != Method::GET && method != Method::HEAD => (405, "Method Not Allowed\n"),
-        "/healthz" | "/livez" | "/readyz" => (200, "ok"),
-        _ => (404, "404 page not found\n"),
-    };
-    let mut response = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
-    *response.status_mut() = http::StatusCode::from_u16(code).unwrap_or_default();
-    let headers = response.headers_mut();
-    let value = http::HeaderValue::from_static;
-    headers.insert(http::header::CONTENT_TYPE, value("text/plain; charset=utf-8"));
-    headers.insert("x-content-type-options", value("nosniff"));
-    response
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }

@@ -9,6 +9,8 @@ use http::header::USER_AGENT;
 use kube::Client;
 use kube::config::{Config as ClientConfig, KubeConfigOptions, Kubeconfig};
 use tracing::{debug, info, warn};
+use userspace_daemon::logging::Form;
+use userspace_daemon::shutdown;
 use userspace_dataplane::RootLock;
 use userspace_proxy::kube_proxy::OOM_SCORE;
 use userspace_proxy::{Config, File, KubeProxyConfiguration, Note, adjust, cleanup, notes, route};
@@ -16,7 +18,7 @@ use userspace_proxy::{Config, File, KubeProxyConfiguration, Note, adjust, cleanu
 use crate::args::Proxy;
 use crate::node::{self, Surroundings};
 use crate::proxy_args::{Act, Cleanup, ProxyRun, Resolved, resolve};
-use crate::{lock, look, shutdown};
+use crate::{lock, look};
 
 /// Between looks at the configuration file.
 const FILE_PAUSE: Duration = Duration::from_secs(10);
@@ -24,7 +26,7 @@ const FILE_PAUSE: Duration = Duration::from_secs(10);
 /// What the command line says of the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Logging {
-    pub json: bool,
+    pub form: Form,
     /// In place of `info`.
     pub filter: Option<&'static str>,
 }
@@ -129,7 +131,8 @@ pub fn logging(args: &Proxy) -> Logging {
         8..10 => Some("debug"),
         _ => Some("trace"),
     };
-    Logging { json: logging.format == "json", filter }
+    let form = if logging.format == "json" { Form::Json } else { Form::Text };
+    Logging { form, filter }
 }
 
 /// One line for each setting that does not do what one may think.

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::Instant;
+use tokio::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use apiserver_client::{Change, Informers, in_process};
@@ -12,19 +12,20 @@ use apiserver_server::components::{Components, Place};
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;
 use kube::Client;
-use kubelet_agent::ServingCertificate;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
+use userspace_daemon::shutdown;
+use userspace_daemon::tls::ServingCertificate;
 
 use crate::apiserver::{self, Api, Settings};
 use crate::apiserver_args::Serving;
 use crate::apiserver_keys::Keys;
 use crate::args::{Networks, Up};
 use crate::data_dir::{DataDir, Made};
+use crate::down;
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
-use crate::{down, shutdown};
 
 /// Runs a whole cluster until SIGTERM. A start that fails leaves nothing behind.
 pub async fn run(args: Up) -> Result<()> {

@@ -5,10 +5,7 @@ use std::path::PathBuf;
 
 use ipnetwork::IpNetwork;
 
-/// Largest MTU that an interface can be given.
-const MAX_MTU: u32 = 65_535;
-/// IPv6 needs this much (RFC 8200, section 5); less is of no use to IPv4 either.
-const MIN_MTU: u32 = 1280;
+use crate::limits;
 
 /// The node's network. All paths are absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +31,7 @@ pub struct Config {
 pub enum ConfigError {
     #[error("{what} must be an absolute path, not {}", path.display())]
     Relative { what: &'static str, path: PathBuf },
-    #[error("the MTU {0} is not within {MIN_MTU} and {MAX_MTU}")]
+    #[error("the MTU {0} is not within {least} and {most}", least = limits::MIN_MTU, most = limits::MAX_MTU)]
     Mtu(u32),
     #[error("the node name is empty")]
     NoName,
@@ -65,7 +62,7 @@ impl Config {
 
 /// Refuses an MTU that no interface or not every protocol can use.
 pub fn check_mtu(mtu: u32) -> Result<(), ConfigError> {
-    if (MIN_MTU..=MAX_MTU).contains(&mtu) { Ok(()) } else { Err(ConfigError::Mtu(mtu)) }
+    if (limits::MIN_MTU..=limits::MAX_MTU).contains(&mtu) { Ok(()) } else { Err(ConfigError::Mtu(mtu)) }
 }
 
 /// The podCIDRs of a Node: at most one a family, each with room for the node and a pod.

@@ -12,14 +12,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::config::nth_address;
-
-/// Seconds that an address rests after its pod is gone: somebody may still send to the old pod.
-pub const COOL_DOWN_SECONDS: i64 = 10;
-/// Seconds after which a lease without a sandbox or an interface counts as leaked. A sandbox that
-/// is being made has its lease before both.
-pub const LEAK_AGE_SECONDS: i64 = 300;
-/// Addresses tried in a range; more pods fit on no node.
-const MAX_OFFSET: u32 = 65_534;
+use crate::limits;
 
 /// The first two addresses of a range are the network's and the node's.
 const FIRST_OFFSET: u32 = 2;
@@ -57,7 +50,8 @@ pub struct Leases {
 #[derive(Debug, thiserror::Error)]
 pub enum IpamError {
     #[error(
-        "no address is free in {range}: {leased} are in use, {resting} rest for {COOL_DOWN_SECONDS} s after use"
+        "no address is free in {range}: {leased} are in use, {resting} rest for {} s after use",
+        limits::COOL_DOWN_SECONDS
     )]
     Exhausted { range: IpNetwork, leased: usize, resting: usize },
     #[error("cannot {attempted} {}", path.display())]
@@ -122,7 +116,7 @@ impl Leases {
     /// Leases that are not alive, and old enough to be leaks: what is in the making has its lease
     /// before anything else.
     pub fn leaked(&self, alive: impl Fn(&Lease) -> bool, now: i64) -> Vec<Lease> {
-        let old = |lease: &&Lease| now.saturating_sub(lease.since) >= LEAK_AGE_SECONDS;
+        let old = |lease: &&Lease| now.saturating_sub(lease.since) >= limits::LEAK_AGE_SECONDS;
         self.leases.values().filter(old).filter(|lease| !alive(lease)).cloned().collect()
     }
 
@@ -136,7 +130,7 @@ impl Leases {
         if let Some(address) = fresh {
             return Ok(address);
         }
-        let rested = |released: &&Released| now.saturating_sub(released.at) >= COOL_DOWN_SECONDS;
+        let rested = |released: &&Released| now.saturating_sub(released.at) >= limits::COOL_DOWN_SECONDS;
         let usable = |address: &IpAddr| range.contains(*address) && !leased.contains(address);
         let oldest = self.released.iter().filter(rested).map(|released| released.address).find(usable);
         oldest.ok_or_else(|| IpamError::Exhausted {
@@ -156,7 +150,7 @@ fn last_offset(range: IpNetwork) -> u32 {
     let bits = if range.is_ipv4() { 32 } else { 128 } - u32::from(range.prefix());
     let size = if bits >= 31 { u32::MAX } else { 1 << bits };
     let last = if range.is_ipv4() { size - 2 } else { size - 1 };
-    last.min(MAX_OFFSET)
+    last.min(limits::MAX_OFFSET)
 }
 
 /// The file, locked as long as this lives.
@@ -274,11 +268,11 @@ mod tests {
         leases.release("b", "eth0", 10).unwrap();
         leases.release("a", "eth0", 11).unwrap();
         assert_eq!(take(&mut leases, "e", range, 12).unwrap(), "10.1.2.6");
-        let error = take(&mut leases, "f", range, 10 + COOL_DOWN_SECONDS - 1).unwrap_err();
+        let error = take(&mut leases, "f", range, 10 + limits::COOL_DOWN_SECONDS - 1).unwrap_err();
         assert!(matches!(error, IpamError::Exhausted { leased: 3, resting: 2, .. }), "{error}");
-        assert_eq!(take(&mut leases, "f", range, 10 + COOL_DOWN_SECONDS).unwrap(), "10.1.2.3");
-        assert!(take(&mut leases, "g", range, 10 + COOL_DOWN_SECONDS).is_err());
-        assert_eq!(take(&mut leases, "g", range, 11 + COOL_DOWN_SECONDS).unwrap(), "10.1.2.2");
+        assert_eq!(take(&mut leases, "f", range, 10 + limits::COOL_DOWN_SECONDS).unwrap(), "10.1.2.3");
+        assert!(take(&mut leases, "g", range, 10 + limits::COOL_DOWN_SECONDS).is_err());
+        assert_eq!(take(&mut leases, "g", range, 11 + limits::COOL_DOWN_SECONDS).unwrap(), "10.1.2.2");
     }
 
     #[test]
@@ -307,7 +301,7 @@ mod tests {
         take(&mut leases, "live", range, 0).unwrap();
         take(&mut leases, "dead", range, 0).unwrap();
         take(&mut leases, "coming", range, 200).unwrap();
-        let leaked = leases.leaked(|lease| lease.container == "live", LEAK_AGE_SECONDS);
+        let leaked = leases.leaked(|lease| lease.container == "live", limits::LEAK_AGE_SECONDS);
         let leaked: Vec<_> = leaked.into_iter().map(|lease| lease.container).collect();
         assert_eq!(leaked, ["dead"]);
     }

@@ -10,11 +10,13 @@
 //! Each pod has a host route of its own and permanent neighbour entries at both ends, so nothing is
 //! broadcast and nothing is resolved. The plugin ([`cni`]) makes and removes the interfaces, [`node`]
 //! sets up the machine and puts it back as it was, [`run()`] waits for the Node's podCIDR.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cni;
 pub mod config;
 pub mod ipam;
 mod journal;
+mod limits;
 mod netlink;
 pub mod netns;
 pub mod node;

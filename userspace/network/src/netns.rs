@@ -38,6 +38,7 @@ where
     F: FnOnce() -> T + Send,
 {
     std::thread::scope(|scope| {
+        #[expect(clippy::disallowed_methods, reason = "it enters a namespace, and is joined at once")]
         let thread = scope.spawn(move || {
             setns(namespace, CloneFlags::CLONE_NEWNET).map_err(|errno| NetnsError::Enter(errno.into()))?;
             Ok(work())

@@ -15,13 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use crate::config::{Config, pod_ranges};
+use crate::limits;
 use crate::node::{NodeError, prepare, sweep};
-
-/// Pause after a first failure; it doubles up to [`MAX_PAUSE`].
-const MIN_PAUSE: Duration = Duration::from_millis(200);
-const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// Pause between looks for addresses of pods that vanished.
-const SWEEP: Duration = Duration::from_secs(60);
 
 /// Waits for the own Node's podCIDR and sets the machine up with it; again if it changes. Now and
 /// then frees addresses of pods that vanished. Until shutdown. Pods that have an address of an
@@ -40,11 +35,11 @@ pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shut
     nodes.on_change(move |_| notify.notify_one());
     let key = ObjectKey::new("", &config.node_name);
     let mut done: Vec<IpNetwork> = Vec::new();
-    let mut pause = MIN_PAUSE;
+    let mut pause = limits::MIN_RETRY;
     let mut sweep_due = Instant::now();
     loop {
         if sweep_due <= Instant::now() {
-            sweep_due = Instant::now() + SWEEP;
+            sweep_due = Instant::now() + limits::SWEEP_PAUSE;
             free_vanished(&config, &ambient).await;
         }
         let result = match nodes.get(&key).map(|node| ranges_of(&node)) {
@@ -57,14 +52,14 @@ pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shut
         };
         let wait = match result {
             Ok(()) => {
-                pause = MIN_PAUSE;
+                pause = limits::MIN_RETRY;
                 None
             }
             Err(error) => {
                 warn!(error = &error as &dyn std::error::Error, "the pod network is not ready, trying again");
                 let jitter = Duration::from_millis(ambient.random.next_u64() % 50);
                 let wait = pause + jitter;
-                pause = (pause * 2).min(MAX_PAUSE);
+                pause = (pause * 2).min(limits::MAX_RETRY);
                 Some(wait)
             }
         };
@@ -72,7 +67,7 @@ pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shut
             biased;
             () = shutdown.cancelled() => return,
             () = changed.notified() => debug!("the own Node changed"),
-            () = tokio::time::sleep(wait.unwrap_or(MAX_PAUSE)), if wait.is_some() => {}
+            () = tokio::time::sleep(wait.unwrap_or(limits::MAX_RETRY)), if wait.is_some() => {}
             () = tokio::time::sleep_until(sweep_due) => {}
         }
     }

@@ -13,10 +13,8 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::compile::{ByService, KeptService, Slice};
+use crate::limits;
 use crate::metrics::FAMILIES;
-
-/// Trigger times remembered for one Service until it is applied.
-const MAX_TRIGGERS: usize = 256;
 
 /// Why a Service is to be compiled again.
 #[derive(Clone, Debug)]
@@ -40,7 +38,7 @@ impl Cause {
         self.service_changes += later.service_changes;
         self.endpoint_changes += later.endpoint_changes;
         self.triggers.extend(later.triggers);
-        self.triggers.truncate(MAX_TRIGGERS);
+        self.triggers.truncate(limits::TRIGGERS);
     }
 }
 
@@ -173,7 +171,7 @@ impl State {
     fn note(&mut self, service: ObjectKey, trigger: Option<(Timestamp, &'static str)>) {
         let cause = self.batch.services.entry(service).or_insert_with(Cause::new);
         cause.endpoint_changes += 1;
-        if cause.triggers.len() < MAX_TRIGGERS {
+        if cause.triggers.len() < limits::TRIGGERS {
             cause.triggers.extend(trigger);
         }
     }

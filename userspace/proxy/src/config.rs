@@ -6,10 +6,7 @@ use std::time::Duration;
 use ipnetwork::IpNetwork;
 
 use crate::kube_proxy::{HEALTHZ_PORT, KubeProxyConfiguration, METRICS_PORT};
-
-/// How often the whole of the tables is compared with what they should hold, as a safety net
-/// under the changes that are applied one by one.
-const FULL_SYNC: Duration = Duration::from_secs(30 * 60);
+use crate::limits;
 
 /// How the names of the interfaces that Hawser's own pod network makes begin.
 pub const OWN_PREFIX: &str = "hwp";
@@ -196,7 +193,7 @@ impl Config {
             guard_node_ports: *guard_node_ports,
             route_of_last_resort: *route_of_last_resort,
             api_server: String::new(),
-            full_sync: FULL_SYNC,
+            full_sync: limits::FULL_SYNC,
         })
     }
 }

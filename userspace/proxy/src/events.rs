@@ -4,7 +4,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use apiserver_meta::ambient::Ambient;
 use jiff::Timestamp;
@@ -13,14 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use userspace_dataplane::inspect::{EventRow, Events, Inspector};
 
-/// Events that are kept.
-const KEPT: usize = 1_024;
-/// Pause between readings, over which the lines of the log sum up.
-const WINDOW: Duration = Duration::from_secs(1);
-/// Lines of the log in one window; the rest is summed up in one more.
-const MAX_LINES: usize = 20;
-/// Events read before other tasks get their turn.
-const TURN: usize = 256;
+use crate::limits;
 
 /// The last events.
 #[derive(Default)]
@@ -45,7 +37,7 @@ impl Recent {
     fn push(&self, at: Timestamp, event: EventRow) {
         let mut kept = self.lock();
         kept.last += 1;
-        if kept.events.len() == KEPT {
+        if kept.events.len() == limits::EVENTS {
             kept.events.pop_front();
         }
         let number = kept.last;
@@ -89,7 +81,7 @@ impl Window {
     fn lines(self) -> (Vec<Sum>, u64) {
         let mut sums: Vec<Sum> = self.0.into_values().collect();
         sums.sort_by_key(|sum| std::cmp::Reverse(sum.events));
-        let rest = sums.split_off(sums.len().min(MAX_LINES));
+        let rest = sums.split_off(sums.len().min(limits::EVENT_LINES));
         (sums, rest.iter().map(|sum| sum.events).sum())
     }
 
@@ -140,7 +132,7 @@ pub(crate) async fn follow(
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(WINDOW) => {}
+            () = tokio::time::sleep(limits::EVENT_WINDOW) => {}
         }
         let mut window = Window::default();
         while take(&mut events, &recent, &mut window, ambient.now()) {
@@ -153,7 +145,7 @@ pub(crate) async fn follow(
 
 /// Takes what is there, within bounds; true if there may be more.
 fn take(events: &mut Events, recent: &Recent, window: &mut Window, now: Timestamp) -> bool {
-    for _ in 0..TURN {
+    for _ in 0..limits::EVENT_TURN {
         let Some(event) = events.read() else { return false };
         window.add(&event);
         recent.push(now, event);
@@ -199,18 +191,18 @@ mod tests {
             window.add(&event("refused", Some(&format!("default/s{n}")), 0));
         }
         let (lines, rest) = window.lines();
-        assert_eq!((lines.len(), rest), (MAX_LINES, 100 - MAX_LINES as u64));
+        assert_eq!((lines.len(), rest), (limits::EVENT_LINES, 100 - limits::EVENT_LINES as u64));
     }
 
     #[test]
     fn the_last_ones_are_kept_and_numbered() {
         let recent = Recent::default();
-        for _ in 0..KEPT + 10 {
+        for _ in 0..limits::EVENTS + 10 {
             recent.push(Timestamp::UNIX_EPOCH, event("refused", None, 0));
         }
         let all = recent.lines(0);
-        assert_eq!(all.lines().count(), KEPT);
+        assert_eq!(all.lines().count(), limits::EVENTS);
         assert!(all.starts_with("{\"number\":11,"), "{}", &all[..80]);
-        assert_eq!(recent.lines(KEPT as u64 + 9).lines().count(), 1);
+        assert_eq!(recent.lines(limits::EVENTS as u64 + 9).lines().count(), 1);
     }
 }

@@ -23,17 +23,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use userspace_dataplane::{netns_cookie, own_netns_cookie};
 
+use crate::limits;
+
 const ANNOTATION: &str = "hawser.dev/socket-hooks";
 const OFF: &str = "off";
-
-/// While a pod that wants it is not found yet: its first process may be about to start.
-const SOON: Duration = Duration::from_millis(500);
-/// Otherwise: a pod's sandbox may be made anew, with another namespace.
-const LATER: Duration = Duration::from_secs(15);
-/// Until pods are asked for again where we may not see them.
-const REFUSED_PAUSE: Duration = Duration::from_secs(10 * 60);
-/// Until they are asked for again after any other error.
-const ERROR_PAUSE: Duration = Duration::from_secs(5);
 
 /// Cookies of network namespaces whose sockets are left alone. Clones see the same.
 #[derive(Clone, Debug)]
@@ -172,10 +165,10 @@ async fn pause(error: &watcher::Error, refused: &mut bool) {
         if !std::mem::replace(refused, true) {
             info!("the server does not show us pods: the annotation {ANNOTATION} has no effect on this node");
         }
-        tokio::time::sleep(REFUSED_PAUSE).await;
+        tokio::time::sleep(limits::ABSENT_PAUSE).await;
     } else {
         debug!(error = error as &dyn std::error::Error, "pods cannot be watched");
-        tokio::time::sleep(ERROR_PAUSE).await;
+        tokio::time::sleep(limits::ERROR_PAUSE).await;
     }
 }
 
@@ -194,9 +187,9 @@ impl Found {
         if wanted.is_empty() {
             None
         } else if wanted.keys().all(known) {
-            Some(LATER)
+            Some(limits::EXEMPT_LATER)
         } else {
-            Some(SOON)
+            Some(limits::EXEMPT_SOON)
         }
     }
 }
@@ -330,9 +323,9 @@ mod tests {
         let wanted = Wanted::from([(WEB.to_owned(), "default/web".to_owned())]);
         let mut found = Found::default();
         assert_eq!(found.next(&Wanted::new()), None);
-        assert_eq!(found.next(&wanted), Some(SOON));
+        assert_eq!(found.next(&wanted), Some(limits::EXEMPT_SOON));
         found.cookies.insert(WEB.to_owned(), BTreeSet::from([7]));
-        assert_eq!(found.next(&wanted), Some(LATER));
+        assert_eq!(found.next(&wanted), Some(limits::EXEMPT_LATER));
     }
 
     #[test]

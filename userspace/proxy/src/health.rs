@@ -9,20 +9,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_client::ObjectKey;
 use apiserver_meta::ambient::Ambient;
-use bytes::Bytes;
-use futures::future::BoxFuture;
-use http::{HeaderName, HeaderValue, Response, StatusCode};
-use http_body_util::Full;
+use http::{HeaderName, HeaderValue, StatusCode};
 use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+use userspace_daemon::page::{Page, json, pages, ready};
 
 use crate::compile::HealthCheck;
-use crate::metrics::{Code, Metrics};
+use crate::metrics::Metrics;
 use crate::retry::Retry;
-use crate::serve::{Answers, json, ready, serve};
 use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
 
@@ -147,8 +144,10 @@ impl HealthChecks {
         shutdown: &CancellationToken,
     ) -> CancellationToken {
         let stop = shutdown.child_token();
-        let site = Port { port, checks: Arc::clone(self) };
-        tokio::spawn(serve(listener, Arc::new(site), stop.clone()));
+        let checks = Arc::clone(self);
+        // One page, under any path.
+        let handler = pages(move |_| Some(ready(checks.page(port))));
+        tokio::spawn(userspace_daemon::serve(listener, None, handler, stop.clone()));
         stop
     }
 
@@ -171,13 +170,12 @@ impl HealthChecks {
     }
 
     /// What a port answers; the first Service has it, should two want it.
-    fn page(&self, port: u16) -> Response<Full<Bytes>> {
+    fn page(&self, port: u16) -> Page {
         let check = self.lock().checks.values().find(|check| check.port == port).cloned();
         let health = self.status.health(self.ambient.now(), false);
         let healthy = health.healthy && health.serving;
         let response = page(check.as_ref(), healthy);
-        let code = response.status().as_u16();
-        self.metrics.health_check_requests.get_or_create(&Code { code }).inc();
+        self.metrics.health_check_requests.get(&[response.status().as_str()]).value.add(1);
         response
     }
 
@@ -186,20 +184,8 @@ impl HealthChecks {
     }
 }
 
-/// What one port serves, under any path.
-struct Port {
-    port: u16,
-    checks: Arc<HealthChecks>,
-}
-
-impl Answers for Port {
-    fn answer(&self, _: &str, _: Option<&str>) -> BoxFuture<'static, Response<Full<Bytes>>> {
-        ready(self.checks.page(self.port))
-    }
-}
-
 /// The answer for a Service: its endpoints here, and whether the proxy is well.
-fn page(check: Option<&HealthCheck>, healthy: bool) -> Response<Full<Bytes>> {
+fn page(check: Option<&HealthCheck>, healthy: bool) -> Page {
     // The Service went between the connection and the request.
     let Some(check) = check else { return json(StatusCode::SERVICE_UNAVAILABLE, b"{}".to_vec()) };
     let body = serde_json::json!({

@@ -10,6 +10,7 @@
 //!
 //! `compile` is pure and total. The worker is one task: it owns the desired state and the data
 //! plane, and acts on a change as soon as it is told of it.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod adjust;
 mod caches;
@@ -23,11 +24,11 @@ mod exempt;
 mod file;
 mod health;
 pub mod kube_proxy;
+pub mod limits;
 pub mod links;
 mod metrics;
 mod node_tables;
 mod notes;
-mod process;
 mod requests;
 mod retry;
 pub mod route;

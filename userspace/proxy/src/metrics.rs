@@ -13,72 +13,77 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{EncodeLabelSet, LabelValueEncoder};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
+use userspace_daemon::metrics::{Counter, Exposition, Family, FloatGauge, Format, Gauge, Histogram};
 use userspace_dataplane::tables::Reconciled;
 
 use crate::counters::Counters;
-use crate::process;
 use crate::requests::Requests;
 
-pub(crate) type Seconds = Family<IpFamily, Gauge<f64, AtomicU64>>;
-type Times = Family<IpFamily, Histogram, fn() -> Histogram>;
+/// Seconds since the Unix epoch, by family.
+pub(crate) type Seconds = Family<1, FloatGauge>;
+/// Durations, by family.
+type Times = Family<1, Histogram>;
+/// Answers, by status code.
+pub(crate) type Codes = Family<1, Counter>;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct Code {
-    pub code: u16,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct IpFamily {
-    /// Of [`FAMILIES`].
-    pub ip_family: &'static str,
-}
+/// The label of what is counted for IPv4 and IPv6 apart; its values are [`FAMILIES`].
+const IP_FAMILY: [&str; 1] = ["ip_family"];
 
 /// As kube-proxy spells them.
 pub(crate) const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 
-/// That of an address.
+/// Returns the family of an address.
 pub(crate) fn family(address: IpAddr) -> &'static str {
     let [ipv4, ipv6] = FAMILIES;
     if address.is_ipv4() { ipv4 } else { ipv6 }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-pub(crate) struct TrafficPolicy {
-    pub ip_family: &'static str,
-    pub traffic_policy: PolicyLabel,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Values of the label `traffic_policy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PolicyLabel {
     Internal,
     External,
 }
 
-impl prometheus_client::encoding::EncodeLabelValue for PolicyLabel {
-    fn encode(&self, encoder: &mut LabelValueEncoder) -> Result<(), std::fmt::Error> {
-        let text = match self {
+impl PolicyLabel {
+    pub fn name(self) -> &'static str {
+        match self {
             Self::Internal => "internal",
             Self::External => "external",
-        };
-        prometheus_client::encoding::EncodeLabelValue::encode(&text, encoder)
+        }
     }
 }
 
+/// kube-proxy's bounds, from 1 ms to 16 s, and finer ones below.
+static SYNC_SECONDS: [f64; 19] = [
+    0.000_05, 0.000_1, 0.000_2, 0.000_5, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256,
+    0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
+];
+
+/// kube-proxy's bounds, from 0.25 s to 5 min, and finer ones below, where we expect to be: after half a
+/// second each second of the first minute, then every five seconds, every thirty from two minutes on.
+static PROGRAMMING_SECONDS: [f64; 87] = {
+    let mut bounds = [0.0; 87];
+    let fine = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5];
+    let mut at = 0;
+    while at < bounds.len() {
+        bounds[at] = match at {
+            0..9 => fine[at],
+            9..68 => (at - 8) as f64,
+            68..80 => (60 + 5 * (at - 68)) as f64,
+            _ => (120 + 30 * (at - 80)) as f64,
+        };
+        at += 1;
+    }
+    bounds
+};
+
 /// All metrics of the proxy.
 pub(crate) struct Metrics {
-    registry: Registry,
     /// Any apply, whole or of one Service.
     pub sync: Times,
     pub full_sync: Times,
@@ -91,10 +96,11 @@ pub(crate) struct Metrics {
     pub endpoint_changes: Counter,
     pub service_changes_pending: Gauge,
     pub endpoint_changes_pending: Gauge,
-    pub no_local_endpoints: Family<TrafficPolicy, Gauge>,
+    /// By family and traffic policy.
+    pub no_local_endpoints: Family<2, Gauge>,
     pub apply_failures: Counter,
-    pub healthz: Family<Code, Counter>,
-    pub livez: Family<Code, Counter>,
+    pub healthz: Codes,
+    pub livez: Codes,
     /// Warnings about what Services ask for.
     pub warnings: Counter,
     /// Faults of the data path that were found.
@@ -103,29 +109,29 @@ pub(crate) struct Metrics {
     pub sockets_destroyed: Counter,
     /// The same by the family of the frontend, under kube-proxy's name: it deletes what its kernel
     /// keeps of such datagrams, we close their sockets.
-    pub stale_deleted: Family<IpFamily, Counter>,
+    pub stale_deleted: Family<1, Counter>,
     /// Time of one look for such sockets.
     pub stale_looks: Times,
     /// Health check node ports that are wanted, and those that somebody else holds.
     pub health_checks: Gauge,
     pub health_checks_failing: Gauge,
-    pub health_check_requests: Family<Code, Counter>,
+    pub health_check_requests: Codes,
     /// Network namespaces whose sockets are left alone.
     pub exempt: Gauge,
+    requests: Requests,
     /// What programs count.
     pub counters: Arc<Counters>,
 }
 
 impl Metrics {
-    /// With what the client of the API server counts.
+    /// Makes the metrics, all at zero. The page has what `requests` counts, too.
     pub fn new(requests: &Requests) -> Self {
-        let sync = || Times::new_with_constructor(|| Histogram::new(sync_buckets()));
-        let mut metrics = Self {
-            registry: Registry::default(),
+        let sync = || Times::new(|| Histogram::new(&SYNC_SECONDS));
+        let metrics = Self {
             sync: sync(),
             full_sync: sync(),
             partial_sync: sync(),
-            programming: Times::new_with_constructor(|| Histogram::new(programming_buckets())),
+            programming: Times::new(|| Histogram::new(&PROGRAMMING_SECONDS)),
             last_applied: Seconds::default(),
             last_queued: Seconds::default(),
             service_changes: Counter::default(),
@@ -134,8 +140,8 @@ impl Metrics {
             endpoint_changes_pending: Gauge::default(),
             no_local_endpoints: Family::default(),
             apply_failures: Counter::default(),
-            healthz: Family::default(),
-            livez: Family::default(),
+            healthz: Codes::default(),
+            livez: Codes::default(),
             warnings: Counter::default(),
             faults: Counter::default(),
             sockets_destroyed: Counter::default(),
@@ -143,92 +149,125 @@ impl Metrics {
             stale_looks: sync(),
             health_checks: Gauge::default(),
             health_checks_failing: Gauge::default(),
-            health_check_requests: Family::default(),
+            health_check_requests: Codes::default(),
             exempt: Gauge::default(),
+            requests: requests.clone(),
             counters: Arc::default(),
         };
-        metrics.register();
-        metrics.register_own();
         // Both families are there from the beginning, with nothing deleted.
         metrics.reconciled(&Reconciled::default());
-        requests.register(&mut metrics.registry);
-        process::register(&mut metrics.registry);
         metrics
     }
 
-    fn register(&mut self) {
-        let r = self.registry.sub_registry_with_prefix("kubeproxy");
-        r.register("sync_proxy_rules_duration_seconds", "Time of one apply", self.sync.clone());
-        let name = "sync_full_proxy_rules_duration_seconds";
-        r.register(name, "Time of one apply of everything", self.full_sync.clone());
-        let name = "sync_partial_proxy_rules_duration_seconds";
-        r.register(name, "Time of one apply of one Service", self.partial_sync.clone());
-        let name = "network_programming_duration_seconds";
-        r.register(name, "From a change of a pod or Service to its being served", self.programming.clone());
-        let name = "sync_proxy_rules_last_timestamp_seconds";
-        r.register(name, "When tables were last applied", self.last_applied.clone());
-        let name = "sync_proxy_rules_last_queued_timestamp_seconds";
-        r.register(name, "When a change last arrived", self.last_queued.clone());
-        let name = "sync_proxy_rules_service_changes";
-        r.register(name, "Changes of Services", self.service_changes.clone());
-        let name = "sync_proxy_rules_endpoint_changes";
-        r.register(name, "Changes of EndpointSlices", self.endpoint_changes.clone());
-        let name = "sync_proxy_rules_service_changes_pending";
-        r.register(name, "Changes of Services not yet applied", self.service_changes_pending.clone());
-        let name = "sync_proxy_rules_endpoint_changes_pending";
-        r.register(name, "Changes of EndpointSlices not yet applied", self.endpoint_changes_pending.clone());
-        let name = "sync_proxy_rules_no_local_endpoints_total";
-        r.register(
-            name,
-            "Services of policy Local without an endpoint here",
-            self.no_local_endpoints.clone(),
-        );
-        r.register("sync_proxy_rules_failures", "Applies that failed", self.apply_failures.clone());
-        let name = "conntrack_reconciler_deleted_entries";
-        r.register(
-            name,
-            "Datagram sockets closed and entries of the kernel's connection tracking removed because their \
-             backend went, by family of the Service's address",
-            self.stale_deleted.clone(),
-        );
-        let name = "conntrack_reconciler_sync_duration_seconds";
-        r.register(
-            name,
-            "Time of one look for datagram sockets whose backend went",
-            self.stale_looks.clone(),
-        );
-        r.register("proxy_healthz", "Answers of /healthz by code", self.healthz.clone());
-        r.register("proxy_livez", "Answers of /livez by code", self.livez.clone());
+    /// Adds durations and times of applies.
+    fn sync_page(&self, page: &mut Exposition) {
+        for (name, help, times) in [
+            ("sync_proxy_rules_duration_seconds", "Time of one apply.", &self.sync),
+            ("sync_full_proxy_rules_duration_seconds", "Time of one apply of everything.", &self.full_sync),
+            (
+                "sync_partial_proxy_rules_duration_seconds",
+                "Time of one apply of one Service.",
+                &self.partial_sync,
+            ),
+            (
+                "network_programming_duration_seconds",
+                "From a change of a pod or Service to its being served.",
+                &self.programming,
+            ),
+            (
+                "conntrack_reconciler_sync_duration_seconds",
+                "Time of one look for datagram sockets whose backend went.",
+                &self.stale_looks,
+            ),
+        ] {
+            let name = format!("kubeproxy_{name}");
+            page.family(&name, "histogram", help, |s| s.histograms(times, IP_FAMILY));
+        }
+        for (name, help, times) in [
+            ("last_timestamp_seconds", "When tables were last applied.", &self.last_applied),
+            ("last_queued_timestamp_seconds", "When a change last arrived.", &self.last_queued),
+        ] {
+            let name = format!("kubeproxy_sync_proxy_rules_{name}");
+            page.family(&name, "gauge", help, |s| s.float_gauges(times, IP_FAMILY));
+        }
     }
 
-    /// What kube-proxy has no name for.
-    fn register_own(&mut self) {
-        let r = self.registry.sub_registry_with_prefix("hawser_proxy");
-        r.register("warnings", "What Services ask for and do not get", self.warnings.clone());
-        r.register(
-            "data_path_faults",
-            "Times that the data path was not as it was left",
-            self.faults.clone(),
+    /// Adds what is counted under kube-proxy's names.
+    fn counts_page(&self, page: &mut Exposition) {
+        page.family(
+            "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
+            "gauge",
+            "Services of policy Local without an endpoint here.",
+            |s| s.gauges(&self.no_local_endpoints, ["ip_family", "traffic_policy"]),
         );
-        let name = "sockets_destroyed";
-        r.register(
-            name,
-            "Datagram sockets closed because their backend went",
-            self.sockets_destroyed.clone(),
+        page.family(
+            "kubeproxy_conntrack_reconciler_deleted_entries_total",
+            "counter",
+            "Datagram sockets closed and entries of the kernel's connection tracking removed because their backend went, by family of the Service's address.",
+            |s| s.counters(&self.stale_deleted, IP_FAMILY),
         );
-        r.register("health_checks", "Health check node ports wanted", self.health_checks.clone());
-        let name = "health_checks_failing";
-        r.register(
-            name,
-            "Health check node ports that cannot be listened on",
-            self.health_checks_failing.clone(),
-        );
-        let name = "health_check_requests";
-        r.register(name, "Answers of health check node ports by code", self.health_check_requests.clone());
-        let name = "exempt_namespaces";
-        r.register(name, "Network namespaces without socket hooks", self.exempt.clone());
-        let r = self.registry.sub_registry_with_prefix("hawser_dataplane");
-        r.register_collector(Box::new(Arc::clone(&self.counters)));
+        for (name, help, codes) in [
+            ("kubeproxy_proxy_healthz_total", "Answers of /healthz by code.", &self.healthz),
+            ("kubeproxy_proxy_livez_total", "Answers of /livez by code.", &self.livez),
+            (
+                "hawser_proxy_health_check_requests_total",
+                "Answers of health check node ports by code.",
+                &self.health_check_requests,
+            ),
+        ] {
+            page.family(name, "counter", help, |s| s.counters(codes, ["code"]));
+        }
+    }
+
+    /// Adds what has no labels.
+    fn totals_page(&self, page: &mut Exposition) {
+        for (name, help, counter) in [
+            (
+                "kubeproxy_sync_proxy_rules_service_changes_total",
+                "Changes of Services.",
+                &self.service_changes,
+            ),
+            (
+                "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+                "Changes of EndpointSlices.",
+                &self.endpoint_changes,
+            ),
+            ("kubeproxy_sync_proxy_rules_failures_total", "Applies that failed.", &self.apply_failures),
+            ("hawser_proxy_warnings_total", "What Services ask for and do not get.", &self.warnings),
+            (
+                "hawser_proxy_data_path_faults_total",
+                "Times that the data path was not as it was left.",
+                &self.faults,
+            ),
+            (
+                "hawser_proxy_sockets_destroyed_total",
+                "Datagram sockets closed because their backend went.",
+                &self.sockets_destroyed,
+            ),
+        ] {
+            page.family(name, "counter", help, |s| s.value(&[], counter.value() as f64));
+        }
+        for (name, help, gauge) in [
+            (
+                "kubeproxy_sync_proxy_rules_service_changes_pending",
+                "Changes of Services not yet applied.",
+                &self.service_changes_pending,
+            ),
+            (
+                "kubeproxy_sync_proxy_rules_endpoint_changes_pending",
+                "Changes of EndpointSlices not yet applied.",
+                &self.endpoint_changes_pending,
+            ),
+            ("hawser_proxy_health_checks", "Health check node ports wanted.", &self.health_checks),
+            (
+                "hawser_proxy_health_checks_failing",
+                "Health check node ports that cannot be listened on.",
+                &self.health_checks_failing,
+            ),
+            ("hawser_proxy_exempt_namespaces", "Network namespaces without socket hooks.", &self.exempt),
+        ] {
+            page.family(name, "gauge", help, |s| s.value(&[], gauge.value() as f64));
+        }
     }
 
     /// An apply, of everything or of one Service, took so long.
@@ -236,7 +275,7 @@ impl Metrics {
         let kind = if whole { &self.full_sync } else { &self.partial_sync };
         for ip_family in families {
             for times in [&self.sync, kind] {
-                times.get_or_create(&IpFamily { ip_family }).observe(took.as_secs_f64());
+                times.get(&[*ip_family]).value.observe(took.as_secs_f64());
             }
         }
     }
@@ -244,46 +283,61 @@ impl Metrics {
     /// Takes over what the data plane did about sockets whose backend went.
     pub fn reconciled(&self, reconciled: &Reconciled) {
         let raise = |counter: &Counter, to: u64| {
-            counter.inc_by(to.saturating_sub(counter.get()));
+            counter.add(to.saturating_sub(counter.value()));
         };
         let Reconciled { destroyed4, destroyed6, removed4, removed6, looks } = reconciled;
         raise(&self.sockets_destroyed, destroyed4 + destroyed6);
         let deleted = [destroyed4 + removed4, destroyed6 + removed6];
         for (ip_family, deleted) in FAMILIES.into_iter().zip(deleted) {
-            raise(&self.stale_deleted.get_or_create(&IpFamily { ip_family }), deleted);
+            raise(&self.stale_deleted.get(&[ip_family]).value, deleted);
         }
         for ip_family in FAMILIES {
-            let times = self.stale_looks.get_or_create(&IpFamily { ip_family });
-            looks.iter().for_each(|look| times.observe(look.as_secs_f64()));
+            let times = self.stale_looks.get(&[ip_family]);
+            looks.iter().for_each(|look| times.value.observe(look.as_secs_f64()));
         }
     }
 
-    /// The page of `/metrics`. Counters of programs are read for it, at most once in a while.
-    pub async fn text(&self) -> Result<String, std::fmt::Error> {
+    /// Returns the page of `/metrics`. Counters of programs are read for it, at most once in a while.
+    pub async fn page(&self, format: Format) -> String {
         if self.counters.is_due(Instant::now()) {
             let counters = Arc::clone(&self.counters);
             // After a panic the page has the values of the last reading.
             let _ = spawn_blocking(move || counters.read()).await;
         }
-        let mut text = String::new();
-        encode(&mut text, &self.registry)?;
-        Ok(text)
+        let mut page = Exposition::new(format);
+        self.sync_page(&mut page);
+        self.counts_page(&mut page);
+        self.totals_page(&mut page);
+        self.requests.add(&mut page);
+        self.counters.add(&mut page);
+        page.process();
+        page.build_info(&BUILD);
+        page.finish()
     }
 }
 
-/// kube-proxy's, from 1 ms to 16 s, and finer ones below.
-fn sync_buckets() -> impl Iterator<Item = f64> {
-    [0.000_05, 0.000_1, 0.000_2, 0.000_5].into_iter().chain(exponential_buckets(0.001, 2.0, 15))
-}
+/// How this program was built.
+const BUILD: [(&str, &str); 9] = [
+    ("major", env!("CARGO_PKG_VERSION_MAJOR")),
+    ("minor", env!("CARGO_PKG_VERSION_MINOR")),
+    ("git_version", concat!("v", env!("CARGO_PKG_VERSION"))),
+    // Kubernetes' own have these; a build of ours does not know them.
+    ("git_commit", ""),
+    ("git_tree_state", ""),
+    ("build_date", ""),
+    ("go_version", ""),
+    ("compiler", "rustc"),
+    ("platform", PLATFORM),
+];
 
-/// kube-proxy's, from 0.25 s to 5 min, and finer ones below, where we expect to be.
-fn programming_buckets() -> impl Iterator<Item = f64> {
-    let fine = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5];
-    let seconds = (1..=59).map(f64::from);
-    let coarse = (1..=12).map(|n| f64::from(60 + 5 * (n - 1)));
-    let minutes = [120.0, 150.0, 180.0, 210.0, 240.0, 270.0, 300.0];
-    fine.into_iter().chain(seconds).chain(coarse).chain(minutes)
-}
+/// As Go names it.
+const PLATFORM: &str = if cfg!(target_arch = "x86_64") {
+    "linux/amd64"
+} else if cfg!(target_arch = "aarch64") {
+    "linux/arm64"
+} else {
+    "linux"
+};
 
 #[cfg(test)]
 mod tests {
@@ -320,21 +374,8 @@ mod tests {
 
     #[tokio::test]
     async fn kube_proxys_names_are_served_where_there_is_something_to_tell() {
-        let metrics = Metrics::new(&Requests::to("https://192.0.2.1:6443"));
-        // Families have no line before their first label.
-        metrics.healthz.get_or_create(&Code { code: 200 }).inc();
-        metrics.livez.get_or_create(&Code { code: 200 }).inc();
-        let [ip_family, _] = FAMILIES;
-        for whole in [true, false] {
-            metrics.applied(whole, Duration::from_millis(1), &BTreeSet::from([ip_family]));
-        }
-        metrics.programming.get_or_create(&IpFamily { ip_family }).observe(1.0);
-        for time in [&metrics.last_applied, &metrics.last_queued] {
-            time.get_or_create(&IpFamily { ip_family }).set(1.0);
-        }
-        let local = TrafficPolicy { ip_family, traffic_policy: PolicyLabel::Internal };
-        metrics.no_local_endpoints.get_or_create(&local).set(1);
-        let text = metrics.text().await.unwrap();
+        let metrics = filled();
+        let text = metrics.page(Format::Text).await;
         for (name, served) in NAMES {
             let name = format!("kubeproxy_{name}");
             let of = |line: &str| {
@@ -343,13 +384,80 @@ mod tests {
             };
             assert_eq!(text.lines().any(of), served, "{name} in\n{text}");
         }
-        for line in [
-            "kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family=\"IPv4\",traffic_policy=\"internal\"} 1",
-            "kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family=\"IPv4\"} 2",
-            "kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=\"IPv4\"} 1.0",
-            "kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family=\"IPv6\"} 0",
-        ] {
-            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        let build = text.lines().find(|line| line.starts_with("kubernetes_build_info{")).unwrap();
+        assert!(build.contains("git_version=\"v") && build.ends_with("} 1"), "{build}");
+    }
+
+    /// Metrics of which each has a value.
+    fn filled() -> Metrics {
+        let requests = Requests::to("192.0.2.1:6443");
+        requests.note(&http::Method::GET, Some(http::StatusCode::OK), Duration::from_millis(5));
+        requests.note(&http::Method::PATCH, None, Duration::from_millis(30));
+        let metrics = Metrics::new(&requests);
+        for code in ["200", "503"] {
+            metrics.healthz.get(&[code]).value.add(1);
+            metrics.livez.get(&[code]).value.add(2);
+            metrics.health_check_requests.get(&[code]).value.add(3);
         }
+        for (whole, milliseconds) in [true, false].into_iter().flat_map(|w| [0, 1, 3, 400].map(|ms| (w, ms)))
+        {
+            metrics.applied(whole, Duration::from_millis(milliseconds), &BTreeSet::from(FAMILIES));
+        }
+        for (n, family) in FAMILIES.into_iter().enumerate() {
+            metrics.programming.get(&[family]).value.observe(0.25 + n as f64);
+            for time in [&metrics.last_applied, &metrics.last_queued] {
+                time.get(&[family]).value.set(1_700_000_000.25 + n as f64);
+            }
+            for policy in [PolicyLabel::Internal, PolicyLabel::External] {
+                metrics.no_local_endpoints.get(&[family, policy.name()]).value.set(4 + n as i64);
+            }
+        }
+        metrics.service_changes.add(5);
+        metrics.endpoint_changes.add(6);
+        metrics.service_changes_pending.set(7);
+        metrics.endpoint_changes_pending.set(8);
+        metrics.apply_failures.add(9);
+        metrics.warnings.add(10);
+        metrics.faults.add(11);
+        metrics.health_checks.set(12);
+        metrics.health_checks_failing.set(13);
+        metrics.exempt.set(14);
+        let looks = vec![Duration::from_millis(2)];
+        metrics.reconciled(&Reconciled { destroyed4: 1, destroyed6: 2, removed4: 3, removed6: 4, looks });
+        metrics.counters.fill();
+        metrics
+    }
+
+    /// Reads types and samples; numbers, also those of bounds, are compared as numbers.
+    fn parse(page: &str) -> BTreeSet<(String, Vec<String>, String)> {
+        let number = |text: &str| text.parse::<f64>().unwrap().to_string();
+        let line = |line: &str| {
+            if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+                return (name.to_owned(), Vec::new(), kind.to_owned());
+            }
+            let (sample, value) = line.rsplit_once(' ').unwrap();
+            let (name, labels) = sample.split_once('{').unwrap_or((sample, ""));
+            let mut labels: Vec<String> =
+                labels.trim_end_matches('}').split(',').map(str::to_owned).collect();
+            for label in &mut labels {
+                if let Some(bound) = label.strip_prefix("le=") {
+                    *label = number(bound.trim_matches('"'));
+                }
+            }
+            labels.sort();
+            (name.to_owned(), labels, number(value))
+        };
+        page.lines().filter(|line| !line.starts_with("# HELP") && *line != "# EOF").map(line).collect()
+    }
+
+    #[tokio::test]
+    async fn the_page_has_the_same_series_as_ever() {
+        let page = filled().page(Format::OpenMetrics).await;
+        let apart = |name: &str| name.starts_with("process_") || name == "kubernetes_build_info";
+        let found: BTreeSet<_> = parse(&page).into_iter().filter(|(name, ..)| !apart(name)).collect();
+        let golden = parse(include_str!("../tests/golden/metrics.txt"));
+        let missing: Vec<_> = golden.difference(&found).collect();
+        let added: Vec<_> = found.difference(&golden).collect();
+        assert!(missing.is_empty() && added.is_empty(), "missing {missing:?}, added {added:?}");
     }
 }

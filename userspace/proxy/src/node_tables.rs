@@ -9,10 +9,8 @@ use k8s_openapi::api::core::v1::Node;
 use userspace_dataplane::tables::{Interface, NodeTables, Role};
 
 use crate::config::{Config, OWN_PREFIX};
+use crate::limits;
 use crate::links::{self, Link, machine_addresses};
-
-/// Ranges of services that the programs compare with, for each family.
-const MAX_RANGES: usize = 2;
 
 /// All that the node's own tables follow from.
 #[derive(Clone, Copy, Debug)]
@@ -110,7 +108,8 @@ pub(crate) fn merged(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
 /// The programs compare with so many; packets to further ranges' unallocated addresses meet the
 /// route of last resort.
 fn at_most_two_a_family(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
-    let family = |v4: bool| ranges.iter().filter(move |range| range.is_ipv4() == v4).take(MAX_RANGES);
+    let family =
+        |v4: bool| ranges.iter().filter(move |range| range.is_ipv4() == v4).take(limits::SERVICE_RANGES);
     family(true).chain(family(false)).copied().collect()
 }
 

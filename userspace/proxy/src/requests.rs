@@ -6,55 +6,55 @@ use std::time::Duration;
 use http::{Method, Request, StatusCode};
 use kube::Client;
 use kube::client::Body;
-use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
 use tokio::time::Instant;
+use userspace_daemon::metrics::{Counter, Exposition, Family, Histogram};
 
 /// In place of a status code where there was no answer; so Kubernetes' client has it.
 const NO_ANSWER: &str = "<error>";
 /// Upper bounds in seconds, those of Kubernetes' client.
-const BUCKETS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Answer {
-    code: String,
-    method: String,
-    host: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Verb {
-    verb: String,
-    host: String,
-}
+static BUCKETS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
 /// What one client sent. Clones count together.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Requests {
     /// Of the API server, as in its URL.
     host: Arc<str>,
-    answers: Family<Answer, Counter>,
-    durations: Family<Verb, Histogram, fn() -> Histogram>,
+    /// By code and method.
+    answers: Arc<Family<2, Counter>>,
+    /// By method.
+    durations: Arc<Family<1, Histogram>>,
 }
 
 impl Requests {
+    /// Makes the counts of a client of `host`, all at zero.
     pub fn to(host: &str) -> Self {
-        let histogram: fn() -> Histogram = || Histogram::new(BUCKETS);
-        Self {
-            host: host.into(),
-            answers: Family::default(),
-            durations: Family::new_with_constructor(histogram),
-        }
+        let durations = Arc::new(Family::new(|| Histogram::new(&BUCKETS)));
+        Self { host: host.into(), answers: Arc::default(), durations }
     }
 
-    pub fn register(&self, registry: &mut Registry) {
-        let help = "Number of HTTP requests, partitioned by status code, method, and host";
-        registry.register("rest_client_requests", help, self.answers.clone());
-        let help = "Request latency in seconds. Broken down by verb, and host";
-        registry.register("rest_client_request_duration_seconds", help, self.durations.clone());
+    /// Adds them to a page.
+    pub fn add(&self, page: &mut Exposition) {
+        page.family(
+            "rest_client_requests_total",
+            "counter",
+            "Number of HTTP requests, partitioned by status code, method, and host.",
+            |s| {
+                self.answers.each(["code", "method"], |labels, count| {
+                    let labels = [labels[0], labels[1], ("host", &self.host)];
+                    s.value(&labels, count.value() as f64);
+                });
+            },
+        );
+        page.family(
+            "rest_client_request_duration_seconds",
+            "histogram",
+            "Request latency in seconds. Broken down by verb, and host.",
+            |s| {
+                self.durations.each(["verb"], |labels, times| {
+                    s.histogram(&[labels[0], ("host", &self.host)], times);
+                });
+            },
+        );
     }
 
     /// A client that does as `client` does, and counts. Within a runtime.
@@ -72,13 +72,11 @@ impl Requests {
         Client::new(service, namespace)
     }
 
-    /// A watch counts once, with the time until it was answered.
-    fn note(&self, method: &Method, status: Option<StatusCode>, took: Duration) {
-        let (method, host) = (method.as_str().to_owned(), self.host.to_string());
-        let verb = Verb { verb: method.clone(), host: host.clone() };
-        self.durations.get_or_create(&verb).observe(took.as_secs_f64());
-        let code = status.map_or_else(|| NO_ANSWER.to_owned(), |status| status.as_str().to_owned());
-        self.answers.get_or_create(&Answer { code, method, host }).inc();
+    /// Counts an answer, or none. A watch counts once, with the time until it was answered.
+    pub fn note(&self, method: &Method, status: Option<StatusCode>, took: Duration) {
+        self.durations.get(&[method.as_str()]).value.observe(took.as_secs_f64());
+        let code = status.as_ref().map_or(NO_ANSWER, StatusCode::as_str);
+        self.answers.get(&[code, method.as_str()]).value.add(1);
     }
 }
 
@@ -87,7 +85,7 @@ mod tests {
     use http::Response;
     use k8s_openapi::api::core::v1::Node;
     use kube::Api;
-    use prometheus_client::encoding::text::encode;
+    use userspace_daemon::metrics::Format;
 
     use super::*;
 
@@ -110,18 +108,17 @@ mod tests {
             assert!(matches!(&error, kube::Error::Api(status) if status.code == 404), "{error:?}");
         }
         assert!(nodes.get("lost").await.is_err());
-        let mut registry = Registry::default();
-        requests.register(&mut registry);
-        let mut text = String::new();
-        encode(&mut text, &registry).unwrap();
+        let mut page = Exposition::new(Format::Text);
+        requests.add(&mut page);
+        let text = page.finish();
         for line in [
-            "# TYPE rest_client_requests counter",
+            "# TYPE rest_client_requests_total counter",
             "rest_client_requests_total{code=\"404\",method=\"GET\",host=\"192.0.2.1:6443\"} 2",
             "rest_client_requests_total{code=\"<error>\",method=\"GET\",host=\"192.0.2.1:6443\"} 1",
             "# TYPE rest_client_request_duration_seconds histogram",
             "rest_client_request_duration_seconds_count{verb=\"GET\",host=\"192.0.2.1:6443\"} 3",
-            "rest_client_request_duration_seconds_bucket{le=\"0.1\",verb=\"GET\",host=\"192.0.2.1:6443\"} 0",
-            "rest_client_request_duration_seconds_bucket{le=\"0.25\",verb=\"GET\",host=\"192.0.2.1:6443\"} 3",
+            "rest_client_request_duration_seconds_bucket{verb=\"GET\",host=\"192.0.2.1:6443\",le=\"0.1\"} 0",
+            "rest_client_request_duration_seconds_bucket{verb=\"GET\",host=\"192.0.2.1:6443\",le=\"0.25\"} 3",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }

@@ -1,12 +1,8 @@
 //! When to try again what failed.
 
-use std::time::Duration;
-
 use tokio::time::Instant;
 
-/// Pause after the first failure; it doubles up to [`LAST`].
-const FIRST: Duration = Duration::from_millis(50);
-const LAST: Duration = Duration::from_secs(30);
+use crate::limits;
 
 /// How often something failed, and when it is due again.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +17,7 @@ impl Retry {
     /// After one more failure. `jitter` is any number; it spreads the attempts of many nodes.
     pub fn after(earlier: Option<Self>, now: Instant, jitter: u64) -> Self {
         let failures = earlier.map_or(0, |retry| retry.failures).saturating_add(1);
-        let pause = FIRST.saturating_mul(1 << (failures - 1).min(16)).min(LAST);
+        let pause = limits::MIN_RETRY.saturating_mul(1 << (failures - 1).min(16)).min(limits::MAX_RETRY);
         let spread = pause.mul_f64(0.1 * (jitter % 1000) as f64 / 1000.0);
         Self { failures, due: now + pause + spread, since: earlier.map_or(now, |retry| retry.since) }
     }
@@ -35,11 +31,13 @@ mod tests {
     fn pauses_grow_to_a_bound_and_remember_the_first_failure() {
         let start = Instant::now();
         let mut retry = Retry::after(None, start, 0);
-        assert_eq!(retry.due - start, FIRST);
+        assert_eq!(retry.due - start, limits::MIN_RETRY);
         for _ in 0..40 {
             retry = Retry::after(Some(retry), start, 999);
         }
-        assert!(retry.due - start >= LAST && retry.due - start <= LAST.mul_f64(1.1));
+        assert!(
+            retry.due - start >= limits::MAX_RETRY && retry.due - start <= limits::MAX_RETRY.mul_f64(1.1)
+        );
         assert_eq!(retry.since, start);
     }
 }

@@ -11,7 +11,6 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::time::Duration;
 
 use futures::channel::mpsc::UnboundedReceiver;
 use futures::{StreamExt, TryStreamExt};
@@ -24,14 +23,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use crate::limits;
 use crate::{Alone, ServiceRanges};
 
 /// Marks routes as the proxy's (`proto` in `ip route`).
 pub const ROUTE_PROTOCOL: u8 = 144;
 /// The largest metric that no route of the kernel's own has.
 const METRIC: u32 = 0x7fff_ffff;
-/// Between looks at the routes that nothing called for, and after errors.
-const PAUSE: Duration = Duration::from_secs(60);
 
 /// The kernel did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -118,7 +116,7 @@ pub async fn keep(mut ranges: ServiceRanges, mut alone: Alone, shutdown: Cancell
             () = ranges.changed() => {}
             () = told(&mut alone) => {}
             () = lost => {}
-            () = tokio::time::sleep(PAUSE) => {}
+            () = tokio::time::sleep(limits::ROUTE_PAUSE) => {}
         }
     }
 }

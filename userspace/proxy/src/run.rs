@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_client::Informers;
 use apiserver_client::events::Recorder;
@@ -13,6 +12,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use userspace_daemon::{Handler, serve};
 use userspace_dataplane::DataPlane;
 
 use crate::Config;
@@ -21,11 +21,12 @@ use crate::change_tracker::ChangeTracker;
 use crate::events;
 use crate::exempt::Exemptions;
 use crate::health::{HealthChecks, Report};
+use crate::limits;
 use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::requests::Requests;
 use crate::route;
-use crate::serve::{Kind, Pages, Site, serve};
+use crate::serve::{Kind, Pages, Site};
 use crate::service_ranges::ServiceRanges;
 use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
@@ -33,8 +34,6 @@ use crate::worker::Worker;
 
 /// Who writes our Events.
 const COMPONENT: &str = "hawser-proxy";
-/// Between attempts to bind an address that is taken.
-const BIND_PAUSE: Duration = Duration::from_secs(5);
 
 /// Bound by the caller, so that tests take port 0. None: the pages are not served.
 #[derive(Debug, Default)]
@@ -116,10 +115,10 @@ async fn work(
         (healthz, config.healthz_bind_address, Kind::Health),
         (metrics_listener, config.metrics_bind_address, Kind::Metrics),
     ] {
-        let (site, shutdown) = (Arc::new(Site { pages: pages.clone(), kind }), shutdown.clone());
+        let (handler, shutdown) = (Site { pages: pages.clone(), kind }.handler(), shutdown.clone());
         match (listener, address.filter(|_| later)) {
-            (Some(listener), _) => drop(tokio::spawn(serve(listener, site, shutdown))),
-            (None, Some(address)) => drop(tokio::spawn(serve_later(address, site, shutdown))),
+            (Some(listener), _) => drop(tokio::spawn(serve(listener, None, handler, shutdown))),
+            (None, Some(address)) => drop(tokio::spawn(serve_later(address, handler, shutdown))),
             (None, None) => {}
         }
     }
@@ -151,19 +150,19 @@ async fn work(
 }
 
 /// Serves pages on an address that was taken, once it is free.
-async fn serve_later(address: SocketAddr, site: Arc<Site>, shutdown: CancellationToken) {
+async fn serve_later(address: SocketAddr, handler: Handler, shutdown: CancellationToken) {
     let listener = loop {
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            () = tokio::time::sleep(BIND_PAUSE) => {}
+            () = tokio::time::sleep(limits::BIND_PAUSE) => {}
         }
         if let Ok(listener) = TcpListener::bind(address).await {
             break listener;
         }
     };
     info!(%address, "the address is free now");
-    serve(listener, site, shutdown).await;
+    serve(listener, None, handler, shutdown).await;
 }
 
 fn subscribe(caches: &Caches, tracker: &Arc<ChangeTracker>, shutdown: &CancellationToken) {

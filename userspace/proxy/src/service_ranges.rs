@@ -1,7 +1,6 @@
 //! Whence services' addresses come, as the cluster says it: `ServiceCIDR` objects.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use apiserver_client::Readable;
 use futures::StreamExt;
@@ -14,12 +13,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use crate::limits;
 use crate::node_tables::merged;
-
-/// Until the objects are asked for again where the server has none or does not show them.
-const ABSENT_PAUSE: Duration = Duration::from_secs(10 * 60);
-/// Until they are asked for again after any other error.
-const ERROR_PAUSE: Duration = Duration::from_secs(5);
 
 /// The ranges as they are known now. Clones see the same.
 #[derive(Clone, Debug)]
@@ -88,7 +83,7 @@ async fn follow(client: Client, ranges: &watch::Sender<Ranges>) {
             Ok(Event::Delete(object)) => drop(known.remove(&object.name_any())),
             Err(error) => {
                 debug!(error = &error as &dyn std::error::Error, "ServiceCIDR objects cannot be watched");
-                tokio::time::sleep(ERROR_PAUSE).await;
+                tokio::time::sleep(limits::ERROR_PAUSE).await;
                 continue;
             }
         }
@@ -110,11 +105,11 @@ async fn until_served(api: &Api<Readable<ServiceCIDR>>, ranges: &watch::Sender<R
                     );
                     ranges.send_replace(Some(Vec::new()));
                 }
-                tokio::time::sleep(ABSENT_PAUSE).await;
+                tokio::time::sleep(limits::ABSENT_PAUSE).await;
             }
             Err(error) => {
                 debug!(error = &error as &dyn std::error::Error, "ServiceCIDR objects cannot be listed");
-                tokio::time::sleep(ERROR_PAUSE).await;
+                tokio::time::sleep(limits::ERROR_PAUSE).await;
             }
         }
     }
@@ -149,6 +144,8 @@ fn ranges_of(object: Readable<ServiceCIDR>, known: &BTreeMap<String, Vec<IpNetwo
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[tokio::test]

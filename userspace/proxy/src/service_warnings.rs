@@ -16,11 +16,10 @@ use tokio::time::Instant;
 use tracing::warn;
 
 use crate::compile::Warning;
+use crate::limits;
 
-/// Events about one Service at once, and how long until one more.
-const OF_SERVICE: Bound = Bound { burst: 5, pause: Duration::from_mins(5) };
-/// Events about all Services at once, and how long until one more.
-const OF_ALL: Bound = Bound { burst: 100, pause: Duration::from_secs(1) };
+const OF_SERVICE: Bound = Bound { burst: limits::SERVICE_EVENTS, pause: limits::SERVICE_EVENT_PAUSE };
+const OF_ALL: Bound = Bound { burst: limits::ALL_EVENTS, pause: limits::ALL_EVENTS_PAUSE };
 
 struct Bound {
     burst: u32,

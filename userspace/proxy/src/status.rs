@@ -7,10 +7,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use tokio::time::Instant;
 
-/// A change that is not in the tables after this long makes the proxy unhealthy.
-const TOO_LATE: Duration = Duration::from_secs(60);
-/// Names of failing Services in the answer.
-const MAX_NAMED: usize = 10;
+use crate::limits;
 
 struct State {
     /// Everything was applied at least once.
@@ -110,7 +107,7 @@ impl Status {
             state.last_error = None;
         }
         state.failing = failing;
-        state.failing.truncate(MAX_NAMED);
+        state.failing.truncate(limits::FAILING_NAMED);
     }
 
     /// What the last look at the data path found; nothing when all was as it should be.
@@ -161,7 +158,7 @@ impl State {
         if let Some(fault) = self.faults.first() {
             return Some(format!("the data path was changed by somebody else: {fault}"));
         }
-        if waited >= TOO_LATE {
+        if waited >= limits::TOO_LATE {
             return Some(format!("a change has waited for {} s", waited.as_secs()));
         }
         if let Some(reason) = self.unreachable.first().filter(|_| with_node) {
@@ -210,7 +207,7 @@ mod tests {
         status.unreachable(Vec::new());
         status.pending(Some(Instant::now()), Vec::new());
         assert!(health(&status, false).0);
-        tokio::time::advance(TOO_LATE).await;
+        tokio::time::advance(limits::TOO_LATE).await;
         assert_eq!(health(&status, false), (false, "a change has waited for 60 s".to_owned()));
     }
 }

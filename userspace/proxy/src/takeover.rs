@@ -1,20 +1,13 @@
 //! The place of another proxy is taken while traffic goes on: connections that its rules translate
 //! stay with the kernel's connection tracking until they end.
 
-use std::time::Duration;
-
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 use userspace_dataplane::DataPlane;
 use userspace_dataplane::tables::{DataPlaneError, Look, Others};
 
-/// For so long after the first tables, a connection may be under way that no look has seen.
-const SETTLE: Duration = Duration::from_secs(10);
-/// Between looks, while others have connections.
-const PAUSE: Duration = Duration::from_secs(5);
-/// As [`PAUSE`], after a backend has gone.
-const SOON: Duration = Duration::from_millis(200);
+use crate::limits;
 
 /// Whether nobody else translates connections to services; none while that is not known.
 pub type Alone = watch::Receiver<Option<bool>>;
@@ -65,15 +58,15 @@ impl Takeover {
 
     /// A service has lost a backend: whoever still goes there by others' translation is to leave it.
     pub fn lost(&mut self) {
-        let soon = Instant::now() + SOON;
+        let soon = Instant::now() + limits::TAKEOVER_SOON;
         self.due = self.due.map(|due| due.min(soon));
     }
 
     /// Looks who else translates connections.
     pub fn look(&mut self, plane: &mut dyn DataPlane) {
         let now = Instant::now();
-        let settling = !self.kept && self.begun.is_some_and(|at| now < at + SETTLE);
-        self.due = Some(now + PAUSE);
+        let settling = !self.kept && self.begun.is_some_and(|at| now < at + limits::TAKEOVER_SETTLE);
+        self.due = Some(now + limits::TAKEOVER_PAUSE);
         match plane.let_others_pass(if settling { Look::Settling } else { Look::Settled }) {
             Ok(others) => {
                 self.failing = false;
@@ -181,11 +174,11 @@ mod tests {
         assert_eq!(*known.borrow(), Some(false));
         // A loss is looked after at once.
         takeover.lost();
-        assert_eq!(takeover.due(), Some(start + SOON));
+        assert_eq!(takeover.due(), Some(start + limits::TAKEOVER_SOON));
         next(&mut takeover, &mut plane).await;
         next(&mut takeover, &mut plane).await;
         assert_eq!(*known.borrow(), Some(true), "only the node's own addresses are left");
-        tokio::time::advance(SETTLE).await;
+        tokio::time::advance(limits::TAKEOVER_SETTLE).await;
         next(&mut takeover, &mut plane).await;
         assert_eq!(takeover.due(), None);
         let settling = Look::Settling;

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use apiserver_client::ObjectKey;
 use apiserver_meta::ambient::Ambient;
@@ -22,20 +21,14 @@ use crate::change_tracker::{Cause, ChangeTracker};
 use crate::compile::{self, Context, Desired, NodeView};
 use crate::config::Config;
 use crate::health::{HealthChecks, Report};
+use crate::limits;
 use crate::links::{self, Known, Links, attachment_log};
-use crate::metrics::{FAMILIES, IpFamily, Metrics, PolicyLabel, Seconds, TrafficPolicy, family};
+use crate::metrics::{FAMILIES, Metrics, PolicyLabel, Seconds, family};
 use crate::node_tables::{NodeInputs, interfaces, node_tables};
 use crate::retry::Retry;
 use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
 use crate::takeover::Takeover;
-
-/// Services applied before other tasks get their turn.
-const TURN: usize = 64;
-/// Pause between looks whether the data path is as it was left.
-const CHECK: Duration = Duration::from_secs(5);
-/// As [`CHECK`], after one that has found a fault.
-const CHECK_AGAIN: Duration = Duration::from_secs(1);
 
 pub(crate) struct Worker {
     config: Config,
@@ -99,7 +92,7 @@ impl Worker {
         let context =
             Context { node, external_ips: config.external_ips, masquerade_all: config.masquerade_all };
         let full_due = Instant::now() + config.full_sync;
-        let check_due = plane.observer().map(|_| Instant::now() + CHECK);
+        let check_due = plane.observer().map(|_| Instant::now() + limits::CHECK_PAUSE);
         let kept = plane.kept() > 0;
         if kept {
             status.kept();
@@ -242,7 +235,7 @@ impl Worker {
             in_place(|| self.takeover.after(&mut *self.plane));
         }
         drop((batch, tables));
-        in_place(userspace_dataplane::give_back_pages_of_files);
+        in_place(userspace_daemon::heap::release_file_pages);
     }
 
     fn recompile(&mut self) {
@@ -308,13 +301,13 @@ impl Worker {
         self.health.set(key, compile::health_check(service, slices(), &self.context));
         let new =
             self.service_warnings.tell(&Arc::from(key.to_string()), service, compile::warnings(service));
-        self.metrics.warnings.inc_by(new);
+        self.metrics.warnings.add(new);
         compile::compile_service(service, slices(), &self.context)
     }
 
     async fn apply_services(&mut self, names: Vec<Arc<str>>) {
         for (n, name) in names.iter().enumerate() {
-            if n % TURN == TURN - 1 {
+            if n % limits::SERVICE_TURN == limits::SERVICE_TURN - 1 {
                 tokio::task::yield_now().await;
             }
             self.apply_one(name);
@@ -433,8 +426,8 @@ impl Worker {
                 vec![format!("{}", error_chain(&error))]
             }
         };
-        self.metrics.faults.inc_by(faults.len() as u64);
-        let pause = if faults.is_empty() { CHECK } else { CHECK_AGAIN };
+        self.metrics.faults.add(faults.len() as u64);
+        let pause = if faults.is_empty() { limits::CHECK_PAUSE } else { limits::CHECK_AGAIN_PAUSE };
         self.check_due = Some(Instant::now() + pause);
         self.status.faults(faults);
     }
@@ -445,8 +438,8 @@ impl Worker {
         }
         self.stamp(&self.metrics.last_queued);
         for (key, cause) in changes {
-            self.metrics.service_changes.inc_by(cause.service_changes);
-            self.metrics.endpoint_changes.inc_by(cause.endpoint_changes);
+            self.metrics.service_changes.add(cause.service_changes);
+            self.metrics.endpoint_changes.add(cause.endpoint_changes);
             let mut cause = cause.clone();
             if !self.programmed {
                 // What was there before this process says nothing about its speed.
@@ -465,7 +458,7 @@ impl Worker {
         let now = self.ambient.now();
         for (trigger, ip_family) in cause.triggers {
             let took = now.duration_since(trigger).as_secs_f64();
-            self.metrics.programming.get_or_create(&IpFamily { ip_family }).observe(took.max(0.0));
+            self.metrics.programming.get(&[ip_family]).value.observe(took.max(0.0));
         }
     }
 
@@ -478,13 +471,13 @@ impl Worker {
     fn stamp(&self, time: &Seconds) {
         let now = seconds(self.ambient.now());
         for ip_family in &self.families {
-            time.get_or_create(&IpFamily { ip_family }).set(now);
+            time.get(&[ip_family]).value.set(now);
         }
     }
 
     fn failed(&self, what: &str, error: &DataPlaneError) {
         warn!(what, error = error as &dyn std::error::Error, "apply failed, trying again");
-        self.metrics.apply_failures.inc();
+        self.metrics.apply_failures.add(1);
         self.status.failed(format!("{what}: {}", error_chain(error)));
     }
 
@@ -511,8 +504,7 @@ impl Worker {
                 names.remove(name);
             }
             let count = i64::try_from(names.len()).unwrap_or(i64::MAX);
-            let label = TrafficPolicy { ip_family, traffic_policy };
-            self.metrics.no_local_endpoints.get_or_create(&label).set(count);
+            self.metrics.no_local_endpoints.get(&[ip_family, traffic_policy.name()]).value.set(count);
         }
     }
 

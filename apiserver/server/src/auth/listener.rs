@@ -8,16 +8,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
-use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, ServerConfig, SignatureScheme};
+use rustls::{Error, RootCertStore, ServerConfig};
+use userspace_daemon::tls::{ClientRule, RuledClients, provider};
 
 use super::pki::{Pair, Pki, PkiError, Subject, certificates, private_key};
 use super::renewal::Renewing;
-use super::tls::{AmbientTime, provider};
+use super::tls::AmbientTime;
 
 /// Files in place of what the authority of the data directory would issue; all PEM.
 #[derive(Clone, Debug, Default)]
@@ -79,51 +79,21 @@ impl From<ListenerTls> for Arc<ServerConfig> {
     }
 }
 
-/// Asks for certificates as `judge` would, and leaves the judgement for later. That the client has
-/// the certificate's key is checked all the same.
+/// Lets every client certificate through, and leaves the judgement for later.
 #[derive(Debug)]
-struct JudgedLater {
-    judge: Arc<dyn ClientCertVerifier>,
-}
+struct JudgedLater;
 
-impl ClientCertVerifier for JudgedLater {
-    fn client_auth_mandatory(&self) -> bool {
-        false
-    }
+impl ClientRule for JudgedLater {
+    const MANDATORY: bool = false;
 
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.judge.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
+    fn judge(
         &self,
+        _: &dyn ClientCertVerifier,
         _: &CertificateDer<'_>,
         _: &[CertificateDer<'_>],
         _: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         Ok(ClientCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.judge.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.judge.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.judge.supported_verify_schemes()
     }
 }
 
@@ -162,7 +132,10 @@ impl Pki {
         let mut config = ServerConfig::builder_with_details(provider(), self.time())
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
-            .with_client_cert_verifier(Arc::new(JudgedLater { judge: Arc::clone(&clients) }))
+            .with_client_cert_verifier(Arc::new(RuledClients {
+                chain: Arc::clone(&clients),
+                rule: JudgedLater,
+            }))
             .with_cert_resolver(resolver);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(ListenerTls {

@@ -6,17 +6,13 @@ use std::time::Duration;
 
 use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::ambient::Ambient;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
-use rustls::crypto::CryptoProvider;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
-    ServerConfig, SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, Error, RootCertStore, ServerConfig};
+use userspace_daemon::tls::{ClientRule, RuledClients, RuledServers, ServerRule, TrustAnyone, provider};
 
 use super::pki::{KUBELET_CLIENT, Pair, Pki, PkiError, Subject};
 use super::renewal::Renewing;
@@ -39,57 +35,41 @@ impl TimeProvider for AmbientTime {
 
 /// Lets one user in, by the common name of a certificate that is otherwise good.
 #[derive(Debug)]
-struct OnlyUser {
-    user: &'static str,
-    verifier: Arc<dyn ClientCertVerifier>,
-}
+struct OnlyUser(&'static str);
 
-impl ClientCertVerifier for OnlyUser {
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.verifier.root_hint_subjects()
-    }
+impl ClientRule for OnlyUser {
+    const MANDATORY: bool = true;
 
-    fn verify_client_cert(
+    fn judge(
         &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
+        chain: &dyn ClientCertVerifier,
+        own: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
-        match CertificateUser::read(end_entity) {
-            Ok(user) if user.name == self.user => Ok(verified),
+        let verified = chain.verify_client_cert(own, rest, now)?;
+        match CertificateUser::read(own) {
+            Ok(user) if user.name == self.0 => Ok(verified),
             _ => Err(Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)),
         }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
     }
 }
 
 /// Lets a kubelet's certificate pass that is good for the address called and names the node that is meant.
 #[derive(Debug)]
-struct OnlyNode {
-    node: String,
-    verifier: Arc<WebPkiServerVerifier>,
+struct OnlyNode(String);
+
+impl ServerRule for OnlyNode {
+    fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
+        match CertificateUser::read(certificate) {
+            Ok(user) if names_node(&user, &self.0) => Ok(()),
+            Ok(user) => Err(Error::General(format!(
+                "the certificate is that of {:?} and not of node {:?}",
+                user.name, self.0
+            ))),
+            Err(error) => Err(Error::General(error.to_string())),
+        }
+    }
 }
 
 /// Whether a subject is the kubelet of a node: `system:node:NAME` in `system:nodes`, as certificates for
@@ -101,90 +81,6 @@ fn names_node(user: &CertificateUser, node: &str) -> bool {
     match user.name.strip_prefix("system:node:") {
         Some(name) => name == node && user.in_group("system:nodes"),
         None => user.name == node,
-    }
-}
-
-impl ServerCertVerifier for OnlyNode {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        let verified =
-            self.verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
-        match CertificateUser::read(end_entity) {
-            Ok(user) if names_node(&user, &self.node) => Ok(verified),
-            Ok(user) => Err(Error::General(format!(
-                "the certificate is that of {:?} and not of node {:?}",
-                user.name, self.node
-            ))),
-            Err(error) => Err(Error::General(error.to_string())),
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
-    }
-}
-
-/// Lets every certificate pass whose key the server has: what answers on another port of a node has a
-/// certificate of anybody's, and is told nothing that is secret.
-#[derive(Debug)]
-struct Anybody(Arc<WebPkiServerVerifier>);
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
     }
 }
 
@@ -202,7 +98,7 @@ impl KubeletTls {
     /// For the kubelet of a node, and of no other: a node can write any address into its status.
     pub fn to_kubelet(&self, node: &str) -> Arc<ClientConfig> {
         let mut config = ClientConfig::clone(&self.config);
-        let verifier = OnlyNode { node: node.to_owned(), verifier: Arc::clone(&self.verifier) };
+        let verifier = RuledServers { chain: Arc::clone(&self.verifier), rule: OnlyNode(node.to_owned()) };
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
         Arc::new(config)
     }
@@ -218,13 +114,13 @@ impl Pki {
     /// of `kubelet_client_tls`. Everybody else fails the handshake, so that what comes through
     /// needs no further check.
     pub fn node_server_tls(&self, pair: &Pair) -> Result<Arc<ServerConfig>, PkiError> {
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
+        let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
             .build()
             .map_err(PkiError::Verifier)?;
         let mut config = ServerConfig::builder_with_details(provider(), self.time())
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
-            .with_client_cert_verifier(Arc::new(OnlyUser { user: KUBELET_CLIENT, verifier }))
+            .with_client_cert_verifier(Arc::new(RuledClients { chain, rule: OnlyUser(KUBELET_CLIENT) }))
             .with_cert_resolver(Renewing::new(self, pair)?);
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Arc::new(config))
@@ -256,7 +152,9 @@ impl Pki {
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody(Arc::clone(&verifier))))
+            // What answers on another port of a node has a certificate of anybody's, and is told nothing
+            // that is secret.
+            .with_custom_certificate_verifier(Arc::new(TrustAnyone::new()))
             .with_no_client_auth();
         anonymous.alpn_protocols.clone_from(&config.alpn_protocols);
         anonymous.resumption = Resumption::disabled();
@@ -272,8 +170,4 @@ impl Pki {
     pub(super) fn time(&self) -> Arc<AmbientTime> {
         Arc::new(AmbientTime(self.ambient.clone()))
     }
-}
-
-pub(super) fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
 }

@@ -27,6 +27,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
+use userspace_daemon::metrics::{Counter, Histogram};
 
 pub use change::{Change, Form};
 pub use entry::{Entry, EventType, Unreadable, Untranslatable};
@@ -38,7 +39,6 @@ pub use watchers::{Subscription, Trigger};
 
 use crate::encoding;
 use crate::limits;
-use crate::metrics::{Counter, Histogram};
 use kept::States;
 use ledger::{Ledger, Totals};
 use observers::Observers;
@@ -423,6 +423,10 @@ impl Cache {
         let (objects, index) = if self.indexed.is_some() && entries.len() >= limits::LOAD_ALONE {
             // A start waits for this.
             std::thread::scope(|scope| {
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "joined at once, and what it makes is the same on one thread"
+                )]
                 let index = scope.spawn(|| self.index(entries.iter()));
                 (packed(entries), index.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             })

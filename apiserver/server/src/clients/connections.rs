@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+use userspace_daemon::metrics::Counter;
 
 use super::accounts::{Account, Class};
 use super::budget::{Budget, Level};
@@ -14,7 +15,6 @@ use super::calm::Earnings;
 use super::delivery::Progress;
 use super::door::{self, Bounds, Network, Seen, Stage};
 use crate::limits;
-use crate::metrics::Counter;
 
 /// A connection of a client.
 pub struct Connection {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use userspace_daemon::metrics::{Counter, Exposition, Histogram};
+
 use super::Metrics;
-use super::page::Page;
-use super::primitive::{Counter, Histogram};
 
 /// Seconds: 1 ms, and twice as much each time.
 static SECONDS: [f64; 15] = [
@@ -99,7 +99,7 @@ impl Metrics {
         self.0.access.certificates.observe(left);
     }
 
-    pub(super) fn access_page(&self, page: &mut Page) {
+    pub(super) fn access_page(&self, page: &mut Exposition) {
         let access = &self.0.access;
         for (name, help, results, histograms) in [
             (
@@ -137,7 +137,7 @@ impl Metrics {
         ] {
             page.family(name, "histogram", help, |s| {
                 for (result, histogram) in results.iter().zip(histograms) {
-                    s.histogram(&[("result", result)], histogram);
+                    s.observed(&[("result", result)], histogram);
                 }
             });
         }
@@ -155,7 +155,7 @@ impl Metrics {
             "apiserver_client_certificate_expiration_seconds",
             "histogram",
             "[ALPHA] Distribution of the remaining lifetime on the certificate used to authenticate a request.",
-            |s| s.histogram(&[], &access.certificates),
+            |s| s.observed(&[], &access.certificates),
         );
     }
 }

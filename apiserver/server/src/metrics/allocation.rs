@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
+use userspace_daemon::metrics::{Counter, Exposition, Family, Histogram};
+
 use super::Metrics;
-use super::page::Page;
-use super::primitive::{Counter, Family, Histogram};
-use super::render::each;
 
 /// Seconds.
 static SECONDS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
@@ -71,7 +70,7 @@ impl Metrics {
         self.0.allocations.ports.get(&[scope(explicit)]).value.count(done);
     }
 
-    pub(super) fn allocations_page(&self, page: &mut Page, taken: &Taken) {
+    pub(super) fn allocations_page(&self, page: &mut Exposition, taken: &Taken) {
         const ADDRESSES: &str = "kube_apiserver_clusterip_allocator";
         const PORTS: &str = "kube_apiserver_nodeport_allocator";
         let allocations = &self.0.allocations;
@@ -80,7 +79,7 @@ impl Metrics {
             ("allocation_errors_total", "[ALPHA] Number of errors trying to allocate Cluster IPs", true),
         ] {
             page.family(&format!("{ADDRESSES}_{name}"), "counter", help, |s| {
-                each(&allocations.addresses, ["cidr", "scope"], |labels, attempts| {
+                allocations.addresses.each(["cidr", "scope"], |labels, attempts| {
                     let count = if failed { &attempts.failed } else { &attempts.done };
                     if count.value() > 0 {
                         s.value(labels, count.value() as f64);
@@ -89,7 +88,7 @@ impl Metrics {
             });
             let help = help.replace("Cluster IPs", "NodePort");
             page.family(&format!("{PORTS}_{name}"), "counter", &help, |s| {
-                each(&allocations.ports, ["scope"], |labels, attempts| {
+                allocations.ports.each(["scope"], |labels, attempts| {
                     let count = if failed { &attempts.failed } else { &attempts.done };
                     if count.value() > 0 {
                         s.value(labels, count.value() as f64);
@@ -101,7 +100,7 @@ impl Metrics {
             &format!("{ADDRESSES}_allocation_duration_seconds"),
             "histogram",
             "[ALPHA] Duration in seconds to allocate a Cluster IP by ServiceCIDR",
-            |s| each(&allocations.seconds, ["cidr"], |labels, histogram| s.histogram(labels, histogram)),
+            |s| s.histograms(&allocations.seconds, ["cidr"]),
         );
         for (name, help, free) in [
             ("allocated_ips", "[ALPHA] Gauge measuring the number of allocated IPs for Services", false),

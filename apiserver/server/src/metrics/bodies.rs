@@ -4,11 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_registry::Resource;
+use userspace_daemon::metrics::{Counter, Exposition, Family, Histogram};
 
 use super::Metrics;
-use super::page::Page;
-use super::primitive::{Counter, Family, Histogram};
-use super::render::{each, histograms};
 
 /// Bytes of bodies: 50 kB, and 100 kB more each time.
 static BODY_BYTES: [f64; 31] = {
@@ -133,44 +131,44 @@ impl Metrics {
         Arc::clone(&self.0.bodies.stored)
     }
 
-    pub(super) fn bodies_page(&self, page: &mut Page) {
+    pub(super) fn bodies_page(&self, page: &mut Exposition) {
         let bodies = &self.0.bodies;
         page.family(
             "apiserver_request_body_size_bytes",
             "histogram",
             "[ALPHA] Apiserver request body size in bytes broken out by resource and verb.",
-            |s| histograms(s, &bodies.sizes, ["group", "resource", "verb"]),
+            |s| s.histograms(&bodies.sizes, ["group", "resource", "verb"]),
         );
         page.family(
             "field_validation_request_duration_seconds",
             "histogram",
             "[ALPHA] Response latency distribution in seconds for each field validation value",
-            |s| histograms(s, &bodies.validations, ["field_validation"]),
+            |s| s.histograms(&bodies.validations, ["field_validation"]),
         );
         page.family(
             "apiserver_watch_list_duration_seconds",
             "histogram",
             "[BETA] Response latency distribution in seconds for watch list requests broken by group, version, resource and scope.",
-            |s| histograms(s, &bodies.watch_lists, ["group", "resource", "scope", "version"]),
+            |s| s.histograms(&bodies.watch_lists, ["group", "resource", "scope", "version"]),
         );
         page.family(
             "apiserver_crd_conversion_webhook_duration_seconds",
             "histogram",
             "[ALPHA] CRD webhook conversion duration in seconds",
-            |s| histograms(s, &bodies.conversions, ["crd_name", "from_version", "succeeded", "to_version"]),
+            |s| s.histograms(&bodies.conversions, ["crd_name", "from_version", "succeeded", "to_version"]),
         );
         page.family(
             "apiserver_conversion_webhook_duration_seconds",
             "histogram",
             "[ALPHA] Conversion webhook request latency",
-            |s| histograms(s, &bodies.webhooks, ["failure_type", "result"]),
+            |s| s.histograms(&bodies.webhooks, ["failure_type", "result"]),
         );
         page.family(
             "apiserver_conversion_webhook_request_total",
             "counter",
             "[ALPHA] Counter for conversion webhook requests with success/failure and failure error type",
             |s| {
-                each(&bodies.webhooks, ["failure_type", "result"], |labels, histogram| {
+                bodies.webhooks.each(["failure_type", "result"], |labels, histogram| {
                     s.value(labels, histogram.cumulated().1 as f64);
                 });
             },
@@ -179,7 +177,7 @@ impl Metrics {
     }
 
     /// Nothing is left out of what the store gives, so everything read is returned.
-    fn stored_lists_page(&self, page: &mut Page) {
+    fn stored_lists_page(&self, page: &mut Exposition) {
         for (name, help, requests) in [
             ("list_total", "[ALPHA] Number of LIST requests served from storage", true),
             (
@@ -199,7 +197,7 @@ impl Metrics {
             ),
         ] {
             page.family(&format!("apiserver_storage_{name}"), "counter", help, |s| {
-                each(&self.0.bodies.stored, ["group", "resource"], |labels, lists| {
+                self.0.bodies.stored.each(["group", "resource"], |labels, lists| {
                     let count = if requests { &lists.requests } else { &lists.objects };
                     s.value(labels, count.value() as f64);
                 });

@@ -1,6 +1,6 @@
 //! What clients hold, and what they were refused. Kubernetes has no such figures.
 
-use super::page::Page;
+use userspace_daemon::metrics::Exposition;
 
 /// What is known of clients when the page is made.
 #[derive(Default)]
@@ -18,7 +18,7 @@ pub struct Clients {
 }
 
 impl Clients {
-    pub(super) fn add(&self, page: &mut Page) {
+    pub(super) fn add(&self, page: &mut Exposition) {
         page.family(
             "hawser_apiserver_held_bytes",
             "gauge",

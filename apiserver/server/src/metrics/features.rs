@@ -1,7 +1,7 @@
 //! Which of the features that Kubernetes has switches for are on: those that this server has, or
 //! would be asked for, with the stage that 1.36 gives them.
 
-use super::page::Page;
+use userspace_daemon::metrics::Exposition;
 
 /// Name, stage (nothing for those that are done), whether it is on.
 const FEATURES: &[(&str, &str, bool)] = &[
@@ -19,7 +19,7 @@ const FEATURES: &[(&str, &str, bool)] = &[
 ];
 
 /// Adds `kubernetes_feature_enabled`.
-pub fn add(page: &mut Page) {
+pub fn add(page: &mut Exposition) {
     page.family(
         "kubernetes_feature_enabled",
         "gauge",

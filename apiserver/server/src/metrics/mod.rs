@@ -8,9 +8,6 @@ mod allocation;
 mod bodies;
 mod clients;
 mod features;
-mod page;
-mod primitive;
-mod process;
 mod queue;
 mod render;
 
@@ -18,13 +15,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_registry::Resource;
+use userspace_daemon::metrics::{Counter, Family, Gauge, Histogram, Member};
 
 pub use access::{Authentication, Authorization};
 pub use allocation::Taken;
 pub use bodies::{StoredLists, WebhookFailure};
 pub use clients::Clients;
-pub use page::Format;
-pub use primitive::{Counter, Family, Gauge, Histogram, Member};
 pub use queue::Queue;
 pub use render::{CacheState, State};
 

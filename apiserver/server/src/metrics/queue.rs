@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
+use userspace_daemon::metrics::{Counter, Exposition, Gauge, Histogram};
 
 use super::Metrics;
-use super::page::Page;
-use super::primitive::{Counter, Gauge, Histogram};
 
 /// Seconds: 10 ns, and ten times as much each time.
 static SECONDS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0];
@@ -74,7 +73,7 @@ impl Metrics {
         &self.0.definitions
     }
 
-    pub(super) fn queues_page(&self, page: &mut Page) {
+    pub(super) fn queues_page(&self, page: &mut Exposition) {
         let queue = &self.0.definitions;
         let labels = [("name", queue.name)];
         let under_way = queue.began().map_or(0.0, |began| began.elapsed().as_secs_f64());
@@ -119,7 +118,7 @@ impl Metrics {
                 &queue.work,
             ),
         ] {
-            page.family(name, "histogram", help, |s| s.histogram(&labels, histogram));
+            page.family(name, "histogram", help, |s| s.observed(&labels, histogram));
         }
     }
 }

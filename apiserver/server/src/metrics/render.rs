@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use apiserver_store::Usage;
+use userspace_daemon::metrics::{Exposition, Format, Member};
 
 use crate::cache::Cache;
 
-use super::page::{Format, Page, Samples};
-use super::primitive::{Family, Histogram, Member};
-use super::{Clients, Metrics, Requests, Taken, features, process};
+use super::{Clients, Metrics, Requests, Taken, features};
 
 /// What is known of a kind's cache when the page is made.
 pub struct CacheState {
@@ -72,30 +71,10 @@ fn without_dry_run(members: &[Arc<Member<7, Requests>>]) -> Vec<Member<7, Reques
     merged.into_iter().map(|(labels, value)| Member { labels, value }).collect()
 }
 
-pub(super) fn each<const N: usize, T>(
-    family: &Family<N, T>,
-    names: [&'static str; N],
-    mut show: impl FnMut(&[(&str, &str)], &T),
-) {
-    for member in family.all() {
-        let labels: Vec<(&str, &str)> =
-            names.iter().copied().zip(member.labels.iter().map(|label| &**label)).collect();
-        show(&labels, &member.value);
-    }
-}
-
-pub(super) fn histograms<const N: usize>(
-    samples: &mut Samples<'_>,
-    family: &Family<N, Histogram>,
-    names: [&'static str; N],
-) {
-    each(family, names, |labels, histogram| samples.histogram(labels, histogram));
-}
-
 impl Metrics {
     /// The page of `/metrics`.
     pub fn page(&self, format: Format, state: &State) -> String {
-        let mut page = Page::new(format);
+        let mut page = Exposition::new(format);
         self.requests_page(&mut page);
         self.watches_page(&mut page);
         self.store_page(&mut page, state);
@@ -109,42 +88,31 @@ impl Metrics {
         reads_page(&mut page, &state.caches);
         state.clients.add(&mut page);
         features::add(&mut page);
-        process::add(&mut page);
-        page.family(
-            "kubernetes_build_info",
-            "gauge",
-            "[ALPHA] A metric with a constant '1' value labeled by major, minor, git version, git commit, git tree state, build date, Go version, and compiler from which Kubernetes was built, and platform on which it is running.",
-            |s| {
-                let labels: Vec<(&str, &str)> = state.build.iter().map(|(k, v)| (*k, v.as_str())).collect();
-                s.value(&labels, 1.0);
-            },
-        );
+        page.process();
+        let build: Vec<(&str, &str)> = state.build.iter().map(|(k, v)| (*k, v.as_str())).collect();
+        page.build_info(&build);
         page.finish()
     }
 
     /// The page of `/metrics/slis`.
     pub fn sli_page(&self, format: Format) -> String {
-        let mut page = Page::new(format);
+        let mut page = Exposition::new(format);
         page.family(
             "kubernetes_healthcheck",
             "gauge",
             "[STABLE] This metric records the result of a single healthcheck.",
-            |s| each(&self.0.health, ["name", "type"], |labels, value| s.value(labels, value.value() as f64)),
+            |s| s.gauges(&self.0.health, ["name", "type"]),
         );
         page.family(
             "kubernetes_healthchecks_total",
             "counter",
             "[STABLE] This metric records the results of all healthcheck.",
-            |s| {
-                each(&self.0.health_results, ["name", "status", "type"], |labels, value| {
-                    s.value(labels, value.value() as f64);
-                });
-            },
+            |s| s.counters(&self.0.health_results, ["name", "status", "type"]),
         );
         page.finish()
     }
 
-    fn requests_page(&self, page: &mut Page) {
+    fn requests_page(&self, page: &mut Exposition) {
         let members = self.0.requests.all();
         let merged = without_dry_run(&members);
         page.family(
@@ -163,25 +131,25 @@ impl Metrics {
             "apiserver_request_duration_seconds",
             "histogram",
             "[STABLE] Response latency distribution in seconds for each verb, dry run value, group, version, resource, subresource, scope and component.",
-            |s| members.iter().for_each(|m| s.histogram(&request_labels(m, None, true), &m.value.seconds)),
+            |s| members.iter().for_each(|m| s.observed(&request_labels(m, None, true), &m.value.seconds)),
         );
         page.family(
             "apiserver_request_sli_duration_seconds",
             "histogram",
             "[ALPHA] Response latency distribution (not counting webhook duration and priority & fairness queue wait times) in seconds for each verb, group, version, resource, subresource, scope and component.",
-            |s| merged.iter().for_each(|m| s.histogram(&request_labels(m, None, false), &m.value.sli_seconds)),
+            |s| merged.iter().for_each(|m| s.observed(&request_labels(m, None, false), &m.value.sli_seconds)),
         );
         page.family(
             "apiserver_response_sizes",
             "histogram",
             "[STABLE] Response size distribution in bytes for each group, version, verb, resource, subresource, scope and component.",
-            |s| merged.iter().for_each(|m| s.histogram(&request_labels(m, None, false), &m.value.response_bytes)),
+            |s| merged.iter().for_each(|m| s.observed(&request_labels(m, None, false), &m.value.response_bytes)),
         );
         self.ends_page(page, &merged);
         self.now_page(page, &merged);
     }
 
-    fn ends_page(&self, page: &mut Page, merged: &[Member<7, Requests>]) {
+    fn ends_page(&self, page: &mut Exposition, merged: &[Member<7, Requests>]) {
         page.family(
             "apiserver_request_aborts_total",
             "counter",
@@ -209,7 +177,7 @@ impl Metrics {
     }
 
     /// What goes on at this moment.
-    fn now_page(&self, page: &mut Page, merged: &[Member<7, Requests>]) {
+    fn now_page(&self, page: &mut Exposition, merged: &[Member<7, Requests>]) {
         page.family(
             "apiserver_longrunning_requests",
             "gauge",
@@ -236,7 +204,7 @@ impl Metrics {
             "[STABLE] Gauge of deprecated APIs that have been requested, broken out by API group, version, resource, subresource, and removed_release.",
             |s| {
                 let names = ["group", "removed_release", "resource", "subresource", "version"];
-                each(&self.0.deprecated, names, |labels, value| s.value(labels, value.value() as f64));
+                s.gauges(&self.0.deprecated, names);
             },
         );
         page.family(
@@ -247,25 +215,25 @@ impl Metrics {
         );
     }
 
-    fn watches_page(&self, page: &mut Page) {
+    fn watches_page(&self, page: &mut Exposition) {
         const NAMES: [&str; 3] = ["group", "version", "resource"];
         page.family(
             "apiserver_registered_watchers",
             "gauge",
             "[ALPHA] Number of currently registered watchers for a given resources",
-            |s| each(&self.0.watches, NAMES, |labels, w| s.value(labels, w.open.value() as f64)),
+            |s| self.0.watches.each(NAMES, |labels, w| s.value(labels, w.open.value() as f64)),
         );
         page.family(
             "apiserver_watch_events_total",
             "counter",
             "[ALPHA] Number of events sent in watch clients",
-            |s| each(&self.0.watches, NAMES, |labels, w| s.value(labels, w.events.value() as f64)),
+            |s| self.0.watches.each(NAMES, |labels, w| s.value(labels, w.events.value() as f64)),
         );
         page.family(
             "apiserver_watch_events_sizes",
             "histogram",
             "[ALPHA] Watch event size distribution in bytes",
-            |s| each(&self.0.watches, NAMES, |labels, w| s.histogram(labels, &w.bytes)),
+            |s| self.0.watches.each(NAMES, |labels, w| s.observed(labels, &w.bytes)),
         );
         const LIST: [&str; 2] = ["group", "resource"];
         page.family(
@@ -273,7 +241,7 @@ impl Metrics {
             "counter",
             "[ALPHA] Number of LIST requests served from watch cache",
             |s| {
-                each(&self.0.lists, LIST, |labels, lists| {
+                self.0.lists.each(LIST, |labels, lists| {
                     let labels = [labels[0], ("index", ""), labels[1]];
                     s.value(&labels, lists.requests.value() as f64);
                 });
@@ -284,7 +252,7 @@ impl Metrics {
             "counter",
             "[ALPHA] Number of objects read from watch cache in the course of serving a LIST request",
             |s| {
-                each(&self.0.lists, LIST, |labels, lists| {
+                self.0.lists.each(LIST, |labels, lists| {
                     let labels = [labels[0], ("index", ""), labels[1]];
                     s.value(&labels, lists.fetched.value() as f64);
                 });
@@ -294,24 +262,24 @@ impl Metrics {
             "apiserver_cache_list_returned_objects_total",
             "counter",
             "[ALPHA] Number of objects returned for a LIST request from watch cache",
-            |s| each(&self.0.lists, LIST, |labels, lists| s.value(labels, lists.returned.value() as f64)),
+            |s| self.0.lists.each(LIST, |labels, lists| s.value(labels, lists.returned.value() as f64)),
         );
     }
 
-    fn store_page(&self, page: &mut Page, state: &State) {
+    fn store_page(&self, page: &mut Exposition, state: &State) {
         const NAMES: [&str; 3] = ["group", "operation", "resource"];
         page.family(
             "etcd_request_duration_seconds",
             "histogram",
             "[ALPHA] Etcd request latency in seconds for each operation and object type.",
-            |s| each(&self.0.store, NAMES, |labels, calls| s.histogram(labels, &calls.seconds)),
+            |s| self.0.store.each(NAMES, |labels, calls| s.observed(labels, &calls.seconds)),
         );
         page.family(
             "etcd_requests_total",
             "counter",
             "[ALPHA] Etcd request counts for each operation and object type.",
             |s| {
-                each(&self.0.store, NAMES, |labels, calls| {
+                self.0.store.each(NAMES, |labels, calls| {
                     s.value(labels, calls.seconds.cumulated().1 as f64);
                 });
             },
@@ -321,7 +289,7 @@ impl Metrics {
             "counter",
             "[ALPHA] Etcd failed request counts for each operation and object type.",
             |s| {
-                each(&self.0.store, NAMES, |labels, calls| {
+                self.0.store.each(NAMES, |labels, calls| {
                     let failed = calls.failed.value();
                     if failed > 0 {
                         s.value(labels, failed as f64);
@@ -355,7 +323,7 @@ impl Metrics {
         }
     }
 
-    fn repairs_page(&self, page: &mut Page) {
+    fn repairs_page(&self, page: &mut Exposition) {
         for (what, name, help) in [
             (
                 "address",
@@ -376,18 +344,18 @@ impl Metrics {
         }
     }
 
-    fn admission_page(&self, page: &mut Page) {
+    fn admission_page(&self, page: &mut Exposition) {
         page.family(
             "apiserver_admission_step_admission_duration_seconds",
             "histogram",
             "[STABLE] Admission sub-step latency histogram in seconds, broken out for each operation and API resource and step type (validate or admit).",
-            |s| histograms(s, &self.0.admission_steps, ["operation", "rejected", "type"]),
+            |s| s.histograms(&self.0.admission_steps, ["operation", "rejected", "type"]),
         );
         page.family(
             "apiserver_admission_controller_admission_duration_seconds",
             "histogram",
             "[STABLE] Admission controller latency histogram in seconds, identified by name and broken out for each operation and API resource and type (validate or admit).",
-            |s| histograms(s, &self.0.admission_plugins, ["name", "operation", "rejected", "type"]),
+            |s| s.histograms(&self.0.admission_plugins, ["name", "operation", "rejected", "type"]),
         );
     }
 }
@@ -452,7 +420,7 @@ const OF_CACHES: [OfCache; 9] = [
     ),
 ];
 
-fn caches_page(page: &mut Page, caches: &[CacheState]) {
+fn caches_page(page: &mut Exposition, caches: &[CacheState]) {
     for (name, kind, help, value) in OF_CACHES {
         page.family(name, kind, help, |s| {
             for cache in caches {
@@ -475,7 +443,7 @@ fn caches_page(page: &mut Page, caches: &[CacheState]) {
 }
 
 /// What reads that need the newest state have waited for.
-fn reads_page(page: &mut Page, caches: &[CacheState]) {
+fn reads_page(page: &mut Exposition, caches: &[CacheState]) {
     page.family(
         "apiserver_watch_cache_read_wait_seconds",
         "histogram",
@@ -483,7 +451,7 @@ fn reads_page(page: &mut Page, caches: &[CacheState]) {
         |s| {
             for state in caches {
                 let labels = [("group", state.group.as_str()), ("resource", state.resource.as_str())];
-                s.histogram(&labels, &state.cache.counts.waits);
+                s.observed(&labels, &state.cache.counts.waits);
             }
         },
     );

@@ -399,6 +399,7 @@ impl Committer {
         let (disk, shared, index) = (Arc::clone(&self.disk), Arc::clone(&self.shared), self.index.clone());
         let work = move || checkpoint::write(disk.as_ref(), &index, &|kv, ttl| shared.ttl_left(kv, ttl));
         if self.disk.blocks() {
+            #[expect(clippy::disallowed_methods, reason = "a disk that does not block needs none")]
             match std::thread::Builder::new().name("store-checkpoint".to_owned()).spawn(work) {
                 Ok(thread) => self.checkpoints.running = Some(thread),
                 Err(error) => {

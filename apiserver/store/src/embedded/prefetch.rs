@@ -7,6 +7,7 @@ use std::thread::Scope;
 
 /// Returns the items of an iterator in order. If producing them waits for hardware, the next item is produced
 /// on another thread while the current one is used; no more than one is prefetched.
+#[expect(clippy::disallowed_methods, reason = "a disk that does not block needs none")]
 pub(super) fn prefetch<'s, T: Send + 's>(
     scope: &'s Scope<'s, '_>,
     waits: bool,

@@ -84,6 +84,7 @@ impl Hierarchies {
 
     /// Like [`Hierarchies::remove`], but first kills remaining processes, such as those of a command in a
     /// container that shares the node's PID namespace. Blocks for up to [`CGROUP_END`].
+    #[expect(clippy::disallowed_methods, reason = "on a thread for work that blocks, of a real machine")]
     pub fn kill_and_remove(&self, cgroup: &str) -> Result<()> {
         let began = Instant::now();
         loop {

@@ -89,16 +89,12 @@ where
 }
 
 #[cfg(test)]
-#[path = "../../tests/trust/mod.rs"]
-mod trust;
-
-#[cfg(test)]
 mod tests {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     use rustls::pki_types::{PrivateKeyDer, ServerName};
     use tokio::io::DuplexStream;
     use tokio_rustls::TlsConnector;
-    use userspace_daemon::{Bounds, Places};
+    use userspace_daemon::{Bounds, Places, tls::TrustAnyone};
 
     use super::*;
     use crate::{
@@ -135,7 +131,7 @@ mod tests {
                 .with_safe_default_protocol_versions()
                 .unwrap()
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(trust::Anyone));
+                .with_custom_certificate_verifier(Arc::new(TrustAnyone::new()));
             let Some(user) = user else {
                 return TlsConnector::from(Arc::new(builder.with_no_client_auth()));
             };

@@ -4,9 +4,8 @@
 use std::{convert::Infallible, sync::Arc};
 
 use bytes::Bytes;
-use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use hyper::{body::Incoming, server::conn::http1};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
@@ -15,7 +14,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
-use userspace_daemon::{Bounds, Page, Places};
+use userspace_daemon::{
+    Bounds, Places,
+    metrics::Format,
+    page::{self, Page},
+    probes::Probe,
+};
 
 use crate::{agent::Agent, limits};
 
@@ -32,7 +36,6 @@ mod tls;
 use admission::{Session, StreamLength, StreamPermit, Streams};
 use caller::Caller;
 pub(crate) use frames::CloseFilter;
-pub use tls::TlsError;
 pub(crate) use tls::{NodeTls, tls};
 
 /// Body of an answer.
@@ -60,11 +63,8 @@ pub(crate) async fn serve(
 
 /// Serves `/healthz` without TLS until shutdown.
 pub(crate) async fn serve_health(agent: Arc<Agent>, listener: TcpListener, shutdown: CancellationToken) {
-    let handler = Arc::new(move |request: Request<Incoming>| -> BoxFuture<'static, Page> {
-        Box::pin(std::future::ready(match request.uri().path() {
-            "/healthz" => healthz(&agent),
-            _ => page(StatusCode::NOT_FOUND, "404 page not found"),
-        }))
+    let handler = page::pages(move |request| {
+        (Probe::at(request.uri().path()) == Some(Probe::Health)).then(|| page::ready(healthz(&agent)))
     });
     userspace_daemon::serve(listener, None, handler, shutdown).await;
 }
@@ -109,10 +109,11 @@ async fn route(agent: Arc<Agent>, request: Request<Incoming>, session: Session) 
         ["containerLogs" | "exec" | "attach" | "portForward", ..] => {
             stream(&agent, request, &parts, &session).await
         }
-        ["healthz", ..] => healthz(&agent).map(|body| body.map_err(|never| match never {}).boxed_unsync()),
+        ["healthz", ..] => boxed(healthz(&agent)),
         ["pods"] | ["runningpods"] => pods(&agent),
         ["metrics"] => {
-            typed(StatusCode::OK, "application/openmetrics-text; version=1.0.0", agent.metrics.text())
+            let format = Format::accepted(request.headers());
+            typed(StatusCode::OK, format.media(), agent.metrics.page(format))
         }
         ["stats", "summary"] => stats::summary(&agent).await,
         _ => not_found(),
@@ -164,17 +165,9 @@ fn not_found() -> Response<Body> {
 
 fn healthz(agent: &Agent) -> Page {
     if agent.metrics.runtime_is_away() {
-        return page(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime is unavailable");
+        return page::text(StatusCode::INTERNAL_SERVER_ERROR, "the container runtime is unavailable");
     }
-    page(StatusCode::OK, "ok")
-}
-
-fn page(status: StatusCode, text: &'static str) -> Page {
-    let mut page = Response::new(Full::new(Bytes::from_static(text.as_bytes())));
-    *page.status_mut() = status;
-    let kind = header::HeaderValue::from_static("text/plain; charset=utf-8");
-    page.headers_mut().insert(header::CONTENT_TYPE, kind);
-    page
+    page::text(StatusCode::OK, "ok")
 }
 
 fn pods(agent: &Agent) -> Response<Body> {
@@ -197,11 +190,11 @@ pub(crate) fn text(status: StatusCode, text: impl Into<String>) -> Response<Body
 }
 
 pub(crate) fn typed(status: StatusCode, kind: &'static str, text: String) -> Response<Body> {
-    let body = Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync();
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
-    response
+    boxed(page::typed(status, kind, text))
+}
+
+fn boxed(page: Page) -> Response<Body> {
+    page.map(|body| body.map_err(|never| match never {}).boxed_unsync())
 }
 
 pub(crate) fn empty() -> Body {

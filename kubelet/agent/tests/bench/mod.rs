@@ -144,7 +144,7 @@ impl Bench {
             .with_safe_default_protocol_versions()
             .unwrap()
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(crate::trust::Anyone));
+            .with_custom_certificate_verifier(Arc::new(userspace_daemon::tls::TrustAnyone::new()));
         let config = if with_certificate {
             let chain =
                 rustls::pki_types::CertificateDer::pem_slice_iter(self.authority.client_chain.as_bytes());

@@ -76,6 +76,10 @@ impl Reaper {
     pub fn wake(&mut self) {
         if self.thread.is_none() {
             let (maps, shared) = (self.maps.clone(), self.shared.clone());
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "it enters namespaces, as a thread for tasks must not"
+            )]
             let thread = std::thread::Builder::new()
                 .name("hawser-sockets".to_owned())
                 .spawn(move || work(&maps, &shared));
@@ -165,6 +169,7 @@ fn work(maps: &Path, shared: &Shared) {
             if !shared.pause(SETTLE) {
                 return;
             }
+            #[expect(clippy::disallowed_methods, reason = "for a histogram, outside of the runtime")]
             let start = Instant::now();
             let result = look(maps, &home);
             shared.count(start.elapsed(), *result.as_ref().unwrap_or(&Outcome::default()));

@@ -22,6 +22,7 @@ pub struct Open {
 
 impl Open {
     /// Asks the kernel, on a thread of its own, which changes its namespace as it goes.
+    #[expect(clippy::disallowed_methods, reason = "it enters namespaces, and is joined at once")]
     pub fn now() -> Self {
         let listed = std::thread::scope(|scope| {
             let thread = std::thread::Builder::new().name("hawser-open".to_owned());

@@ -193,6 +193,10 @@ fn load_all(waiting: Vec<(Program, &mut Loaded)>) -> Result<BTreeMap<Program, Ow
     };
     let mut programs = BTreeMap::new();
     std::thread::scope(|scope| {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "joined at once: the kernel checks programs side by side"
+        )]
         let threads: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
         for thread in threads {
             match thread.join() {

@@ -28,7 +28,7 @@ struct Step<'a> {
 /// the programs back, so nothing here may end the process.
 pub async fn run(args: &TraceArgs) -> Result<()> {
     let flow = TraceFlow::parse(&args.flow).context("cannot understand the flow")?;
-    let signal = crate::shutdown::on_signal()?;
+    let signal = userspace_daemon::shutdown::on_signal()?;
     let mut trace = Trace::begin(&args.look.bpf_root, &flow).context("cannot trace")?;
     let began = Instant::now();
     let until = began + Duration::from_secs(args.duration);

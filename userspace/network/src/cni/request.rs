@@ -8,9 +8,7 @@ use serde::Deserialize;
 
 use super::PluginError;
 use crate::config::{check_mtu, pod_ranges};
-
-/// Longest name of an interface in the kernel.
-const MAX_INTERFACE: usize = 15;
+use crate::limits;
 
 /// The configuration: the members of the specification that we use, and ours.
 #[derive(Clone, Debug, Deserialize)]
@@ -111,7 +109,10 @@ impl Attachment {
         }
         let interface = variable(environment, "CNI_IFNAME")?;
         let odd = |c: char| c.is_whitespace() || matches!(c, '/' | ':');
-        if interface.len() > MAX_INTERFACE || matches!(interface, "." | "..") || interface.contains(odd) {
+        if interface.len() > limits::INTERFACE_BYTES
+            || matches!(interface, "." | "..")
+            || interface.contains(odd)
+        {
             let reason = format!("{interface:?} is no name of an interface");
             return Err(PluginError::Environment { variable: "CNI_IFNAME", reason });
         }

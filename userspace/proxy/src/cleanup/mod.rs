@@ -7,20 +7,19 @@ pub mod ipvs;
 
 use std::io;
 use std::process::Stdio;
-use std::time::Duration;
 
 use futures::TryStreamExt;
 use ipnetwork::IpNetwork;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 
+use crate::limits;
+
 pub use self::hold::{hold, release};
 
 /// The tables of kube-proxy's nftables mode, by family.
 const NFTABLES: [&str; 2] = ["ip", "ip6"];
 const NFTABLES_NAME: &str = "kube-proxy";
-/// A tool that takes longer is given up: tens of thousands of rules take seconds.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// One place where kube-proxy's rules can be, and what is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +61,7 @@ pub enum CleanupError {
     },
     #[error("{tool} failed: {said}")]
     Failed { tool: String, said: String },
-    #[error("{tool} did not end within {} seconds", PATIENCE.as_secs())]
+    #[error("{tool} did not end within {} seconds", limits::TOOL_TIMEOUT.as_secs())]
     Slow { tool: String },
     #[error("cannot remove the interface {}", ipvs::INTERFACE)]
     Interface(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -188,6 +187,7 @@ async fn run(tool: &str, arguments: &[&str], input: Option<&str>) -> Result<Opti
     let mut command = Command::new(tool);
     command.args(arguments).stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() });
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    #[expect(clippy::disallowed_methods, reason = "where programs are is said there alone")]
     if std::env::var_os("PATH").is_none_or(|path| path.is_empty()) {
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
     }
@@ -205,7 +205,7 @@ async fn run(tool: &str, arguments: &[&str], input: Option<&str>) -> Result<Opti
         };
         tokio::join!(feed, child.wait_with_output()).1
     };
-    let output = tokio::time::timeout(PATIENCE, work)
+    let output = tokio::time::timeout(limits::TOOL_TIMEOUT, work)
         .await
         .map_err(|_| CleanupError::Slow { tool: tool.to_owned() })?
         .map_err(fail)?;

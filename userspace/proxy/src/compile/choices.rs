@@ -10,6 +10,8 @@ use userspace_dataplane::tables::{Algorithm, Forwarding};
 use super::address::address;
 use super::slice::{Endpoint, Name};
 
+use crate::limits;
+
 /// `random` or `maglev`.
 const ALGORITHM: &str = "hawser.dev/algorithm";
 /// `nat`, `dsr` or `dsr-ipip`.
@@ -19,10 +21,6 @@ const WEIGHTS: &str = "hawser.dev/weights";
 /// Annotations that begin so are ours; others of that kind are mistyped, or another object's.
 const PREFIX: &str = "hawser.dev/";
 const KNOWN: [&str; 3] = [ALGORITHM, FORWARDING, WEIGHTS];
-/// Warnings about one Service, each of which is told: its owner sees by these that there may be more.
-pub const WARNINGS: usize = 16;
-/// Characters of a value that a warning repeats.
-const LONGEST: usize = 100;
 
 /// The annotations of one Service, as far as they make sense.
 #[derive(Debug, Default)]
@@ -110,7 +108,7 @@ impl Choices {
         }
         let unknown =
             annotations.keys().filter(|name| name.starts_with(PREFIX) && !KNOWN.contains(&name.as_str()));
-        warnings.extend(unknown.take(WARNINGS).map(|name| Warning::Unknown(short(name))));
+        warnings.extend(unknown.take(limits::WARNINGS).map(|name| Warning::Unknown(short(name))));
         (choices, warnings)
     }
 
@@ -134,7 +132,7 @@ pub(super) fn is_read(annotation: &str) -> bool {
 
 /// The beginning of what somebody has written, as long as a message can have it.
 fn short(text: &str) -> String {
-    match text.char_indices().nth(LONGEST) {
+    match text.char_indices().nth(limits::WARNING_CHARACTERS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
@@ -146,8 +144,8 @@ pub fn warnings(service: &Service) -> Vec<Warning> {
     let (_, mut warnings) = Choices::of(service);
     let ranges = super::ranges::texts(service).into_iter().map(Cow::into_owned);
     let odd = ranges.filter(|text| super::address::range(text).is_none());
-    warnings.extend(odd.take(WARNINGS).map(|text| Warning::SourceRange(short(&text))));
-    warnings.truncate(WARNINGS);
+    warnings.extend(odd.take(limits::WARNINGS).map(|text| Warning::SourceRange(short(&text))));
+    warnings.truncate(limits::WARNINGS);
     warnings
 }
 
@@ -208,7 +206,7 @@ mod tests {
         let names: Vec<String> = (0..10_000).map(|n| format!("hawser.dev/{n}")).collect();
         let odd: Vec<(&str, &str)> = names.iter().map(|name| (name.as_str(), "x")).collect();
         let found = warnings(&annotated(&odd));
-        assert_eq!(found.len(), WARNINGS);
+        assert_eq!(found.len(), limits::WARNINGS);
     }
 
     #[test]

@@ -101,6 +101,7 @@ fn streams(mut take: impl FnMut(Stream) + Send) -> Result<usize, InspectError> {
     };
     let outcome = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("hawser-latency".to_owned());
+        #[expect(clippy::disallowed_methods, reason = "it enters namespaces, and is joined at once")]
         let thread = thread.spawn_scoped(scope, work)?;
         thread.join().unwrap_or_else(|_| Err(io::Error::other("the thread that asks panicked")))
     });

@@ -36,6 +36,7 @@ pub fn lacks() -> Option<&'static str> {
 /// made for it. Where none can be made, the answer is yes, and attaching will tell.
 fn has_filters(classifier: BorrowedFd<'_>) -> bool {
     std::thread::scope(|scope| {
+        #[expect(clippy::disallowed_methods, reason = "it enters a namespace, and is joined at once")]
         let attempt = scope.spawn(|| {
             // SAFETY: takes a number; concerns this thread only.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {

@@ -14,6 +14,7 @@ impl Open {
     /// Those of this moment. Where some cannot be listed, that is said, and they are missing.
     pub fn now() -> Self {
         // The thread changes its network namespace.
+        #[expect(clippy::disallowed_methods, reason = "it enters namespaces, and is joined at once")]
         let listed = std::thread::scope(|scope| scope.spawn(list).join());
         match listed {
             Ok(Ok(cookies)) => Self(cookies),

@@ -2,12 +2,12 @@
 
 use std::fs;
 
-/// Gives back the pages of the binary and its libraries that are mapped in this process. Takes milliseconds.
+/// Releases the pages of the binary and its libraries that are mapped in this process. Takes milliseconds.
 ///
 /// Such pages are the kernel's copy of the file, mapped here as they were touched. They stay in its
 /// cache, and the next use of one maps it again, with its neighbours, in about a microsecond. So
 /// what this process holds afterwards is what it works with, not what it once began with.
-pub fn give_back_pages_of_files() {
+pub fn release_file_pages() {
     // Where there is no such file, everything stays mapped.
     let mappings = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     for (start, length) in pages_of_files(&mappings) {
@@ -69,22 +69,22 @@ Anonymous:             0 kB
 ";
 
     #[test]
-    fn only_unwritten_private_pages_of_files_are_given_back() {
+    fn only_unwritten_private_pages_of_files_are_released() {
         let expected = [(0x55d0_c000_0000, 0xa8_7000), (0x55d0_c0a8_7000, 0x1eb_2000)];
         assert_eq!(pages_of_files(SMAPS), expected);
         assert_eq!(pages_of_files("not a list of mappings\n\n"), []);
     }
 
     #[test]
-    fn what_is_given_back_is_there_again() {
+    fn what_is_released_is_there_again() {
         let mappings = fs::read_to_string("/proc/self/smaps").unwrap();
         let before = pages_of_files(&mappings);
-        let own = give_back_pages_of_files as fn() as usize;
+        let own = release_file_pages as fn() as usize;
         assert!(before.iter().any(|(start, length)| (*start..start + length).contains(&own)));
         // Under other threads that run, and read, what goes.
         let others = std::thread::spawn(|| (0..1000).map(|n| n.to_string()).collect::<Vec<_>>().join(","));
         for _ in 0..20 {
-            give_back_pages_of_files();
+            release_file_pages();
         }
         assert!(others.join().unwrap().ends_with("998,999"));
         assert_eq!(fs::read("/proc/self/exe").unwrap()[..4], *b"\x7fELF");

@@ -8,42 +8,63 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use imbl::OrdMap;
 
-/// Members of one family; further labels are not told apart, so that nobody fills the memory.
-const MEMBERS: usize = 50_000;
+use crate::limits::METRIC_MEMBERS;
 
-/// Only rises.
-#[derive(Default)]
+/// A count that only rises.
+#[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
 impl Counter {
+    #[inline]
     pub fn add(&self, more: u64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn value(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Rises and falls.
-#[derive(Default)]
+/// A whole number that rises and falls.
+#[derive(Debug, Default)]
 pub struct Gauge(AtomicI64);
 
 impl Gauge {
+    #[inline]
     pub fn add(&self, more: i64) {
         self.0.fetch_add(more, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn set(&self, value: i64) {
         self.0.store(value, Ordering::Relaxed);
     }
 
+    #[inline]
     pub fn value(&self) -> i64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// How often values fell below each bound, and their sum.
+/// A number that is set, such as a time in seconds.
+#[derive(Debug, Default)]
+pub struct FloatGauge(AtomicU64);
+
+impl FloatGauge {
+    #[inline]
+    pub fn set(&self, value: f64) {
+        self.0.store(value.to_bits(), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn value(&self) -> f64 {
+        f64::from_bits(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// How many observed values are at most each bound, and the sum of all.
+#[derive(Debug)]
 pub struct Histogram {
     /// Upper bounds, rising; one more bucket lies above the last.
     bounds: &'static [f64],
@@ -54,6 +75,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
+    /// Makes an empty histogram; `bounds` rise.
     pub fn new(bounds: &'static [f64]) -> Self {
         let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
         Self { bounds, buckets, sum: AtomicU64::new(0) }
@@ -81,7 +103,7 @@ impl Histogram {
         self.sum.store((sum(self) + sum(other)).to_bits(), Ordering::Relaxed);
     }
 
-    /// Bounds with the count of values up to each.
+    /// Returns the bounds with the count of values up to each, the count of all values, and their sum.
     pub fn cumulated(&self) -> (Vec<(f64, u64)>, u64, f64) {
         let mut count = 0;
         let mut rows = Vec::with_capacity(self.bounds.len());
@@ -95,6 +117,7 @@ impl Histogram {
 }
 
 /// One member of a family.
+#[derive(Debug)]
 pub struct Member<const N: usize, T> {
     /// Values of the labels, in the family's order.
     pub labels: [Box<str>; N],
@@ -103,7 +126,9 @@ pub struct Member<const N: usize, T> {
 
 type Bucket<const N: usize, T> = Vec<Arc<Member<N, T>>>;
 
-/// Values by their labels.
+/// Metrics of one name, by the values of their labels. Labels beyond [`METRIC_MEMBERS`] are counted
+/// together under empty ones, so that nobody fills the memory by making labels up.
+#[derive(Debug)]
 pub struct Family<const N: usize, T> {
     make: fn() -> T,
     /// By a hash of the labels; the few that share one lie side by side.
@@ -117,11 +142,12 @@ impl<const N: usize, T: Default> Default for Family<N, T> {
 }
 
 impl<const N: usize, T> Family<N, T> {
+    /// Makes a family without members, each of which will begin as `make` says.
     pub fn new(make: fn() -> T) -> Self {
         Self { make, members: ArcSwap::from_pointee(OrdMap::new()) }
     }
 
-    /// The member with these labels.
+    /// Returns the member with these labels, made anew if it is not there.
     pub fn get(&self, labels: &[&str; N]) -> Arc<Member<N, T>> {
         let mut hasher = DefaultHasher::new();
         labels.hash(&mut hasher);
@@ -134,7 +160,7 @@ impl<const N: usize, T> Family<N, T> {
         if let Some(found) = find(&members) {
             return found;
         }
-        if members.len() >= MEMBERS && labels.iter().any(|label| !label.is_empty()) {
+        if members.len() >= METRIC_MEMBERS && labels.iter().any(|label| !label.is_empty()) {
             return self.get(&[""; N]);
         }
         drop(members);
@@ -149,7 +175,16 @@ impl<const N: usize, T> Family<N, T> {
         find(&self.members.load()).unwrap_or(new)
     }
 
-    /// All members, in the order of their labels.
+    /// Shows each member with its labels under the family's names, in the order of their values.
+    pub fn each(&self, names: [&str; N], mut show: impl FnMut(&[(&str, &str)], &T)) {
+        for member in self.all() {
+            let labels: Vec<(&str, &str)> =
+                names.iter().copied().zip(member.labels.iter().map(|label| &**label)).collect();
+            show(&labels, &member.value);
+        }
+    }
+
+    /// Returns all members, in the order of their labels.
     pub fn all(&self) -> Vec<Arc<Member<N, T>>> {
         let mut all: Vec<_> = self.members.load().values().flatten().cloned().collect();
         all.sort_by(|a, b| a.labels.cmp(&b.labels));

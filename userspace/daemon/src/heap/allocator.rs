@@ -1,14 +1,11 @@
-//! The allocator of every daemon, and how soon it gives back what has been freed.
+//! The allocator of every daemon, and how soon it gives freed memory back to the machine.
 //!
-//! glibc's keeps what a burst of work leaves in its arenas wherever a block in use lies above it: after 10,000
-//! pods had come and gone, `hawser up` held 110 MiB for 34 MiB in use. jemalloc keeps blocks of one size together
-//! and returns their pages one by one (`docs/benchmarks.md` has the figures).
-#![allow(unsafe_code, reason = "jemalloc reads its options from a symbol with a fixed name")]
+//! glibc's allocator keeps what a burst of work leaves in its arenas wherever a block in use lies above it:
+//! after 10,000 pods had come and gone, `hawser up` held 110 MiB for 34 MiB in use. jemalloc keeps blocks of
+//! one size together and returns their pages one by one (`docs/benchmarks.md` has the figures).
 
-use tikv_jemallocator::Jemalloc;
-
-#[global_allocator]
-static ALLOCATOR: Jemalloc = Jemalloc;
+/// The allocator. A binary makes it its own with `#[global_allocator]`.
+pub use tikv_jemallocator::Jemalloc as Allocator;
 
 /// Options of jemalloc, as in the section TUNING of jemalloc(3): pages that have been unused for two seconds go
 /// back to the machine, at once and not only in name, by a thread of jemalloc's own, so also in a process that
@@ -16,6 +13,7 @@ static ALLOCATOR: Jemalloc = Jemalloc;
 /// pages back.
 // SAFETY: jemalloc declares `extern const char *_rjem_malloc_conf` and reads it once, before the first allocation:
 // this is a pointer to a static C string, and nothing else has that name.
+#[used]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static OPTIONS: &[u8; 122] =
     b"background_thread:true,max_background_threads:1,dirty_decay_ms:2000,muzzy_decay_ms:0,\
@@ -23,12 +21,15 @@ static OPTIONS: &[u8; 122] =
 
 #[cfg(test)]
 mod tests {
-    use tikv_jemalloc_ctl::{background_thread, max_background_threads};
+    use tikv_jemalloc_ctl::{background_thread, max_background_threads, opt};
+
+    #[global_allocator]
+    static ALLOCATOR: super::Allocator = super::Allocator;
 
     #[test]
     fn options_reach_the_allocator() {
         assert!(background_thread::read().unwrap());
         assert_eq!(max_background_threads::read().unwrap(), 1);
-        assert_eq!(tikv_jemalloc_ctl::opt::narenas::read().unwrap(), 4);
+        assert_eq!(opt::narenas::read().unwrap(), 4);
     }
 }
