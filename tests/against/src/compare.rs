@@ -188,6 +188,7 @@ pub fn compare(ours: &Answer, theirs: &Answer) -> Verdict {
         (false, _) => Verdict::Different(found),
         (true, true) => Verdict::Same,
         (true, false) if decoder(&ours.body) || decoder(&theirs.body) => Verdict::Decoder(words.remove(0)),
+        (true, false) if words.iter().all(is_structure) => Verdict::Decoder(words.remove(0)),
         (true, false) => Verdict::Words(words),
     }
 }
@@ -223,6 +224,27 @@ fn decoder(status: &Value) -> bool {
     }
     let message = status["message"].as_str().unwrap_or_default();
     WORDS.iter().any(|word| message.contains(word))
+}
+
+/// Returns whether two messages differ only in a structure: Kubernetes shows its internal types, with their
+/// names of fields, and compares two of them line by line.
+fn is_structure(words: &Difference) -> bool {
+    without_structures(&words.ours) == without_structures(&words.theirs)
+}
+
+fn without_structures(message: &str) -> String {
+    let end = ["\n@@ ", " (changed: "].iter().filter_map(|mark| message.find(mark)).min();
+    let message = &message[..end.unwrap_or(message.len())];
+    let Some((before, shown)) =
+        message.split_once("value: ").filter(|(_, shown)| shown.starts_with(['{', '[']))
+    else {
+        return message.to_owned();
+    };
+    let mut values = serde_json::Deserializer::from_str(shown).into_iter::<Value>();
+    match values.next() {
+        Some(Ok(_)) => format!("{before}value: {{}}{}", &shown[values.byte_offset()..]),
+        _ => message.to_owned(),
+    }
 }
 
 fn statuses(ours: &Value, theirs: &Value, found: &mut Vec<Difference>, words: &mut Vec<Difference>) {
@@ -399,6 +421,25 @@ mod tests {
         let ours = bad("Pod in version \"v1\" cannot be handled as a Pod: wrong type");
         let theirs = bad("json: cannot unmarshal string into Go struct field PodSpec.spec.x of type int");
         assert!(matches!(compare(&ours, &theirs), Verdict::Decoder(_)));
+    }
+
+    #[test]
+    fn structures_that_are_shown_differently_are_set_aside_and_other_words_are_not() {
+        let told = |ours: &str, theirs: &str| {
+            let bad = |message: &str| {
+                answer(
+                    422,
+                    json!({"kind": "Status", "details": {"causes": [{"field": "spec", "message": message}]}}),
+                )
+            };
+            compare(&bad(ours), &bad(theirs))
+        };
+        let theirs = r#"Invalid value: {"Type":"x","RollingUpdate":null}: must be y"#;
+        assert!(matches!(told(r#"Invalid value: {"type":"x"}: must be y"#, theirs), Verdict::Decoder(_)));
+        assert!(matches!(told(r#"Invalid value: {"type":"x"}: must be z"#, theirs), Verdict::Words(_)));
+        let theirs = "Forbidden: may not change\n@@ -1 +1 @@\n-a\n+b\n";
+        assert!(matches!(told("Forbidden: may not change (changed: a)", theirs), Verdict::Decoder(_)));
+        assert!(matches!(told("Forbidden: may change", theirs), Verdict::Words(_)));
     }
 
     #[test]
