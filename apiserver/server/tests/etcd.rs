@@ -225,7 +225,7 @@ async fn a_server_outlives_etcd_that_goes_away() {
 
     etcd.pause();
     without_etcd_held_up(&api, &version).await;
-    etcd.go_on();
+    etcd.resume();
     settled(&api, "c").await;
     // What got no answer may have happened, once; nothing else has, and all of it was watched in order.
     let mut last = version.parse::<i64>().unwrap();
