@@ -154,11 +154,11 @@ impl Resize {
         };
         let before = self.pending.take();
         let same = before.as_ref().filter(|mark| mark.reason == reason);
-        let is_news = same.is_none_or(|mark| mark.generation != generation);
+        let is_new = same.is_none_or(|mark| mark.generation != generation);
         let since = same.map_or(now, |mark| mark.since);
         let text = event_text(&format!("Pod resize {reason}"), desired, generation, &message);
         self.pending = Some(ResizeCondition { reason: reason.to_owned(), message, generation, since });
-        is_news.then_some((event, text))
+        is_new.then_some((event, text))
     }
 
     /// Records that the granted resources could not be applied and when to retry; returns an event if the
@@ -174,10 +174,10 @@ impl Resize {
         let before = self.in_progress.take();
         let generation = before.as_ref().map_or(pod.metadata.generation, |mark| mark.generation);
         let since = before.as_ref().filter(|mark| mark.reason == ERROR).map_or(now, |mark| mark.since);
-        let is_news = before.is_none_or(|mark| mark.message != message);
+        let is_new = before.is_none_or(|mark| mark.message != message);
         let text = event_text("Pod resize error", pod, generation, &message);
         self.in_progress = Some(ResizeCondition { reason: ERROR.to_owned(), message, generation, since });
-        is_news.then_some(("ResizeError", text))
+        is_new.then_some(("ResizeError", text))
     }
 
     /// Records that all containers have their granted resources; returns an event if a resize was in
