@@ -21,7 +21,7 @@ impl LogThrottle {
     pub fn count(&self) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        if state.0.is_some_and(|told| now.duration_since(told) < QUIET) {
+        if state.0.is_some_and(|logged| now.duration_since(logged) < QUIET) {
             state.1 += 1;
             return None;
         }
@@ -37,13 +37,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_first_failure_is_logged_and_then_one_every_ten_seconds() {
         let throttle = LogThrottle::default();
-        let mut told = Vec::new();
+        let mut logged = Vec::new();
         for second in 0..25 {
             for _ in 0..100 {
-                told.extend(throttle.count().map(|untold| (second, untold)));
+                logged.extend(throttle.count().map(|unlogged| (second, unlogged)));
             }
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        assert_eq!(told, [(0, 0), (10, 999), (20, 999)]);
+        assert_eq!(logged, [(0, 0), (10, 999), (20, 999)]);
     }
 }

@@ -241,14 +241,14 @@ fn conditions(
     let old = old.unwrap_or_default();
     let ours: Vec<NamespaceCondition> = rows
         .into_iter()
-        .map(|(kind, (bad, trouble), (good, message))| {
-            let status = if trouble.is_some() { "True" } else { "False" };
+        .map(|(kind, (bad, problem), (good, message))| {
+            let status = if problem.is_some() { "True" } else { "False" };
             let before = old.iter().find(|c| c.type_ == kind && c.status == status);
             NamespaceCondition {
                 type_: kind.to_owned(),
                 status: status.to_owned(),
-                reason: Some(if trouble.is_some() { bad } else { good }.to_owned()),
-                message: Some(trouble.unwrap_or_else(|| message.to_owned())),
+                reason: Some(if problem.is_some() { bad } else { good }.to_owned()),
+                message: Some(problem.unwrap_or_else(|| message.to_owned())),
                 last_transition_time: before
                     .and_then(|c| c.last_transition_time.clone())
                     .or_else(|| Some(now.clone())),

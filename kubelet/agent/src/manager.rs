@@ -159,7 +159,7 @@ fn retry_resizes(agent: &Agent) {
                 return None;
             }
             let priority = pod::spec(&state.desired).priority.unwrap_or_default();
-            let since = state.resize.pending.as_ref().map(|mark| mark.since);
+            let since = state.resize.pending.as_ref().map(|condition| condition.since);
             Some(((std::cmp::Reverse(priority), since), Arc::clone(tracked), Arc::clone(&state.desired)))
         })
         .collect();

@@ -156,10 +156,10 @@ async fn run(agent: Arc<Agent>, tracked: Arc<TrackedPod>, target: Target) {
             }
             Outcome::Unknown => {}
         }
-        let hurry = target.kind == Kind::Readiness
+        let fast = target.kind == Kind::Readiness
             && !ever_succeeded
             && began.elapsed() < limits::FIRST_READINESS_WINDOW;
-        if hurry {
+        if fast {
             // Probe at a short period until the first success, so that readiness is noticed at once.
             let pause =
                 if probe.exec.is_some() { limits::FIRST_EXEC_READINESS } else { limits::FIRST_READINESS };

@@ -337,13 +337,13 @@ impl State {
     }
 
     fn change_names(&mut self, change: NameChange) -> io::Result<()> {
-        let fate = self.step()?;
-        if fate == FaultOutcome::Fails {
+        let outcome = self.step()?;
+        if outcome == FaultOutcome::Fails {
             return Err(failed());
         }
         change.clone().apply(&mut self.names);
         self.pending_names.push(change);
-        fate.result()
+        outcome.result()
     }
 }
 
@@ -491,9 +491,9 @@ impl SimFile {
         if state.life != self.life {
             return Err(power_lost());
         }
-        let fate = state.step()?;
-        act(&mut state, self.file, fate)?;
-        fate.result()
+        let outcome = state.step()?;
+        act(&mut state, self.file, outcome)?;
+        outcome.result()
     }
 }
 
@@ -504,18 +504,18 @@ fn content(state: &mut State, file: u64) -> io::Result<&mut Content> {
 
 impl DiskFile for SimFile {
     fn write_at(&mut self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.step(|state, file, fate| {
+        self.step(|state, file, outcome| {
             let end = offset + bytes.len() as u64;
             let fits = state.room(file, end).max(offset) - offset;
             let mut taken = usize::try_from(fits).map_err(|_| ErrorKind::FileTooLarge)?;
-            if fate == FaultOutcome::Fails {
+            if outcome == FaultOutcome::Fails {
                 taken = taken.min((next(&mut state.random) % (bytes.len() as u64 + 1)) as usize);
             }
             let offset = usize::try_from(offset).map_err(|_| ErrorKind::FileTooLarge)?;
             if taken > 0 {
                 content(state, file)?.write(offset, &bytes[..taken]);
             }
-            if fate != FaultOutcome::Fails && taken < bytes.len() {
+            if outcome != FaultOutcome::Fails && taken < bytes.len() {
                 return Err(ErrorKind::StorageFull.into());
             }
             Ok(())
@@ -523,15 +523,15 @@ impl DiskFile for SimFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
-        self.step(|state, file, fate| {
+        self.step(|state, file, outcome| {
             state.syncs += 1;
-            let fails = fate == FaultOutcome::Fails || state.faults.fail_sync == Some(state.syncs);
+            let fails = outcome == FaultOutcome::Fails || state.faults.fail_sync == Some(state.syncs);
             let content = content(state, file)?;
             if fails {
                 content.dirty.clear();
                 return Err(failed());
             }
-            if fate == FaultOutcome::Done {
+            if outcome == FaultOutcome::Done {
                 content.sync();
             }
             Ok(())
@@ -539,8 +539,8 @@ impl DiskFile for SimFile {
     }
 
     fn allocate(&mut self, size: u64) -> io::Result<()> {
-        self.step(|state, file, fate| {
-            if fate == FaultOutcome::Fails {
+        self.step(|state, file, outcome| {
+            if outcome == FaultOutcome::Fails {
                 return Ok(());
             }
             if state.room(file, size) < size {
@@ -553,8 +553,8 @@ impl DiskFile for SimFile {
     }
 
     fn truncate(&mut self, size: u64) -> io::Result<()> {
-        self.step(|state, file, fate| {
-            if fate != FaultOutcome::Fails {
+        self.step(|state, file, outcome| {
+            if outcome != FaultOutcome::Fails {
                 content(state, file)?.truncate(size);
             }
             Ok(())

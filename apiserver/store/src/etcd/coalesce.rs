@@ -128,7 +128,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn callers_during_a_request_share_the_next_one() {
         let (fake, coalescer) = (Arc::new(Fake::default()), Arc::new(Coalescer::default()));
-        let ask = |after: u64| {
+        let start = |after: u64| {
             let (fake, coalescer) = (Arc::clone(&fake), Arc::clone(&coalescer));
             tokio::spawn(async move {
                 tokio::time::sleep(Duration::from_millis(after)).await;
@@ -138,7 +138,7 @@ mod tests {
                 assert!(answered >= least, "{answered} is older than {least}");
             })
         };
-        let all: Vec<_> = [0, 1, 2, 9, 11, 12, 19, 50].map(ask).into_iter().collect();
+        let all: Vec<_> = [0, 1, 2, 9, 11, 12, 19, 50].map(start).into_iter().collect();
         for one in all {
             one.await.unwrap();
         }
@@ -149,14 +149,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_waiting_caller_takes_over_when_the_requesting_one_goes_away() {
         let (fake, coalescer) = (Arc::new(Fake::default()), Arc::new(Coalescer::default()));
-        let ask = |patience: u64| {
+        let start = |timeout: u64| {
             let (fake, coalescer) = (Arc::clone(&fake), Arc::clone(&coalescer));
             tokio::spawn(async move {
                 let asked = coalescer.run(|| fake.revision());
-                tokio::time::timeout(Duration::from_millis(patience), asked).await.is_ok()
+                tokio::time::timeout(Duration::from_millis(timeout), asked).await.is_ok()
             })
         };
-        let all: Vec<_> = [5, 100, 100, 12, 100].map(ask).into_iter().collect();
+        let all: Vec<_> = [5, 100, 100, 12, 100].map(start).into_iter().collect();
         let mut answered = Vec::new();
         for one in all {
             answered.push(one.await.unwrap());

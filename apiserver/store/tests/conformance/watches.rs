@@ -5,7 +5,7 @@ use apiserver_store::{Notice, StoreError};
 use crate::Subject;
 use crate::support::{events, marks, notice, silence};
 
-pub async fn a_watch_from_now_sees_what_comes_next(subject: Subject) {
+pub async fn a_watch_from_now_sees_later_changes(subject: Subject) {
     subject.put("a", "1").await;
     let mut watch = subject.watch(0).await.unwrap();
     let revision = subject.put("b", "1").await;
@@ -31,7 +31,7 @@ pub async fn a_watch_from_a_revision_sees_history_then_the_present(subject: Subj
     silence(&mut watch).await;
 }
 
-pub async fn events_carry_what_was_before(subject: Subject) {
+pub async fn events_carry_the_previous_value(subject: Subject) {
     let mut live = subject.watch(0).await.unwrap();
     let first = subject.put("a", "1").await;
     let second = subject.put("a", "2").await;
@@ -143,7 +143,7 @@ pub async fn progress_comes_after_everything_before_it(subject: Subject) {
     }
 }
 
-pub async fn a_watch_keeps_to_its_prefix(subject: Subject) {
+pub async fn a_watch_is_limited_to_its_prefix(subject: Subject) {
     let first = subject.put("a", "1").await;
     let mut watch = subject.watch(first).await.unwrap();
     let beside = Subject { prefix: format!("{}-beside", subject.prefix), ..subject.clone() };

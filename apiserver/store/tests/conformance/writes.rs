@@ -60,14 +60,14 @@ pub async fn an_update_keeps_the_create_revision_and_a_recreation_does_not(subje
     assert_eq!((kv.create_revision, kv.mod_revision), (again, again));
 }
 
-pub async fn deleting_what_is_not_there_succeeds_without_a_revision(subject: Subject) {
+pub async fn deleting_a_missing_key_succeeds_without_a_revision(subject: Subject) {
     let revision = subject.put("a", "1").await;
     assert_eq!(done(subject.try_delete("b", 0).await), revision);
     assert_eq!(subject.store.revision().await.unwrap(), revision);
     assert_eq!(subject.put("b", "1").await, revision + 1);
 }
 
-pub async fn of_concurrent_writers_one_wins(subject: Subject) {
+pub async fn one_of_several_concurrent_writers_wins(subject: Subject) {
     let mut expected = 0;
     for round in 0..10 {
         let writers: Vec<_> = (0..16)
@@ -89,7 +89,7 @@ pub async fn of_concurrent_writers_one_wins(subject: Subject) {
     }
 }
 
-pub async fn values_have_a_limit(subject: Subject) {
+pub async fn values_beyond_the_limit_are_refused(subject: Subject) {
     let large = Bytes::from(vec![7; 1 << 20]);
     let write =
         |value: Bytes| Write { key: subject.key("a"), expected: 0, op: Op::Put { value, ttl_seconds: 0 } };
@@ -105,7 +105,7 @@ pub async fn values_have_a_limit(subject: Subject) {
     assert!(matches!(error, StoreError::TooLarge { .. }));
 }
 
-pub async fn a_list_is_ordered_and_keeps_to_its_prefix(subject: Subject) {
+pub async fn a_list_is_ordered_and_limited_to_its_prefix(subject: Subject) {
     for name in ["c", "a", "é", "b", "a-b", "a.b"] {
         subject.put(name, name).await;
     }
@@ -225,7 +225,7 @@ pub async fn a_write_ends_the_time_to_live_of_the_one_before(subject: Subject) {
     assert_eq!(subject.get("a").await.unwrap().mod_revision, second);
 }
 
-pub async fn a_time_to_live_is_set_anew_by_each_write(subject: Subject) {
+pub async fn each_write_restarts_the_time_to_live(subject: Subject) {
     let mut expected = 0;
     let started = tokio::time::Instant::now();
     for round in 0..4 {
@@ -246,7 +246,7 @@ pub async fn a_time_to_live_is_set_anew_by_each_write(subject: Subject) {
 }
 
 /// Writes two keys in turn: a list never contains a newer version of the second one.
-pub async fn what_is_read_at_once_is_of_one_revision(subject: Subject) {
+pub async fn a_list_is_read_at_one_revision(subject: Subject) {
     let writer = tokio::spawn({
         let subject = subject.clone();
         async move {

@@ -68,8 +68,8 @@ impl Set {
     /// Number of available pods, capped by the size, because the status may be older than the size: pods
     /// beyond it are already being removed and must not be counted again.
     fn available(&self) -> i32 {
-        let said = self.wanted.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0);
-        said.min(self.size())
+        let reported = self.wanted.status.as_ref().and_then(|status| status.available_replicas).unwrap_or(0);
+        reported.min(self.size())
     }
 
     /// Number of existing pods, regardless of the requested size.

@@ -280,9 +280,9 @@ mod tests {
     /// `Error creating: pods "web-" is forbidden: …`, as in Kubernetes events.
     #[test]
     fn events_of_failures_have_the_words_of_the_api() {
-        let said = "pods \"web-\" is forbidden: exceeded quota";
-        let refused = kube::Error::Api(Status::failure(said, "Forbidden").with_code(403).boxed());
+        let message = "pods \"web-\" is forbidden: exceeded quota";
+        let refused = kube::Error::Api(Status::failure(message, "Forbidden").with_code(403).boxed());
         let error = Err::<(), _>(refused).attempt(|| "create a pod".to_owned()).unwrap_err();
-        assert_eq!(cause(&error), said);
+        assert_eq!(cause(&error), message);
     }
 }

@@ -60,8 +60,8 @@ impl Log {
         Ok(true)
     }
 
-    /// Trims a file that is no longer written to its last part, in case a container wrote more between two
-    /// checks than a log may hold.
+    /// Trims a file that is no longer being written, keeping its end, in case a container wrote more between
+    /// two checks than a log may hold.
     pub fn trim(&self, current: bool) -> io::Result<()> {
         let name = if current { self.name.clone() } else { self.rotated(1) };
         let most = if current { LOG_FILES as u64 * LOG_ROTATE_BYTES } else { 2 * LOG_ROTATE_BYTES };

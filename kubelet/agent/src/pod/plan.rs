@@ -340,12 +340,12 @@ fn reason_to_kill(input: &Input<'_>, container: &Container, status: &ContainerSt
     } else {
         return None;
     };
-    let fate = if restart_policy(input.pod, Role::Main, container).restarts(137) && grace.is_none() {
+    let suffix = if restart_policy(input.pod, Role::Main, container).restarts(137) && grace.is_none() {
         ", will be restarted"
     } else {
         ""
     };
-    let message = if message.ends_with("restarted") { message } else { message + fate };
+    let message = if message.ends_with("restarted") { message } else { message + suffix };
     Some(Kill { id: status.id.clone(), name: container.name.clone(), message, grace, resizes: false })
 }
 

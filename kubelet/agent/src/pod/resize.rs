@@ -92,7 +92,7 @@ impl Resize {
         for known in status.init_container_statuses.iter().chain(&status.container_statuses).flatten() {
             resize.remember(known);
         }
-        let mark = |kind: &str| {
+        let recorded = |kind: &str| {
             let conditions = status.conditions.iter().flatten();
             let condition = conditions.into_iter().find(|condition| condition.type_ == kind)?;
             Some(ResizeCondition {
@@ -102,7 +102,7 @@ impl Resize {
                 since: condition.last_transition_time.as_ref().map_or(now, |time| time.0),
             })
         };
-        (resize.pending, resize.in_progress) = (mark(PENDING), mark(IN_PROGRESS));
+        (resize.pending, resize.in_progress) = (recorded(PENDING), recorded(IN_PROGRESS));
         resize
     }
 
@@ -153,12 +153,12 @@ impl Resize {
             Err(Refusal::Infeasible(message)) => ("ResizeInfeasible", INFEASIBLE, message),
         };
         let before = self.pending.take();
-        let same = before.as_ref().filter(|mark| mark.reason == reason);
-        let is_news = same.is_none_or(|mark| mark.generation != generation);
-        let since = same.map_or(now, |mark| mark.since);
+        let same = before.as_ref().filter(|recorded| recorded.reason == reason);
+        let is_new = same.is_none_or(|recorded| recorded.generation != generation);
+        let since = same.map_or(now, |recorded| recorded.since);
         let text = event_text(&format!("Pod resize {reason}"), desired, generation, &message);
         self.pending = Some(ResizeCondition { reason: reason.to_owned(), message, generation, since });
-        is_news.then_some((event, text))
+        is_new.then_some((event, text))
     }
 
     /// Records that the granted resources could not be applied and when to retry; returns an event if the
@@ -172,20 +172,23 @@ impl Resize {
     ) -> Option<EventText> {
         self.retry_at = Some(retry_at);
         let before = self.in_progress.take();
-        let generation = before.as_ref().map_or(pod.metadata.generation, |mark| mark.generation);
-        let since = before.as_ref().filter(|mark| mark.reason == ERROR).map_or(now, |mark| mark.since);
-        let is_news = before.is_none_or(|mark| mark.message != message);
+        let generation = before.as_ref().map_or(pod.metadata.generation, |recorded| recorded.generation);
+        let since = before
+            .as_ref()
+            .filter(|recorded| recorded.reason == ERROR)
+            .map_or(now, |recorded| recorded.since);
+        let is_new = before.is_none_or(|recorded| recorded.message != message);
         let text = event_text("Pod resize error", pod, generation, &message);
         self.in_progress = Some(ResizeCondition { reason: ERROR.to_owned(), message, generation, since });
-        is_news.then_some(("ResizeError", text))
+        is_new.then_some(("ResizeError", text))
     }
 
     /// Records that all containers have their granted resources; returns an event if a resize was in
     /// progress.
     pub fn complete(&mut self, pod: &Pod) -> Option<EventText> {
         self.retry_at = None;
-        let mark = self.in_progress.take()?;
-        Some(("ResizeCompleted", event_text("Pod resize completed", pod, mark.generation, "")))
+        let recorded = self.in_progress.take()?;
+        Some(("ResizeCompleted", event_text("Pod resize completed", pod, recorded.generation, "")))
     }
 
     /// Removes containers that are gone.
@@ -228,19 +231,21 @@ impl Resize {
 
     /// Returns the pod conditions that describe the resize.
     pub fn conditions(&self) -> impl Iterator<Item = PodCondition> {
-        [(PENDING, &self.pending), (IN_PROGRESS, &self.in_progress)].into_iter().filter_map(|(kind, mark)| {
-            let mark = mark.as_ref()?;
-            let text = |text: &String| (!text.is_empty()).then(|| text.clone());
-            Some(PodCondition {
-                type_: kind.to_owned(),
-                status: "True".to_owned(),
-                reason: text(&mark.reason),
-                message: text(&mark.message),
-                observed_generation: mark.generation,
-                last_probe_time: None,
-                last_transition_time: Some(Time(mark.since)),
-            })
-        })
+        [(PENDING, &self.pending), (IN_PROGRESS, &self.in_progress)].into_iter().filter_map(
+            |(kind, recorded)| {
+                let recorded = recorded.as_ref()?;
+                let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+                Some(PodCondition {
+                    type_: kind.to_owned(),
+                    status: "True".to_owned(),
+                    reason: text(&recorded.reason),
+                    message: text(&recorded.message),
+                    observed_generation: recorded.generation,
+                    last_probe_time: None,
+                    last_transition_time: Some(Time(recorded.since)),
+                })
+            },
+        )
     }
 }
 

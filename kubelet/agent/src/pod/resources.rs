@@ -91,8 +91,8 @@ pub fn container_resources(pod: &Pod, container: &Container, node_memory: i64) -
     }
 }
 
-/// Returns the `oom_score_adj` of a container: the smaller its share of the node's memory request, the
-/// earlier the kernel kills it when memory runs out.
+/// Returns the `oom_score_adj` of a container: the smaller the share of the node's memory that it requests,
+/// the earlier the kernel kills it when memory runs out.
 fn oom_score(pod: &Pod, container: &Container, node_memory: i64) -> i64 {
     if matches!(spec(pod).priority_class_name.as_deref(), Some("system-node-critical")) {
         return -997;

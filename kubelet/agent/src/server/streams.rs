@@ -333,9 +333,9 @@ mod tests {
             let stream = tokio::spawn(copy_both_ways(near, far, filter));
             runtime.write_all(b"last words").await.unwrap();
             runtime.shutdown().await.unwrap();
-            let mut said = String::new();
-            client.read_to_string(&mut said).await.unwrap();
-            assert_eq!(said, "last words");
+            let mut received = String::new();
+            client.read_to_string(&mut received).await.unwrap();
+            assert_eq!(received, "last words");
             // Time is paused in this test.
             tokio::time::timeout(2 * limits::STREAM_LINGER, stream).await.unwrap().unwrap().unwrap();
         }
@@ -348,13 +348,13 @@ mod tests {
         let stream = tokio::spawn(copy_both_ways(near, far, None));
         client.write_all(b"question").await.unwrap();
         client.shutdown().await.unwrap();
-        let mut heard = String::new();
-        runtime.read_to_string(&mut heard).await.unwrap();
+        let mut sent = String::new();
+        runtime.read_to_string(&mut sent).await.unwrap();
         runtime.write_all(b"answer").await.unwrap();
         drop(runtime);
-        let mut said = String::new();
-        client.read_to_string(&mut said).await.unwrap();
-        assert_eq!((heard.as_str(), said.as_str()), ("question", "answer"));
+        let mut received = String::new();
+        client.read_to_string(&mut received).await.unwrap();
+        assert_eq!((sent.as_str(), received.as_str()), ("question", "answer"));
         stream.await.unwrap().unwrap();
     }
 }

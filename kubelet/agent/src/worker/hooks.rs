@@ -26,11 +26,11 @@ impl Worker {
             return match output.exit_code {
                 0 => Ok(()),
                 code => {
-                    let said = &output.stderr[..output.stderr.len().min(limits::PROBE_OUTPUT)];
+                    let stderr = &output.stderr[..output.stderr.len().min(limits::PROBE_OUTPUT)];
                     Err(format!(
                         "command '{}' exited with {code}: {}",
                         command.join(" "),
-                        String::from_utf8_lossy(said)
+                        String::from_utf8_lossy(stderr)
                     ))
                 }
             };

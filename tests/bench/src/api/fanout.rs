@@ -77,7 +77,7 @@ fn measure(report: &Report, plan: &Plan, case: &str, watchers: usize, what: Sele
 struct Watchers {
     /// Number of watchers that a change concerns.
     concerned: usize,
-    heard: Arc<EventCounter>,
+    counter: Arc<EventCounter>,
     writer: Connection,
     change: Change,
     tasks: Vec<JoinHandle<Result<()>>>,
@@ -134,22 +134,22 @@ impl Watchers {
             let all = if what == Selection::Node { "/api/v1/pods" } else { object.path() };
             Call::get(format!("{all}?watch=true&resourceVersion={version}{selector}"))
         };
-        let (heard, tasks) = listen(server, watchers, call).await?;
+        let (counter, tasks) = listen(server, watchers, call).await?;
         let concerned = if what == Selection::Node { 1 } else { watchers };
         let change = Change::Patch { path, object, turn: std::cell::Cell::new(0) };
-        Ok(Self { concerned, heard, writer, change, tasks, before })
+        Ok(Self { concerned, counter, writer, change, tasks, before })
     }
 
     async fn of_echo(server: &Running, watchers: usize) -> Result<Self> {
         let writer = server.target.connect(1).await?.remove(0);
-        let (heard, tasks) = listen(server, watchers, |_| Call::get("/watch")).await?;
-        Ok(Self { concerned: watchers, heard, writer, change: Change::Post, tasks, before: 0.0 })
+        let (counter, tasks) = listen(server, watchers, |_| Call::get("/watch")).await?;
+        Ok(Self { concerned: watchers, counter, writer, change: Change::Post, tasks, before: 0.0 })
     }
 
     /// Returns the seconds from before the change is sent until the last watcher has it.
     async fn change(&self) -> Result<f64> {
-        self.heard.events.store(0, Ordering::Relaxed);
-        self.heard.wanted.store(self.concerned, Ordering::Relaxed);
+        self.counter.events.store(0, Ordering::Relaxed);
+        self.counter.wanted.store(self.concerned, Ordering::Relaxed);
         let call = match &self.change {
             Change::Post => Call::post("/change", "x".into()),
             Change::Patch { path, object, turn } => {
@@ -163,12 +163,12 @@ impl Watchers {
             }
         };
         let start = Instant::now();
-        let (written, heard) =
-            tokio::join!(self.writer.read(call), tokio::time::timeout(TIMEOUT, self.heard.all.notified()));
+        let (written, counter) =
+            tokio::join!(self.writer.read(call), tokio::time::timeout(TIMEOUT, self.counter.all.notified()));
         written?;
         let ended = self.tasks.iter().filter(|task| task.is_finished()).count();
-        let events = self.heard.events.load(Ordering::Relaxed);
-        ensure!(heard.is_ok(), "{events} of {} heard of it; {ended} watches have ended", self.concerned);
+        let events = self.counter.events.load(Ordering::Relaxed);
+        ensure!(counter.is_ok(), "{events} of {} heard of it; {ended} watches have ended", self.concerned);
         Ok(start.elapsed().as_secs_f64())
     }
 }
@@ -186,21 +186,21 @@ async fn listen(
     call: impl Fn(usize) -> Call,
 ) -> Result<(Arc<EventCounter>, Vec<JoinHandle<Result<()>>>)> {
     let connections = server.target.connect(watchers.div_ceil(STREAMS)).await?;
-    let heard = Arc::new(EventCounter::default());
+    let counter = Arc::new(EventCounter::default());
     let mut tasks = Vec::with_capacity(watchers);
     for i in 0..watchers {
         let (status, mut body) = connections[i / STREAMS].open_stream(call(i)).await?;
         ensure!(status.is_success(), "a watch was answered with {status}");
-        let heard = Arc::clone(&heard);
+        let counter = Arc::clone(&counter);
         tasks.push(tokio::spawn(async move {
             // An event is smaller than a frame, so each chunk is one event.
             while next_chunk(&mut body).await?.is_some() {
-                heard.one();
+                counter.one();
             }
             Ok(())
         }));
     }
-    Ok((heard, tasks))
+    Ok((counter, tasks))
 }
 
 fn version(object: &[u8]) -> Result<String> {

@@ -54,7 +54,7 @@ fn a_hostile_kubelet_gains_nothing_from_its_callers() -> Result<()> {
         &[
             ("a redirect is not passed on", &redirects),
             ("headers that take credentials are not passed on", &cookies),
-            ("an upgrade that nobody asked for is not passed on", &switches),
+            ("an unrequested upgrade is not passed on", &switches),
             ("a client is not told to believe a body without end", &endless),
             ("the caller's credentials never reach a kubelet", &credentials),
             ("a node is not called by another node's name", &another_address),

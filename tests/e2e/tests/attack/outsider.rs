@@ -44,12 +44,12 @@ fn an_outsider_gets_no_access_and_blocks_no_one() -> Result<()> {
         &cluster,
         &outside,
         &[
-            ("a stranger reads health and version alone", &anonymous),
-            ("credentials that nobody issued are refused", &forged),
-            ("the kubelet lets in nobody but the API server", &kubelet),
+            ("an outsider reads only health and version", &anonymous),
+            ("forged credentials are refused", &forged),
+            ("the kubelet admits only the API server", &kubelet),
             ("the API server's name for kubelets means nothing to the API", &kubelet_client),
             ("idle connections lock out no administrator", &idle_connections),
-            ("answers that nobody reads cost no memory", &unread_answers),
+            ("unread answers cost no memory", &unread_answers),
         ],
     )
 }

@@ -50,8 +50,8 @@ fn a_hostile_webhook_changes_only_what_it_converts() -> Result<()> {
         &[
             ("a redirect is not followed", &redirect),
             ("the identity of an object cannot be changed", &rename),
-            ("an answer without end ends", &endless),
-            ("silence holds up nobody else", &silent),
+            ("an endless answer is cut off", &endless),
+            ("a silent webhook delays no other request", &silent),
         ],
     )
 }
