@@ -55,7 +55,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("aya-log", &["userspace-dataplane"]),
     ("etcd-client", &["apiserver-store"]),
     ("rtnetlink", &["userspace-network", "userspace-proxy"]),
-    ("tonic", &["kubelet-cri"]),
+    ("tonic", &["kubelet-cri", "kubelet-agent"]),
 ];
 
 /// Packages on every node, and what must not be compiled for them, however indirectly.
