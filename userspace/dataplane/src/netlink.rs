@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd as _;
 use std::time::Duration;
 
 use netlink_packet_core::{
-    DefaultNla, Emitable as _, ErrorBuffer, NLA_HEADER_SIZE, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED,
-    NLM_F_DUMP, NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
+    DefaultNla, Emitable, ErrorBuffer, NLA_HEADER_SIZE, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP,
+    NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
 };
 
 const NLMSGERR_ATTR_MSG: u16 = 1;
@@ -51,6 +51,13 @@ impl Message {
     /// One of that kind, with its fixed part.
     pub fn new(kind: u16, flags: u16, fixed: &[u8]) -> Self {
         Self { kind, flags, body: fixed.to_vec() }
+    }
+
+    /// One of that kind, as netlink-packet-route describes it.
+    pub fn of(kind: u16, flags: u16, message: &impl Emitable) -> Self {
+        let mut body = vec![0; message.buffer_len()];
+        message.emit(&mut body);
+        Self { kind, flags, body }
     }
 
     pub fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
