@@ -5,7 +5,12 @@
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
-use crate::netlink::{Message, Refused, Socket, attribute, text, word};
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Parseable as _};
+use netlink_packet_route::tc::{
+    TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcHeader, TcMessage, TcOption,
+};
+
+use crate::netlink::{Message, Refused, Socket};
 use crate::program::Program;
 
 const RTM_NEWQDISC: u16 = 36;
@@ -14,31 +19,17 @@ const RTM_GETQDISC: u16 = 38;
 const RTM_NEWTFILTER: u16 = 44;
 const RTM_DELTFILTER: u16 = 45;
 const RTM_GETTFILTER: u16 = 46;
-const NLM_F_REPLACE: u16 = 0x100;
-const NLM_F_EXCL: u16 = 0x200;
-const NLM_F_CREATE: u16 = 0x400;
-
-const TCA_KIND: u16 = 1;
-const TCA_OPTIONS: u16 = 2;
-const TCA_BPF_FD: u16 = 6;
-const TCA_BPF_NAME: u16 = 7;
-const TCA_BPF_FLAGS: u16 = 8;
-const TCA_BPF_ID: u16 = 11;
-/// The program's return value is the verdict.
-const TCA_BPF_FLAG_ACT_DIRECT: u32 = 1;
 
 /// Where `clsact` is, and its handle.
 const CLSACT: u32 = 0xffff_fff1;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
-const CLSACT_KIND: &[u8] = b"clsact\0";
+const CLSACT_KIND: &str = "clsact";
 /// Ours among the filters of an interface: after those that a network plugin puts first, before
 /// those whose place the kernel chose.
 const PRIORITY: u32 = 0x4857;
 /// Behind those: where programs wait that replace them, see [`Filters::put_behind`].
 const BEHIND: u32 = PRIORITY + 1;
 const HANDLE: u32 = 1;
-/// Length of `struct tcmsg`.
-const FIXED: usize = 20;
 
 /// Which packets of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,11 +91,18 @@ impl Filters {
     ) -> Result<Option<Filter>, Refused> {
         let filters = dump(socket, interface, direction)?;
         Ok(filters.iter().find_map(|filter| {
-            let options = attribute(filter.get(FIXED..)?, TCA_OPTIONS)?;
-            let name = text(attribute(options, TCA_BPF_NAME)?);
-            let program = name.strip_prefix(&self.prefix)?.to_owned();
-            let id = attribute(options, TCA_BPF_ID).map_or(0, |id| word(id, 0));
-            Some(Filter { interface, direction, program, id })
+            // One of a kind that is not understood is not ours.
+            let filter = TcMessage::parse(filter).ok()?;
+            let options: Vec<&TcFilterBpfOption> = options(&filter).collect();
+            let program = options.iter().find_map(|option| match option {
+                TcFilterBpfOption::ProgName(name) => name.strip_prefix(&self.prefix),
+                _ => None,
+            })?;
+            let id = options.iter().find_map(|option| match option {
+                TcFilterBpfOption::ProgId(id) => Some(*id),
+                _ => None,
+            });
+            Some(Filter { interface, direction, program: program.to_owned(), id: id.unwrap_or(0) })
         }))
     }
 
@@ -130,8 +128,7 @@ impl Filters {
     /// Removes what [`Filters::put_behind`] has put; nothing there is no error.
     pub fn remove_behind(&self, filter: &Filter) -> Result<(), Refused> {
         let mut socket = Socket::open()?;
-        let fixed = fixed(filter.interface, HANDLE, filter.direction.parent(), place(BEHIND));
-        absent(socket.change(Message::new(RTM_DELTFILTER, 0, &fixed).attribute(TCA_KIND, b"bpf\0")))?;
+        absent(socket.change(removal(filter, BEHIND)))?;
         Ok(())
     }
 
@@ -145,18 +142,16 @@ impl Filters {
     ) -> Result<(), Refused> {
         let mut socket = Socket::open()?;
         add_clsact(&mut socket, interface)?;
-        let fixed = fixed(interface, HANDLE, direction.parent(), place(priority));
-        let name = format!("{}{name}\0", self.prefix);
-        socket.change(
-            Message::new(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, &fixed)
-                .attribute(TCA_KIND, b"bpf\0")
-                .nested(TCA_OPTIONS, |options| {
-                    options
-                        .attribute(TCA_BPF_FD, &program.as_raw_fd().to_ne_bytes())
-                        .attribute(TCA_BPF_NAME, name.as_bytes())
-                        .attribute(TCA_BPF_FLAGS, &TCA_BPF_FLAG_ACT_DIRECT.to_ne_bytes())
-                }),
-        )
+        let options = vec![
+            TcOption::Bpf(TcFilterBpfOption::ProgFd(program.as_raw_fd() as u32)),
+            TcOption::Bpf(TcFilterBpfOption::ProgName(format!("{}{name}", self.prefix))),
+            // The program's return value is the verdict.
+            TcOption::Bpf(TcFilterBpfOption::Flags(TcBpfFlags::DirectAction)),
+        ];
+        let attributes = vec![TcAttribute::Kind(TcFilterBpf::KIND.to_owned()), TcAttribute::Options(options)];
+        let header = header(interface, HANDLE, direction.parent(), place(priority));
+        let filter = TcMessage::from_parts(header, attributes);
+        socket.change(Message::of(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, &filter))
     }
 
     /// Removes a filter, and `clsact` if nobody else has a filter there. What is gone already is no
@@ -164,9 +159,7 @@ impl Filters {
     pub fn remove(&self, filter: &Filter) -> Result<(), Refused> {
         let mut socket = Socket::open()?;
         self.remove_behind(filter)?;
-        let fixed = fixed(filter.interface, HANDLE, filter.direction.parent(), place(PRIORITY));
-        let kind = Message::new(RTM_DELTFILTER, 0, &fixed).attribute(TCA_KIND, b"bpf\0");
-        absent(socket.change(kind))?;
+        absent(socket.change(removal(filter, PRIORITY)))?;
         for direction in Direction::ALL {
             if absent(dump(&mut socket, filter.interface, direction))?.is_some_and(|found| !found.is_empty())
             {
@@ -199,13 +192,33 @@ fn place(priority: u32) -> u32 {
     priority << 16 | u32::from((libc::ETH_P_ALL as u16).to_be())
 }
 
-/// `struct tcmsg`.
-fn fixed(interface: u32, handle: u32, parent: u32, info: u32) -> Vec<u8> {
-    [0, interface, handle, parent, info].iter().flat_map(|word| word.to_ne_bytes()).collect()
+fn header(interface: u32, handle: u32, parent: u32, info: u32) -> TcHeader {
+    let (handle, parent) = (TcHandle::from(handle), TcHandle::from(parent));
+    TcHeader { index: interface as i32, handle, parent, info, ..TcHeader::default() }
+}
+
+/// What is set of a filter that is a program.
+fn options(filter: &TcMessage) -> impl Iterator<Item = &TcFilterBpfOption> {
+    let all = filter.attributes.iter().filter_map(|attribute| match attribute {
+        TcAttribute::Options(options) => Some(options),
+        _ => None,
+    });
+    all.flatten().filter_map(|option| match option {
+        TcOption::Bpf(option) => Some(option),
+        _ => None,
+    })
+}
+
+fn removal(filter: &Filter, priority: u32) -> Message {
+    let header = header(filter.interface, HANDLE, filter.direction.parent(), place(priority));
+    let kind = TcAttribute::Kind(TcFilterBpf::KIND.to_owned());
+    Message::of(RTM_DELTFILTER, 0, &TcMessage::from_parts(header, vec![kind]))
 }
 
 fn clsact(kind: u16, flags: u16, interface: u32) -> Message {
-    Message::new(kind, flags, &fixed(interface, CLSACT_HANDLE, CLSACT, 0)).attribute(TCA_KIND, CLSACT_KIND)
+    let header = header(interface, CLSACT_HANDLE, CLSACT, 0);
+    let attributes = vec![TcAttribute::Kind(CLSACT_KIND.to_owned())];
+    Message::of(kind, flags, &TcMessage::from_parts(header, attributes))
 }
 
 /// Makes `clsact` unless it is there. Its place may be taken by `ingress`, which knows no egress and
@@ -226,16 +239,17 @@ fn add_clsact(socket: &mut Socket, interface: u32) -> Result<(), Refused> {
 
 /// Interfaces with `clsact`.
 fn clsacts(socket: &mut Socket) -> Result<Vec<u32>, Refused> {
-    let found = socket.dump(Message::new(RTM_GETQDISC, 0, &fixed(0, 0, 0, 0)))?;
-    let ours = |qdisc: &&Vec<u8>| {
-        qdisc.get(FIXED..).and_then(|rest| attribute(rest, TCA_KIND)).is_some_and(|kind| kind == CLSACT_KIND)
-    };
-    Ok(found.iter().filter(ours).map(|qdisc| word(qdisc, 4)).collect())
+    let found = socket.dump(Message::of(RTM_GETQDISC, 0, &TcMessage::default()))?;
+    let kind = TcAttribute::Kind(CLSACT_KIND.to_owned());
+    let qdiscs = found.iter().filter_map(|qdisc| TcMessage::parse(qdisc).ok());
+    let ours = qdiscs.filter(|qdisc| qdisc.attributes.contains(&kind));
+    Ok(ours.map(|qdisc| qdisc.header.index as u32).collect())
 }
 
 /// All filters of an interface, whoever's.
 fn dump(socket: &mut Socket, interface: u32, direction: Direction) -> Result<Vec<Vec<u8>>, Refused> {
-    socket.dump(Message::new(RTM_GETTFILTER, 0, &fixed(interface, 0, direction.parent(), 0)))
+    let header = header(interface, 0, direction.parent(), 0);
+    socket.dump(Message::of(RTM_GETTFILTER, 0, &TcMessage::from_parts(header, Vec::new())))
 }
 
 /// None if what was asked about is not there, nor its interface.

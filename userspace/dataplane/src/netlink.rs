@@ -1,19 +1,20 @@
-//! As much of netlink as the data plane takes: requests with the kernel's own words on refusal,
-//! dumps, attributes.
+//! Requests to the kernel over netlink, with its own words on refusal; dumps; attributes. Sockets and the
+//! framing of messages and attributes are those of netlink-sys and netlink-packet-core.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd as _;
+use std::time::Duration;
 
-const NLMSG_ERROR: u16 = 2;
-const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 1;
-const NLM_F_ACK: u16 = 4;
-const NLM_F_DUMP: u16 = 0x300;
-/// The answer to a request leaves the request itself out.
-const NLM_F_CAPPED: u16 = 0x100;
-const NLM_F_ACK_TLVS: u16 = 0x200;
+use netlink_packet_core::{
+    DefaultNla, Emitable, ErrorBuffer, NLA_HEADER_SIZE, NLM_F_ACK, NLM_F_ACK_TLVS, NLM_F_CAPPED, NLM_F_DUMP,
+    NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
+};
+
 const NLMSGERR_ATTR_MSG: u16 = 1;
+/// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
+/// Longest answer that the kernel gives at once.
+const LOT: usize = 64 * 1024;
 
 /// Why the kernel refused a request.
 #[derive(Debug, thiserror::Error)]
@@ -39,47 +40,65 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// A request in the making.
-pub struct Message(Vec<u8>);
+/// A request in the making: its kind, its flags, and what follows the header.
+pub struct Message {
+    kind: u16,
+    flags: u16,
+    body: Vec<u8>,
+}
 
 impl Message {
     /// One of that kind, with its fixed part.
     pub fn new(kind: u16, flags: u16, fixed: &[u8]) -> Self {
-        let mut bytes = vec![0; HEADER];
-        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
-        bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
-        bytes.extend(fixed);
-        Self(bytes)
+        Self { kind, flags, body: fixed.to_vec() }
+    }
+
+    /// One of that kind, as netlink-packet-route describes it.
+    pub fn of(kind: u16, flags: u16, message: &impl Emitable) -> Self {
+        let mut body = vec![0; message.buffer_len()];
+        message.emit(&mut body);
+        Self { kind, flags, body }
     }
 
     pub fn attribute(mut self, kind: u16, value: &[u8]) -> Self {
-        self.0.extend((4 + value.len() as u16).to_ne_bytes());
-        self.0.extend(kind.to_ne_bytes());
-        self.0.extend(value);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
+        let attribute = DefaultNla::new(kind, value.to_vec());
+        let at = self.body.len();
+        self.body.resize(at + attribute.buffer_len(), 0);
+        attribute.emit(&mut self.body[at..]);
         self
     }
 
     /// What follows the header.
     #[cfg(test)]
     pub fn body(&self) -> &[u8] {
-        &self.0[HEADER..]
+        &self.body
     }
 
     /// An attribute that is made of attributes.
-    pub fn nested(mut self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
-        let at = self.0.len();
-        self = fill(self.attribute(kind, &[]));
-        let length = (self.0.len() - at) as u16;
-        self.0[at..at + 2].copy_from_slice(&length.to_ne_bytes());
-        self
+    pub fn nested(self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
+        let inner = fill(Self::new(self.kind, self.flags, &[]));
+        self.attribute(kind, &inner.body)
+    }
+
+    /// The whole message.
+    fn bytes(&self, flags: u16, sequence_number: u32) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER];
+        bytes.extend(&self.body);
+        let length = bytes.len() as u32;
+        let mut message = NetlinkBuffer::new(&mut bytes);
+        message.set_length(length);
+        message.set_message_type(self.kind);
+        message.set_flags(self.flags | flags | NLM_F_REQUEST);
+        message.set_sequence_number(sequence_number);
+        bytes
     }
 }
 
 /// A socket to the network namespace of this thread.
 pub struct Socket {
-    fd: OwnedFd,
+    socket: netlink_sys::Socket,
     sequence: u32,
+    buffer: Vec<u8>,
 }
 
 impl Socket {
@@ -90,41 +109,41 @@ impl Socket {
 
     /// To a part of the kernel, one of `NETLINK_*`.
     pub fn to(protocol: i32) -> io::Result<Self> {
-        const NETLINK_CAP_ACK: i32 = 10;
-        const NETLINK_EXT_ACK: i32 = 11;
-        // SAFETY: the call takes numbers only.
-        let fd = unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: the kernel gave this descriptor to us alone.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        for option in [NETLINK_CAP_ACK, NETLINK_EXT_ACK] {
-            let on = 1_i32;
-            // SAFETY: the value lives on the stack for the length of the call. A kernel that knows
-            // neither option answers with less.
-            unsafe {
-                libc::setsockopt(
-                    fd.as_raw_fd(),
-                    libc::SOL_NETLINK,
-                    option,
-                    (&raw const on).cast(),
-                    size_of::<i32>() as libc::socklen_t,
-                )
-            };
-        }
-        Ok(Self { fd, sequence: 0 })
+        let socket = netlink_sys::Socket::new(protocol as isize)?;
+        // A kernel that knows neither option answers with less.
+        let _ = socket.set_cap_ack(true);
+        let _ = socket.set_ext_ack(true);
+        Ok(Self { socket, sequence: 0, buffer: vec![0; LOT] })
+    }
+
+    /// How long an answer may take.
+    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+        let time = libc::timeval {
+            tv_sec: patience.as_secs() as libc::time_t,
+            tv_usec: patience.subsec_micros().into(),
+        };
+        // SAFETY: the value lives for the length of the call, and is as long as stated.
+        let result = unsafe {
+            libc::setsockopt(
+                self.socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_RCVTIMEO,
+                (&raw const time).cast(),
+                size_of::<libc::timeval>() as libc::socklen_t,
+            )
+        };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Asks for a change and waits until it is made.
     pub fn change(&mut self, message: Message) -> Result<(), Refused> {
-        self.exchange(message, NLM_F_ACK, &mut |_| {})
+        self.exchange(&message, NLM_F_ACK, &mut |_| {})
     }
 
     /// Asks for one object: the message's fixed part and attributes.
     pub fn get(&mut self, message: Message) -> Result<Option<Vec<u8>>, Refused> {
         let mut last = None;
-        self.exchange(message, NLM_F_ACK, &mut |object| last = Some(object.to_vec()))?;
+        self.exchange(&message, NLM_F_ACK, &mut |object| last = Some(object.to_vec()))?;
         Ok(last)
     }
 
@@ -137,91 +156,70 @@ impl Socket {
 
     /// As [`Socket::dump`], for objects of which there may be many: they are read lot by lot.
     pub fn dump_each(&mut self, message: Message, take: &mut dyn FnMut(&[u8])) -> Result<(), Refused> {
-        self.exchange(message, NLM_F_DUMP, take)
+        self.exchange(&message, NLM_F_DUMP, take)
     }
 
     fn exchange(
         &mut self,
-        Message(mut bytes): Message,
+        message: &Message,
         flags: u16,
         take: &mut dyn FnMut(&[u8]),
     ) -> Result<(), Refused> {
         self.sequence += 1;
-        let length = bytes.len() as u32;
-        bytes[0..4].copy_from_slice(&length.to_ne_bytes());
-        bytes[6] |= (flags | NLM_F_REQUEST) as u8;
-        bytes[7] |= (flags >> 8) as u8;
-        bytes[8..12].copy_from_slice(&self.sequence.to_ne_bytes());
-        // SAFETY: the buffer is as long as stated.
-        let sent = unsafe { libc::send(self.fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
-        if sent < 0 {
-            return Err(io::Error::last_os_error().into());
-        }
-        let mut buffer = vec![0_u8; 64 * 1024];
+        self.socket.send(&message.bytes(flags, self.sequence), 0)?;
         loop {
-            // SAFETY: the buffer is as long as stated.
-            let read = unsafe {
-                libc::recv(self.fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), libc::MSG_TRUNC)
+            let mut room = &mut self.buffer[..];
+            let read = match self.socket.recv(&mut room, libc::MSG_TRUNC) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
             };
-            let Ok(read) = usize::try_from(read) else {
-                let error = io::Error::last_os_error();
-                if error.kind() == io::ErrorKind::Interrupted {
-                    continue;
-                }
-                return Err(error.into());
-            };
-            if read > buffer.len() {
-                return Err(io::Error::from(io::ErrorKind::InvalidData).into());
-            }
-            if read_answer(&buffer[..read], self.sequence, take)? {
+            let lot = self.buffer.get(..read).ok_or_else(cut)?;
+            if read_answer(lot, self.sequence, take)? {
                 return Ok(());
             }
         }
     }
 }
 
+fn cut() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "an answer of netlink's is cut short")
+}
+
 /// Takes one datagram apart; true if the answer is complete.
 fn read_answer(mut bytes: &[u8], sequence: u32, take: &mut dyn FnMut(&[u8])) -> Result<bool, Refused> {
-    while bytes.len() >= HEADER {
-        let length = (word(bytes, 0) as usize).clamp(HEADER, bytes.len());
-        let (kind, flags) = (short(bytes, 4), short(bytes, 6));
-        let body = &bytes[HEADER..length];
-        let mine = word(bytes, 8) == sequence;
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
-        match kind {
-            _ if !mine => {}
+    while !bytes.is_empty() {
+        let message = NetlinkBuffer::new_checked(bytes).map_err(|_| cut())?;
+        let body = message.payload();
+        match message.message_type() {
+            _ if message.sequence_number() != sequence => {}
             NLMSG_DONE => return Ok(true),
-            NLMSG_ERROR => return refusal(body, flags).map_or(Ok(true), Err),
+            NLMSG_ERROR => return refusal(body, message.flags()).map_or(Ok(true), Err),
             _ => take(body),
         }
+        bytes = bytes.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
     }
     Ok(false)
 }
 
 /// What an acknowledgement says, if it is none.
 fn refusal(body: &[u8], flags: u16) -> Option<Refused> {
-    let code = (word(body, 0) as i32).wrapping_neg();
-    if code == 0 {
-        return None;
-    }
+    let Ok(error) = ErrorBuffer::new_checked(body) else {
+        return Some(cut().into());
+    };
+    let code = error.code()?.get().wrapping_neg();
     // The request follows: its header, and unless it was left out, all of it.
-    let request = if flags & NLM_F_CAPPED == 0 { word(body, 4) as usize } else { HEADER };
-    let words = body.get(4 + request.next_multiple_of(4)..).filter(|_| flags & NLM_F_ACK_TLVS != 0);
+    let request = error.payload();
+    let length = if flags & NLM_F_CAPPED == 0 { word(request, 0) as usize } else { HEADER };
+    let words = request.get(length.next_multiple_of(4)..).filter(|_| flags & NLM_F_ACK_TLVS != 0);
     let words = words.and_then(|rest| attribute(rest, NLMSGERR_ATTR_MSG)).map(text);
     Some(Refused { cause: io::Error::from_raw_os_error(code), words })
 }
 
 /// Attributes, by kind.
-pub fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
-    const NESTED_OR_BIG_ENDIAN: u16 = 0xc000;
-    std::iter::from_fn(move || {
-        if bytes.len() < 4 {
-            return None;
-        }
-        let length = usize::from(short(bytes, 0)).clamp(4, bytes.len());
-        let found = (short(bytes, 2) & !NESTED_OR_BIG_ENDIAN, &bytes[4..length]);
-        bytes = &bytes[length.next_multiple_of(4).min(bytes.len())..];
-        Some(found)
+pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    NlasIterator::new(bytes).map_while(Result::ok).map(|attribute: NlaBuffer<&[u8]>| {
+        let (kind, length) = (attribute.kind(), attribute.value_length());
+        (kind, &attribute.into_inner()[NLA_HEADER_SIZE..NLA_HEADER_SIZE + length])
     })
 }
 
@@ -240,10 +238,6 @@ pub fn word(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..offset + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }
 
-fn short(bytes: &[u8], offset: usize) -> u16 {
-    bytes.get(offset..offset + 2).and_then(|b| b.try_into().ok()).map_or(0, u16::from_ne_bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,7 +247,7 @@ mod tests {
         let message = Message::new(44, 0, &[1; 20])
             .attribute(1, b"bpf\0")
             .nested(2, |inner| inner.attribute(7, b"name\0").attribute(8, &1_u32.to_ne_bytes()));
-        let body = &message.0[HEADER + 20..];
+        let body = &message.body()[20..];
         assert_eq!(attribute(body, 1).map(text).as_deref(), Some("bpf"));
         let inner = attribute(body, 2).unwrap();
         assert_eq!(attribute(inner, 7).map(text).as_deref(), Some("name"));
@@ -271,6 +265,32 @@ mod tests {
         assert_eq!(refused.cause.raw_os_error(), Some(libc::ERANGE));
         assert_eq!(refused.words.as_deref(), Some("too b"));
         assert!(refusal(&[0; 20], NLM_F_CAPPED).is_none());
+    }
+
+    fn message(kind: u16, body: &[u8]) -> Vec<u8> {
+        let mut bytes = Message::new(kind, 0, body).bytes(0, 7);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes
+    }
+
+    #[test]
+    fn the_end_an_error_and_rubbish_are_told_apart() {
+        let read = |bytes: &[u8]| {
+            let mut bodies = Vec::new();
+            read_answer(bytes, 7, &mut |body| bodies.push(body.to_vec())).map(|done| (done, bodies))
+        };
+        assert!(read(&message(NLMSG_DONE, &[0; 4])).unwrap().0);
+        assert!(read(&message(NLMSG_ERROR, &[0; 20])).unwrap().0);
+        let error = read(&message(NLMSG_ERROR, &(-libc::EOPNOTSUPP).to_ne_bytes())).unwrap_err();
+        assert_eq!(error.cause.raw_os_error(), Some(libc::EOPNOTSUPP));
+        for length in 1..HEADER {
+            assert!(read(&message(NLMSG_DONE, &[])[..length]).is_err());
+        }
+        // A length of less than a header would never end.
+        assert!(read(&[0; 32]).is_err());
+        let lot = [message(20, &[1; 5]), message(20, &[2; 4])].concat();
+        assert_eq!(read(&lot).unwrap(), (false, vec![vec![1; 5], vec![2; 4]]));
+        assert!(!read(&[]).unwrap().0);
     }
 
     #[test]

@@ -3,14 +3,21 @@
 
 use std::{sync::Arc, time::Duration};
 
+use apiserver_meta::error_chain;
 use bytes::Bytes;
-use http_body_util::{BodyExt, Empty, Full};
-use hyper::client::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use http::uri::PathAndQuery;
+use http_body_util::{BodyExt, Empty};
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
+    time::{Instant, timeout_at},
+};
+use tonic::{
+    client::Grpc,
+    transport::{Channel, Endpoint},
 };
 
 use super::{HttpAnswer, HttpCheck};
@@ -36,54 +43,75 @@ pub(super) async fn tcp(host: &str, port: u16, timeout: Duration) -> Result<(), 
 
 /// Queries the health of a gRPC service within at most `timeout`.
 pub(super) async fn grpc(host: &str, port: u16, service: &str, timeout: Duration) -> Result<(), String> {
-    match tokio::time::timeout(timeout, query_health(host, port, service)).await {
-        Ok(Ok(SERVING)) => Ok(()),
-        Ok(Ok(status)) => Err(format!("service unhealthy (responded with status {status})")),
-        Ok(Err(why)) => Err(format!("error: health rpc failed: {why}")),
-        Err(_) => Err(format!("timeout: failed to connect service {host}:{port} within {timeout:?}")),
+    let place = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+    let unreachable = || format!("timeout: failed to connect service {place:?} within {timeout:?}");
+    let endpoint = Endpoint::from_shared(format!("http://{place}"))
+        .and_then(|endpoint| endpoint.user_agent("kube-probe/1.36"))
+        .map_err(|error| format!("error: failed to connect service at {place:?}: {}", error_chain(&error)))?;
+    let deadline = Instant::now() + timeout;
+    let channel = match timeout_at(deadline, endpoint.connect()).await {
+        Ok(Ok(channel)) => channel,
+        Ok(Err(error)) => {
+            return Err(format!("error: failed to connect service at {place:?}: {}", error_chain(&error)));
+        }
+        Err(_) => return Err(unreachable()),
+    };
+    match timeout_at(deadline, query_health(channel, service)).await {
+        Ok(Ok(ServingStatus::Serving)) => Ok(()),
+        Ok(Ok(status)) => Err(format!("service unhealthy (responded with {:?})", status.name())),
+        Ok(Err(status)) if status.code() == tonic::Code::Unimplemented => Err(format!(
+            "error: this server does not implement the grpc health protocol (grpc.health.v1.Health): {}",
+            status.message()
+        )),
+        Ok(Err(status)) => Err(format!("error: health rpc probe failed: {status}")),
+        Err(_) => Err(format!("timeout: health rpc did not complete within {timeout:?}")),
     }
 }
 
-/// `grpc.health.v1.HealthCheckResponse.SERVING`
-const SERVING: u8 = 1;
+/// `grpc.health.v1.HealthCheckRequest`
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthCheckRequest {
+    #[prost(string, tag = "1")]
+    service: String,
+}
 
-/// Returns the status that the health service answers. Its two messages have one field each, so they are
-/// encoded and decoded by hand here.
-async fn query_health(host: &str, port: u16, service: &str) -> Result<u8, String> {
-    let text = |error: &dyn std::error::Error| error.to_string();
-    let stream = TcpStream::connect((host, port)).await.map_err(|e| text(&e))?;
-    let (mut sender, connection) =
-        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.map_err(|e| text(&e))?;
-    let connection = tokio::spawn(connection);
-    let name = u8::try_from(service.len())
-        .ok()
-        .filter(|length| *length < 128)
-        .ok_or("the service's name is too long")?;
-    // Field 1, a string, preceded by the frame header: an uncompressed flag and the length.
-    let message = if service.is_empty() { Vec::new() } else { [&[0x0a, name], service.as_bytes()].concat() };
-    let length = u32::try_from(message.len()).map_err(|e| text(&e))?;
-    let frame = [&[0u8], length.to_be_bytes().as_slice(), message.as_slice()].concat();
-    let request = http::Request::post(format!("http://{host}:{port}/grpc.health.v1.Health/Check"))
-        .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .header("user-agent", "kube-probe/1.36")
-        .body(Full::new(Bytes::from(frame)))
-        .map_err(|e| text(&e))?;
-    let response = sender.send_request(request).await.map_err(|e| text(&e))?;
-    let early = response.headers().get("grpc-status").cloned();
-    let body = response.into_body().collect().await.map_err(|e| text(&e))?;
-    connection.abort();
-    let status = body.trailers().and_then(|trailers| trailers.get("grpc-status")).cloned().or(early);
-    match status.as_ref().and_then(|status| status.to_str().ok()) {
-        Some("0") => {}
-        Some(code) => return Err(format!("code {code}")),
-        None => return Err("the answer has no status".to_owned()),
+/// `grpc.health.v1.HealthCheckResponse`
+#[derive(Clone, PartialEq, prost::Message)]
+struct HealthCheckResponse {
+    #[prost(enumeration = "ServingStatus", tag = "1")]
+    status: i32,
+}
+
+/// `grpc.health.v1.HealthCheckResponse.ServingStatus`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+enum ServingStatus {
+    Unknown = 0,
+    Serving = 1,
+    NotServing = 2,
+    ServiceUnknown = 3,
+}
+
+impl ServingStatus {
+    /// Its name in the protocol.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Unknown => "UNKNOWN",
+            Self::Serving => "SERVING",
+            Self::NotServing => "NOT_SERVING",
+            Self::ServiceUnknown => "SERVICE_UNKNOWN",
+        }
     }
-    // Field 1, a number, which is omitted for UNKNOWN.
-    match body.to_bytes().as_ref() {
-        [_, _, _, _, _, 0x08, status, ..] => Ok(*status),
-        _ => Ok(0),
-    }
+}
+
+/// Returns the status that the health service answers.
+async fn query_health(channel: Channel, service: &str) -> Result<ServingStatus, tonic::Status> {
+    let mut client = Grpc::new(channel);
+    client.ready().await.map_err(|error| tonic::Status::unavailable(error.to_string()))?;
+    let request = tonic::Request::new(HealthCheckRequest { service: service.to_owned() });
+    let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
+    let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+    Ok(client.unary(request, path, codec).await?.into_inner().status())
 }
 
 async fn ask(check: &HttpCheck) -> Result<HttpAnswer, String> {
@@ -144,6 +172,8 @@ mod tests {
     };
 
     use super::*;
+    use http_body_util::Full;
+    use hyper_util::rt::TokioExecutor;
 
     async fn answer_health(
         request: http::Request<hyper::body::Incoming>,
@@ -172,7 +202,10 @@ mod tests {
         });
         let ask = |service: &'static str| grpc("127.0.0.1", port, service, Duration::from_secs(5));
         ask("good").await.unwrap();
-        assert!(ask("bad").await.unwrap_err().contains("status 2"));
+        assert_eq!(ask("bad").await.unwrap_err(), "service unhealthy (responded with \"NOT_SERVING\")");
+        // A name whose length takes two bytes.
+        let long: &'static str = format!("{}good", "g".repeat(200)).leak();
+        ask(long).await.unwrap();
     }
 
     #[tokio::test]

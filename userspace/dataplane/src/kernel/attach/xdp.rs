@@ -4,8 +4,11 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
+use netlink_packet_core::Parseable as _;
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage, LinkXdp, XdpAttached};
+
 use crate::kernel::XdpMode;
-use crate::netlink::{Message, Socket, attribute, text};
+use crate::netlink::{Message, Socket};
 
 const FLAG_UPDATE_IF_NOEXIST: u32 = 1;
 const FLAG_SKB_MODE: u32 = 2;
@@ -13,15 +16,6 @@ const FLAG_DRV_MODE: u32 = 4;
 
 const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
-const IFLA_IFNAME: u16 = 3;
-const IFLA_LINKINFO: u16 = 18;
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_XDP: u16 = 43;
-const IFLA_XDP_FD: u16 = 1;
-const IFLA_XDP_ATTACHED: u16 = 2;
-const IFLA_XDP_FLAGS: u16 = 3;
-/// Length of `struct ifinfomsg`.
-const FIXED: usize = 16;
 
 /// Whether an uplink's packets are handled before the stack sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,24 +80,41 @@ pub fn wanted(mode: XdpMode, interface: &str) -> Result<Wanted, String> {
 
 /// One end of a pair of interfaces, as the kernel calls it.
 pub fn is_veth(interface: &str) -> bool {
-    let ask = || {
-        let name = format!("{interface}\0");
-        let message = Message::new(RTM_GETLINK, 0, &fixed(0)).attribute(IFLA_IFNAME, name.as_bytes());
-        let link = Socket::open().ok()?.get(message).ok()??;
-        let kind = attribute(attribute(link.get(FIXED..)?, IFLA_LINKINFO)?, IFLA_INFO_KIND)?;
-        Some(text(kind) == "veth")
-    };
-    ask().unwrap_or(false)
+    let mut wanted = LinkMessage::default();
+    wanted.attributes.push(LinkAttribute::IfName(interface.to_owned()));
+    ask(&wanted).is_some_and(|link| {
+        link.attributes.iter().any(|attribute| match attribute {
+            LinkAttribute::LinkInfo(all) => all.contains(&LinkInfo::Kind(InfoKind::Veth)),
+            _ => false,
+        })
+    })
+}
+
+/// What the kernel says of an interface.
+fn ask(wanted: &LinkMessage) -> Option<LinkMessage> {
+    let link = Socket::open().ok()?.get(Message::of(RTM_GETLINK, 0, wanted)).ok()??;
+    LinkMessage::parse(&link).ok()
+}
+
+fn link(index: u32) -> LinkMessage {
+    let mut link = LinkMessage::default();
+    link.header.index = index;
+    link
 }
 
 /// How an interface runs an XDP program now, whoever's.
 pub fn attached(index: u32) -> Option<Wanted> {
-    let link = Socket::open().ok()?.get(Message::new(RTM_GETLINK, 0, &fixed(index))).ok()??;
-    let xdp = attribute(link.get(FIXED..)?, IFLA_XDP)?;
-    match attribute(xdp, IFLA_XDP_ATTACHED)?.first()? {
-        1 => Some(Wanted::Native),
-        2 => Some(Wanted::Generic),
+    let found = ask(&link(index))?;
+    let xdp = found.attributes.iter().find_map(|attribute| match attribute {
+        LinkAttribute::Xdp(xdp) => Some(xdp),
         _ => None,
+    })?;
+    if xdp.contains(&LinkXdp::Attached(XdpAttached::Driver)) {
+        Some(Wanted::Native)
+    } else if xdp.contains(&LinkXdp::Attached(XdpAttached::SocketBuffer)) {
+        Some(Wanted::Generic)
+    } else {
+        None
     }
 }
 
@@ -111,9 +122,9 @@ pub fn attached(index: u32) -> Option<Wanted> {
 /// not give them, netlink does: so the same is asked for once more there.
 pub fn reason(index: u32, program: BorrowedFd<'_>, wanted: Wanted, error: &io::Error) -> String {
     let ask = |fd: i32, flags: u32| {
-        Message::new(RTM_SETLINK, 0, &fixed(index)).nested(IFLA_XDP, |xdp| {
-            xdp.attribute(IFLA_XDP_FD, &fd.to_ne_bytes()).attribute(IFLA_XDP_FLAGS, &flags.to_ne_bytes())
-        })
+        let mut link = link(index);
+        link.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(fd), LinkXdp::Flags(flags)]));
+        Message::of(RTM_SETLINK, 0, &link)
     };
     let words = Socket::open().ok().and_then(|mut socket| {
         match socket.change(ask(program.as_raw_fd(), wanted.flags() | FLAG_UPDATE_IF_NOEXIST)) {
@@ -133,9 +144,4 @@ pub fn reason(index: u32, program: BorrowedFd<'_>, wanted: Wanted, error: &io::E
         }
         (None, _) => error.to_string(),
     }
-}
-
-/// `struct ifinfomsg`.
-fn fixed(index: u32) -> Vec<u8> {
-    [0, index, 0, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
