@@ -1,6 +1,6 @@
 //! What the kinds look like: a type graph made at build time, and what is done along it.
 //!
-//! A definition is named as in OpenAPI, `io.k8s.api.core.v1.Pod`; [`apiserver_registry::Resource`]
+//! A definition is named as in OpenAPI, `io.k8s.api.core.v1.Pod`; `Resource` in `apiserver/registry`
 //! carries that name in `schema`.
 
 mod check;

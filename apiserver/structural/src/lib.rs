@@ -9,7 +9,7 @@
 //!        └────── validate, lists, embedded ─▶ field errors
 //! ```
 //!
-//! Nothing here knows what a `CustomResourceDefinition` is; see [`apiserver_registry::definition`].
+//! Nothing here knows what a `CustomResourceDefinition` is; see `definition` in `apiserver/registry`.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod check;
