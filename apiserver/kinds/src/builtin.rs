@@ -72,7 +72,7 @@ fn resource(entry: Entry) -> Resource {
     }
 }
 
-/// Where the types of a group are defined, as OpenAPI names it.
+/// Returns the package that defines the types of a group, as OpenAPI names it.
 fn package(group: &str) -> String {
     match group {
         "" => "io.k8s.api.core".to_owned(),

@@ -1,5 +1,5 @@
-//! Which built-in APIs are served: the defaults of Kubernetes (KEP-3136: GA on, beta and alpha off)
-//! and what `--runtime-config` changes about them.
+//! The selection of built-in APIs to serve: the defaults of Kubernetes (KEP-3136: GA on, beta and alpha off)
+//! and the changes that `--runtime-config` makes to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
@@ -18,7 +18,7 @@ const CLASSES: [Class; 4] = [
     ("api/alpha", |version| stability(version) == Some(Stability::Alpha)),
 ];
 
-/// How much a version promises, by its name.
+/// The stability level of a version, derived from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stability {
     Ga,
@@ -61,7 +61,7 @@ pub enum EnablementError {
     Resource { version: String, resource: String, known: String },
 }
 
-/// What a key names beside the classes.
+/// A key of `--runtime-config` that names a version, or a kind in it, and not a class of versions.
 struct Key<'a> {
     group: &'a str,
     version: &'a str,
@@ -101,7 +101,7 @@ impl Enablement {
         Ok(registry.only(|resource| served(resource)))
     }
 
-    /// Whether a kind is served.
+    /// Returns a function that decides whether a kind is served.
     fn judge(&self, registry: &Registry) -> Result<impl Fn(&Resource) -> bool, EnablementError> {
         if self.0.len() == 1 && self.0.get("api/all").is_some_and(|value| value == "false") {
             return Err(EnablementError::Nothing);
@@ -165,7 +165,7 @@ fn parse(text: &str) -> Result<Key<'_>, EnablementError> {
     Ok(Key { group, version, resource })
 }
 
-/// Whether there is such a version, and such a kind in it.
+/// Checks that the version exists, and that it has the kind if one is named.
 fn check(key: &Key<'_>, registry: &Registry) -> Result<(), EnablementError> {
     let api_version =
         if key.group.is_empty() { key.version.to_owned() } else { format!("{}/{}", key.group, key.version) };
@@ -191,7 +191,7 @@ fn check(key: &Key<'_>, registry: &Registry) -> Result<(), EnablementError> {
     }
 }
 
-/// As Go reads a truth; nothing is yes.
+/// Parses a boolean as Go does; an empty value is true.
 fn truth(key: &str, value: &str) -> Result<bool, EnablementError> {
     match value {
         "" | "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),

@@ -1,4 +1,4 @@
-//! What is particular to each kind. The next kind is a line here.
+//! The properties of each built-in kind. A new kind is a line here.
 
 use jiff::Timestamp;
 use serde_json::Value;

@@ -102,7 +102,7 @@ fn annotate(object: &mut Value, key: &str, value: &Value) {
     }
 }
 
-/// What an annotation holds, which is taken away.
+/// Removes an annotation and returns its value, parsed as JSON.
 fn take(object: &mut Value, key: &str) -> Option<Value> {
     let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)?;
     serde_json::from_str(annotations.remove(key)?.as_str()?).ok()

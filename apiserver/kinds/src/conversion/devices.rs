@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-/// What `exactly` holds.
+/// The fields of a device request that `exactly` holds.
 const EXACTLY: [&str; 7] =
     ["deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity"];
 

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Object, each, fill, fill_zero, is, is_empty, object, with_spec};
 use apiserver_meta::time;
 
-/// How many pools a ResourcePoolStatusRequest is about where it does not say.
+/// The default number of pools that a ResourcePoolStatusRequest asks about.
 const POOLS: i64 = 100;
 
 /// Defaults of a ResourceClaim.
@@ -70,7 +70,7 @@ fn tolerations(request: &mut Object) {
     each(request, "tolerations", |toleration| fill(toleration, "operator", "Equal"));
 }
 
-/// When a taint was added.
+/// The field with the time at which a taint was added.
 const ADDED: &str = "timeAdded";
 
 /// Taints of a ResourceSlice's devices are added `now`, unless they say when.

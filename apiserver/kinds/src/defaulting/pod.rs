@@ -34,7 +34,7 @@ pub fn default(pod: &mut Value) {
     });
 }
 
-/// Where init containers and their statuses were before Kubernetes 1.6; they have fields now.
+/// The annotations that held init containers and their statuses before Kubernetes 1.6; they have fields now.
 const OLD_ANNOTATIONS: [&str; 4] = [
     "pod.alpha.kubernetes.io/init-containers",
     "pod.alpha.kubernetes.io/init-container-statuses",
@@ -42,7 +42,8 @@ const OLD_ANNOTATIONS: [&str; 4] = [
     "pod.beta.kubernetes.io/init-container-statuses",
 ];
 
-/// Of a pod or a template: an old kubelet would take the annotations for the field.
+/// Removes the old annotations from a pod or a template, because an old kubelet would prefer them to the
+/// fields.
 fn drop_old_annotations(holder: &mut Object) {
     let Some(metadata) = object(holder, "metadata") else { return };
     let Some(annotations) = object(metadata, "annotations") else { return };
@@ -239,8 +240,8 @@ fn requests_from_limits(container: &mut Object) {
     }
 }
 
-/// Of a pod that limits what it takes as a whole, what it asks for as a whole: what its containers
-/// ask for, or else the limit (KEP-2837).
+/// Sets the pod-level requests of a pod with pod-level limits: the sum of its containers' requests, or else
+/// the limit (KEP-2837).
 fn requests_of_pod(spec: &mut Object) {
     let limits = spec.get("resources").and_then(|r| r.get("limits")).and_then(Value::as_object);
     let Some(limits) = limits.filter(|l| !l.is_empty()).cloned() else { return };

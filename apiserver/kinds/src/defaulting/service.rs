@@ -60,19 +60,19 @@ pub fn prepare_create_service(value: &mut Value) {
     }
 }
 
-/// Whether traffic from outside reaches the Service, so that its policy matters.
+/// Returns true if traffic from outside reaches the Service, so that its policy matters.
 fn is_external(spec: &Object) -> bool {
     is(spec, "type", "NodePort")
         || is(spec, "type", "LoadBalancer")
         || (is(spec, "type", "ClusterIP") && !is_empty(spec, "externalIPs"))
 }
 
-/// Whether the Service has a number on every node, which is given to it.
+/// Returns true if the Service is allocated node ports.
 fn has_node_ports(spec: &Object) -> bool {
     is(spec, "type", "NodePort") || is(spec, "type", "LoadBalancer")
 }
 
-/// Whether balancers ask nodes if they have an endpoint, on a port that is given to the Service.
+/// Returns true if load balancers check each node for an endpoint, on a port allocated to the Service.
 fn has_health_check(spec: &Object) -> bool {
     is(spec, "type", "LoadBalancer") && is(spec, "externalTrafficPolicy", "Local")
 }

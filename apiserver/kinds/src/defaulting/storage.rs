@@ -107,7 +107,7 @@ fn prepare_create_pending(value: &mut Value) {
     }
 }
 
-/// When a PersistentVolume came to its phase (KEP-3762).
+/// The field with the time at which a PersistentVolume entered its phase (KEP-3762).
 const PHASE_TIME: &str = "lastPhaseTransitionTime";
 
 /// A new PersistentVolume waits since it was made.

@@ -384,7 +384,7 @@ fn slices_policies_bindings_storage() {
     assert_eq!(scaler["spec"]["behavior"]["scaleUp"]["policies"].as_array().unwrap().len(), 2);
 }
 
-/// What the defaults write must itself be a valid field of the right type.
+/// Defaults must themselves be valid fields of the right type.
 #[test]
 fn defaults_fit_the_schema() {
     for resource in crate::builtin::registry().iter() {

@@ -47,7 +47,8 @@ pub fn mutating_webhooks_change(new: &Value, old: &Value, _: Written) -> Vec<Fie
     reading(|| webhooks(new, true, &Rules::of_change(new, old)))
 }
 
-/// What depends on the configuration as it was: rules came after configurations that do not follow them.
+/// The rules to apply, depending on the previous configuration: objects that were created before a rule
+/// existed may go on breaking it.
 struct Rules {
     /// Side effects that a webhook may have.
     effects: &'static [&'static str],

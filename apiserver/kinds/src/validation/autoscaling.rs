@@ -42,7 +42,7 @@ pub fn autoscaler_change(new: &Value, old: &Value, written: Written) -> Vec<Fiel
     errors.list()
 }
 
-/// Which apiVersions an object may be named with.
+/// The apiVersions that may be used to refer to an object.
 #[derive(Clone, Copy, PartialEq)]
 enum Versions {
     Any,
@@ -50,7 +50,7 @@ enum Versions {
     WithGroup,
 }
 
-/// What depends on the object as it was.
+/// The rules to apply, depending on the previous object.
 struct Rules {
     least: i64,
     target: Versions,

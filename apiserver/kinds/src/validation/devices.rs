@@ -103,8 +103,8 @@ pub fn template_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> 
     errors.list()
 }
 
-/// Whether two specs are the same, where an empty capacity is not the same as none: their encodings differ as they
-/// do. Arguments: the kind, new, old.
+/// Returns true if two specs have the same encoding. An empty capacity differs from an absent one, as it does
+/// in their encodings. Arguments: the kind, new, old.
 fn same_spec(kind: &str, new: &Value, old: &Value) -> bool {
     let encoded = |object: &Value| {
         let message = protobuf::of_kind("resource.k8s.io/v1", kind)?;

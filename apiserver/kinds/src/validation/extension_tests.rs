@@ -141,7 +141,8 @@ fn webhooks() {
     );
 }
 
-/// What rules of later Kubernetes refuse may stay as it is, and whoever changes it does not have to mend it.
+/// An object that breaks a rule of a later Kubernetes version may stay as it is, and a change of it does not
+/// have to mend it.
 #[test]
 fn what_was_wrong_with_a_webhook_may_stay() {
     let selector = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["not a value"]}]});

@@ -162,7 +162,7 @@ fn resource_rule(rule: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Whether a list is said to mean everything; then nothing else in it is looked at.
+/// Returns true if a list contains the wildcard `*`; the other items are then not checked.
 fn has_wildcard(list: &[Value]) -> bool {
     list.iter().any(|item| item == "*")
 }
@@ -301,7 +301,7 @@ fn queues(queuing: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Whether a hash has too few bits to deal a hand from this deck.
+/// Returns true if a hash has too few bits to deal a hand of this size from this deck.
 fn too_many_hands(deck: i64, hand: i64) -> bool {
     let (deck, hand) = (u128::try_from(deck).unwrap_or(0), u32::try_from(hand).unwrap_or(u32::MAX));
     deck.checked_pow(hand).is_none_or(|hands| hands > 1 << HASH_BITS)

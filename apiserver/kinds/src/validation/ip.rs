@@ -55,7 +55,7 @@ pub(crate) fn network(ip: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// Whether an IPv6 address stands for an IPv4 address.
+/// Returns true for an IPv4-mapped IPv6 address.
 fn is_mapped(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }
@@ -93,7 +93,7 @@ pub(crate) fn range(text: &str, strict: bool, path: &str, errors: &mut Errors) -
     Some((ip, length))
 }
 
-/// What is wrong with an address that must be spelt as it is printed: that of an IPAddress' name.
+/// Returns the fault of an address that must be in canonical form, as in the name of an IPAddress.
 pub(crate) fn canonical_fault(text: &str) -> Option<String> {
     let Some(ip) = parse(text) else { return Some(ADDRESS.to_owned()) };
     if text.parse::<IpAddr>().is_err() {
@@ -147,7 +147,7 @@ pub(crate) fn not_special(ip: IpAddr, text: &str, path: &str, errors: &mut Error
     refuse(multicast, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
 }
 
-/// What is worth a warning about an address.
+/// Returns the warning about an address, if it has one.
 pub(crate) fn address_warning(text: &str, path: &str) -> Option<String> {
     let ip = parse(text)?;
     if text.parse::<IpAddr>().is_err() || is_mapped(ip) {
@@ -160,7 +160,7 @@ pub(crate) fn address_warning(text: &str, path: &str) -> Option<String> {
         .then(|| format!("{path}: IPv6 address {text:?} should be in RFC 5952 canonical format (\"{ip}\")"))
 }
 
-/// What is worth a warning about a range.
+/// Returns the warnings about a CIDR range.
 pub(crate) fn range_warnings(text: &str, path: &str) -> Vec<String> {
     let Some((ip, length)) = parse_range(text) else { return Vec::new() };
     let mut warnings = Vec::new();

@@ -302,7 +302,7 @@ pub fn ip_address(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What an IPAddress is for stays. Arguments: new, old.
+/// Validates that the parent of an IPAddress does not change. Arguments: new, old.
 pub fn ip_address_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let (now, was) = (new["spec"].get("parentRef"), old["spec"].get("parentRef"));

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 pub(super) struct Block {
     /// `CERTIFICATE`, `CERTIFICATE REQUEST`, …
     pub kind: String,
-    /// Whether there are headers before the content.
+    /// True if there are headers before the content.
     pub headers: bool,
     pub bytes: Vec<u8>,
 }

@@ -16,12 +16,12 @@ pub use super::pod_update::validate_update;
 
 /// Seconds of `activeDeadlineSeconds` end here.
 const INT32_MAX: i64 = i32::MAX as i64;
-/// What the resolvers of C libraries can hold.
+/// The number of name servers that the resolvers of C libraries can hold.
 const NAME_SERVERS: usize = 3;
 const SEARCH_PATHS: usize = 32;
 const SEARCH_CHARACTERS: usize = 2048;
 
-/// Whose spec it is. A pod is looked at more closely than a template, a new one most of all.
+/// The owner of a pod spec. A pod is validated more strictly than a template, and a new pod most strictly.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     NewPod,

@@ -64,7 +64,7 @@ pub(super) fn longest(signer: &str) -> i64 {
     if kubernetes { LONGEST_KUBERNETES } else { LONGEST }
 }
 
-/// Whether it is known how long the certificate is to live.
+/// Validates the requested lifetime of the certificate, and returns true if one is set.
 fn life(spec: &Value, errors: &mut Errors) -> bool {
     let path = "spec.maxExpirationSeconds";
     let Some(seconds) = spec["maxExpirationSeconds"].as_i64() else {
@@ -191,7 +191,7 @@ fn status(new: &Value, before: &Value, errors: &mut Errors) {
     }
 }
 
-/// What a certificate that was issued must be like; the first fault is told.
+/// Validates the certificate that was issued; only the first fault is reported.
 fn issued(object: &Value, errors: &mut Errors) {
     let chain = text(&object["status"], "certificateChain");
     if chain.len() > CHAIN {
@@ -230,7 +230,8 @@ fn parsed(block: &pem::Block) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(&block.bytes).ok().filter(|(rest, _)| rest.is_empty()).map(|(_, one)| one)
 }
 
-/// Whether the times that are told are those of the certificate, and are sensible.
+/// Validates that the times in the status are those of the certificate and are sensible; returns true if they
+/// are.
 fn times(object: &Value, leaf: &X509Certificate<'_>, errors: &mut Errors) -> bool {
     let status = &object["status"];
     let agree = "must be present and consistent with the issued certificate";

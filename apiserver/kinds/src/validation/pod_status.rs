@@ -61,7 +61,7 @@ fn conditions(status: &Value, errors: &mut Errors) {
     }
 }
 
-/// What has ended for good does not run again.
+/// Validates that a container that has terminated for good does not run again.
 fn transitions(
     now: &[Value],
     before: &[Value],

@@ -1,4 +1,4 @@
-//! What may change of a Pod that exists: by update, by `ephemeralcontainers` and by `resize`.
+//! Validation of changes to an existing Pod: by update, by `ephemeralcontainers` and by `resize`.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -226,7 +226,7 @@ pub(super) fn annotations(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// What `ephemeralcontainers` may do: add. Arguments: new, old.
+/// Validates a change through `ephemeralcontainers`, which may only add containers. Arguments: new, old.
 pub fn validate_ephemeral(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if meta::annotation(old, MIRROR).is_some() {
@@ -252,7 +252,8 @@ pub fn validate_ephemeral(new: &Value, old: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What `resize` may do: change CPU and memory of containers and sidecars (KEP-1287). Arguments: new, old.
+/// Validates a change through `resize`, which may only change CPU and memory of containers and sidecars
+/// (KEP-1287). Arguments: new, old.
 pub fn validate_resize(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let as_whole = |pod: &Value| {

@@ -76,7 +76,8 @@ impl Expressions {
     }
 }
 
-/// What both sorts of policies have. Expressions of a policy that is `composed` may name `variables`.
+/// Validates the fields that both sorts of policies have. Expressions of a policy that is `composed` may name
+/// `variables`.
 fn common(spec: &Value, composed: bool, errors: &mut Errors) -> Expressions {
     errors.one_of_given("spec.failurePolicy", spec.get("failurePolicy"), &["Fail", "Ignore"]);
     if let Some(kind) = spec.get("paramKind").filter(|k| !k.is_null()) {

@@ -69,7 +69,7 @@ fn amounts(parent: &Value, field: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Whether a scope says anything about a resource.
+/// Returns true if a scope applies to a resource.
 fn applies(scope: &str, resource: &str) -> bool {
     let computed = [
         "cpu",

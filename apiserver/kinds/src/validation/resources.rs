@@ -178,7 +178,7 @@ fn is_extended(name: &str) -> bool {
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Whether more can be promised of a resource than there is.
+/// Returns true if more of a resource can be promised than there is.
 pub(super) fn overcommits(name: &str) -> bool {
     is_native(name) && !name.starts_with("hugepages-")
 }

@@ -176,7 +176,8 @@ pub(super) fn container(context: &Value, host_users: bool, path: &str, errors: &
     apparmor_profile(context, &format!("{path}.appArmorProfile"), errors);
 }
 
-/// Why a pod with users of its own is refused what knows the host's users alone.
+/// The reason for refusing, in a pod with a user namespace of its own, fields that only make sense with the
+/// host's users.
 const UNMAPPED: &str = "when `hostUsers` is false";
 
 /// A pod with users of its own shares no other namespace with the host, nor its devices.

@@ -15,7 +15,7 @@ pub(super) fn cluster_ips(spec: &Value) -> Vec<&str> {
     if list.is_empty() && !first.is_empty() { vec![first] } else { list }
 }
 
-/// Whether a Service has no address and wants none.
+/// Returns true if a Service is headless: it has no address and wants none.
 pub(super) fn is_headless(spec: &Value) -> bool {
     cluster_ips(spec) == ["None"]
 }

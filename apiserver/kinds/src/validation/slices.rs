@@ -9,7 +9,7 @@ use apiserver_registry::Written;
 use apiserver_schema::error::FieldError;
 
 const MOST_DEVICES: usize = 128;
-/// Of devices with taints or counters.
+/// The limit on devices in a slice if any has taints or consumes counters.
 const MOST_ADVANCED: usize = 64;
 const MOST_COUNTER_SETS: usize = 8;
 const MOST_COUNTERS: usize = 32;
@@ -70,7 +70,7 @@ fn spec_errors(new: &Value, old: &Value, errors: &mut Errors) {
     });
 }
 
-/// Where the devices are: on one node, on some, on all, or each on its own.
+/// Validates the placement of the devices: on one node, on some, on all, or each on its own.
 fn place(spec: &Value, errors: &mut Errors) {
     let mut set = Vec::new();
     if let Some(name) = spec.get("nodeName").and_then(Value::as_str) {
@@ -167,7 +167,7 @@ fn device(device: &Value, was: Option<&Value>, path: &str, errors: &mut Errors) 
     });
 }
 
-/// Where one device is, if each is somewhere of its own (`alone`).
+/// Validates the placement of one device, which it must have exactly if placement is per device (`alone`).
 fn own_place(device: &Value, alone: bool, path: &str, errors: &mut Errors) {
     let found = |field: &str| device.get(field).filter(|v| !v.is_null());
     if !alone {
@@ -327,7 +327,7 @@ fn wanted_pool(name: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// What was asked stays, and so does what was answered. Arguments: new, old.
+/// Validates that neither the request nor a completed answer changes. Arguments: new, old.
 pub fn pool_request_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if written == Written::Status {

@@ -245,7 +245,7 @@ pub fn stateful_set(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// How closely the spec of a StatefulSet is looked at.
+/// The strictness with which the spec of a StatefulSet is validated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Judged {
     New,
@@ -414,7 +414,8 @@ fn daemon_selector(spec: &Value, errors: &mut Errors) {
     }
 }
 
-/// Of a node's pod either the old goes first or the new comes first.
+/// Validates the rolling update of a DaemonSet: on each node either the old pod stops first or the new one
+/// starts first.
 fn daemon_update(rolling: &Value, path: &str, errors: &mut Errors) {
     let (unavailable, surge) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
     for (field, value) in [("maxUnavailable", unavailable), ("maxSurge", surge)] {
@@ -446,7 +447,7 @@ pub fn revision(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What a ControllerRevision keeps stays. Arguments: new, old.
+/// Validates that the data of a ControllerRevision does not change. Arguments: new, old.
 pub fn revision_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     errors.immutable("data", new, old);
