@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::roots::{self, Root};
 
-/// What every later step reads.
+/// The definitions of all types: the input of every later step.
 pub struct Definitions {
     /// By name, `io.k8s.api.core.v1.Pod`.
     pub schemas: BTreeMap<String, Value>,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 struct Message<'a> {
     /// `core/v1.Pod`
     name: String,
-    /// Where it is a kind: its apiVersion and name.
+    /// The apiVersion and name, if the message is a kind.
     kind: Option<(&'a str, &'a str)>,
     fields: Vec<Field<'a>>,
 }

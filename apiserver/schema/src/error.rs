@@ -36,7 +36,7 @@ pub enum FieldReason {
 }
 
 impl FieldReason {
-    /// As it stands in `details.causes[].reason`.
+    /// Returns the reason as it appears in `details.causes[].reason`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
@@ -101,7 +101,7 @@ impl FieldError {
         Self { field: String::new(), reason: FieldReason::More(count), message: format!("and {count} more") }
     }
 
-    /// How many errors this one stands for beside those that are kept.
+    /// Returns the number of further errors that this one stands for.
     fn left_out(&self) -> usize {
         if let FieldReason::More(count) = self.reason { count } else { 0 }
     }
@@ -148,7 +148,7 @@ pub struct ApiError {
     pub code: u16,
     /// `metav1.StatusReason`: `NotFound`, `AlreadyExists`, `Conflict`, `Invalid`, …
     pub reason: &'static str,
-    /// What was attempted, on which object, and why it was refused.
+    /// The action that was attempted, the object, and the reason for the refusal.
     pub message: String,
     /// `status.details`, if there is something to say.
     pub details: Option<Value>,
@@ -159,7 +159,7 @@ pub struct ApiError {
 pub const CAUSES: usize = 1000;
 const CAUSES_TEXT: usize = 1024 * 1024;
 
-/// How many of the errors are named; the first always is.
+/// Returns the number of errors to list as causes; the first is always listed.
 fn named(errors: &[&FieldError]) -> usize {
     let mut text = 0;
     let fits = |error: &&&FieldError| {

@@ -11,7 +11,7 @@ impl Name {
     }
 }
 
-/// How often a field occurs.
+/// The multiplicity of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     One,
@@ -21,7 +21,7 @@ pub enum Shape {
     Map,
 }
 
-/// What a field holds. The numbers are indexes for [`Kind::message`].
+/// The type of a field's values. The numbers are indexes for [`Kind::message`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Text,

@@ -47,7 +47,7 @@ pub fn normalize_numbers(value: &mut Value) {
     }
 }
 
-/// What the number is to Go, if it is something else.
+/// Returns the number that Go would read instead, if it differs.
 fn normal(number: &Number) -> Option<Number> {
     if number.is_i64() {
         return None;

@@ -7,13 +7,13 @@ use crate::numbers;
 
 use crate::messages::{self, Field, Kind, Message, Shape};
 
-/// Where the metadata of an object stand in its text.
+/// The position of an object's metadata in its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// The brace that begins them.
     pub begin: usize,
-    /// Where a resource version belongs: in front of the first field behind it, or in front of the brace
-    /// that ends the metadata.
+    /// The position at which a resource version is inserted: before the first field that sorts after it, or
+    /// before the brace that ends the metadata.
     pub version: usize,
     /// `true` if a field stands behind that place.
     pub followed: bool,

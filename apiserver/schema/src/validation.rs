@@ -18,7 +18,7 @@ use crate::meta;
 #[derive(Default)]
 pub struct Errors {
     list: Vec<FieldError>,
-    /// How many are not in the list.
+    /// The number of errors that are not in the list.
     more: usize,
     /// Bytes of what was said.
     said: usize,
@@ -29,7 +29,7 @@ pub struct Errors {
 const SAID: usize = 1024 * 1024;
 /// So much of a message is kept once as much has been said, bytes.
 const LONG: usize = 1024;
-/// What is always shown of a value, bytes.
+/// The size up to which a value is always shown, in bytes.
 const SHORT: usize = 256;
 
 pub const IMMUTABLE: &str = "field is immutable";
@@ -295,12 +295,12 @@ pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
     a == b || (empty(a) && empty(b))
 }
 
-/// Whether an object is about to be created: only what is stored has a version.
+/// Returns true if an object is about to be created: only stored objects have a resource version.
 pub fn is_new(object: &Value) -> bool {
     meta::resource_version(object).is_empty()
 }
 
-/// What is under a key, unless it is missing or null.
+/// Returns the value of a key, unless it is missing or null.
 pub fn given<'a>(object: &'a Value, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|v| !v.is_null())
 }

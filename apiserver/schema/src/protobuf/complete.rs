@@ -1,12 +1,12 @@
-//! What Go's JSON of an object always has, whether or not it was set: structs, which `omitempty` does
-//! not leave out, and fields without `omitempty`. Clients with types of their own refuse an object
+//! The parts that Go's JSON of an object always has, whether or not they were set: structs, which `omitempty`
+//! does not leave out, and fields without `omitempty`. Clients with types of their own refuse an object
 //! without them.
 
 use serde_json::{Map, Value};
 
 use crate::messages::{Field, Kind, Message, Shape, at};
 
-/// What stands in JSON for a field that was not set.
+/// The JSON for a field that was not set.
 pub(super) enum Absent {
     Nothing,
     /// A list, a map or bytes that are nil, a time that is zero, a pointer.
@@ -18,7 +18,7 @@ pub(super) enum Absent {
 }
 
 impl Field {
-    /// What stands for the field where it was not set.
+    /// Returns the JSON for the field if it was not set.
     pub(super) fn absent(&self) -> Absent {
         let always = |absent| if self.always { absent } else { Absent::Nothing };
         match (self.shape, self.kind) {

@@ -18,7 +18,7 @@ const DEPTH: usize = 100;
 /// Values that one body may become. Two bytes can make one; a value of JSON takes about a hundred.
 const VALUES: usize = 300_000;
 
-/// What is wrong with the bytes.
+/// The fault of the bytes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     #[error("it does not begin with the bytes of a Kubernetes object")]
@@ -42,7 +42,7 @@ pub enum Malformed {
     Content(String),
 }
 
-/// What is left of the bounds.
+/// The remainder of the bounds.
 pub(super) struct Budget {
     depth: usize,
     values: usize,
@@ -85,8 +85,8 @@ pub(super) struct Opened<'a> {
     pub(super) raw: &'a [u8],
 }
 
-/// What an envelope says of itself, whether or not the kind is known: apiVersion, kind, and the bytes of
-/// the object.
+/// Reads the head of an envelope, whether or not the kind is known: the apiVersion, the kind, and the bytes
+/// of the object.
 pub fn head(bytes: &[u8]) -> Result<(&str, &str, &[u8]), Malformed> {
     let mut reader = Reader(bytes.strip_prefix(MAGIC).ok_or(Malformed::Magic)?);
     let (mut api_version, mut kind, mut raw, mut content) = ("", "", &[][..], "");
@@ -210,7 +210,7 @@ fn take(
     Ok(())
 }
 
-/// What Go's JSON always has is there, whatever the bytes held.
+/// Adds the fields that Go's JSON always has, for those that the bytes did not hold.
 fn complete(
     object: &mut Map<String, Value>,
     all: &[Field],
@@ -326,7 +326,7 @@ pub(super) fn value(
     })
 }
 
-/// Whether Go's JSON encoder leaves out such a value of a field that is no pointer.
+/// Returns true if Go's JSON encoder leaves out such a value of a field that is not a pointer.
 pub(super) fn is_zero(kind: Kind, value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -83,7 +83,7 @@ fn whole<T: Tree>(out: &mut Backward, field: &Field, value: View<'_, T>) -> Resu
     }
 }
 
-/// What Go writes for a field that is no pointer and was not set.
+/// Writes what Go writes for a field that is not a pointer and was not set.
 fn zero<T: Tree>(out: &mut Backward, field: &Field) -> Result<(), Failure> {
     let number = field.number;
     match field.kind {

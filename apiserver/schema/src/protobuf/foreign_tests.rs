@@ -9,7 +9,8 @@ use super::random::Random;
 use super::{decode, encode, of_kind};
 use crate::messages::{Kind, Message, Shape};
 
-/// What the foreign implementation makes of our bytes: its own bytes, and how it shows the object.
+/// Passes our bytes through the foreign implementation: returns its own bytes, and the object as it prints
+/// it.
 type Echo = fn(&[u8]) -> (Vec<u8>, String);
 
 fn echo<T: prost::Message + Default + std::fmt::Debug>(bytes: &[u8]) -> (Vec<u8>, String) {

@@ -14,7 +14,7 @@ use super::wire::{Reader, Wire};
 use crate::messages::{Field, Kind, Message, Shape, at};
 use crate::ordered;
 
-/// Why the text cannot be written on the way.
+/// The reason why the text cannot be transcoded in one pass.
 pub(super) enum Stop {
     /// The fields are not in order, or come twice.
     Unordered,
@@ -102,7 +102,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
 
 /// The texts of the fields of a message whose order in JSON is another than that of their numbers.
 struct Pieces {
-    /// Where the first begins; `None` if the order is the same.
+    /// The beginning of the first piece; `None` if the order is the same.
     begin: Option<usize>,
     /// The place of each that is there, and its end.
     ends: Vec<(u8, usize)>,
@@ -154,7 +154,7 @@ fn key(out: &mut Vec<u8>, field: &Field) {
     out.extend_from_slice(b"\":");
 }
 
-/// What Go's JSON always has.
+/// Writes the JSON of an absent field, if Go's JSON always has the field.
 fn absent(out: &mut Vec<u8>, field: &Field, budget: &mut Budget) -> Written {
     let text = match field.absent() {
         Absent::Nothing => return Ok(()),

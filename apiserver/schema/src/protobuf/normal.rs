@@ -29,7 +29,7 @@ pub fn normalize_as_sent(message: Message, object: &mut Value) {
     }
 }
 
-/// Whether a quantity that is no pointer is there although nobody wrote it.
+/// The treatment of a quantity that is not a pointer and was not set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quantities {
     Filled,
@@ -79,7 +79,7 @@ fn lacking(field: &Field, quantities: Quantities) -> Option<Value> {
     }
 }
 
-/// Whether Go's encoder leaves the value out, because of `omitempty`.
+/// Returns true if Go's encoder leaves the value out because of `omitempty`.
 fn is_left_out(field: &Field, value: &Value) -> bool {
     if field.always || field.pointer {
         return false;
@@ -97,7 +97,7 @@ fn is_left_out(field: &Field, value: &Value) -> bool {
     }
 }
 
-/// What a value holds is brought into the normal form.
+/// Brings the value of a field into normal form.
 fn held(field: &Field, value: &mut Value, quantities: Quantities) {
     match (field.shape, value) {
         (Shape::One, value) => one(field.kind, value, quantities),

@@ -12,7 +12,7 @@ pub struct Random {
     state: u64,
     /// Every text and number is another one.
     serial: u32,
-    /// Of 8 fields that may be absent so many are there.
+    /// The number of optional fields that are present, out of 8.
     density: u64,
     /// So many more values, then the object ends as soon as it can.
     left: u32,

@@ -1,5 +1,5 @@
-//! What is encoded: JSON values, decoded into maps of their own, or borrowed from the text, which
-//! costs a fraction where the value is needed for nothing else.
+//! The input of the encoder: JSON values, decoded into maps of their own, or borrowed from the text, which
+//! costs a fraction if the value is needed for nothing else.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -24,17 +24,17 @@ pub struct Backward {
 }
 
 impl Backward {
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// Whether nothing was written.
+    /// Returns true if nothing was written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What was written so far.
+    /// Returns the bytes written so far.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
@@ -121,7 +121,7 @@ pub(super) enum Wire<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
-    /// Of a type that no field has: skipped.
+    /// A wire type that no field has; skipped.
     Other,
 }
 

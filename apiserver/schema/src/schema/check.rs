@@ -12,7 +12,7 @@ use apiserver_meta::{quantity, time};
 /// No more problems of one sort are collected, whatever a client sends.
 const LIMIT: usize = 100;
 
-/// What is wrong with an object's shape.
+/// The faults of an object's shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
     /// Values of a wrong type. Any of them makes the request a 400, whatever `fieldValidation` says:

@@ -1,7 +1,7 @@
-//! What strict decoding reports of a JSON text: keys that occur again in their object, and fields that a
-//! type does not have. A parsed value no longer has the former, nor the order of the text, so who parses
-//! notes whether a key was repeated, and only then, or for unknown fields, the text is read once more.
-//! The objects of a text are counted at the same time.
+//! Findings of strict decoding in a JSON text: repeated keys, and fields that a type does not have. A parsed
+//! value has lost repeated keys and the order of the text, so the parser notes whether a key was repeated;
+//! only then, or for unknown fields, the text is read once more. The objects of a text are counted at the
+//! same time.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -53,7 +53,7 @@ fn read(json: &[u8], expected: Expected, notes: &mut Notes) -> Result<Value, ser
     Ok(value)
 }
 
-/// What a value is decoded into.
+/// The type that a value is decoded into.
 #[derive(Clone, Copy)]
 enum Expected {
     /// A value without a type, in which keys may not be repeated.
@@ -73,7 +73,7 @@ impl Expected {
         }
     }
 
-    /// What the value of a key is decoded into; `None` for a field that the type does not have.
+    /// Returns the type of a key's value, or `None` if the type does not have the field.
     fn field(self, key: &str) -> Option<Self> {
         match self {
             Self::Object(definition) => definition.field(key).map(|field| Self::of(field.ty())),
@@ -81,7 +81,7 @@ impl Expected {
         }
     }
 
-    /// What the items of a list are decoded into.
+    /// Returns the type of a list's items.
     fn item(self) -> Self {
         match self {
             Self::Values(ty) => Self::of(ty),
@@ -91,15 +91,15 @@ impl Expected {
     }
 }
 
-/// What is noted of repeated keys and unknown fields.
+/// The notes about repeated keys and unknown fields.
 #[derive(Default)]
 struct Notes {
     repeats: bool,
     /// Objects that have fields.
     objects: usize,
-    /// What is reported, for who wants to know.
+    /// The findings to report, or `None` if the caller does not want them.
     named: Option<Vec<String>>,
-    /// How often something was to be reported: paths may be long, so no more are written than are kept.
+    /// The number of findings so far: paths may be long, so no more are written than are kept.
     tries: usize,
 }
 
@@ -116,7 +116,7 @@ impl Notes {
     }
 }
 
-/// Where a value is. It becomes text only where there is something to say, which is hardly ever.
+/// The path of a value. It is formatted only if there is something to report, which is rare.
 #[derive(Clone, Copy)]
 enum Place<'a> {
     Root,

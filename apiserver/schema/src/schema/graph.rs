@@ -174,7 +174,7 @@ impl Field {
         self.0.required
     }
 
-    /// How patches and apply treat it.
+    /// Returns how patches and apply merge the field.
     pub fn merge(self) -> Merge {
         Merge(&MERGES[usize::from(self.0.merge)])
     }

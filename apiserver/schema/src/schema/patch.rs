@@ -33,14 +33,14 @@ pub fn strategic_merge(name: &str, current: &mut Value, patch: &Value) -> Result
     Ok(())
 }
 
-/// What is known about an object that is merged.
+/// The known type of an object that is merged.
 #[derive(Clone, Copy)]
 enum Shape {
     /// Its fields.
     Fields(Definition),
-    /// That it is a map with values of this type.
+    /// A map with values of this type.
     Values(Type),
-    /// That its fields are not known to anybody, and cannot be merged.
+    /// An object whose fields are not known to anybody, and cannot be merged.
     Raw,
     /// Nothing.
     Open,
@@ -259,7 +259,7 @@ struct Keyed<'k> {
     key: &'k str,
     /// `None` where an item has been deleted.
     items: Vec<Option<Value>>,
-    /// Where the items of a key stand.
+    /// The positions of the items of each key.
     places: HashMap<Value, Vec<usize>>,
 }
 
@@ -308,7 +308,7 @@ fn directive_of(item: &Value) -> Option<&str> {
     item.get(PATCH).and_then(Value::as_str)
 }
 
-/// What tells an item from others: its key, or all of it.
+/// Returns the identity of an item: its merge key, or the whole item.
 fn identity<'v>(item: &'v Value, key: Option<&str>) -> Option<&'v Value> {
     match key {
         Some(key) => item.get(key),
@@ -316,12 +316,12 @@ fn identity<'v>(item: &'v Value, key: Option<&str>) -> Option<&'v Value> {
     }
 }
 
-/// Whether two items are the same item.
+/// Returns true if both are the same item.
 fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
     identity(a, key).is_some() && identity(a, key) == identity(b, key)
 }
 
-/// Where each item stands in a list, first if it is there twice.
+/// Returns the position of each item in a list; the first if it occurs twice.
 fn places<'v>(list: &'v [Value], key: Option<&str>) -> HashMap<&'v Value, usize> {
     let with_place = |(place, item)| Some((identity(item, key)?, place));
     list.iter().enumerate().rev().filter_map(with_place).collect()
@@ -378,7 +378,7 @@ fn without_directives(value: &Value) -> Option<Value> {
     }
 }
 
-/// What a `$setElementOrder` that is no list is told.
+/// The error for a `$setElementOrder` that is not a list.
 const SET_ORDER: &str = "invalid patch format of setElementOrder list";
 
 fn list<'a>(value: &'a Value, refusal: &str) -> Result<&'a [Value], ApiError> {

@@ -167,7 +167,7 @@ fn what_kubectl_sends_to_remove_and_reorder_at_once() {
     assert_eq!(patched(POD, current, &patch), pod(json!([{"name": "b", "image": "1"}])));
 }
 
-/// As `kubectl apply` computes it from the OpenAPI v3 document: a variable removed, an image changed.
+/// A patch as `kubectl apply` computes it from the OpenAPI v3 document: a variable removed, an image changed.
 #[test]
 fn an_apply_with_nested_orders_and_deletions() {
     let current = json!({"spec": {"template": {"spec": {"containers": [

@@ -61,7 +61,7 @@ pub fn validate(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError> 
     errors.list()
 }
 
-/// What holds for `metadata` beside the name.
+/// Validates `metadata` except for the name.
 pub fn common(object: &Value, errors: &mut Errors) {
     let namespace = meta::namespace(object);
     if !namespace.is_empty() {
@@ -206,8 +206,8 @@ fn in_order(object: &Value, order: &[&str]) -> String {
     format!("{{{}}}", order.iter().filter_map(shown).collect::<Vec<_>>().join(","))
 }
 
-/// How often the rules of a built-in kind judge the metadata of an update, beside the two times that all kinds are
-/// judged: each fault is a cause each time.
+/// The number of times that the rules of a built-in kind validate the metadata of an update, besides the two
+/// times for all kinds. Each time reports each fault as a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rounds {
     /// Times that the metadata is judged as that of a change: all but names and finalizers, and immutable fields.
@@ -242,7 +242,7 @@ impl Rounds {
     }
 }
 
-/// How often a change of metadata that nothing may change is found, for a built-in kind.
+/// Returns the number of times that a change of immutable metadata is reported, for a built-in kind.
 pub fn rounds_of_changes(group: &str, plural: &str) -> usize {
     1 + Rounds::of(group, plural).changes
 }
