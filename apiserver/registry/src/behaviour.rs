@@ -46,11 +46,11 @@ pub struct Column {
     pub format: Cow<'static, str>,
     /// 0 is always shown, more with `-o wide`.
     pub priority: i32,
-    /// What the column says, for clients that show help.
+    /// The description of the column, for clients that show help.
     pub description: Cow<'static, str>,
 }
 
-/// How an object's cells are computed; `now` is for ages.
+/// Computes the cells of an object's row; `now` is for ages.
 pub type Cells = Arc<dyn Fn(&Value, jiff::Timestamp) -> Vec<Value> + Send + Sync>;
 /// A change of an object.
 pub type Change = Arc<dyn Fn(&mut Value) + Send + Sync>;
@@ -64,12 +64,12 @@ pub type Check = Arc<dyn Fn(&Value) -> Vec<FieldError> + Send + Sync>;
 pub type CheckFrom = Arc<dyn Fn(&Value, &Value) -> Vec<FieldError> + Send + Sync>;
 /// Errors of a change: new, old, and what was written.
 pub type CheckChange = Arc<dyn Fn(&Value, &Value, Written) -> Vec<FieldError> + Send + Sync>;
-/// What the author of a new object should know; the old one is `None` on create.
+/// Computes the warnings for a client that writes an object; the old object is `None` on create.
 pub type Warnings = Arc<dyn Fn(&Value, Option<&Value>) -> Vec<String> + Send + Sync>;
-/// What is noted in an object that begins to go.
+/// Marks an object whose deletion begins.
 pub type Mark = Arc<dyn Fn(&mut Value, jiff::Timestamp) + Send + Sync>;
 
-/// Which part of an object an update wrote.
+/// The part of an object that an update wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// All but the status.
@@ -77,8 +77,8 @@ pub enum Written {
     Status,
 }
 
-/// What a kind does differently from the generic verbs. Each hook is a pure function on the
-/// JSON object; the server calls them in this order: `default`, `prepare_*`, `validate_*`.
+/// The differences of a kind from the generic verbs. Each hook is a pure function on the JSON object; the
+/// server calls them in this order: `default`, `prepare_*`, `validate_*`.
 #[derive(Clone)]
 pub struct Behaviour {
     /// `metadata.generation` starts at 1 and rises with each change outside metadata and status.
@@ -92,8 +92,8 @@ pub struct Behaviour {
     /// `status` is cleared on create and kept from the old object on update of the main resource;
     /// only the `status` subresource writes it.
     pub status_subresource: bool,
-    /// Where the labels lie that an object without labels of its own has, too: what is added to those while
-    /// it is made is added to both.
+    /// The pointer to labels that are also the labels of an object without labels of its own: labels that are
+    /// added to the object while it is created are added to both.
     pub shared_labels: Option<&'static str>,
     /// An update that replaces the object must name the version that it replaces.
     pub needs_version: bool,
@@ -122,9 +122,9 @@ pub struct Behaviour {
     pub validate_change: Option<CheckChange>,
     /// Warnings about a new object, valid or not, before `prepare_create`.
     pub early_warnings: Option<fn(&Value) -> Vec<String>>,
-    /// What is worth a warning.
+    /// Computes the warnings about a write.
     pub warnings: Option<Warnings>,
-    /// What a deletion leaves in the object; with it every deletion is in two steps.
+    /// Marks an object on deletion; with it every deletion is in two steps.
     pub prepare_delete: Option<Mark>,
 }
 

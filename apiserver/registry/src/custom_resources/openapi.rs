@@ -7,7 +7,7 @@ use apiserver_schema::openapi::{parameters, shared};
 
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// Which OpenAPI.
+/// The version of OpenAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     V2,

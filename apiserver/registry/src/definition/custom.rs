@@ -20,7 +20,7 @@ use apiserver_structural::{Structural, coerce};
 /// The encoded definition, JSON; shared with whoever keeps it.
 pub type Source = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// How objects come from one version to another.
+/// The conversion of objects between versions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Conversion {
     /// Only `apiVersion` differs.
@@ -235,7 +235,7 @@ pub struct Custom {
 }
 
 impl Custom {
-    /// What its objects look like.
+    /// Returns the schema of its objects.
     pub fn schema(&self) -> &Structural {
         self.definition.schema(self.version)
     }
@@ -254,12 +254,12 @@ impl Custom {
         format!("{}/{}", self.definition.group, self.version())
     }
 
-    /// Whether objects are stored in this version.
+    /// Returns true if objects are stored in this version.
     pub fn is_stored(&self) -> bool {
         self.version() == self.definition.storage
     }
 
-    /// What users of a deprecated version should know.
+    /// Returns the warning for clients that use a deprecated version.
     pub fn deprecation(&self) -> Option<String> {
         if self.rest()["deprecated"] != true {
             return None;
@@ -277,8 +277,8 @@ impl Custom {
         Some(text)
     }
 
-    /// Who has to be asked to make an object of this version out of one of `api_version`:
-    /// `spec.conversion.webhook`. `None` where nothing but the version differs.
+    /// Returns the webhook (`spec.conversion.webhook`) that converts an object of `api_version` to this
+    /// version, or `None` if only the apiVersion differs.
     pub fn webhook(&self, api_version: &str) -> Option<&Value> {
         match &self.definition.conversion {
             Conversion::Webhook(webhook) if api_version != self.api_version() => Some(webhook),

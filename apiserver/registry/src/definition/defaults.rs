@@ -16,7 +16,7 @@ pub fn default_errors(schema: &Structural, path: &str) -> Vec<FieldError> {
     errors
 }
 
-/// Where a default would stand in an object.
+/// The place of a default in an object.
 #[derive(Clone)]
 struct Place<'s> {
     /// The schema of the nearest object with metadata.

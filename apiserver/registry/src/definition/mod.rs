@@ -104,7 +104,7 @@ pub fn prepare_delete(definition: &mut Value, now: jiff::Timestamp) {
     set_condition(definition, &condition, &time::rfc3339(now));
 }
 
-/// What the author of a definition should know: formats that nothing checks.
+/// Returns the warnings about a definition: formats that are not checked.
 pub fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     let formats = |definition: &Value| {
         let mut found = Vec::new();

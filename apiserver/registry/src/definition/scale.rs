@@ -7,7 +7,7 @@ use crate::behaviour::Written;
 use crate::label_selector::LabelSelector;
 use apiserver_schema::error::FieldError;
 
-/// Where `scale` finds its numbers: `.spec.replicas`.
+/// The paths of the numbers that `scale` reads and writes, such as `.spec.replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalePaths {
     pub spec_replicas: String,
@@ -17,7 +17,7 @@ pub struct ScalePaths {
 }
 
 impl Custom {
-    /// Where `scale` finds its numbers, if there is that subresource.
+    /// Returns the paths of the `scale` subresource, if the version has it.
     pub fn scale(&self) -> Option<ScalePaths> {
         let scale = self.rest()["subresources"].get("scale").filter(|s| s.is_object())?;
         let text = |field: &str| scale.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
