@@ -56,7 +56,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As OpenAPI spells it.
+    /// Returns the type's name in OpenAPI.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Array => "array",
@@ -93,13 +93,13 @@ pub enum Additional {
 pub struct Rule {
     /// The expression, CEL.
     pub rule: String,
-    /// What is said when it does not hold.
+    /// The error message if the rule does not hold.
     pub message: String,
     /// An expression that makes the message.
     pub message_expression: String,
     /// `FieldValueInvalid`, …; empty: that one.
     pub reason: String,
-    /// Where the error belongs, below the rule's own place.
+    /// The field that the error is reported for, relative to the rule's own place.
     pub field_path: String,
     /// The rule also holds without an old value; `oldSelf` is an optional then.
     pub optional_old_self: bool,
@@ -169,7 +169,7 @@ impl Structural {
         })
     }
 
-    /// Whether children of an object can be told apart between two versions of it.
+    /// Returns true if children of an object can be correlated between two versions of it.
     pub fn is_correlatable_map(&self) -> bool {
         !self.atomic_map
     }
@@ -199,7 +199,7 @@ impl Structural {
         item.get(key).or_else(default)
     }
 
-    /// Whether any node below has rules.
+    /// Returns true if this schema or any below it has rules.
     pub fn has_rules(&self) -> bool {
         let additional = match &self.additional {
             Additional::Schema(schema) => schema.has_rules(),

@@ -54,12 +54,12 @@ impl Pattern {
         Self(shared)
     }
 
-    /// As it was written.
+    /// Returns the pattern as it was written.
     pub fn as_str(&self) -> &str {
         &self.0.text
     }
 
-    /// Whether the text contains a match; in time linear in both.
+    /// Returns true if the text contains a match, in time linear in both.
     pub fn is_match(&self, text: &str) -> bool {
         let Shared { text: pattern, compiled } = &*self.0;
         compiled.get_or_init(|| compile(pattern).ok()).as_ref().is_some_and(|r| r.is_match(text))
@@ -75,13 +75,13 @@ impl fmt::Debug for Pattern {
 /// The expressions of one definition, which together have a bound.
 #[derive(Default)]
 pub struct Patterns {
-    /// What is wrong with each, if anything is.
+    /// The fault of each expression, or `None` if it is valid.
     known: HashMap<String, Option<String>>,
     spent: usize,
 }
 
 impl Patterns {
-    /// What is wrong with an expression.
+    /// Returns the fault of an expression, if it has one.
     pub fn fault(&mut self, text: &str) -> Option<String> {
         if let Some(fault) = self.known.get(text) {
             return fault.clone();
@@ -189,7 +189,7 @@ fn quoted(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
     }
 }
 
-/// What follows `[`, to the closing bracket.
+/// Translates the part of a character class that follows `[`, up to the closing bracket.
 fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     out.push('[');
     if rest.peek() == Some(&'^') {
@@ -227,7 +227,7 @@ fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String>
     Err("error parsing regexp: missing closing ]".to_owned())
 }
 
-/// What follows `{`: a repetition, or a plain brace.
+/// Translates what follows `{`: a repetition, or a literal brace.
 fn repetition(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let ahead: String = rest.clone().take_while(|c| c.is_ascii_digit() || *c == ',').collect();
     let closed = rest.clone().nth(ahead.len()) == Some('}');

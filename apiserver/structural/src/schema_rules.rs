@@ -1,5 +1,5 @@
-//! What a schema of a definition may not say, beyond being structural: parts of JSON schema that
-//! Kubernetes leaves out, list and map types, and the form of validation rules.
+//! Rules for the schemas of a definition besides being structural: the parts of JSON schema that Kubernetes
+//! leaves out, list and map types, and the form of validation rules.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use super::path::child;
 use super::{Structural, field_path};
 use apiserver_schema::error::FieldError;
 
-/// Where a schema stands.
+/// The context of a schema.
 #[derive(Clone, Default)]
 struct SchemaRules {
-    /// Why defaults are not allowed here, if they are not.
+    /// The reason why defaults are not allowed here, if they are not.
     no_defaults: Option<String>,
     /// Within `metadata`, `kind` or `apiVersion` of an object.
     inside_meta: bool,

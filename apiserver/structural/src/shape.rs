@@ -20,7 +20,7 @@ enum Node<'s> {
     Meta(Builtin),
     /// `apiVersion`, `kind`
     Text,
-    /// What is preserved without being specified.
+    /// Fields that are preserved without being specified.
     Open,
 }
 

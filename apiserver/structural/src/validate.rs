@@ -185,7 +185,8 @@ fn junctors(checks: &Checks, value: &Value, old: Option<&Value>, path: &Path<'_>
     }
 }
 
-/// How many alternatives hold, and the first of them or the one that got farthest.
+/// Returns the number of alternatives that hold, and the outcome of the first of them, or else of the one
+/// that passed the most checks.
 fn attempts(results: impl Iterator<Item = Outcome>, first_only: bool) -> (usize, Outcome) {
     let (mut valid, mut kept): (usize, Option<Outcome>) = (0, None);
     for result in results {
