@@ -15,7 +15,7 @@ pub struct Node {
     pub expr: Expr,
 }
 
-/// What a node is.
+/// The content of a node.
 #[derive(Clone, Debug)]
 pub enum Expr {
     Literal(Literal),
@@ -79,11 +79,11 @@ pub struct Fold {
     pub two: Option<String>,
     pub form: Form,
     pub filter: Option<Node>,
-    /// What is computed or asked for each item.
+    /// The expression that is evaluated for each item.
     pub each: Node,
 }
 
-/// What a loop makes of its items.
+/// The result that a loop computes from its items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     All,
@@ -151,7 +151,7 @@ impl Node {
         }
     }
 
-    /// Whether a name that no loop declared stands anywhere in it.
+    /// Returns true if a name that no loop declared occurs anywhere in it.
     pub fn mentions(&self, name: &str) -> bool {
         match &self.expr {
             Expr::Ident(found) => found == name,

@@ -1,6 +1,6 @@
-//! What an expression may cost at most, estimated from its types and the limits of a schema before
-//! it is accepted; the unit is one look-up, some 50 ns. Formulas and constants are those of CEL's
-//! estimator and of `k8s.io/apiserver/pkg/cel/library/cost.go`: which rules a definition may have
+//! Maximal cost of an expression, estimated from its types and the limits of a schema before it is accepted;
+//! the unit is one look-up, some 50 ns. Formulas and constants are those of CEL's estimator and of
+//! `k8s.io/apiserver/pkg/cel/library/cost.go`, because they decide which rules a definition may have, which
 //! is part of the API.
 
 use super::ast::{Call, Expr, Fold, Form, Literal, Node};
@@ -23,7 +23,7 @@ pub const AUTHORIZATION: u64 = 350_000;
 /// Longest request, bytes: the bound of a text that nothing else bounds.
 const REQUEST: u64 = 3 * 1024 * 1024;
 
-/// How many items or bytes a value has at least and at most.
+/// The least and the greatest number of items or bytes of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size {
     min: u64,
@@ -114,7 +114,7 @@ impl Walk<'_, '_> {
         sizes.into_iter().reduce(Size::union)
     }
 
-    /// What either of two lists or maps holds, if it is known of both.
+    /// Returns the size of the entries of two lists or maps together, if it is known of both.
     fn both(&self, one: &Node, other: &Node) -> Option<Size> {
         Some(self.entry(one)?.union(self.entry(other)?))
     }
@@ -239,7 +239,7 @@ impl Walk<'_, '_> {
         sum.saturating_add(own)
     }
 
-    /// What a function costs beside its arguments, and the size of what it gives.
+    /// Returns the cost of a function without its arguments, and the size of its result.
     fn own(&self, node: &Node, call: &Call, sizes: &[Size]) -> (u64, Option<Size>) {
         let at = |index: usize| sizes.get(index).copied().unwrap_or(UNKNOWN);
         let one = at(0);
@@ -364,7 +364,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// What a loop costs beside its parts: once, for each item, and for the result.
+/// Returns the cost of a loop without its parts: once, for each item, and for the result.
 pub fn steps(form: Form) -> (u64, u64, u64) {
     match form {
         Form::All => (0, 3, 1),
@@ -379,7 +379,7 @@ pub fn steps(form: Form) -> (u64, u64, u64) {
     }
 }
 
-/// What it costs to compare so many items with each other.
+/// Returns the cost of comparing this many items with each other.
 pub fn pairwise(items: u64) -> u64 {
     items.saturating_mul(items).saturating_mul(2)
 }

@@ -18,7 +18,7 @@ use crate::functions::{self, no_overload, opened, optional, size, type_value};
 use crate::types::declare::overloads;
 use spent::{Effort, constant_only, cost_before};
 
-/// Why there is no value.
+/// The reason why there is no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fail {
     /// An error of the expression, in the words of CEL.
@@ -68,9 +68,9 @@ struct Run<'e> {
     limit: u64,
     /// Within a constant.
     free: bool,
-    /// What was made of constants alone, by the numbers of the nodes.
+    /// The values of expressions made of constants alone, by the numbers of the nodes.
     constants: BTreeMap<usize, Cel>,
-    /// What costs do not count and nobody may have without bounds.
+    /// The work that CEL's costs do not count but that must be bounded too.
     effort: Effort,
 }
 
@@ -355,7 +355,7 @@ impl<'e> Run<'e> {
     }
 }
 
-/// What a loop has made so far.
+/// The result of a loop so far.
 #[derive(Default)]
 struct Made {
     decided: bool,

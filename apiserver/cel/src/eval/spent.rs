@@ -1,5 +1,5 @@
-//! What a call costs when it is made, as CEL's tracker and
-//! `k8s.io/apiserver/pkg/cel/library/cost.go` count.
+//! Costs of calls when they are made, as counted by CEL's tracker and
+//! `k8s.io/apiserver/pkg/cel/library/cost.go`.
 
 use std::collections::BTreeSet;
 
@@ -50,9 +50,9 @@ const VALUE: usize = size_of::<Cel>();
 /// A piece of a text with what it takes to keep it, bytes.
 const PIECE: usize = 96;
 
-/// What CEL's costs do not count, and what would take a machine's time and memory nevertheless: lists
-/// that are put together cost 1 however long they are, formats are counted by their own length, deep
-/// values by their outermost items. Nothing that is not made for that comes near these bounds.
+/// Work that CEL's costs do not count, although it would take a machine's time and memory: concatenating
+/// lists costs 1 however long they are, formats are counted by their own length, deep values by their
+/// outermost items. Only expressions made to abuse this come near these bounds.
 #[derive(Debug, Default)]
 pub struct Effort {
     looks: u64,
@@ -62,9 +62,9 @@ pub struct Effort {
 }
 
 impl Effort {
-    /// What a pattern that is no constant costs where it is first used: those of constants are counted when
-    /// they are written, but these are made of what objects say, and compiling one takes longer than
-    /// thousands of matches. Kubernetes does not count it.
+    /// Returns the cost of the first use of a pattern that is not a constant. The cost of a constant pattern
+    /// is counted when the rule is written, but these are computed from objects, and compiling one takes
+    /// longer than thousands of matches. Kubernetes does not count it.
     pub fn of_pattern(&mut self, text: &str) -> u64 {
         if self.patterns.contains(text) {
             return 0;
@@ -128,7 +128,7 @@ fn letters(value: &Cel) -> u64 {
     }
 }
 
-/// What is left of `most` after a value and all that it holds; `None` if it holds more.
+/// Subtracts a value and all that it holds from `most`; returns `None` if it holds more.
 fn weigh(most: u64, value: &Cel) -> Option<u64> {
     let most = most.checked_sub(1)?;
     match value {
@@ -139,7 +139,7 @@ fn weigh(most: u64, value: &Cel) -> Option<u64> {
     }
 }
 
-/// What a call costs, seen before it is made; `None`: as large as what it gives.
+/// Returns the cost of a call as far as its arguments show it; `None` if it equals the size of the result.
 pub fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
     let at = |index: usize| args.get(index).map_or(1, size);
     Some(match name {
@@ -194,7 +194,7 @@ pub fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
     })
 }
 
-/// What it costs more to compare the texts of a list with each other.
+/// Returns the additional cost of comparing the texts of a list with each other.
 fn compared(list: Option<&Cel>) -> u64 {
     let Some(Cel::List(list)) = list else { return 0 };
     let length: usize =
@@ -202,7 +202,7 @@ fn compared(list: Option<&Cel>) -> u64 {
     ((list.len() * length) as f64 * TRAVERSAL) as u64
 }
 
-/// Whether an expression is made of constants alone: lists, maps and conversions of such.
+/// Returns true if an expression is made of constants alone: lists, maps and conversions of constants.
 pub fn constant_only(node: &Node) -> bool {
     const CONVERSIONS: [&str; 10] =
         ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];

@@ -1,4 +1,4 @@
-//! What is done with lists.
+//! Functions on lists.
 
 use std::cmp::Ordering;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What functions do. Those of the language are here; those of Kubernetes' libraries are
+//! Implementation of the functions. Those of the language are here; those of Kubernetes' libraries are
 //! kube-cel's, called through the language's own evaluator.
 
 pub mod format;
@@ -25,7 +25,7 @@ const ARGUMENTS: [&str; 5] = ["a0", "a1", "a2", "a3", "a4"];
 /// Seconds of the times that there are: of the years 1 to 9999.
 pub const TIMES: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
-/// What fails has a text, in the words of CEL where it has such.
+/// The result of a function. The error is a text, in the words of CEL if it has any.
 pub type Given = Result<Cel, String>;
 
 /// The type of a value, as a value.
@@ -53,7 +53,7 @@ pub fn optional(value: Option<Cel>) -> Cel {
     Cel::Opaque(Arc::new(value.map_or_else(OptionalValue::none, OptionalValue::of)))
 }
 
-/// What an optional holds; `None` if the value is none.
+/// Returns the content of an optional, or `None` if the value is not an optional.
 pub fn opened(value: &Cel) -> Option<Option<&Cel>> {
     match value {
         Cel::Opaque(opaque) => opaque.downcast_ref::<OptionalValue>().map(OptionalValue::value),
@@ -75,7 +75,7 @@ pub fn call(name: &str, member: bool, args: &[Cel]) -> Given {
     own.unwrap_or_else(|| library(name, member, args))
 }
 
-/// Whether a function would make a text that is longer than any that a request holds.
+/// Returns true if a function would make a text that is longer than any that a request holds.
 fn large(name: &str, args: &[Cel]) -> bool {
     let longest = match (name, args) {
         ("replace", [Cel::String(text), Cel::String(from), Cel::String(to), ..]) => {
@@ -98,7 +98,7 @@ fn large(name: &str, args: &[Cel]) -> bool {
     longest > LONGEST
 }
 
-/// How long a value is as a text, bytes, or somewhat less than that.
+/// Returns the length of a value as a text in bytes, or somewhat less.
 fn written(value: &Cel) -> usize {
     match value {
         Cel::String(text) => text.len(),
@@ -109,7 +109,7 @@ fn written(value: &Cel) -> usize {
     }
 }
 
-/// How many digits stand after the point at the beginning of a text.
+/// Returns the number of digits after the point at the beginning of a text.
 fn digits(text: &str) -> usize {
     let Some(rest) = text.strip_prefix('.') else { return 0 };
     rest.bytes().take_while(u8::is_ascii_digit).count()

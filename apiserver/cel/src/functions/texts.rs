@@ -1,4 +1,4 @@
-//! What is done with texts: places and lengths count characters, as Go's runes.
+//! Functions on texts: positions and lengths count characters, as Go's runes.
 
 use std::sync::Arc;
 

@@ -9,8 +9,7 @@ use crate::lex::{Fault, Lexed, Token, tokens};
 const LENGTH: usize = 16 * 1024;
 /// Deepest tree; analysis and evaluation recurse.
 const DEPTH: usize = 200;
-/// How deep brackets and conditionals may lie in each other; each level takes the parser some ten
-/// frames.
+/// The limit on the nesting of brackets and conditionals; each level takes the parser some ten frames.
 const NESTING: usize = 64;
 
 /// Words that are kept for later and cannot name anything.
@@ -126,7 +125,7 @@ impl Parser<'_> {
         Err(Fault { at: self.peek().at, message })
     }
 
-    /// What is said where no name follows a dot.
+    /// Returns the error for a dot that is not followed by a name.
     fn no_name<T>(&self) -> Result<T, Fault> {
         let Lexed { at, end, .. } = *self.peek();
         let message = format!("Syntax error: no viable alternative at input '.{}'", &self.source[at..end]);
@@ -306,7 +305,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What stands between the brackets of a call, the first of which was read.
+    /// Parses the arguments of a call up to the closing bracket; the opening one was read.
     fn arguments(&mut self) -> Result<Vec<Node>, Fault> {
         let mut args = Vec::new();
         if self.take(")").is_some() {
@@ -369,7 +368,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Whether the token after the next could begin what should begin here.
+    /// Returns true if the token after the next could begin what is expected here.
     fn begins_after(&self) -> bool {
         match self.tokens.get(self.next + 1).map(|lexed| &lexed.token) {
             Some(Token::Name(_) | Token::Literal(_)) => true,

@@ -1,4 +1,4 @@
-//! Whether the rules of a schema are accepted.
+//! Validation of the rules of a schema.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -41,17 +41,17 @@ pub fn rule_errors(
 #[derive(Clone)]
 struct Place {
     root: bool,
-    /// How many values of the schema an object has at most; `None`: as many as a request holds.
+    /// The maximal number of values of the schema in an object; `None`: as many as a request holds.
     many: Option<u64>,
     /// The nearest place above whose values cannot be told apart between two versions of an object.
     uncorrelatable: Option<String>,
 }
 
 struct Judge<'o> {
-    /// Where something is wrong with the schema itself.
+    /// The fields with errors of the schema itself.
     others: BTreeSet<&'o str>,
     errors: Vec<FieldError>,
-    /// What each expression costs, and where it stands.
+    /// The cost of each expression, with its place.
     costs: Vec<(u64, String)>,
 }
 
@@ -178,7 +178,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether a field is `path` or below it.
+/// Returns true if any of the fields is `path` or below it.
 fn any_lies_in(fields: &BTreeSet<&str>, path: &str) -> bool {
     let below = |sign: char| {
         let begin = format!("{path}{sign}");

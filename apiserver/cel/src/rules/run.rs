@@ -27,15 +27,15 @@ impl Rules {
 /// The budget is spent, or something cannot be bounded.
 struct Stopped;
 
-/// What a message took too much of.
+/// The budget that a message exceeded.
 enum Spent {
-    /// What is left for the object.
+    /// The remaining budget of the object.
     Budget,
-    /// What one evaluation may cost.
+    /// The budget of one evaluation.
     Call,
 }
 
-/// How a value stands to what was there before.
+/// The relation of a value to the old object.
 struct Place<'v> {
     /// The value that it takes the place of, where that can be told.
     old: Option<&'v Value>,
@@ -303,7 +303,7 @@ fn named(path: &Path<'_>) -> String {
     if path.is_root() { "<nil>".to_owned() } else { path.to_string() }
 }
 
-/// What a rule that fails is called: by its message, if it has one.
+/// Returns the text by which a failed rule is reported: its message, or else the rule itself.
 fn shown(compiled: &Compiled) -> &str {
     let rule = &compiled.rule;
     if rule.message.is_empty() { rule.rule.trim() } else { rule.message.trim() }

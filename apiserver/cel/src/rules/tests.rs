@@ -10,7 +10,7 @@ fn schema(value: Value) -> Structural {
     Structural::compile(&value)
 }
 
-/// What is wrong with the rules of a definition that has this schema alone.
+/// Returns the errors of the rules in a definition that has only this schema.
 fn errors_of(schema: &Structural) -> Vec<FieldError> {
     rule_errors(schema, "s", &[], &mut Patterns::default())
 }

@@ -1,9 +1,9 @@
-//! What CEL's costs do not count is bounded too: short expressions that would make large values, or
-//! go through them for hours.
+//! Bounds on what CEL's costs do not count: short expressions that would make large values, or iterate over
+//! them for hours.
 
 use super::*;
 
-/// What an expression gives with a text of so many bytes as `s`, and a list of so many items as `l`.
+/// Evaluates an expression with a text of `bytes` bytes as `s`, and a list of `items` items as `l`.
 fn with_large(source: &str, bytes: usize, items: i64) -> Result<Cel, Fail> {
     let (node, _) = compile(source, &env()).unwrap_or_else(|error| panic!("{source}\n{error}"));
     let list = (0..items).map(Cel::Int).collect::<Vec<_>>();

@@ -13,11 +13,11 @@ use super::{Bindings, Ty};
 /// One overload of a function.
 #[derive(Clone, Debug)]
 pub struct Overload {
-    /// Whether it is a method; the receiver is the first argument then.
+    /// True for a method; the receiver is its first argument.
     pub member: bool,
     pub args: Vec<Written>,
     pub gives: Written,
-    /// As it stands in the table.
+    /// The overload's text in the table.
     pub text: &'static str,
 }
 

@@ -32,7 +32,7 @@ pub struct Named {
 }
 
 impl<'s> Object<'s> {
-    /// As messages name it.
+    /// Returns the name in messages.
     pub fn name(&self) -> &str {
         match self {
             Self::Schema(..) => "object",
@@ -43,7 +43,7 @@ impl<'s> Object<'s> {
         }
     }
 
-    /// Whether the two are one type.
+    /// Returns true if both are the same type.
     pub fn same(&self, other: &Object<'s>) -> bool {
         match (self, other) {
             (Self::Schema(a, _), Self::Schema(b, _)) => std::ptr::eq(*a, *b),
@@ -173,7 +173,7 @@ pub fn least(schema: &Structural) -> u64 {
     }
 }
 
-/// How often a value of a schema may stand in a request, if nothing else bounds it.
+/// Returns how often a value of a schema can occur in a request, if nothing else bounds it.
 pub fn most_often(schema: &Structural) -> u64 {
     REQUEST / (least(schema) + 1)
 }
