@@ -28,7 +28,7 @@ pub const MANAGER_NAME: usize = 128;
 const SUBRESOURCE_NAME: usize = 256;
 /// All annotations of an object together, bytes.
 const ANNOTATIONS: usize = 256 * 1024;
-/// Whose configurations stand in for the annotation.
+/// The manager whose applied configuration stands in for the annotation.
 const KUBECTL: &str = "kubectl";
 
 /// Fields that nobody owns: they are the server's, or say what the object is.
@@ -187,7 +187,7 @@ impl<S: Shape> FieldManager<'_, S> {
         Ok((object.unwrap_or_else(|| live.clone()), managers))
     }
 
-    /// Whether the configuration is of this kind and has its shape.
+    /// Checks that the configuration is of this kind and has its shape.
     fn check(&self, config: &Value) -> Result<(), ApiError> {
         let (version, kind) = (meta::text(config, "/apiVersion"), meta::text(config, "/kind"));
         if version != self.api_version || kind != self.kind {
@@ -206,8 +206,8 @@ impl<S: Shape> FieldManager<'_, S> {
         })
     }
 
-    /// What `kubectl apply` applied last by itself and nobody has changed since: kubectl may take
-    /// that over without being asked.
+    /// Returns the fields that `kubectl apply` applied last on the client's side and that nobody has changed
+    /// since: server-side apply by kubectl may take them over without force.
     fn allowed(&self, live: &Value) -> Option<FieldSet> {
         let last: Value = serde_json::from_str(meta::annotation(live, LAST_APPLIED)?).ok()?;
         if meta::text(&last, "/apiVersion") != self.api_version {
@@ -288,7 +288,7 @@ pub fn manager_of_user_agent(user_agent: &str) -> String {
     name
 }
 
-/// What Go's `unicode.IsPrint` refuses, but for characters that are not assigned.
+/// Returns true for a character that Go's `unicode.IsPrint` refuses, except for unassigned ones.
 fn is_unprintable(character: char) -> bool {
     character != ' ' && (character.is_control() || character.is_whitespace() || is_format(character))
 }
@@ -301,8 +301,8 @@ fn is_format(character: char) -> bool {
         | 0xf0000..=0x10ffff)
 }
 
-/// Why a manager's name is refused: too long, or with characters that cannot be printed. `field` is
-/// where the name stands.
+/// Returns the faults of a manager's name: too long, or with unprintable characters. `field` is the path of
+/// the name.
 pub fn check_manager_name(field: &str, name: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if name.len() > MANAGER_NAME {
@@ -315,7 +315,7 @@ pub fn check_manager_name(field: &str, name: &str) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with the names in an object's entries. What cannot be read at all was replaced
+/// Returns the faults of the names in an object's entries. Entries that cannot be read at all were replaced
 /// before.
 pub fn check_entries(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();

@@ -133,7 +133,7 @@ fn items<S: Shape>(shape: S, object: Option<&Value>, config: &Value) -> Result<O
     Ok((!out.is_empty()).then_some(Value::Array(out)))
 }
 
-/// Where the next item of the merged list comes from.
+/// The source of the next item of the merged list.
 enum Step {
     /// An item that only the object has.
     Held(usize),

@@ -90,7 +90,7 @@ fn set() -> BoxedStrategy<FieldSet> {
     body().prop_map(|body| field_set(Toy::Root, &body)).boxed()
 }
 
-/// As kinds with Go types are stored: without nulls and what is empty.
+/// Returns the value as kinds with Go types are stored: without nulls and empty objects and lists.
 fn stored(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

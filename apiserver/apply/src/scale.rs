@@ -16,8 +16,8 @@ pub struct ScaleOwners<'a> {
     pub parent: &'a Managers,
     /// Version in which the object is asked for.
     pub api_version: &'a str,
-    /// Where each version of the kind has its replicas: `["spec", "replicas"]`. Versions that are
-    /// not in it are not known.
+    /// The path of the replicas in each version of the kind: `["spec", "replicas"]`. Other versions are
+    /// unknown.
     pub replicas: &'a BTreeMap<String, Vec<PathElement>>,
 }
 

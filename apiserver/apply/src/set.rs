@@ -22,7 +22,7 @@ struct Item {
     element: PathElement,
     /// The item itself is in the set.
     member: bool,
-    /// What is in the set below it.
+    /// The fields of the set below it.
     below: FieldSet,
 }
 
@@ -48,12 +48,12 @@ impl FieldSet {
         set
     }
 
-    /// Whether there is no field in it.
+    /// Returns true if the set has no fields.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// How many fields are in it.
+    /// Returns the number of fields in the set.
     pub fn len(&self) -> usize {
         self.items.iter().map(|item| usize::from(item.member) + item.below.len()).sum()
     }
@@ -157,17 +157,17 @@ impl FieldSet {
         self.items.binary_search_by(|item| item.element.cmp(element)).ok().map(|at| &self.items[at])
     }
 
-    /// Whether the item itself is in the set.
+    /// Returns true if the item itself is in the set.
     pub fn has(&self, element: &PathElement) -> bool {
         self.find(element).is_some_and(|item| item.member)
     }
 
-    /// What is in the set below an item.
+    /// Returns the fields of the set below an item.
     pub fn below(&self, element: &PathElement) -> Option<&FieldSet> {
         self.find(element).map(|item| &item.below).filter(|below| !below.is_empty())
     }
 
-    /// Whether a field is in the set.
+    /// Returns true if a field is in the set.
     pub fn contains(&self, path: &[PathElement]) -> bool {
         match path.split_first() {
             None => false,
@@ -328,7 +328,7 @@ impl FieldSet {
         Ok(Self::decode(value)?.0)
     }
 
-    /// What is below, and whether the item itself is meant.
+    /// Decodes the fields below an item, and whether the item itself is in the set.
     fn decode(value: &Value) -> Result<(Self, bool), PathError> {
         let map = match value {
             Value::Null => return Ok((Self::new(), true)),

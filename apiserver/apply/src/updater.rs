@@ -1,4 +1,4 @@
-//! What a write does to ownership: the rules, on sets, without names, times and annotations.
+//! The effect of a write on ownership: the rules, on sets, without names, times and annotations.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,7 +25,7 @@ pub trait Versions<S: Shape> {
     fn convert(&self, object: &Value, api_version: &str) -> Option<Value>;
 }
 
-/// Why a configuration was not applied.
+/// The reason why a configuration was not applied.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
     /// Others own what it wants.
@@ -114,7 +114,7 @@ impl<S: Shape> Updater<'_, S> {
         });
     }
 
-    /// What changes for the managers other than `own` when `live` becomes `new`.
+    /// Updates the managers other than `own` for the change from `live` to `new`.
     fn spread(
         &self,
         live: &Value,

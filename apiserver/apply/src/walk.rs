@@ -11,7 +11,7 @@ use super::set::FieldSet;
 use super::value::equal;
 use apiserver_schema::schema::shape::{Kind, List, Map, Shape};
 
-/// How a value is walked, from its type and, where that leaves it open, from the value.
+/// The way in which a value is walked, from its type and, if that leaves it open, from the value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Not at all.
@@ -86,7 +86,7 @@ fn distinct(mut named: Vec<(PathElement, &Value)>) -> Vec<(PathElement, &Value, 
     found
 }
 
-/// What one object has and another has not. No field is in two of the sets.
+/// The differences between two objects. No field is in two of the sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Fields that only the first has.
@@ -98,7 +98,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether the two were equal.
+    /// Returns true if the two were equal.
     pub fn is_same(&self) -> bool {
         self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
     }
@@ -122,7 +122,7 @@ impl Comparison {
     }
 }
 
-/// What happened to a value itself.
+/// The change of a value itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
     None,
