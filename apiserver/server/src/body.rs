@@ -120,7 +120,7 @@ impl http_body::Body for Lent {
     }
 }
 
-/// What is left of a body that was lent.
+/// The remainder of a body that was lent.
 pub struct Rest(Option<Arc<Mutex<Option<Body>>>>);
 
 /// Lends a body; with `back`, what is left of it comes back. One that has nothing in it costs nothing.
@@ -189,7 +189,7 @@ fn unreadable(error: BoxError) -> ApiError {
 
 /// The text that a body was decoded from, for the search for repeated fields.
 pub enum Source {
-    /// Of which it is known that it repeats a field.
+    /// JSON that is known to repeat a field.
     Json(Bytes),
     Yaml(Bytes),
     /// A text in which no field is repeated, or a form that cannot repeat one without meaning it.
@@ -203,7 +203,7 @@ pub struct Decoded {
 }
 
 impl Decoded {
-    /// What the body says twice, in Kubernetes' words.
+    /// Returns the warnings about fields that the body repeats, in Kubernetes' words.
     pub fn repeated(&self) -> Vec<String> {
         match &self.source {
             Source::Json(text) => schema::duplicate_fields(text),
@@ -216,10 +216,10 @@ impl Decoded {
     }
 }
 
-/// What stands before the faults of a YAML text in an error; a warning has each fault alone.
+/// The prefix of the faults of a YAML text in an error; a warning has each fault alone.
 pub const YAML_FAULTS: &str = "yaml: unmarshal errors:\n  ";
 
-/// What bodies of objects may be.
+/// The media types that bodies of objects may have.
 const OBJECTS: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
 
 /// Decodes an object by its media type; 400, and 415 for media types that are not served. `kind` is what
@@ -253,7 +253,7 @@ fn unrecognized(kind: &str, why: &str, bytes: &[u8]) -> ApiError {
     })
 }
 
-/// Where Kubernetes looks for the type of an object, as Go prints it.
+/// The struct from which Kubernetes reads the type of an object, as Go prints it.
 const HEAD: &str = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; \
     Kind string \"json:\\\"kind,omitempty\\\"\" }";
 
@@ -277,7 +277,7 @@ fn object_of(value: Value) -> Result<Value, String> {
     Ok(value)
 }
 
-/// What Go's JSON calls a value.
+/// Returns the name of a value's type in Go's JSON errors.
 pub fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -299,7 +299,7 @@ fn from_protobuf(bytes: &[u8]) -> Result<Value, ApiError> {
     })
 }
 
-/// Whether the group, if there is one, has no built-in kinds.
+/// Returns true if the apiVersion has a group and no built-in kinds are in it.
 fn is_foreign(api_version: &str) -> bool {
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
     let asked = group(api_version);
@@ -319,7 +319,7 @@ pub fn too_large(what: impl std::fmt::Display) -> ApiError {
     ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: {what}"))
 }
 
-/// How much of a body that is no JSON is shown to its sender, bytes.
+/// The number of bytes of a body that is not JSON that are shown to its sender.
 const SHOWN: usize = 30;
 
 /// JSON, and whether a field is repeated in it; nesting is limited by the parser. 400.
@@ -341,7 +341,7 @@ pub fn noting(bytes: &[u8]) -> Result<(Value, bool), serde_json::Error> {
     })
 }
 
-/// What is wrong with a text that was not read as JSON.
+/// Returns the error about a text that could not be read as JSON.
 pub fn misread(text: &[u8], error: &serde_json::Error) -> String {
     // The parser's own words are for what follows the grammar and is too much for it.
     let words = || match error.to_string() {
@@ -414,7 +414,7 @@ fn first_document(text: &str) -> &str {
     text
 }
 
-/// Why a YAML text was not read.
+/// The reason why a YAML text was not read.
 enum Misread {
     /// It is nested deeper than was allowed this time.
     TooDeep,
@@ -450,7 +450,7 @@ fn yaml_within(text: &str, depth: usize, duplicate_keys: DuplicateKeyPolicy) -> 
     })
 }
 
-/// What an error is about, without the places that an alias and the text around it add.
+/// Returns the underlying error, without the places that an alias and the text around it add.
 fn beneath(mut error: &serde_saphyr::Error) -> &serde_saphyr::Error {
     use serde_saphyr::Error;
     while let Error::AliasError { error: inner, .. } | Error::WithSnippet { error: inner, .. } = error {
@@ -459,11 +459,11 @@ fn beneath(mut error: &serde_saphyr::Error) -> &serde_saphyr::Error {
     error
 }
 
-/// What Go's YAML reader says of a text whose aliases stand for too much.
+/// The error of Go's YAML reader for a text whose aliases expand to too much.
 const EXCESSIVE_ALIASING: &str = "document contains excessive aliasing";
 
-/// What is wrong with a YAML text, in words for whoever sent it: some of the parser's own speak to
-/// who programs with it.
+/// Returns the fault of a YAML text, in words for its sender: some of the parser's own messages are meant for
+/// programmers who use it.
 fn yaml_reason(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
     use serde_saphyr::budget::BudgetBreach;

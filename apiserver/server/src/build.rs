@@ -1,4 +1,4 @@
-//! What a program was made of: `/version`, and the metric of the same content.
+//! Information about the build: `/version`, and the metric of the same content.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ pub const KUBERNETES: (&str, &str, &str) = ("1", "36", "0");
 /// The oldest minor version whose behaviour the API keeps compatible with.
 const COMPATIBLE: (&str, &str) = ("1", "35");
 
-/// What the build knows.
+/// The facts recorded by the build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Build {
     /// Hash of the commit; empty where it is not known.

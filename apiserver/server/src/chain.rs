@@ -50,7 +50,7 @@ pub struct ClientAddress(pub IpAddr);
 #[derive(Clone, Copy)]
 pub struct UnknownCertificate;
 
-/// What clients hear that come too late.
+/// The message to clients whose requests come after the shutdown began.
 const ENDING: &str = "The apiserver is shutting down, please try again later.";
 
 /// Answers any request.
@@ -103,15 +103,15 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
-/// What a request is known by: the client's choice, or a new one.
+/// Returns the id of a request: the client's choice, or a new one.
 fn audit_id(server: &Server, headers: &HeaderMap) -> HeaderValue {
     let given = headers.get(AUDIT_ID).filter(|value| (1..=limits::AUDIT_ID).contains(&value.len()));
     let new = || HeaderValue::from_str(&server.ambient().uid());
     given.cloned().or_else(|| new().ok()).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// Whether a request comes after the end was announced and the delay is over. Probes, and the
-/// components of this process, which end after the server, are answered.
+/// Returns true for a request after the end was announced and the delay is over. Probes are answered, and so
+/// are the components of this process, which end after the server.
 fn refuses(server: &Server, info: &RequestInfo, request: &Request<Body>) -> bool {
     server.refusing().is_cancelled()
         && request.extensions().get::<Identity>().is_none()
@@ -145,13 +145,13 @@ impl Drop for Pending {
     }
 }
 
-/// What metrics keep of a request.
+/// The facts that metrics need about a request.
 struct Seen {
     requests: Arc<Member<7, Requests>>,
     long_running: bool,
     /// Sizes of answers to reads are counted.
     read: bool,
-    /// How the fields of a write are judged.
+    /// The field validation of a write.
     validation: Option<&'static str>,
 }
 
@@ -258,7 +258,7 @@ fn fixed_path(path: &str) -> &'static str {
     PATHS.into_iter().find(|known| path.starts_with(known)).unwrap_or_default()
 }
 
-/// Whether metrics may be labelled with what the path says.
+/// Returns true if the path names a served resource, so that metrics may use it as a label.
 fn known(server: &Server, info: &RequestInfo) -> bool {
     info.is_resource
         && server.kind(&info.group, &info.version, &info.resource).is_some_and(|resource| {
@@ -318,7 +318,7 @@ fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, Ap
     Ok(identity)
 }
 
-/// Who asks.
+/// Authenticates the request.
 async fn authenticate(
     server: Arc<Server>,
     info: Arc<RequestInfo>,

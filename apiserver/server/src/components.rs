@@ -24,7 +24,7 @@ const ANSWER: usize = 10 * 1024;
 /// The store, by the name that users know.
 const STORE: &str = "etcd-0";
 
-/// Where a component is.
+/// The place at which a component is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// It answers `/healthz` over TLS.
@@ -48,15 +48,15 @@ impl Default for Components {
     }
 }
 
-/// Why a component is not healthy.
+/// The reason why a component is not healthy.
 pub enum Sick {
-    /// What was found out.
+    /// The result of the check.
     Says(String),
     /// The error of asking.
     Fails(String),
 }
 
-/// What a healthy component says.
+/// The result of a health check, with the text of a healthy component.
 type Health = Result<String, Sick>;
 
 /// All components with their health.

@@ -1,4 +1,4 @@
-//! What is served: `/api`, `/apis` and what lies below, in the old form and in the aggregated one.
+//! Discovery: `/api`, `/apis` and the paths below, in the old form and in the aggregated one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -71,7 +71,7 @@ pub enum Aggregated {
 }
 
 impl Aggregated {
-    /// As in `v=`.
+    /// Returns the version as in `v=`.
     pub fn version(self) -> &'static str {
         match self {
             Self::V2 => "v2",

@@ -1,4 +1,4 @@
-//! How objects lie in the store: JSON or the protobuf envelope, both read wherever they are found.
+//! Encoding of objects in the store: JSON or the protobuf envelope; both are accepted on reading.
 //!
 //! What others read too is written as Kubernetes writes it: built-in kinds in the envelope, custom
 //! resources and the kinds that define them as JSON. A store of our own gets JSON, because the cache
@@ -168,7 +168,7 @@ fn complete_structs(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// Whether there are more JSON objects in a value than `most`. It looks at no more of them.
+/// Returns true if a value has more than `most` JSON objects. It visits no more than that.
 pub fn has_more_objects(value: &Value, most: usize) -> bool {
     let (mut left, mut found) = (vec![value], 0);
     while let Some(value) = left.pop() {
@@ -225,7 +225,7 @@ fn message_of(resource: &Resource) -> Option<protobuf::Message> {
     protobuf::of_kind(&resource.api_version(), &resource.kind)
 }
 
-/// Whether the objects are the same to Kubernetes: `resources: {}` and no resources are. Kinds without
+/// Returns true if the objects are the same to Kubernetes: `resources: {}` equals no resources. Kinds without
 /// a protobuf form are compared as they are.
 pub fn same(one: &Value, other: &Value) -> bool {
     let encoded = |message, object| protobuf::encode(message, object).ok();
@@ -238,8 +238,8 @@ pub fn same(one: &Value, other: &Value) -> bool {
             })
 }
 
-/// Whether all differences but those of managed fields are between a value that is empty and one that
-/// is empty or absent: cheap, so that most changes need no encoding to be known as such.
+/// Returns true if all differences, except in managed fields, are between a value that is empty and one that
+/// is empty or absent: a cheap check that spares most changes the encoding.
 fn differ_in_empty_values(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(a), Value::Object(b)) => {
@@ -259,7 +259,7 @@ fn differ_in_empty_values(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// What an encoding may leave out.
+/// Returns true for a value that an encoding may leave out.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

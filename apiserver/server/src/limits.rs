@@ -8,16 +8,17 @@ pub const BODY: usize = 3 * 1024 * 1024;
 pub const WARNING_CHARS: usize = 4 * 1024;
 /// Characters of one warning when all together are too long.
 pub const CUT_WARNING_CHARS: usize = 256;
-/// How deep an object that is kept may be nested. JSON is read to 127 levels; conversions and watches put
+/// The limit on the nesting of a stored object. JSON is read to 127 levels; conversions and watches put
 /// objects a few levels into others.
 pub const NESTING: usize = 120;
 /// JSON objects within one object of a built-in kind, empty ones too; more is answered with 413. Defaults
 /// make some 700 bytes of an empty one, and what the store takes has no room for so many that are not.
 pub const OBJECTS: usize = apiserver_schema::schema::OBJECTS;
-/// What has more JSON objects than this is weighed when its defaults are there, and refused if the store
-/// would not take it, before anything else is done with it.
+/// The number of JSON objects above which an object is weighed once it has its defaults, and refused if the
+/// store would not take it, before anything else is done with it.
 pub const OBJECTS_UNWEIGHED: usize = 5_000;
-/// How much of a body that is too large is read and forgotten, so that its sender hears why.
+/// The number of bytes of a body that is too large that are read and dropped, so that its sender receives the
+/// reason.
 pub const DRAINED_BODY: usize = 64 * 1024 * 1024;
 /// An answer waits this long for the rest of a body that nobody wanted to read.
 pub const DRAIN: Duration = Duration::from_secs(1);
@@ -31,7 +32,7 @@ pub const WRITES_IN_FLIGHT: usize = 200;
 pub const FLOW_WAIT: Duration = Duration::from_secs(5);
 /// A new pod waits this long for its namespace's ServiceAccount `default`, which a controller makes.
 pub const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_millis(1_800);
-/// How long a read waits for the cache to reach its revision, then 504.
+/// The time that a read waits for the cache to reach its revision, then 504.
 pub const FRESH_WAIT: Duration = Duration::from_secs(3);
 /// A cache that lags asks the store for progress this often.
 pub const PROGRESS_EVERY: Duration = Duration::from_millis(50);
@@ -48,7 +49,7 @@ pub const HISTORY_MAX: usize = 102_400;
 pub const HISTORY_BYTES: usize = 64 << 20;
 /// The same of all kinds together; beyond three quarters of it the largest history is halved.
 pub const HISTORY_BYTES_ALL: usize = 256 << 20;
-/// What the history of a kind may hold however much the others do.
+/// The history that each kind may hold, however much the others do.
 pub const HISTORY_SHARE: usize = 4 << 20;
 /// Changes that may wait for one watcher; a slower one is cut off.
 pub const WATCHER_QUEUE: usize = 1024;
@@ -71,8 +72,8 @@ pub const SNAPSHOT_NODES: usize = 2 * 1024;
 pub const READ_AGAIN: usize = 16;
 /// So many answers do that at one time.
 pub const READING_AGAIN: usize = 4;
-/// Of the snapshots those that were read from the store and share nothing with the present state: a whole kind each,
-/// so 150,000 pods of 2 KiB are some 300 MiB.
+/// The number of snapshots that were read from the store and share nothing with the present state: each is a
+/// whole kind, so 150,000 pods of 2 KiB are some 300 MiB.
 pub const SNAPSHOTS_READ: usize = 2;
 /// And this long.
 pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
@@ -89,7 +90,7 @@ pub const LOAD_PART: usize = 250;
 pub const LIST_PIECE: usize = 64 * 1024;
 /// So many objects a webhook converts at one time where selectors ask for it.
 pub const CONVERTED_PAGE: usize = 500;
-/// What a webhook may answer: so many times what it was asked, and [`BODY`] more.
+/// The limit on a webhook's answer: this many times the size of the request, and [`BODY`] more.
 pub const CONVERTED_GROWTH: usize = 4;
 /// A change keeps its watch frames in so many forms beside those of whole objects.
 pub const FRAME_FORMS: usize = 8;
@@ -253,25 +254,25 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
 pub const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
 /// Reads of a connection, of 16 KiB at most, before it lets others run.
 pub const READS_IN_A_ROW: usize = 4;
-/// What each frame of HTTP/2 costs its connection, beside one for each `FRAME_BYTES_FREE` bytes of it.
-/// `clients::calm` says what earns it back.
+/// The cost of each HTTP/2 frame to its connection, besides one for each `FRAME_BYTES_FREE` bytes of it.
+/// `clients::calm` describes what earns it back.
 pub const FRAME_COST: u64 = 64;
 /// Bytes.
 pub const FRAME_BYTES_FREE: u64 = 16;
-/// What time brings a connection each second: 32 small frames.
+/// The allowance that a connection gains each second: 32 small frames.
 pub const FRAMES_RATE: u64 = 32 * FRAME_COST;
-/// What a new connection has, and time brings at most: 1,024 small frames.
+/// The allowance of a new connection, and the most that it gains by time: 1,024 small frames.
 pub const FRAMES_BURST: u64 = 1_024 * FRAME_COST;
-/// What a connection can have by what it has earned: one for each byte of an answer that was taken. Go's
-/// client spends this by confirming 32 MiB.
+/// The most that a connection gains by earnings: one for each byte of an answer that was taken. Go's client
+/// spends this by confirming 32 MiB.
 pub const FRAMES_EARNED: u64 = 1 << 20;
-/// What a request earns: 64 small frames.
+/// The earnings of a request: 64 small frames.
 pub const REQUEST_EARNS: u64 = 64 * FRAME_COST;
 /// Connections that wait to be accepted; the kernel has a limit of its own, `net.core.somaxconn`.
 pub const LISTEN_BACKLOG: u32 = 4_096;
-/// What clients may send on one HTTP/2 connection before it is read, bytes.
+/// The number of bytes that clients may send on one HTTP/2 connection before they are read.
 pub const CONNECTION_WINDOW: u32 = 256 * 1024;
 /// The same on one stream.
 pub const STREAM_WINDOW: u32 = 128 * 1024;
-/// What waits to be sent on one HTTP/2 stream, bytes; one slice may exceed it.
+/// The number of bytes that wait to be sent on one HTTP/2 stream; one slice may exceed it.
 pub const STREAM_SEND_BUFFER: usize = 256 * 1024;

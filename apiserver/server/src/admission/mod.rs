@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use crate::context::Context;
 
-/// What is done.
+/// The operation that is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Create,
@@ -65,7 +65,7 @@ impl Admission<'_> {
     }
 }
 
-/// How an object is called that is refused before it has a name.
+/// Returns the name under which an object is reported that is refused before it has a name.
 pub(crate) fn shown_name<'a>(object: &'a Value, name: &'a str) -> &'a str {
     match (name, meta::generate_name(object)) {
         ("", "") => "Unknown",
@@ -75,7 +75,7 @@ pub(crate) fn shown_name<'a>(object: &'a Value, name: &'a str) -> &'a str {
 }
 
 impl Operation {
-    /// As metrics name it.
+    /// Returns the operation's name in metrics.
     fn name(self) -> &'static str {
         match self {
             Self::Create => "CREATE",

@@ -68,7 +68,7 @@ async fn made(server: &Server, accounts: &Resource, namespace: &str) -> Result<(
     Ok(())
 }
 
-/// Whoever makes a mirror pod: it must not give its node the right to read anything.
+/// Checks that a mirror pod, whoever creates it, does not give its node the right to read anything.
 fn mirror(pod: &Value) -> Result<(), ApiError> {
     let refused =
         |why: &str| Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), why));

@@ -424,8 +424,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever happens, what is claimed is exactly what the stored Services say, and no two of
-    /// them share anything.
+    /// After any steps the claims are exactly those of the stored Services, and no two Services share one.
     #[test]
     fn claims_agree_with_the_stored_services(steps in proptest::collection::vec(step(), 1..40)) {
         let allocator = allocator(&["10.96.0.0/28"]);

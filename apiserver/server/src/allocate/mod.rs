@@ -46,7 +46,7 @@ use plan::{Item, Plan, Source};
 use ports::Ports;
 pub use ranges::first_address;
 
-/// Who the first address of each range is kept for.
+/// The Service that the first address of each range is reserved for.
 pub(crate) const KUBERNETES: &str = "default/kubernetes";
 
 /// The ranges to allocate from.
@@ -66,10 +66,10 @@ impl Config {
     }
 }
 
-/// Why a Service does not get what it needs.
+/// The reason why a Service does not get what it needs.
 #[derive(Debug)]
 pub enum Refused {
-    /// What was asked for cannot be had: 422.
+    /// The requested addresses or ports cannot be had: 422.
     Fields(Vec<FieldError>),
     /// No address or port is free, or the port for health checks is somebody's: 500, as in Kubernetes.
     Internal(String),
@@ -212,8 +212,8 @@ impl Allocator {
         Ok(reservation)
     }
 
-    /// Whether IPv4, or IPv6, in the order of preference: those of the flags, then what further
-    /// ServiceCIDRs add.
+    /// Returns the address families in the order of preference, true for IPv4: those of the flags, then those
+    /// that further ServiceCIDRs add.
     fn families(&self) -> Vec<bool> {
         let mut families: Vec<bool> = self.config.service_cidrs.iter().map(IpNetwork::is_ipv4).collect();
         for v4 in [true, false] {
@@ -377,8 +377,9 @@ fn split(owner: &str) -> (&str, &str) {
     owner.split_once('/').unwrap_or(("", owner))
 }
 
-/// What a pending write has taken. Dropped with neither a commit nor an abandonment, as when its
-/// request is cut off, it gives everything back in the background, unless the write has begun.
+/// The addresses and ports that a pending write has taken. If it is dropped with neither a commit nor an
+/// abandonment, as when its request is cut off, it returns everything in the background, unless the write has
+/// begun.
 #[must_use = "dropping a reservation gives back what it took"]
 pub struct Reservation {
     allocator: Allocator,

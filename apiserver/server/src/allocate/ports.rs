@@ -24,7 +24,7 @@ const WAITING: usize = 1024;
 /// Attempts against other servers that write at the same time.
 const ATTEMPTS: usize = 64;
 
-/// Why ports were not given.
+/// The reason why ports were not allocated.
 #[derive(Debug)]
 pub enum Refused {
     /// These of the ports asked for belong to somebody.
@@ -40,7 +40,7 @@ enum Ask {
         explicit: Vec<u16>,
         fresh: usize,
     },
-    /// What `Take` would give, without taking it.
+    /// Computes the result of `Take` without taking anything.
     Try {
         explicit: Vec<u16>,
         fresh: usize,
@@ -96,7 +96,7 @@ fn unavailable(attempted: &str) -> StoreError {
     StoreError::Unavailable { attempted: attempted.to_owned(), cause: None }
 }
 
-/// What the store held when it was last seen; 0 and nothing taken if there was no such key.
+/// The content of the store when it was last read; 0 and nothing taken if the key did not exist.
 #[derive(Clone)]
 pub struct Known {
     pub set: PortSet,

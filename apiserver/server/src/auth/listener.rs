@@ -47,8 +47,8 @@ impl ListenerTls {
         Arc::clone(&self.config)
     }
 
-    /// Whether a chain of certificates, the client's own first, leads to an authority, is within
-    /// its time and meant for clients.
+    /// Returns true if a chain of certificates, the client's own first, leads to an authority, is valid now
+    /// and is meant for clients.
     pub fn vouches_for(&self, chain: &[CertificateDer<'_>]) -> bool {
         let (Some((own, rest)), Some(now)) = (chain.split_first(), self.time.current_time()) else {
             return false;
@@ -62,12 +62,13 @@ impl ListenerTls {
         }
     }
 
-    /// Whose client certificates are believed, PEM.
+    /// Returns the authorities whose client certificates are accepted, as PEM.
     pub fn client_authorities(&self) -> &str {
         &self.client_authorities
     }
 
-    /// What a client is to trust, PEM: the serving certificate's chain and the authorities.
+    /// Returns the certificates that a client should trust, as PEM: the serving certificate's chain and the
+    /// authorities.
     pub fn authorities(&self) -> &str {
         &self.authorities
     }
@@ -104,7 +105,7 @@ impl Pki {
         self.listener_tls(subject, &ListenerFiles::default())
     }
 
-    /// As [`Pki::apiserver_tls`], with files in place of what would be issued. A given serving
+    /// Does what [`Pki::apiserver_tls`] does, with files in place of what would be issued. A given serving
     /// certificate stays as it is: whoever made it renews it. Errors name the file.
     pub fn listener_tls(&self, subject: &Subject, files: &ListenerFiles) -> Result<ListenerTls, PkiError> {
         let mut roots = self.roots()?;

@@ -41,7 +41,7 @@ const RENEW_BEFORE: Duration = Duration::from_secs(30 * DAY);
 /// Certificates begin a little in the past, for clients whose clock is behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
-/// As whom the API server calls kubelets. The name opens kubelets and no API server.
+/// The user as which the API server calls kubelets. Kubelets accept the name, the API server does not.
 pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 /// The certificate authority cannot do what was asked.
@@ -75,7 +75,7 @@ pub enum PkiError {
     Verifier(#[source] rustls::client::VerifierBuilderError),
 }
 
-/// What a certificate says.
+/// The contents of a certificate to be issued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The user's name in Kubernetes.
@@ -400,13 +400,13 @@ pub fn kubeconfig(server_url: &str, ca_pem: &str, certificate_pem: &str, key_pem
     )
 }
 
-/// What the first certificate of a PEM text says, `None` if it is not one of ours.
+/// Returns the subject of the first certificate of a PEM text, or `None` if it is not one of ours.
 pub(super) fn subject(pem: &str) -> Option<Subject> {
     let der = first_certificate(pem)?;
     subject_of(&X509Certificate::from_der(&der).ok()?.1)
 }
 
-/// When the first certificate of a PEM text is to be renewed, in seconds since 1970.
+/// Returns the time at which the first certificate of a PEM text is to be renewed, in seconds since 1970.
 pub(super) fn renew_at(pem: &str) -> Option<i64> {
     let der = first_certificate(pem)?;
     let (_, certificate) = X509Certificate::from_der(&der).ok()?;
@@ -516,7 +516,7 @@ fn unix_seconds(time: Timestamp) -> i64 {
     time.as_second()
 }
 
-/// Whether the P-256 key `authority` (an uncompressed point) signed `certificate`.
+/// Returns true if the P-256 key `authority` (an uncompressed point) signed `certificate`.
 fn signed_by(certificate: &X509Certificate<'_>, authority: &[u8]) -> bool {
     ring::signature::UnparsedPublicKey::new(&ring::signature::ECDSA_P256_SHA256_ASN1, authority)
         .verify(certificate.tbs_certificate.as_ref(), certificate.signature_value.data.as_ref())

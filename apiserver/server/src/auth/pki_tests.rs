@@ -114,7 +114,8 @@ fn the_kubeconfig_is_yaml_with_everything_inside() {
     }
 }
 
-/// What the server saw of the client, or why the handshake failed on either side.
+/// Performs a handshake; returns the client certificate that the server received, or the error of either
+/// side.
 async fn handshake(
     server: impl Into<Arc<rustls::ServerConfig>>,
     client: Arc<rustls::ClientConfig>,

@@ -72,8 +72,8 @@ impl ServerRule for OnlyNode {
     }
 }
 
-/// Whether a subject is the kubelet of a node: `system:node:NAME` in `system:nodes`, as certificates for
-/// kubelets are signed, or the name of the node alone, as administrators issue them.
+/// Returns true if a subject is the kubelet of a node: `system:node:NAME` in `system:nodes`, as in
+/// certificates signed for kubelets, or the name of the node alone, as administrators issue them.
 fn names_node(user: &CertificateUser, node: &str) -> bool {
     if node.is_empty() {
         return false;
@@ -138,7 +138,7 @@ impl Pki {
         Ok(Arc::new(config))
     }
 
-    /// What the API server calls kubelets with; its certificate is kept as
+    /// Returns the TLS configuration with which the API server calls kubelets; its certificate is stored as
     /// `apiserver-kubelet-client`. The user is `kube-apiserver-kubelet-client`, in no group.
     pub fn kubelet_client_tls(&self) -> Result<KubeletTls, PkiError> {
         let pair = self.keep("apiserver-kubelet-client", &Subject::kubelet_client())?;

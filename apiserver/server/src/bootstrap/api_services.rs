@@ -52,7 +52,7 @@ pub fn group_priority(group: &str) -> u32 {
     PRIORITIES.iter().find(|(name, ..)| *name == group).map_or(CUSTOM.0, |(_, priority, _)| *priority)
 }
 
-/// What has to be done about one APIService.
+/// The action to take for one APIService.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Create(Value),

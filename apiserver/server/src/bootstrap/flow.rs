@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::Write;
 
 const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
-/// Whether the server may bring an object's spec up to date.
+/// The annotation that says whether the server may bring an object's spec up to date.
 const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// Users may change these two of the level `exempt`.
 const TUNABLE: [&str; 2] = ["nominalConcurrencyShares", "lendablePercent"];
@@ -189,7 +189,7 @@ fn annotation(object: &Value) -> Option<bool> {
     }
 }
 
-/// Whether an object that is none of [`objects`] was made by an older server and may go.
+/// Returns true if an object that is not in [`objects`] was created by an older server and may be deleted.
 pub fn is_outdated(existing: &Value) -> bool {
     annotation(existing) == Some(true)
 }
@@ -224,7 +224,7 @@ pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
     if updated == *existing { Write::Nothing } else { Write::Update(updated) }
 }
 
-/// Whether a spec says what is wanted and no more; falsehood, nothing and an empty list are the same.
+/// Returns true if a spec has the wanted values and nothing more; false, null and an empty list are the same.
 fn covers(spec: &Value, wanted: &Value) -> bool {
     let nothing = |value: &Value| match value {
         Value::Null => true,

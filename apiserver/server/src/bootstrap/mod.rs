@@ -1,5 +1,5 @@
-//! What a new cluster holds: system namespaces, priority classes, and the default roles and
-//! bindings of Kubernetes, as data; and how an existing cluster is brought up to date with them.
+//! Initial contents of a cluster: system namespaces, priority classes, and the default roles and bindings of
+//! Kubernetes, as data; and the way in which an existing cluster is brought up to date with them.
 
 pub mod api_services;
 mod controllers;
@@ -87,7 +87,8 @@ fn cluster_roles() -> Vec<Value> {
     aggregated.chain(plain).chain(controllers).collect()
 }
 
-/// What the Node authorizer lets every node do: the rules of the role `system:node`.
+/// Returns the rules by which the Node authorizer allows requests of every node: those of the role
+/// `system:node`.
 pub fn node_rules() -> Vec<Rule> {
     let role = roles::CLUSTER_ROLES.iter().find(|(name, ..)| *name == "system:node");
     role.into_iter().flat_map(|(.., rules)| *rules).map(|rule| Rule::from_value(&parse_rule(rule))).collect()

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::AUTOUPDATE;
 use crate::rbac::{Rule, escalation};
 
-/// What has to be done about one object.
+/// The action to take for one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
     /// It is as it should be, or its owner has opted out.
@@ -90,7 +90,7 @@ fn remove_retired(binding: &mut Value) {
     }
 }
 
-/// Whether two subjects are the same, whatever the defaulted `apiGroup` looks like.
+/// Returns true if two subjects are the same, regardless of the defaulted `apiGroup`.
 fn same_subject(one: &Value, other: &Value) -> bool {
     let text = |subject: &Value, key: &str| subject[key].as_str().unwrap_or_default().to_owned();
     ["kind", "namespace", "name"].iter().all(|key| text(one, key) == text(other, key))

@@ -40,14 +40,14 @@ struct Frames {
     shaped: Mutex<Vec<(Form, Bytes)>>,
 }
 
-/// What a watch frame is made by that is no whole object.
+/// The form of a watch frame that is not a whole object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     pub event: EventType,
     pub wanted: Wanted,
-    /// What rows carry, where it is a table.
+    /// The object to include in the rows, if it is a table.
     pub include: Option<Include>,
-    /// Whether the columns are named.
+    /// True if the columns are defined in the frame.
     pub columns: bool,
     /// The second that ages are counted to.
     pub second: i64,

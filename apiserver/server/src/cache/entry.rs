@@ -52,7 +52,7 @@ pub struct Untranslatable {
     pub cause: Unencodable,
 }
 
-/// What a watch event says.
+/// The type of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
     Added,
@@ -61,7 +61,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    /// As on the wire.
+    /// Returns the type as on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
@@ -89,7 +89,7 @@ pub struct Entry {
     protobuf_len: AtomicU32,
 }
 
-/// Where the resource version goes. Objects are shorter than 4 GiB.
+/// The place at which the resource version is inserted. Objects are shorter than 4 GiB.
 #[derive(Clone, Copy)]
 struct Splice {
     /// The brace that begins the metadata.
@@ -209,7 +209,7 @@ impl Entry {
         size_of::<Self>() + self.key.len() + self.stored.len() + labels + self.values.weight()
     }
 
-    /// Whether the object's text has this word anywhere; much cheaper than to decode it.
+    /// Returns true if the object's text contains this word; much cheaper than to decode it.
     pub fn mentions(&self, word: &str) -> bool {
         text_in(&self.stored).contains(word)
     }
@@ -271,8 +271,8 @@ impl Entry {
         value
     }
 
-    /// Where the first field behind kind and version begins, which are the first fields of objects of
-    /// built-in kinds.
+    /// Returns the beginning of the first field after kind and version, which are the first fields of objects
+    /// of built-in kinds.
     fn names_end(&self) -> Option<usize> {
         let head = &self.stored[..self.splice.begin()];
         let rest = head.strip_prefix(ordered::BEGIN)?.strip_prefix(b"\"")?;
@@ -437,8 +437,8 @@ fn open(
     open(key, encoding::exact(&value), node, found)
 }
 
-/// Where the resource version goes in a text that is not as compact as ours, or in which no field stands
-/// behind it.
+/// Returns the place of the resource version in a text that is not as compact as ours, or in which no field
+/// follows it.
 fn splice_of(text: &str, version: Option<usize>) -> Result<Splice, serde_json::Error> {
     #[derive(Deserialize)]
     struct Object<'a> {

@@ -152,7 +152,7 @@ fn the_version_goes_in_however_the_metadata_are_written() {
     }
 }
 
-/// What an object costs beside its text is counted in bytes: see "memory" in the benchmarks.
+/// The memory of an object besides its text is counted in bytes: see "memory" in the benchmarks.
 #[test]
 fn an_object_in_the_cache_takes_little_beside_its_text() {
     assert!(size_of::<Entry>() <= 104, "{}", size_of::<Entry>());

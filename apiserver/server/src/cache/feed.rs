@@ -62,7 +62,7 @@ impl Drop for Loading<'_> {
     }
 }
 
-/// Why a consistent read cannot be answered.
+/// The reason why a consistent read cannot be answered.
 #[derive(Debug)]
 pub enum NotFresh {
     Behind(Behind),
@@ -287,8 +287,8 @@ impl Caches {
         }
     }
 
-    /// Where to begin, and up to where nobody may be answered yet: a while before the present if the
-    /// store has that, so that watches from before a restart go on where they were.
+    /// Returns the revision to begin at, and the one before which no watch may be answered: a while before
+    /// the present if the store has that, so that watches from before a restart continue.
     async fn beginning(&self) -> Result<(Revision, Revision), StoreError> {
         let now = self.store.revision().await?;
         if self.passed() > 0 {
@@ -484,7 +484,8 @@ impl Caches {
         self.by_path.iter().chain(custom.values().flatten()).for_each(|cache| cache.age());
     }
 
-    /// Where all kinds together keep too much of the past, those with most of it lose some.
+    /// Drops history and snapshots of the kinds that have most of them while all kinds together exceed the
+    /// bounds.
     pub(super) fn bound_past(&self) {
         let custom = self.custom.load();
         let all = || self.by_path.iter().chain(custom.values().flatten());

@@ -17,11 +17,11 @@ pub struct Index(imbl::OrdSet<Slot>);
 #[derive(Clone)]
 struct Slot {
     entry: Arc<Entry>,
-    /// Of the field, for [`Entry::field`].
+    /// The position of the field, for [`Entry::field`].
     place: usize,
 }
 
-/// What slots are ordered by.
+/// The order of slots.
 trait Order {
     /// Value and key.
     fn order(&self) -> (&[u8], &str);
@@ -127,7 +127,7 @@ impl Index {
         range.take_while(move |slot| slot.order().0 == value.as_bytes()).map(|slot| &slot.entry)
     }
 
-    /// How many objects it holds.
+    /// Returns the number of objects in the index.
     pub fn len(&self) -> usize {
         self.0.len()
     }

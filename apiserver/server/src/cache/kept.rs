@@ -32,13 +32,13 @@ struct Kept {
     pinned: usize,
 }
 
-/// What is known of a state that pages are made of.
+/// The facts about a state that pages are made of.
 struct Pages {
-    /// When there was a page last.
+    /// The time of the latest page.
     at: Instant,
-    /// How many objects lie at or behind the key that a page begins at, in its collection: what
-    /// one page found out, the next need not count again. The newest are last: clients that page side by
-    /// side, or once more from the beginning, take each other's places in turn.
+    /// The number of objects at or after the key that a page begins at, in its collection, so that the next
+    /// page need not count again. The newest are last: clients that page side by side, or once more from the
+    /// beginning, take each other's places in turn.
     counted: VecDeque<(String, usize)>,
 }
 
@@ -129,7 +129,7 @@ impl States {
         inner.all.get(&revision).map(|kept| Arc::clone(&kept.past))
     }
 
-    /// What pages of a state have counted.
+    /// Returns the counts found by pages of a state.
     pub(super) fn counted(&self, revision: Revision) -> BTreeMap<String, usize> {
         let inner = self.young();
         inner.paged.get(&revision).map(|pages| pages.counted.iter().cloned().collect()).unwrap_or_default()

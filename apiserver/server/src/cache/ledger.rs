@@ -56,7 +56,8 @@ impl Drop for Ledger {
     }
 }
 
-/// What changes may take of a bound: a quarter is left to the frames that watchers make of them.
+/// Returns the part of a bound that changes may take: a quarter is left to the frames that watchers make of
+/// them.
 pub(super) fn room_left(bound: usize) -> usize {
     bound / 4 * 3
 }

@@ -1,4 +1,4 @@
-//! Who hears of the changes of a cache within the server.
+//! Observers within the server of the changes of a cache.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,4 +1,4 @@
-//! How much of the past is kept.
+//! Tests of the bounds on the past states that are kept.
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! What many objects of a kind have alike, kept once: their labels, and values that do not stand in
-//! their texts. Of what stands there only the place is kept.
+//! Values that many objects of a kind share, stored once: their labels, and values that do not occur in their
+//! texts. For values that occur there only the place is stored.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -15,7 +15,7 @@ const REMEMBERED: usize = 1024;
 /// at most. Longer ones are hardly shared, and a client could fill the memory with them.
 const REMEMBERED_TEXT: usize = 512;
 
-/// What fields have that are absent, where that is not the empty text.
+/// The values of absent fields that do not default to the empty text.
 const ZEROS: [&str; 2] = ["false", "0"];
 
 /// A value that was found while an object was read.
@@ -28,7 +28,7 @@ pub enum Found {
 }
 
 impl Found {
-    /// Whether it is the empty text.
+    /// Returns true if it is the empty text.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::There(range) => range.is_empty(),
@@ -37,8 +37,8 @@ impl Found {
     }
 }
 
-/// Where a value is: 21 bits of the place in the object's text, which has no more than 1.5 MiB, and 11
-/// bits of its length, of which the last two say that it is somewhere else.
+/// The place of a value: 21 bits for the position in the object's text, which has no more than 1.5 MiB, and
+/// 11 bits for its length, of which the last two values mean that it is stored elsewhere.
 #[derive(Clone, Copy)]
 struct Place(u32);
 

@@ -1,4 +1,5 @@
-//! Who pays for what a request makes the server hold, and for its place among the requests in flight.
+//! Accounting of the memory that the server holds for requests, and of their places among the requests in
+//! flight.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -32,7 +33,7 @@ impl Class {
     /// All classes.
     pub const ALL: [Self; Self::COUNT] =
         [Self::Probes, Self::Anonymous, Self::Tenants, Self::Nodes, Self::System, Self::Administrators];
-    /// How many there are.
+    /// The number of classes.
     pub const COUNT: usize = 6;
 
     /// The value of the label `class` in metrics.
@@ -97,7 +98,7 @@ pub fn payer(identity: &Identity) -> (Class, &str) {
     (class, &identity.user)
 }
 
-/// What identities with one key hold and have in flight.
+/// The memory and the places in flight of identities with one key.
 pub struct Account {
     class: Class,
     key: Box<str>,

@@ -23,9 +23,9 @@ pub struct Connection {
     network: Network,
     loopback: bool,
     opened: u64,
-    /// Whether the handshake is complete.
+    /// Set once the handshake is complete.
     shaken: OnceLock<()>,
-    /// Who was authenticated on it first and found a place.
+    /// The account of the first identity that was authenticated on it and found a place.
     account: OnceLock<Arc<Account>>,
     /// Requests in flight, and answers that are being sent.
     active: AtomicUsize,
@@ -94,7 +94,7 @@ impl Connection {
         Active(Arc::clone(self))
     }
 
-    /// What pays for the frames of HTTP/2.
+    /// Returns the earnings that pay for the frames of HTTP/2.
     pub fn earnings(&self) -> &Arc<Earnings> {
         &self.earnings
     }
@@ -136,12 +136,12 @@ impl Connection {
         format!("{:?}", self.network)
     }
 
-    /// Whether the connection shall end when what is under way has ended.
+    /// Returns the token that ends the connection once the requests under way have ended.
     pub fn retired(&self) -> &CancellationToken {
         &self.retired
     }
 
-    /// Whether the connection shall end at once.
+    /// Returns the token that ends the connection at once.
     pub fn closed(&self) -> &CancellationToken {
         &self.closed
     }
@@ -196,7 +196,7 @@ impl Connection {
     }
 }
 
-/// How many connections there are, for metrics.
+/// The numbers of connections, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub handshakes: usize,
@@ -339,7 +339,7 @@ impl Connections {
         }
     }
 
-    /// How many there are.
+    /// Returns the numbers of connections.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for connection in self.lock().values() {

@@ -21,7 +21,7 @@ use super::too_many_requests;
 use crate::body::Body;
 use crate::limits;
 
-/// Why a body is not read to its end.
+/// The reason why a body is not read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("the client holds too much of the server's memory")]
@@ -39,7 +39,7 @@ impl From<Refused> for ApiError {
     }
 }
 
-/// What a body is charged with, as long as its request is being worked on.
+/// The charge of a body, held as long as its request is being worked on.
 pub struct Received {
     held: Arc<Mutex<Held>>,
 }
@@ -78,7 +78,7 @@ pub fn meter(
     Ok((metered.boxed_unsync(), received))
 }
 
-/// How long a body may have taken that has brought this many bytes.
+/// Returns how long a body of which this many bytes have arrived may have taken.
 fn allowed(seen: usize) -> Duration {
     limits::UPLOAD_GRACE + Duration::from_millis(1_000 * seen as u64 / limits::UPLOAD_RATE)
 }

@@ -48,12 +48,12 @@ pub fn lane(info: &RequestInfo, identity: &Identity) -> Lane {
     }
 }
 
-/// Whether a request asks how the server is.
+/// Returns true for a health probe.
 pub fn is_probe(info: &RequestInfo) -> bool {
     !info.is_resource && info.is_read() && health::path(&info.path).is_some()
 }
 
-/// Whether a request, if it is by the control plane or a node, is one that shows that its author lives.
+/// Returns true if a request, when made by the control plane or a node, shows that its author is alive.
 fn is_heartbeat(info: &RequestInfo) -> bool {
     let one = matches!(info.verb, "get" | "create" | "update" | "patch");
     match (info.group.as_str(), info.resource.as_str(), info.subresource.as_str()) {
@@ -70,10 +70,10 @@ impl Lane {
     /// The lanes that have a limit.
     pub(super) const WITH_PLACES: [Self; Self::SHARED] =
         [Self::Leases, Self::Heartbeats, Self::System, Self::Nodes, Self::Common];
-    /// How many of them there are.
+    /// The number of lanes with a limit.
     pub(super) const SHARED: usize = 5;
 
-    /// Where a lane is among those that have a limit.
+    /// Returns the position of a lane among those that have a limit.
     pub(super) fn shared(self) -> Option<usize> {
         Self::WITH_PLACES.iter().position(|lane| *lane == self)
     }
@@ -109,7 +109,7 @@ impl Lane {
     }
 }
 
-/// What a request does in a lane; there are places for each apart.
+/// The kind of a request's stay in a lane; each kind has places of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stay {
     Read,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// How many objects are being written, by the name of their definition.
+/// The number of objects that are being created, by the name of their definition.
 #[derive(Default)]
 pub struct Creations {
     counts: Mutex<BTreeMap<String, usize>>,

@@ -32,7 +32,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 struct Going(BTreeMap<String, Instant>);
 
 impl Going {
-    /// When the objects were looked at first.
+    /// Returns the time at which the objects were first looked at.
     fn since(&mut self, uid: &str) -> Instant {
         *self.0.entry(uid.to_owned()).or_insert_with(Instant::now)
     }
@@ -196,7 +196,7 @@ async fn delete_objects(server: &Arc<Server>, definition: &Value) -> Result<usiz
     }
 }
 
-/// Whether the object is still there.
+/// Deletes one object; returns true if it is still there.
 async fn delete_one(
     server: &Arc<Server>,
     resource: &Resource,

@@ -258,7 +258,7 @@ impl CustomKinds {
         self.wake.notify_one();
     }
 
-    /// What the driver has to look at; waits until there is something.
+    /// Returns the definitions that the driver has to look at; waits until there is one.
     async fn next(&self) -> BTreeMap<String, Instant> {
         loop {
             let waiting = self.wake.notified();
@@ -287,9 +287,9 @@ pub fn observe(caches: &Caches, kinds: &Arc<CustomKinds>) {
     }));
 }
 
-/// What happens to every request for a custom kind before its verb: the first load of its objects, and
-/// no new objects where the definition goes. Of built-in kinds those versions are loaded that are read
-/// and not kept.
+/// Prepares every request for a custom kind before its verb: loads its objects on the first request, and
+/// refuses new objects if the definition is being deleted. For built-in kinds, loads versions that are read
+/// but not stored.
 pub async fn admit(context: &Context, resource: &Resource) -> Result<(), ApiError> {
     if resource.custom.is_none() {
         let reads = matches!(context.info.verb, "get" | "list" | "watch" | "deletecollection");

@@ -29,12 +29,12 @@ use crate::limits;
 use crate::metrics::WebhookFailure;
 use crate::server::Server;
 
-/// How long a webhook may take for one review.
+/// The time that a webhook may take for one review.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Where certificate authorities of the machine lie, for webhooks without a bundle of their own.
+/// The certificate authorities of the machine, for webhooks without a bundle of their own.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Why objects were not converted.
+/// The reason why objects were not converted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConversionError {
     /// There is no answer, or none that can be read.
@@ -216,13 +216,13 @@ fn restored(before: &Value, mut after: Value, wanted: &str, kind: &str) -> Resul
     Ok(after)
 }
 
-/// Where a webhook is.
+/// The address of a webhook.
 struct Place {
     url: String,
-    /// What the connection is made to.
+    /// The host that the connection is made to.
     host: String,
     port: u16,
-    /// What the certificate must name.
+    /// The name that the certificate must have.
     name: String,
     target: String,
     roots: Option<Vec<u8>>,
@@ -327,8 +327,7 @@ impl Place {
     }
 }
 
-/// What stands behind a Service for the server itself: its cluster address, or the name that it is
-/// another name for.
+/// Returns the address of a Service for the server itself: its cluster address, or its external name.
 fn address(server: &Server, namespace: &str, name: &str, port: u16) -> Result<String, ConversionError> {
     let missing =
         |why: &str| ConversionError::Call(format!("service {name:?} in namespace {namespace:?}: {why}"));

@@ -127,7 +127,7 @@ async fn look(
     Ok(())
 }
 
-/// Whether an address of the range is in use that no other range would cover.
+/// Returns true if an address of the range is in use that no other range would cover.
 fn is_used(server: &Server, name: &str, block: &Block) -> Result<bool, ApiError> {
     let Some(addresses) = server.registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
         return Ok(false);
@@ -148,7 +148,7 @@ enum Step {
     Remove,
 }
 
-/// What a ServiceCIDR needs: pure.
+/// Decides what to do with a ServiceCIDR: pure.
 fn plan(object: &Value, used: bool, settled: bool, now: Timestamp) -> Step {
     let mut new = object.clone();
     let finalizers = meta::finalizers(object);

@@ -11,9 +11,9 @@ use crate::context::Context;
 use crate::server::Server;
 use crate::verbs::create;
 
-/// What has happened to an object.
+/// An event about an object.
 pub struct Report<'a> {
-    /// Who says so: `portallocator-repair-controller`.
+    /// The reporting controller: `portallocator-repair-controller`.
     pub reporter: &'a str,
     /// `Normal` or `Warning`.
     pub kind: &'a str,

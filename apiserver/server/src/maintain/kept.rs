@@ -1,4 +1,4 @@
-//! What wakes those who look after objects of the server's own.
+//! Notifications for the tasks that maintain the server's own objects.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! What the server does without being asked: the contents of a new cluster, the registration of its
-//! own APIs, its own Service and Lease, the ranges of addresses, repair of what is allocated, and compaction of the store.
+//! Background tasks of the server: the contents of a new cluster, the registration of its own APIs, its own
+//! Service and Lease, the ranges of addresses, repair of allocations, and compaction of the store.
 
 mod api_services;
 mod cidrs;
@@ -75,7 +75,7 @@ async fn work(server: &Arc<Server>) {
     );
 }
 
-/// What an API server takes back when it ends in good order: its endpoint of the Service
+/// Withdraws the objects of an API server that shuts down in good order: its endpoint of the Service
 /// `kubernetes`, and its Lease.
 pub async fn withdraw(server: &Arc<Server>) {
     let work = async {

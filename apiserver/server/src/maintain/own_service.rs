@@ -21,13 +21,13 @@ use crate::limits;
 use crate::server::Server;
 use crate::storage;
 
-/// Where the keys lie; their names are addresses.
+/// The prefix of the keys; their names are addresses.
 const LEASES: &str = "/registry/masterleases/";
 /// Seconds that an address counts without being renewed.
 const TTL: u32 = 15;
 const RENEW: Duration = Duration::from_secs(10);
 
-/// What this server knows of the key of its address.
+/// The state of the key of this server's address.
 #[derive(Default)]
 pub struct Endpoint {
     /// The revision of its own last write.
@@ -118,7 +118,7 @@ fn key(address: IpAddr) -> String {
     format!("{LEASES}{address}")
 }
 
-/// What Kubernetes stores under an address: Endpoints of that address alone.
+/// Returns the value that Kubernetes stores for an address: Endpoints with that address alone.
 fn value(address: IpAddr) -> Bytes {
     let object = json!({
         "apiVersion": "v1", "kind": "Endpoints", "metadata": {},

@@ -1,4 +1,4 @@
-//! Who asks, and whether they may.
+//! Metrics of authentication and authorization.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ static LIFETIME: [f64; 14] = [
     31_104_000.0,
 ];
 
-/// How the question who asks was answered.
+/// The result of authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authentication {
     Success,
@@ -36,7 +36,7 @@ pub enum Authentication {
     Failure,
 }
 
-/// How the question whether they may was answered.
+/// The result of authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authorization {
     Allowed,
@@ -57,7 +57,7 @@ const USERS: [&str; 7] = [
     "other",
 ];
 
-/// What is counted about it.
+/// The metrics of authentication and authorization.
 pub struct Access {
     authentication: [Histogram; 2],
     authorization: [Histogram; 2],

@@ -88,7 +88,7 @@ fn forget(nodes: &NodeAuthorizer, kind: Kind, entry: Option<&Entry>) {
     }
 }
 
-/// What is read of an object. One that cannot be read gives nobody any rights.
+/// Decodes the needed part of an object. One that cannot be read gives nobody any rights.
 fn decode<T: for<'de> Deserialize<'de>>(entry: &Entry) -> Option<(&Entry, T)> {
     match entry.decode() {
         Ok(object) => Some((entry, object)),

@@ -14,7 +14,7 @@ use crate::encoding;
 use crate::rbac::Attributes;
 
 const GROUP: &str = "certificates.k8s.io";
-/// Whose certificates the API server takes for users.
+/// The signer of client certificates that the API server accepts for authentication.
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 const MASTERS: &str = "system:masters";
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Of the labels in Kubernetes' own namespaces those that a kubelet sets.
+/// The labels in Kubernetes' own namespaces that a kubelet may set.
 const KUBELET_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",

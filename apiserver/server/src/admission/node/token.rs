@@ -109,14 +109,14 @@ fn requested_audience(request: &Value) -> Result<&str, &'static str> {
     }
 }
 
-/// What a PodCertificateRequest describes, as far as it exists.
+/// The objects that a PodCertificateRequest describes, as far as they exist.
 struct Described<'a> {
     node: Option<&'a Value>,
     pod: Option<&'a Value>,
     account: Option<&'a Value>,
 }
 
-/// What is wrong with a PodCertificateRequest.
+/// The fault of a PodCertificateRequest.
 #[derive(Debug, PartialEq, Eq)]
 enum Fault {
     /// It describes what is not so.

@@ -38,12 +38,12 @@ enum Fix {
     Remove { address: IpAddr, revision: Revision },
 }
 
-/// What to do, and what to say if that was done.
+/// A repair, and the finding to report once it is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     fix: Option<Fix>,
     finding: Finding,
-    /// Of the object that the finding is about.
+    /// The kind of the object that the finding is about.
     kind: &'static str,
 }
 
@@ -85,8 +85,8 @@ pub async fn run(
     Ok(said)
 }
 
-/// What to say after IPAddresses were deleted: each one whose Service holds the address is written
-/// again at once. Of the Services only their owners are looked at.
+/// Returns the findings after IPAddresses were deleted: each one whose Service holds the address is written
+/// again at once. Only their owners among the Services are looked at.
 pub async fn deleted(
     server: &Arc<Server>,
     deleted: &[Value],
@@ -149,7 +149,7 @@ async fn apply(server: &Arc<Server>, fix: &Fix) -> Result<bool, ApiError> {
     done.map_err(storage::store_error)
 }
 
-/// What has to be done: pure. `suspects` are the addresses that had no Service at the last run.
+/// Decides what has to be done: pure. `suspects` are the addresses that had no Service at the last run.
 fn compare(
     services: &[Value],
     claims: &BTreeMap<IpAddr, Claim>,

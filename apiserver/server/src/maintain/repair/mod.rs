@@ -30,7 +30,7 @@ const SOON: Duration = Duration::from_secs(30);
 const HEAR_AGAIN: Duration = Duration::from_secs(1);
 const HOOK: &str = "poststarthook/start-service-ip-repair-controllers";
 
-/// What is remembered between two runs.
+/// The state that is kept between two runs.
 #[derive(Default)]
 pub struct Repair {
     /// IPAddresses without a Service at the last run.
@@ -139,7 +139,7 @@ fn services(server: &Server) -> Result<Vec<Value>, ApiError> {
     Ok(snapshot.objects.values().filter_map(decode).collect())
 }
 
-/// What is heard of IPAddresses.
+/// The subscription to changes of IPAddresses.
 struct Heard(Option<Subscription>);
 
 impl Heard {
