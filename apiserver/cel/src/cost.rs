@@ -114,7 +114,7 @@ impl Walk<'_, '_> {
         sizes.into_iter().reduce(Size::union)
     }
 
-    /// Returns the size of the entries of two lists or maps together, if it is known of both.
+    /// Returns a size that fits the entries of either of two lists or maps, if both are known.
     fn both(&self, one: &Node, other: &Node) -> Option<Size> {
         Some(self.entry(one)?.union(self.entry(other)?))
     }
