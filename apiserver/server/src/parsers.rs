@@ -1,5 +1,5 @@
-//! What the server makes of foreign bytes, without a server: for the fuzz targets, and for whoever
-//! wants to know how a request would be read.
+//! Parsers of foreign bytes, without a server: for the fuzz targets, and for anyone who wants to know how a
+//! request would be read.
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,7 +27,7 @@ pub fn object(content_type: &str, bytes: &[u8]) -> Result<(Value, Vec<String>), 
     Ok((decoded.value, repeated))
 }
 
-/// What a patch makes of an object of the kind with this schema; 400, 413, 415 or 422.
+/// Applies a patch to an object of the kind with this schema; errors are 400, 413, 415 or 422.
 pub fn patch(media: &str, schema: &str, old: &Value, patch: &[u8]) -> Result<Value, ApiError> {
     Patch::read(media, patch, true)?.0.apply(schema, old)
 }

@@ -64,7 +64,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     kinds(context, path)
 }
 
-/// Whether the answers of a path are the same for people and programs.
+/// Returns true if the answers of a path are the same for people and programs.
 pub fn is_as_it_is(path: &str) -> bool {
     matches!(path, "/" | "/version" | "/version/")
         || ["/openapi/", "/openid/", "/.well-known/"].iter().any(|prefix| path.starts_with(prefix))
@@ -300,7 +300,7 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
     Ok(respond::bytes_compressed(context, 200, format.media(), page))
 }
 
-/// How many addresses and node ports are given out.
+/// Returns the numbers of allocated addresses and node ports.
 async fn taken(server: &Server) -> metrics::Taken {
     let Ok(allocator) = server.allocator() else { return metrics::Taken::default() };
     let ports = tokio::time::timeout(SIZE, allocator.ports_taken()).await.ok().flatten();

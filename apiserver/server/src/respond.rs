@@ -27,7 +27,7 @@ use crate::limits;
 use crate::negotiate::{self, Format, Shape};
 use crate::table::{self, Rows};
 
-/// What every verb gives back.
+/// The result of every verb.
 pub type Answer = Result<Response<Body>, ApiError>;
 
 /// JSON with a status code.

@@ -17,7 +17,7 @@ pub struct Selected {
     pub entries: Entries,
     /// Key of the last of the page's objects, if the limit cut something off behind it.
     pub last: Option<Arc<str>>,
-    /// How much, where that is known.
+    /// The number of further objects, if it is known.
     pub remaining: Option<usize>,
 }
 
@@ -87,7 +87,7 @@ impl Batch {
 }
 
 impl Entries {
-    /// What a filter selects of a state, from a key on and up to another one.
+    /// Returns the objects of a state that a filter selects, from a key on and up to another one.
     pub fn span(past: &Arc<Past>, filter: &Arc<Filter>, from: String, until: Option<Arc<str>>) -> Self {
         let next = Next::Span(Span { filter: Arc::clone(filter), from, until });
         Self { state: State::Whole(Arc::clone(past)), next }
@@ -129,12 +129,12 @@ impl Entries {
         }
     }
 
-    /// Whether the last ones have been taken.
+    /// Returns true if the last ones have been taken.
     pub fn have_ended(&self) -> bool {
         matches!(self.next, Next::End)
     }
 
-    /// Whether there are none, as far as this is known.
+    /// Returns true if there are none, as far as this is known.
     pub fn is_empty(&self) -> bool {
         self.clone().take(1).is_ok_and(|entries| entries.is_empty())
     }
@@ -174,7 +174,7 @@ impl Entries {
 }
 
 impl Span {
-    /// Whether an object is one of the span's, which ends with the first that is `None`.
+    /// Returns true if an object belongs to the span; the span ends with the first that is `None`.
     fn has(&self, entry: &Entry) -> Option<bool> {
         let within = self.until.as_ref().is_none_or(|until| *entry.key <= **until);
         within.then(|| self.filter.is_everything() || self.filter.matches(entry))

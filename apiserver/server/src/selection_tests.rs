@@ -71,7 +71,7 @@ async fn rest(entries: &mut Entries, bytes: usize) -> Vec<String> {
     }
 }
 
-/// What is read from the store after the cache has let the state go is what the state had.
+/// The rest of an answer, read from the store after the cache dropped the state, equals that state.
 #[tokio::test]
 async fn an_answer_ends_as_it_began_whether_its_state_is_kept_or_not() {
     let fixture = Fixture::new().await;

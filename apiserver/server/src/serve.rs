@@ -118,7 +118,7 @@ async fn idle(server: &Server) {
     }
 }
 
-/// Where connections come in.
+/// The acceptor of connections.
 struct Door {
     acceptor: TlsAcceptor,
     tls: ListenerTls,

@@ -29,7 +29,7 @@ pub struct Stored {
     pub revision: Revision,
 }
 
-/// How a conditional write ended.
+/// The result of a conditional write.
 pub enum Outcome {
     /// The object as it is now, encoded.
     Done(Bytes),
@@ -127,7 +127,7 @@ pub async fn put(
     put_on(server, resource, object, expected, Terms::default()).await
 }
 
-/// How a write takes a store that is too small for it.
+/// The terms of a write if the store is too small for it.
 #[derive(Clone, Copy, Default)]
 pub struct Terms {
     /// An object that is too large is stored without its managed fields if that helps: whoever writes
@@ -208,7 +208,7 @@ async fn counted(server: &Server, creating: Creating, write: Write) -> Result<Wr
     work.await.unwrap_or_else(|error| Err(ended(error)))
 }
 
-/// What is there in the place of what was expected.
+/// Decodes the object that is stored instead of the expected one.
 async fn present(
     server: &Server,
     resource: &Resource,

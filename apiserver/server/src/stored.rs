@@ -1,4 +1,4 @@
-//! Whether what lies in a store can be read here: for `hawser store verify` on the etcd of a cluster
+//! Check that the contents of a store can be read here: for `hawser store verify` on the etcd of a cluster
 //! that others wrote.
 
 use apiserver_schema::protobuf;
@@ -45,7 +45,7 @@ pub fn check(key: &str, value: &[u8]) -> Result<(), Problem> {
     }
 }
 
-/// What Kubernetes' servers keep under the same prefix and serve to nobody.
+/// Returns true for kinds that Kubernetes' servers store under the same prefix and do not serve.
 fn is_bookkeeping(kind: &str) -> bool {
     matches!(kind, "RangeAllocation")
 }

@@ -78,13 +78,13 @@ pub fn of_yaml(bytes: &[u8]) -> Result<&str, String> {
     }
 }
 
-/// Whether YAML 1.1 has the character (section 5.1); a mark of the byte order may only begin the text.
+/// Returns true if YAML 1.1 allows the character (section 5.1); a byte order mark may only begin the text.
 fn is_printable(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}'
         | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)
 }
 
-/// What is wrong with octets that begin no character.
+/// Returns the fault of octets that do not begin a character.
 fn octets(rest: &[u8]) -> &'static str {
     let width = match rest.first() {
         Some(0xc0..=0xdf) => 2,

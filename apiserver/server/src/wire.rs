@@ -1,5 +1,4 @@
-//! What a connection may ask of the server before there is a request: heads, streams, silence; and
-//! requests that are none.
+//! Bounds on a connection before there is a request: heads, streams, silence, and malformed requests.
 
 use std::io;
 use std::pin::Pin;
@@ -62,7 +61,7 @@ pub fn refusal<B>(request: &Request<B>) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// Whether two hexadecimal digits follow each `%`.
+/// Returns true if two hexadecimal digits follow each `%`.
 fn escapes_are_whole(path: &str) -> bool {
     path.split('%').skip(1).all(|rest| {
         let digits = rest.as_bytes().get(..2);
@@ -70,10 +69,10 @@ fn escapes_are_whole(path: &str) -> bool {
     })
 }
 
-/// What HTTP/2 begins with (RFC 9113, section 3.4).
+/// The bytes that HTTP/2 begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What the peer of a connection speaks.
+/// The protocol that the peer of a connection speaks.
 enum Speech {
     /// So many bytes of [`PREFACE`] have come.
     Unknown(usize),
@@ -87,7 +86,7 @@ enum Speech {
 pub struct Spoken<T> {
     stream: T,
     speech: Speech,
-    /// What frames of HTTP/2 may cost.
+    /// The allowance for frames of HTTP/2.
     allowance: Allowance,
     earnings: Arc<Earnings>,
     /// Until the version is known.

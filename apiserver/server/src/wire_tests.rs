@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{Spoken, builder, refusal};
 use crate::limits;
 
-/// How many requests are being answered.
+/// The number of requests that are being answered.
 type Count = Arc<AtomicUsize>;
 
 /// A client's end of a connection whose requests are answered with `ok`, or never for `/hang`.

@@ -41,7 +41,7 @@ async fn start() -> (EtcdServer, Api) {
     (etcd, api)
 }
 
-/// What lies in etcd under a key, as foreign structs read it.
+/// Returns the value of a key in etcd, as foreign structs read it.
 async fn stored<T: Message + Default>(api: &Api, key: &str) -> (String, String, T) {
     let value = api.store.get(key).await.unwrap().kv.unwrap_or_else(|| panic!("no {key}")).value;
     open(&value)
@@ -182,7 +182,7 @@ async fn settled(api: &Api, name: &str) -> String {
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// What a server answers while etcd is not there, killed or held up.
+/// Checks the answers of a server while etcd is killed or suspended.
 async fn without_etcd(api: &Api, version: &str) {
     // What the cache may answer goes on.
     let reads = ["?resourceVersion=0".to_owned(), format!("?resourceVersion={version}")];

@@ -86,7 +86,7 @@ impl Running {
         self.post(MAPS, json!({"metadata": {"name": name}})).await;
     }
 
-    /// As the administrator.
+    /// Sends a request as the administrator.
     async fn post(&self, path: &str, object: Value) -> Value {
         let body = Full::new(Bytes::from(object.to_string()));
         let mut request = Request::post(path)

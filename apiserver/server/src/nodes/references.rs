@@ -257,7 +257,7 @@ impl Volume {
     }
 }
 
-/// What is read of a PersistentVolume.
+/// The parts of a PersistentVolume that are decoded.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolume {
@@ -293,7 +293,7 @@ impl PersistentVolume {
     }
 }
 
-/// What is read of objects that name their node.
+/// The parts that are decoded of objects that name their node.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct OnNode {

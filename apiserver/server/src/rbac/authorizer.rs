@@ -29,7 +29,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// What is asked unless configured otherwise.
+    /// The default modes.
     pub const DEFAULT: [Self; 2] = [Self::Node, Self::Rbac];
 
     const ALL: [Self; 4] = [Self::AlwaysAllow, Self::AlwaysDeny, Self::Node, Self::Rbac];
@@ -92,7 +92,8 @@ impl Authorizer {
         &self.nodes
     }
 
-    /// Whether not all that `identity` may do follows from [`Authorizer::rules_for`], and why.
+    /// Returns the reason why [`Authorizer::rules_for`] does not list all that `identity` may do, if it does
+    /// not.
     pub fn incomplete_rules(&self, identity: &Identity) -> Option<&'static str> {
         (self.modes.contains(&Mode::Node) && node_name(identity).is_some())
             .then_some("node authorizer does not support user rule resolution")
@@ -109,7 +110,7 @@ impl Authorizer {
         self.write().remove(kind, namespace, name);
     }
 
-    /// Whether a request may go on, for those who do not ask why.
+    /// Returns true if a request is allowed, for callers that do not need the reason.
     pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
         attributes.identity.in_group(MASTERS)
             || self.modes.iter().any(|mode| match mode {
@@ -120,7 +121,7 @@ impl Authorizer {
             })
     }
 
-    /// Whether a request may go on, and why.
+    /// Decides whether a request is allowed, and gives the reason.
     pub fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         if attributes.identity.in_group(MASTERS) {
             return Decision { allowed: true, reason: String::new() };
@@ -227,8 +228,8 @@ impl Authorizer {
     }
 }
 
-/// Whether this grant lets the request go on. A path is not in a namespace, so only bindings of the cluster
-/// reach here for it.
+/// Returns true if this grant allows the request. A path is not in a namespace, so only bindings of the
+/// cluster reach here for it.
 fn covers(grant: &Grant<'_>, attributes: &Attributes<'_>) -> bool {
     grant.rules.is_some_and(|rules| rules.iter().any(|rule| rule.covers(attributes)))
 }

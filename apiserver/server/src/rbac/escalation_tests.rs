@@ -1,4 +1,4 @@
-//! What may be granted by whom.
+//! Tests of which users may grant which rights.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -189,7 +189,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         })
 }
 
-/// What [`missing`] finds, one piece after the other.
+/// Computes the result of [`missing`] piece by piece.
 fn pieces_missing(held: &[Rule], wanted: &Rule) -> Vec<Rule> {
     let one = |item: &String| vec![item.clone()];
     let mut names: Vec<Vec<String>> = wanted.resource_names.iter().map(one).collect();

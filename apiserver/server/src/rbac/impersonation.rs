@@ -10,9 +10,9 @@ const EXTRA_PREFIX: &str = "impersonate-extra-";
 const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 const GROUP: &str = "authentication.k8s.io";
 
-/// Whom the request is to be carried out as: `None` without impersonation headers. 403 if
-/// `identity` may not act as the user, or one of the groups, extra values or the uid; 400 if
-/// there are headers but no user.
+/// Returns the identity as which the request is to be carried out: `None` without impersonation headers. 403
+/// if `identity` may not act as the user, or one of the groups, extra values or the uid; 400 if there are
+/// headers but no user.
 pub fn evaluate(
     headers: &HeaderMap,
     authorizer: &Authorizer,

@@ -139,7 +139,7 @@ fn decide(authorizer: &Authorizer, identity: &Identity, spec: &Value) -> Value {
     status
 }
 
-/// What a review is told of selectors that cannot be read, or of which some requirements cannot.
+/// Returns the evaluation error of a review whose selectors, or some of their requirements, cannot be parsed.
 fn evaluation_error(attributes: &Value) -> String {
     let told = |selector: &str, readable: &dyn Fn(&Value) -> bool, parses: &dyn Fn(&str) -> bool| {
         let (text, list) = (&attributes[selector]["rawSelector"], &attributes[selector]["requirements"]);

@@ -47,7 +47,7 @@ pub(super) enum ConnectError {
     Http(hyper::Error),
 }
 
-/// How the API server reaches nodes and pods. Cheap to clone.
+/// The way in which the API server reaches nodes and pods. Cheap to clone.
 #[derive(Clone)]
 pub struct Kubelets {
     dial: Arc<dyn Dial>,

@@ -86,11 +86,11 @@ struct Tag {
     name: Vec<u8>,
     key: Vec<u8>,
     links: Vec<Link>,
-    /// Where a link began that has not ended.
+    /// The beginning of a link that has not ended.
     begun: Option<Link>,
     /// All bytes of it, from `<` on; none where it is not kept.
     text: Vec<u8>,
-    /// Whether links of it may be rewritten. Of end tags and of those that are too long none are.
+    /// True if its links may be rewritten. Those of end tags and of tags that are too long are not.
     kept: bool,
 }
 

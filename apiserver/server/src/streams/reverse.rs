@@ -55,11 +55,11 @@ const OF_THE_HOST: [HeaderName; 4] = [
 pub struct Proxy<'a> {
     /// Its path, decoded, without a slash at its end.
     pub prefix: String,
-    /// What is behind it in the request's path, as it was sent.
+    /// The part of the request's path after the prefix, as it was sent.
     pub rest: &'a str,
     /// The address of the client, if it has one.
     pub client: Option<IpAddr>,
-    /// What the connection to the backend is charged to.
+    /// The budget that the connection to the backend is charged to.
     pub budget: &'a Budget,
 }
 

@@ -114,7 +114,7 @@ async fn make(context: &Context, resource: &Resource, config: &Configuration) ->
     create::store_with(context, resource, new, Tracking::Done).await
 }
 
-/// Whoever may patch may not yet create.
+/// Checks that the client may create: a right to patch does not include it.
 pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
     let attributes = Attributes {
         verb: "create",
@@ -137,7 +137,7 @@ fn check(context: &Context, resource: &Resource, new: &mut Value) -> Result<(), 
 pub struct Configuration {
     pub value: Value,
     validation: FieldValidation,
-    /// What it says twice; the last counts.
+    /// The fields that it repeats; the last one counts.
     twice: Vec<String>,
 }
 

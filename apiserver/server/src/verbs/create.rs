@@ -202,7 +202,7 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     }
 }
 
-/// Who asks for a certificate is who sends the request, whatever it says.
+/// Sets the author of a certificate request to the sender of the request, whatever the object says.
 fn sign_in(context: &Context, request: &mut Value) {
     let Some(Value::Object(spec)) = request.get_mut("spec") else { return };
     for field in ["username", "uid", "groups", "extra"] {

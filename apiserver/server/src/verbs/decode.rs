@@ -27,7 +27,7 @@ use crate::{syntax, text};
 const SHOWN: usize = 256;
 const SUMMARY: usize = 30;
 
-/// What happens to fields that the kind does not have, or that occur twice.
+/// The treatment of fields that the kind does not have, or that occur twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldValidation {
     Ignore,
@@ -49,7 +49,7 @@ impl FieldValidation {
     }
 }
 
-/// What a body must be.
+/// The type that a body must have.
 pub struct Expected<'a> {
     pub api_version: &'a str,
     pub kind: &'a str,
@@ -236,7 +236,7 @@ fn unconverted(config: &Value, expected: &Expected<'_>, why: &str) -> ApiError {
     )
 }
 
-/// Why an object does not have the shape of its kind.
+/// The reason why an object does not have the shape of its kind.
 #[derive(Debug, thiserror::Error)]
 enum Misshapen {
     /// A field has a value of another type.
@@ -248,7 +248,7 @@ enum Misshapen {
     /// An error that says everything itself.
     #[error(transparent)]
     Other(ApiError),
-    /// What strictness asks about.
+    /// Faults that field validation decides about.
     #[error("strict decoding error: {}", .0.join(", "))]
     Strict(Vec<String>),
 }
@@ -280,10 +280,10 @@ impl Misshapen {
     }
 }
 
-/// What is known about fields that are misplaced, before the shape of an object is looked at.
+/// The findings about misplaced fields from before the shape of an object is checked.
 struct Strictness {
     validation: FieldValidation,
-    /// What was said twice.
+    /// The fields that were repeated.
     told: Vec<String>,
     /// `true` if unknown fields are named in the order of their names, and not in that of the object.
     sorted: bool,
@@ -374,11 +374,11 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), Missha
     Ok(())
 }
 
-/// Where Kubernetes registers its built-in kinds, as its errors say it.
+/// The place at which Kubernetes registers its built-in kinds, as in its errors.
 const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
 
-/// What is wrong with an object of another type than the built-in one expected; `None` for another
-/// version of the same kind, which could be converted.
+/// Returns the fault of an object of another type than the built-in one expected; `None` for another version
+/// of the same kind, which could be converted.
 fn another_kind(object: &Value, expected: &Expected<'_>) -> Option<Misshapen> {
     let text = |field: &str| object[field].as_str().unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));

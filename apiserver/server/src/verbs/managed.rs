@@ -20,10 +20,10 @@ use crate::convert;
 use crate::custom::conversion::{Webhooked, by_webhook};
 use crate::server::Server;
 
-/// What a write does about the managed fields of the object.
+/// The effect of a write on the managed fields of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracking {
-    /// Who writes owns what has changed.
+    /// The author of the write owns the fields that have changed.
     Update,
     /// The new object has its managed fields already.
     Done,
@@ -85,8 +85,8 @@ fn refuse(options: &str, errors: Vec<FieldError>) -> Result<(), ApiError> {
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid("meta.k8s.io", options, "", &errors)) }
 }
 
-/// Who writes: `fieldManager`, or what the user agent begins with. What the server writes by itself
-/// has neither.
+/// Returns the manager of a write: `fieldManager`, or the beginning of the user agent. The server's own
+/// writes have neither.
 fn manager(context: &Context) -> String {
     if let Some(manager) = context.query.get("fieldManager") {
         return manager.to_owned();
@@ -183,7 +183,7 @@ pub enum ScaleWrite {
 }
 
 impl ScaleWrite {
-    /// Whether the client insists on a version of the object.
+    /// Returns true if the client requires a version of the object.
     pub fn names_version(&self) -> bool {
         let (Self::Update(scale) | Self::Apply(scale)) = self;
         !meta::resource_version(scale).is_empty()

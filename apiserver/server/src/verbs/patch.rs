@@ -155,7 +155,7 @@ impl Patch {
         Patched { strategic, misplaced }
     }
 
-    /// Whether the patch sets the resource version: then it is a condition.
+    /// Returns true if the patch sets the resource version, which makes it a condition.
     fn names_version(&self) -> bool {
         const VERSION: &str = "/metadata/resourceVersion";
         match self {
@@ -167,9 +167,9 @@ impl Patch {
     }
 }
 
-/// What a merge patch is told that is none.
+/// The error for a text that is not a merge patch.
 const NO_MERGE_PATCH: &str = "Invalid JSON Patch";
-/// What a patch must be, as Go prints it.
+/// The type that a patch must have, as Go prints it.
 const MAP: &str = "value of type map[string]interface {}";
 
 /// The members of the operations of a JSON patch that no operation has.
@@ -250,7 +250,7 @@ fn unfit(why: impl std::fmt::Display) -> ApiError {
 /// front of a list moves all that come after. So many are 2 GiB of memory written.
 const MOVES: usize = 64 * 1024 * 1024;
 
-/// How many items of a list come after the place where one is put in or taken out.
+/// Returns the number of items after the place in a list at which one is inserted or removed.
 fn pushed_aside(object: &Value, path: &str) -> usize {
     let Some((list, place)) = path.rsplit_once('/') else { return 0 };
     let length = object.pointer(list).and_then(Value::as_array).map_or(0, Vec::len);

@@ -34,14 +34,14 @@ use crate::table::{self, Rows};
 /// Field of the items in the message of every list.
 const ITEMS: u16 = 2;
 
-/// What a list says of itself.
+/// The head of a list.
 pub struct Head {
     pub api_version: String,
     pub kind: String,
     pub metadata: Value,
-    /// Of each object, where the kind has one.
+    /// The message of each object, if the kind has one.
     pub message: Option<Message>,
-    /// Whether each object says its own version and kind: those of custom kinds do.
+    /// True if each object contains its own version and kind, as those of custom kinds do.
     pub named: bool,
     pub wanted: Wanted,
     /// Makes the rows of a table.
@@ -74,12 +74,12 @@ enum Items {
         form: Form,
         /// The first items, encoded when they were counted.
         kept: VecDeque<Bytes>,
-        /// What they are charged with.
+        /// The charge for them.
         charge: Option<Charge>,
     },
 }
 
-/// What is written of each object as a value.
+/// The form in which each object is written as a value.
 enum Plain {
     /// With version and kind, or without.
     Object {
@@ -101,7 +101,7 @@ enum Broken {
     Yaml { key: String, cause: String },
 }
 
-/// What is sent of each object in protobuf.
+/// The form in which each object is sent in protobuf.
 #[derive(Clone, Copy)]
 enum Form {
     /// The object, of this message.
@@ -284,7 +284,7 @@ impl Pieces {
         Ok(response)
     }
 
-    /// Whether a piece takes long enough that others should have their turn.
+    /// Returns true if a piece takes long enough that other tasks should have their turn.
     fn is_slow(&self) -> bool {
         !matches!(self.items, Items::Json { .. })
     }
@@ -349,7 +349,7 @@ impl Pieces {
 struct Lengths {
     form: Form,
     number: usize,
-    /// Of all items.
+    /// The size of all items.
     size: usize,
     kept: VecDeque<Bytes>,
     /// Bytes of those that are kept.

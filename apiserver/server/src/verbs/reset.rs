@@ -1,5 +1,5 @@
-//! What a request cannot write, whatever it says: nobody comes to own such fields by it. The rules are
-//! those of Kubernetes' registries, kind by kind.
+//! The fields that a request cannot write, so that nobody comes to own them by it. The rules are those of
+//! Kubernetes' registries, kind by kind.
 
 use apiserver_apply::{FieldSet, PathElement, field_path};
 use apiserver_registry::Resource;
@@ -86,7 +86,7 @@ fn below(set: &mut FieldSet, object: &Value, field: &str, kept: &[&str]) {
     }
 }
 
-/// What a resize leaves alone in containers.
+/// Adds the fields of containers that a resize does not change.
 fn containers(set: &mut FieldSet, object: &Value) {
     for list in ["containers", "initContainers"] {
         for container in object["spec"][list].as_array().into_iter().flatten() {

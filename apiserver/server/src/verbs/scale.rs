@@ -116,7 +116,7 @@ async fn set(
         .map_err(|e| ApiError::internal(format!("the object cannot be decoded: {e}")))
 }
 
-/// Where each version of the kind has its replicas.
+/// Returns the path of the replicas in each version of the kind.
 fn replicas_paths(context: &Context, resource: &Resource) -> BTreeMap<String, Path> {
     if let Some(custom) = &resource.custom {
         let path = |text: &str| {

@@ -1,4 +1,4 @@
-//! What lies below an object: status, scale, binding, logs and the rest.
+//! Subresources of objects: status, scale, binding, logs and the rest.
 
 use std::sync::Arc;
 

@@ -29,14 +29,14 @@ use crate::room::Share;
 use crate::services;
 use crate::storage::{self, Outcome, Stored, Terms};
 
-/// Which part of an object a change may touch.
+/// The part of an object that a change may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// All but the status.
     Main,
     /// The status, labels and annotations.
     Status,
-    /// As the caller made it: subresources of one kind, such as `resize`.
+    /// The whole object, as the caller made it: for subresources of one kind, such as `resize`.
     Whole,
     /// The same, of a change that follows from what admission has judged already: a Binding, an Eviction.
     Admitted,
@@ -244,7 +244,7 @@ fn pinned(context: &Context, resource: &Resource, current: &Stored, new: &Value)
     }
 }
 
-/// What only a deletion sets.
+/// Refuses changes of fields that only a deletion sets.
 fn refuse_deletion(resource: &Resource, old: &Value, new: &Value) -> Result<(), ApiError> {
     let given = |field: &str| new["metadata"].get(field).filter(|value| !value.is_null());
     let refused = |field: &str, value: &Value| Err(immutable(resource, meta::name(old), field, value));
@@ -443,7 +443,7 @@ fn errors_of_kind(resource: &Resource, part: Part, new: &Value, old: &Value) -> 
     errors
 }
 
-/// What no update changes.
+/// Restores the metadata that no update changes.
 fn keep_metadata(old: &Value, new: &mut Value) {
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"]
     {
@@ -533,7 +533,7 @@ fn count_generation(resource: &Resource, part: Part, old: &Value, new: &mut Valu
     }
 }
 
-/// Whether the objects are the same but for metadata and a status that is a subresource.
+/// Returns true if the objects are the same except for metadata, and for a status that is a subresource.
 fn same_outside(resource: &Resource, old: &Value, new: &Value) -> bool {
     let mut other = new.clone();
     let mut keep = |field: &str| match (old.get(field), other.as_object_mut()) {

@@ -1,4 +1,4 @@
-//! Which state a read sees: what `resourceVersion` and `resourceVersionMatch` mean.
+//! Choice of the state that a read sees: the meaning of `resourceVersion` and `resourceVersionMatch`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::storage;
 /// A state of one kind.
 pub struct View {
     pub past: Arc<Past>,
-    /// How many objects lie at or behind a key, in the collection that begins there.
+    /// The number of objects at or after a key, in the collection that begins there.
     pub counted: BTreeMap<String, usize>,
     pub revision: Revision,
 }
@@ -31,12 +31,12 @@ impl View {
     }
 }
 
-/// What a client asked for.
+/// The state that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Every write acknowledged before the request.
     Fresh,
-    /// Whatever is at hand.
+    /// Any state at hand.
     Any,
     NotOlder(Revision),
     Exact(Revision),
@@ -116,7 +116,7 @@ async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Resul
     Ok(past)
 }
 
-/// Where a list goes on. Opaque to clients; the form is that of Kubernetes.
+/// The position at which a list continues. Opaque to clients; the form is that of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continue {
     /// The state that the list began in; -1 for whatever is there now.
@@ -171,12 +171,12 @@ impl Continue {
     }
 }
 
-/// Whether a path is the shortest of those that mean the same.
+/// Returns true if a path is the shortest of those that mean the same.
 fn is_clean(path: &str) -> bool {
     path.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// What is wrong with a text that is no base64, in Go's words.
+/// Returns the error for a text that is not base64, in Go's words.
 fn illegal(token: &str, error: &DecodeError) -> String {
     let at = match error {
         DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => *at,

@@ -97,10 +97,10 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
     Ok(streaming(wanted.format, StreamBody::new(frames).boxed_unsync()))
 }
 
-/// What a watch sends.
+/// The events of a watch.
 pub enum Events {
     Changes(Box<WatchStream>),
-    /// Why it cannot begin.
+    /// The error because of which it cannot begin.
     Failed(Option<Bytes>),
 }
 
@@ -122,7 +122,7 @@ impl Events {
     }
 }
 
-/// Where a watch begins.
+/// The state in which a watch begins.
 struct Opened {
     initial: Option<Entries>,
     subscription: Subscription,
@@ -203,9 +203,9 @@ enum Start {
 
 struct Begin {
     from: Start,
-    /// Whether the state is sent.
+    /// True if the state is sent.
     initial: bool,
-    /// Whether its end is marked.
+    /// True if its end is marked.
     mark_initial: bool,
     timeout: Duration,
 }
@@ -232,7 +232,7 @@ fn begin(context: &Context, options: &ListOptions) -> Result<Begin, ApiError> {
     Ok(Begin { from, initial, mark_initial, timeout: Duration::from_secs(seconds) })
 }
 
-/// What is counted when the first state has been sent.
+/// The metrics of the first state, recorded when it has been sent.
 struct Mark {
     began: Instant,
     /// `cluster`, `namespace` or `resource`.
@@ -253,7 +253,7 @@ impl Mark {
 
 /// The events of one watch.
 pub struct WatchStream {
-    /// What is still to be sent of the state that the watch begins with.
+    /// The part not sent yet of the state that the watch begins with.
     initial: Option<Entries>,
     /// A change that was waited for.
     arrived: Option<Arc<Change>>,
@@ -322,8 +322,8 @@ impl WatchStream {
         }
     }
 
-    /// Whether it has to end although there may always be something more to send. What belongs to its
-    /// beginning is sent in any case.
+    /// Returns true if it has to end although there may always be something more to send. Everything that
+    /// belongs to its beginning is sent in any case.
     fn is_over(&self) -> bool {
         let told = self.arrived.is_none() && !self.subscription.has_missed();
         let begun = self.initial.is_none() && told && self.mark_initial.is_none();
@@ -433,7 +433,7 @@ impl WatchStream {
 struct Encoder {
     resource: Arc<Resource>,
     wanted: Wanted,
-    /// Of the kind, where it has a protobuf form.
+    /// The message of the kind, if it has a protobuf form.
     message: Option<Message>,
     /// Makes the rows, where tables are sent.
     rows: Option<Rows>,

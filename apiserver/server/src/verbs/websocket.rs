@@ -31,7 +31,7 @@ use crate::respond::Answer;
 /// Bytes of the length before each event of a protobuf stream; a message needs none.
 const LENGTH: usize = 4;
 
-/// Whether a request would become a WebSocket.
+/// Returns true if a request asks for a WebSocket.
 pub fn is_asked(headers: &HeaderMap) -> bool {
     let names = |header: HeaderName, token: &str| {
         headers
@@ -43,7 +43,7 @@ pub fn is_asked(headers: &HeaderMap) -> bool {
     names(CONNECTION, "upgrade") && names(UPGRADE, "websocket")
 }
 
-/// What the name of a protocol begins with that is a bearer token: browsers set no other header.
+/// The prefix of a subprotocol that is a bearer token: browsers cannot set another header.
 const BEARER: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// Makes the token that a WebSocket's handshake has among its protocols the `Authorization` of the

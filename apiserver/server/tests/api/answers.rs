@@ -1,5 +1,5 @@
-//! What clients see of answers beside their sense: pages and statuses for paths that mean nothing,
-//! fields that are always there, documents and options that are not looked at.
+//! Tests of answers apart from their content: pages and statuses for paths that mean nothing, fields that are
+//! always there, documents and options that are ignored.
 
 use serde_json::{Value, json};
 

@@ -24,7 +24,7 @@ pub struct Case {
     body: Bytes,
     code: u16,
     reason: &'static str,
-    /// What the message contains.
+    /// The text that the message contains.
     says: &'static str,
 }
 

@@ -140,7 +140,7 @@ async fn parameters_that_mean_less_than_they_seem() {
     }
 }
 
-/// What Go's reader of queries passes over.
+/// Pairs that Go's parser of queries skips are skipped.
 #[tokio::test]
 async fn pairs_with_semicolons_or_broken_escapes_are_passed_over() {
     let api = world().await;

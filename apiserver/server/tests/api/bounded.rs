@@ -162,7 +162,7 @@ async fn an_object_is_weighed_with_its_defaults_before_anything_else_is_done_wit
     assert!(reply.text.len() < 1 << 20);
 }
 
-/// As many as a body can have: no kind has a list that may be so long.
+/// Sends as many items as a body can have: no kind has a list that may be so long.
 #[tokio::test]
 async fn a_body_has_so_many_objects_and_no_more_whatever_its_kind() {
     let api = Api::start().await;

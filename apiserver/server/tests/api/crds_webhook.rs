@@ -22,7 +22,7 @@ use crate::harness::{Api, Reply};
 const V1: &str = "/apis/example.com/v1/namespaces/default/hosts";
 const V2: &str = "/apis/example.com/v2/namespaces/default/hosts";
 
-/// How a webhook behaves.
+/// The behaviour of a webhook.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     Sound,

@@ -1,5 +1,5 @@
-//! What a deletion answers with: the object where Kubernetes does so, else a `Status`; and OpenAPI says
-//! which.
+//! Tests of the answers to deletions: the object where Kubernetes returns it, else a `Status`; and OpenAPI
+//! describes them.
 
 use std::collections::BTreeSet;
 

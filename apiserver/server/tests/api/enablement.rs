@@ -1,4 +1,5 @@
-//! Which APIs are served: the defaults of Kubernetes, and what `--runtime-config` makes of them.
+//! Tests of the APIs that are served: the defaults of Kubernetes, and the changes that `--runtime-config`
+//! makes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

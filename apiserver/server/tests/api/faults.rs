@@ -37,7 +37,7 @@ pub struct Flaky {
     slow: AtomicU64,
     /// The revision takes this long, in milliseconds.
     pub late: AtomicU64,
-    /// Whether others are said to write too, as in etcd.
+    /// True if the store reports that others write too, as etcd does.
     shared: bool,
 }
 
@@ -75,7 +75,7 @@ impl Flaky {
         tokio::time::sleep(Duration::from_secs(10)).await;
     }
 
-    /// As long as the real one waits for etcd.
+    /// Waits as long as the real store waits for etcd.
     async fn hang(&self) -> Result<(), StoreError> {
         if self.hung.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_secs(10)).await;

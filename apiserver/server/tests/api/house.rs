@@ -1,5 +1,5 @@
-//! What the server keeps and says of itself: FlowSchemas and APIServices of its own, the health of
-//! components, its version, and that versions go.
+//! Tests of the server's own objects and information: FlowSchemas and APIServices, the health of components,
+//! its version, and the warnings about versions that will be removed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

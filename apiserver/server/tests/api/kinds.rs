@@ -1,4 +1,4 @@
-//! What some kinds do in a way of their own.
+//! Tests of behaviour that is particular to some kinds.
 
 use apiserver_meta::identity::Identity;
 use base64::Engine as _;

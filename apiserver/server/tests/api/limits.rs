@@ -187,7 +187,7 @@ async fn one_identity_leaves_places_to_others() {
     assert!(refused > 20, "ServiceAccounts of one namespace share its places: {codes:?}");
 }
 
-/// As on etcd: the words are etcd's, and reads go on.
+/// A full store answers as etcd does: the words are etcd's, and reads go on.
 #[tokio::test(start_paused = true)]
 async fn a_full_store_says_so_and_serves_reads_deletions_and_leases() {
     let vital = vec!["/registry/leases/kube-system/".to_owned()];

@@ -30,7 +30,7 @@ const KEYS: u64 = 3;
 struct Seen {
     clock: Cell<u64>,
     history: RefCell<History>,
-    /// Where the watch goes on.
+    /// The revision at which the watch continues.
     watched: Cell<i64>,
 }
 

@@ -1,4 +1,4 @@
-//! What a kubelet's credentials are good for: attacks with them, each by name.
+//! Tests of the rights of a kubelet's credentials: attacks with them, each by name.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl Cluster {
         self.kubelet.post(&format!("{CORE}/serviceaccounts/{account}/token"), request).await
     }
 
-    /// What a token is bound to.
+    /// Returns the reference of the pod that a token is bound to.
     pub async fn bound_to(&self, pod: &str) -> Value {
         let found = self.admin.get(&format!("{CORE}/pods/{pod}")).await.expect(200).body;
         json!({"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": found["metadata"]["uid"]})

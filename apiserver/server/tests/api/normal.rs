@@ -132,7 +132,7 @@ async fn csi_nodes_without_topology_can_be_changed() {
     }
 }
 
-/// What a pod says with zeros in it, and without.
+/// Returns the spec of a pod with zero values in it, and the same without.
 fn specs() -> (Value, Value) {
     let container = json!({"name": "c", "image": "i", "stdin": false, "tty": false, "workingDir": "",
         "env": [{"name": "A", "value": ""}], "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": false}]});

@@ -294,7 +294,8 @@ async fn services_without_claims_get_them_at_the_start() {
     assert_eq!(reasons(&again).await, Vec::<String>::new());
 }
 
-/// What Kubernetes finds first it says, and what it did not get for a balancer is its own fault.
+/// The fault that Kubernetes finds first is reported, and a health check port that cannot be had is a server
+/// error.
 #[tokio::test(start_paused = true)]
 async fn ports_that_cannot_be_had_are_refused_as_kubernetes_refuses_them() {
     let api = Api::with(ServerConfig { node_ports: 30000..=30003, ..every_api() }).await;

@@ -18,7 +18,7 @@ use crate::harness::Api;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
-/// What is ours in a list.
+/// The selector of the test's own objects in a list.
 const OURS: &str = "labelSelector=test%3Dtable";
 
 #[derive(Clone, Deserialize)]
@@ -468,7 +468,7 @@ async fn exercise(api: &Api, entry: &Entry, others: &[&Entry]) {
     subject.delete_collection().await;
 }
 
-/// Whether everything of `part` is in `whole`.
+/// Returns true if everything of `part` is in `whole`.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {

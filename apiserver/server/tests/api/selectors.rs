@@ -176,7 +176,7 @@ async fn events_by_what_they_are_about() {
     }
 }
 
-/// What clients of other servers match on.
+/// Unknown field selectors are refused in words that clients of other servers match on.
 #[tokio::test(start_paused = true)]
 async fn fields_that_no_kind_has_are_refused_in_the_words_of_the_kind() {
     let api = Api::start().await;

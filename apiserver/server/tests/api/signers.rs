@@ -1,4 +1,4 @@
-//! Who may approve, sign and attest for a signer, and what nobody may ask it for.
+//! Tests of the rights to approve, sign and attest for a signer, and of requests that nobody may make of it.
 
 use apiserver_meta::identity::Identity;
 use base64::Engine as _;

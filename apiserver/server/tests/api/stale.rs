@@ -149,7 +149,7 @@ async fn a_get_finds_an_object_that_came_with_a_change_of_its_definition() {
     assert_eq!(found.expect(200).body["metadata"]["name"], "a");
 }
 
-/// What an object became that cannot be read is not what it was before.
+/// An object that becomes unreadable is not served in its former state.
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_read_any_more_is_gone() {
     let store = Flaky::new().await;

@@ -1,4 +1,4 @@
-//! What is refused and what is warned about, as clients see it; the tables of rules are unit tests.
+//! Tests of refusals and warnings as clients see them; the tables of rules are unit tests.
 
 use serde_json::{Value, json};
 
