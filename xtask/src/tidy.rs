@@ -113,10 +113,6 @@ const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 34)];
 /// lowered with each that is rewritten, and removed with the last. Of several rows the longest folder applies;
 /// folders without a row have none.
 const OLD_COMMENTS: &[(&str, usize)] = &[
-    ("apiserver", 0),
-    ("apiserver/client", 0),
-    ("apiserver/meta", 0),
-    ("apiserver/store", 0),
     ("ebpf", 109),
     ("tests/against", 7),
     ("userspace", 587),
