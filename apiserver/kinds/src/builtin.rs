@@ -103,7 +103,7 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
         prepare_update,
         prepare_status,
         prepare_times: row.prepare_times.map(|times| -> ChangeAt { Arc::new(times) }),
-        // What is not kept needs no name.
+        // Kinds that are not stored need no name.
         validate: Arc::new(validate),
         validate_update: Arc::new(row.validate_update),
         validate_status: status::check(&entry.group, &entry.plural)

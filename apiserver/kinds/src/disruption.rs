@@ -9,7 +9,7 @@ use apiserver_schema::meta;
 
 /// Most evictions of one budget that its controller has not seen yet.
 const MOST_DISRUPTED: usize = 2000;
-/// Seconds after which who evicts may try again, where something is under way.
+/// The number of seconds after which an evictor may retry while a change is under way.
 const SOON: u32 = 10;
 /// Condition of a pod that is going to be disrupted (KEP-3329).
 const TARGET: &str = "DisruptionTarget";

@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 use apiserver_registry::{Registry, Resource};
 
-/// A name, and which versions it stands for.
+/// A name, and the predicate of the versions that it includes.
 type Class = (&'static str, fn(&str) -> bool);
 
-/// Names that stand for versions of all groups, from the most general to the most particular: a
-/// later one overrides an earlier one.
+/// Names for versions of all groups, from the most general to the most particular: a later one overrides an
+/// earlier one.
 const CLASSES: [Class; 4] = [
     ("api/all", |_| true),
     ("api/ga", |version| stability(version) == Some(Stability::Ga)),
@@ -109,7 +109,7 @@ impl Enablement {
         let mut classes = Vec::new();
         for (name, matches) in CLASSES {
             if let Some(value) = self.0.get(name) {
-                // These are spelled out, as Kubernetes wants it.
+                // Only these two values are accepted here, as in Kubernetes.
                 let on = match value.as_str() {
                     "true" => true,
                     "false" => false,

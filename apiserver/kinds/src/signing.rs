@@ -1,6 +1,6 @@
-//! CertificateSigningRequest: its status has two writers. Who approves writes the conditions and
-//! nothing else, through `approval`; who signs writes everything but `Approved` and `Denied`, through
-//! `status`. What was said is not taken back.
+//! CertificateSigningRequest: its status has two writers. The approver writes the conditions and nothing
+//! else, through `approval`; the signer writes everything but `Approved` and `Denied`, through `status`.
+//! Neither can take back what is written.
 
 use serde_json::{Map, Value};
 
@@ -12,7 +12,7 @@ pub const GROUP: &str = "certificates.k8s.io";
 pub const KIND: &str = "CertificateSigningRequest";
 
 const CONDITIONS: &str = "status.conditions";
-/// Conditions that only who approves may write.
+/// The conditions that only the approver may write.
 const VERDICTS: [&str; 2] = ["Approved", "Denied"];
 
 /// Puts the status of `new` in order, which takes the place of `old`: `approval` says through which
@@ -23,7 +23,7 @@ pub fn settle(new: &mut Value, old: &Value, approval: bool, now: &str) -> Vec<Fi
     let before = meta::list(old, "/status/conditions");
     let mut conditions = timed(meta::list(new, "/status/conditions"), before, now);
     if !approval {
-        // Who signs repeats what was approved, in whatever words.
+        // The signer repeats the approval, but cannot change it.
         for condition in conditions.iter_mut().filter(|c| c["type"] == "Approved" || c["type"] == "Denied") {
             if let Some(old) = before.iter().find(|old| old["type"] == condition["type"]) {
                 condition.clone_from(old);

@@ -123,7 +123,7 @@ fn summary(object: &Value) -> Summary {
 /// The part of a pod's summary that comes from its init containers.
 #[derive(Default)]
 struct Init {
-    /// They still stand before the others.
+    /// True while they hold the other containers back.
     waits: bool,
     /// Restarts of sidecars, and the last of them.
     restarts: i64,

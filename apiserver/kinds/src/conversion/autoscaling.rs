@@ -142,7 +142,7 @@ fn amounts(field: &str, which: &str) -> [(&'static str, &'static str); 3] {
     let utilization = if target { "targetAverageUtilization" } else { "currentAverageUtilization" };
     let average = if target { "targetAverageValue" } else { "currentAverageValue" };
     let value = if target { "targetValue" } else { "currentValue" };
-    // Of a metric of one object the average has a name of its own.
+    // For a metric of one object the average has a name of its own.
     let average = if field == "object" { "averageValue" } else { average };
     [("averageUtilization", utilization), ("averageValue", average), ("value", value)]
 }
@@ -211,7 +211,7 @@ fn metric_to_v2(metric: &Value, which: &str) -> Value {
     json!({"type": metric["type"], field: new})
 }
 
-/// Behaviour is carried with the names of Go's fields, and read whatever the case.
+/// Converts behaviour to Go's field names, in which annotations carry it; they are read in any case.
 fn capitalized(value: &Value) -> Value {
     renamed(value, &|key| change_first(key, |c| c.to_ascii_uppercase()))
 }

@@ -1,6 +1,5 @@
-//! Kinds that are served in several versions and kept in one. `data/resources.json` says which is
-//! kept; a conversion goes between that one and another. Objects of the wrong shape stay as they
-//! are, as far as they are wrong.
+//! Kinds that are served in several versions and stored in one. `data/resources.json` names the stored
+//! version; a conversion is between that one and another. Values of the wrong shape stay as they are.
 
 mod autoscaling;
 mod devices;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Object, each, fill, fill_absent, is, made};
 use apiserver_schema::meta;
 
-/// The label by which namespaces are selected by name.
+/// The label that selects a namespace by its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Defaults of a Namespace: the label that carries its name.
@@ -24,7 +24,7 @@ pub fn namespace(value: &mut Value) {
 /// A new Namespace is active, and is finalized before it goes.
 pub fn prepare_create_namespace(value: &mut Value) {
     if let Value::Object(map) = value {
-        // Whatever the client wrote: only the finalize subresource changes them.
+        // Set regardless of the request: only the finalize subresource changes them.
         let mut finalizers = map
             .get("spec")
             .and_then(|s| s.get("finalizers"))

@@ -32,7 +32,7 @@ fn webhook(hook: &mut Object) {
     }
 }
 
-/// Everything, and in whatever version it is asked for.
+/// Fills in selectors that match every object, and the match policy for every version.
 fn selectors(holder: &mut Object) {
     fill_absent(holder, "matchPolicy", "Equivalent");
     fill(holder, "namespaceSelector", Map::new());

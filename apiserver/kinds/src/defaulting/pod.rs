@@ -195,8 +195,8 @@ fn container(container: &mut Object) {
     }
 }
 
-/// `Always` for the tag `latest` and for no tag, `IfNotPresent` for other tags, for digests, and for what is
-/// no reference of an image.
+/// Returns `Always` for the tag `latest` and for no tag, and `IfNotPresent` for other tags, for digests, and
+/// for texts that are not an image reference.
 fn pull_policy(image: &str) -> &'static str {
     if image::tag(image) == Some(image::LATEST) { "Always" } else { "IfNotPresent" }
 }

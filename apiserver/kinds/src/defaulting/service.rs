@@ -113,12 +113,12 @@ pub fn prepare_update_service(new: &mut Value, old: &Value) {
         if has_health_check(before) && !has_health_check(spec) {
             drop_unchanged(spec, &["healthCheckNodePort"]);
         }
-        // Other fields stay: nobody gave them to the Service.
+        // Other fields stay: they were not allocated to the Service.
         if is(spec, "type", "ExternalName") && !was("ExternalName") {
             drop_unchanged(spec, &["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"]);
         }
     });
-    // What a balancer has given goes at once, however long the balancer takes.
+    // The status that a load balancer set is removed at once, even if the balancer takes long to go.
     if new.pointer("/spec/type") != Some(&json!("LoadBalancer"))
         && let Some(balancer) = new.pointer_mut("/status/loadBalancer")
     {

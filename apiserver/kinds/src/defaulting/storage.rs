@@ -30,7 +30,7 @@ pub(super) fn source(parent: &mut Object) {
     ];
     for (kind, fields) in defaults {
         if let Some(source) = object(parent, kind) {
-            // Those of Azure's disks are pointers.
+            // The fields of Azure disks are pointers.
             let pointers = kind == "azureDisk";
             for (field, value) in fields {
                 if pointers { fill_absent(source, field, *value) } else { fill(source, field, *value) }
@@ -119,8 +119,8 @@ pub fn prepare_create_volume(value: &mut Value) {
     }
 }
 
-/// Notes that a PersistentVolume changes its phase `now`, unless who changes it says when. Arguments: new,
-/// old.
+/// Sets the time at which a PersistentVolume changes its phase to `now`, unless the writer sets a time.
+/// Arguments: new, old.
 pub fn note_phase(new: &mut Value, old: &Value, now: &str) {
     let told = |field: &str| new["status"].get(field).filter(|value| !value.is_null());
     let was = |field: &str| old["status"].get(field);

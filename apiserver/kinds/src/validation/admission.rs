@@ -204,7 +204,7 @@ pub(super) fn rule_with_operations(rule: &Value, path: &str, errors: &mut Errors
     errors.one_of_if_given(&format!("{path}.scope"), rule.get("scope"), &scopes);
 }
 
-/// A list that may not be empty, and in which `*` stands alone.
+/// Validates a list that must not be empty, and in which `*` must be the only item.
 fn alone(list: &[Value], path: &str, what: &str, errors: &mut Errors) {
     if list.is_empty() {
         errors.required(path, "");
@@ -213,7 +213,7 @@ fn alone(list: &[Value], path: &str, what: &str, errors: &mut Errors) {
     }
 }
 
-/// `pods`, `pods/*`, `*/scale`, `*`, `*/*`; none may be part of one that stands before it.
+/// Validates resources: `pods`, `pods/*`, `*/scale`, `*`, `*/*`; none may be included in an earlier one.
 fn resources(list: &[Value], path: &str, errors: &mut Errors) {
     if list.is_empty() {
         errors.required(path, "");
@@ -354,7 +354,7 @@ fn service(service: &Value, path: &str, errors: &mut Errors) {
     if !url_path.starts_with('/') {
         errors.invalid(path.as_str(), &json!(url_path), "must start with a '/'");
     }
-    // Whatever the first character is, it is passed over.
+    // The first character is skipped, as in Kubernetes.
     let mut steps = url_path.chars();
     steps.next();
     let steps = steps.as_str().strip_suffix('/').unwrap_or(steps.as_str());

@@ -151,7 +151,7 @@ fn metric(metric: &Value, rules: &Rules, path: &str, errors: &mut Errors) {
     }
     let present: Vec<&str> =
         SOURCES.iter().map(|(_, field)| *field).filter(|field| given(metric, field).is_some()).collect();
-    // Only the first of several is looked at.
+    // Only the first of several is validated.
     if let Some(field) = present.first() {
         source(field, &metric[*field], rules, &format!("{path}.{field}"), errors);
     }

@@ -13,7 +13,7 @@ const NODE_ID_LENGTH: usize = 256;
 const METADATA_SIZE: usize = 256 * 1024;
 const MESSAGE_LENGTH: usize = 1024;
 
-/// Errors of a CSIDriver, which is named as its driver is.
+/// Returns the errors of a CSIDriver, whose name is that of its driver.
 pub fn driver(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
@@ -90,7 +90,7 @@ pub fn node(object: &Value) -> Vec<FieldError> {
         if !seen.insert(name) {
             errors.duplicate(format!("{path}.name"), &json!(name));
         }
-        // Faults of keys are told of the driver, as Kubernetes does.
+        // Faults of keys are reported for the driver, as in Kubernetes.
         let mut keys = BTreeSet::new();
         for key in items(driver, "topologyKeys").iter().filter_map(Value::as_str) {
             if key.is_empty() {

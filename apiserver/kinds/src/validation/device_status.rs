@@ -95,7 +95,8 @@ fn share(holder: &Value, path: &str, errors: &mut Errors) {
     errors.invalid(format!("{path}.shareID"), &json!(id), &detail);
 }
 
-/// Conditions that a pod waits for, and those that make it give up: both or neither.
+/// Validates the conditions that a pod waits for, and those that make it give up: both or neither must be
+/// set.
 pub(super) fn binding(holder: &Value, path: &str, errors: &mut Errors) {
     const FIELDS: [&str; 2] = ["bindingConditions", "bindingFailureConditions"];
     for field in FIELDS {

@@ -1,4 +1,4 @@
-//! DeviceClass, ResourceClaim, ResourceClaimTemplate: who asks for devices, and for which.
+//! DeviceClass, ResourceClaim, ResourceClaimTemplate: requests for devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -149,7 +149,7 @@ fn spec_errors(spec: &Value, path: &str, errors: &mut Errors) {
     });
 }
 
-/// A DNS label; an empty one is told to be none.
+/// Validates a DNS label; an empty one is reported as not being one.
 fn label(holder: &Value, field: &str, path: &str, errors: &mut Errors) {
     let value = text(holder, field);
     errors.faults(&format!("{path}.{field}"), value, names::dns_label(value));
@@ -282,7 +282,7 @@ pub(super) fn any_object(value: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// The name of a driver: a DNS subdomain of 63 bytes, whatever its case.
+/// Validates the name of a driver: a DNS subdomain of 63 bytes, in any case.
 pub(super) fn driver_name(name: &str, path: &str, errors: &mut Errors) {
     if name.is_empty() {
         errors.required(path, "");

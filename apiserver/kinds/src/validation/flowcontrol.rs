@@ -10,7 +10,7 @@ use apiserver_schema::meta;
 
 const HIGHEST_PRECEDENCE: i64 = 10_000;
 const MOST_QUEUES: i64 = 10_000_000;
-/// Bits of the hash by which requests are dealt to queues.
+/// The number of bits of the hash that assigns requests to queues.
 const HASH_BITS: u32 = 60;
 const VERBS: [&str; 9] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
@@ -167,7 +167,7 @@ fn has_wildcard(list: &[Value]) -> bool {
     list.iter().any(|item| item == "*")
 }
 
-/// A list that needs something in it, and in which `*` stands alone.
+/// Validates a list that must not be empty, and in which `*` must be the only item.
 fn wildcard(rule: &Value, path: &str, (field, needed, what): (&str, &str, &str), errors: &mut Errors) {
     let list = items(rule, field);
     let path = format!("{path}.{field}");

@@ -60,7 +60,7 @@ fn is_mapped(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }
 
-/// Refuses what is no address; with `strict` also what is spelt strangely.
+/// Refuses a text that is not an address; with `strict` also leading zeros and IPv4-mapped addresses.
 pub(crate) fn address(text: &str, strict: bool, path: &str, errors: &mut Errors) -> Option<IpAddr> {
     let Some(ip) = parse(text) else {
         errors.invalid(path, &json!(text), ADDRESS);
@@ -74,7 +74,7 @@ pub(crate) fn address(text: &str, strict: bool, path: &str, errors: &mut Errors)
     Some(ip)
 }
 
-/// Refuses what is no range; with `strict` also what is spelt strangely.
+/// Refuses a text that is not a CIDR range; with `strict` also ranges in a non-standard form.
 pub(crate) fn range(text: &str, strict: bool, path: &str, errors: &mut Errors) -> Option<(IpAddr, u8)> {
     let Some((ip, length)) = parse_range(text) else {
         errors.invalid(path, &json!(text), RANGE);
@@ -105,7 +105,7 @@ pub(crate) fn canonical_fault(text: &str) -> Option<String> {
     }
 }
 
-/// Refuses what is no range, and every spelling of one but that in which it is printed.
+/// Refuses a text that is not a CIDR range, or not in canonical form.
 pub(crate) fn canonical_range(text: &str, path: &str, errors: &mut Errors) {
     let before = errors.count();
     let Some((ip, length)) = range(text, true, path, errors) else { return };
@@ -114,7 +114,8 @@ pub(crate) fn canonical_range(text: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Refuses what is no address of an interface with the length of its network, or is spelt strangely.
+/// Refuses a text that is not an interface address with the length of its network, or has a non-standard
+/// form.
 pub(crate) fn interface_address(text: &str, path: &str, errors: &mut Errors) {
     let Some((ip, length)) = parse_range(text) else {
         let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";

@@ -66,7 +66,7 @@ fn migration_status(new: &Value, old: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a StorageVersion, which is called `GROUP.RESOURCE`.
+/// Returns the errors of a StorageVersion, whose name is `GROUP.RESOURCE`.
 pub fn storage_version(object: &Value) -> Vec<FieldError> {
     let grammar = |name: &str| match name.rsplit_once('.') {
         None => vec!["name must be in the form of <group>.<resource>".to_owned()],

@@ -285,7 +285,7 @@ fn ip_block(block: &Value, strict: bool, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Errors of an IPAddress, which is named after its address.
+/// Returns the errors of an IPAddress, whose name is its address.
 pub fn ip_address(object: &Value) -> Vec<FieldError> {
     let canonical = |name: &str| ip::canonical_fault(name).into_iter().collect();
     let mut errors = Errors::of(metadata::of_builtin(object, canonical));

@@ -1,4 +1,4 @@
-//! PEM (RFC 7468): what stands between `-----BEGIN` and `-----END`.
+//! PEM (RFC 7468): the blocks between `-----BEGIN` and `-----END`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -221,7 +221,7 @@ fn names_in_spec(spec: &Value, strict: bool, path: &str, errors: &mut Errors) {
     }
 }
 
-/// A name of its own, in place of one made from the pod's (KEP-4762).
+/// Validates a host name of the pod's own, which replaces one made from the pod's name (KEP-4762).
 fn host_name(spec: &Value, path: &str, errors: &mut Errors) {
     let Some(name) = given(spec, "hostnameOverride").and_then(Value::as_str) else { return };
     let path = format!("{path}.hostnameOverride");

@@ -79,7 +79,7 @@ fn life(spec: &Value, errors: &mut Errors) -> bool {
     true
 }
 
-/// The key, and the proof that who asks has it: a signature over the uid of the pod.
+/// Validates the key, and the proof that the requester has it: a signature over the uid of the pod.
 fn key(spec: &Value, errors: &mut Errors) {
     let bytes = |field: &str| STANDARD.decode(text(spec, field)).unwrap_or_default();
     for field in ["pkixPublicKey", "proofOfPossession", "stubPKCS10Request"] {
@@ -104,7 +104,7 @@ fn key(spec: &Value, errors: &mut Errors) {
             ("1.3.101.112", _) => &signature::ED25519,
             ("1.2.840.10045.2.1", "1.2.840.10045.3.1.7") => &signature::ECDSA_P256_SHA256_ASN1,
             ("1.2.840.10045.2.1", "1.3.132.0.34") => &signature::ECDSA_P384_SHA256_ASN1,
-            // What cannot be checked here is for the signer to look at.
+            // Keys that cannot be verified here are left to the signer.
             ("1.2.840.10045.2.1", "1.3.132.0.35") => return,
             ("1.2.840.10045.2.1", _) => {
                 let detail = "elliptic public keys must use curve P256 or P384";

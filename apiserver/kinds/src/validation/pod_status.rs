@@ -27,7 +27,7 @@ pub fn validate(new: &Value, old: &Value) -> Vec<FieldError> {
     for (list, containers, policy) in [
         ("containerStatuses", "containers", policy),
         ("initContainerStatuses", "initContainers", policy),
-        // Nobody ever starts an ephemeral container again.
+        // Ephemeral containers are never restarted.
         ("ephemeralContainerStatuses", "", "Never"),
     ] {
         transitions(

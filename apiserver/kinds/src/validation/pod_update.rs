@@ -30,7 +30,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         deadline(&new["spec"], &old["spec"], &mut errors);
         return errors.list();
     }
-    // What an earlier version stored may lack defaults that the new object has by now.
+    // An object stored by an earlier version may lack defaults that the new object has by now.
     let mut old = old.clone();
     defaulting::pod::default(&mut old);
     let (spec, before) = (&new["spec"], &old["spec"]);

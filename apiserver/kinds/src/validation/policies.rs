@@ -64,7 +64,7 @@ fn validating_policy(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// The variables of a policy, and what its expressions may name beside them.
+/// The variables of a policy, and the other names that its expressions may use.
 struct Expressions {
     policy: Policy,
     has: Admission,

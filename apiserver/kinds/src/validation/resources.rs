@@ -54,7 +54,7 @@ pub(super) fn pod(spec: &Value, claims: &BTreeSet<&str>, path: &str, errors: &mu
     claim_names(items(requirements, "claims"), claims, &format!("{path}.claims"), errors);
     for (name, total) in &container_requests(spec) {
         let own = map(requirements, "requests").get(name).and_then(|v| quantity::parse_value(v).ok());
-        // What the pod as a whole says nothing of is up to its containers.
+        // A resource that the pod as a whole does not limit is up to its containers.
         if let Some(own) = own.filter(|own| total > own) {
             let detail = format!("must be greater than or equal to aggregate container requests of {total}");
             errors.invalid(format!("{path}.requests[{name}]"), &json!(own.to_string()), &detail);

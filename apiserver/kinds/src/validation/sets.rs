@@ -1,5 +1,5 @@
-//! Lists, sets and maps of device APIs: too many items are told of the list alone, an item that occurs
-//! twice of the item, and long keys are cut in the middle.
+//! Lists, sets and maps of device APIs: too many items are reported for the list alone, an item that occurs
+//! twice for the item, and long keys are cut in the middle.
 
 use std::collections::BTreeSet;
 

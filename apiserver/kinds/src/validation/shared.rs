@@ -22,7 +22,7 @@ pub(super) fn required_name(
     }
 }
 
-/// At most so many items.
+/// Validates that a list has at most `limit` items.
 pub(super) fn at_most(object: &Value, field: &str, path: &str, limit: usize, errors: &mut Errors) {
     let count = items(object, field).len();
     if count > limit {
@@ -125,7 +125,8 @@ fn labels(text: &str, grammar: fn(&str) -> names::Faults, path: &str, errors: &m
     }
 }
 
-/// The three numbers of a semantic version, as far as one orders by them; `None` if it is none.
+/// Returns the three numbers of a semantic version, by which versions are ordered; `None` if the text is not
+/// one.
 pub(super) fn semantic_version(text: &str) -> Option<[u64; 3]> {
     let (core, build) = text.split_once('+').map_or((text, None), |(core, build)| (core, Some(build)));
     let (core, pre) = core.split_once('-').map_or((core, None), |(core, pre)| (core, Some(pre)));

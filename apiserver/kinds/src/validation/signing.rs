@@ -40,7 +40,7 @@ const USAGES: [&str; 23] = [
     "signing",
     "timestamping",
 ];
-/// The signer of long ago, which nobody may ask any more.
+/// The legacy signer, which no new request may name.
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
 /// Shortest life that may be asked for, seconds.
 const SHORTEST: i64 = 600;
@@ -55,9 +55,9 @@ pub fn request(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change: verdicts stay, and so does a certificate; what was wrong before may stay. Who
-/// writes which part of the status is looked at before ([`crate::signing`]). Arguments: new, old, what
-/// was written.
+/// Returns the errors of a change: verdicts and a certificate cannot change; faults that existed before may
+/// stay. [`crate::signing`] has checked before that each writer writes its own part of the status. Arguments:
+/// new, old, the part that is written.
 pub fn request_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::common(new, &mut errors);
@@ -199,7 +199,7 @@ fn request_fault(encoded: &str) -> Option<String> {
             let algorithm = request.signature_algorithm.algorithm.to_id_string();
             Some(signature_fault(&algorithm).to_owned())
         }
-        // What cannot be checked here is for the signer to look at.
+        // Algorithms that cannot be verified here are left to the signer.
         _ => None,
     }
 }

@@ -141,7 +141,7 @@ fn device(device: &Value, was: Option<&Value>, path: &str, errors: &mut Errors) 
         errors.invalid(path, &json!(count), &detail);
     }
     for (name, attribute) in map("attributes") {
-        // Keys are told without themselves, values with their keys.
+        // Errors of keys are reported at the map, errors of values at their keys.
         let map = format!("{path}.attributes");
         qualified(name, &map, errors);
         let path = format!("{map}[{}]", sets::shown_key(name, ATTRIBUTE_KEY));
@@ -311,7 +311,7 @@ pub fn pool_request(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// The name of a pool, each fault of which is told with the segment that has it.
+/// Validates the name of a pool; each fault is reported with its segment.
 fn wanted_pool(name: &str, path: &str, errors: &mut Errors) {
     if name.len() > POOL_NAME {
         errors.too_long(path, POOL_NAME);

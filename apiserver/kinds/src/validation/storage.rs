@@ -225,7 +225,7 @@ fn volume_mode(spec: &Value, before: &Value, errors: &mut Errors) {
     }
 }
 
-/// Equal, or with labels of today in place of those of long ago.
+/// Returns true if both are equal, or differ only in current labels that replace old ones.
 fn same_affinity(now: Option<&Value>, was: &Value) -> bool {
     const RENAMED: [(&str, &str); 5] = [
         ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),

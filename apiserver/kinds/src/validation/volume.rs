@@ -96,7 +96,7 @@ fn sources(volume: &Value, pod: Option<&str>, path: &str, errors: &mut Errors) {
     let given = SOURCES.iter().filter_map(|kind| Some((*kind, given(volume, kind)?)));
     let name = text(volume, "name");
     one_source(given, path, errors, |kind, source, errors| {
-        // One is spelled so by Kubernetes.
+        // Kubernetes uses this name for one of them.
         let field = if kind == "gcePersistentDisk" { "persistentDisk" } else { kind };
         self::source(kind, source, pod.is_some(), &format!("{path}.{field}"), errors);
         match kind {
@@ -136,7 +136,7 @@ pub(super) fn one_source<'a>(
         Some((kind, source)) => judge(kind, source, errors),
     }
     for (more, _) in given {
-        // Two are spelled so by Kubernetes.
+        // Kubernetes uses these names for two of them.
         let field = match more {
             "cephfs" => "cephFS",
             "downwardAPI" => "downwarAPI",

@@ -207,7 +207,7 @@ pub fn replica_set(object: &Value) -> Vec<FieldError> {
 
 /// Errors of a ReplicationController, whose selector is a plain map.
 pub fn replication_controller(object: &Value) -> Vec<FieldError> {
-    // The name that is generated is judged in place of the base that it is generated from.
+    // The generated name is validated instead of the base that it is generated from.
     let of_base = |error: &FieldError| error.field == "metadata.generateName";
     let mut errors =
         Errors::of(metadata::subdomain_name(object).into_iter().filter(|error| !of_base(error)).collect());

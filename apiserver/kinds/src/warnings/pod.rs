@@ -28,7 +28,7 @@ const ANNOTATIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Volumes that nobody mounts any more.
+/// The volume plugins that are no longer supported.
 pub(super) const PLUGINS: [(&str, &str); 9] = [
     ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
@@ -320,7 +320,7 @@ fn container(object: &Value, container: &Value, path: &str, prefix: &str, warnin
     }
 }
 
-/// A port of a container, and where it stands.
+/// A port of a container, and its path.
 struct Port<'a> {
     host: i64,
     address: &'a str,
