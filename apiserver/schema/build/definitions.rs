@@ -9,7 +9,7 @@ use crate::roots::{self, Root};
 
 /// The definitions of all types: the input of every later step.
 pub struct Definitions {
-    /// By name, `io.k8s.api.core.v1.Pod`.
+    /// The schemas by name, `io.k8s.api.core.v1.Pod`.
     pub schemas: BTreeMap<String, Value>,
     /// The kinds among them, lists included.
     pub roots: Vec<Root>,

@@ -178,8 +178,8 @@ fn v3_schema(name: &str, schema: &Value) -> Value {
     schema
 }
 
-/// References become `#/components/schemas/…`; beside other keys they go into `allOf`, because
-/// OpenAPI 3.0 ignores what stands beside a reference.
+/// Converts references to `#/components/schemas/…`; next to other keys they go into `allOf`, because OpenAPI
+/// 3.0 ignores keys next to a reference.
 fn v3_value(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

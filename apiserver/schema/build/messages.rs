@@ -18,7 +18,7 @@ struct Field<'a> {
     number: u16,
     /// Place among the fields of the message in JSON.
     place: usize,
-    /// Empty: the fields of the message stand in its parent.
+    /// Empty if the fields of the message are inlined in its parent.
     name: &'a str,
     pointer: bool,
     always: bool,
@@ -31,7 +31,7 @@ struct Field<'a> {
     go_type: &'a str,
 }
 
-/// A field as JSON has it: those of messages that stand in their parent are the parent's.
+/// A field as in JSON: fields of inlined messages are the parent's.
 struct Member<'m, 'a> {
     name: &'a str,
     of: &'m Field<'a>,

@@ -10,7 +10,7 @@ pub const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// The media types of answers.
 pub const ANSWERS: [&str; 3] =
     ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
-/// Those of lists, which may be watched, beside them.
+/// The parameters of lists, which may be watched, in addition to the others.
 const STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 

@@ -31,7 +31,7 @@ pub enum FieldReason {
     Internal,
     /// Wrong, but no worse than what the request found: it is warned of and not refused.
     Tolerated,
-    /// So many more errors that nobody kept.
+    /// The number of further errors that were not kept.
     More(usize),
 }
 
@@ -101,7 +101,7 @@ impl FieldError {
         Self { field: String::new(), reason: FieldReason::More(count), message: format!("and {count} more") }
     }
 
-    /// Returns the number of further errors that this one stands for.
+    /// Returns the number of further errors that this one represents.
     fn left_out(&self) -> usize {
         if let FieldReason::More(count) = self.reason { count } else { 0 }
     }
@@ -189,7 +189,7 @@ impl ApiError {
         Self::new(400, "BadRequest", message)
     }
 
-    /// 404: there is no such object.
+    /// 404: the object does not exist.
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
         Self::named(404, "NotFound", group, resource, name, "not found")
     }
@@ -217,7 +217,7 @@ impl ApiError {
 
     /// 422 with one cause a field.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
-        // What is said twice is said once in the sentence; the causes keep all.
+        // A repeated error occurs once in the sentence; the causes keep all.
         let more: usize = errors.iter().map(FieldError::left_out).sum();
         let errors: Vec<&FieldError> = errors.iter().filter(|error| error.left_out() == 0).collect();
         let named = &errors[..named(&errors)];

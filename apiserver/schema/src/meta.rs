@@ -16,7 +16,7 @@ pub fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     for name in pointer.strip_prefix('/')?.split('/') {
         found = match found {
             Value::Object(map) => map.get(name)?,
-            // What an index may look like is not our business.
+            // A pointer with an index is left to the general look-up.
             Value::Array(_) => return object.pointer(pointer),
             _ => return None,
         };
@@ -73,7 +73,7 @@ pub fn deletion_grace_period_seconds(object: &Value) -> Option<i64> {
     at(object, "/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64)
 }
 
-/// `metadata.resourceVersion` as it stands.
+/// Returns `metadata.resourceVersion` unparsed.
 pub fn resource_version(object: &Value) -> &str {
     field(object, "resourceVersion")
 }
@@ -118,8 +118,8 @@ pub fn controller_of(object: &Value) -> Option<&Value> {
     owner_references(object).iter().find(|owner| owner["controller"] == true)
 }
 
-/// `metadata`, made if it is missing. Does nothing useful on a value that is not an object, which
-/// the schema check refuses before anybody gets here.
+/// Returns `metadata`, made if it is missing. On a value that is not an object the result is of no use; the
+/// schema check refuses those before.
 pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = json!({});
@@ -146,8 +146,8 @@ pub fn condition_is_true(object: &Value, kind: &str) -> bool {
     conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == "True")
 }
 
-/// Puts a condition into the status, in place of the one of its type. Since when it holds stays where its
-/// status does.
+/// Sets a condition in the status, replacing the one of its type. The transition time is retained if its
+/// status is the same.
 pub fn set_condition(object: &mut Value, mut condition: Value) {
     if !object.is_object() {
         *object = Value::Object(Map::new());

@@ -66,7 +66,7 @@ pub fn to_envelope(object: &Value) -> Result<Vec<u8>, Unencodable> {
     Ok(out.finish())
 }
 
-/// Puts an envelope around what `out` holds, which is the message of an object of the kind.
+/// Puts an envelope around the contents of `out`, the message of an object of the kind.
 pub fn close_envelope(out: &mut Backward, api_version: &str, kind: &str) {
     let length = out.len();
     out.put(&envelope_head(api_version, kind, length));

@@ -24,7 +24,7 @@ pub struct Errors {
     said: usize,
 }
 
-/// Bytes that are said before values of some length are no longer shown: a list of many faults may be
+/// The number of bytes of errors after which longer values are no longer shown: a list of many faults may be
 /// shown with each of them.
 const SAID: usize = 1024 * 1024;
 /// So much of a message is kept once as much has been said, bytes.
@@ -36,7 +36,7 @@ pub const IMMUTABLE: &str = "field is immutable";
 pub const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
 impl Errors {
-    /// Those of another judge, to be added to.
+    /// Returns the errors of another validation, to be added to.
     pub fn of(list: Vec<FieldError>) -> Self {
         let mut errors = Self::default();
         errors.extend(list);
@@ -77,7 +77,7 @@ impl Errors {
         }
     }
 
-    /// A value, or what stands for it where too much has been said.
+    /// Returns the value, or a replacement if too much has been written.
     fn fit<'v>(&self, value: &'v Value) -> Cow<'v, Value> {
         let short = match value {
             Value::String(text) => text.len() <= SHORT,
@@ -158,7 +158,7 @@ impl Errors {
         }
     }
 
-    /// `domain/path`, as names of controllers are written; a fault is told of the part that has it.
+    /// Validates `domain/path`, as in names of controllers; a fault is reported for the part that has it.
     pub fn domain_path(&mut self, path: &str, value: &str) {
         match value.split_once('/') {
             _ if value.is_empty() => self.required(path, ""),
@@ -254,7 +254,7 @@ impl Errors {
         }
     }
 
-    /// [`Errors::immutable`] of a text, which is shown empty where it is absent.
+    /// Does what [`Errors::immutable`] does for a text, which is shown empty if it is absent.
     pub fn immutable_text(&mut self, path: &str, new: &Value, old: &Value) {
         let pointer = format!("/{}", path.replace('.', "/"));
         let text = |object: &Value| object.pointer(&pointer).cloned().filter(Value::is_string);
@@ -320,7 +320,7 @@ pub fn label_selector(selector: Option<&Value>, path: &str, errors: &mut Errors)
     lenient_selector(selector, false, path, errors);
 }
 
-/// [`label_selector`] whose expressions, if `lenient`, may compare with what is no value of a label.
+/// Does what [`label_selector`] does, except that expressions, if `lenient`, may have invalid label values.
 pub fn lenient_selector(selector: Option<&Value>, lenient: bool, path: &str, errors: &mut Errors) {
     let Some(selector) = selector.filter(|s| !s.is_null()) else { return };
     metadata::labels(selector.get("matchLabels"), &format!("{path}.matchLabels"), errors);

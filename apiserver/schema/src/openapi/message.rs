@@ -146,7 +146,7 @@ fn field(out: &mut Vec<u8>, number: u32, shape: Shape, value: &Value) -> Result<
         Shape::Either(arm, shape, flag) => {
             let mut inner = Vec::new();
             match value {
-                // An arm is written whatever its value.
+                // An arm is written even if it has a zero value.
                 Value::Bool(value) => boolean(&mut inner, flag, *value),
                 value => field(&mut inner, arm, *shape, value)?,
             }

@@ -41,8 +41,8 @@ impl Field {
     }
 }
 
-/// Adds the structs that an object lacks, and nothing else: what is judged has them, as it has them in
-/// Kubernetes. What is no object is left alone.
+/// Adds the structs that an object lacks, and nothing else, so that it is validated with them, as in
+/// Kubernetes. A value that is not an object is left alone.
 pub fn complete_structs(message: Message, object: &mut Value) {
     if let Value::Object(map) = object {
         walk(message, map, &|field, map| {
@@ -73,8 +73,8 @@ pub fn complete(message: Message, object: &mut Value) {
     }
 }
 
-/// The fields of a message that Go's JSON always has, and their values where nobody set them. What a struct
-/// has itself is left to its own message.
+/// Returns the fields of a message that Go's JSON always has, with their values if they are not set. The
+/// fields of a struct are left to its own message.
 pub fn implied(message: Message) -> Vec<(&'static str, Value)> {
     let mut found = Vec::new();
     for field in message.fields() {

@@ -1,5 +1,5 @@
-//! Protobuf to JSON. The bytes may come from anybody: depth and number of values are bounded, nothing
-//! panics, and what a newer version has added is ignored.
+//! Protobuf to JSON. The bytes may come from any client: depth and number of values are bounded, nothing
+//! panics, and fields that a newer version has added are ignored.
 
 use std::fmt::Write as _;
 
@@ -148,7 +148,7 @@ fn fields(message: Message, bytes: &[u8], budget: &mut Budget) -> Result<Map<Str
                 at += 1;
             }
             if all.get(at).is_none_or(|field| u64::from(field.number) != number) {
-                // What a newer version has added is unknown here, as it is in JSON.
+                // A field that a newer version has added is ignored, as in JSON.
                 let Some(found) = all.iter().position(|field| u64::from(field.number) == number) else {
                     continue;
                 };
@@ -224,7 +224,7 @@ fn complete(
             _ if object.contains_key(field.name()) => continue,
             Absent::Null => Value::Null,
             Absent::Zero(text) => zero(text),
-            // Its own fields may be such.
+            // Its own fields may have implied values too.
             Absent::Object(inner) => Value::Object(fields(inner, b"", budget)?),
         };
         match value {
@@ -366,7 +366,7 @@ pub(super) fn moment(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
             _ => {}
         }
     }
-    // Nothing at all is Go's zero time; beyond the calendar there is no time either.
+    // An empty message is Go's zero time; beyond the calendar there is no time either.
     let moment = i128::from(seconds) * 1_000_000_000 + i128::from(if micro { nanos } else { 0 });
     // Nor is there one that RFC 3339 has no year for.
     let has_year =

@@ -1,5 +1,5 @@
-//! JSON to protobuf, byte for byte as Kubernetes' generated encoders write it: fields by ascending
-//! number; what is no pointer always, also where it is zero; maps by key; nothing for empty lists.
+//! JSON to protobuf, byte for byte as Kubernetes' generated encoders write it: fields by ascending number;
+//! fields that are not pointers always, even if they are zero; maps by key; nothing for empty lists.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

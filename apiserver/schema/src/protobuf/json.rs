@@ -43,7 +43,7 @@ pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Vec<u8>, Sto
     Ok(out)
 }
 
-/// Writes the fields of a message, each behind a comma unless a brace stands before it.
+/// Writes the fields of a message, each after a comma unless it follows a brace.
 fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget) -> Written {
     budget.enter()?;
     let mut reader = Reader(bytes);
@@ -51,7 +51,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
     let mut pieces = Pieces::of(message, out);
     for field in message.fields() {
         let number = u64::from(field.number);
-        // What a newer version has added.
+        // Fields that a newer version has added.
         while let Some((unknown, _)) = next.filter(|(found, _)| *found < number) {
             next = reader.next()?;
             if next.is_some_and(|(found, _)| found < unknown) {
@@ -208,7 +208,7 @@ fn item(out: &mut Vec<u8>, field: &Field, wire: Wire<'_>, budget: &mut Budget) -
     let number = u64::from(field.number);
     let numbers = matches!(field.kind, Kind::Flag | Kind::Int32 | Kind::Int64);
     if numbers && matches!(wire, Wire::Bytes(_)) {
-        // Packed; nobody of Kubernetes does it.
+        // Packed, which Kubernetes never writes.
         return Err(Stop::Unordered);
     }
     if out.last() != Some(&b'[') {

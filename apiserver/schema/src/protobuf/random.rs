@@ -76,7 +76,7 @@ impl Random {
         }
     }
 
-    /// A field that is no pointer.
+    /// Makes a value of a field that is not a pointer.
     fn plain(&mut self, field: &Field, depth: usize) -> Option<Value> {
         if let Kind::Message(_) = field.kind {
             let object = self.object(field.kind.message().unwrap(), depth.saturating_sub(1));

@@ -16,7 +16,7 @@ pub trait Tree: Sized {
     /// The value.
     fn view(&self) -> View<'_, Self>;
 
-    /// Its text.
+    /// Returns its JSON text.
     fn json(&self) -> String;
 }
 
@@ -89,7 +89,7 @@ pub enum Borrowed<'a> {
     Number(Number),
     Text(Cow<'a, str>),
     List(Vec<Self>),
-    /// By name.
+    /// An object, sorted by name.
     Object(Sorted<'a>),
 }
 

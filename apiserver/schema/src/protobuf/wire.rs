@@ -18,7 +18,7 @@ const ROOM: usize = 1024;
 /// Bytes that grow at their beginning.
 #[derive(Default)]
 pub struct Backward {
-    /// The content is what lies from `start` on.
+    /// The buffer; the content begins at `start`.
     bytes: Vec<u8>,
     start: usize,
 }
@@ -84,7 +84,7 @@ impl Backward {
         self.put(&bytes[..=length]);
     }
 
-    /// Puts the tag of a field, behind which its value stands already.
+    /// Writes the tag of a field whose value is already written.
     pub fn tag(&mut self, number: u16, wire: u8) {
         self.varint(u64::from(number) << 3 | u64::from(wire));
     }

@@ -14,8 +14,8 @@ use crate::quoted::quoted;
 
 /// No more are reported.
 const LIMIT: usize = 100;
-/// JSON objects that have fields, of one text. The smallest take eight bytes of it and 700 of memory; what the
-/// store takes of JSON has no room for so many.
+/// The limit on the JSON objects with fields in one text. The smallest take eight bytes of it and 700 of
+/// memory; the store has no room for an object with that many.
 pub const OBJECTS: usize = 200_000;
 
 /// A JSON text, and whether a key occurs again in an object of it; the last value counts. An error if it
@@ -32,16 +32,16 @@ pub fn duplicate_fields(json: &[u8]) -> Vec<String> {
     named(json, Expected::Anything)
 }
 
-/// The duplicate and unknown fields of an object of that definition, in the order of the text. What lies
-/// in an unknown field, or in one that holds anything, is not looked at. With an unknown definition it is
-/// the same as [`duplicate_fields`].
+/// Returns the duplicate and unknown fields of an object of that definition, in the order of the text. The
+/// contents of an unknown field, or of one that holds anything, are not checked. With an unknown definition
+/// it is the same as [`duplicate_fields`].
 pub fn misplaced_fields(name: &str, json: &[u8]) -> Vec<String> {
     named(json, definition(name).map_or(Expected::Anything, Expected::Object))
 }
 
 fn named(json: &[u8], expected: Expected) -> Vec<String> {
     let mut notes = Notes { named: Some(Vec::new()), ..Notes::default() };
-    // A syntax error was or will be reported by who wants the value.
+    // A syntax error was or will be reported by the caller that wants the value.
     let _ = read(json, expected, &mut notes);
     notes.named.unwrap_or_default()
 }
@@ -58,7 +58,7 @@ fn read(json: &[u8], expected: Expected, notes: &mut Notes) -> Result<Value, ser
 enum Expected {
     /// A value without a type, in which keys may not be repeated.
     Anything,
-    /// A value that is kept as it is, whatever it is.
+    /// A value that is kept unchanged.
     Opaque,
     Object(Definition),
     Values(Type),

@@ -215,7 +215,7 @@ impl Merge {
         self.0.atomic
     }
 
-    /// `x-kubernetes-map-type: granular` on the field, whatever its type says.
+    /// Returns true for `x-kubernetes-map-type: granular` on the field, regardless of its type.
     pub fn granular(self) -> bool {
         self.0.granular
     }

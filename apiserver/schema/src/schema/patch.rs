@@ -40,7 +40,7 @@ enum Shape {
     Fields(Definition),
     /// A map with values of this type.
     Values(Type),
-    /// An object whose fields are not known to anybody, and cannot be merged.
+    /// An object whose fields are unknown, and cannot be merged.
     Raw,
     /// Nothing.
     Open,
@@ -173,7 +173,7 @@ fn merge_key(shape: Shape, field: &str) -> Option<&'static str> {
     shape.child(field).1.and_then(|f| f.merge().patch_key())
 }
 
-/// A `$retainKeys` that cannot be followed is told this.
+/// The error for a `$retainKeys` that cannot be followed.
 const RETAINED: &str = "invalid patch format of retainKeys";
 
 /// `$retainKeys`: only the keys named stay, and the patch may set no others.
@@ -340,8 +340,8 @@ fn check_order(field: &str, named: &[Value], order: &[Value], key: Option<&str>)
     )))
 }
 
-/// Puts the items that `order` names into that order. The others keep their place relative to
-/// each other and, as far as possible, to the items that stood beside them in `before`.
+/// Puts the items that `order` names into that order. The others keep their place relative to each other and,
+/// if possible, to their neighbours in `before`.
 fn arrange(items: &mut Vec<Value>, before: &[Value], order: &[Value], key: Option<&str>) {
     let (ranks, places) = (places(order, key), places(before, key));
     let rank = |item: &Value| identity(item, key).and_then(|identity| ranks.get(identity)).copied();
@@ -358,8 +358,8 @@ fn arrange(items: &mut Vec<Value>, before: &[Value], order: &[Value], key: Optio
     items.extend(others);
 }
 
-/// A value that is new to the object: directives have nothing to work on, nulls nothing to remove.
-/// `None` for an object with a `$patch`, whatever that asks for.
+/// Returns a value that is new to the object: directives have nothing to work on, nulls nothing to remove.
+/// `None` for an object with any `$patch`.
 fn without_directives(value: &Value) -> Option<Value> {
     match value {
         Value::Object(map) => {

@@ -206,7 +206,7 @@ fn new_values_come_without_directives_and_nulls() {
         "affinity": {"$patch": "replace", "nodeAffinity": {}}}});
     assert_eq!(
         patched(POD, json!({}), &patch),
-        // An object with a `$patch` that has nothing to work on does not come, whatever it asks for.
+        // An object with any `$patch` that has nothing to work on is not added.
         json!({"spec": {"containers": [{"name": "a"}]}})
     );
 }

@@ -80,8 +80,9 @@ pub trait Shape: Copy {
     /// Returns the default of a key that an item does not have. Called for keyed lists.
     fn key_default(self, key: &str) -> Option<Value>;
 
-    /// Fields that are always there, and their values where nobody set them, so that nobody is seen to add
-    /// or remove them: those that Kubernetes' own types always encode. Custom resources have none.
+    /// Returns the fields that are always present, with their values if they are not set, so that nobody is
+    /// recorded as adding or removing them: those that Kubernetes' own types always encode. Custom resources
+    /// have none.
     fn implied(self) -> &'static [(&'static str, Value)] {
         &[]
     }

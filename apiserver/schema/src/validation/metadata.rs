@@ -117,7 +117,7 @@ pub fn annotations(annotations: Option<&Value>, path: &str, errors: &mut Errors)
     }
 }
 
-/// So many controllers too many are told of: all owners are shown with each.
+/// The number of surplus controllers that are reported: all owners are shown with each.
 const CONTROLLERS: usize = 16;
 
 fn owners(object: &Value, errors: &mut Errors) {
@@ -129,7 +129,7 @@ fn owners(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::invalid(format!("{path}.{field}"), &json!(shown), detail));
         };
         let version = text("apiVersion");
-        // What has more than one slash has no version.
+        // A text with more than one slash has no version.
         if version.matches('/').count() > 1 || version.rsplit('/').next().is_none_or(str::is_empty) {
             refuse("apiVersion", version, "version must not be empty");
         }
