@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apiserver_schema::error::FieldError;
 use serde_json::Value;
 
-/// One verb of the API, spelled as in discovery and RBAC.
+/// One verb of the API, as in discovery and RBAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verb {
     Get,
@@ -60,7 +60,7 @@ pub type ChangeFrom = Arc<dyn Fn(&mut Value, &Value) + Send + Sync>;
 pub type ChangeAt = Arc<dyn Fn(&mut Value, &Value, jiff::Timestamp) + Send + Sync>;
 /// Errors of an object.
 pub type Check = Arc<dyn Fn(&Value) -> Vec<FieldError> + Send + Sync>;
-/// Errors of a new object beside the old one.
+/// Returns the errors of a new object in relation to the old one.
 pub type CheckFrom = Arc<dyn Fn(&Value, &Value) -> Vec<FieldError> + Send + Sync>;
 /// Errors of a change: new, old, and what was written.
 pub type CheckChange = Arc<dyn Fn(&Value, &Value, Written) -> Vec<FieldError> + Send + Sync>;
@@ -115,10 +115,10 @@ pub struct Behaviour {
     pub validate: Check,
     /// Errors of a change beyond those of `validate`: immutable fields. Arguments: new, old.
     pub validate_update: CheckFrom,
-    /// Errors of a write of the status, in place of the others. Arguments: new, old.
+    /// Returns the errors of a write of the status, instead of the others. Arguments: new, old.
     pub validate_status: Option<CheckFrom>,
-    /// Errors of a change, in place of `validate` and `validate_update`: for kinds that tolerate
-    /// what was wrong before.
+    /// Returns the errors of a change, instead of `validate` and `validate_update`: for kinds that tolerate
+    /// existing faults.
     pub validate_change: Option<CheckChange>,
     /// Warnings about a new object, valid or not, before `prepare_create`.
     pub early_warnings: Option<fn(&Value) -> Vec<String>>,
@@ -133,7 +133,7 @@ pub struct Behaviour {
 pub struct Subresource {
     /// `status`, `scale`, `binding`, `eviction`, `log`, `exec`, …
     pub name: &'static str,
-    /// Its kind where that is another one: `Scale` of `autoscaling/v1`.
+    /// Its kind if that is another one: `Scale` of `autoscaling/v1`.
     pub kind: &'static str,
     /// Group and version of that kind; empty for the parent's own.
     pub group: &'static str,

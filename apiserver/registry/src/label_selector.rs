@@ -435,7 +435,7 @@ mod tests {
             ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
             ("a===b", "unable to parse requirement: found '=', expected: identifier"),
             ("!", "unable to parse requirement: found '', expected: identifier"),
-            // What stands between requirements is no part of one.
+            // Characters between requirements are not part of one.
             ("=b", "found '=', expected: !, identifier, or 'end of string'"),
             ("(a)", "found '(', expected: !, identifier, or 'end of string'"),
             ("a=b c", "found 'c', expected: ',' or 'end of string'"),

@@ -75,7 +75,7 @@ impl Registry {
         Self::of(resources.into_iter().map(Arc::new).collect())
     }
 
-    /// Those kinds of this one that `stays` says yes to.
+    /// Returns the registry with only the kinds for which `stays` returns true.
     pub fn only(&self, stays: impl Fn(&Resource) -> bool) -> Self {
         Self::of(self.resources.iter().filter(|resource| stays(resource)).cloned().collect())
     }

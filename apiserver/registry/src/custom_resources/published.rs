@@ -162,7 +162,7 @@ fn for_v2(map: &mut Map<String, Value>) {
     }
 }
 
-/// Fields that may be null are not required, as null stands for their absence in v2.
+/// Drops nullable fields from the required ones, because null stands for their absence in v2.
 fn require_no_null(map: &mut Map<String, Value>) {
     let nullable = |schema: &Value| schema["nullable"] == true;
     if map.get("additionalProperties").is_some_and(nullable) {

@@ -17,7 +17,7 @@ use apiserver_schema::numbers::normalize_numbers;
 use apiserver_schema::validation::{metadata, names};
 use apiserver_structural::{Structural, coerce};
 
-/// The encoded definition, JSON; shared with whoever keeps it.
+/// The encoded definition, JSON; shared with the cache that holds it.
 pub type Source = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 /// The conversion of objects between versions.
@@ -26,7 +26,7 @@ pub enum Conversion {
     /// Only `apiVersion` differs.
     #[default]
     None,
-    /// Somebody is asked; `spec.conversion.webhook`.
+    /// A webhook converts; `spec.conversion.webhook`.
     Webhook(Value),
 }
 
@@ -49,8 +49,8 @@ pub struct Definition {
     pub terminating: bool,
     /// Changes whenever something does that objects are served by.
     pub hash: u64,
-    /// The same, but for whether the definition goes: objects that are deleted with it are still
-    /// told to those who watch.
+    /// Like `hash`, but the same while the definition is being deleted: watchers still receive the events of
+    /// objects that are deleted with it.
     pub shape: u64,
     versions: Vec<Version>,
     source: Source,
@@ -84,7 +84,7 @@ struct RawSpec<'a> {
     conversion: Value,
 }
 
-/// A version without its schema, which is the most of it.
+/// A version without its schema, which is the largest part of it.
 #[derive(Deserialize, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RawVersion {
@@ -311,7 +311,7 @@ impl Custom {
         let Some(map) = object.as_object_mut() else { return };
         map.insert("apiVersion".to_owned(), self.api_version().into());
         let schema = self.schema();
-        // What was stored when less was checked is served as far as it can be read.
+        // An object stored under weaker checks is served as far as it can be read.
         let _ = coerce(schema, object, true, true);
         schema.prune(object);
         schema.prune_nulls(object);

@@ -57,11 +57,11 @@ pub fn default(definition: &mut Value) {
     if let Some(Value::Object(service)) = conversion.pointer_mut("/webhook/clientConfig/service") {
         service.entry("port").or_insert(json!(443));
     }
-    // An old client's way to say what is no longer there.
+    // Old clients send this for a field that no longer exists.
     if spec.get("preserveUnknownFields") == Some(&Value::Bool(false)) {
         spec.remove("preserveUnknownFields");
     }
-    // Whoever takes all of them away does not mean that nothing was ever stored.
+    // Removing all versions does not mean that nothing was ever stored.
     let stored = storage_version(definition).map(|version| json!([version]));
     if let (Some(stored), Some(Value::Object(status))) = (stored, definition.get_mut("status"))
         && status.get("storedVersions").and_then(Value::as_array).is_none_or(Vec::is_empty)

@@ -73,7 +73,7 @@ impl Custom {
         if let Some(selector) =
             walk(object, &scale.selector).and_then(Value::as_str).filter(|s| !s.is_empty())
         {
-            // Whoever reads it parses it.
+            // Readers of the scale parse it.
             if LabelSelector::parse(selector).is_ok() {
                 status["selector"] = selector.into();
             }
@@ -102,7 +102,7 @@ fn walk<'v>(object: &'v Value, path: &str) -> Option<&'v Value> {
     path.trim_start_matches('.').split('.').try_fold(object, |value, name| value.get(name))
 }
 
-/// The value at a path, or why there can be none of that type. What is not there is no error.
+/// Returns the value at a path, or the reason why it cannot be of that type. A missing value is not an error.
 fn read<'v>(
     object: &'v Value,
     path: &str,

@@ -118,7 +118,7 @@ pub fn reconcile(definition: &Value, others: &AcceptedNames, now: jiff::Timestam
         Some((reason, message)) => Condition::new("NamesAccepted", false, reason, message),
     };
     set_condition(&mut new, &condition, &now);
-    // Once objects may exist, their kind stays served whatever happens to further names.
+    // Once objects may exist, their kind stays served even if further names conflict.
     if !meta::condition_is_true(definition, "Established") {
         let condition = if conflict.is_none() {
             Condition::new(
