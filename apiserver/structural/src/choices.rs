@@ -16,7 +16,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// Those of an `enum`; empty: any value.
+    /// Makes the choices of an `enum`; an empty one allows any value.
     pub fn new(list: &[Value]) -> Self {
         Self {
             list: list.to_vec(),

@@ -174,8 +174,8 @@ impl Structural {
         !self.atomic_map
     }
 
-    /// The items of an older list by which those of a newer one are told apart: lists of type `map` by
-    /// their keys, others not at all.
+    /// Returns the items of an older list that correspond to those of a newer one: in lists of type `map` by
+    /// their keys, in others none.
     pub fn counterparts<'v>(&self, old: Option<&'v Value>) -> Counterparts<'v> {
         let mut found = BTreeMap::new();
         if self.list == ListType::Map && !self.list_keys.is_empty() {
@@ -217,7 +217,7 @@ impl Structural {
 pub struct Counterparts<'v>(BTreeMap<String, &'v Value>);
 
 impl<'v> Counterparts<'v> {
-    /// The item that stands for one of a newer list of the same schema.
+    /// Returns the older item that corresponds to one of a newer list of the same schema.
     pub fn of(&self, schema: &Structural, item: &Value) -> Option<&'v Value> {
         if self.0.is_empty() { None } else { self.0.get(&schema.identity(item)).copied() }
     }

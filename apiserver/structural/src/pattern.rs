@@ -29,7 +29,7 @@ const REPETITION: u32 = 1000;
 #[derive(Clone)]
 pub struct Pattern(Arc<Shared>);
 
-/// Schemas repeat their expressions, hundreds of times; each is compiled once while anybody has it.
+/// A compiled pattern, shared by all who hold it: schemas repeat their expressions hundreds of times.
 struct Shared {
     text: String,
     compiled: OnceLock<Option<Regex>>,

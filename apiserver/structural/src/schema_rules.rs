@@ -24,7 +24,7 @@ const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "st
 const REASONS: [&str; 4] =
     ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-/// Errors of a whole schema; `path` is where it stands.
+/// Returns the errors of a whole schema; `path` is its place.
 pub fn schema_errors(schema: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     walk(schema, path, &SchemaRules::default(), true, &mut errors);
@@ -277,7 +277,7 @@ fn list_items(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// A rule of `x-kubernetes-validations`, but for what its expressions mean.
+/// Validates a rule of `x-kubernetes-validations`, except its expressions.
 fn rule_form(schema: &Value, rule: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let lines = |text: &str| text.contains(['\n', '\r']);
     let (expression, message) = (text(rule, "rule").trim(), text(rule, "message"));

@@ -16,7 +16,7 @@ enum Node<'s> {
     /// An object with a type and metadata, the resource itself or one embedded in it.
     Object(&'s Structural),
     Part(&'s Structural),
-    /// `metadata` and what lies below.
+    /// `metadata` and its fields.
     Meta(Builtin),
     /// `apiVersion`, `kind`
     Text,

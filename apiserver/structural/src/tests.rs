@@ -346,7 +346,7 @@ fn items_of_long_lists_find_their_counterparts_at_once() {
     new[7]["n"] = json!(-1);
     new[8]["p"] = json!("tcp");
     new[9]["p"] = json!("udp");
-    // What is not said is the default; another key is another item.
+    // An absent key has its default; another key is another item.
     let found = errors(&new);
     assert_eq!(found.iter().map(|e| e.field.as_str()).collect::<Vec<_>>(), ["l[9].k"]);
 }

@@ -50,7 +50,7 @@ impl Outcome {
     }
 }
 
-/// A node and what lies below it, with errors of what did not change left out.
+/// Validates a node and everything below it, leaving out errors of unchanged values.
 fn node(schema: &Structural, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Outcome {
     let mut outcome = branch(schema, value, old, path);
     if !outcome.errors.is_empty() && old == Some(value) {
@@ -274,7 +274,7 @@ fn number_errors(
         let factor = if number.is_f64() { factor } else { factor.trunc() };
         if factor <= 0.0 {
             let text = format!("factor MultipleOf declared for {path} must be positive: {factor}");
-            // What is shown is the factor, not the value.
+            // The message shows the factor, not the value.
             let shown = if factor.fract() == 0.0 { Value::from(factor as i64) } else { Value::from(factor) };
             outcome.add(FieldError::invalid(path.to_string(), &shown, &text));
         } else if !is_multiple(number, float, factor) {
