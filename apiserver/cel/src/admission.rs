@@ -31,7 +31,7 @@ pub struct Admission {
     pub patches: bool,
 }
 
-/// The expressions of one policy: its variables are typed in the order in which they stand.
+/// The expressions of one policy: its variables are typed in their order.
 #[derive(Debug)]
 pub struct Policy {
     variables: Vec<(String, Ty<'static>)>,
@@ -75,7 +75,7 @@ fn typed(source: &str, env: &Env<'static>) -> Result<Ty<'static>, String> {
     }
 }
 
-/// Checks an expression that stands alone, as a webhook's match conditions do.
+/// Checks a single expression, such as a webhook's match condition.
 pub fn expression(source: &str, has: Admission, expected: Expected) -> Result<(), String> {
     expect(&typed(source, &environment(has))?, expected)
 }

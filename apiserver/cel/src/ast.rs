@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-/// A node: where it stands in the text, and what it is.
+/// A node: its position in the text, and its content.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Byte offset in the source: of an operator, of the bracket of a call, of the point of a field.

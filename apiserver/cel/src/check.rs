@@ -56,7 +56,7 @@ pub fn check<'s>(node: &Node, env: &Env<'s>) -> Result<Checked<'s>, Vec<Fault>> 
         chosen: Vec::new(),
     };
     let ty = checker.node(node);
-    // What a variable stands for may have been learnt later.
+    // A variable may have been bound after its use.
     if checker.types.iter().any(|ty| checker.bindings.is_too_large(ty)) {
         return Err(vec![Fault { at: node.at, message: TOO_LARGE.to_owned() }]);
     }
@@ -293,7 +293,7 @@ impl<'s> Checker<'_, 's> {
         }
     }
 
-    /// The type of items that stand side by side: they are all of one.
+    /// Returns the common type of the items so far (`before`) and one more (`ty`).
     fn join(&mut self, node: &Node, before: Option<Ty<'s>>, ty: Ty<'s>) -> Ty<'s> {
         let Some(before) = before else { return ty };
         if self.bindings.assignable(&before, &ty) {
@@ -331,7 +331,7 @@ impl<'s> Checker<'_, 's> {
     }
 
     fn call(&mut self, node: &Node, call: &Call) -> (Ty<'s>, Option<Place<'s>>) {
-        // `sets.contains(…)`: the target is no value but part of the name.
+        // `sets.contains(…)`: the target is part of the name and not a value.
         let qualified = call.target.as_deref().and_then(|target| {
             let shadowed = self.scope.iter().any(|(known, ..)| Some(known.as_str()) == target.root());
             let name = format!("{}.{}", target.qualified().filter(|_| !shadowed)?, call.function);
@@ -344,7 +344,7 @@ impl<'s> Checker<'_, 's> {
         let mut args: Vec<Ty<'s>> = Vec::new();
         for argument in target.into_iter().chain(&call.args) {
             args.push(match &argument.expr {
-                // What is put into a text may be of any type.
+                // Arguments of a format may be of any type.
                 Expr::List(items) if name == "format" => self.list(items, true),
                 _ => self.node(argument),
             });

@@ -215,7 +215,7 @@ impl Walk<'_, '_> {
                 self.entries[node.id] = self.both(&call.args[1], &call.args[2]);
                 return argument[0].saturating_add(argument[1].max(argument[2]));
             }
-            // Only a way to say that types are not to be checked.
+            // `dyn` only turns the checking of types off.
             "dyn" => {
                 self.sizes[node.id] = call.args.first().map(|arg| self.size(arg));
                 self.entries[node.id] = call.args.first().and_then(|arg| self.entry(arg));
@@ -285,7 +285,7 @@ impl Walk<'_, '_> {
                 (one.cost(2.0 * TRAVERSAL), Some(Size { min: 0, max: limit.unwrap_or(one.max) }))
             }
             "join" => {
-                // Only a schema tells of texts in lists; those of a list that is at hand count for nothing.
+                // Only a schema gives the sizes of texts in lists; those of a literal list count for nothing.
                 let entry = call.target.as_deref().and_then(|t| self.schema_entry(t)).unwrap_or(UNKNOWN);
                 let separators = at(1).max.saturating_mul(one.max.saturating_sub(1));
                 let separators = if sizes.len() > 1 { separators } else { 0 };

@@ -83,7 +83,7 @@ impl<'e> Run<'e> {
     }
 
     fn node(&mut self, node: &'e Node) -> Evaluated {
-        // What is made of constants alone is made once, CEL says, and costs nothing.
+        // CEL evaluates constant expressions once, and they cost nothing.
         let made = matches!(node.expr, Expr::List(_) | Expr::Map(_) | Expr::Call(_));
         if !made || self.free {
             return self.counted(node);
@@ -187,7 +187,7 @@ impl<'e> Run<'e> {
         for entry in entries {
             let key = key(&self.node(&entry.key)?)?;
             let value = self.node(&entry.value)?;
-            // Of several with one key the last counts.
+            // Of several entries with one key the last counts.
             if let Some(value) = present(value, entry.optional) {
                 map.insert(key, value);
             }
@@ -272,13 +272,13 @@ impl<'e> Run<'e> {
     fn fold(&mut self, fold: &'e Fold) -> Evaluated {
         let range = self.node(&fold.range)?;
         let (_, step, result) = steps(fold.form);
-        // What the items are put into is a constant; the list that is sorted is not.
+        // The empty list of results is a constant; the list that is sorted is not.
         let once = if fold.form == Form::SortBy { LIST + 3 } else { 0 };
         self.spend(once + result)?;
         let mut made = Made::default();
         let before = self.variables.len();
         if let Cel::Map(map) = &range {
-            // Its keys are sorted, even if the first decides.
+            // All of its keys are sorted, even if the first one decides.
             self.effort.look(map.map.len() as u64)?;
         }
         for (one, two) in pairs(&range, fold.two.is_some())? {
@@ -401,7 +401,7 @@ fn pairs(range: &Cel, two: bool) -> Result<Pairs<'_>, Fail> {
     }
 }
 
-/// The value, or none if it is an empty optional that stands for its absence.
+/// Returns the value, or `None` for an empty optional, which means absence.
 fn present(value: Cel, is_optional: bool) -> Option<Cel> {
     match opened(&value) {
         Some(inner) if is_optional => inner.cloned(),

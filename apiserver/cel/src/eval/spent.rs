@@ -57,7 +57,7 @@ const PIECE: usize = 96;
 pub struct Effort {
     looks: u64,
     made: usize,
-    /// Patterns that are no constants, which were paid for.
+    /// The non-constant patterns that were paid for.
     patterns: BTreeSet<String>,
 }
 
@@ -89,7 +89,7 @@ impl Effort {
         self.look(looks)
     }
 
-    /// Before so many values are looked at.
+    /// Records that `values` values are about to be visited.
     pub fn look(&mut self, values: u64) -> Result<(), Fail> {
         self.looks = self.looks.saturating_add(values);
         if self.looks > LOOKS { Err(Fail::Limit) } else { Ok(()) }
@@ -109,7 +109,7 @@ impl Effort {
         self.make(bytes)
     }
 
-    /// Before a list of so many values is made.
+    /// Records that a list of `values` values is about to be made.
     pub fn hold(&mut self, values: usize) -> Result<(), Fail> {
         self.make(values * VALUE)
     }
@@ -171,7 +171,7 @@ pub fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
         | "isSemver" => times(at(0), TRAVERSAL),
         "ip" if matches!(args, [Cel::String(_)]) => times(at(0), TRAVERSAL),
         "replace" | "split" | "ip.isCanonical" => times(at(0), 2.0 * TRAVERSAL),
-        // A new list, of so many items.
+        // A new list of this many items.
         "lists.range" => match args {
             [Cel::Int(items)] => (LIST + 1).saturating_add(u64::try_from(*items).unwrap_or(0)),
             _ => 1,

@@ -150,12 +150,12 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
             Some(time.and_then(|time| library(name, false, &[text(&time.to_string())])))
         }
         ("timestamp", [Cel::String(written)]) => {
-            // Nothing but a `T` stands between date and time.
+            // Only a `T` may separate date and time.
             let apart = written.as_bytes().get(10) == Some(&b'T') && !written.ends_with('z');
             let read = if apart { library(name, false, args).ok() } else { None };
             Some(read.ok_or_else(|| format!("invalid RFC 3339 timestamp {:?}", written.as_str())))
         }
-        // What is larger than an integer of 64 bits is none.
+        // A value that exceeds a 64-bit integer is not an integer.
         ("asInteger" | "isInteger", [Cel::Opaque(_)]) => {
             let whole = library("asInteger", true, args);
             Some(match name {
@@ -180,8 +180,8 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
     }
 }
 
-/// A duration of so many nanoseconds. Read from a text it would be rounded, so it is the time between
-/// two times.
+/// Returns a duration of `nanos` nanoseconds. Parsing a text would round it, so it is the difference of two
+/// times.
 fn duration(nanos: i64) -> Given {
     let time = |nanos: i64| {
         let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).map_err(|_| "range".to_owned())?;
@@ -223,7 +223,7 @@ fn nanoseconds(text: &str) -> Option<i64> {
         let end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
         let (_, unit) = UNITS.into_iter().find(|(name, _)| *name == &after[..end])?;
         let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-        // More digits than these are no whole nanosecond of any unit.
+        // More digits than these are below a nanosecond in every unit.
         let fraction = &fraction[..fraction.len().min(18)];
         let part: i128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
         let part = part * unit / 10_i128.pow(fraction.len() as u32);
@@ -441,7 +441,7 @@ fn int(value: &Cel) -> Given {
     Ok(Cel::Int(match value {
         Cel::Int(number) => *number,
         Cel::UInt(number) => i64::try_from(*number).map_err(|_| OVERFLOW.to_owned())?,
-        // Both limits are exact as floats, and neither is an integer of 64 bits.
+        // Both limits are exact as floats, and outside of the 64-bit integers.
         Cel::Float(number) if *number > i64::MIN as f64 && *number < i64::MAX as f64 => *number as i64,
         Cel::Float(_) => return Err(OVERFLOW.to_owned()),
         Cel::String(text) => text.parse().map_err(|_| unconvertible("int"))?,

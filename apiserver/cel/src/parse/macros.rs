@@ -1,4 +1,4 @@
-//! Calls that are no calls: `has`, the loops, and what is made of optionals.
+//! Macros: `has`, the loops, and the operations on optionals.
 
 use super::Parser;
 use crate::ast::{Bind, Call, Expr, Fold, Form, Node};

@@ -72,8 +72,8 @@ pub struct Parser<'t> {
 type Parsed = Result<Node, Fault>;
 
 impl Parser<'_> {
-    /// A node with a number of its own. One above too many others is a fault, and takes the place of all
-    /// of them: nobody may have to walk a tree that is too deep for a stack, not even to drop it.
+    /// Makes a node with a number of its own. One above too many others is an error and replaces all of them:
+    /// no walk, not even the one that drops it, may meet a tree that is too deep for a stack.
     pub fn node(&mut self, at: usize, expr: Expr) -> Node {
         self.ids += 1;
         let depth = 1 + expr.children().into_iter().map(|child| child.depth).max().unwrap_or(0);
@@ -187,7 +187,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Terms between which one logical operator stands, as a tree as flat as can be.
+    /// Parses terms joined by one logical operator, into a tree as flat as possible.
     fn chain(&mut self, sign: &str, function: &str, term: impl Fn(&mut Self) -> Parsed) -> Parsed {
         let mut terms = vec![term(self)?];
         let mut places = Vec::new();
@@ -357,7 +357,7 @@ impl Parser<'_> {
                     format!("Syntax error: extraneous input '{}' expecting {OPERAND}", self.shown());
                 Err(Fault { at, message })
             }
-            // Where a term is missing, the operator after it is still read.
+            // If a term is missing, the operator after it is still read.
             Token::Sign("*" | "/" | "%") => {
                 let message =
                     format!("Syntax error: mismatched input '{}' expecting {OPERAND}", self.shown());

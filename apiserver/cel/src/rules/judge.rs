@@ -16,9 +16,8 @@ use apiserver_structural::{Additional, Kind, ListType, Patterns, Rule, Structura
 /// So many of the most expensive rules are named where all together cost too much.
 const NAMED: usize = 4;
 
-/// Errors of the rules in a schema; `path` is where it stands. Rules of a part of which `others`
-/// are known already are left alone: what would be said of them may be no fault of theirs. `patterns` are
-/// those of the definition so far.
+/// Returns the errors of the rules in a schema; `path` is its place. Rules of a part with known errors
+/// (`others`) are skipped, because they might not be at fault. `patterns` are those of the definition so far.
 pub fn rule_errors(
     schema: &Structural,
     path: &str,
@@ -43,7 +42,7 @@ struct Place {
     root: bool,
     /// The maximal number of values of the schema in an object; `None`: as many as a request holds.
     many: Option<u64>,
-    /// The nearest place above whose values cannot be told apart between two versions of an object.
+    /// The nearest ancestor whose values cannot be correlated between two versions of an object.
     uncorrelatable: Option<String>,
 }
 

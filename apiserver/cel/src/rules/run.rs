@@ -14,8 +14,9 @@ use apiserver_structural::{Additional, Kind, Structural, field_path};
 const MESSAGE: usize = 5 * 1024;
 
 impl Rules {
-    /// Errors of an object of the schema that the rules were compiled from; `old` is what it takes
-    /// the place of. What did not change is [`FieldReason::Tolerated`], but for rules about changes.
+    /// Returns the errors of an object of the schema that the rules were compiled from; `old` is the object
+    /// that it replaces. Errors of unchanged values are [`FieldReason::Tolerated`], except for rules about
+    /// changes.
     pub fn errors(&self, schema: &Structural, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut run = Run { budget: OBJECT_COST, errors: Vec::new() };
         let place = Place { old, unchanged: old == Some(object), root: true };
@@ -37,9 +38,9 @@ enum Spent {
 
 /// The relation of a value to the old object.
 struct Place<'v> {
-    /// The value that it takes the place of, where that can be told.
+    /// The value that it replaces, if it can be correlated.
     old: Option<&'v Value>,
-    /// It, or what it lies in, did not change.
+    /// True if the value, or one that contains it, did not change.
     unchanged: bool,
     root: bool,
 }
@@ -131,7 +132,7 @@ impl Run {
                 Ok(Cel::Bool(false)) => {
                     let before = self.errors.len();
                     let judged = self.judged(compiled, schema, (found, &variables), path);
-                    // What is wrong for as long as nobody touches it is tolerated.
+                    // Existing faults are tolerated as long as the value is unchanged.
                     if place.unchanged && !compiled.uses_old {
                         let new = self.errors.iter_mut().skip(before);
                         new.for_each(|error| error.reason = FieldReason::Tolerated);
@@ -237,7 +238,7 @@ impl Run {
         }
     }
 
-    /// A rule that could not be evaluated: Kubernetes shows the type in place of the value.
+    /// Adds the error of a rule that could not be evaluated: Kubernetes shows the type instead of the value.
     fn failed(&mut self, path: &Path<'_>, schema: &Structural, detail: &str) {
         let kind = Value::from(schema.kind.map_or("", Kind::as_str));
         self.errors.push(FieldError::invalid(named(path), &kind, detail));

@@ -1,4 +1,4 @@
-//! Types, as far as an expression is followed before it is run.
+//! Types of expressions, as far as they are known before evaluation.
 
 pub mod declare;
 pub mod schema;
@@ -29,7 +29,7 @@ pub enum Ty<'s> {
     List(Arc<Ty<'s>>),
     Map(Arc<Ty<'s>>, Arc<Ty<'s>>),
     Optional(Arc<Ty<'s>>),
-    /// `kubernetes.Quantity`, `net.IP`, …: told apart by their names.
+    /// `kubernetes.Quantity`, `net.IP`, …: distinguished by their names.
     Opaque(&'static str),
     Object(Object<'s>),
     /// A variable; its number is unique within an expression.
@@ -117,7 +117,7 @@ const PARTS: usize = 1000;
 /// The types that type variables stand for.
 #[derive(Debug, Default)]
 pub struct Bindings<'s> {
-    /// By number; `None`: nothing yet.
+    /// The types by number; `None`: unbound.
     known: Vec<Option<Ty<'s>>>,
     /// The history of bindings, in order: the variable, and what it stood for before.
     learnt: Vec<(usize, Option<Ty<'s>>)>,
@@ -152,8 +152,7 @@ impl<'s> Bindings<'s> {
         self.known.get(variable)?.as_ref()
     }
 
-    /// The type with variables replaced by what they stand for; with `free` those that stand for
-    /// nothing become `dyn`.
+    /// Returns the type with its variables resolved; with `free`, unbound ones become `dyn`.
     pub fn resolve(&self, ty: &Ty<'s>, free: bool) -> Ty<'s> {
         match ty {
             Ty::Param(variable) => match self.find(*variable) {

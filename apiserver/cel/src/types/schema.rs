@@ -14,7 +14,7 @@ const REQUEST: u64 = 3 * 1024 * 1024;
 pub enum Object<'s> {
     /// An object of a schema; with `true` one that has a type and metadata.
     Schema(&'s Structural, bool),
-    /// Its metadata, of which the names may be seen.
+    /// The metadata of an object, of which only the names are visible.
     Metadata,
     Named(&'static Named),
     /// The `variables` of a policy, by name.
@@ -54,7 +54,7 @@ impl<'s> Object<'s> {
         }
     }
 
-    /// The type of a field; `None` if there is no such field.
+    /// Returns the type of a field; `None` if there is no such field.
     pub fn field(&self, field: &str) -> Option<Ty<'s>> {
         match self {
             Self::Schema(_, true) if matches!(field, "apiVersion" | "kind") => Some(Ty::Text),
@@ -162,7 +162,7 @@ pub fn least(schema: &Structural) -> u64 {
         Some(Kind::Object) if matches!(schema.additional, Additional::Schema(_)) => 2,
         Some(Kind::Object) => {
             let required = schema.checks.iter().flat_map(|c| &c.required);
-            // What has a default need not be sent.
+            // A field with a default need not be sent.
             let fields = required.filter_map(|name| {
                 let property = schema.properties.get(name).filter(|p| p.default.is_none())?;
                 Some(name.len() as u64 + least(property) + 4)
