@@ -31,7 +31,7 @@ const ANNOTATIONS: usize = 256 * 1024;
 /// The manager whose applied configuration stands in for the annotation.
 const KUBECTL: &str = "kubectl";
 
-/// Fields that nobody owns: they are the server's, or say what the object is.
+/// The fields that are never owned: they belong to the server, or identify the object.
 static STRIPPED: LazyLock<FieldSet> = LazyLock::new(|| {
     FieldSet::of_fields(&[
         &["apiVersion"],
@@ -72,7 +72,7 @@ impl<S: Shape> FieldManager<'_, S> {
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str) {
         let managers = self.decode(live, new);
         meta::unset(new, "managedFields");
-        // An object that was never tracked stays so until somebody applies.
+        // An object that was never tracked stays so until a client applies.
         let untracked = managers.0.is_empty() && live.is_some_and(|live| !meta::uid(live).is_empty());
         let updated = if untracked {
             Ok(managers)
@@ -109,7 +109,7 @@ impl<S: Shape> FieldManager<'_, S> {
         mut managers: Managers,
         manager: &str,
     ) -> Result<Managers, Failure> {
-        // The change is first somebody else's, so that it shows whether there was one.
+        // The change is recorded under another manager first, to see whether there is one.
         let current = ManagerId::new("\0current", Operation::Update, self.api_version, self.subresource);
         self.updater().update(live, new, &mut managers, &current)?;
         self.strip(&mut managers, &current);
@@ -124,9 +124,9 @@ impl<S: Shape> FieldManager<'_, S> {
         Ok(managers)
     }
 
-    /// Applies `config` to `live` (`None`: there is no object yet). Answers with the object, its
-    /// managed fields filled in. Errors: 400 for a configuration of another kind, 409 for conflicts,
-    /// 500 for one that does not fit the schema, as in Kubernetes.
+    /// Applies `config` to `live` (`None`: the object does not exist yet). Returns the object with its
+    /// managed fields. Errors: 400 for a configuration of another kind, 409 for conflicts, 500 for one that
+    /// does not fit the schema, as in Kubernetes.
     pub fn apply(
         &self,
         live: Option<&Value>,

@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who owns which fields, and since when.
+//! `metadata.managedFields`: the owners of fields, and the times of their changes.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -133,7 +133,7 @@ impl Managers {
         Self::decode(apiserver_schema::meta::list(object, "/metadata/managedFields"))
     }
 
-    /// The entries, those that apply first, then by time and name. Empty if nobody owns anything.
+    /// Returns the entries, those that apply first, then by time and name. Empty if there are no owners.
     pub fn encode(&self) -> Vec<Value> {
         let mut sorted: Vec<_> = self.0.iter().collect();
         sorted.sort_by(|(p, own_p), (q, own_q)| {

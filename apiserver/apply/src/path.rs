@@ -16,7 +16,7 @@ pub enum PathElement {
     Key(Box<[(Box<str>, Value)]>),
     /// The item of a set with this value.
     Value(Box<Value>),
-    /// The item of an atomic list at this place. Read, and never written by anybody.
+    /// The item of an atomic list at this place. Parsed, but never written.
     Index(i64),
 }
 

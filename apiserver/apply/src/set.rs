@@ -58,7 +58,7 @@ impl FieldSet {
         self.items.iter().map(|item| usize::from(item.member) + item.below.len()).sum()
     }
 
-    /// Adds one field. The root is nobody's, so an empty path adds nothing.
+    /// Adds one field. The root is never owned, so an empty path adds nothing.
     pub fn insert(&mut self, path: &[PathElement]) {
         let Some((first, rest)) = path.split_first() else { return };
         let item = self.entry(first.clone());
@@ -349,12 +349,12 @@ impl FieldSet {
     }
 }
 
-/// Adapts a set to what the schema says today: where a type has become atomic, whoever owned parts
-/// of it owns the whole. `None` if there is nothing to adapt.
+/// Adapts a set to the present schema: if a type has become atomic, the owners of its parts own the whole.
+/// Returns `None` if there is nothing to adapt.
 pub fn reconcile<S: Shape>(set: &FieldSet, shape: S) -> Option<FieldSet> {
     match adapt(shape, set, false) {
         Adapted::Below(set) => Some(set),
-        // The root is nobody's.
+        // The root is never owned.
         Adapted::Same | Adapted::Whole => None,
     }
 }

@@ -177,7 +177,7 @@ fn changes<S: Shape>(
     let way = |value: Option<&Value>| value.map(|value| Way::of(shape, value));
     match (way(old), way(new)) {
         (Some(Way::Fields), Some(Way::Leaf)) => {
-            // What was untyped fields is now an untyped value, or the other way round.
+            // Untyped fields have become an untyped value, or the other way round.
             fields(shape, old, None, out)?;
             Ok(Change::of_leaf(old, new))
         }
@@ -260,7 +260,7 @@ fn whole<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Result<(), 
     errors.into_result()
 }
 
-/// [`whole`] of a list whose items are told apart.
+/// Does what [`whole`] does for a list of identifiable items.
 fn whole_items<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Result<(), ShapeErrors> {
     let mut errors = ShapeErrors::default();
     let items = value.as_array().map_or(&[][..], Vec::as_slice);
@@ -282,7 +282,7 @@ fn whole_items<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Resul
     errors.into_result()
 }
 
-/// The values of one item: none, one, or several that cannot be told apart.
+/// The values of one item: none, one, or several with the same key.
 type Group<'a> = BTreeMap<PathElement, (Vec<&'a Value>, Vec<&'a Value>)>;
 
 fn items<S: Shape>(
