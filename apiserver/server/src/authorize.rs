@@ -1,4 +1,4 @@
-//! Authorization: from a request that somebody makes to one that is carried out.
+//! Authorization: from a request as it is made to one that may be carried out.
 
 use std::ops::Deref;
 

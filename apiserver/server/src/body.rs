@@ -80,8 +80,8 @@ impl<G: Unpin> http_body::Body for Counted<G> {
     }
 }
 
-/// A body that is handed back if nobody reads it to its end: some clients do not see the answer when
-/// what they send is refused unread.
+/// A body that is handed back if it is not read to its end: some clients do not see the answer if their data
+/// is refused unread.
 struct Lent {
     body: Option<Body>,
     back: Arc<Mutex<Option<Body>>>,
@@ -147,7 +147,7 @@ impl Rest {
                 }
             }
         };
-        // Who sends more slowly may miss the answer.
+        // A slower client may miss the answer.
         let _ = tokio::time::timeout(limits::DRAIN, read).await;
     }
 }
@@ -289,7 +289,7 @@ pub fn go_kind(value: &Value) -> &'static str {
     }
 }
 
-/// An object of a built-in kind in its envelope. Other kinds have no such form, which is 415.
+/// Decodes an object of a built-in kind in its envelope. Other kinds have no such form, which is 415.
 fn from_protobuf(bytes: &[u8]) -> Result<Value, ApiError> {
     protobuf::from_envelope(bytes).map_err(|error| match error {
         Malformed::Kind { api_version, .. } if is_foreign(&api_version) => unsupported(&OBJECTS[..2]),
@@ -332,7 +332,7 @@ fn parse(bytes: &[u8]) -> Result<(Value, bool), String> {
         .map_err(|error| format!("couldn't get version/kind; json parse error: {}", misread(bytes, &error)))
 }
 
-/// A JSON value and whether a field is repeated in it, of a text in which what is no Unicode is replaced
+/// Decodes a JSON value and notes whether a field is repeated in it; bytes that are not Unicode are replaced
 /// as Go does it.
 pub fn noting(bytes: &[u8]) -> Result<(Value, bool), serde_json::Error> {
     schema::parse_noting(bytes).or_else(|error| match text::replaced(bytes) {
@@ -407,7 +407,7 @@ fn first_document(text: &str) -> &str {
             return &text[..at];
         }
         let content = line.trim_start();
-        // Comments and directives stand before a document.
+        // Comments and directives may precede a document.
         begun |= begins || !(content.is_empty() || content.starts_with('#') || line.starts_with('%'));
         at += line.len();
     }
@@ -487,8 +487,8 @@ fn yaml_reason(error: &serde_saphyr::Error) -> String {
     }
 }
 
-/// The first key of a YAML text that is in its map again, as `line 3: key "a" already set in map`; none if the text is
-/// no YAML.
+/// Returns the first repeated key of a YAML text, as `line 3: key "a" already set in map`; nothing if the
+/// text is not YAML.
 pub fn repeated_in_yaml(bytes: &[u8]) -> Vec<String> {
     let found = read_yaml(bytes, DuplicateKeyPolicy::Error).err();
     let line = |why: String| Some(why.strip_prefix("unmarshal errors:\n  ")?.to_owned());
@@ -526,7 +526,7 @@ mod tests {
             rest.drain().await;
             assert_eq!(*taken.lock().unwrap(), read);
         }
-        // What was read, or is not to be read, is left alone.
+        // A body that was read, or must not be read, is left alone.
         let (body, taken) = slow(2);
         let (body, rest) = lend(body, true);
         assert_eq!(read(body).await.unwrap(), "xx");

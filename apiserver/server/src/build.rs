@@ -53,7 +53,7 @@ impl Build {
         format!("{{\n{}\n}}", fields.join(",\n"))
     }
 
-    /// The answer of `/version`. The compiler stands where Kubernetes names that of Go.
+    /// Returns the answer of `/version`. The Rust compiler is in the field that names Go's.
     pub fn version(&self) -> Value {
         let (major, minor, patch) = KUBERNETES;
         let Self { commit, tree_state, date, compiler } = self;

@@ -46,7 +46,7 @@ pub struct PeerCertificate(pub CertificateDer<'static>);
 #[derive(Clone, Copy)]
 pub struct ClientAddress(pub IpAddr);
 
-/// In a request's extensions: its client showed a certificate that nobody vouches for.
+/// Marks a request whose client showed a certificate that no authority signed.
 #[derive(Clone, Copy)]
 pub struct UnknownCertificate;
 
@@ -72,12 +72,12 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
         request.headers_mut().remove(ACCEPT_ENCODING);
     }
     let in_flight = (!seen.long_running).then(|| server.metrics().request_began(info.is_read()));
-    // Who waits to be told to send a body is not asked to.
+    // A client that waits to be asked for the body is not asked.
     let waits = request.headers().contains_key(EXPECT);
     let (parts, body) = request.into_parts();
     let (body, rest) = body::lend(body, !waits);
     let request = Request::from_parts(parts, body);
-    // Who goes away takes the work along, wherever it is.
+    // A client that goes away takes the work along, wherever it is.
     let pending = Pending(Some(Arc::clone(&seen.requests)));
     let mut response = if refuses(&server, &info, &request) {
         too_late(request.version())
@@ -251,7 +251,7 @@ fn verb(info: &RequestInfo, headers: &http::HeaderMap) -> &'static str {
     }
 }
 
-/// A path that is no kind, if it is one of those that exist.
+/// Returns the fixed path that a request names, if it is not about a kind.
 fn fixed_path(path: &str) -> &'static str {
     const PATHS: [&str; 7] =
         ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
@@ -289,7 +289,7 @@ async fn recover_panic(
     }
 }
 
-/// An identity from a client in the process, a certificate, a token, or nobody; 401.
+/// Determines the identity: a client in the process, a certificate, a token, or anonymous; 401.
 fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, ApiError> {
     let unauthorized = || ApiError::new(401, "Unauthorized", "Unauthorized");
     let identity = match request.extensions_mut().remove::<Identity>() {
@@ -310,7 +310,7 @@ fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, Ap
             }
         }
     };
-    // A good token counts whatever certificate comes with it; nobody, with a wrong one, does not.
+    // A good token counts with any certificate; an anonymous request with a wrong certificate is refused.
     let wrong = request.extensions().get::<UnknownCertificate>().is_some();
     if (wrong || !server.config().anonymous) && identity.user == "system:anonymous" {
         return Err(unauthorized());
@@ -342,7 +342,7 @@ async fn authenticate(
     let connection = request.extensions_mut().remove::<Arc<Connection>>();
     let own = server.accounts().of(&identity);
     let account = match &connection {
-        // So that nobody else can use up what probes may hold.
+        // So that nobody else can use up the share of probes.
         Some(connection) if lanes::is_probe(&info) => server.accounts().probes(&connection.network_key()),
         _ => Arc::clone(&own),
     };
@@ -359,7 +359,7 @@ async fn authenticate(
     // People read logs, and stop for a while.
     let streams = context.info.is_long_running() && context.info.verb != "watch";
     let stall = if streams { limits::STALL_OF_LOGS } else { limits::STALL };
-    // Audit has its place here: the request is known, and who makes it.
+    // Audit belongs here: the request and its author are known.
     let answer = flow(context, request, &account).await;
     tracing::trace!("answered");
     let mut response = answer.unwrap_or_else(|error| respond::refusal(&error));
@@ -390,7 +390,7 @@ async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Accoun
     let writes = context.info.is_resource && !read;
     let work = async {
         let context = authorized(context)?;
-        // Who sends slowly takes no place from others.
+        // A slow sender takes no place from others.
         let body = if writes { intake::arrived(body).await } else { body };
         let _turn = place.take().await?;
         route(context, Request::from_parts(parts, body)).await
@@ -400,7 +400,7 @@ async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Accoun
     })
 }
 
-/// The request as whoever it is to be carried out as, if that one may.
+/// Replaces the identity by the impersonated one, if that is allowed.
 fn authorized(mut context: Context) -> Result<Authorized, ApiError> {
     let authorizer = context.server.authorizer();
     if let Some(identity) = rbac::impersonation::evaluate(&context.headers, authorizer, &context.identity)? {

@@ -138,7 +138,7 @@ async fn mutate_all(admission: &Admission<'_>, object: &mut Value) -> Result<(),
         tolerations::mutate(object);
     }
     if admission.is(Operation::Update, "Pod") {
-        // Whoever replaces the pod does not name what was added to it.
+        // A client that replaces the pod does not repeat the fields that were added to it.
         tolerations::mutate(object);
         if let Some(old) = admission.old {
             priority::keep(object, old);

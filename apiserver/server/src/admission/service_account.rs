@@ -62,7 +62,7 @@ async fn made(server: &Server, accounts: &Resource, namespace: &str) -> Result<(
     let key = storage::short_key(accounts, namespace, DEFAULT);
     let (state, mut changes) = server.cache(accounts)?.subscribe_now(Trigger::Object(key.clone()));
     if !state.objects.contains_key(key.as_str()) {
-        // Whatever the change is, the caller looks again.
+        // After any change the caller looks again.
         let _ = tokio::time::timeout(limits::DEFAULT_ACCOUNT_WAIT, changes.next()).await;
     }
     Ok(())

@@ -353,7 +353,7 @@ fn a_second_server_knows_what_the_first_has_given_out() {
     assert!(create(&second, "b", same.clone()).is_err());
     second.runtime.block_on(allocator.release(&stored));
     assert_eq!(taken(&second), (0, 0));
-    // What it remembers of the ports is older than that, and it looks again before it refuses.
+    // Its memory of the ports is older than that, and it looks again before it refuses.
     assert!(create(&second, "b", same).is_ok());
 }
 

@@ -80,7 +80,7 @@ impl Claims {
         cache.snapshot().objects.values().filter_map(|entry| entry.name().parse().ok()).collect()
     }
 
-    /// Takes an address; `false` if somebody holds it.
+    /// Claims an address; returns `false` if it is taken.
     pub async fn take(&self, address: IpAddr, owner: (&str, &str)) -> Result<bool, StoreError> {
         let object = object(address, owner, &self.ambient);
         let value = self.encode(&object)?;
@@ -134,7 +134,7 @@ impl Claims {
 
     /// Gives an address back, if it belongs to this Service.
     pub async fn free(&self, address: IpAddr, service: &str) -> Result<(), StoreError> {
-        // Nobody but the owner and the repair writes it, so the second look is the last.
+        // Only the owner and the repair write it, so the second look is the last.
         for _ in 0..2 {
             let Some((object, revision)) = self.read(address).await? else { return Ok(()) };
             if owner(&object).as_deref() != Some(service) || self.remove(address, revision).await? {

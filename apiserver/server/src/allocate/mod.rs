@@ -71,7 +71,7 @@ impl Config {
 pub enum Refused {
     /// The requested addresses or ports cannot be had: 422.
     Fields(Vec<FieldError>),
-    /// No address or port is free, or the port for health checks is somebody's: 500, as in Kubernetes.
+    /// No address or port is free, or the port for health checks is taken: 500, as in Kubernetes.
     Internal(String),
     Store(StoreError),
 }
@@ -132,7 +132,7 @@ impl Allocator {
         Some((used, (range.len() as u64).saturating_sub(used)))
     }
 
-    /// The open range that an address lies in, or would.
+    /// Returns the open range that an address lies in, or would.
     fn range_of(&self, v4: bool, address: Option<IpAddr>) -> String {
         let open = self.blocks.open(v4);
         let found = address.and_then(|address| open.iter().find(|range| range.contains(address)));
@@ -280,8 +280,8 @@ impl Allocator {
             ));
         }
         let reserved = self.kubernetes_addresses().contains(&address) && reservation.owner != KUBERNETES;
-        // A server that died left the claim behind, or another one is at it: either way it is the
-        // same Service's, and nobody may take it back.
+        // A server that died left the claim behind, or another one is at it: either way it is the same
+        // Service's, and must not be released.
         if reservation.owner == KUBERNETES
             && let Some((object, _)) = self.claims.read(address).await?
             && claims::owner(&object).as_deref() == Some(KUBERNETES)
@@ -303,8 +303,8 @@ impl Allocator {
         Ok(Ok(address))
     }
 
-    /// Claims an address; `false` if somebody holds it. Whoever goes away before he hears of it, as
-    /// a request does that is cut off, does not keep it.
+    /// Claims an address; returns `false` if it is taken. A caller that is dropped before it gets the answer,
+    /// as a request that is cut off, does not keep it.
     async fn take(&self, address: IpAddr, owner: &str) -> Result<bool, StoreError> {
         let (reply, answer) = oneshot::channel();
         let (claims, owner) = (self.claims.clone(), owner.to_owned());
@@ -331,7 +331,7 @@ impl Allocator {
                 if dry_run {
                     return Ok(address);
                 }
-                // Somebody else may have been faster than the cache.
+                // Another claim may have been faster than the cache.
                 if self.take(address, &reservation.owner).await? {
                     reservation.taken.push(Item::Address(address));
                     return Ok(address);
@@ -393,8 +393,8 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The Service goes to the store now. From here on nobody but the store knows whether it is
-    /// there, so a request that is cut off gives nothing back.
+    /// Notes that the Service goes to the store now. From here on only the store knows whether it is there,
+    /// so a request that is cut off gives nothing back.
     pub fn write_begins(&mut self) {
         self.written = true;
     }
@@ -412,8 +412,8 @@ impl Reservation {
         self.allocator.free(&self.owner, taken).await;
     }
 
-    /// Nobody knows whether the write has happened. All is kept; the repair finds out what is not
-    /// needed.
+    /// Keeps everything, because it is unknown whether the write has happened. The repair releases what is
+    /// not needed.
     pub fn leave(mut self) {
         self.taken.clear();
     }

@@ -66,7 +66,8 @@ impl Plan {
     ) -> Result<Self, Vec<FieldError>> {
         if let Some(old) = old {
             keep_allocated(service, old);
-            // What the new type does not have goes, if the client only sent back what it had read.
+            // Fields that the new type does not have are dropped, if the client only sent back what it had
+            // read.
             service::prepare_update_service(service, old);
         }
         let mut plan = Self { before: old.map(held).into_iter().flatten().collect(), ..Self::default() };
@@ -142,7 +143,7 @@ impl Plan {
         }
     }
 
-    /// A negative number that stands for a port to be chosen.
+    /// Returns a negative number that is a placeholder for a port to be chosen.
     fn placeholder(&mut self, field: String) -> i64 {
         self.fresh.push(field);
         -i64::try_from(self.fresh.len()).unwrap_or(i64::MAX)
@@ -224,8 +225,8 @@ impl Plan {
         }
     }
 
-    /// Writes what was claimed into the Service: an address for each source, a port for each fresh
-    /// one. Afterwards the plan knows what is no longer needed.
+    /// Writes the claims into the Service: an address for each source, a port for each fresh one. Afterwards
+    /// the plan knows which items are no longer needed.
     pub fn fill(&mut self, service: &mut Value, addresses: &[IpAddr], ports: &[u16]) {
         if let Some(first) = addresses.first() {
             service["spec"]["clusterIP"] = json!(first.to_string());

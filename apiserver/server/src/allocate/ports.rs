@@ -27,9 +27,9 @@ const ATTEMPTS: usize = 64;
 /// The reason why ports were not allocated.
 #[derive(Debug)]
 pub enum Refused {
-    /// These of the ports asked for belong to somebody.
+    /// These of the requested ports are taken.
     Taken(Vec<u16>),
-    /// There are not as many free ones, only so many.
+    /// There are only this many free ports, which is too few.
     Full(usize),
     Store(StoreError),
 }
@@ -142,7 +142,7 @@ struct Keeper {
     range: RangeInclusive<u16>,
     ambient: Ambient,
     known: Option<Known>,
-    /// Given to somebody who went away before he heard of it.
+    /// Ports given to a caller that had gone away before it got the answer.
     owed: Vec<u16>,
 }
 
@@ -171,8 +171,8 @@ impl Keeper {
             let refused = || Err(Refused::Store(unavailable("allocate node ports")));
             asks.iter().map(|_| refused()).collect()
         };
-        // What is remembered may lag behind other servers. A write finds that out; a refusal and a
-        // dry run are given on fresh knowledge.
+        // The memory may lag behind other servers. A write finds that out; a refusal and a dry run are given
+        // on fresh knowledge.
         let mut fresh = false;
         if asks.iter().any(|ask| matches!(ask, Ask::Try { .. })) {
             self.known = None;

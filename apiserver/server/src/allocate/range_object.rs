@@ -21,7 +21,7 @@ pub struct PortSet {
     pub taken: BTreeSet<u16>,
 }
 
-/// The stored value is no RangeAllocation.
+/// The stored value is not a RangeAllocation.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
     #[error("it is no envelope of a RangeAllocation, or it is cut short")]

@@ -64,7 +64,7 @@ struct TokenUser {
     identity: Identity,
 }
 
-/// Decides who makes a request.
+/// Determines the author of a request.
 pub struct Authenticator {
     issuer: Arc<Issuer>,
     objects: Arc<dyn BoundObjects>,
@@ -210,7 +210,7 @@ fn certificate_user(certificate: &CertificateDer<'_>) -> Option<SeenCertificate>
 /// Returns the user that a certificate names, or the reason why it is not accepted here.
 fn named(certificate: &X509Certificate<'_>) -> Result<CertificateUser, String> {
     let user = CertificateUser::of(certificate).map_err(|error| error.to_string())?;
-    // A request that comes under this name went to a kubelet, and somebody had it come here.
+    // A request under this name went to a kubelet, and was made to come here.
     if user.name == KUBELET_CLIENT {
         return Err("it is the one that kubelets are called with".to_owned());
     }

@@ -201,8 +201,8 @@ impl TokenSigner {
         }
     }
 
-    /// Deterministic (RFC 6979, and PKCS #1 1.5 as it is): the same message gives the same
-    /// signature, in simulation too. Empty, and so verified by nobody, if RSA fails.
+    /// Signs deterministically (RFC 6979, and PKCS #1 1.5 by nature): the same message gives the same
+    /// signature, in simulation too. Empty, and so never valid, if RSA fails.
     pub(super) fn sign(&self, message: &[u8]) -> Vec<u8> {
         match self {
             Self::Es256(key) => {

@@ -19,7 +19,7 @@ use super::pki::{Pair, Pki, PkiError, Subject, certificates, private_key};
 use super::renewal::Renewing;
 use super::tls::AmbientTime;
 
-/// Files in place of what the authority of the data directory would issue; all PEM.
+/// Files used instead of certificates that the authority of the data directory would issue; all PEM.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerFiles {
     /// Authorities whose client certificates are believed, in addition to the own one.
@@ -30,7 +30,7 @@ pub struct ListenerFiles {
     pub key: Option<PathBuf>,
 }
 
-/// TLS of the API's port, and who judges client certificates after the handshake.
+/// TLS of the API's port, and the verifier of client certificates after the handshake.
 #[derive(Clone)]
 pub struct ListenerTls {
     config: Arc<ServerConfig>,
@@ -149,7 +149,7 @@ impl Pki {
     }
 }
 
-/// The text of a file that somebody gave; errors name it.
+/// Returns the text of a file that was configured; errors name it.
 pub(super) fn read_given(path: &Path) -> Result<String, PkiError> {
     std::fs::read_to_string(path).map_err(|cause| PkiError::File { path: path.to_owned(), cause })
 }

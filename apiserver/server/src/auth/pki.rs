@@ -308,8 +308,8 @@ impl Pki {
         write(path, &kubeconfig(server_url, authorities, &pair.certificate, &pair.key))
     }
 
-    /// The key that signs ServiceAccount tokens: `sa.key`, made if missing. Its public half lies beside it as
-    /// `sa.pub`, for components of Kubernetes, which find it in no PKCS #8 key of P-256.
+    /// Returns the key that signs ServiceAccount tokens: `sa.key`, made if missing. Its public half is stored
+    /// with it as `sa.pub`, for components of Kubernetes, which cannot find it in a PKCS #8 key of P-256.
     pub(super) fn service_account_signer(&self) -> Result<TokenSigner, PkiError> {
         let (path, public_path) = (self.dir.join("sa.key"), self.dir.join("sa.pub"));
         let pem = match read(&path)? {

@@ -110,9 +110,9 @@ impl KubeletTls {
 }
 
 impl Pki {
-    /// TLS of a kubelet's node server, HTTP/1.1: only the API server gets in, by the certificate
-    /// of `kubelet_client_tls`. Everybody else fails the handshake, so that what comes through
-    /// needs no further check.
+    /// Returns the TLS configuration of a kubelet's node server, HTTP/1.1: only the API server can connect,
+    /// by the certificate of `kubelet_client_tls`. All others fail the handshake, so that requests need no
+    /// further check.
     pub fn node_server_tls(&self, pair: &Pair) -> Result<Arc<ServerConfig>, PkiError> {
         let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
             .build()
@@ -152,8 +152,7 @@ impl Pki {
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
             .dangerous()
-            // What answers on another port of a node has a certificate of anybody's, and is told nothing
-            // that is secret.
+            // A server on another port of a node may have any certificate, and gets nothing secret.
             .with_custom_certificate_verifier(Arc::new(TrustAnyone::new()))
             .with_no_client_auth();
         anonymous.alpn_protocols.clone_from(&config.alpn_protocols);

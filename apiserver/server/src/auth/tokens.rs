@@ -20,8 +20,8 @@ mod request;
 
 /// Longest token that is looked at, in bytes. Ours have about 900.
 const MAX_TOKEN: usize = 16 * 1024;
-/// A token may begin this much later than our clock says, and is good for so long after the deletion of what it
-/// is bound to, in seconds.
+/// The tolerance in seconds by which a token may begin later than our clock says, and is valid after the
+/// deletion of the object that it is bound to.
 const LEEWAY: i64 = 60;
 const USER_PREFIX: &str = "system:serviceaccount:";
 
@@ -100,7 +100,7 @@ pub fn deleted(object: &Value) -> Option<i64> {
     Some(time.parse::<Timestamp>().map_or(i64::MIN, Timestamp::as_second))
 }
 
-/// The server's cache, as far as tokens look into it. `namespace` is empty for nodes.
+/// The part of the server's cache that tokens look into. `namespace` is empty for nodes.
 pub trait BoundObjects: Send + Sync {
     /// The object as it is now, `None` if there is none.
     fn lookup(&self, kind: BoundKind, namespace: &str, name: &str) -> Option<BoundObject>;

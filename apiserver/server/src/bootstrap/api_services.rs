@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// Says who looks after an APIService.
+/// The label that names the manager of an APIService.
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 /// Made once at the start of a server, of a built-in version.
 const ON_START: &str = "onstart";
@@ -57,7 +57,7 @@ pub fn group_priority(group: &str) -> u32 {
 pub enum Step {
     Create(Value),
     Update(Value),
-    /// The name of one that nobody needs any more.
+    /// The name of one that is no longer needed.
     Delete(String),
 }
 

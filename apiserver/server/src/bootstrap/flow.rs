@@ -72,7 +72,7 @@ const SCHEMAS: &[Schema] = &[
     ("catch-all", "catch-all", 10000, "ByUser", EVERYBODY, EVERYTHING),
 ];
 
-/// Those without which no request would have a place; what is done to them is undone.
+/// The objects without which no request would have a place; changes to them are undone.
 const MANDATORY: [&str; 2] = ["exempt", "catch-all"];
 
 /// Priority levels first: schemas refer to them.
@@ -194,9 +194,8 @@ pub fn is_outdated(existing: &Value) -> bool {
     annotation(existing) == Some(true)
 }
 
-/// Compares an object of [`objects`] with what is stored. The spec of a mandatory one is always set;
-/// that of another only if its annotation says so, or, where it says nothing, if nobody has changed
-/// the spec.
+/// Compares an object of [`objects`] with the stored one. The spec of a mandatory one is always set; that of
+/// another only if its annotation says so, or, without annotation, if the spec has not been changed.
 pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
     let Some(existing) = existing else { return Write::Create(wanted.clone()) };
     let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
@@ -303,7 +302,7 @@ mod tests {
         assert_eq!(reconcile(Some(&existing), &wanted), Write::Update(wanted.clone()));
         existing["metadata"]["annotations"][AUTOUPDATE] = json!("false");
         assert_eq!(reconcile(Some(&existing), &wanted), Write::Nothing);
-        // Nothing said: whether somebody has changed the spec decides, and is written down.
+        // Without an annotation it depends on whether the spec was changed, and the result is recorded.
         existing["metadata"] = json!({"name": "system", "generation": 2});
         let Write::Update(noted) = reconcile(Some(&existing), &wanted) else { panic!("it is noted") };
         assert_eq!(noted["metadata"]["annotations"][AUTOUPDATE], "false");

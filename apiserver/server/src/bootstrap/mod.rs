@@ -160,8 +160,8 @@ fn parse_subject(text: &str) -> Option<Value> {
     }
 }
 
-/// A rule in one line, `VERBS GROUPS RESOURCES [NAMES]` or `VERBS url URLS`, lists separated by
-/// commas; `core` is the group without a name, `READ` and `WRITE` stand for their verbs.
+/// Parses a rule in one line, `VERBS GROUPS RESOURCES [NAMES]` or `VERBS url URLS`, lists separated by
+/// commas; `core` is the group without a name, `READ` and `WRITE` are replaced by their verbs.
 fn parse_rule(text: &str) -> Value {
     let mut words = text.split_whitespace();
     let mut list =

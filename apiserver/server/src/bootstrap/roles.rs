@@ -156,8 +156,8 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
         None,
         &["get url /healthz,/healthz/*,/livez,/livez/*,/metrics,/metrics/slis,/readyz,/readyz/*"],
     ),
-    // Bound to nobody: the Node authorizer gives these rules to nodes, and narrows them to objects that are
-    // related to the node, see the module `nodes`.
+    // Not bound to anybody: the Node authorizer gives these rules to nodes, and narrows them to objects that
+    // are related to the node, see the module `nodes`.
     (
         "system:node",
         None,

@@ -24,7 +24,7 @@ const ADDED: &[u8] = br#"{"type":"ADDED","object":"#;
 const MODIFIED: &[u8] = br#"{"type":"MODIFIED","object":"#;
 const DELETED: &[u8] = br#"{"type":"DELETED","object":"#;
 const END: &[u8] = b"}\n";
-/// Bytes that a label takes beside its text: two texts and their share of a node.
+/// The number of bytes that a label takes besides its text: two texts and their share of a node.
 const LABEL: usize = 96;
 /// An answer has room for the end of its line.
 const LINE_END: usize = 1;
@@ -71,8 +71,8 @@ impl EventType {
     }
 }
 
-/// One object. The bytes are those that the store keeps, shared with it where they lie there as JSON,
-/// and the resource version, which they do not have, is put in wherever the object is sent.
+/// One object. The bytes are those that the store keeps, shared with it if it keeps them as JSON, and the
+/// resource version, which they lack, is inserted wherever the object is sent.
 pub struct Entry {
     /// `NAMESPACE/NAME`, or `NAME`.
     pub key: Arc<str>,
@@ -85,7 +85,7 @@ pub struct Entry {
     /// The object without its resource version.
     stored: Bytes,
     splice: Splice,
-    /// Bytes of the object's message in protobuf, once somebody has counted them; else 0.
+    /// The number of bytes of the object's message in protobuf, once it has been counted; else 0.
     protobuf_len: AtomicU32,
 }
 
@@ -133,7 +133,7 @@ impl Splice {
         stored.len() + VERSION.len() + digits(revision) + 1 + comma
     }
 
-    /// Writes what stands from `from` on, with the version at its place.
+    /// Writes the text from `from` on, with the version at its place.
     fn put(self, out: &mut impl BufMut, stored: &[u8], from: usize, revision: Revision) {
         out.put_slice(&stored[from..self.at()]);
         if self.beside == Beside::Before {
@@ -150,7 +150,7 @@ impl Splice {
 /// Digits of the largest revision.
 const DIGITS: usize = 19;
 
-/// Characters of a revision, which is not negative.
+/// Returns the number of digits of a revision, which is not negative.
 fn digits(revision: Revision) -> usize {
     revision.max(1).ilog10() as usize + 1
 }
@@ -203,7 +203,8 @@ impl Entry {
         out.freeze()
     }
 
-    /// Bytes of memory that the object takes, about: its text, its labels, and what stands beside them.
+    /// Returns the approximate number of bytes of memory that the object takes: its text, its labels, and the
+    /// fields besides them.
     pub fn weight(&self) -> usize {
         let labels: usize = self.labels.iter().map(|(key, value)| LABEL + key.len() + value.len()).sum();
         size_of::<Self>() + self.key.len() + self.stored.len() + labels + self.values.weight()
@@ -327,7 +328,7 @@ impl Entry {
         serde_json::from_str(text_in(&self.stored))
     }
 
-    /// Its metadata with the resource version, in the order of their type. Nothing else is read.
+    /// Returns its metadata with the resource version, in the order of their type. Nothing else is read.
     pub fn metadata_text(&self) -> String {
         if self.stored.starts_with(ordered::BEGIN) {
             return self.stored_metadata();
@@ -339,7 +340,7 @@ impl Entry {
         String::from_utf8(out).unwrap_or_default()
     }
 
-    /// Its metadata as they are stored, with the resource version.
+    /// Returns its metadata as they are stored, with the resource version.
     fn stored_metadata(&self) -> String {
         let begin = self.splice.begin();
         let mut rest = serde_json::Deserializer::from_slice(&self.stored[begin..]);
@@ -350,7 +351,7 @@ impl Entry {
         String::from_utf8(out).unwrap_or_default()
     }
 
-    /// Its metadata decoded.
+    /// Returns its metadata decoded.
     pub fn metadata(&self) -> Value {
         serde_json::from_str(&self.stored_metadata()).unwrap_or(Value::Null)
     }
@@ -451,7 +452,7 @@ fn splice_of(text: &str, version: Option<usize>) -> Result<Splice, serde_json::E
     if let Some(version) = version {
         return Ok(Splice::new(Metadata { begin, version, followed: true }));
     }
-    // Directly behind the brace where nothing stands there.
+    // Directly after the brace if the metadata are empty.
     let empty = metadata[1..].trim_start() == "}";
     let version = if empty { begin + 1 } else { place.end - 1 };
     Ok(Splice::new(Metadata { begin, version, followed: false }))

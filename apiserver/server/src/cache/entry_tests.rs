@@ -37,7 +37,7 @@ fn metadata_alone_are_those_of_the_object() {
 
 #[test]
 fn items_of_lists_have_no_version_and_no_kind_of_their_own() {
-    // Which of them the text shows without being parsed.
+    // The cases that the text shows without being parsed.
     for (shown, stored) in [
         (true, r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"},"spec":{"kind":"b"}}"#),
         (true, r#"{"kind":"Pod","apiVersion":"v1","metadata":{}}"#),

@@ -21,7 +21,7 @@ pub(super) struct Meta {
     pub(super) labels: Option<Range<usize>>,
     pub(super) uid: Option<Found>,
     pub(super) has_version: bool,
-    /// The brace that begins them, if a field stands directly behind it.
+    /// The brace that begins them, if a field follows it directly.
     pub(super) begin: Option<usize>,
     /// The beginning of the first field after the place of the resource version.
     pub(super) version: Option<usize>,
@@ -275,7 +275,7 @@ fn leaf(text: &str, json: &str) -> Result<Option<Found>, serde_json::Error> {
         Value::Array(list) => join(&list),
         other => other.to_string(),
     };
-    // Numbers, and lists of one, stand there too.
+    // Numbers, and lists of one, occur in the text too.
     Ok(Some(match json.find(&made) {
         Some(at) => Found::There(place_in(text, &json[at..at + made.len()])),
         None => Found::Made(made),

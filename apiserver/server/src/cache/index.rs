@@ -91,8 +91,8 @@ impl Index {
     /// The index of a whole state, which comes in the order of keys, by that field, in full nodes: see
     /// [`super::packed`].
     pub(super) fn of<'a>(place: usize, entries: impl Iterator<Item = &'a Arc<Entry>>) -> Self {
-        // Values lie in as many texts as there are objects: to hash each looks at it once, where to compare
-        // them would look at all of them again and again.
+        // Values are spread over as many texts as there are objects: hashing looks at each once, whereas
+        // comparing would look at all of them again and again.
         let mut by_value: HashMap<&[u8], Vec<&Arc<Entry>>> = HashMap::new();
         for entry in entries {
             by_value.entry(entry.field_bytes(place)).or_default().push(entry);

@@ -45,7 +45,7 @@ struct Pages {
 #[derive(Default)]
 struct Inner {
     all: BTreeMap<Revision, Kept>,
-    /// Those of them that pages are made of.
+    /// The states that pages are made of.
     paged: BTreeMap<Revision, Pages>,
 }
 
@@ -196,7 +196,7 @@ impl States {
         }
     }
 
-    /// The state, which is put in where it is not known.
+    /// Returns the state, which is inserted if it is not known.
     fn add<'a>(
         &self,
         inner: &'a mut Inner,
@@ -274,7 +274,7 @@ impl States {
 }
 
 /// A state that an answer is made of as fast as a client takes it. The cache keeps it as long as there is
-/// room, so that a client who is slow keeps no more alive than all of them may together.
+/// room, so that slow clients together keep no more alive than the bound allows.
 pub struct Reading {
     cache: Arc<Cache>,
     revision: Revision,
@@ -365,7 +365,7 @@ mod tests {
         tokio::time::advance(limits::SNAPSHOT_AGE).await;
         states.age();
         assert!(states.paged(10).is_none() && two.upgrade().is_some());
-        // Of another state of that revision it was never a reader.
+        // It was never a reader of another state of that revision.
         states.left(10, &Weak::new());
         assert!(two.upgrade().is_some());
         states.left(10, &two);

@@ -101,7 +101,7 @@ pub struct Counts {
     pub terminated: Counter,
     /// The times that reads have waited for the newest state.
     pub waits: Histogram,
-    /// Those that did not get it, and those that did.
+    /// The number of reads that did not get it, and of those that did.
     pub consistent: [Counter; 2],
 }
 
@@ -236,8 +236,8 @@ impl Cache {
         true
     }
 
-    /// Follows the store no longer; watchers are closed. Whoever asks next loads again. The state
-    /// stays for those who hold it, and they can tell: [`Cache::is_live`].
+    /// Stops following the store and closes watchers. The next request loads again. The state stays for its
+    /// holders, who can tell: [`Cache::is_live`].
     fn idle(&self) {
         self.leave(Phase::Idle);
     }
@@ -252,7 +252,7 @@ impl Cache {
         if matches!(phase, Phase::Idle) {
             inner.history.clear();
         }
-        // Watchers of a kind that is gone still hear of its end: the history goes with the last of them.
+        // Watchers of a kind that is removed still receive its end: the history goes with the last of them.
         if !matches!(inner.phase, Phase::Gone) {
             inner.phase = phase;
         }
@@ -365,7 +365,7 @@ impl Cache {
         self.kept.drop_oldest()
     }
 
-    /// Counts the bytes that a state has and neither the present one nor any that is kept and newer.
+    /// Counts the bytes of a state that neither the present one nor any newer kept one shares.
     fn pinned_since<'a>(&self, inner: &'a Inner, revision: Revision) -> impl FnOnce() -> usize + use<'a> {
         let until = self.kept.next_after(revision).unwrap_or(Revision::MAX);
         move || {
@@ -518,7 +518,7 @@ impl Cache {
     }
 }
 
-/// A history whose place is so many times what it needs gives it back.
+/// The factor by which the capacity of a history may exceed its need before it is released.
 const HISTORY_SPARE: usize = 4;
 
 impl Inner {
@@ -540,7 +540,7 @@ impl Inner {
                 break;
             }
             self.low = oldest.revision;
-            // Watchers to whom it still has to be told hold it no longer than the history does.
+            // Watchers that have not received it yet hold it no longer than the history does.
             self.history.pop_front();
         }
     }

@@ -21,9 +21,9 @@ const ZEROS: [&str; 2] = ["false", "0"];
 /// A value that was found while an object was read.
 #[derive(Clone, Debug)]
 pub enum Found {
-    /// It stands in the text of the object, here.
+    /// The value occurs in the text of the object, here.
     There(Range<usize>),
-    /// It does not stand there: it was put together, or has escapes.
+    /// The value does not occur there: it was put together, or has escapes.
     Made(String),
 }
 
@@ -69,10 +69,10 @@ impl Place {
     }
 }
 
-/// Values of one object, four bytes each where they stand in its text.
+/// Values of one object, four bytes each if they occur in its text.
 pub struct Values {
     places: Box<[Place]>,
-    /// Those that do not, which are few; a box more, because most objects have none.
+    /// The values that do not, which are few; a box more, because most objects have none.
     #[expect(clippy::box_collection, reason = "eight bytes in every object rather than 24")]
     others: Option<Box<Vec<Arc<str>>>>,
 }
@@ -112,7 +112,7 @@ pub struct Pool(Mutex<Seen>);
 #[derive(Default)]
 struct Seen {
     // Looked up, never iterated, so their order cannot matter.
-    /// By their text in JSON, so that those which are known need not be read.
+    /// The labels by their text in JSON, so that known ones need not be parsed.
     labels: HashMap<Box<str>, Arc<Labels>>,
     texts: HashSet<Arc<str>>,
 }

@@ -80,8 +80,8 @@ impl Watchers {
         self.all.len() + of(&self.namespaces) + of(&self.objects) + of(&self.values)
     }
 
-    /// Hands the change on. Who has no room left is cut off: it can resume from where it was. Gives
-    /// how many were.
+    /// Sends the change. Watchers without room are disconnected: they can resume where they were. Returns how
+    /// many.
     pub(super) fn send(&mut self, change: &Arc<Change>, indexed: Option<usize>) -> u64 {
         let Some(any) = change.new.as_ref().or(change.old.as_ref()) else { return 0 };
         let mut cut = offer(&mut self.all, change);

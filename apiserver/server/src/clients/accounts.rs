@@ -14,12 +14,12 @@ use crate::limits;
 /// Kinds of clients that do not compete with each other for memory, nor for connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Probes by whoever asks; each client address has an account.
+    /// Probes from anywhere; each client address has an account.
     Probes,
     /// Clients without credentials, who share one account.
     Anonymous,
-    /// Authenticated clients, each with an account; ServiceAccounts share that of their namespace,
-    /// since whoever may create one may create any number.
+    /// Authenticated clients, each with an account; ServiceAccounts share that of their namespace, since a
+    /// client that may create one may create any number.
     Tenants,
     /// Nodes, each with an account.
     Nodes,
@@ -108,7 +108,7 @@ pub struct Account {
     pub(super) class_held: Arc<Level>,
     /// Connections whose first authenticated request was the account's.
     pub(super) connections: AtomicUsize,
-    /// Its share of the places of each lane that has some.
+    /// The account's share of the places of each lane that has some.
     places: [Places; Lane::SHARED],
     accounts: Weak<Accounts>,
 }
@@ -139,7 +139,7 @@ impl Drop for Account {
 
 type ByKey = HashMap<Box<str>, Weak<Account>>;
 
-/// The accounts of everybody who is using the server at the moment.
+/// The accounts of all present clients.
 pub struct Accounts {
     classes: [Arc<Level>; Class::COUNT],
     /// Reads and writes in flight that the common lane takes.

@@ -83,7 +83,7 @@ impl Level {
         }
         self.waited_for.store(true, Ordering::SeqCst);
         drop(waiting);
-        // What was released before the flag was set woke nobody.
+        // A release before the flag was set has woken nobody.
         if self.is_over() { Poll::Pending } else { Poll::Ready(()) }
     }
 }
@@ -173,7 +173,7 @@ impl Charge {
         self.budget.levels().for_each(|level| level.release(bytes));
     }
 
-    /// The bytes, which somebody else releases.
+    /// Returns the bytes without releasing them; the caller does.
     fn keep(mut self) -> usize {
         std::mem::take(&mut self.bytes)
     }

@@ -30,7 +30,7 @@ impl Earnings {
         self.add(limits::REQUEST_EARNS);
     }
 
-    /// Somebody read this much of a body, which came in one frame.
+    /// Adds the earnings of a part of a body that was read, which came in one frame.
     pub fn body(&self, bytes: usize) {
         if bytes > 0 {
             self.add(cost(bytes as u64));
@@ -65,7 +65,7 @@ impl Allowance {
     /// Adds what was earned and what time brings, and takes `cost`. Returns `false` if there was less.
     pub fn spend(&mut self, now: Instant, earned: u64, cost: u64) -> bool {
         let millis = u64::try_from(now.saturating_duration_since(self.paid).as_millis()).unwrap_or(u64::MAX);
-        // What is less than a millisecond is paid for later.
+        // Less than a millisecond is paid for later.
         if millis > 0 {
             self.paid = now;
         }

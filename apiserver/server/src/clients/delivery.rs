@@ -73,7 +73,7 @@ pub fn deliver(
     mut response: Response<Body>,
 ) -> Response<Body> {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        // What follows is no answer. The connection counts as long as its socket is open.
+        // No further answer follows. The connection counts as long as its socket is open.
         connection.upgraded();
         return response;
     }
@@ -84,7 +84,7 @@ pub fn deliver(
     let size = response.body().size_hint().exact();
     let budget = connection.budget(payer.account);
     let bytes = if shared { 0 } else { size.unwrap_or(0) };
-    // What is compressed as it comes needs the compressor until its end.
+    // A stream that is compressed needs the compressor until its end.
     let zips = size.is_none() && response.headers().contains_key(CONTENT_ENCODING);
     let own = limits::HELD_BY_STREAM + if zips { limits::HELD_BY_GZIP } else { 0 };
     let bytes = own.saturating_add(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -93,7 +93,7 @@ pub fn deliver(
         None if payer.refusable => {
             connections.refused.add(1);
             if budget.is_far_over() {
-                // Not even refusals are read.
+                // The client does not even read refusals.
                 connection.closed().cancel();
             }
             let refusal = respond::refusal(&too_many_requests());
@@ -310,7 +310,7 @@ impl http_body::Body for Delivery {
 
     fn size_hint(&self) -> SizeHint {
         match &self.rest {
-            // What is still to come is the rest of the frame and what follows it.
+            // The rest of the frame and the following ones are still to come.
             Some((rest, _)) if self.sized => {
                 let more = self.body.size_hint().exact().unwrap_or(0);
                 SizeHint::with_exact(rest.len() as u64 + more)

@@ -1,5 +1,5 @@
-//! NodeRestriction: what a kubelet's user may write, as far as the path of a request does not tell. The Node
-//! authorizer has let it through because of its kind and verb; here its content is judged.
+//! NodeRestriction: the writes that a kubelet's user may make, as far as the path of a request does not
+//! decide it. The Node authorizer has allowed the request for its kind and verb; this checks its content.
 
 mod audience;
 mod labels;

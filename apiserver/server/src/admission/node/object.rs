@@ -7,7 +7,7 @@ use super::labels;
 
 /// Checks that a node may register itself with this object; the error is the reason why not.
 pub(super) fn new_node(new: &Value, node: &str) -> Result<(), String> {
-    // What a node reads follows from its configuration source, so it does not choose it.
+    // A configuration source decides what a node may read, so it does not choose it.
     if !is_empty(&new["spec"]["configSource"]) {
         return Err(format!("node {node:?} is not allowed to create pods with a non-nil configSource"));
     }

@@ -68,7 +68,7 @@ impl Request<'_> {
         match found.check(spec, namespace) {
             Ok(()) => Ok(()),
             Err(Fault::Wrong(why)) => self.refuse(why),
-            // The server may not have heard of a change yet: to try again may help.
+            // The server may not have seen a change yet: a retry may help.
             Err(Fault::Early(why)) => Err(ApiError::new(500, "", why)),
         }
     }
@@ -121,7 +121,7 @@ struct Described<'a> {
 enum Fault {
     /// It describes what is not so.
     Wrong(String),
-    /// It may describe what this server has not heard of yet.
+    /// It may describe objects that this server has not seen yet.
     Early(String),
 }
 
