@@ -33,7 +33,7 @@ pub enum Place {
     Here,
 }
 
-/// The parts of the control plane that `componentstatuses` tells of beside the store.
+/// The parts of the control plane that `componentstatuses` reports besides the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Components {
     pub controller_manager: Place,
@@ -105,7 +105,7 @@ async fn ask(address: SocketAddr) -> Result<(u16, String), String> {
     let stream = TcpStream::connect(address)
         .await
         .map_err(|error| format!("dial tcp {address}: connect: {}", as_go(&error)))?;
-    // Components make their own certificates, and nothing is told to them or believed but that they are there.
+    // Components make their own certificates; they are told nothing, and only their presence is believed.
     let tls = userspace_daemon::tls::trusting_client().map_err(|error| text(&error))?;
     let stream = TlsConnector::from(Arc::new(tls))
         .connect(ServerName::from(address.ip()), stream)
@@ -129,7 +129,7 @@ async fn ask(address: SocketAddr) -> Result<(u16, String), String> {
     tokio::select! {
         biased;
         done = &mut exchange => done,
-        // What it brought before it ended may still be taken.
+        // Data that arrived before it ended may still be taken.
         _ = &mut connection => exchange.await,
     }
 }

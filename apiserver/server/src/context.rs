@@ -81,7 +81,7 @@ impl Context {
         self.conversions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for whoever takes the lock later.
+    /// Returns the lock itself, for later use.
     pub fn conversions_lock(&self) -> &Mutex<Conversions> {
         &self.conversions
     }

@@ -25,9 +25,9 @@ pub struct Document {
     pub bytes: Bytes,
     /// Without quotes.
     pub etag: String,
-    /// The same compressed, once somebody has asked for that.
+    /// The same compressed, once it has been requested.
     packed: OnceLock<Bytes>,
-    /// The same in protobuf, once somebody has asked for that.
+    /// The same in protobuf, once it has been requested.
     protobuf: OnceLock<Arc<Document>>,
 }
 
@@ -102,7 +102,7 @@ impl Aggregated {
 
 /// All discovery documents, made once for a registry.
 pub struct Discovery {
-    /// By path.
+    /// The documents by path.
     legacy: BTreeMap<String, Document>,
     /// `/api` and `/apis`, in both versions.
     aggregated: BTreeMap<(String, &'static str), Document>,
@@ -246,7 +246,7 @@ fn group_value(group: &Group<'_>) -> Value {
     json!({"name": group.name, "versions": versions, "preferredVersion": versions.first()})
 }
 
-/// Those of built-in kinds by the alphabet, those of others as Kubernetes lists them.
+/// Returns the verbs: of built-in kinds alphabetically, of others in the order of Kubernetes.
 fn verbs_of(resource: &Resource) -> Vec<&'static str> {
     if resource.custom.is_some() {
         return resource.verbs.iter().map(|verb| verb.as_str()).collect();

@@ -122,7 +122,7 @@ impl Filter {
             fields: FieldSelector::of(terms.map(|(term, _)| term.clone()).collect()),
             places: self.places.iter().copied().filter(keep).collect(),
             named_by_prefix: self.named_by_prefix,
-            // Whoever looks inside has this one too, which is charged.
+            // A caller that looks inside also holds this filter, which is charged.
             _charge: None,
         })
     }
@@ -162,7 +162,7 @@ impl Filter {
         if self.namespace.is_empty() { Trigger::All } else { Trigger::Namespace(self.namespace.clone()) }
     }
 
-    /// The value that the field demands by which kinds are indexed.
+    /// Returns the value of the field by which kinds are indexed, if it is required.
     fn node(&self) -> Option<&str> {
         self.fields.requires_exact("spec.nodeName").or_else(|| self.fields.requires_exact("spec.host"))
     }

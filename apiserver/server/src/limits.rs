@@ -11,8 +11,9 @@ pub const CUT_WARNING_CHARS: usize = 256;
 /// The limit on the nesting of a stored object. JSON is read to 127 levels; conversions and watches put
 /// objects a few levels into others.
 pub const NESTING: usize = 120;
-/// JSON objects within one object of a built-in kind, empty ones too; more is answered with 413. Defaults
-/// make some 700 bytes of an empty one, and what the store takes has no room for so many that are not.
+/// The limit on JSON objects within one object of a built-in kind, empty ones too; more are answered with
+/// 413. Defaults turn an empty one into some 700 bytes, and the store has no room for as many that are not
+/// empty.
 pub const OBJECTS: usize = apiserver_schema::schema::OBJECTS;
 /// The number of JSON objects above which an object is weighed once it has its defaults, and refused if the
 /// store would not take it, before anything else is done with it.
@@ -20,7 +21,7 @@ pub const OBJECTS_UNWEIGHED: usize = 5_000;
 /// The number of bytes of a body that is too large that are read and dropped, so that its sender receives the
 /// reason.
 pub const DRAINED_BODY: usize = 64 * 1024 * 1024;
-/// An answer waits this long for the rest of a body that nobody wanted to read.
+/// The time that an answer waits for the rest of a body that is not needed.
 pub const DRAIN: Duration = Duration::from_secs(1);
 /// A request that is not long running ends after this.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -40,7 +41,7 @@ pub const PROGRESS_EVERY: Duration = Duration::from_millis(50);
 pub const HISTORY_AGE: Duration = Duration::from_secs(75);
 /// This often changes and states that are too old are looked for.
 pub const AGE_EVERY: Duration = Duration::from_secs(15);
-/// Changes kept for each kind whatever their age.
+/// The number of changes kept for each kind at any age.
 pub const HISTORY_MIN: usize = 100;
 /// Changes kept for each kind at most.
 pub const HISTORY_MAX: usize = 102_400;
@@ -65,7 +66,8 @@ pub const SNAPSHOTS: usize = 32;
 pub const SNAPSHOT_BYTES: usize = 64 << 20;
 /// The same of all kinds together; beyond it the kind with most loses its oldest.
 pub const SNAPSHOT_BYTES_ALL: usize = 128 << 20;
-/// Charged for each object that a snapshot keeps alive beside its bytes: nodes of the tree that it lies in.
+/// The charge for each object that a snapshot keeps alive, besides its bytes: nodes of the tree that contains
+/// it.
 pub const SNAPSHOT_NODES: usize = 2 * 1024;
 /// Objects that an answer reads from the store at one time once the state that it is made of is not kept
 /// any more.
@@ -92,11 +94,11 @@ pub const LIST_PIECE: usize = 64 * 1024;
 pub const CONVERTED_PAGE: usize = 500;
 /// The limit on a webhook's answer: this many times the size of the request, and [`BODY`] more.
 pub const CONVERTED_GROWTH: usize = 4;
-/// A change keeps its watch frames in so many forms beside those of whole objects.
+/// The number of forms, besides whole objects, in which a change keeps its watch frames.
 pub const FRAME_FORMS: usize = 8;
 /// A list in protobuf keeps about this many bytes of what it encoded to find out its length.
 pub const LIST_KEPT: usize = 1024 * 1024;
-/// The same of a list whose objects' lengths nobody has counted yet: it is encoded once all the same if it
+/// The same for a list whose objects' lengths have not been counted yet: it is still encoded only once if it
 /// is no longer than this.
 pub const LIST_KEPT_FIRST: usize = 4 * 1024 * 1024;
 /// Bytes of a message that the client of a watch over a WebSocket may send.
@@ -120,8 +122,8 @@ pub const BACKEND_HEAD: usize = 64 * 1024;
 pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.
 pub const GZIP_MIN: usize = 128 * 1024;
-/// Data of the ConfigMap of authorities, which is as much as any ConfigMap may have; beyond it what other servers
-/// have written is dropped.
+/// The limit on the data of the ConfigMap of authorities, which is that of any ConfigMap; beyond it the data
+/// of other servers is dropped.
 pub const CONFIG_MAP_DATA: usize = 1024 * 1024;
 /// Attempts of the server's own writes against other writers.
 pub const CONFLICT_RETRIES: usize = 5;
@@ -155,7 +157,7 @@ pub const CONNECTIONS: usize = 10_000;
 pub const OTHER_FILES: usize = 1_024;
 /// A connection without requests in flight is kept this long while there is room.
 pub const IDLE: Duration = Duration::from_secs(90);
-/// And this long when its part of the table is full, if somebody was authenticated on it.
+/// The time when its part of the table is full, if a client was authenticated on it.
 pub const IDLE_LEAST: Duration = Duration::from_secs(30);
 /// Otherwise this long.
 pub const IDLE_LEAST_UNKNOWN: Duration = Duration::from_secs(5);
@@ -168,9 +170,9 @@ pub const SWEEP_EVERY: Duration = Duration::from_secs(2);
 /// Answers are handed to the HTTP library in slices of at most this many bytes. A client that takes one
 /// each `STALL` is slow enough.
 pub const SLICE: usize = 64 * 1024;
-/// Charged for each request that waits or is being worked on, beside its body.
+/// The charge for each request that waits or is being worked on, besides its body.
 pub const HELD_BY_REQUEST: usize = 16 * 1024;
-/// Charged for each answer beside its bytes: what a stream takes by itself.
+/// The charge for each answer besides its bytes: the memory of a stream itself.
 pub const HELD_BY_STREAM: usize = 4 * 1024;
 /// Charged for each connection to a pod, while a request through a proxy lasts: its buffers, and a file that
 /// is open.
@@ -178,7 +180,7 @@ pub const HELD_BY_BACKEND: usize = 128 * 1024;
 /// Charged for each byte of the selectors of a list or watch: what a term of two or three characters takes
 /// once it is read, which an answer holds until its end.
 pub const HELD_BY_SELECTOR: usize = 96;
-/// Charged for the key of an object that an answer is still to be made of, beside its text.
+/// The charge for the key of an object that is still to be added to an answer, besides its text.
 pub const HELD_BY_KEY: usize = 48;
 /// The same for an answer that is compressed as it is sent: the compressor's tables.
 pub const HELD_BY_GZIP: usize = 384 * 1024;
@@ -208,10 +210,10 @@ pub const UPLOAD_RATE: u64 = 4 * 1024;
 /// Larger bodies take turns, bytes: of tenants one fewer at one time than there are processors, and as many
 /// of nodes.
 pub const HEAVY_BODY: usize = 256 * 1024;
-/// The same of the control plane: so many at one time.
+/// The same for the control plane, at one time.
 pub const HEAVY_OF_SYSTEM: usize = 8;
-/// Leases of the control plane at one time, and heartbeats of nodes apart from them: so many reads, and so
-/// many writes.
+/// The limit on Lease requests of the control plane at one time, and on heartbeats of nodes apart from them:
+/// so many reads, and so many writes.
 pub const LEASES_IN_FLIGHT: usize = 100;
 /// Other reads of nodes and of the control plane at one time.
 pub const SYSTEM_READS_IN_FLIGHT: usize = READS_IN_FLIGHT;
@@ -231,8 +233,8 @@ pub const UNPACKED_AGE: Duration = Duration::from_secs(10);
 pub const HEAD: Duration = Duration::from_secs(30);
 /// Headers of one HTTP/1.1 request; more are answered with 431.
 pub const HEADERS: usize = 100;
-/// The head of an HTTP/1.1 request, bytes, which is also the buffer of its connection; 431, or 414
-/// where the target alone is longer than 64 KiB.
+/// The limit on the head of an HTTP/1.1 request in bytes, which is also the buffer of its connection; 431, or
+/// 414 if the target alone is longer than 64 KiB.
 pub const HEAD_BYTES: usize = 128 * 1024;
 /// Headers of one HTTP/2 request, bytes as HTTP/2 counts them; 431.
 pub const HEADER_LIST_BYTES: u32 = 64 * 1024;

@@ -113,7 +113,7 @@ impl Range {
 pub fn ranges(headers: &HeaderMap) -> Vec<Range> {
     let texts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges: Vec<Range> = texts.flat_map(|text| text.split(',')).filter_map(range).collect();
-    // Stable: equal quality keeps the client's order, but for those that name no type.
+    // Stable: equal quality keeps the client's order, except for ranges that name no type.
     let vague = |range: &Range| (range.media == "*/*", range.media.ends_with("/*"));
     ranges.sort_by_key(|range| (std::cmp::Reverse(range.quality), vague(range)));
     ranges.retain(|range| range.quality > 0);
@@ -152,12 +152,13 @@ pub fn prefers_protobuf(headers: &HeaderMap) -> bool {
         && choose(headers, true).is_ok_and(|wanted| wanted.format == Format::Protobuf)
 }
 
-/// The apiVersion of the table that what is no object of the resource should be, if it should.
+/// Returns the apiVersion of the table in which an answer that is not an object of the resource should be
+/// given, if it should.
 pub fn prefers_table(headers: &HeaderMap) -> Option<&'static str> {
     choose(headers, true).ok().filter(|wanted| wanted.shape == Shape::Table).map(|wanted| wanted.meta)
 }
 
-/// 406 for a client that takes only tables or metadata of what has neither.
+/// Returns 406 for a client that accepts only tables or metadata of answers that have neither.
 pub fn check_plain(headers: &HeaderMap) -> Result<(), ApiError> {
     let ranges = ranges(headers);
     let formats = [Format::Json, Format::Yaml, Format::Protobuf];

@@ -7,13 +7,13 @@ use tokio::time::Instant;
 
 /// The time to wait for a store that is preferred, if there is an answer in memory too.
 const WAIT: Duration = Duration::from_millis(500);
-/// After that, or after an error, nobody waits for this long.
+/// The time after a timeout or an error during which no request waits.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Remembers whether the store has just let somebody wait in vain, so that not everybody does.
+/// Remembers whether the store has just kept a request waiting in vain, so that others do not wait too.
 #[derive(Default)]
 pub struct Patience {
-    /// Until when nobody waits.
+    /// The time until which no request waits.
     until: Mutex<Option<Instant>>,
 }
 

@@ -74,7 +74,7 @@ impl RequestInfo {
             && first == "namespaces"
         {
             info.namespace.clone_from(namespace);
-            // Below a namespace lies a kind, or one of the namespace's own subresources.
+            // Below a namespace is a kind, or one of the namespace's own subresources.
             info.below_namespace =
                 below.first().is_some_and(|third| !matches!(third.as_str(), "status" | "finalize"));
             if info.below_namespace {
@@ -85,7 +85,7 @@ impl RequestInfo {
         info.resource = rest.next().cloned().unwrap_or_default();
         info.name = rest.next().cloned().unwrap_or_default();
         info.subresource = rest.next().cloned().unwrap_or_default();
-        // What has an empty part before the name of a subresource is the path of nothing.
+        // A path with an empty part before the name of a subresource is invalid.
         let own = parts.len() - rest.len();
         if parts[..own].iter().any(String::is_empty) {
             return other();
@@ -212,7 +212,7 @@ fn resource_verb(method: &Method, info: &RequestInfo, query: &Query) -> &'static
 /// A field selector for one name narrows what must be allowed to that name; [`crate::filter::Filter`] reads
 /// it with the same parser and selects no other.
 fn named(selector: &FieldSelector) -> Option<String> {
-    // What can be no name narrows nothing: nothing is found.
+    // A value that cannot be a name narrows nothing: nothing is found.
     selector.requires_exact("metadata.name").filter(|name| is_segment(name)).map(str::to_owned)
 }
 

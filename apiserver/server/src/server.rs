@@ -1,4 +1,4 @@
-//! The server: its parts, and what runs beside the requests.
+//! The server: its parts, and its background tasks.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -90,10 +90,10 @@ pub struct ServerConfig {
     pub compaction_interval: Duration,
     /// The build information for `/version`.
     pub build: Build,
-    /// The host's name, by which the Lease of this server is called; without it there is none.
+    /// The host's name, after which the Lease of this server is named; without it there is none.
     pub identity: Option<String>,
-    /// After it was told to end, the server goes on for this long, not ready: load balancers have
-    /// this time to leave it.
+    /// The time for which the server goes on after the order to end, not ready: load balancers have this time
+    /// to leave it.
     pub shutdown_delay: Duration,
     /// True if connections are accepted, and refused with 429, until the last request has ended.
     pub shutdown_send_retry_after: bool,
@@ -351,8 +351,8 @@ impl Server {
         builtin.or_else(|| self.custom.kind(group, version, plural))
     }
 
-    /// The same, and a definition that was established before the call counts, as far as the store answers
-    /// soon.
+    /// Does the same; a definition that was established before the call counts, provided that the store
+    /// answers soon.
     pub(crate) async fn fresh_kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
         if let Some(kind) = self.kind(group, version, plural) {
             return Some(kind);
@@ -458,7 +458,7 @@ impl Server {
     /// The cache of a kind.
     pub fn cache(&self, resource: &Resource) -> Result<Arc<Cache>, ApiError> {
         if resource.custom.is_some() {
-            // Its definition may have gone since the request came.
+            // Its definition may have been deleted since the request arrived.
             return self.caches.custom(resource).ok_or_else(no_such_resource);
         }
         self.caches
@@ -467,10 +467,10 @@ impl Server {
             .ok_or_else(|| ApiError::internal(format!("{} are not stored", resource.plural)))
     }
 
-    /// Loads the objects of a kind that is kept in memory only when somebody asks for it; 503 or 504.
+    /// Loads the objects of a kind that is only kept in memory on request; 503 or 504.
     pub(crate) async fn start_cache(&self, resource: &Resource) -> Result<(), ApiError> {
-        // Its definition may change meanwhile, and then there is another cache. Who finds one that does not
-        // follow the store after all these says so.
+        // Its definition may change meanwhile, and then there is another cache. A caller whose cache is still
+        // not live after all retries reports an error.
         for _ in 0..limits::CONFLICT_RETRIES {
             let cache = self.cache(resource)?;
             if !cache.is_lazy() || cache.is_live() {
@@ -486,7 +486,7 @@ impl Server {
         self.caches.fresh().await.map_err(not_fresh)
     }
 
-    /// The same as far as the store answers soon; for what is answered from memory otherwise.
+    /// Does the same if the store answers soon; for answers that can be given from memory otherwise.
     pub(crate) async fn fresh_soon(&self) {
         self.patience.ask(self.fresh()).await;
     }

@@ -20,7 +20,7 @@ pub fn check(key: &str, value: &[u8]) -> Result<(), Problem> {
     };
     match encoding::read(value) {
         Ok(_) => Ok(()),
-        // Not an object: allocations and leases of Kubernetes' servers among themselves.
+        // Not objects: allocations and leases of Kubernetes' servers among themselves.
         Err(Unreadable::Protobuf(Malformed::Kind { api_version, kind })) if is_bookkeeping(&kind) => {
             tracing::debug!(key, api_version, kind, "left alone");
             Ok(())

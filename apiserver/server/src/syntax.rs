@@ -5,7 +5,7 @@
 enum Fault {
     /// It ends too soon.
     End,
-    /// A byte that cannot stand where it stands, and where that is.
+    /// A byte that is not allowed at its place, and the description of the place.
     Byte(u8, String),
 }
 
@@ -88,7 +88,7 @@ impl Reader<'_> {
         Ok(byte)
     }
 
-    /// The next byte that is no white space.
+    /// Returns the next byte that is not white space.
     fn visible(&mut self) -> Result<u8, Fault> {
         loop {
             let byte = self.next()?;

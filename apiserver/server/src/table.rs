@@ -36,7 +36,7 @@ impl Include {
     fn of_row(self, object: &Value, meta: &str) -> Value {
         match self {
             Self::Metadata => metadata_only(object, meta),
-            // Whoever waits for the end of the first events finds it whatever rows carry.
+            // A watcher that waits for the end of the first events needs this mark whatever the rows contain.
             Self::None if is_mark(object) => metadata_only(object, meta),
             Self::None => Value::Null,
             Self::Object => object.clone(),

@@ -81,8 +81,8 @@ enum Speech {
     Http2(Frames),
 }
 
-/// A stream whose peer has to say soon which version of HTTP it speaks: before that, the timeouts of
-/// neither version run. One that speaks HTTP/2 must not send frames without end (CVE-2019-9512 and others).
+/// A stream whose peer must soon show which version of HTTP it speaks: before that, the timeouts of neither
+/// version run. One that speaks HTTP/2 must not send frames without end (CVE-2019-9512 and others).
 pub struct Spoken<T> {
     stream: T,
     speech: Speech,
@@ -93,7 +93,7 @@ pub struct Spoken<T> {
     patience: Option<Pin<Box<Sleep>>>,
     /// Reads since the connection last let others run.
     reads: usize,
-    /// Kept as long as the stream is open, also when it is no longer HTTP's.
+    /// Held as long as the stream is open, even after an upgrade from HTTP.
     place: Option<Place>,
 }
 
@@ -160,8 +160,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Spoken<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        // A read may bring a thousand frames that are handled and answered at once, and a client who sends
-        // nothing else would keep a thread for itself.
+        // A read may bring a thousand frames that are handled and answered at once, and a client that sends
+        // nothing else would occupy a thread.
         if this.reads == limits::READS_IN_A_ROW {
             this.reads = 0;
             context.waker().wake_by_ref();

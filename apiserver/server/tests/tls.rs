@@ -300,6 +300,6 @@ async fn the_listener_ends_with_the_shutdown() {
     assert!(running.server.is_ready());
     running.shutdown.cancel();
     running.serving.await.unwrap();
-    // After the shutdown nobody is answered.
+    // After the shutdown no request is answered.
     assert!(tokio::net::TcpStream::connect(running.address).await.is_err());
 }

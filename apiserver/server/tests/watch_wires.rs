@@ -99,7 +99,7 @@ impl Running {
         serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
     }
 
-    /// A connection of somebody without a certificate.
+    /// Opens a connection without a client certificate.
     async fn connect_as_nobody(&self) -> TlsStream<TcpStream> {
         let admin = self.pki.issue(&Subject::admin()).unwrap();
         let mut config = (*self.pki.client_tls(&admin).unwrap()).clone();

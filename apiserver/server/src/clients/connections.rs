@@ -99,7 +99,7 @@ impl Connection {
         &self.earnings
     }
 
-    /// Closes the connection because its client sends HTTP/2 frames without end.
+    /// Counts a connection that was closed because its client sent HTTP/2 frames without end.
     pub fn flooded(&self) {
         if let Some(table) = self.table.upgrade() {
             table.flooded.add(1);

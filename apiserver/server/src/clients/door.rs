@@ -46,9 +46,9 @@ impl Network {
 pub enum Stage {
     /// Its TLS handshake is not complete.
     Handshake,
-    /// Nobody has been authenticated on it.
+    /// No client has been authenticated on it.
     Unknown,
-    /// Somebody of a class has.
+    /// A client of a class has been authenticated on it.
     Known(Class),
 }
 
@@ -83,11 +83,11 @@ impl Seen {
 /// The limits on connections of each sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Not authenticated, from other hosts.
+    /// Unauthenticated ones, from other hosts.
     pub unknown: usize,
     /// Unauthenticated ones from other hosts with one address.
     pub network: usize,
-    /// Not authenticated, from this host.
+    /// Unauthenticated ones, from this host.
     pub loopback: usize,
     /// Unauthenticated ones with an unfinished handshake, from any host.
     pub handshakes: usize,
@@ -225,7 +225,7 @@ mod tests {
         table[0].opened = 8;
         table[2].opened = 9;
         assert_eq!(admit(table.iter(), network, false, &bounds), Some(2), "the oldest");
-        // Those that are authenticated never give way.
+        // Authenticated ones never give way.
         table.iter_mut().for_each(|c| c.stage = Stage::Known(Class::Tenants));
         assert_eq!(admit(table.iter(), network, false, &bounds), None);
     }

@@ -1,4 +1,4 @@
-//! Bodies of requests on their way in: charged to who sends them, and given up when they come too slowly.
+//! Bodies of requests on their way in: charged to their senders, and given up if they arrive too slowly.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -46,7 +46,7 @@ pub struct Received {
 
 struct Held {
     charge: Charge,
-    /// Its place among the requests with large bodies.
+    /// The permit of a place among the requests with large bodies.
     turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -83,8 +83,8 @@ fn allowed(seen: usize) -> Duration {
     limits::UPLOAD_GRACE + Duration::from_millis(1_000 * seen as u64 / limits::UPLOAD_RATE)
 }
 
-/// Waits until a body has come, or as much of it as anybody keeps, so that whoever sends it slowly holds
-/// nothing but its bytes meanwhile. An error comes again when the body is read.
+/// Waits until a body has arrived, or as much of it as is kept, so that a slow sender holds nothing but its
+/// bytes meanwhile. An error is returned again when the body is read.
 pub async fn arrived(mut body: Body) -> Body {
     if body.is_end_stream() {
         return body;

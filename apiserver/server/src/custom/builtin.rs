@@ -1,5 +1,5 @@
-//! The OpenAPI documents of the built-in kinds that are served. Those of the usual cases were made at
-//! build time: everything, and what is on by default; others are cut out of them when somebody asks.
+//! The OpenAPI documents of the built-in kinds that are served. Those of the usual cases were made at build
+//! time: everything, and the default set; others are cut out of them on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};

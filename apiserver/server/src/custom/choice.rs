@@ -62,7 +62,7 @@ pub async fn select(
     Ok(Selected { entries: Entries::keys(&view.past, chosen, charge), last, remaining: None })
 }
 
-/// Those that the webhook is asked about at one time.
+/// Returns the entries that the webhook is asked about in one call.
 async fn next_page(entries: &mut Entries) -> Result<Vec<Arc<Entry>>, ApiError> {
     entries.fetch(usize::MAX, limits::CONVERTED_PAGE).await.map_err(storage::store_error)
 }

@@ -31,7 +31,7 @@ use crate::verbs::options;
 
 /// The custom kind, if a webhook converts its objects.
 pub fn by_webhook(resource: &Resource) -> Option<&Arc<Custom>> {
-    // Of any other version than its own.
+    // An empty apiVersion stands for any version other than its own.
     resource.custom.as_ref().filter(|custom| custom.webhook("").is_some())
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 #[derive(Default)]
 pub struct Creations {
     counts: Mutex<BTreeMap<String, usize>>,
-    /// Somebody's last one has ended.
+    /// Signals that a definition's last creation has ended.
     ended: Notify,
 }
 

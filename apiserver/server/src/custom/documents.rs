@@ -38,7 +38,7 @@ pub struct Documents {
     v2: OnceLock<Packed>,
     v2_protobuf: OnceLock<Packed>,
     v3: Mutex<BTreeMap<String, Packed>>,
-    /// Made of those in JSON when somebody asks.
+    /// Made from the JSON documents on request.
     v3_protobuf: Mutex<BTreeMap<String, Packed>>,
 }
 
@@ -148,7 +148,7 @@ impl Documents {
             return Ok(packed.clone());
         }
         let mut bytes = inflate(&packed)?;
-        // Whoever reads a message twice in a field has both in one.
+        // A parser merges a message that occurs twice in a field.
         let added: Map<String, Value> =
             self.custom_v2().into_iter().map(|(part, added)| (part.to_owned(), added.into())).collect();
         bytes.extend(message::v2(&Value::Object(added)).map_err(unfit)?);

@@ -46,7 +46,7 @@ pub enum Authorization {
 
 const AUTHENTICATION: [&str; 2] = ["success", "failure"];
 const AUTHORIZATION: [&str; 2] = ["allowed", "no-opinion"];
-/// Users that are told apart; all others are one.
+/// The users that metrics name; all others are one.
 const USERS: [&str; 7] = [
     "admin",
     "client",
@@ -78,7 +78,7 @@ impl Default for Access {
 }
 
 impl Metrics {
-    /// It was found out who asks.
+    /// Records a result of authentication.
     pub fn authenticated(&self, result: Authentication, user: &str, took: Duration) {
         let access = &self.0.access;
         access.authentication[result as usize].observe(took.as_secs_f64());
@@ -94,7 +94,7 @@ impl Metrics {
         self.0.access.authorization[result as usize].observe(took.as_secs_f64());
     }
 
-    /// A client has shown a certificate that has so many seconds left.
+    /// Records that a client has shown a certificate that is valid for this many seconds.
     pub fn certificate_shown(&self, left: f64) {
         self.0.access.certificates.observe(left);
     }

@@ -54,7 +54,7 @@ pub struct StoredLists {
 }
 
 impl StoredLists {
-    /// A page of so many objects was read.
+    /// Records that a page of this many objects was read.
     pub fn read(&self, objects: usize) {
         self.requests.add(1);
         self.objects.add(objects as u64);

@@ -195,7 +195,7 @@ impl Drop for LongRunning {
 pub struct WatchGuard(Arc<Member<3, Watches>>);
 
 impl WatchGuard {
-    /// An event of so many bytes was made for the client.
+    /// Records an event of this many bytes made for the client.
     pub fn sent(&self, bytes: usize) {
         self.0.value.events.add(1);
         self.0.value.bytes.observe(bytes as f64);
@@ -255,8 +255,8 @@ impl Metrics {
         WatchGuard(member)
     }
 
-    /// A list of so many objects is answered; those that the answer contains are counted as they are
-    /// sent.
+    /// Records the answer to a list of this many objects; those that the answer contains are counted as they
+    /// are sent.
     pub fn listed(&self, resource: &Resource, fetched: usize) -> ListCount {
         let member = self.0.lists.get(&[&resource.group, &resource.plural]);
         member.value.requests.add(1);
@@ -269,8 +269,8 @@ impl Metrics {
         Arc::clone(&self.0.store)
     }
 
-    /// Somebody has used a version of the API that will go: group, the release that does not have it
-    /// any more, resource, subresource, version.
+    /// Records the use of a deprecated version of the API: group, the release that removes it, resource,
+    /// subresource, version.
     pub fn deprecated(&self, labels: [&str; 5]) {
         self.0.deprecated.get(&labels).value.set(1);
     }

@@ -1,4 +1,4 @@
-//! Work that the server does beside the requests: what waits for it and how long it takes.
+//! Metrics of the server's background work: the depth of its queues and its duration.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -47,7 +47,7 @@ impl Queue {
         *self.began() = Some(Instant::now());
     }
 
-    /// The queue was emptied by the one who works.
+    /// Records that the worker emptied the queue.
     pub fn emptied(&self) {
         self.depth.set(0);
     }

@@ -1,5 +1,5 @@
-//! Keeps the graph up to date from the watch caches. The caches tell of a change before they show it to
-//! anybody, so that a kubelet that hears of a pod may read what the pod refers to.
+//! Updates of the graph from the watch caches. The caches notify it of a change before they show it to any
+//! client, so that a kubelet that receives a pod may read the pod's references.
 
 use std::sync::Arc;
 

@@ -74,8 +74,7 @@ struct Volume {
 }
 
 impl Graph {
-    /// Places an object on a node, with what it refers to in its namespace; whatever was known about it before
-    /// is forgotten.
+    /// Places an object on a node, with its references in its namespace; earlier data about it is replaced.
     pub fn place(&mut self, kind: Kind, (namespace, name): Name<'_>, node: &str, references: &References) {
         self.forget(kind, (namespace, name));
         let id = self.names.acquire(kind, (namespace, name));

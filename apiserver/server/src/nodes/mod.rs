@@ -55,7 +55,7 @@ impl NodeAuthorizer {
         if self.rules.iter().any(|rule| rule.covers(attributes)) { Ok(()) } else { refuse("") }
     }
 
-    /// The verdict on kinds that are told apart by their objects.
+    /// Returns the verdict on kinds that are decided object by object, or `None` for other kinds.
     fn judge(&self, node: &str, attributes: &Attributes<'_>) -> Option<Verdict> {
         Some(match (attributes.group, attributes.resource) {
             ("", "secrets") => self.read_namespaced(node, Kind::Secret, attributes),

@@ -249,7 +249,7 @@ impl PodSpec {
 }
 
 impl Volume {
-    /// The Secrets of drivers, but for CSI and Azure files.
+    /// Iterates over the Secrets of drivers, except CSI and Azure files.
     fn driver_secrets(&self) -> impl Iterator<Item = &Named> {
         let Self { cephfs, cinder, flex_volume, rbd, scale_io, iscsi, storageos, .. } = self;
         let all = [cephfs, cinder, flex_volume, rbd, scale_io, iscsi, storageos];

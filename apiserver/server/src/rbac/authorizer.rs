@@ -13,8 +13,7 @@ use super::{Attributes, Decision};
 use crate::auth::node_name;
 use crate::nodes::NodeAuthorizer;
 
-/// The group that may do everything, whatever the roles say: the way back in when they are
-/// broken.
+/// The group that may do everything, regardless of the roles: the way back in when they are broken.
 const MASTERS: &str = "system:masters";
 
 /// An authorizer by its name in `--authorization-mode`.
@@ -87,7 +86,7 @@ impl Authorizer {
         Self { modes: modes.to_vec(), nodes: Arc::default(), policy: RwLock::default() }
     }
 
-    /// The Node authorizer, which is fed with the objects that nodes refer to.
+    /// Returns the Node authorizer, which is fed with the objects that nodes refer to.
     pub fn nodes(&self) -> &Arc<NodeAuthorizer> {
         &self.nodes
     }
@@ -205,7 +204,7 @@ impl Authorizer {
         let subjects = subjects(identity);
         let granted = policy.grants(&subjects, namespace).filter_map(|grant| grant.rules);
         let mut rules: Vec<Rule> = granted.flat_map(|rules| rules.iter().cloned()).collect();
-        // Administrators may do everything whatever their roles say; mostly one says so.
+        // Administrators may do everything regardless of roles; usually a role says so too.
         let unbound = identity.in_group(MASTERS) && !everything.iter().all(|rule| rules.contains(rule));
         if unbound || self.modes.contains(&Mode::AlwaysAllow) {
             rules.extend(everything);
@@ -213,7 +212,7 @@ impl Authorizer {
         rules
     }
 
-    /// The rules that a binding with this `roleRef` would grant; `None` if there is no such role.
+    /// Returns the rules that a binding with this `roleRef` would grant; `None` if there is no such role.
     pub fn role_rules(&self, namespace: &str, role_ref: &Value) -> Option<Vec<Rule>> {
         self.read().rules(namespace, &RoleRef::from_value(role_ref)).map(|rules| rules.to_vec())
     }

@@ -1,4 +1,4 @@
-//! Acting as somebody else: the headers `Impersonate-*` and the verb `impersonate`.
+//! Impersonation: the headers `Impersonate-*` and the verb `impersonate`.
 
 use apiserver_meta::identity::Identity;
 use apiserver_schema::error::ApiError;
@@ -48,7 +48,7 @@ pub fn evaluate(
     Ok(Some(complete(wanted)))
 }
 
-/// Takes the headers of impersonation out of a request that is passed on to somebody else.
+/// Removes the impersonation headers from a request that is passed on.
 pub fn strip(headers: &mut HeaderMap) {
     let names: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with("impersonate-")).cloned().collect();

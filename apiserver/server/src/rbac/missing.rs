@@ -40,11 +40,11 @@ type Bits = Vec<u64>;
 /// The held rules that have an entry in one of their lists.
 #[derive(Default)]
 struct Axis<'h> {
-    /// Those that have everything.
+    /// The rules that have the wildcard.
     all: Vec<usize>,
-    /// Those that have this.
+    /// The rules that have this entry.
     exact: HashMap<&'h str, Vec<usize>>,
-    /// Those that have what this begins, or, of resources, the subresource of any.
+    /// The rules that have a prefix of this or, for resources, the subresource of any.
     part: BTreeMap<&'h str, Vec<usize>>,
 }
 
@@ -107,7 +107,7 @@ impl<'h> Held<'h> {
     }
 }
 
-/// The entries of a wanted list that the same held rules have: those rules, and where the entries stand.
+/// The entries of a wanted list that the same held rules have: those rules, and the positions of the entries.
 type Class = (Bits, Vec<usize>);
 
 struct Search<'h> {
@@ -175,7 +175,7 @@ impl Search<'_> {
             places.entry(entry).or_default().push(place);
         }
         let mut classes: HashMap<Bits, Vec<usize>> = HashMap::new();
-        // What no rule names is all alike.
+        // All entries that no rule names are alike.
         let mut unknown = Vec::new();
         for (entry, places) in places {
             let axis = axis(&self.held);

@@ -67,7 +67,7 @@ pub(super) struct Policy {
     by_subject: BTreeMap<String, BTreeMap<Subject, BTreeSet<String>>>,
 }
 
-/// A binding that applies to somebody.
+/// A binding that applies to a user.
 pub(super) struct Grant<'a> {
     pub(super) namespace: &'a str,
     pub(super) binding: &'a str,
@@ -207,7 +207,7 @@ impl Policy {
 fn cluster_role(object: &Value) -> ClusterRole {
     let selectors =
         object.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array).cloned();
-    // What a controller wrote into an aggregating role is a copy that may be out of date.
+    // The rules that a controller wrote into an aggregating role are a copy that may be out of date.
     let rules = if selectors.is_some() { Vec::new() } else { Rule::list(object) };
     ClusterRole { labels: labels(object), selectors, rules: Arc::new(rules) }
 }

@@ -172,8 +172,8 @@ fn field_term(requirement: &Value) -> Option<FieldTerm> {
     Some(FieldTerm { path, value, negated })
 }
 
-/// The field selector of a review: a text, or requirements. What cannot be read narrows nothing, so that nobody
-/// gains by it.
+/// Parses the field selector of a review: a text, or requirements. An unreadable one narrows nothing, so that
+/// it gives no rights.
 fn field_selector(selector: &Value) -> Option<FieldSelector> {
     if let Some(text) = selector["rawSelector"].as_str().filter(|text| !text.is_empty()) {
         return FieldSelector::parse(text).ok();

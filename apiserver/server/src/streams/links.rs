@@ -10,7 +10,7 @@ pub struct Links {
     pub prefix: String,
     /// `HOST[:PORT]` of the backend.
     pub backend: String,
-    /// `HOST[:PORT]` by which the client calls the API server.
+    /// The `HOST[:PORT]` by which the client calls the API server.
     pub asked: String,
 }
 
@@ -91,7 +91,7 @@ impl Links {
             below if below.starts_with(b"/") => self.below(below),
             relative => relative.to_vec(),
         };
-        // What is sent has no character that some clients read as another one, such as a backslash or a tab.
+        // The result has no character that some clients read as another one, such as a backslash or a tab.
         let new = encode(&new, |byte| b"-_.~$&+,/:;=@".contains(&byte));
         let leads_to = match new.as_str() {
             "" => path.to_owned(),

@@ -87,14 +87,14 @@ const PASSED_ON: [HeaderName; 16] = [
     header::VARY,
 ];
 
-/// Those of an answer that switches protocols.
+/// The headers of an answer that switches protocols.
 const PASSED_ON_SWITCHING: [HeaderName; 6] = [
     header::CONNECTION,
     header::SEC_WEBSOCKET_ACCEPT,
     header::SEC_WEBSOCKET_EXTENSIONS,
     header::SEC_WEBSOCKET_PROTOCOL,
     header::UPGRADE,
-    // Of SPDY.
+    // For SPDY.
     HeaderName::from_static("x-stream-protocol-version"),
 ];
 

@@ -10,7 +10,7 @@ use apiserver_schema::error::ApiError;
 pub struct OwnAddresses {
     /// The addresses that it listens on or advertises.
     pub listeners: Vec<SocketAddr>,
-    /// Cluster addresses of the Service `kubernetes`, on whatever port.
+    /// Cluster addresses of the Service `kubernetes`, on any port.
     pub services: Vec<IpAddr>,
 }
 

@@ -402,7 +402,7 @@ async fn the_address_that_was_checked_is_the_one_that_is_dialled() {
         let peer = Peer { host: host.to_owned(), ..target.peer };
         Target { peer, loopback: false, ..target }
     };
-    // Whoever answers for the name answers otherwise from the second question on.
+    // The name server answers differently from the second question on.
     let error = proxy(way, to("rebinding.example"), Request::new(empty())).await.unwrap_err();
     assert_eq!(error.code, 502, "{}", error.message);
     assert_eq!(*asked.dialled.lock().unwrap(), ["192.0.2.9:10250".parse().unwrap()]);

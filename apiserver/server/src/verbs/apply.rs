@@ -1,4 +1,5 @@
-//! Server-side apply: the object becomes what the configuration says, where nobody else objects.
+//! Server-side apply: the object takes the values of the configuration, unless they conflict with other
+//! owners.
 
 use apiserver_registry::{Resource, Verb};
 use apiserver_schema::error::ApiError;

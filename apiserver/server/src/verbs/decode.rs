@@ -22,8 +22,8 @@ use crate::limits;
 use crate::negotiate;
 use crate::{syntax, text};
 
-/// Characters of a body that an error shows again, and those of the summary at its end. Who sends much
-/// garbage does not get as much back.
+/// The number of characters of a body that an error repeats, and those of the summary at its end. A client
+/// that sends much garbage does not get as much back.
 const SHOWN: usize = 256;
 const SUMMARY: usize = 30;
 
@@ -55,7 +55,7 @@ pub struct Expected<'a> {
     pub kind: &'a str,
     /// Name of the definition: `io.k8s.api.apps.v1.Deployment`.
     pub schema: &'a str,
-    /// The definition of a custom kind, in place of that.
+    /// The definition of a custom kind, used instead of `schema`.
     pub custom: Option<&'a Custom>,
     /// A version with the same fields that is taken too.
     pub older: Option<&'a str>,
@@ -165,8 +165,8 @@ pub struct Patched<'p> {
     pub misplaced: &'p [String],
 }
 
-/// Kubernetes converts what a strategic merge patch made into the types of its kind, whatever it says of
-/// itself.
+/// Restores the type of the object: Kubernetes converts the result of a strategic merge patch into the types
+/// of its kind, regardless of the type that it names.
 fn restore(expected: &Expected<'_>, object: &mut Value) -> Result<(), Misshapen> {
     if let Some(message) = protobuf::of_kind(expected.api_version, expected.kind) {
         protobuf::restore(message, object).map_err(Misshapen::Type)?;
@@ -254,7 +254,7 @@ enum Misshapen {
 }
 
 impl Misshapen {
-    /// The same about a JSON text, with the number that it names as it stands there.
+    /// Returns the same error about a JSON text, with the number as the text writes it.
     fn spelled(self, text: &[u8]) -> Self {
         const NUMBER: &str = "json: cannot unmarshal number ";
         let Self::Type(why) = self else { return self };
@@ -347,7 +347,7 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), Missha
     let (kind, api_version) = (expected.kind, expected.api_version);
     if expected.custom.is_none() {
         for (field, wanted) in [("kind", kind), ("apiVersion", api_version)] {
-            // What is decoded into a type of its own is known by the path alone.
+            // The path alone determines the type of the object.
             if map.get(field).is_none_or(|value| value.as_str().unwrap_or_default().is_empty()) {
                 map.insert(field.to_owned(), wanted.into());
             }

@@ -65,7 +65,7 @@ impl DeleteOptions {
             Self::from_value(&body::decode(&negotiate::content_type(&context.headers), bytes, "")?.value)?
         };
         if options.grace.is_some_and(|g| g < 0) {
-            // As Kubernetes does: at once, but not forced.
+            // The same as in Kubernetes: at once, but not forced.
             options.grace = Some(1);
         }
         Ok(options)
@@ -202,7 +202,7 @@ fn refused(error: FieldError) -> ApiError {
 
 /// Deletes one object.
 pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
-    // Who cannot read the answer changes nothing.
+    // A client that cannot read the answer must not change anything.
     negotiate::wanted(&context.headers, resource)?;
     let options = DeleteOptions::read(context, bytes)?;
     warn_of_default(context, resource, &options);
@@ -216,7 +216,7 @@ pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
             respond::object(context, resource, 200, Bytes::from(ordered::json_text(&object)))
         }
         Deleted::Waiting(bytes) => {
-            // Only those who ask in the older way are told that it is not done yet.
+            // Only clients that ask in the older way are told that it is not done yet.
             let code = if options.orphan == Some(false) { 202 } else { 200 };
             respond::object(context, resource, code, bytes)
         }
@@ -502,7 +502,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
         for (entry, result) in some.iter().zip(futures::future::join_all(deletions).await) {
             match result {
                 Ok(_) => gone.push_back(Arc::clone(&entry.key)),
-                // Somebody else was faster.
+                // It was deleted meanwhile.
                 Err(error) if error.code == 404 => {}
                 // It is another object of that name by now, and not of the client's choice.
                 Err(error) if error.code == 409 && options.uid.is_none() && options.version.is_none() => {}

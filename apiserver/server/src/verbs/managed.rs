@@ -1,5 +1,5 @@
-//! Managed fields of a request: who writes, what the request cannot write, and the versions that a
-//! kind is served in.
+//! Managed fields of a request: its manager, the fields that it cannot write, and the versions that a kind is
+//! served in.
 
 use apiserver_apply as managed;
 use apiserver_apply::{FieldManager, FieldSet, Versions, check_manager_name};
@@ -32,8 +32,8 @@ pub enum Tracking {
 }
 
 impl Tracking {
-    /// For a change of an object that exists: bindings and their like change pods in passing, for
-    /// nobody to own.
+    /// Returns the tracking of a change of an existing object: bindings and the like change pods in passing,
+    /// without an owner.
     pub fn of(context: &Context) -> Self {
         if matches!(context.info.verb, "update" | "patch") { Self::Update } else { Self::Keep }
     }
@@ -228,8 +228,8 @@ impl Versions<Builtin> for ScaleVersion {
     }
 }
 
-/// The managed fields are as they were but for times, and so is everything else: nothing has
-/// happened.
+/// Restores the old times if the managed fields are otherwise unchanged, and so is everything else: nothing
+/// has happened.
 pub fn forget_new_times(old: &Value, new: &mut Value) {
     fn entries(object: &Value) -> &[Value] {
         meta::list(object, "/metadata/managedFields")

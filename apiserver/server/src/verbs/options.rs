@@ -61,7 +61,7 @@ impl ListOptions {
             None => None,
         };
         let bookmarks = query.flag("allowWatchBookmarks");
-        // Whoever says "any state" gets all of it, as Kubernetes' watch cache gives it.
+        // A client that accepts any state gets all of it, as from Kubernetes' watch cache.
         let limit = if version.as_deref() == Some("0") { 0 } else { usize::try_from(limit).unwrap_or(0) };
         Ok(Self { version, rule, limit, token, send_initial, bookmarks, timeout })
     }

@@ -65,7 +65,7 @@ enum Items {
     Json {
         named: bool,
     },
-    /// `PartialObjectMetadata` in JSON: what stands before each object's metadata.
+    /// `PartialObjectMetadata` in JSON: the text before each object's metadata.
     Metadata(String),
     /// Rows in JSON.
     Rows(Rows),
@@ -131,8 +131,7 @@ impl Form {
 }
 
 impl Pieces {
-    /// A list of these objects. In protobuf its length stands at its beginning, so they are counted
-    /// here.
+    /// Makes a list of these objects. In protobuf its length comes first, so they are counted here.
     pub async fn new(
         head: Head,
         entries: Entries,
@@ -203,8 +202,8 @@ impl Pieces {
         Ok(Self { head, entries, tail, begun: false, items, ended: false, count })
     }
 
-    /// Objects whose length is not known yet are encoded twice, but for the first ones, which are kept as
-    /// long as the client's budget has room for them.
+    /// Counts a protobuf list. Objects of unknown length are encoded twice, except for the first ones, which
+    /// are kept as long as the client's budget has room for them.
     async fn protobuf(
         head: &Head,
         entries: Entries,
@@ -366,7 +365,7 @@ impl Lengths {
 
     /// Counts an object; gives the length of what had to be encoded for that.
     fn add(&mut self, entry: &Entry) -> Result<usize, Untranslatable> {
-        // Those whose length is known cost nothing to leave.
+        // Those of known length cost nothing to leave.
         let known = self.form.known(entry);
         let room = if known.is_some() { limits::LIST_KEPT } else { limits::LIST_KEPT_FIRST };
         let keep = self.kept.len() == self.number && self.used < room;

@@ -54,7 +54,7 @@ pub fn fields(
                     | "internal.apiserver.k8s.io",
                     ..,
                 ) => set.insert(&field_path(&["metadata"])),
-                // Who approves does not sign, and who signs does not approve.
+                // The approver does not sign, and the signer does not approve.
                 ("certificates.k8s.io", "CertificateSigningRequest", "approval") => {
                     set.insert(&field_path(&["status", "certificate"]));
                 }
@@ -68,7 +68,7 @@ pub fn fields(
     set
 }
 
-/// The fields of the object, but for its type and those named.
+/// Adds the fields of the object, except its type and those named.
 fn all_but(set: &mut FieldSet, object: &Value, kept: &[&str]) {
     for name in object.as_object().into_iter().flat_map(|fields| fields.keys()) {
         if !matches!(name.as_str(), "apiVersion" | "kind") && !kept.contains(&name.as_str()) {
@@ -77,7 +77,7 @@ fn all_but(set: &mut FieldSet, object: &Value, kept: &[&str]) {
     }
 }
 
-/// The fields of a field, but for those named.
+/// Adds the fields of a field, except those named.
 fn below(set: &mut FieldSet, object: &Value, field: &str, kept: &[&str]) {
     for name in object[field].as_object().into_iter().flat_map(|fields| fields.keys()) {
         if !kept.contains(&name.as_str()) {

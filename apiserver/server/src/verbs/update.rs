@@ -52,7 +52,7 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
     };
     let object = read()?;
     name_matches(meta::name(&object), &context.info.name)?;
-    // Hardly anybody is asked for the object twice; who is decodes it again.
+    // The object is rarely needed twice; a retry decodes it again.
     let decoded = Mutex::new(Some(object));
     let make = |old: &Value| {
         let first = decoded.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -66,7 +66,7 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
             apply::may_create(context)?;
             let mut object = read()?;
             same_uid(context, resource, &Value::Null, &object)?;
-            // Where nothing is, no version of it can be meant.
+            // If nothing exists, no version of it can be meant.
             meta::unset(&mut object, "resourceVersion");
             let created = create::store(context, resource, object).await?;
             respond::object(context, resource, 201, created)
@@ -112,7 +112,7 @@ pub async fn change_with(
     change_object(context, resource, &context.info.name, (part, tracking), make).await
 }
 
-/// [`change_with`] for an object whose name stands in the body, as in `bindings`.
+/// Does what [`change_with`] does for an object whose name is in the body, as in `bindings`.
 pub async fn change_object(
     context: &Context,
     resource: &Resource,
@@ -134,7 +134,7 @@ pub async fn change_object(
             schema::round_resources(&resource.schema, &mut current.object);
         }
         let outcome = once(context, resource, (part, tracking), &current, make).await;
-        // What the store has compared is true, whatever it was made from.
+        // The result of a comparison in the store is true, however old its input was.
         let compared = matches!(outcome, Ok((Outcome::Done(_) | Outcome::Conflict(_), _)));
         if std::mem::take(&mut guessed) && !compared {
             let now = require().await?;
@@ -395,8 +395,8 @@ pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> ApiErr
     ApiError::invalid(group, &resource.kind, name, errors)
 }
 
-/// Writes an object for a request. Only those that apply insist on its managed fields, for without
-/// them nobody would know what the next configuration no longer says.
+/// Writes an object for a request. Only apply insists on the managed fields, because without them the fields
+/// missing from the next configuration would be unknown.
 pub async fn store(
     context: &Context,
     resource: &Resource,
@@ -481,7 +481,7 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
                 copy(new, &field);
             }
             if resource.custom.is_some() {
-                // Of custom resources the status alone is written here.
+                // Of custom resources only the status is written here.
                 let version = meta::resource_version(new).to_owned();
                 let managed = new["metadata"].get("managedFields").cloned();
                 copy(new, "metadata");
@@ -505,7 +505,7 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
 /// The generation rises with every change outside metadata and a status that is a subresource, and with
 /// one of the metadata that the kind counts.
 fn count_generation(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
-    // Bindings and evictions are no changes of what is wanted.
+    // Bindings and evictions do not change the desired state.
     if !resource.behaviour.generation || part == Part::Admitted {
         return;
     }

@@ -97,7 +97,8 @@ pub fn live(cache: &Cache) -> Result<(), ApiError> {
 
 /// The state at a revision, from the cache or, where that has forgotten it, from the store.
 async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Result<Arc<Past>, ApiError> {
-    // A cache may know a state for longer than the store. As in Kubernetes, clients are told when it is compacted.
+    // A cache may know a state for longer than the store. As in Kubernetes, clients get an error once it is
+    // compacted.
     if server.caches().outlasted(revision)
         && let Ok(past) = cache.at(revision)
     {
@@ -119,14 +120,14 @@ async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Resul
 /// The position at which a list continues. Opaque to clients; the form is that of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continue {
-    /// The state that the list began in; -1 for whatever is there now.
+    /// The state that the list began in; -1 for the present one.
     pub revision: Revision,
     /// The key that the page begins at, or the next after it, below that of the collection asked for.
     pub start: String,
 }
 
 impl Continue {
-    /// The page after the object of `key`, in a list of what lies below `prefix`.
+    /// Returns the token of the page after the object of `key`, in a list of the objects below `prefix`.
     pub fn after(revision: Revision, key: &str, prefix: &str) -> Self {
         Self { revision, start: format!("{}\0", key.strip_prefix(prefix).unwrap_or(key)) }
     }
@@ -137,7 +138,7 @@ impl Continue {
         URL_SAFE_NO_PAD.encode(value.to_string())
     }
 
-    /// Reads a token; errors are 400. Whatever it says, no object outside the collection is meant.
+    /// Decodes a token; errors are 400. No token can name an object outside the collection.
     pub fn decode(token: &str) -> Result<Self, ApiError> {
         let bad = |why: String| {
             ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))

@@ -45,7 +45,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
     let cache = context.server.cache(resource)?;
     let filter =
         Filter::parse(&cache, &context.info.namespace, &context.info.name, &context.query, &context.budget)?;
-    // What is inside of those that a webhook converts is looked at afterwards.
+    // Objects that a webhook converts are matched by their contents afterwards.
     let filter =
         if by_webhook(resource).is_some() && filter.looks_inside() { filter.outside() } else { filter };
     let begin = begin(context, &options)?;
@@ -81,7 +81,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
             last_bookmark_done: false,
             shutdown: context.server.refusing().clone(),
         })),
-        // Who watches is told by an event, as if the watch had begun and then failed.
+        // A watcher gets an event, as if the watch had begun and then failed.
         Err(error) if matches!(error.code, 410 | 504) => {
             Events::Failed(Some(frame(wanted.format, "ERROR", &error.to_status())))
         }
@@ -188,7 +188,7 @@ fn frame(format: Format, event: &str, object: &Value) -> Bytes {
     if format == Format::Protobuf
         && let Some(message) = message()
     {
-        // What the server itself makes up has the types of its fields.
+        // Objects made by the server itself have the types of their fields.
         return protobuf::watch_frame(event, message, object).map(Bytes::from).unwrap_or_default();
     }
     respond::event(event, object)
@@ -260,7 +260,7 @@ pub struct WatchStream {
     subscription: Subscription,
     filter: Arc<Filter>,
     encoder: Encoder,
-    /// The client knows everything up to here, as far as it selects it.
+    /// The client knows everything up to here, within its selection.
     sent: Revision,
     /// Nothing up to here is sent.
     after: Revision,
@@ -330,9 +330,8 @@ impl WatchStream {
         begun && (self.shutdown.is_cancelled() || Instant::now() >= self.deadline)
     }
 
-    /// Events of the state that the watch begins with, of objects of together about so many bytes. A
-    /// client that is too slow for it hears that it has to begin anew: it would be too slow for the changes
-    /// since, too.
+    /// Returns events of the state that the watch begins with, for objects of together about this many bytes.
+    /// A client that is too slow for it has to begin anew: it would be too slow for the changes since, too.
     fn beginning(&mut self, bytes: usize) -> Option<Bytes> {
         let initial = self.initial.as_mut()?;
         let Ok(entries) = initial.take(bytes) else {

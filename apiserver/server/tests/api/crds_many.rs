@@ -1,4 +1,4 @@
-//! Many definitions: none has a task of its own, and kinds that nobody asks for keep no objects.
+//! Many definitions: none has a task of its own, and kinds that are not requested keep no objects.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::bad_rules::CRDS;
 use crate::harness::Api;
 
-/// So many kinds lie in one group, as with what people install.
+/// The number of kinds in one group, as in common installations.
 const GROUP: usize = 20;
 
 fn group(index: usize) -> String {

@@ -171,7 +171,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("workqueue_longest_running_processor_seconds", "gauge"),
 ];
 
-/// Has everything happen that is counted beside requests.
+/// Causes everything that is counted besides requests.
 async fn live(api: &Api) {
     let services = "/api/v1/namespaces/default/services";
     let service = |name: &str, spec: serde_json::Value| json!({"metadata": {"name": name}, "spec": spec});

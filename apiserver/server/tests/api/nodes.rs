@@ -406,7 +406,7 @@ async fn a_node_makes_no_pod_that_gives_it_rights() {
     says(&kubelet.post(&pods, stale).await, "node n1 UID mismatch: expected other got");
     kubelet.post(&pods, mirror("good")).await.expect(201);
     kubelet.get(&format!("{CORE}/serviceaccounts/theirs")).await.expect(403);
-    // Where others have let such a pod in, it still gives nothing.
+    // Even if others have allowed such a pod, it gives no rights.
     let mut planted = mirror("planted");
     planted["spec"]["volumes"] = json!([{"name": "v", "configMap": {"name": "theirs"}}]);
     cluster.admin.post(&pods, planted).await.expect(201);

@@ -21,7 +21,7 @@ async fn people_get_indented_json() {
         let plain = api.get(path).await;
         // One line, whose end people do without.
         assert_eq!(plain.text.find('\n'), Some(plain.text.len() - 1), "{path}");
-        // Whatever the order of the keys, it is as long.
+        // The length does not depend on the order of the keys.
         let length = serde_json::to_string_pretty(&plain.body).unwrap().len();
         let check = |reply: &Reply| {
             assert_eq!((reply.text.len(), &reply.body), (length, &plain.body), "{path}");

@@ -17,7 +17,7 @@ async fn chosen(api: &Api, path: &str, selector: &str) -> Vec<String> {
 async fn check(api: &Api, path: &str, table: &[(&str, &[&str])]) {
     for (selector, names) in table {
         assert_eq!(chosen(api, path, selector).await, *names, "{path} {selector}");
-        // What is not so is the rest.
+        // The remaining objects do not match.
         if let Some((field, value)) = selector.split_once('=').filter(|_| !selector.contains(['!', ','])) {
             let all = chosen(api, path, "").await;
             let rest: Vec<String> = all.into_iter().filter(|name| !names.contains(&name.as_str())).collect();

@@ -67,7 +67,7 @@ fn definition(plural: &str, kind: &str, scope: &str) -> Value {
                     "statusReplicasPath": ".status.replicas"}}}]}})
 }
 
-/// `widgets` lie in namespaces, `gadgets` do not, and the third kind is called as Namespaces are.
+/// `widgets` are namespaced, `gadgets` are not, and the third kind has the plural of Namespaces.
 const CUSTOM: [(&str, &str, &str); 3] =
     [("widgets", "Widget", "Namespaced"), ("gadgets", "Gadget", "Cluster"), ("namespaces", "Odd", "Cluster")];
 
@@ -286,7 +286,7 @@ impl Sweep {
         body
     }
 
-    /// Sends one request as nobody and as an administrator, and compares.
+    /// Sends one request without rights and as an administrator, and compares.
     async fn compare(&self, kind: &Resource, method: &str, path: &str, tally: &mut Tally) {
         let body = self.body(kind, method, path);
         let (refusal, before) = self.send(&self.nobody, method, path, &body).await;
@@ -294,7 +294,7 @@ impl Sweep {
         tally.requests += 1;
         let judged = match Asked::read(&refusal) {
             _ if !before.is_empty() => Err("it was carried out before it was authorized".to_owned()),
-            // Nobody may do anything: whatever else is answered was answered without asking.
+            // Without rights everything is forbidden: any other answer was given without authorization.
             _ if refusal.code != 403 || !refusal.message().contains(" cannot ") => {
                 Err(format!("it was answered without authorization: {}", refusal.code))
             }
@@ -414,8 +414,8 @@ fn permits(sweep: &Sweep, kind: &Resource, asked: &Asked, access: &Access) -> bo
         // The cache of the kind is loaded as a whole; the answer shows what was chosen from it.
         Access::Range(found) => *found == format!("{}/", kind.storage_prefix),
         Access::Read(found) if own(found) => true,
-        // What admission and validation look at beside: the namespace, and what objects refer to. Nothing
-        // of another namespace is among it, and nothing of the same kind.
+        // Other reads of admission and validation: the namespace, and references of objects. None is in
+        // another namespace or of the same kind.
         Access::Read(found) => sweep.kinds.iter().any(|other| {
             let prefix = format!("{}/", other.storage_prefix);
             let Some(rest) = found.strip_prefix(&prefix) else { return false };
@@ -566,7 +566,7 @@ async fn what_is_authorized_is_what_the_store_is_asked_for() {
     }
     let (count, some) = (tally.faults.len(), &tally.faults[..tally.faults.len().min(40)]);
     assert_eq!(count, 0, "of {} requests: {some:#?}", tally.requests);
-    // Objects of a custom kind that is called as Namespaces are have no path, in Kubernetes neither.
+    // Objects of a custom kind with the plural of Namespaces have no path, as in Kubernetes.
     let odd = |kind: &Resource| kind.custom.is_some() && kind.plural == "namespaces";
     let mut missing = Vec::new();
     for kind in sweep.kinds.iter().filter(|kind| !odd(kind)) {

@@ -31,7 +31,7 @@ impl Asked {
         })
     }
 
-    /// The name of the object: proxies have a scheme and a port beside it.
+    /// Returns the name of the object: proxies have a scheme and a port next to it.
     pub fn object(&self) -> &str {
         let parts: Vec<&str> = self.name.split(':').collect();
         match parts[..] {

@@ -174,7 +174,7 @@ async fn sees(watch: &mut Watching, change: &str, name: &str) {
     assert_eq!(watch.brief().await, format!("{change} {name}"));
 }
 
-/// The group, the version and the resource with all verbs stand in the documents.
+/// Checks that the documents contain the group, the version and the resource with all verbs.
 async fn is_discovered(api: &Api, kind: &Kind) {
     if !kind.group.is_empty() {
         let groups = api.get("/apis").await.expect(200).body;

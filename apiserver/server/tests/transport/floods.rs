@@ -145,7 +145,7 @@ async fn floods_of_frames_end_and_who_watches_uploads_and_downloads_is_not_cut()
     let mut seen = Vec::new();
     while !seen.windows(6).any(|text| text == b"\"last\"") {
         let frame = watch.frame().await.expect("the watch goes on").unwrap();
-        // What is long is a large object.
+        // A long frame is a large object.
         seen = frame.into_data().unwrap().to_vec();
     }
     drop((watch, watcher, sender));

@@ -56,8 +56,8 @@ pub async fn run(
         return Ok(Vec::new());
     };
     server.fresh().await?;
-    // Addresses first: whatever happens in between then looks like a Service that is newer than
-    // its address, and the attempt to write that address finds that it is there.
+    // Addresses first: a change in between then looks like a Service that is newer than its address, and the
+    // attempt to write that address finds that it exists.
     let snapshot = server.cache(resource)?.snapshot();
     let claims: BTreeMap<IpAddr, Claim> = snapshot
         .objects
@@ -106,7 +106,7 @@ pub async fn deleted(
         let Ok(ip) = meta::name(address).parse::<IpAddr>() else { continue };
         let Some(service) = service.filter(|service| addresses_of(service).contains(&ip)) else { continue };
         if addresses.get(meta::name(address)).is_some() {
-            // Somebody was faster; whether it is right is for the next run over everything.
+            // It was changed meanwhile; the next run over everything checks it.
             continue;
         }
         let (holders, inside) = (BTreeMap::new(), |address: IpAddr| server.blocks().contains(address));

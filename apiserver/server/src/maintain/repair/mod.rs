@@ -1,4 +1,4 @@
-//! Finds what Services and their claims do not agree on, and puts it right.
+//! Repair of disagreements between Services and their claims.
 //!
 //! A server may die between a claim and the Service that it is for, and somebody may delete an
 //! IPAddress by hand, which is written again at once. Each server looks at everything every few
@@ -37,8 +37,7 @@ pub struct Repair {
     suspects: BTreeSet<String>,
     /// Ports without a Service, and how many more runs they are given.
     leaks: BTreeMap<u16, u32>,
-    /// Events that were written, by who reports them, so that each is written once while its cause
-    /// stays.
+    /// The events that were written, by reporter, so that each is written once while its cause stays.
     told: BTreeMap<&'static str, BTreeSet<String>>,
 }
 
@@ -149,8 +148,8 @@ impl Heard {
         Self(cache.map(|cache| cache.subscribe_now(Trigger::All).1))
     }
 
-    /// Those that were deleted, once there is one. Who is too slow to hear of all begins anew; what was
-    /// missed is for the next run over everything.
+    /// Returns deleted IPAddresses, once there is one. If the subscription is too slow to receive all, it
+    /// begins anew; the next run over everything finds those it missed.
     async fn deleted(&mut self, server: &Server) -> Vec<Value> {
         let mut deleted = Vec::new();
         while deleted.is_empty() {
