@@ -1,5 +1,5 @@
-//! The built-in kinds: `data/resources.json` says which exist, the table here what is particular to
-//! each. A kind without a line gets the defaults.
+//! The built-in kinds: `data/resources.json` lists them, the table here has the properties of each. A kind
+//! without a line gets the defaults.
 
 mod table;
 mod table_devices;
@@ -242,7 +242,7 @@ const SUBRESOURCE_KINDS: &[(&str, &str, &str, &str)] = &[
     ("portforward", "PodPortForwardOptions", "", "v1"),
 ];
 
-/// Options of a request that is passed on, by the plural of what it is passed on to.
+/// Options of a request that is passed on, by the plural of the resource that it is passed on to.
 const PROXY_KINDS: &[(&str, &str)] =
     &[("nodes", "NodeProxyOptions"), ("pods", "PodProxyOptions"), ("services", "ServiceProxyOptions")];
 

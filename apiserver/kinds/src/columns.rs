@@ -125,7 +125,7 @@ fn name(object: &Value) -> Value {
     json!(meta::name(object))
 }
 
-/// The name, and that it is the class of those that name none where one of these annotations says so.
+/// Returns the name, with a mark on the default class, which has one of these annotations.
 fn marked(object: &Value, annotations: &[&str]) -> Value {
     let default = annotations.iter().any(|key| meta::annotation(object, key) == Some("true"));
     let mark = if default { " (default)" } else { "" };

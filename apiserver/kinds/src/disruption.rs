@@ -121,7 +121,7 @@ fn why_none(budget: &Value) -> String {
     }
 }
 
-/// The pod with the condition that says why it goes.
+/// Returns the pod with the condition that gives the reason for its eviction.
 pub fn targeted(pod: &Value, now: &str) -> Value {
     let mut pod = pod.clone();
     let mut condition = json!({"type": TARGET, "status": "True", "reason": "EvictionByEvictionAPI",

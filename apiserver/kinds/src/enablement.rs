@@ -38,8 +38,8 @@ pub fn stability(version: &str) -> Option<Stability> {
     digits(rest).then_some(Stability::Ga)
 }
 
-/// The value of `--runtime-config`: what is switched on and off, by name. Without any, what
-/// Kubernetes serves by default.
+/// The value of `--runtime-config`: the APIs that are switched on and off, by name. Empty for the defaults of
+/// Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enablement(BTreeMap<String, String>);
 
@@ -89,13 +89,13 @@ impl Enablement {
         Self(BTreeMap::from([("api/all".to_owned(), "true".to_owned())]))
     }
 
-    /// Adds what another one says; where both say something, the other counts.
+    /// Adds the entries of another one, which override equal names.
     pub fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// The kinds of `registry` that are served. Errors name what is not known, so that a misspelled
-    /// name is not taken for one that changes nothing.
+    /// Returns the kinds of `registry` that are served. Unknown names are errors, so that a misspelled name
+    /// is not ignored.
     pub fn apply(&self, registry: &Registry) -> Result<Registry, EnablementError> {
         let served = self.judge(registry)?;
         Ok(registry.only(|resource| served(resource)))

@@ -15,9 +15,9 @@ const CONDITIONS: &str = "status.conditions";
 /// The conditions that only the approver may write.
 const VERDICTS: [&str; 2] = ["Approved", "Denied"];
 
-/// Puts the status of `new` in order, which takes the place of `old`: `approval` says through which
-/// subresource, `now` is the time of conditions that bring none. Answers with what this writer may not
-/// write; whether the rest is right is for validation to say.
+/// Completes the status of `new`, which replaces `old`: `approval` is true for that subresource, `now` is the
+/// time of conditions that have none. Returns the errors of fields that this writer may not write; validation
+/// checks the rest.
 pub fn settle(new: &mut Value, old: &Value, approval: bool, now: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let before = meta::list(old, "/status/conditions");
@@ -50,7 +50,7 @@ pub fn settle(new: &mut Value, old: &Value, approval: bool, now: &str) -> Vec<Fi
     errors
 }
 
-/// The conditions, each with its times: those of before where it says the same.
+/// Returns the conditions with their times: those of before if they are the same.
 fn timed(list: &[Value], before: &[Value], now: &str) -> Vec<Value> {
     let mut list = list.to_vec();
     for condition in &mut list {

@@ -367,7 +367,7 @@ fn v2_as_protobuf_has_the_same_operations() {
     }
 }
 
-/// The names have a hash of all that a parameter says, so equal names are equal texts.
+/// The names have a hash of the whole parameter, so equal names are equal texts.
 #[test]
 fn shared_parameters_have_the_names_of_kubernetes() {
     let document = unpack(v2_gz());

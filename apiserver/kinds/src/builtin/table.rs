@@ -17,7 +17,7 @@ use apiserver_registry::Written;
 use apiserver_registry::definition;
 use apiserver_schema::error::FieldError;
 
-/// Errors of a change: new, old, and what was written.
+/// Returns the errors of a change: new, old, and the part that was written.
 type ChangeErrors = fn(&Value, &Value, Written) -> Vec<FieldError>;
 
 pub(super) struct Row {

@@ -124,7 +124,7 @@ fn is_cpu_target(metric: &Value) -> bool {
     is_cpu(metric) && !metric["resource"]["target"]["averageUtilization"].is_null()
 }
 
-/// The source of each type of metric: its field, and how `v1` names what it says.
+/// Returns the field of a metric's source, by the type of the metric.
 fn source(metric: &Value) -> Option<&'static str> {
     Some(match metric["type"].as_str()? {
         "Resource" => "resource",

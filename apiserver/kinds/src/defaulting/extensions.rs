@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{Object, each, fill, fill_absent, fill_zero, is, made, object, with_spec};
 
-/// Life of a pod's certificate where the request does not say, seconds.
+/// The default lifetime of a pod's certificate in seconds.
 const DAY: i64 = 86_400;
 
 /// Defaults of a ValidatingWebhookConfiguration.

@@ -143,7 +143,8 @@ pub fn qos_class(pod: &Value) -> &'static str {
     resources::qos_class(whole.map(Compute::of_json), containers).as_str()
 }
 
-/// Returns whether a pod's spec says what the pod takes as a whole, of what can be said so.
+/// Returns true if a pod's spec has pod-level requests or limits of resources that can be set at the pod
+/// level.
 fn has_pod_resources(spec: &Value) -> bool {
     let lists = ["requests", "limits"].into_iter().filter_map(|list| spec["resources"][list].as_object());
     lists.flatten().any(|(name, _)| resources::is_pod_level(name))

@@ -8,7 +8,7 @@ use apiserver_schema::validation::names::dns_subdomain;
 
 use super::{Object, each, fill, fill_absent, is, is_empty, made, with_spec};
 
-/// Seconds for which a client sticks to a backend where nothing else is said.
+/// The default number of seconds for which a client sticks to a backend.
 const AFFINITY_SECONDS: i64 = 10_800;
 
 /// Defaults of a Service, except addresses, IP families and node ports, which are allocated.

@@ -48,7 +48,7 @@ pub fn prepare_create_claim(value: &mut Value) {
     sources_of_claim(value);
 }
 
-/// An update of a claim may leave out the second field of what it is filled from. Arguments: new, old.
+/// Completes an update of a claim that leaves out the second field of its data source. Arguments: new, old.
 pub fn prepare_update_claim(new: &mut Value, old: &Value) {
     let said = |field: &str| !old["spec"][field].is_null();
     if said("dataSource") || said("dataSourceRef") {

@@ -36,8 +36,8 @@ pub fn mutating_webhooks(object: &Value) -> Vec<FieldError> {
     reading(|| webhooks(object, true, &Rules::of_new()))
 }
 
-/// Errors of a change of a ValidatingWebhookConfiguration: what was wrong before may stay. Arguments: new,
-/// old.
+/// Returns the errors of a change of a ValidatingWebhookConfiguration; existing faults may stay. Arguments:
+/// new, old.
 pub fn validating_webhooks_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     reading(|| webhooks(new, false, &Rules::of_change(new, old)))
 }
@@ -58,7 +58,7 @@ struct Rules {
     names: bool,
     /// Selectors compare with values that labels can have.
     values: bool,
-    /// Match conditions are looked at.
+    /// True if match conditions are validated.
     conditions: bool,
 }
 

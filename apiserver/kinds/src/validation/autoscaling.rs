@@ -11,7 +11,7 @@ use apiserver_schema::error::FieldError;
 const WINDOW: i64 = 3600;
 const PERIOD: i64 = 1800;
 
-/// Sources of a metric: type and field, in the order in which they are looked at.
+/// The sources of a metric: type and field, in the order of their validation.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -27,7 +27,7 @@ pub fn autoscaler(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change: what was wrong before may stay. Arguments: new, old, what was written.
+/// Returns the errors of a change; existing faults may stay. Arguments: new, old, the part that is written.
 pub fn autoscaler_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::common(new, &mut errors);

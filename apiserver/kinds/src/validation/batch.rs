@@ -230,7 +230,8 @@ fn completions(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// While a job is suspended and has no pods, where and with what they will run can be changed.
+/// Validates a change of the template: while a job is suspended and has no pods, scheduling fields and
+/// resources may change.
 fn template(new: &Value, old: &Value, errors: &mut Errors) {
     let status = &old["status"];
     let fresh = given(status, "startTime").is_none();
@@ -266,7 +267,7 @@ fn template(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Makes what is at a pointer what another object has there.
+/// Sets the value at a pointer to that of another object.
 fn set_from(object: &mut Value, other: &Value, pointer: &str) {
     let Some((parent, key)) = pointer.rsplit_once('/') else { return };
     let wanted = other.pointer(pointer).cloned();

@@ -1,4 +1,4 @@
-//! CSIDriver, CSINode, VolumeAttachment: drivers, the nodes that run them, and what they attach.
+//! CSIDriver, CSINode, VolumeAttachment: drivers, the nodes that run them, and attachments.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

@@ -66,7 +66,7 @@ fn claim_errors(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change of a ResourceClaim: what it asks for stays, and so does what it was given.
+/// Returns the errors of a change of a ResourceClaim: neither its request nor its allocation may change.
 /// Arguments: new, old.
 pub fn claim_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     if written == Written::Status {

@@ -1,5 +1,4 @@
-//! Kinds that extend and govern the API, groups of pods: what is filled in, what is refused
-//! and in which words.
+//! Tests of kinds that extend and govern the API, and of groups of pods: defaults, refusals and their words.
 
 use serde_json::{Value, json};
 
@@ -56,7 +55,7 @@ pub(super) fn change(path: &str, new: &Value, old: &Value, written: Written) -> 
     found.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
 }
 
-/// Each patch of a valid object, and what is said about it.
+/// Checks the errors of each patch of a valid object.
 #[track_caller]
 pub(super) fn refused(path: &str, base: &Value, cases: &[(Value, &[&str])]) {
     assert_eq!(errors(path, base), [""; 0], "{path}");

@@ -11,7 +11,7 @@ use apiserver_schema::error::FieldError;
 
 const PATH: &str = "status.conditions";
 
-/// Both states of the Job, and what is found wrong.
+/// Both states of the Job, and the errors found.
 struct Check<'a> {
     spec: &'a Value,
     now: &'a Value,

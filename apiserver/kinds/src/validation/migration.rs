@@ -19,7 +19,8 @@ pub fn migration(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change: what is migrated stays, and what has ended has ended. Arguments: new, old.
+/// Returns the errors of a change: neither the resource to migrate nor a final state may change. Arguments:
+/// new, old.
 pub fn migration_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     if written == Written::Status {
         return migration_status(&new["status"], &old["status"]);

@@ -122,7 +122,8 @@ fn key(spec: &Value, errors: &mut Errors) {
     }
 }
 
-/// RSA keys have one of two sizes. Their proofs, salted at will, are for the signer to look at.
+/// Validates the size of RSA keys, which is one of two. Their proofs, which are salted at will, are left to
+/// the signer.
 fn modulus(info: &SubjectPublicKeyInfo<'_>, errors: &mut Errors) {
     let bits = info.parsed().map_or(0, |key| key.key_size());
     if bits != 3072 && bits != 4096 {

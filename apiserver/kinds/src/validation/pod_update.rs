@@ -69,7 +69,7 @@ fn equal(a: &Value, b: &Value) -> bool {
     keys(a).union(&keys(b)).all(|key| same(a.get(key), b.get(key)))
 }
 
-/// Images may change, and so are looked at again as what was changed.
+/// Validates images as on creation, because they may change.
 fn images(spec: &Value, list: &str, errors: &mut Errors) {
     for (index, container) in items(spec, list).iter().enumerate() {
         let path = format!("spec.{list}[{index}]");
@@ -87,7 +87,7 @@ fn restore_images(allowed: &mut Value, list: &str, before: &Value) {
     }
 }
 
-/// Sets fields back to what they were.
+/// Restores fields to their old values.
 fn restore(new: &mut Value, old: &Value, fields: &[&str]) {
     let Value::Object(new) = new else { return };
     for field in fields {

@@ -87,7 +87,7 @@ fn common(spec: &Value, composed: bool, errors: &mut Errors) -> Expressions {
         None => errors.required("spec.matchConstraints", ""),
         Some(constraints) => {
             match_resources(constraints, "spec.matchConstraints", errors);
-            // They say what type the objects have.
+            // They determine the type of the objects.
             if items(constraints, "resourceRules").is_empty() {
                 errors.required("spec.matchConstraints.resourceRules", "");
             }
@@ -195,7 +195,7 @@ fn validation_errors(validation: &Value, path: &str, expressions: &Expressions, 
         if source.trim().is_empty() {
             errors.invalid(path, &json!(source), "must be non-empty if specified");
         } else {
-            // A message is for everybody: nothing is asked of the authorizer for it.
+            // Everyone may see a message, so the authorizer is not available to it.
             let has = Admission { authorizer: false, ..expressions.has };
             let says = |source: &str| expressions.policy.expression(source, has, Expected::Text);
             expression(source, &path, "", errors, says);

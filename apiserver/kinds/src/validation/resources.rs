@@ -102,7 +102,8 @@ fn amounts_of(requirements: &Value, check: CheckName, path: &str, errors: &mut E
     }
 }
 
-/// A request is at most the limit, and exactly the limit where nothing can be promised twice.
+/// Validates that a request is at most the limit, and equals the limit if the resource cannot be
+/// overcommitted.
 fn within(name: &str, request: &Value, limits: &Map<String, Value>, path: &str, errors: &mut Errors) {
     let overcommit = overcommits(name);
     let Some(limit) = limits.get(name) else {
@@ -196,7 +197,7 @@ pub(super) fn is_quota_resource(name: &str) -> bool {
     is_standard(name) && name != "storage"
 }
 
-/// The name of any resource; says whether it was good so far.
+/// Validates the name of any resource; returns true if it was valid so far.
 pub(super) fn resource_name(name: &str, path: &str, errors: &mut Errors) -> bool {
     let faults = names::qualified_name(name);
     let good = faults.is_empty();

@@ -207,7 +207,7 @@ pub(super) fn each_container<'a>(spec: &'a Value, path: &str) -> Vec<(&'a Value,
         .collect()
 }
 
-/// Annotations that say the same as fields must say the same. `object` has the metadata; the pod
+/// Validates that annotations agree with the fields that they duplicate. `object` has the metadata; the pod
 /// spec is at `path`.
 pub(super) fn annotations_match(object: &Value, spec: &Value, path: &str, errors: &mut Errors) {
     if meta::annotations(object).is_none_or(serde_json::Map::is_empty) {

@@ -246,7 +246,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     if balance(spec) && balance(before) && now != was {
         errors.invalid("spec.loadBalancerClass", now.unwrap_or(&Value::Null), "may not change once set");
     }
-    // The rules of a change look at it, and so do those of any Service.
+    // The rules of a change validate it, and so do those of any Service.
     balancer_class(spec, &mut errors);
     if needs_health_check(spec)
         && needs_health_check(before)

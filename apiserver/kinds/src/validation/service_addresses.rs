@@ -86,7 +86,8 @@ fn families_fit(spec: &Value, ips: &[&str], errors: &mut Errors) {
     }
 }
 
-/// The first address and family stay; a second may come, and go if the policy says so.
+/// Validates that the first address and family stay; a second may be added, and removed if the policy allows
+/// it.
 pub(super) fn update(spec: &Value, before: &Value, errors: &mut Errors) {
     let named = |spec: &Value| text(spec, "type") == "ExternalName";
     if named(spec) || named(before) {

@@ -10,7 +10,7 @@ use super::{Errors, items};
 /// One item: it, and its path.
 pub(super) type Each<'a> = &'a mut dyn FnMut(&Value, &str, &mut Errors);
 
-/// A list of at most `most` items under `field`, each of which is looked at.
+/// Validates each item of a list of at most `most` items under `field`.
 pub(super) fn list(
     holder: &Value,
     field: &str,

@@ -41,7 +41,7 @@ pub(super) fn distinct(list: &[Value], key: &str, path: &str, errors: &mut Error
     }
 }
 
-/// `metav1.Condition`s: types that differ, and everything that one must say.
+/// Validates `metav1.Condition`s: distinct types, and all required fields.
 pub(super) fn conditions(list: &[Value], path: &str, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (index, condition) in list.iter().enumerate() {

@@ -277,7 +277,7 @@ fn rule_spec(spec: &Value, before: Option<&Value>, errors: &mut Errors) {
     taint(&spec["taint"], before.map(|spec| &spec["taint"]), "spec.taint", errors);
 }
 
-/// Errors of a change of a DeviceTaintRule. Arguments: new, old, what was written.
+/// Returns the errors of a change of a DeviceTaintRule. Arguments: new, old, the part that is written.
 pub fn taint_rule_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     if written == Written::Main {
         let mut errors = with_metadata(new);

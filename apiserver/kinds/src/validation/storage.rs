@@ -136,7 +136,7 @@ fn capacity(spec: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// The sources of a PersistentVolume, in the order in which Kubernetes looks at them: the first counts.
+/// The sources of a PersistentVolume, in the order in which Kubernetes checks them: the first counts.
 const SOURCES: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -260,7 +260,7 @@ pub fn claim(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change of a PersistentVolumeClaim: what was wrong before may stay. Arguments: new, old.
+/// Returns the errors of a change of a PersistentVolumeClaim; existing faults may stay. Arguments: new, old.
 pub fn claim_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     if written == Written::Status {
         let mut errors = Errors::default();

@@ -57,8 +57,8 @@ fn bundle_faults(name: &str, signer: &str, beginning: bool) -> names::Faults {
     }
 }
 
-/// Errors of a change of a ClusterTrustBundle: certificates that do not change are not looked at.
-/// Arguments: new, old, what was written.
+/// Returns the errors of a change of a ClusterTrustBundle; unchanged certificates are not validated.
+/// Arguments: new, old, the part that is written.
 pub fn bundle_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut errors = bundle_name(new);
     let bundle = text(&new["spec"], "trustBundle");

@@ -12,8 +12,9 @@ use apiserver_registry::LabelSelector;
 use apiserver_registry::Written;
 use apiserver_schema::error::FieldError;
 
-/// The selector, and its agreement with the template. `kind` is how the error of an empty one names it,
-/// `unread` what is said of one that cannot be read. Says whether the template is to be judged.
+/// Validates the selector, and its agreement with the template. `kind` names the kind in the error of an
+/// empty one, `unread` is the error of one that cannot be parsed. Returns true if the template is to be
+/// validated.
 fn selector(spec: &Value, kind: &str, unread: &str, errors: &mut Errors) -> bool {
     match spec.get("selector") {
         None | Some(Value::Null) => {
@@ -399,7 +400,7 @@ pub fn daemon_set(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Without a selector nothing matches; Kubernetes says nothing else about it.
+/// Validates the selector: without one nothing matches, and Kubernetes reports nothing else about it.
 fn daemon_selector(spec: &Value, errors: &mut Errors) {
     let selector = given(spec, "selector");
     label_selector(selector, "spec.selector", errors);
