@@ -24,9 +24,9 @@ impl Definitions {
             .map(|r| r.definition.as_str())
     }
 
-    /// The definitions as Kubernetes publishes them. `differences` has what their types do not say, for each
-    /// definition a merge patch, in which `+description` continues a description. `defaults` are those of its
-    /// fields.
+    /// Returns the definitions as Kubernetes publishes them. `differences` has the properties that their
+    /// types lack, for each definition a merge patch, in which `+description` continues a description.
+    /// `defaults` are those of its fields.
     pub fn published(
         mut self,
         defaults: &BTreeMap<String, BTreeMap<String, Value>>,

@@ -14,8 +14,8 @@ use crate::{Served, message, paths, reduce, shared, single};
 
 const PREFIX: &str = "#/$defs/";
 
-/// Writes `v2.json.gz`, the same of what is served by default as `v2-default.json.gz` and
-/// `v2-default.pb.gz`, `v3-*.json.gz` and `openapi_index.rs` into `out`.
+/// Writes `v2.json.gz`, its default subset as `v2-default.json.gz` and `v2-default.pb.gz`, `v3-*.json.gz` and
+/// `openapi_index.rs` into `out`.
 pub fn write(out: &Path, definitions: &Definitions, served: &[Served]) {
     let by_document = paths_by_document(definitions, served);
     let mut index = String::from("static DOCUMENTS: &[Document] = &[\n");
@@ -226,7 +226,7 @@ fn v2(definitions: &Definitions, by_document: &BTreeMap<String, Map<String, Valu
     })
 }
 
-/// A definition; v2 says nothing of defaults.
+/// Returns a definition; v2 has no defaults.
 fn v2_schema(schema: &Value) -> Value {
     let mut schema = v2_value(schema);
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);

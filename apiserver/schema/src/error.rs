@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-/// One invalid field, as in `field.Error`: path, what is wrong, and the reason clients match on.
+/// One invalid field, as in `field.Error`: path, message, and the reason that clients match on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// `spec.containers[0].name`
@@ -150,12 +150,12 @@ pub struct ApiError {
     pub reason: &'static str,
     /// The action that was attempted, the object, and the reason for the refusal.
     pub message: String,
-    /// `status.details`, if there is something to say.
+    /// `status.details`, if there are any.
     pub details: Option<Value>,
 }
 
-/// Most causes that one answer names, and about the most bytes of their text: where much is wrong, one
-/// request has thousands, and each shows what it is about.
+/// The limit on the causes of one answer, which also bounds their text: a request may have thousands of
+/// faults, and each shows its value.
 pub const CAUSES: usize = 1000;
 const CAUSES_TEXT: usize = 1024 * 1024;
 

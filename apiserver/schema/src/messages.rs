@@ -191,7 +191,7 @@ pub fn of_kind(api_version: &str, kind: &str) -> Option<Message> {
         return Some(message);
     }
     match kind {
-        // Clients send them with the group and version of what they are about.
+        // Clients send them with the group and version of their target.
         "DeleteOptions" | "CreateOptions" | "UpdateOptions" | "PatchOptions" | "ListOptions"
         | "GetOptions" => find("meta.k8s.io/v1"),
         // Types without a group are sent with the legacy version `v1`.

@@ -1,5 +1,5 @@
-//! `metadata` of an object that is a JSON value. Getters of text give `""` for what is missing, as
-//! Kubernetes' do.
+//! Access to the `metadata` of an object that is a JSON value. Getters of text return `""` for a missing
+//! value, as in Kubernetes.
 
 use serde_json::{Map, Value, json};
 

@@ -42,8 +42,7 @@ pub fn v2_hash() -> &'static str {
     V2_HASH
 }
 
-/// OpenAPI v2 of what is served by default, without alpha and beta versions, as gzip-compressed
-/// JSON.
+/// Returns OpenAPI v2 of the default APIs, without alpha and beta versions, as gzip-compressed JSON.
 pub fn v2_default_gz() -> &'static [u8] {
     V2_DEFAULT
 }

@@ -126,7 +126,7 @@ fn message_of(value: &Value) -> Option<Message> {
 /// A member of an object: its name, its field where it is one, its value.
 type Member<'a> = (&'a str, Option<&'static Field>, &'a Value);
 
-/// The members in the order of the Go type: what an object says of itself, its fields, and the rest by name.
+/// Returns the members in the order of the Go type: the type of the object, its fields, and the rest by name.
 fn in_order(message: Message, map: &Map<String, Value>) -> Vec<Member<'_>> {
     let mut all: Vec<(u16, Member<'_>)> = map
         .iter()

@@ -43,7 +43,7 @@ pub fn is_envelope(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
-/// The message of the kind that the object says it is.
+/// Returns the message of the kind that the object names.
 pub fn of_object(object: &Value) -> Option<Message> {
     of_kind(object["apiVersion"].as_str()?, object["kind"].as_str()?)
 }
@@ -55,7 +55,7 @@ pub fn of_definition(name: &str) -> Option<Message> {
     message(&format!("{group}/{version}.{short}"))
 }
 
-/// An object in its envelope. It says itself what it is.
+/// Returns an object in its envelope. Its kind is taken from the object.
 pub fn to_envelope(object: &Value) -> Result<Vec<u8>, Unencodable> {
     let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
     let message = of_kind(api_version, kind)

@@ -20,7 +20,7 @@ pub struct Errors {
     list: Vec<FieldError>,
     /// The number of errors that are not in the list.
     more: usize,
-    /// Bytes of what was said.
+    /// The number of bytes written so far.
     said: usize,
 }
 
@@ -43,7 +43,7 @@ impl Errors {
         errors
     }
 
-    /// The errors; if there were more, the last one says how many.
+    /// Returns the errors; if there were more, the last one gives their number.
     pub fn list(mut self) -> Vec<FieldError> {
         if self.more > 0 {
             self.list.push(FieldError::more(self.more));
@@ -274,7 +274,7 @@ impl Errors {
     }
 }
 
-/// Equal, where nothing, null and empty values are the same, however deep.
+/// Returns true if both are equal; absent, null and empty values are the same at any depth.
 pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
     match (a, b) {
         (Some(Value::Object(a)), Some(Value::Object(b))) => {

@@ -1,4 +1,4 @@
-//! `openapi.v2.Document` of gnostic, which older kubectl asks for before it looks at anything else.
+//! `openapi.v2.Document` of gnostic, which older kubectl requests first.
 
 use super::Rest::{Extensions, Nothing, Pairs};
 use super::Shape::{Arm, By, Double, Either, Flag, Integer, List, Listed, Object, Text, Yaml};

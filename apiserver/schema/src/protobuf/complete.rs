@@ -13,7 +13,7 @@ pub(super) enum Absent {
     Null,
     /// The text of a scalar's zero.
     Zero(&'static str),
-    /// A struct, with what it always has itself.
+    /// A struct, with its own implied fields.
     Object(Message),
 }
 
@@ -116,7 +116,7 @@ fn fill(map: &mut Map<String, Value>, name: &str, value: &dyn Fn() -> Value) {
     }
 }
 
-/// Does something to each field of an object, then of what it holds.
+/// Applies a function to each field of an object, then to its contents.
 fn walk(message: Message, map: &mut Map<String, Value>, each: &dyn Fn(&Field, &mut Map<String, Value>)) {
     for field in message.fields() {
         let inner = match field.kind {

@@ -58,7 +58,7 @@ fn fields<T: Tree>(
     Ok(())
 }
 
-/// `None`: the value itself is not what it should be.
+/// `None`: the value itself does not fit.
 type Failure = Option<Unencodable>;
 
 fn whole<T: Tree>(out: &mut Backward, field: &Field, value: View<'_, T>) -> Result<(), Failure> {

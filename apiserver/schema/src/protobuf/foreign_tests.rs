@@ -1,5 +1,5 @@
-//! Against structs that prost generated from the files that Kubernetes publishes (crate `k8s-pb`, of
-//! Kubernetes 1.35): what we write they read, what they write we read.
+//! Tests against structs that prost generated from the files that Kubernetes publishes (crate `k8s-pb`, of
+//! Kubernetes 1.35): each side reads what the other writes.
 
 use std::collections::BTreeSet;
 

@@ -34,7 +34,7 @@ pub trait Members<T> {
     fn json(&self) -> String;
 }
 
-/// A value as it is looked at.
+/// A view of a value for the encoder.
 pub enum View<'a, T: Tree> {
     Null,
     Flag(bool),
@@ -110,7 +110,7 @@ impl<'a> Borrowed<'a> {
         Some(&mut members[at].1)
     }
 
-    /// Sets a member of an object; what is none stays as it is.
+    /// Sets a member of an object; a value that is not an object stays unchanged.
     pub fn insert(&mut self, name: &'a str, value: Self) {
         let Self::Object(Sorted(members)) = self else { return };
         match members.binary_search_by(|(key, _)| key.as_ref().cmp(name)) {

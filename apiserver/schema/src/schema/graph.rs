@@ -18,7 +18,7 @@ pub enum Type {
     Time,
     /// RFC 3339 with microseconds.
     MicroTime,
-    /// Any JSON value; nothing below it is looked at.
+    /// Any JSON value; its contents are not checked.
     Any,
     /// A definition; see [`Type::object`].
     Object(u16),

@@ -277,7 +277,7 @@ proptest! {
         prop_assert_eq!(patched(POD, json!({}), &object), object);
     }
 
-    /// Applying a patch twice is applying it once, and what it says holds afterwards.
+    /// Applying a patch twice is applying it once, and its values hold afterwards.
     #[test]
     fn patches_without_directives_are_idempotent(current in containers(), patch in containers()) {
         let once = patched(POD, current.clone(), &patch);

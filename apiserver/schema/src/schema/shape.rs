@@ -142,7 +142,7 @@ impl Builtin {
             ListType::Atomic => List::Atomic,
             ListType::Set => List::Set,
             ListType::Map => List::Keyed,
-            // Older fields say it with their patch strategy.
+            // Older fields express it by their patch strategy.
             ListType::Unspecified if !merge.patch_merge() => List::Atomic,
             ListType::Unspecified if merge.patch_key().is_some() => List::Keyed,
             ListType::Unspecified => List::Set,

@@ -1,5 +1,5 @@
-//! The grammars of names, labels and ports. Each function gives what is wrong, in Kubernetes' words,
-//! and nothing for what is right.
+//! The grammars of names, labels and ports. Each function returns the faults, in Kubernetes' words, or
+//! nothing for a valid text.
 
 /// Longest label value, label name part and DNS label.
 const LABEL_LENGTH: usize = 63;
