@@ -62,7 +62,7 @@ pub type ChangeAt = Arc<dyn Fn(&mut Value, &Value, jiff::Timestamp) + Send + Syn
 pub type Check = Arc<dyn Fn(&Value) -> Vec<FieldError> + Send + Sync>;
 /// Returns the errors of a new object in relation to the old one.
 pub type CheckFrom = Arc<dyn Fn(&Value, &Value) -> Vec<FieldError> + Send + Sync>;
-/// Errors of a change: new, old, and what was written.
+/// Returns the errors of a change: new, old, and the part that was written.
 pub type CheckChange = Arc<dyn Fn(&Value, &Value, Written) -> Vec<FieldError> + Send + Sync>;
 /// Computes the warnings for a client that writes an object; the old object is `None` on create.
 pub type Warnings = Arc<dyn Fn(&Value, Option<&Value>) -> Vec<String> + Send + Sync>;

@@ -164,7 +164,7 @@ impl Definition {
         })
     }
 
-    /// `listKind`, `""` where it does not say.
+    /// Returns `listKind`, `""` if it is not set.
     pub fn list_kind(&self) -> &str {
         self.text("listKind")
     }
@@ -298,9 +298,9 @@ impl Custom {
         self.in_version(&format!("{}/{}", self.definition.group, self.definition.storage))
     }
 
-    /// Makes an object of another version, or one from storage, one of this version: what the
-    /// schema does not know goes, and what it names by default comes. Where a webhook converts, an
-    /// object of another version stays one, for the webhook to convert.
+    /// Makes an object of another version, or one from storage, one of this version: unknown fields are
+    /// pruned, and defaults are filled in. If a webhook converts, an object of another version stays one, for
+    /// the webhook to convert.
     pub fn adopt(&self, object: &mut Value) {
         if self.webhook(meta::text(object, "/apiVersion")).is_some() {
             if let Some(own) = self.in_version(meta::text(object, "/apiVersion")) {
@@ -396,7 +396,7 @@ impl Custom {
         errors.extend(rules.errors(self.schema(), object, old));
     }
 
-    /// Errors of a changed object; what was wrong before and did not change is tolerated.
+    /// Returns the errors of a changed object; unchanged faults are tolerated.
     pub fn validate_change(&self, new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
         let schema = self.schema();
         let mut errors = metadata::validate(new, names::dns_subdomain);

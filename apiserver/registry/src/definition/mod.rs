@@ -1,5 +1,4 @@
-//! `CustomResourceDefinition`: which are refused, what their status says, and the kinds that they
-//! add to the registry.
+//! `CustomResourceDefinition`: validation, status, and the kinds that definitions add to the registry.
 
 pub(crate) mod columns;
 mod custom;
@@ -92,7 +91,7 @@ pub fn prepare_update(new: &mut Value, _old: &Value) {
     }
 }
 
-/// A definition that goes waits for its objects.
+/// Makes a definition that is being deleted wait for its objects.
 pub fn prepare_delete(definition: &mut Value, now: jiff::Timestamp) {
     let mut finalizers: Vec<String> = meta::finalizers(definition).into_iter().map(str::to_owned).collect();
     if !finalizers.iter().any(|f| f == CLEANUP) {

@@ -1,4 +1,4 @@
-//! The subresource `scale` of custom resources: where a version says that its numbers are.
+//! The subresource `scale` of custom resources: the paths of its numbers in each version.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Definitions: what is refused, what is filled in, what the status says, and what is served.
+//! Tests of definitions: refusals, defaults, the status, and the served kinds.
 
 use std::sync::Arc;
 
