@@ -127,7 +127,8 @@ fn types(schema: &Value, level: Level, path: &str, errors: &mut Vec<FieldError>)
     }
 }
 
-/// `apiVersion`, `kind` and `metadata` are what they are; of metadata only names may be restricted.
+/// Validates the schema of `apiVersion`, `kind` and `metadata`, which are fixed; of metadata only names may
+/// be restricted.
 fn metadata(schema: &Value, level: Level, path: &str, errors: &mut Vec<FieldError>) {
     let of_object = level == Level::Root || flag(schema, "x-kubernetes-embedded-resource");
     let properties = &schema["properties"];

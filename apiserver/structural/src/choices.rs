@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-/// Values, as they are written and by what they are.
+/// Values as they are written, and indexed by their content.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     /// The choices as written.

@@ -133,7 +133,7 @@ pub struct Structural {
     pub checks: Option<Box<Checks>>,
 }
 
-/// Checks of a value that say nothing about its shape.
+/// Checks of a value apart from its shape.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
     /// A format that is known for the type; others are ignored, as Kubernetes does.

@@ -87,7 +87,7 @@ impl Patterns {
             return fault.clone();
         }
         if self.spent >= DEFINITION {
-            // No word of which: what was not compiled may be right.
+            // The expression is not named, because one that was not compiled may be valid.
             return Some(format!(
                 "the expressions of the definition need more than {DEFINITION} bytes compiled"
             ));
@@ -100,7 +100,7 @@ impl Patterns {
     }
 }
 
-/// Compiles an expression within bounds; the error says what is wrong with it.
+/// Compiles an expression within bounds; the error describes its fault.
 pub fn compile(text: &str) -> Result<Regex, String> {
     measured(text).0
 }

@@ -12,8 +12,8 @@ const LIMIT: usize = 100;
 pub const TYPE_AND_META: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 impl Structural {
-    /// Takes out what an object of this schema cannot have, and says where it was:
-    /// `spec.foo`, `spec.list[0].bar`. `metadata` is left alone at the root and in embedded objects.
+    /// Removes fields that an object of this schema cannot have, and returns their paths: `spec.foo`,
+    /// `spec.list[0].bar`. `metadata` is left alone at the root and in embedded objects.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         let mut unknown = Vec::new();
         let mut walk = Walk { unknown: &mut unknown };

@@ -107,7 +107,7 @@ fn errors_of_scalars_read_as_those_of_kubernetes() {
             "spec.ratio: Invalid value: -0.5: spec.ratio in body should be greater than 0 (FieldValueInvalid)",
         ),
         (
-            // A whole number is compared with what is whole of the factor.
+            // A whole number is compared with the whole part of the factor.
             json!({"ratio": 1}),
             "spec.ratio: Invalid value: 0: factor MultipleOf declared for spec.ratio must be positive: 0 (FieldValueInvalid)",
         ),
