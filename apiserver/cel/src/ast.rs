@@ -1,5 +1,5 @@
-//! Expressions as trees. Macros are nodes of their own, so that types, costs and evaluation see a
-//! loop as what it was written as.
+//! Expressions as trees. Macros are nodes of their own, so that types, costs and evaluation see a loop as it
+//! was written.
 
 use std::sync::Arc;
 

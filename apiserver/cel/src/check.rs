@@ -454,7 +454,7 @@ impl<'s> Checker<'_, 's> {
             Form::Map => Ty::map(one.0.clone(), each.clone()),
             Form::Entries => each.clone(),
         };
-        // A loop is what it is expanded to, and complained about as such.
+        // Errors of a loop name its expansion, as in CEL.
         let asked = match fold.form {
             Form::All | Form::Exists => Some(("&&", &each)),
             Form::ExistsOne | Form::Filter => Some(("?", &each)),

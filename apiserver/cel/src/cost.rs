@@ -66,7 +66,7 @@ pub fn estimate(node: &Node, checked: &Checked<'_>) -> u64 {
 
 struct Walk<'c, 's> {
     checked: &'c Checked<'s>,
-    /// Sizes of nodes that were computed, and of what they hold.
+    /// The sizes of computed nodes, and of their contents.
     sizes: Vec<Option<Size>>,
     entries: Vec<Option<Size>>,
     /// Sizes of the variables of loops that no schema bounds.

@@ -1,5 +1,5 @@
-//! Evaluation. What it costs is counted as it goes, as CEL's cost tracker counts, and it stops
-//! where a limit is passed.
+//! Evaluation. The cost is counted meanwhile, as CEL's cost tracker counts, and evaluation stops when a limit
+//! is exceeded.
 
 mod spent;
 
@@ -35,7 +35,7 @@ impl From<String> for Fail {
 
 type Evaluated = Result<Cel, Fail>;
 
-/// Evaluates an expression; it may cost `limit` at most. Returns what it cost, too.
+/// Evaluates an expression at a cost of at most `limit`. Also returns the cost.
 pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluated, u64) {
     let variables = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
     let mut run = Run {
@@ -50,8 +50,8 @@ pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluate
     (given, run.spent)
 }
 
-/// Makes what is made of constants alone, as is done before anything is evaluated; the error is that of
-/// the first part that cannot be made.
+/// Evaluates the expressions that are made of constants alone, as is done before everything else; the error
+/// is that of the first part that fails.
 pub fn instantiate(node: &Node) -> Result<(), String> {
     if matches!(node.expr, Expr::Call(_)) && constant_only(node) {
         return match evaluate(node, &[], u64::MAX).0 {
@@ -242,7 +242,7 @@ impl<'e> Run<'e> {
         Ok(given)
     }
 
-    /// `&&` and `||`: one side that decides hides what is wrong with the other.
+    /// Evaluates `&&` and `||`: one side that decides hides an error of the other.
     fn logical(&mut self, left: &'e Node, right: &'e Node, deciding: bool) -> Evaluated {
         let left = self.node(left);
         if matches!(left, Ok(Cel::Bool(found)) if found == deciding) || left == Err(Fail::Limit) {

@@ -35,19 +35,19 @@ const SHARING: [&str; 11] =
 /// The most values that a function is given, all that lists and maps hold counted; a request holds
 /// fewer.
 const HEAVIEST: u64 = 4 << 20;
-/// The most values that the functions of one evaluation are given together; a look at one takes some
+/// The limit on values that the functions of one evaluation are given together; visiting one takes some
 /// nanoseconds.
 const LOOKS: u64 = 16 * HEAVIEST;
 /// Bytes of text that are gone through as fast as one value.
 const TEXT: u64 = 32;
-/// The most that one evaluation makes, bytes, what it has dropped again counted: some times what a
-/// request holds.
+/// The limit on the bytes that one evaluation makes, including dropped ones: some times the size of a
+/// request.
 const MADE: usize = 128 << 20;
 /// So many bytes of a compiled pattern cost 1: of 8 MiB, which take some 80 ms, an object has 38 at most.
 const COMPILED: usize = 32;
 /// A value, bytes.
 const VALUE: usize = size_of::<Cel>();
-/// A piece of a text with what it takes to keep it, bytes.
+/// The number of bytes that a piece of a text takes besides its content.
 const PIECE: usize = 96;
 
 /// Work that CEL's costs do not count, although it would take a machine's time and memory: concatenating
@@ -73,8 +73,8 @@ impl Effort {
         (patterns::size(text) / COMPILED) as u64
     }
 
-    /// Before a function is called. What is written small can be large: values are shared until
-    /// something looks at all of one.
+    /// Accounts for a function before it is called. A value of a short expression can be large: values are
+    /// shared until something visits all of one.
     pub fn of_call(&mut self, name: &str, args: &[Cel]) -> Result<(), Fail> {
         let mut looks: u64 = args.iter().map(letters).sum();
         if !SHALLOW.contains(&name) {

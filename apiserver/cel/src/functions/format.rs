@@ -9,7 +9,7 @@ use crate::ast::{Expr, Node};
 use crate::types::Ty;
 use apiserver_schema::quoted::quoted;
 
-/// Digits behind the point, where nothing is said.
+/// The default number of digits after the point.
 const PRECISION: usize = 6;
 
 /// The notation in which a value is to be written.

@@ -367,7 +367,8 @@ fn unconvertible(to: &str) -> String {
     format!("type conversion error from 'string' to '{to}'")
 }
 
-/// Addresses and URLs, where Go is stricter than kube-cel, or says it otherwise; `None`: as there.
+/// Calls a function on addresses and URLs for which Go is stricter than kube-cel, or words errors
+/// differently; `None`: as in kube-cel.
 fn network(name: &str, args: &[Cel]) -> Option<Given> {
     let flag = |value: bool| Some(Ok(Cel::Bool(value)));
     match (name, args) {

@@ -92,7 +92,7 @@ fn compare(name: &str, a: &Cel, b: &Cel) -> Given {
     }
     match a.partial_cmp(b) {
         Some(order) if !matches!((a, b), (Cel::Null, _)) => Ok(Cel::Bool(holds(name, order))),
-        // No number compares with what is none.
+        // NaN compares with no number.
         None if numbers && a.is_number() && b.is_number() => Ok(Cel::Bool(false)),
         _ => Err(no_overload()),
     }

@@ -65,7 +65,7 @@ pub struct Parser<'t> {
     nesting: usize,
     /// It was complained about the depth already.
     deep: bool,
-    /// Faults that parsing goes on after.
+    /// Errors after which parsing continues.
     pub faults: Vec<Fault>,
 }
 
@@ -139,7 +139,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The bracket that ends what is in brackets; at the end of the text it is only missing.
+    /// Expects the closing bracket; at the end of the text it is only missing.
     fn close(&mut self, sign: &str) -> Result<usize, Fault> {
         if self.peek().token != Token::End {
             return self.expect(sign);

@@ -119,7 +119,7 @@ impl Judge<'_> {
         self.optional(rule, path, Some(&program));
     }
 
-    /// `optionalOldSelf` makes sense only where `oldSelf` is looked at.
+    /// Checks that `optionalOldSelf` is used only with `oldSelf`.
     fn optional(&mut self, rule: &Rule, path: &str, program: Option<&Node>) {
         if rule.optional_old_self && !program.is_some_and(uses_old_self) {
             let detail = "may not be set if oldSelf is not used in rule";

@@ -158,7 +158,7 @@ impl Run {
         Ok(())
     }
 
-    /// Evaluates a rule and takes what it cost from the budget.
+    /// Evaluates a rule and subtracts its cost from the budget.
     fn evaluated(
         &mut self,
         program: &Node,
@@ -288,8 +288,8 @@ impl Run {
 }
 
 impl<'v> Place<'v> {
-    /// A value below; where nothing tells what it takes the place of, the parent decides whether
-    /// anything changed.
+    /// Returns the place of a value below; if it cannot be correlated, the parent decides whether anything
+    /// changed.
     fn below(&self, old: Option<&'v Value>, value: &Value) -> Place<'v> {
         let unchanged = match old {
             Some(old) => old == value,

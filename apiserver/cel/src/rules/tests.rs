@@ -1,4 +1,4 @@
-//! Rules: which are accepted, what they say of objects, and what bounds them.
+//! Tests of rules: validation, results on objects, and bounds.
 
 use serde_json::{Value, json};
 

@@ -24,7 +24,7 @@ fn is_stopped(source: &str, bytes: usize, items: i64) {
 
 #[test]
 fn lists_that_double_are_stopped() {
-    // Each step costs 1 and doubles what is in memory.
+    // Each step costs 1 and doubles the memory.
     let doubling = (0..60).fold("[[1, 2]]".to_owned(), |source, _| source + ".map(a, a + a)");
     is_stopped(&format!("{doubling}.size() == 1"), 0, 0);
     is_stopped("l.map(a, l + l).size() == 1", 0, 50_000);

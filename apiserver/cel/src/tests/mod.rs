@@ -1,4 +1,4 @@
-//! Expressions on their own: what is read, what is refused and in which words, and what they give.
+//! Tests of single expressions: syntax, errors and their words, and results.
 
 mod bounds;
 mod environment;

@@ -119,7 +119,7 @@ const PARTS: usize = 1000;
 pub struct Bindings<'s> {
     /// The types by number; `None`: unbound.
     known: Vec<Option<Ty<'s>>>,
-    /// The history of bindings, in order: the variable, and what it stood for before.
+    /// The history of bindings, in order: the variable, and its earlier type.
     learnt: Vec<(usize, Option<Ty<'s>>)>,
 }
 
@@ -135,7 +135,7 @@ impl<'s> Bindings<'s> {
         (self.known.len(), self.learnt.len())
     }
 
-    /// Forgets what was learnt since.
+    /// Restores an earlier state of the bindings.
     pub fn restore(&mut self, (variables, learnt): (usize, usize)) {
         for (variable, before) in self.learnt.drain(learnt..).rev() {
             self.known[variable] = before;

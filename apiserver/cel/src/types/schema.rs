@@ -19,7 +19,7 @@ pub enum Object<'s> {
     Named(&'static Named),
     /// The `variables` of a policy, by name.
     Variables(Arc<Vec<(String, Ty<'s>)>>),
-    /// `Object.spec`, …: what a mutation makes; its fields are looked at when it is applied.
+    /// `Object.spec`, …: the result of a mutation; its fields are checked when it is applied.
     Patch(Arc<str>),
 }
 
@@ -111,7 +111,7 @@ fn format(schema: &Structural) -> Option<&'static str> {
     schema.checks.as_ref().and_then(|checks| checks.format).map(Format::name)
 }
 
-/// The most items or bytes that a value of a schema has: what the schema says, or as many as a
+/// Returns the maximal number of items or bytes of a value of a schema: the schema's limit, or as many as a
 /// request holds. Scalars have none.
 pub fn most(schema: &Structural) -> u64 {
     let checks = schema.checks.as_deref();
