@@ -18,7 +18,7 @@ use apiserver_schema::error::{ApiError, FieldError, FieldReason};
 use apiserver_schema::meta;
 use apiserver_schema::schema::shape::Shape;
 
-/// The annotation in which `kubectl apply` keeps what it applied last.
+/// The annotation in which `kubectl apply` stores the configuration that it applied last.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Owner of what an object without managers already has when it is first applied to.
 pub const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -80,7 +80,7 @@ impl<S: Shape> FieldManager<'_, S> {
             let empty = json!({});
             self.track(live.unwrap_or(&empty), new, managers, manager)
         };
-        // Otherwise they are gone already: what they said would be wrong.
+        // Otherwise they are gone already, because they would be wrong.
         if let Ok(managers) = updated {
             managers.write(new);
         }

@@ -217,7 +217,7 @@ proptest! {
     }
 }
 
-/// Lists whose order says nothing, sorted.
+/// Sorts lists whose order has no meaning.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

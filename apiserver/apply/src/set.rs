@@ -69,7 +69,7 @@ impl FieldSet {
         }
     }
 
-    /// Adds an item with what is below it; what holds nothing is left out.
+    /// Adds an item with the fields below it; an empty one is left out.
     pub fn put(&mut self, element: PathElement, member: bool, below: FieldSet) {
         if !member && below.is_empty() {
             return;
@@ -124,8 +124,8 @@ impl FieldSet {
         });
     }
 
-    /// Takes away the fields of another set and what is below them:
-    /// [`FieldSet::recursive_difference`] in place.
+    /// Removes the fields of another set and everything below them: [`FieldSet::recursive_difference`] in
+    /// place.
     pub fn subtract_recursively(&mut self, other: &Self) {
         if other.is_empty() {
             return;
@@ -176,7 +176,7 @@ impl FieldSet {
         }
     }
 
-    /// The items of this level: element, whether it is a member, what is below.
+    /// Iterates over the items of this level: element, whether it is a member, and the fields below.
     pub fn items(&self) -> impl Iterator<Item = (&PathElement, bool, &FieldSet)> {
         self.items.iter().map(|item| (&item.element, item.member, &item.below))
     }

@@ -28,7 +28,7 @@ pub trait Versions<S: Shape> {
 /// The reason why a configuration was not applied.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// Others own what it wants.
+    /// The fields that it sets have other owners.
     Conflicts(Vec<Conflict>),
     /// An object does not have the shape of its schema.
     Shape(&'static str, ShapeErrors),

@@ -1,4 +1,4 @@
-//! Values as ownership compares them: numbers by what they are worth, in one order with all others.
+//! Comparison of values for ownership: numbers by value, in one order with all others.
 
 use std::cmp::Ordering;
 

@@ -21,7 +21,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// The way through a value. Null goes wherever its type allows.
+    /// Returns the way through a value. Null is accepted by every type that allows it.
     pub fn of<S: Shape>(shape: S, value: &Value) -> Self {
         match shape.kind() {
             Kind::Scalar(_)
@@ -43,7 +43,7 @@ pub fn field_set<S: Shape>(shape: S, object: &Value) -> FieldSet {
     set
 }
 
-/// Collects what is below; says whether the value itself is a leaf.
+/// Collects the fields below a value; returns true if the value itself is a leaf.
 fn mentioned<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> bool {
     match Way::of(shape, value) {
         Way::Leaf => return true,
@@ -72,8 +72,8 @@ fn mentioned<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> bool {
     false
 }
 
-/// Items in the order of sets, and whether each occurs more than once: those are one thing, without
-/// what is in them.
+/// Returns the items in the order of sets, and whether each occurs more than once: repeated ones count as
+/// one, without their contents.
 fn distinct(mut named: Vec<(PathElement, &Value)>) -> Vec<(PathElement, &Value, bool)> {
     named.sort_by(|one, other| one.0.cmp(&other.0));
     let mut found: Vec<(PathElement, &Value, bool)> = Vec::with_capacity(named.len());
@@ -103,7 +103,7 @@ impl Comparison {
         self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
     }
 
-    /// Leaves out fields, and what is below them.
+    /// Removes fields, and everything below them.
     pub fn without(mut self, fields: &FieldSet) -> Self {
         for set in [&mut self.removed, &mut self.modified, &mut self.added] {
             set.subtract_recursively(fields);
@@ -170,7 +170,7 @@ fn changes<S: Shape>(
             whole(shape, value, &mut out.removed)?;
             return Ok(Change::Removed);
         }
-        // Most of an object is what it was.
+        // Most of an object is unchanged.
         _ if old == new => return Ok(Change::None),
         _ => {}
     }
@@ -228,8 +228,8 @@ fn fields<S: Shape>(
     Ok(Change::of_branch(old, new))
 }
 
-/// Collects what is below a value that came or went as a whole, where nothing has to be compared. Every
-/// step on the way came or went too.
+/// Collects the fields below a value that was added or removed as a whole, so that nothing has to be
+/// compared. Every step on the way was added or removed too.
 fn whole<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Result<(), ShapeErrors> {
     let mut errors = ShapeErrors::default();
     let mut put = |element: PathElement, shape: S, value: &Value| {
