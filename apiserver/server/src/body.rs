@@ -32,7 +32,7 @@ pub fn empty() -> Body {
     full(Bytes::new())
 }
 
-/// A body that says at its end how many bytes it had, and holds on to something until then.
+/// Returns a body that reports at its end how many bytes it had, and holds on to a value until then.
 pub fn counted<G: Send + Unpin + 'static>(
     body: Body,
     done: impl FnOnce(u64) + Send + 'static,
@@ -123,7 +123,7 @@ impl http_body::Body for Lent {
 /// The remainder of a body that was lent.
 pub struct Rest(Option<Arc<Mutex<Option<Body>>>>);
 
-/// Lends a body; with `back`, what is left of it comes back. One that has nothing in it costs nothing.
+/// Lends a body; with `back`, its unread rest is returned. An empty one costs nothing.
 pub fn lend(body: Body, back: bool) -> (Body, Rest) {
     if !back || http_body::Body::is_end_stream(&body) {
         return (body, Rest(None));
@@ -222,8 +222,8 @@ pub const YAML_FAULTS: &str = "yaml: unmarshal errors:\n  ";
 /// The media types that bodies of objects may have.
 const OBJECTS: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
 
-/// Decodes an object by its media type; 400, and 415 for media types that are not served. `kind` is what
-/// it should be, for the sentence of an error; empty where the error is said without.
+/// Decodes an object by its media type; 400, and 415 for media types that are not served. `kind` is the
+/// expected kind, for the text of an error; empty for an error without it.
 pub fn decode(content_type: &str, bytes: Bytes, kind: &str) -> Result<Decoded, ApiError> {
     let refused = |why: String| unrecognized(kind, &why, &bytes);
     match content_type {
@@ -243,7 +243,7 @@ pub fn decode(content_type: &str, bytes: Bytes, kind: &str) -> Result<Decoded, A
     }
 }
 
-/// 400 for a body that does not even say what it is.
+/// Returns 400 for a body without a kind.
 fn unrecognized(kind: &str, why: &str, bytes: &[u8]) -> ApiError {
     ApiError::bad_request(match kind {
         "" => why.to_owned(),
@@ -314,6 +314,7 @@ pub fn unsupported(accepted: &[&str]) -> ApiError {
     ApiError::new(415, "UnsupportedMediaType", text)
 }
 
+/// Returns 413. `what` names the limit.
 /// 413. `what` says which limit it is.
 pub fn too_large(what: impl std::fmt::Display) -> ApiError {
     ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: {what}"))
@@ -573,8 +574,8 @@ mod tests {
         }
     }
 
-    /// A YAML text of some 200 levels, well within what was allowed, took more stack than a task has
-    /// and ended the whole process. What JSON may nest, YAML may, on the smallest of stacks.
+    /// Regression: a YAML text of some 200 levels, well within the limit, took more stack than a task has and
+    /// ended the whole process. YAML may nest as deep as JSON, on the smallest of stacks.
     #[test]
     fn deep_yaml_takes_no_stack_of_the_caller() {
         let flow = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));

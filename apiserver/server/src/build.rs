@@ -21,7 +21,7 @@ pub struct Build {
 }
 
 impl Default for Build {
-    /// Nothing is known, as Kubernetes says it.
+    /// Returns unknown values, in Kubernetes' words.
     fn default() -> Self {
         Self { commit: "", tree_state: "", date: "1970-01-01T00:00:00Z", compiler: "rustc" }
     }

@@ -121,7 +121,7 @@ fn refuses(server: &Server, info: &RequestInfo, request: &Request<Body>) -> bool
 fn too_late(version: Version) -> Response<Body> {
     let mut response = respond::text(429, ENDING);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
-    // HTTP/2 says the same with GOAWAY.
+    // HTTP/2 uses GOAWAY instead.
     if version <= Version::HTTP_11 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }

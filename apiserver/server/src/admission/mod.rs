@@ -1,6 +1,5 @@
-//! Admission: what looks at, completes or refuses a write after it was decoded and before it is
-//! stored. A further plugin is a module and a line in `mutate` or `validate`; the order is that of
-//! Kubernetes.
+//! Admission: checks and changes of a write after it was decoded and before it is stored. A further plugin is
+//! a module and a line in `mutate` or `validate`; the order is that of Kubernetes.
 
 pub(crate) mod certificates;
 mod namespace;

@@ -119,7 +119,7 @@ impl Claims {
         Ok(matches!(self.store.write(write).await?, Written::Done { .. }))
     }
 
-    /// Writes the IPAddress anew for an owner, in the place of what is there at this revision.
+    /// Rewrites the IPAddress for an owner, replacing the one at this revision.
     pub async fn replace(
         &self,
         address: IpAddr,

@@ -84,7 +84,7 @@ pub(super) fn plan(
     let mut given = given_families(spec, configured, free)?;
     let policy = policy(spec, &given, &requested, free)?;
     if policy == "SingleStack" && old.is_some_and(|old| old["ipFamilyPolicy"] != "SingleStack") {
-        // Going back to one family drops the second of what was there before.
+        // Going back to one family drops the second of the old ones.
         let unchanged = |key: &str| old.is_some_and(|old| old[key] == spec[key]);
         if unchanged("clusterIPs") {
             requested.truncate(1);

@@ -107,7 +107,7 @@ impl Allocator {
         Self { config: Arc::new(config), blocks, claims, ports, metrics: Metrics::new() }
     }
 
-    /// The same one, which counts there what it does.
+    /// Returns the same allocator, with its metrics counted there.
     pub(crate) fn counting_in(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
     }
@@ -124,7 +124,7 @@ impl Allocator {
         .collect()
     }
 
-    /// The node ports that are given out and those that are free, if the store can say.
+    /// Returns the numbers of allocated and free node ports, if the store can tell.
     pub(crate) async fn ports_taken(&self) -> Option<(u64, u64)> {
         let range = &self.config.node_ports;
         let known = ports::read(&*self.claims.store, range).await.ok()?;
@@ -145,8 +145,8 @@ impl Allocator {
     }
 
     /// Fills in `clusterIP`, `clusterIPs`, `ipFamilies`, `ipFamilyPolicy`, node ports and
-    /// `healthCheckNodePort` of a Service to be created. With `dry_run` nothing is claimed: what
-    /// is filled in was free a moment ago.
+    /// `healthCheckNodePort` of a Service to be created. With `dry_run` nothing is claimed: the values were
+    /// free a moment ago.
     pub async fn create(&self, service: &mut Value, dry_run: bool) -> Result<Reservation, Refused> {
         self.allocate(service, None, dry_run).await
     }
@@ -264,7 +264,7 @@ impl Allocator {
         self.metrics.address_allocated(&range, explicit.is_some(), got.is_some(), took);
     }
 
-    /// An address that was asked for; the inner error says why it cannot be had.
+    /// Claims an address that was requested; the inner error is the reason why it cannot be had.
     async fn explicit(
         &self,
         address: IpAddr,
@@ -399,7 +399,7 @@ impl Reservation {
         self.written = true;
     }
 
-    /// The store has acknowledged the write: what it no longer needs is given back.
+    /// Notes that the store has acknowledged the write, and releases what it no longer needs.
     pub async fn commit(mut self) {
         self.taken.clear();
         let freed = std::mem::take(&mut self.freed);

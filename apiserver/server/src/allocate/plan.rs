@@ -41,7 +41,7 @@ pub struct Plan {
     pub addresses: Vec<Source>,
     /// The addresses that the client requested, as shown in messages.
     pub requested: Value,
-    /// Ports asked for, with the field that says so.
+    /// The requested ports, with their fields.
     pub explicit: Vec<(String, u16)>,
     /// Fields whose ports are to be chosen.
     pub fresh: Vec<String>,
@@ -251,7 +251,8 @@ impl Plan {
     }
 }
 
-/// The port, if the range has it. Without a range any port will do, and what is none is left to validation.
+/// Returns the port if the range has it. Without a range any port is accepted, and an invalid one is left to
+/// validation.
 fn in_range(number: i64, range: Option<&RangeInclusive<u16>>) -> Option<u16> {
     u16::try_from(number).ok().filter(|port| range.is_none_or(|range| range.contains(port)))
 }

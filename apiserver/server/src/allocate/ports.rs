@@ -66,8 +66,8 @@ impl Ports {
         Self(sender)
     }
 
-    /// Takes all of `explicit` and `fresh` further ones, which it returns, or nothing; with
-    /// `dry_run` it takes nothing and returns what it would.
+    /// Takes all of `explicit` and `fresh` further ones, which it returns, or nothing; with `dry_run` it
+    /// takes nothing and returns the result.
     pub async fn take(&self, explicit: Vec<u16>, fresh: usize, dry_run: bool) -> Result<Vec<u16>, Refused> {
         if explicit.is_empty() && fresh == 0 {
             return Ok(Vec::new());
@@ -121,7 +121,7 @@ fn known(stored: Option<(&[u8], Revision)>, range: &RangeInclusive<u16>) -> Resu
     Ok(Known { set, revision })
 }
 
-/// Writes a set if the key is still at `expected`; otherwise says what is there.
+/// Writes a set if the key is still at `expected`; otherwise returns the present one.
 pub async fn write(
     store: &dyn Store,
     set: PortSet,

@@ -24,8 +24,8 @@ pub(super) fn dynamic_addresses(cidr: &IpNetwork, random: u64) -> impl Iterator<
     dynamic_offsets(size, reserved, random).map(move |offset| at(&cidr, offset + 1))
 }
 
-/// 0 to `size - 1`, each once: from a random place on through what is not reserved, then the
-/// reserved lower part in the same way.
+/// Returns 0 to `size - 1`, each once: from a random place on through the unreserved part, then the reserved
+/// lower part in the same way.
 pub(super) fn dynamic_offsets(size: u128, reserved: u128, random: u64) -> impl Iterator<Item = u128> + use<> {
     let random = u128::from(random);
     let circle = move |from: u128, to: u128| {

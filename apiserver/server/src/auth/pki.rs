@@ -44,7 +44,7 @@ const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 /// The user as which the API server calls kubelets. Kubelets accept the name, the API server does not.
 pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
-/// The certificate authority cannot do what was asked.
+/// A failure of the certificate authority.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     #[error("cannot use {}", path.display())]
@@ -84,7 +84,7 @@ pub struct Subject {
     pub organizations: Vec<String>,
     /// DNS names and IP addresses, as text. Empty for client certificates.
     pub hosts: BTreeSet<String>,
-    /// For what it may be used.
+    /// The permitted usage.
     pub usage: Usage,
 }
 

@@ -103,7 +103,7 @@ impl KubeletTls {
         Arc::new(config)
     }
 
-    /// For what else listens on a node: no certificate is shown, and none is looked at.
+    /// Returns the configuration for other servers on a node: no certificate is shown, and none is checked.
     pub fn without_credentials(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.anonymous)
     }

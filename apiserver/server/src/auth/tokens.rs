@@ -18,7 +18,7 @@ use super::pki::{Pki, PkiError};
 
 mod request;
 
-/// Longest token that is looked at, in bytes. Ours have about 900.
+/// The limit on a token in bytes. Ours have about 900.
 const MAX_TOKEN: usize = 16 * 1024;
 /// The tolerance in seconds by which a token may begin later than our clock says, and is valid after the
 /// deletion of the object that it is bound to.

@@ -43,7 +43,7 @@ const PRIORITIES: &[Priorities] = &[
 /// Definitions come behind everything that is built in, and are all equal.
 const CUSTOM: (u32, u32) = (1000, 100);
 
-/// The priority of a group in discovery. That of APIServices comes before all others, and groups of
+/// Returns the priority of a group in discovery. APIServices come before all others, and groups of
 /// definitions come last.
 pub fn group_priority(group: &str) -> u32 {
     if group == "apiregistration.k8s.io" {
@@ -94,8 +94,8 @@ pub fn wanted(group: &str, version: &str, custom: bool) -> Option<Value> {
     }))
 }
 
-/// From what exists and what is wanted, both by name, to what has to be done. What users made is
-/// theirs. `at_start`: of what is made at the start of a server, whether this is it.
+/// Computes the actions from the existing and the wanted objects, both by name. Objects of users are left
+/// alone. `at_start`: for objects that are only made at the start of a server, whether this is it.
 pub fn plan(
     existing: &BTreeMap<String, Value>,
     wanted: &BTreeMap<String, Value>,

@@ -162,7 +162,7 @@ fn rules(texts: &[&str]) -> Map<String, Value> {
     out
 }
 
-/// The condition that says whether a schema's priority level exists, changed at `when`.
+/// Returns the condition that tells whether a schema's priority level exists, changed at `when`.
 pub fn dangling(level: &str, exists: bool, when: &str) -> Value {
     let (status, reason, end) = if exists {
         ("False", "Found", "and it exists")

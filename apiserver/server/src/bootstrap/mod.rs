@@ -110,7 +110,7 @@ fn cluster_role_bindings() -> Vec<Value> {
 
 /// Writes the rules in effect into the aggregating roles, so that they can be read there.
 fn fill_in_aggregated(roles: &mut [Value]) {
-    // `view` goes into `edit` and that into `admin`; each round completes one more of them.
+    // `view` is part of `edit` and that of `admin`; each round completes one more of them.
     for _ in roles::AGGREGATED {
         let snapshot = roles.to_vec();
         for role in roles.iter_mut() {

@@ -1,9 +1,9 @@
 //! The default roles and bindings. One line a rule, see `parse_rule`.
 
-/// (name, what it is aggregated into, rules)
+/// (name, the role that it is aggregated into, rules)
 pub(super) type ClusterRole = (&'static str, Option<&'static str>, &'static [&'static str]);
 
-/// Roles that consist of others: (name, what they are themselves aggregated into).
+/// Roles that consist of others: (name, the role that they are themselves aggregated into).
 pub(super) const AGGREGATED: &[(&str, Option<&str>)] =
     &[("admin", None), ("edit", Some("admin")), ("view", Some("edit"))];
 

@@ -137,7 +137,7 @@ impl Change {
         self.json(EventType::Modified, || new.modified())
     }
 
-    /// The event that says that the old object went (or stopped matching), encoded once.
+    /// Returns the event that the old object was deleted (or stopped matching), encoded once.
     pub fn deleted(&self, old: &Entry) -> Bytes {
         self.json(EventType::Deleted, || old.deleted(self.revision))
     }

@@ -301,7 +301,7 @@ impl Entry {
         self.framed(MODIFIED, self.revision)
     }
 
-    /// The watch event that says that this object, last seen so, went at `revision`.
+    /// Returns the watch event that this object, last seen in this state, was deleted at `revision`.
     pub fn deleted(&self, revision: Revision) -> Bytes {
         self.framed(DELETED, revision)
     }

@@ -95,7 +95,7 @@ impl Caches {
         }
     }
 
-    /// The store has forgotten what is older than `revision`.
+    /// Notes that the store is compacted up to `revision`.
     pub fn compacted(&self, revision: Revision) {
         self.compacted.fetch_max(revision, Ordering::Relaxed);
     }
@@ -105,8 +105,8 @@ impl Caches {
         revision >= self.compacted.load(Ordering::Relaxed)
     }
 
-    /// Puts the versions of a custom kind in the place of what was kept under `prefix` (with a
-    /// slash at its end); none: it is gone. The watches of before end. Called by one task.
+    /// Replaces the caches under `prefix` (with a slash at its end) by those of a custom kind's versions;
+    /// none: it is removed. Earlier watches end. Called by one task.
     pub fn set_custom(&self, prefix: &str, resources: &[Arc<Resource>]) {
         let caches: Vec<Arc<Cache>> = resources
             .iter()
@@ -305,8 +305,8 @@ impl Caches {
         Ok((now, now))
     }
 
-    /// Reads everything at one revision; returns it, and up to where changes have to follow before what
-    /// was read is the present.
+    /// Reads everything at one revision; returns it, and the revision up to which changes have to follow
+    /// before the state is current.
     async fn load(&self) -> Result<(Revision, Revision), StoreError> {
         let mut states: BTreeMap<&str, Vec<State>> = BTreeMap::new();
         let (revision, until) = self.beginning().await?;
@@ -564,8 +564,8 @@ fn unread(error: &Unreadable) {
 
 type Read = (Arc<str>, Revision, Option<Arc<Entry>>);
 
-/// An object that cannot be read any more is gone for this server, as it is after the next start: what
-/// was there before it is not what the store holds.
+/// Returns a change for an event. An object that can no longer be read is gone for this server, as it is
+/// after the next start: the earlier state is not what the store holds.
 fn change_of(cache: &Cache, event: &Event) -> Option<Read> {
     let key: Arc<str> = Arc::from(event.key.strip_prefix(&cache.prefix)?);
     let read = |value| cache.read(&event.key, event.revision, value).inspect_err(unread).ok();

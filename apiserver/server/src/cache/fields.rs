@@ -91,7 +91,7 @@ impl Fields {
         self.names.iter().position(|n| n == name)
     }
 
-    /// Room for what is found at the paths.
+    /// Returns room for the values found at the paths.
     pub(super) fn nothing(&self) -> Vec<Option<Found>> {
         vec![None; 2 * self.names.len()]
     }

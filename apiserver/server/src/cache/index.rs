@@ -1,6 +1,6 @@
-//! The objects of a kind in the order of one selectable field, so that a kubelet's list of its own
-//! pods costs no look at those of others. As persistent as the state it belongs to, at eight bytes
-//! and the place of the field for each object.
+//! The objects of a kind in the order of one selectable field, so that a kubelet's list of its own pods does
+//! not visit those of others. As persistent as its state, at eight bytes and the place of the field for each
+//! object.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;

@@ -409,7 +409,7 @@ impl Cache {
         lock(&self.inner).history.capacity()
     }
 
-    /// The place of the field in [`Entry::fields`] that [`Trigger::Field`] goes by.
+    /// Returns the place of the field of [`Trigger::Field`] in [`Entry::fields`].
     pub fn indexed(&self) -> Option<usize> {
         self.indexed
     }

@@ -78,8 +78,8 @@ pub struct Values {
 }
 
 impl Values {
-    /// A value of the object with that text; empty where there is none. Only the value is looked at to see
-    /// that it is text: of a whole object that would take longer than all else, and selectors ask often.
+    /// Returns the value of the object with that text; empty if there is none. Only the value is checked to
+    /// be UTF-8: to check a whole object would take longer than all else, and selectors ask often.
     pub fn get<'a>(&'a self, place: usize, text: &'a [u8]) -> &'a str {
         std::str::from_utf8(self.bytes(place, text)).unwrap_or_default()
     }
@@ -118,7 +118,7 @@ struct Seen {
 }
 
 impl Pool {
-    /// The labels that a text in JSON says, or `null`, shared with the objects before.
+    /// Returns the labels in a JSON text, or none for `null`, shared with earlier objects.
     pub fn labels(&self, json: &str) -> Result<Arc<Labels>, serde_json::Error> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = seen.labels.get(json) {
@@ -234,7 +234,7 @@ mod tests {
             of(5..5),
             Found::Made("false".to_owned()),
             Found::Made("a,b".to_owned()),
-            // Longer, and further behind, than a place can say.
+            // Longer, and at a later position, than a place can express.
             of(1..1 + Place::ZERO as usize),
             of(1..Place::ZERO as usize),
             of(1 << 21..(1 << 21) + 3),

@@ -195,7 +195,7 @@ impl Accounts {
         account
     }
 
-    /// Lets everybody look for room again.
+    /// Makes all waiting requests look for room again.
     pub fn wake(&self) {
         let all: Vec<_> = self.lock().iter().flat_map(HashMap::values).filter_map(Weak::upgrade).collect();
         all.iter().map(|account| &account.held).for_each(|level| level.wake(usize::MAX));

@@ -133,8 +133,8 @@ impl Budget {
         Some(Charge { budget: self.clone(), bytes })
     }
 
-    /// Charges bytes that are there in any case. A level that goes over its limit by this lets nothing
-    /// more in until it is below again.
+    /// Charges bytes that are held in any case. A level that exceeds its limit by this admits nothing more
+    /// until it is below again.
     pub fn charge(&self, bytes: usize) -> Charge {
         self.levels().for_each(|level| level.add(bytes));
         Charge { budget: self.clone(), bytes }

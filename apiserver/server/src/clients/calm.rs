@@ -62,7 +62,7 @@ impl Allowance {
         Self { left: limits::FRAMES_BURST, paid: now }
     }
 
-    /// Adds what was earned and what time brings, and takes `cost`. Returns `false` if there was less.
+    /// Adds the earnings and those of time, and subtracts `cost`. Returns `false` if there was less.
     pub fn spend(&mut self, now: Instant, earned: u64, cost: u64) -> bool {
         let millis = u64::try_from(now.saturating_duration_since(self.paid).as_millis()).unwrap_or(u64::MAX);
         // Less than a millisecond is paid for later.
@@ -70,8 +70,8 @@ impl Allowance {
             self.paid = now;
         }
         let brings = millis.saturating_mul(limits::FRAMES_RATE) / 1_000;
-        // Time alone brings no more than a burst; what was earned by progress lasts longer, as clients
-        // confirm what they have read later than it was sent.
+        // Time alone brings no more than a burst; earnings by progress last longer, as clients confirm what
+        // they have read later than it was sent.
         let left = self.left.max(self.left.saturating_add(brings).min(limits::FRAMES_BURST));
         let left = left.saturating_add(earned).min(limits::FRAMES_EARNED);
         self.left = left.saturating_sub(cost);
@@ -79,7 +79,7 @@ impl Allowance {
     }
 }
 
-/// Finds the frames in what is read of a connection, from behind its preface.
+/// Finds the frames in the bytes read from a connection, after its preface.
 #[derive(Debug, Default)]
 pub struct Frames {
     /// The bytes received of the next frame's head.

@@ -35,7 +35,7 @@ pub struct Connection {
     earnings: Arc<Earnings>,
     /// Answers that are being sent.
     deliveries: Mutex<Vec<Weak<Progress>>>,
-    /// Told to end when what is under way has ended.
+    /// Cancelled to end the connection when the requests under way have ended.
     retired: CancellationToken,
     /// Closed at once.
     closed: CancellationToken,
@@ -307,7 +307,7 @@ impl Connections {
         }
     }
 
-    /// Closes what is idle or stalled for too long.
+    /// Closes connections that are idle or stalled for too long.
     pub fn sweep(&self) {
         let all: Vec<_> = self.lock().values().cloned().collect();
         let (counts, now) = (self.counts(), self.now());

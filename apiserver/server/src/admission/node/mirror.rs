@@ -1,5 +1,5 @@
-//! Mirror pods: the only ones that a node may create. They show what it runs from files, and so refer to
-//! nothing in the API: the node would gain the right to read it.
+//! Mirror pods: the only ones that a node may create. They show the pods that it runs from files, and refer
+//! to nothing in the API, because the node would gain the right to read it.
 
 use apiserver_schema::meta;
 use serde::Deserialize;

@@ -68,7 +68,7 @@ pub(super) fn pod_status(new: &Value, old: &Value, node: &str) -> Result<(), Str
     if !same(&new["metadata"]["labels"], &old["metadata"]["labels"]) {
         return Err(format!("node {node:?} cannot update labels through pod status"));
     }
-    // They say which claims the node may read.
+    // They determine which claims the node may read.
     let (new, old) = (&new["status"], &old["status"]);
     if !same(&new["resourceClaimStatuses"], &old["resourceClaimStatuses"]) {
         return Err(format!("node {node:?} cannot update resource claim statues"));

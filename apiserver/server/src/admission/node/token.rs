@@ -119,7 +119,7 @@ struct Described<'a> {
 /// The fault of a PodCertificateRequest.
 #[derive(Debug, PartialEq, Eq)]
 enum Fault {
-    /// It describes what is not so.
+    /// Its description is wrong.
     Wrong(String),
     /// It may describe objects that this server has not seen yet.
     Early(String),
