@@ -1,4 +1,4 @@
-//! Applying: who owns what afterwards, what goes, and what conflicts.
+//! Tests of apply: the owners afterwards, removals, and conflicts.
 
 use serde_json::{Value, json};
 
@@ -37,7 +37,7 @@ fn applying_the_same_again_changes_nothing() {
     let before = world.object.clone();
     world.apply("a", config.clone());
     assert_eq!(world.object, before);
-    // Somebody else who wants the same becomes an owner beside the first, at once.
+    // Another manager that applies the same value becomes an owner too, at once.
     world.apply("b", config);
     assert_eq!(world.owns("a Apply"), world.owns("b Apply"));
     assert_eq!((world.time("a"), world.time("b")), (Some(1), None));
@@ -123,7 +123,7 @@ fn what_others_own_stays() {
         world.body(),
         json!({"items": [{"name": "i", "tags": ["q"]}, {"name": "j"}], "map": {"l": "2"}})
     );
-    // An item goes with whoever made it, whatever others have put into it.
+    // An item is removed with its manager, even if others have added to it.
     world.apply("a", json!({}));
     assert_eq!(world.body(), json!({"items": [{"name": "j"}], "map": {"l": "2"}}));
 }
@@ -169,7 +169,7 @@ fn whoever_changes_anothers_field_must_force_it() {
     );
     assert_eq!(world.owns("u Update"), NONE);
     assert!(world.owns("b Apply").contains(&".number".to_owned()));
-    // An equal value is no conflict, and a field that is gone conflicts with nobody.
+    // An equal value is not a conflict, and a removed field conflicts with nobody.
     world
         .apply("c", json!({"text": "y"}))
         .apply("b", json!({}))
@@ -253,7 +253,7 @@ fn fields_that_a_request_cannot_write_are_not_owned_by_it() {
     world.apply("a", json!({"text": "other", "status": {"number": 2}}));
     assert_eq!(world.owns("a Apply status"), [".status.number"]);
     assert_eq!(world.owns("a Apply"), [".text"]);
-    // Nobody loses what the request cannot change.
+    // Owners keep the fields that the request cannot change.
     world.update("u", json!({"metadata": world.object.as_ref().unwrap()["metadata"], "text": "third", "status": {"number": 3}}));
     assert_eq!(world.owns("a Apply"), [".text"]);
     assert_eq!(world.owns("a Apply status"), NONE);
@@ -275,7 +275,7 @@ fn kubectl_takes_over_what_it_applied_by_itself() {
         world.conflicts("argo", json!({"text": "y"})),
         ["\"kubectl-client-side-apply\" using toy/v1 .text"]
     );
-    // Somebody changed the map since, so that is not kubectl's to take.
+    // The map has been changed since by another manager, so kubectl may not take it over.
     world.update(
         "hpa",
         json!({"metadata": world.object.as_ref().unwrap()["metadata"], "text": "x", "map": {"k": "2"}}),
@@ -326,7 +326,7 @@ fn managers_of_other_versions_lose_fields_where_those_have_them() {
     world.force("a", json!({"text": "y"}));
     assert_eq!(world.owns("old Update"), [".map", ".map.k"]);
     assert_eq!(world.owns("a Apply"), [".text"]);
-    // What was applied in one version goes when it is missing in another.
+    // A field applied in one version is removed if it is missing in another.
     world.version = "toy/v2";
     let mut object = Renamed.convert(world.object.as_ref().unwrap(), "toy/v2").unwrap();
     apiserver_schema::meta::set(&mut object, "uid", "u");

@@ -1,4 +1,4 @@
-//! Fields that a configuration wants and somebody else owns.
+//! Conflicts: fields that a configuration sets and another manager owns.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use super::managers::{ManagerId, Operation};
 use super::path::{Path, display};
 use apiserver_schema::error::ApiError;
 
-/// One field and who owns it.
+/// One field and its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub manager: ManagerId,

@@ -1,4 +1,4 @@
-//! What is wrong with an object that is to be applied, spelled as Kubernetes spells it.
+//! Errors about an object that is to be applied, in the words of Kubernetes.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::path::PathElement;
 
-/// Where an object does not have the shape of its schema, and why.
+/// The paths at which an object does not have the shape of its schema, each with the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShapeErrors(Vec<(String, String)>);
 

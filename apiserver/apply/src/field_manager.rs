@@ -18,7 +18,7 @@ use apiserver_schema::error::{ApiError, FieldError, FieldReason};
 use apiserver_schema::meta;
 use apiserver_schema::schema::shape::Shape;
 
-/// The annotation in which `kubectl apply` keeps what it applied last.
+/// The annotation in which `kubectl apply` stores the configuration that it applied last.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Owner of what an object without managers already has when it is first applied to.
 pub const BEFORE_FIRST_APPLY: &str = "before-first-apply";
@@ -28,10 +28,10 @@ pub const MANAGER_NAME: usize = 128;
 const SUBRESOURCE_NAME: usize = 256;
 /// All annotations of an object together, bytes.
 const ANNOTATIONS: usize = 256 * 1024;
-/// Whose configurations stand in for the annotation.
+/// The manager whose applied configuration stands in for the annotation.
 const KUBECTL: &str = "kubectl";
 
-/// Fields that nobody owns: they are the server's, or say what the object is.
+/// The fields that are never owned: they belong to the server, or identify the object.
 static STRIPPED: LazyLock<FieldSet> = LazyLock::new(|| {
     FieldSet::of_fields(&[
         &["apiVersion"],
@@ -72,7 +72,7 @@ impl<S: Shape> FieldManager<'_, S> {
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str) {
         let managers = self.decode(live, new);
         meta::unset(new, "managedFields");
-        // An object that was never tracked stays so until somebody applies.
+        // An object that was never tracked stays so until a client applies.
         let untracked = managers.0.is_empty() && live.is_some_and(|live| !meta::uid(live).is_empty());
         let updated = if untracked {
             Ok(managers)
@@ -80,7 +80,7 @@ impl<S: Shape> FieldManager<'_, S> {
             let empty = json!({});
             self.track(live.unwrap_or(&empty), new, managers, manager)
         };
-        // Otherwise they are gone already: what they said would be wrong.
+        // Otherwise they are gone already, because they would be wrong.
         if let Ok(managers) = updated {
             managers.write(new);
         }
@@ -109,7 +109,7 @@ impl<S: Shape> FieldManager<'_, S> {
         mut managers: Managers,
         manager: &str,
     ) -> Result<Managers, Failure> {
-        // The change is first somebody else's, so that it shows whether there was one.
+        // The change is recorded under another manager first, to see whether there is one.
         let current = ManagerId::new("\0current", Operation::Update, self.api_version, self.subresource);
         self.updater().update(live, new, &mut managers, &current)?;
         self.strip(&mut managers, &current);
@@ -124,9 +124,9 @@ impl<S: Shape> FieldManager<'_, S> {
         Ok(managers)
     }
 
-    /// Applies `config` to `live` (`None`: there is no object yet). Answers with the object, its
-    /// managed fields filled in. Errors: 400 for a configuration of another kind, 409 for conflicts,
-    /// 500 for one that does not fit the schema, as in Kubernetes.
+    /// Applies `config` to `live` (`None`: the object does not exist yet). Returns the object with its
+    /// managed fields. Errors: 400 for a configuration of another kind, 409 for conflicts, 500 for one that
+    /// does not fit the schema, as in Kubernetes.
     pub fn apply(
         &self,
         live: Option<&Value>,
@@ -187,7 +187,7 @@ impl<S: Shape> FieldManager<'_, S> {
         Ok((object.unwrap_or_else(|| live.clone()), managers))
     }
 
-    /// Whether the configuration is of this kind and has its shape.
+    /// Checks that the configuration is of this kind and has its shape.
     fn check(&self, config: &Value) -> Result<(), ApiError> {
         let (version, kind) = (meta::text(config, "/apiVersion"), meta::text(config, "/kind"));
         if version != self.api_version || kind != self.kind {
@@ -206,8 +206,8 @@ impl<S: Shape> FieldManager<'_, S> {
         })
     }
 
-    /// What `kubectl apply` applied last by itself and nobody has changed since: kubectl may take
-    /// that over without being asked.
+    /// Returns the fields that `kubectl apply` applied last on the client's side and that nobody has changed
+    /// since: server-side apply by kubectl may take them over without force.
     fn allowed(&self, live: &Value) -> Option<FieldSet> {
         let last: Value = serde_json::from_str(meta::annotation(live, LAST_APPLIED)?).ok()?;
         if meta::text(&last, "/apiVersion") != self.api_version {
@@ -288,7 +288,7 @@ pub fn manager_of_user_agent(user_agent: &str) -> String {
     name
 }
 
-/// What Go's `unicode.IsPrint` refuses, but for characters that are not assigned.
+/// Returns true for a character that Go's `unicode.IsPrint` refuses, except for unassigned ones.
 fn is_unprintable(character: char) -> bool {
     character != ' ' && (character.is_control() || character.is_whitespace() || is_format(character))
 }
@@ -301,8 +301,8 @@ fn is_format(character: char) -> bool {
         | 0xf0000..=0x10ffff)
 }
 
-/// Why a manager's name is refused: too long, or with characters that cannot be printed. `field` is
-/// where the name stands.
+/// Returns the faults of a manager's name: too long, or with unprintable characters. `field` is the path of
+/// the name.
 pub fn check_manager_name(field: &str, name: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     if name.len() > MANAGER_NAME {
@@ -315,7 +315,7 @@ pub fn check_manager_name(field: &str, name: &str) -> Vec<FieldError> {
     errors
 }
 
-/// What is wrong with the names in an object's entries. What cannot be read at all was replaced
+/// Returns the faults of the names in an object's entries. Entries that cannot be read at all were replaced
 /// before.
 pub fn check_entries(object: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();

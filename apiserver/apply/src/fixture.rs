@@ -155,7 +155,7 @@ impl World {
         object
     }
 
-    /// Applies; the object changes if there is no error.
+    /// Applies the configuration; the object changes if there is no error.
     pub fn try_apply(&mut self, manager: &str, config: Value, force: bool) -> Result<(), ApiError> {
         self.second += 1;
         let config = self.typed(config);

@@ -1,4 +1,4 @@
-//! Which item of a list is which.
+//! Identification of the items of a list.
 
 use serde_json::Value;
 

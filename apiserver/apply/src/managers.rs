@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who owns which fields, and since when.
+//! `metadata.managedFields`: the owners of fields, and the times of their changes.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ pub const MAX_UPDATE_MANAGERS: usize = 10;
 /// The name under which they go on.
 pub const ANCIENT: &str = "ancient-changes";
 
-/// How a manager came by its fields.
+/// The operation by which a manager came to own its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Operation {
     /// Server-side apply.
@@ -33,7 +33,7 @@ impl Operation {
     }
 }
 
-/// What tells managers apart. One that applies is the same whatever version it applies in.
+/// The identity of a manager. One that applies is the same whatever version it applies in.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ManagerId {
     pub name: String,
@@ -56,13 +56,13 @@ impl ManagerId {
     }
 }
 
-/// What a manager owns.
+/// The fields that a manager owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owned {
     pub fields: FieldSet,
     /// The version in which the fields are named.
     pub api_version: String,
-    /// When the set last changed by the manager's own doing; RFC 3339.
+    /// The time at which the manager itself last changed the set; RFC 3339.
     pub time: Option<String>,
 }
 
@@ -133,7 +133,7 @@ impl Managers {
         Self::decode(apiserver_schema::meta::list(object, "/metadata/managedFields"))
     }
 
-    /// The entries, those that apply first, then by time and name. Empty if nobody owns anything.
+    /// Returns the entries, those that apply first, then by time and name. Empty if there are no owners.
     pub fn encode(&self) -> Vec<Value> {
         let mut sorted: Vec<_> = self.0.iter().collect();
         sorted.sort_by(|(p, own_p), (q, own_q)| {
@@ -219,8 +219,8 @@ fn entry(id: &ManagerId, owned: &Owned) -> Value {
     Value::Object(map)
 }
 
-/// Whether a client asks to forget all managers: by one empty entry. An empty list asks for nothing, so
-/// that who does not know of managers takes none away.
+/// Returns true if a client asks to forget all managers, by one empty entry. An empty list is no such
+/// request, so that a client that does not know of managers removes none.
 pub fn is_reset(object: &Value) -> bool {
     let entries = apiserver_schema::meta::at(object, "/metadata/managedFields").and_then(Value::as_array);
     match entries.map(Vec::as_slice) {
@@ -229,7 +229,7 @@ pub fn is_reset(object: &Value) -> bool {
     }
 }
 
-/// Whether two lists of entries differ in nothing but times.
+/// Returns true if two lists of entries differ in nothing but times.
 pub fn same_but_times(a: &[Value], b: &[Value]) -> bool {
     let same = |pair: (&Value, &Value)| match pair {
         (Value::Object(a), Value::Object(b)) => {

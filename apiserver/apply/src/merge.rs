@@ -11,10 +11,9 @@ use super::set::FieldSet;
 use super::walk::Way;
 use apiserver_schema::schema::shape::{Kind, Shape};
 
-/// The object with the configuration merged into it: fields of the configuration win, nothing is
-/// removed. Lists whose items are told apart keep the order of the object, except where the
-/// configuration has another one. Fails on items of such lists that have no key, and on items that
-/// the configuration names twice.
+/// Returns the object with the configuration merged into it: fields of the configuration win, nothing is
+/// removed. Lists of identifiable items keep the order of the object, except where the configuration has
+/// another one. Fails on items of such lists that have no key, and on items that the configuration repeats.
 pub fn merge<S: Shape>(shape: S, object: &Value, config: &Value) -> Result<Value, ShapeErrors> {
     Ok(both(shape, Some(object), Some(config))?.unwrap_or(Value::Null))
 }
@@ -37,7 +36,7 @@ fn fields<S: Shape>(shape: S, object: Option<&Value>, config: &Value) -> Result<
     let held = object.and_then(Value::as_object).filter(|map| !map.is_empty());
     let given = config.as_object().filter(|map| !map.is_empty());
     if held.is_none() && given.is_none() {
-        // Empty and null are told apart.
+        // Empty and null are different here.
         return Ok(Some(config.clone()));
     }
     let mut out = Fields::new();
@@ -53,7 +52,7 @@ fn fields<S: Shape>(shape: S, object: Option<&Value>, config: &Value) -> Result<
         }
     }
     errors.into_result()?;
-    // What was merged has its copy of what was held already.
+    // Merged fields have their copy of the held value already.
     for (name, value) in held.into_iter().flatten() {
         if !out.contains_key(name) {
             out.insert(name.clone(), value.clone());
@@ -133,7 +132,7 @@ fn items<S: Shape>(shape: S, object: Option<&Value>, config: &Value) -> Result<O
     Ok((!out.is_empty()).then_some(Value::Array(out)))
 }
 
-/// Where the next item of the merged list comes from.
+/// The source of the next item of the merged list.
 enum Step {
     /// An item that only the object has.
     Held(usize),

@@ -1,4 +1,4 @@
-//! Where a field is: the steps from the root of an object, their order and their spelling.
+//! The path of a field: the steps from the root of an object, their order and their notation.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -16,7 +16,7 @@ pub enum PathElement {
     Key(Box<[(Box<str>, Value)]>),
     /// The item of a set with this value.
     Value(Box<Value>),
-    /// The item of an atomic list at this place. Read, and never written by anybody.
+    /// The item of an atomic list at this place. Parsed, but never written.
     Index(i64),
 }
 
@@ -140,7 +140,7 @@ impl PartialEq for PathElement {
 
 impl Eq for PathElement {}
 
-/// As messages spell it: `.name`, `[containerPort=80,protocol="TCP"]`, `[="x"]`, `[2]`.
+/// Formats the element as messages show it: `.name`, `[containerPort=80,protocol="TCP"]`, `[="x"]`, `[2]`.
 impl fmt::Display for PathElement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

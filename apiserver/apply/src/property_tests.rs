@@ -90,7 +90,7 @@ fn set() -> BoxedStrategy<FieldSet> {
     body().prop_map(|body| field_set(Toy::Root, &body)).boxed()
 }
 
-/// As kinds with Go types are stored: without nulls and what is empty.
+/// Returns the value as kinds with Go types are stored: without nulls and empty objects and lists.
 fn stored(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -160,7 +160,7 @@ proptest! {
         let changes = compare(Toy::Root, &merged, &config).unwrap();
         prop_assert!(changes.added.is_empty() && changes.modified.is_empty(), "{:?}", changes);
         let lost = compare(Toy::Root, &live, &merged).unwrap().removed;
-        // Only untyped values of another sort and emptied atomics may go.
+        // Only untyped values of another sort and emptied atomics may be removed.
         prop_assert!(lost.is_empty(), "{:?}", lost);
     }
 
@@ -178,7 +178,7 @@ proptest! {
         let mut world = World::new();
         world.update("maker", live.clone());
         let before = stored(&world.body());
-        // Only what is new is taken away again: whoever forces has the field for good.
+        // Only new fields are removed again: a manager that forces owns the field for good.
         let merged = merge(Toy::Root, &live, &config).unwrap();
         let changes = compare(Toy::Root, &live, &merged).unwrap();
         prop_assume!(changes.modified.is_empty());
@@ -217,7 +217,7 @@ proptest! {
     }
 }
 
-/// Lists whose order says nothing, sorted.
+/// Sorts lists whose order has no meaning.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {

@@ -16,13 +16,13 @@ pub struct ScaleOwners<'a> {
     pub parent: &'a Managers,
     /// Version in which the object is asked for.
     pub api_version: &'a str,
-    /// Where each version of the kind has its replicas: `["spec", "replicas"]`. Versions that are
-    /// not in it are not known.
+    /// The path of the replicas in each version of the kind: `["spec", "replicas"]`. Other versions are
+    /// unknown.
     pub replicas: &'a BTreeMap<String, Vec<PathElement>>,
 }
 
 impl ScaleOwners<'_> {
-    /// Owners of the `Scale`: whoever owns the object's replicas.
+    /// Returns the owners of the `Scale`: those of the object's replicas.
     pub fn to_scale(&self) -> Managers {
         let own = FieldSet::of_fields(&[&["spec", "replicas"]]);
         let owner = |owned: &Owned| {
@@ -42,7 +42,7 @@ impl ScaleOwners<'_> {
             let Some(path) = self.replicas.get(&owned.api_version) else { continue };
             let mut owned = owned.clone();
             if owned.fields.contains(path) && scale.0.remove(id).is_none() {
-                // Somebody else has them now.
+                // Another manager owns them now.
                 let mut lost = FieldSet::new();
                 lost.insert(path);
                 owned.fields = owned.fields.difference(&lost);

@@ -22,7 +22,7 @@ struct Item {
     element: PathElement,
     /// The item itself is in the set.
     member: bool,
-    /// What is in the set below it.
+    /// The fields of the set below it.
     below: FieldSet,
 }
 
@@ -48,17 +48,17 @@ impl FieldSet {
         set
     }
 
-    /// Whether there is no field in it.
+    /// Returns true if the set has no fields.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// How many fields are in it.
+    /// Returns the number of fields in the set.
     pub fn len(&self) -> usize {
         self.items.iter().map(|item| usize::from(item.member) + item.below.len()).sum()
     }
 
-    /// Adds one field. The root is nobody's, so an empty path adds nothing.
+    /// Adds one field. The root is never owned, so an empty path adds nothing.
     pub fn insert(&mut self, path: &[PathElement]) {
         let Some((first, rest)) = path.split_first() else { return };
         let item = self.entry(first.clone());
@@ -69,7 +69,7 @@ impl FieldSet {
         }
     }
 
-    /// Adds an item with what is below it; what holds nothing is left out.
+    /// Adds an item with the fields below it; an empty one is left out.
     pub fn put(&mut self, element: PathElement, member: bool, below: FieldSet) {
         if !member && below.is_empty() {
             return;
@@ -124,8 +124,8 @@ impl FieldSet {
         });
     }
 
-    /// Takes away the fields of another set and what is below them:
-    /// [`FieldSet::recursive_difference`] in place.
+    /// Removes the fields of another set and everything below them: [`FieldSet::recursive_difference`] in
+    /// place.
     pub fn subtract_recursively(&mut self, other: &Self) {
         if other.is_empty() {
             return;
@@ -157,17 +157,17 @@ impl FieldSet {
         self.items.binary_search_by(|item| item.element.cmp(element)).ok().map(|at| &self.items[at])
     }
 
-    /// Whether the item itself is in the set.
+    /// Returns true if the item itself is in the set.
     pub fn has(&self, element: &PathElement) -> bool {
         self.find(element).is_some_and(|item| item.member)
     }
 
-    /// What is in the set below an item.
+    /// Returns the fields of the set below an item.
     pub fn below(&self, element: &PathElement) -> Option<&FieldSet> {
         self.find(element).map(|item| &item.below).filter(|below| !below.is_empty())
     }
 
-    /// Whether a field is in the set.
+    /// Returns true if a field is in the set.
     pub fn contains(&self, path: &[PathElement]) -> bool {
         match path.split_first() {
             None => false,
@@ -176,7 +176,7 @@ impl FieldSet {
         }
     }
 
-    /// The items of this level: element, whether it is a member, what is below.
+    /// Iterates over the items of this level: element, whether it is a member, and the fields below.
     pub fn items(&self) -> impl Iterator<Item = (&PathElement, bool, &FieldSet)> {
         self.items.iter().map(|item| (&item.element, item.member, &item.below))
     }
@@ -328,7 +328,7 @@ impl FieldSet {
         Ok(Self::decode(value)?.0)
     }
 
-    /// What is below, and whether the item itself is meant.
+    /// Decodes the fields below an item, and whether the item itself is in the set.
     fn decode(value: &Value) -> Result<(Self, bool), PathError> {
         let map = match value {
             Value::Null => return Ok((Self::new(), true)),
@@ -349,12 +349,12 @@ impl FieldSet {
     }
 }
 
-/// Adapts a set to what the schema says today: where a type has become atomic, whoever owned parts
-/// of it owns the whole. `None` if there is nothing to adapt.
+/// Adapts a set to the present schema: if a type has become atomic, the owners of its parts own the whole.
+/// Returns `None` if there is nothing to adapt.
 pub fn reconcile<S: Shape>(set: &FieldSet, shape: S) -> Option<FieldSet> {
     match adapt(shape, set, false) {
         Adapted::Below(set) => Some(set),
-        // The root is nobody's.
+        // The root is never owned.
         Adapted::Same | Adapted::Whole => None,
     }
 }

@@ -33,7 +33,7 @@ fn fields_v1_says_what_is_below_and_what_is_itself() {
     assert_eq!(set.to_fields_v1(), value);
     assert_eq!(set.len(), 6);
     assert_eq!(FieldSet::new().to_fields_v1(), json!({}));
-    // Types of a later time are passed over; what is no element is refused.
+    // Unknown element types are skipped; malformed elements are refused.
     assert_eq!(shown(&FieldSet::from_fields_v1(&json!({"x:later": {}, "f:a": {}})).unwrap()), [".a"]);
     for bad in [json!([]), json!({"a": {}}), json!({"f:a": 7}), json!({"k:7": {}})] {
         assert!(FieldSet::from_fields_v1(&bad).is_err(), "{bad}");
@@ -106,7 +106,7 @@ fn objects_mention_leaves_items_and_keys_of_maps() {
     for (object, paths) in table {
         assert_eq!(shown(&field_set(Toy::Root, &object)), paths, "{object}");
     }
-    // Items that cannot be told apart are owned as one.
+    // Items with the same key are owned as one.
     let twice = json!({"items": [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}]});
     assert_eq!(shown(&field_set(Toy::Root, &twice)), [".items[name=\"a\",protocol=\"TCP\"]"]);
 }

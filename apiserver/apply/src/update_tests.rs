@@ -1,4 +1,4 @@
-//! Updates: who becomes an owner, what clients may do to the entries themselves, and scale.
+//! Tests of updates: new owners, changes of the entries by clients, and scale.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ fn whoever_changes_a_field_owns_it() {
     assert_eq!(world.owns("maker Update"), [".spec", ".tags", ".spec.number", ".tags[=\"a\"]"]);
     assert_eq!(world.owns("editor Update"), [".text", ".tags[=\"b\"]"]);
     assert_eq!((world.time("maker"), world.time("editor")), (Some(1), Some(2)));
-    // What is removed belongs to nobody, and who owns nothing is forgotten.
+    // A removed field has no owner, and a manager without fields is dropped.
     let next = with_metadata(&world, json!({"spec": {"number": 1}}));
     world.update("remover", next);
     assert_eq!(world.owns("maker Update"), [".spec", ".spec.number"]);
@@ -94,7 +94,7 @@ fn objects_with_items_that_occur_twice_are_tracked_by_updates() {
     let next = with_metadata(&world, twice("2"));
     world.update("editor", next);
     assert_eq!(world.owns("editor Update"), [".items[name=\"a\",protocol=\"TCP\"]"]);
-    // Items without any key cannot be compared: nobody is known to own anything.
+    // Items without any key cannot be compared: no owner is recorded.
     let broken = with_metadata(&world, json!({"items": ["x"]}));
     world.update("breaker", broken);
     assert_eq!(world.owners(), BTreeMap::new());
@@ -144,7 +144,7 @@ fn replicas_change_hands_between_an_object_and_its_scale() {
     assert_eq!(scale.0.keys().collect::<Vec<_>>(), [&maker]);
     assert_eq!(scale.0[&maker].api_version, "autoscaling/v1");
     assert_eq!(owners.to_parent(scale), parent);
-    // Somebody scales.
+    // A manager scales.
     let scaler = ManagerId::new("hpa", Operation::Update, "autoscaling/v1", "scale");
     let stolen = Managers(BTreeMap::from([(
         scaler.clone(),
@@ -192,14 +192,14 @@ fn fields_that_are_always_encoded_are_owned_once_they_leave_their_zero() {
     let role = |live, new| built_in("Role", "rbac/v1", "io.k8s.api.rbac.v1.Role", live, &new);
     let metadata = || json!({"name": "a"});
     assert_eq!(role(None, json!({"metadata": metadata()})), json!(null));
-    // An empty list is not the null of a list that nobody set.
+    // An empty list is not the null of a list that was not set.
     assert_eq!(role(None, json!({"metadata": metadata(), "rules": []})), json!({"f:rules": {}}));
     let class = |live, new| {
         built_in("PriorityClass", "scheduling/v1", "io.k8s.api.scheduling.v1.PriorityClass", live, &new)
     };
     assert_eq!(class(None, json!({"metadata": metadata(), "value": 0})), json!(null));
     let live = json!({"metadata": metadata(), "value": 5});
-    // Who takes the value away makes it zero.
+    // A manager that removes the value makes it zero.
     assert_eq!(class(Some(&live), json!({"metadata": metadata()})), json!({"f:value": {}}));
 }
 

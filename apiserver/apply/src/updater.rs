@@ -1,4 +1,4 @@
-//! What a write does to ownership: the rules, on sets, without names, times and annotations.
+//! The effect of a write on ownership: the rules, on sets, without names, times and annotations.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -25,10 +25,10 @@ pub trait Versions<S: Shape> {
     fn convert(&self, object: &Value, api_version: &str) -> Option<Value>;
 }
 
-/// Why a configuration was not applied.
+/// The reason why a configuration was not applied.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Failure {
-    /// Others own what it wants.
+    /// The fields that it sets have other owners.
     Conflicts(Vec<Conflict>),
     /// An object does not have the shape of its schema.
     Shape(&'static str, ShapeErrors),
@@ -40,15 +40,15 @@ pub struct Updater<'a, S> {
     pub versions: &'a dyn Versions<S>,
     pub shape: S,
     pub api_version: &'a str,
-    /// Fields that the request cannot write, whatever it says: nobody comes to own them by it.
+    /// The fields that the request cannot write, so that it does not make their sender an owner.
     pub reset: &'a FieldSet,
 }
 
 type Map = BTreeMap<ManagerId, Owned>;
 
 impl<S: Shape> Updater<'_, S> {
-    /// `new` takes the place of `live`: what it added or changed belongs to `manager`, whatever
-    /// else that has; others lose what was changed or removed.
+    /// Updates the owners after `new` replaced `live`: added and changed fields belong to `manager`; others
+    /// lose the changed and removed ones.
     pub fn update(
         &self,
         live: &Value,
@@ -93,8 +93,8 @@ impl<S: Shape> Updater<'_, S> {
         managers.0.insert(manager.clone(), owned);
         let pruned = last.as_ref().and_then(|last| self.prune(&merged, &managers.0, manager, last));
         let new = match pruned {
-            // What was emptied is null now; what the configuration wants empty is to be that, at once and not
-            // only when it is applied the next time.
+            // An emptied object is null now; if the configuration wants it empty, it has to become empty at
+            // once and not only when it is applied the next time.
             Some(pruned) => with_config(&pruned)?,
             None => merged,
         };
@@ -114,7 +114,7 @@ impl<S: Shape> Updater<'_, S> {
         });
     }
 
-    /// What changes for the managers other than `own` when `live` becomes `new`.
+    /// Updates the managers other than `own` for the change from `live` to `new`.
     fn spread(
         &self,
         live: &Value,
@@ -129,7 +129,7 @@ impl<S: Shape> Updater<'_, S> {
                 .map_err(failed("failed to compare objects"))
         };
         let changes = compared(self.shape, live, new)?;
-        // By version; `None` for those that are not served any more.
+        // The comparisons by version; `None` for versions that are no longer served.
         let mut others: BTreeMap<String, Option<Comparison>> = BTreeMap::new();
         for (id, owned) in &managers.0 {
             let version = &owned.api_version;
@@ -176,8 +176,8 @@ impl<S: Shape> Updater<'_, S> {
         self.versions.convert(object, api_version).map(Cow::Owned)
     }
 
-    /// `merged` without what `manager` had applied last, unless it or somebody else still owns it, or it
-    /// was never the manager's own. `None` if all stays.
+    /// Returns `merged` without the fields that `manager` had applied last, unless it or another manager
+    /// still owns them, or they were never its own. `None` if all stay.
     fn prune(&self, merged: &Value, managers: &Map, manager: &ManagerId, last: &Owned) -> Option<Value> {
         let unchanged = last.api_version == self.api_version
             && managers.get(manager).is_some_and(|now| last.fields.difference(&now.fields).is_empty());
@@ -192,14 +192,14 @@ impl<S: Shape> Updater<'_, S> {
         let pruned = self.convert(&pruned, version)?;
         let all = field_set(shape, &whole).with_named_parents(Some(shape));
         let kept = field_set(shape, &pruned).with_named_parents(Some(shape));
-        // Fields of nobody, or of managers that update, were not applied and stay.
+        // Fields without an owner, or of managers that update, were not applied and stay.
         let gone = all.difference(&kept).intersection(&named);
         let pruned = remove(shape, &whole, &gone);
         self.convert(&pruned, self.api_version).map(Cow::into_owned)
     }
 
-    /// Puts back what was removed and is owned by somebody, the version of the removal first, as
-    /// objects without required fields may not convert.
+    /// Restores removed fields that have owners, those of the removal's version first, as objects without
+    /// required fields may not convert.
     fn add_back_owned(&self, whole: &Value, pruned: Value, first: &str, managers: &Map) -> Value {
         let mut owned: BTreeMap<&str, FieldSet> = BTreeMap::new();
         for manager in managers.values() {

@@ -1,5 +1,4 @@
-//! Does a configuration have the shape of its schema? Asked of what is applied, before anything is
-//! merged.
+//! Validation of a configuration against its schema, before anything is merged.
 
 use std::collections::BTreeSet;
 

@@ -1,10 +1,10 @@
-//! Values as ownership compares them: numbers by what they are worth, in one order with all others.
+//! Comparison of values for ownership: numbers by value, in one order with all others.
 
 use std::cmp::Ordering;
 
 use serde_json::{Number, Value};
 
-/// Whether two values are the same; `1` and `1.0` are.
+/// Returns true if two values are the same; `1` and `1.0` are.
 pub fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => numbers(a, b) == Ordering::Equal,

@@ -11,7 +11,7 @@ use super::set::FieldSet;
 use super::value::equal;
 use apiserver_schema::schema::shape::{Kind, List, Map, Shape};
 
-/// How a value is walked, from its type and, where that leaves it open, from the value.
+/// The way in which a value is walked, from its type and, if that leaves it open, from the value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// Not at all.
@@ -21,7 +21,7 @@ pub enum Way {
 }
 
 impl Way {
-    /// The way through a value. Null goes wherever its type allows.
+    /// Returns the way through a value. Null is accepted by every type that allows it.
     pub fn of<S: Shape>(shape: S, value: &Value) -> Self {
         match shape.kind() {
             Kind::Scalar(_)
@@ -43,7 +43,7 @@ pub fn field_set<S: Shape>(shape: S, object: &Value) -> FieldSet {
     set
 }
 
-/// Collects what is below; says whether the value itself is a leaf.
+/// Collects the fields below a value; returns true if the value itself is a leaf.
 fn mentioned<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> bool {
     match Way::of(shape, value) {
         Way::Leaf => return true,
@@ -72,8 +72,8 @@ fn mentioned<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> bool {
     false
 }
 
-/// Items in the order of sets, and whether each occurs more than once: those are one thing, without
-/// what is in them.
+/// Returns the items in the order of sets, and whether each occurs more than once: repeated ones count as
+/// one, without their contents.
 fn distinct(mut named: Vec<(PathElement, &Value)>) -> Vec<(PathElement, &Value, bool)> {
     named.sort_by(|one, other| one.0.cmp(&other.0));
     let mut found: Vec<(PathElement, &Value, bool)> = Vec::with_capacity(named.len());
@@ -86,7 +86,7 @@ fn distinct(mut named: Vec<(PathElement, &Value)>) -> Vec<(PathElement, &Value, 
     found
 }
 
-/// What one object has and another has not. No field is in two of the sets.
+/// The differences between two objects. No field is in two of the sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Fields that only the first has.
@@ -98,12 +98,12 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Whether the two were equal.
+    /// Returns true if the two were equal.
     pub fn is_same(&self) -> bool {
         self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
     }
 
-    /// Leaves out fields, and what is below them.
+    /// Removes fields, and everything below them.
     pub fn without(mut self, fields: &FieldSet) -> Self {
         for set in [&mut self.removed, &mut self.modified, &mut self.added] {
             set.subtract_recursively(fields);
@@ -122,7 +122,7 @@ impl Comparison {
     }
 }
 
-/// What happened to a value itself.
+/// The change of a value itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Change {
     None,
@@ -170,14 +170,14 @@ fn changes<S: Shape>(
             whole(shape, value, &mut out.removed)?;
             return Ok(Change::Removed);
         }
-        // Most of an object is what it was.
+        // Most of an object is unchanged.
         _ if old == new => return Ok(Change::None),
         _ => {}
     }
     let way = |value: Option<&Value>| value.map(|value| Way::of(shape, value));
     match (way(old), way(new)) {
         (Some(Way::Fields), Some(Way::Leaf)) => {
-            // What was untyped fields is now an untyped value, or the other way round.
+            // Untyped fields have become an untyped value, or the other way round.
             fields(shape, old, None, out)?;
             Ok(Change::of_leaf(old, new))
         }
@@ -228,8 +228,8 @@ fn fields<S: Shape>(
     Ok(Change::of_branch(old, new))
 }
 
-/// Collects what is below a value that came or went as a whole, where nothing has to be compared. Every
-/// step on the way came or went too.
+/// Collects the fields below a value that was added or removed as a whole, so that nothing has to be
+/// compared. Every step on the way was added or removed too.
 fn whole<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Result<(), ShapeErrors> {
     let mut errors = ShapeErrors::default();
     let mut put = |element: PathElement, shape: S, value: &Value| {
@@ -260,7 +260,7 @@ fn whole<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Result<(), 
     errors.into_result()
 }
 
-/// [`whole`] of a list whose items are told apart.
+/// Does what [`whole`] does for a list of identifiable items.
 fn whole_items<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Result<(), ShapeErrors> {
     let mut errors = ShapeErrors::default();
     let items = value.as_array().map_or(&[][..], Vec::as_slice);
@@ -282,7 +282,7 @@ fn whole_items<S: Shape>(shape: S, value: &Value, below: &mut FieldSet) -> Resul
     errors.into_result()
 }
 
-/// The values of one item: none, one, or several that cannot be told apart.
+/// The values of one item: none, one, or several with the same key.
 type Group<'a> = BTreeMap<PathElement, (Vec<&'a Value>, Vec<&'a Value>)>;
 
 fn items<S: Shape>(

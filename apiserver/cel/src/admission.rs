@@ -7,7 +7,7 @@ use super::types::schema::{Object, named};
 use super::{Env, Ty, compile, estimate};
 use apiserver_structural::{Additional, Checks, Format, Kind, Structural};
 
-/// What an expression must give.
+/// The type that an expression must evaluate to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     Anything,
@@ -21,8 +21,8 @@ pub enum Expected {
     JsonPatch,
 }
 
-/// What an expression of admission may name, beside `object`, `oldObject`, `request` and
-/// `namespaceObject`.
+/// The variables and types that an expression of admission may use, besides `object`, `oldObject`, `request`
+/// and `namespaceObject`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Admission {
     pub params: bool,
@@ -31,7 +31,7 @@ pub struct Admission {
     pub patches: bool,
 }
 
-/// The expressions of one policy: its variables are typed in the order in which they stand.
+/// The expressions of one policy: its variables are typed in their order.
 #[derive(Debug)]
 pub struct Policy {
     variables: Vec<(String, Ty<'static>)>,
@@ -75,12 +75,12 @@ fn typed(source: &str, env: &Env<'static>) -> Result<Ty<'static>, String> {
     }
 }
 
-/// Checks an expression that stands alone, as a webhook's match conditions do.
+/// Checks a single expression, such as a webhook's match condition.
 pub fn expression(source: &str, has: Admission, expected: Expected) -> Result<(), String> {
     expect(&typed(source, &environment(has))?, expected)
 }
 
-/// Why an expression that selects devices is refused.
+/// The reason why an expression that selects devices is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// It does not compile, or gives something else than yes or no.
@@ -163,7 +163,7 @@ fn name_of(ty: &Ty<'_>) -> String {
     if matches!(ty, Ty::Null) { "null_type".to_owned() } else { ty.to_string() }
 }
 
-/// Whether an expression gives what is wanted of it.
+/// Checks that an expression has the expected type.
 fn expect(ty: &Ty<'_>, expected: Expected) -> Result<(), String> {
     let wanted = match (expected, ty) {
         (Expected::Anything, _)

@@ -1,9 +1,9 @@
-//! Expressions as trees. Macros are nodes of their own, so that types, costs and evaluation see a
-//! loop as what it was written as.
+//! Expressions as trees. Macros are nodes of their own, so that types, costs and evaluation see a loop as it
+//! was written.
 
 use std::sync::Arc;
 
-/// A node: where it stands in the text, and what it is.
+/// A node: its position in the text, and its content.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// Byte offset in the source: of an operator, of the bracket of a call, of the point of a field.
@@ -15,7 +15,7 @@ pub struct Node {
     pub expr: Expr,
 }
 
-/// What a node is.
+/// The content of a node.
 #[derive(Clone, Debug)]
 pub enum Expr {
     Literal(Literal),
@@ -79,11 +79,11 @@ pub struct Fold {
     pub two: Option<String>,
     pub form: Form,
     pub filter: Option<Node>,
-    /// What is computed or asked for each item.
+    /// The expression that is evaluated for each item.
     pub each: Node,
 }
 
-/// What a loop makes of its items.
+/// The result that a loop computes from its items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     All,
@@ -151,7 +151,7 @@ impl Node {
         }
     }
 
-    /// Whether a name that no loop declared stands anywhere in it.
+    /// Returns true if a name that no loop declared occurs anywhere in it.
     pub fn mentions(&self, name: &str) -> bool {
         match &self.expr {
             Expr::Ident(found) => found == name,

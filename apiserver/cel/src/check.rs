@@ -1,5 +1,5 @@
-//! What is wrong with an expression before it is run: names that do not exist, and types that do
-//! not fit. The rules and the words are those of CEL's own checker.
+//! Errors of an expression that are found before it is run: names that do not exist, and types that do not
+//! fit. The rules and the words are those of CEL's own checker.
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use super::types::{Bindings, Ty, general};
 use super::validate::literal_fault;
 use apiserver_structural::{Additional, Structural};
 
-/// What an expression may name, beside functions.
+/// The names that an expression may use, besides functions.
 #[derive(Clone, Debug, Default)]
 pub struct Env<'s> {
     /// Names and types. A name may have points in it (`authorizer.requestResource`).
     pub variables: Vec<(String, Ty<'s>)>,
     /// The schema of `self` and `oldSelf`, which bounds sizes.
     pub schema: Option<&'s Structural>,
-    /// Whether mutations are made: `Object{…}`, `JSONPatch{…}`, `jsonpatch.escapeKey`.
+    /// True if mutations may be made: `Object{…}`, `JSONPatch{…}`, `jsonpatch.escapeKey`.
     pub patches: bool,
 }
 
-/// What is known of the size of a value.
+/// The bound of a value's size.
 #[derive(Clone, Copy, Debug)]
 pub enum Place<'s> {
     Schema(&'s Structural),
@@ -34,7 +34,7 @@ pub enum Place<'s> {
     Text,
 }
 
-/// What was found out about each node, by its number.
+/// The findings about each node, by its number.
 #[derive(Debug)]
 pub struct Checked<'s> {
     pub ty: Ty<'s>,
@@ -56,7 +56,7 @@ pub fn check<'s>(node: &Node, env: &Env<'s>) -> Result<Checked<'s>, Vec<Fault>> 
         chosen: Vec::new(),
     };
     let ty = checker.node(node);
-    // What a variable stands for may have been learnt later.
+    // A variable may have been bound after its use.
     if checker.types.iter().any(|ty| checker.bindings.is_too_large(ty)) {
         return Err(vec![Fault { at: node.at, message: TOO_LARGE.to_owned() }]);
     }
@@ -126,7 +126,7 @@ const TYPES: [&str; 20] = [
     "dyn",
 ];
 
-/// Whether a name is a type's.
+/// Returns true if a name is that of a type.
 pub fn is_type(name: &str) -> bool {
     TYPES.contains(&name)
 }
@@ -234,7 +234,7 @@ impl<'s> Checker<'_, 's> {
         (found, place)
     }
 
-    /// What bounds a field or a value of what `place` bounds.
+    /// Returns the bound of a field or a map value within a value that `place` bounds.
     fn field_place(&self, place: Option<Place<'s>>, field: &str) -> Option<Place<'s>> {
         let Place::Schema(schema) = place? else { return Some(Place::Text) };
         if let Some(found) = property(schema, field) {
@@ -246,7 +246,7 @@ impl<'s> Checker<'_, 's> {
         }
     }
 
-    /// What bounds an item of a list or a value of a map.
+    /// Returns the bound of a list's items or a map's values.
     fn item_place(place: Option<Place<'s>>) -> Option<Place<'s>> {
         let Place::Schema(schema) = place? else { return None };
         match &schema.additional {
@@ -293,7 +293,7 @@ impl<'s> Checker<'_, 's> {
         }
     }
 
-    /// The type of items that stand side by side: they are all of one.
+    /// Returns the common type of the items so far (`before`) and one more (`ty`).
     fn join(&mut self, node: &Node, before: Option<Ty<'s>>, ty: Ty<'s>) -> Ty<'s> {
         let Some(before) = before else { return ty };
         if self.bindings.assignable(&before, &ty) {
@@ -331,7 +331,7 @@ impl<'s> Checker<'_, 's> {
     }
 
     fn call(&mut self, node: &Node, call: &Call) -> (Ty<'s>, Option<Place<'s>>) {
-        // `sets.contains(…)`: the target is no value but part of the name.
+        // `sets.contains(…)`: the target is part of the name and not a value.
         let qualified = call.target.as_deref().and_then(|target| {
             let shadowed = self.scope.iter().any(|(known, ..)| Some(known.as_str()) == target.root());
             let name = format!("{}.{}", target.qualified().filter(|_| !shadowed)?, call.function);
@@ -344,7 +344,7 @@ impl<'s> Checker<'_, 's> {
         let mut args: Vec<Ty<'s>> = Vec::new();
         for argument in target.into_iter().chain(&call.args) {
             args.push(match &argument.expr {
-                // What is put into a text may be of any type.
+                // Arguments of a format may be of any type.
                 Expr::List(items) if name == "format" => self.list(items, true),
                 _ => self.node(argument),
             });
@@ -454,7 +454,7 @@ impl<'s> Checker<'_, 's> {
             Form::Map => Ty::map(one.0.clone(), each.clone()),
             Form::Entries => each.clone(),
         };
-        // A loop is what it is expanded to, and complained about as such.
+        // Errors of a loop name its expansion, as in CEL.
         let asked = match fold.form {
             Form::All | Form::Exists => Some(("&&", &each)),
             Form::ExistsOne | Form::Filter => Some(("?", &each)),

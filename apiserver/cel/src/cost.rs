@@ -1,6 +1,6 @@
-//! What an expression may cost at most, estimated from its types and the limits of a schema before
-//! it is accepted; the unit is one look-up, some 50 ns. Formulas and constants are those of CEL's
-//! estimator and of `k8s.io/apiserver/pkg/cel/library/cost.go`: which rules a definition may have
+//! Maximal cost of an expression, estimated from its types and the limits of a schema before it is accepted;
+//! the unit is one look-up, some 50 ns. Formulas and constants are those of CEL's estimator and of
+//! `k8s.io/apiserver/pkg/cel/library/cost.go`, because they decide which rules a definition may have, which
 //! is part of the API.
 
 use super::ast::{Call, Expr, Fold, Form, Literal, Node};
@@ -23,7 +23,7 @@ pub const AUTHORIZATION: u64 = 350_000;
 /// Longest request, bytes: the bound of a text that nothing else bounds.
 const REQUEST: u64 = 3 * 1024 * 1024;
 
-/// How many items or bytes a value has at least and at most.
+/// The least and the greatest number of items or bytes of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size {
     min: u64,
@@ -66,7 +66,7 @@ pub fn estimate(node: &Node, checked: &Checked<'_>) -> u64 {
 
 struct Walk<'c, 's> {
     checked: &'c Checked<'s>,
-    /// Sizes of nodes that were computed, and of what they hold.
+    /// The sizes of computed nodes, and of their contents.
     sizes: Vec<Option<Size>>,
     entries: Vec<Option<Size>>,
     /// Sizes of the variables of loops that no schema bounds.
@@ -114,7 +114,7 @@ impl Walk<'_, '_> {
         sizes.into_iter().reduce(Size::union)
     }
 
-    /// What either of two lists or maps holds, if it is known of both.
+    /// Returns a size that fits the entries of either of two lists or maps, if both are known.
     fn both(&self, one: &Node, other: &Node) -> Option<Size> {
         Some(self.entry(one)?.union(self.entry(other)?))
     }
@@ -215,7 +215,7 @@ impl Walk<'_, '_> {
                 self.entries[node.id] = self.both(&call.args[1], &call.args[2]);
                 return argument[0].saturating_add(argument[1].max(argument[2]));
             }
-            // Only a way to say that types are not to be checked.
+            // `dyn` only turns the checking of types off.
             "dyn" => {
                 self.sizes[node.id] = call.args.first().map(|arg| self.size(arg));
                 self.entries[node.id] = call.args.first().and_then(|arg| self.entry(arg));
@@ -239,7 +239,7 @@ impl Walk<'_, '_> {
         sum.saturating_add(own)
     }
 
-    /// What a function costs beside its arguments, and the size of what it gives.
+    /// Returns the cost of a function without its arguments, and the size of its result.
     fn own(&self, node: &Node, call: &Call, sizes: &[Size]) -> (u64, Option<Size>) {
         let at = |index: usize| sizes.get(index).copied().unwrap_or(UNKNOWN);
         let one = at(0);
@@ -285,7 +285,7 @@ impl Walk<'_, '_> {
                 (one.cost(2.0 * TRAVERSAL), Some(Size { min: 0, max: limit.unwrap_or(one.max) }))
             }
             "join" => {
-                // Only a schema tells of texts in lists; those of a list that is at hand count for nothing.
+                // Only a schema gives the sizes of texts in lists; those of a literal list count for nothing.
                 let entry = call.target.as_deref().and_then(|t| self.schema_entry(t)).unwrap_or(UNKNOWN);
                 let separators = at(1).max.saturating_mul(one.max.saturating_sub(1));
                 let separators = if sizes.len() > 1 { separators } else { 0 };
@@ -364,7 +364,7 @@ impl Walk<'_, '_> {
     }
 }
 
-/// What a loop costs beside its parts: once, for each item, and for the result.
+/// Returns the cost of a loop without its parts: once, for each item, and for the result.
 pub fn steps(form: Form) -> (u64, u64, u64) {
     match form {
         Form::All => (0, 3, 1),
@@ -379,7 +379,7 @@ pub fn steps(form: Form) -> (u64, u64, u64) {
     }
 }
 
-/// What it costs to compare so many items with each other.
+/// Returns the cost of comparing this many items with each other.
 pub fn pairwise(items: u64) -> u64 {
     items.saturating_mul(items).saturating_mul(2)
 }

@@ -24,7 +24,7 @@ pub struct Lexed {
     pub end: usize,
 }
 
-/// What is wrong with the text, and where (byte offset).
+/// A syntax error and its place (byte offset).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     pub at: usize,
@@ -247,14 +247,14 @@ impl<'t> Lexer<'t> {
     }
 }
 
-/// What stands between backticks, if it is a field's name.
+/// Returns the text between backticks, if it is the name of a field.
 fn quoted(rest: &str) -> Option<&str> {
     let (name, _) = rest.strip_prefix('`')?.split_once('`')?;
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-' | b'/' | b' ');
     (!name.is_empty() && name.bytes().all(plain)).then_some(name)
 }
 
-/// How long the prefix of a text is, whether it is raw, and whether it is bytes.
+/// Returns the length of a string literal's prefix, whether it is raw, and whether it is bytes.
 fn string_prefix(rest: &str) -> Option<(usize, bool, bool)> {
     let length = rest.bytes().take_while(|b| matches!(b, b'r' | b'R' | b'b' | b'B')).count();
     let prefix = rest[..length].to_ascii_lowercase();
@@ -265,7 +265,7 @@ fn string_prefix(rest: &str) -> Option<(usize, bool, bool)> {
     }
 }
 
-/// What follows a backslash: how many bytes it takes and what it means.
+/// Decodes the escape after a backslash: the number of bytes it takes, and its meaning.
 fn escape(rest: &str, bytes: bool) -> Option<(usize, Vec<u8>)> {
     let first = rest.chars().next()?;
     let simple = match first {

@@ -33,9 +33,10 @@ pub use parse::parse;
 pub use types::Ty;
 pub use validate::counting;
 
-/// So many faults of one expression are told.
+/// The limit on the errors that are reported of one expression.
 const FAULTS: usize = 100;
-/// No further fault of an expression is told once as many bytes have been said: each shows the whole line.
+/// The number of bytes after which no further errors of an expression are reported: each shows the whole
+/// line.
 const REPORT: usize = 64 * 1024;
 
 /// Parses an expression and checks its types; the error is the text that clients are shown:
@@ -50,7 +51,7 @@ pub fn compile<'s>(source: &str, env: &Env<'s>) -> Result<(Node, Checked<'s>), S
 pub fn shown(source: &str, faults: &[Fault]) -> String {
     let one = |fault: &Fault| {
         if source.is_empty() {
-            // There is no character that a picture could show.
+            // There is no character to point at.
             return format!("ERROR: <input>:1:0: {}", fault.message);
         }
         let before = source.get(..fault.at).unwrap_or(source);

@@ -10,7 +10,7 @@ use apiserver_structural::pattern::measured;
 /// Bytes of the patterns that are kept; more are compiled again. All of one definition fit, so that none is
 /// compiled for each item of a list.
 const PATTERNS: usize = 128 << 20;
-/// A pattern, or what is wrong with it, and its size.
+/// A pattern, or its fault, and its size.
 type Compiled = (Result<Arc<Regex>, String>, usize);
 
 /// A pattern, compiled once for as long as it is among those used last; the dialect and the bounds

@@ -1,5 +1,5 @@
-//! The built-in kinds: `data/resources.json` says which exist, the table here what is particular to
-//! each. A kind without a line gets the defaults.
+//! The built-in kinds: `data/resources.json` lists them, the table here has the properties of each. A kind
+//! without a line gets the defaults.
 
 mod table;
 mod table_devices;
@@ -72,7 +72,7 @@ fn resource(entry: Entry) -> Resource {
     }
 }
 
-/// Where the types of a group are defined, as OpenAPI names it.
+/// Returns the package that defines the types of a group, as OpenAPI names it.
 fn package(group: &str) -> String {
     match group {
         "" => "io.k8s.api.core".to_owned(),
@@ -103,7 +103,7 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
         prepare_update,
         prepare_status,
         prepare_times: row.prepare_times.map(|times| -> ChangeAt { Arc::new(times) }),
-        // What is not kept needs no name.
+        // Kinds that are not stored need no name.
         validate: Arc::new(validate),
         validate_update: Arc::new(row.validate_update),
         validate_status: status::check(&entry.group, &entry.plural)
@@ -242,7 +242,7 @@ const SUBRESOURCE_KINDS: &[(&str, &str, &str, &str)] = &[
     ("portforward", "PodPortForwardOptions", "", "v1"),
 ];
 
-/// Options of a request that is passed on, by the plural of what it is passed on to.
+/// Options of a request that is passed on, by the plural of the resource that it is passed on to.
 const PROXY_KINDS: &[(&str, &str)] =
     &[("nodes", "NodeProxyOptions"), ("pods", "PodProxyOptions"), ("services", "ServiceProxyOptions")];
 

@@ -29,8 +29,8 @@ pub struct Layout {
     pub cells: fn(&Value, jiff::Timestamp) -> Vec<Value>,
 }
 
-/// What a row says of its object beside the cells (`TableRowCondition`): whether a pod has ended, by
-/// which clients leave such rows out.
+/// Returns the conditions of an object's row (`TableRowCondition`): for a pod, whether it has ended, so that
+/// clients can leave such rows out.
 pub fn row_conditions(group: &str, plural: &str, object: &Value) -> Option<Value> {
     match (group, plural) {
         ("", "pods") => pod::ended(object),
@@ -67,7 +67,7 @@ const CONTAINERS: Head = ("Containers", "string", 1, "Names of the containers of
 const IMAGES: Head = ("Images", "string", 1, "Images of the containers of the template");
 const SELECTOR: Head = ("Selector", "string", 1, "Which pods belong to it");
 
-/// Of kinds without a layout of their own: definitions, roles, limit ranges.
+/// The layout of kinds without one of their own, such as custom resource definitions, roles and limit ranges.
 const DEFAULT: Layout =
     Layout { head: &[NAME, ("Created At", "date", 0, "When the object was made")], cells: default_cells };
 
@@ -125,7 +125,7 @@ fn name(object: &Value) -> Value {
     json!(meta::name(object))
 }
 
-/// The name, and that it is the class of those that name none where one of these annotations says so.
+/// Returns the name, with a mark on the default class, which has one of these annotations.
 fn marked(object: &Value, annotations: &[&str]) -> Value {
     let default = annotations.iter().any(|key| meta::annotation(object, key) == Some("true"));
     let mark = if default { " (default)" } else { "" };

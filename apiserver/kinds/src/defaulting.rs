@@ -1,4 +1,4 @@
-//! What Kubernetes fills in where a client says nothing. A function takes an object of its kind,
+//! Defaults of fields that a client leaves out, as in Kubernetes. Each function takes an object of its kind
 //! whose shape the schema check has accepted; running it again changes nothing.
 
 pub mod apparmor;
@@ -19,7 +19,8 @@ mod tests;
 
 use serde_json::{Map, Value};
 
-/// Whether an object as it was written has no labels but those at a pointer, which its defaults make its own.
+/// Returns true if an object as it was written has no labels of its own but has labels at a pointer, which
+/// defaulting then copies.
 pub fn shares_labels(object: &Value, pointer: &str) -> bool {
     object.pointer(pointer).is_some_and(Value::is_object)
         && apiserver_schema::meta::labels(object).is_none_or(Map::is_empty)

@@ -10,7 +10,7 @@ use apiserver_schema::meta;
 /// of a list and `{}` for each value of a map.
 struct Gate {
     paths: &'static [&'static str],
-    /// An object from which a field is dropped goes too, where nothing is left of it.
+    /// True if an object that is empty once a field is dropped is dropped too.
     with_empty_parent: bool,
 }
 
@@ -203,7 +203,7 @@ mod tests {
 
     use super::*;
 
-    /// Kind, where the fields are, an object with them, and what is left of it.
+    /// Returns the kind, the place of the fields, an object with them, and the object without them.
     fn table() -> Vec<(&'static str, &'static str, &'static str, Value, Value)> {
         let sources = json!([{"clusterTrustBundle": {"path": "a"}}, {"podCertificate": {"signerName": "a"}}]);
         let pod = json!({

@@ -1,5 +1,5 @@
-//! What the eviction of a pod means to its PodDisruptionBudget: decisions on plain objects, as
-//! "API-initiated eviction" in Kubernetes' documentation has them.
+//! The effect of a pod's eviction on its PodDisruptionBudget: decisions on plain objects, as described under
+//! "API-initiated eviction" in Kubernetes' documentation.
 
 use serde_json::{Value, json};
 
@@ -9,19 +9,19 @@ use apiserver_schema::meta;
 
 /// Most evictions of one budget that its controller has not seen yet.
 const MOST_DISRUPTED: usize = 2000;
-/// Seconds after which who evicts may try again, where something is under way.
+/// The number of seconds after which an evictor may retry while a change is under way.
 const SOON: u32 = 10;
 /// Condition of a pod that is going to be disrupted (KEP-3329).
 const TARGET: &str = "DisruptionTarget";
 /// Condition of a budget.
 const ALLOWED: &str = "DisruptionAllowed";
 
-/// Whether the pod may go whatever a budget says: it does not run yet, or not any more.
+/// Returns true if the pod may be evicted regardless of any budget, because it does not run yet or has ended.
 pub fn is_unguarded(pod: &Value) -> bool {
     meta::text(pod, "/status/phase") == "Pending" || is_ended(pod)
 }
 
-/// Whether the pod cannot become ready any more, so that it may be deleted in any later state too.
+/// Returns true if the pod cannot become ready again, so that it may be deleted in any later state too.
 pub fn is_ended(pod: &Value) -> bool {
     matches!(meta::text(pod, "/status/phase"), "Succeeded" | "Failed")
         || meta::deletion_timestamp(pod).is_some()
@@ -43,9 +43,9 @@ pub fn budget_of(pod: &Value, budgets: impl Iterator<Item = Value>) -> Result<Op
     Ok(first)
 }
 
-/// Whether the eviction takes one of the disruptions that the budget allows. A pod that is not ready is
-/// none of the healthy ones, and goes without if there are enough of these, or if the budget says so
-/// (`unhealthyPodEvictionPolicy`).
+/// Returns true if the eviction uses one of the disruptions that the budget allows. A pod that is not ready
+/// does not count as healthy, and is evicted without using one if there are enough healthy pods, or if the
+/// budget allows it (`unhealthyPodEvictionPolicy`).
 pub fn counts(pod: &Value, budget: &Value) -> bool {
     let ready = meta::condition_is_true(pod, "Ready");
     let always = meta::text(budget, "/spec/unhealthyPodEvictionPolicy") == "AlwaysAllow";
@@ -99,7 +99,7 @@ fn refused(why: &str, seconds: Option<u32>) -> ApiError {
     ApiError { details: Some(details), ..ApiError::new(429, "TooManyRequests", text) }
 }
 
-/// Why the budget allows no disruption.
+/// Returns the reason why the budget allows no disruption.
 fn why_none(budget: &Value) -> String {
     let (name, current, desired) =
         (meta::name(budget), number(budget, "/status/currentHealthy"), desired(budget));
@@ -121,7 +121,7 @@ fn why_none(budget: &Value) -> String {
     }
 }
 
-/// The pod with the condition that says why it goes.
+/// Returns the pod with the condition that gives the reason for its eviction.
 pub fn targeted(pod: &Value, now: &str) -> Value {
     let mut pod = pod.clone();
     let mut condition = json!({"type": TARGET, "status": "True", "reason": "EvictionByEvictionAPI",

@@ -1,16 +1,16 @@
-//! Which built-in APIs are served: the defaults of Kubernetes (KEP-3136: GA on, beta and alpha off)
-//! and what `--runtime-config` changes about them.
+//! The selection of built-in APIs to serve: the defaults of Kubernetes (KEP-3136: GA on, beta and alpha off)
+//! and the changes that `--runtime-config` makes to them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 
 use apiserver_registry::{Registry, Resource};
 
-/// A name, and which versions it stands for.
+/// A name, and the predicate of the versions that it includes.
 type Class = (&'static str, fn(&str) -> bool);
 
-/// Names that stand for versions of all groups, from the most general to the most particular: a
-/// later one overrides an earlier one.
+/// Names for versions of all groups, from the most general to the most particular: a later one overrides an
+/// earlier one.
 const CLASSES: [Class; 4] = [
     ("api/all", |_| true),
     ("api/ga", |version| stability(version) == Some(Stability::Ga)),
@@ -18,7 +18,7 @@ const CLASSES: [Class; 4] = [
     ("api/alpha", |version| stability(version) == Some(Stability::Alpha)),
 ];
 
-/// How much a version promises, by its name.
+/// The stability level of a version, derived from its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stability {
     Ga,
@@ -38,8 +38,8 @@ pub fn stability(version: &str) -> Option<Stability> {
     digits(rest).then_some(Stability::Ga)
 }
 
-/// The value of `--runtime-config`: what is switched on and off, by name. Without any, what
-/// Kubernetes serves by default.
+/// The value of `--runtime-config`: the APIs that are switched on and off, by name. Empty for the defaults of
+/// Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Enablement(BTreeMap<String, String>);
 
@@ -61,7 +61,7 @@ pub enum EnablementError {
     Resource { version: String, resource: String, known: String },
 }
 
-/// What a key names beside the classes.
+/// A key of `--runtime-config` that names a version, or a kind in it, and not a class of versions.
 struct Key<'a> {
     group: &'a str,
     version: &'a str,
@@ -89,19 +89,19 @@ impl Enablement {
         Self(BTreeMap::from([("api/all".to_owned(), "true".to_owned())]))
     }
 
-    /// Adds what another one says; where both say something, the other counts.
+    /// Adds the entries of another one, which override equal names.
     pub fn extend(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// The kinds of `registry` that are served. Errors name what is not known, so that a misspelled
-    /// name is not taken for one that changes nothing.
+    /// Returns the kinds of `registry` that are served. Unknown names are errors, so that a misspelled name
+    /// is not ignored.
     pub fn apply(&self, registry: &Registry) -> Result<Registry, EnablementError> {
         let served = self.judge(registry)?;
         Ok(registry.only(|resource| served(resource)))
     }
 
-    /// Whether a kind is served.
+    /// Returns a function that decides whether a kind is served.
     fn judge(&self, registry: &Registry) -> Result<impl Fn(&Resource) -> bool, EnablementError> {
         if self.0.len() == 1 && self.0.get("api/all").is_some_and(|value| value == "false") {
             return Err(EnablementError::Nothing);
@@ -109,7 +109,7 @@ impl Enablement {
         let mut classes = Vec::new();
         for (name, matches) in CLASSES {
             if let Some(value) = self.0.get(name) {
-                // These are spelled out, as Kubernetes wants it.
+                // Only these two values are accepted here, as in Kubernetes.
                 let on = match value.as_str() {
                     "true" => true,
                     "false" => false,
@@ -165,7 +165,7 @@ fn parse(text: &str) -> Result<Key<'_>, EnablementError> {
     Ok(Key { group, version, resource })
 }
 
-/// Whether there is such a version, and such a kind in it.
+/// Checks that the version exists, and that it has the kind if one is named.
 fn check(key: &Key<'_>, registry: &Registry) -> Result<(), EnablementError> {
     let api_version =
         if key.group.is_empty() { key.version.to_owned() } else { format!("{}/{}", key.group, key.version) };
@@ -191,7 +191,7 @@ fn check(key: &Key<'_>, registry: &Registry) -> Result<(), EnablementError> {
     }
 }
 
-/// As Go reads a truth; nothing is yes.
+/// Parses a boolean as Go does; an empty value is true.
 fn truth(key: &str, value: &str) -> Result<bool, EnablementError> {
     match value {
         "" | "1" | "t" | "T" | "TRUE" | "true" | "True" => Ok(true),

@@ -4,10 +4,10 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-/// The tag of an image, `latest` where it has neither tag nor digest. `None` for an image that is named by its
-/// digest alone, and for what is no reference.
+/// Returns the tag of an image, `latest` if it has neither tag nor digest. `None` for an image that is named
+/// by its digest alone, and for a text that is not a reference.
 pub fn tag(image: &str) -> Option<&str> {
-    // An identifier of an image is no name.
+    // The identifier of an image is not a name.
     if image.len() == 64 && image.bytes().all(|b| matches!(b, b'a'..=b'f' | b'0'..=b'9')) {
         return None;
     }

@@ -1,8 +1,7 @@
-//! When versions of built-in kinds were deprecated and when they go: the lifecycle comments of
-//! `k8s.io/api` 1.36, of what is still served. What is deprecated in a later minor version than the
-//! one served here is not there yet.
+//! Deprecation and removal of versions of built-in kinds that are still served, from the lifecycle comments
+//! of `k8s.io/api` 1.36. Deprecations in a later minor version than the one served here are not included.
 
-/// What to say about a version of a kind that will go.
+/// The deprecation of a version of a kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deprecation {
     group: &'static str,

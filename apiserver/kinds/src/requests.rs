@@ -1,4 +1,4 @@
-//! What a pod requests as a whole, from the requests of its containers.
+//! The requests of a pod as a whole, computed from the requests of its containers.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
-//! CertificateSigningRequest: its status has two writers. Who approves writes the conditions and
-//! nothing else, through `approval`; who signs writes everything but `Approved` and `Denied`, through
-//! `status`. What was said is not taken back.
+//! CertificateSigningRequest: its status has two writers. The approver writes the conditions and nothing
+//! else, through `approval`; the signer writes everything but `Approved` and `Denied`, through `status`.
+//! Neither can take back what is written.
 
 use serde_json::{Map, Value};
 
@@ -12,18 +12,18 @@ pub const GROUP: &str = "certificates.k8s.io";
 pub const KIND: &str = "CertificateSigningRequest";
 
 const CONDITIONS: &str = "status.conditions";
-/// Conditions that only who approves may write.
+/// The conditions that only the approver may write.
 const VERDICTS: [&str; 2] = ["Approved", "Denied"];
 
-/// Puts the status of `new` in order, which takes the place of `old`: `approval` says through which
-/// subresource, `now` is the time of conditions that bring none. Answers with what this writer may not
-/// write; whether the rest is right is for validation to say.
+/// Completes the status of `new`, which replaces `old`: `approval` is true for that subresource, `now` is the
+/// time of conditions that have none. Returns the errors of fields that this writer may not write; validation
+/// checks the rest.
 pub fn settle(new: &mut Value, old: &Value, approval: bool, now: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let before = meta::list(old, "/status/conditions");
     let mut conditions = timed(meta::list(new, "/status/conditions"), before, now);
     if !approval {
-        // Who signs repeats what was approved, in whatever words.
+        // The signer repeats the approval, but cannot change it.
         for condition in conditions.iter_mut().filter(|c| c["type"] == "Approved" || c["type"] == "Denied") {
             if let Some(old) = before.iter().find(|old| old["type"] == condition["type"]) {
                 condition.clone_from(old);
@@ -50,7 +50,7 @@ pub fn settle(new: &mut Value, old: &Value, approval: bool, now: &str) -> Vec<Fi
     errors
 }
 
-/// The conditions, each with its times: those of before where it says the same.
+/// Returns the conditions with their times: those of before if they are the same.
 fn timed(list: &[Value], before: &[Value], now: &str) -> Vec<Value> {
     let mut list = list.to_vec();
     for condition in &mut list {

@@ -1,5 +1,5 @@
-//! Which objects are refused. Each kind has a function from the object to its errors; the wording
-//! and the field paths are those of Kubernetes, because people and programs read them.
+//! Validation of objects. Each kind has a function from the object to its errors; the wording and the field
+//! paths are those of Kubernetes, because people and programs read them.
 //!
 //! The functions see an object whose shape the schema check has accepted and whose defaults are
 //! filled in.
@@ -82,7 +82,7 @@ pub use apiserver_schema::validation::metadata::subdomain_name;
 use apiserver_schema::validation::*;
 use serde_json::Value;
 
-/// Whether the pods of a Job with this spec are numbered.
+/// Returns true if a Job with this spec numbers its pods.
 pub(crate) fn is_indexed_job(spec: &Value) -> bool {
     text(spec, "completionMode") == "Indexed"
 }

@@ -1,6 +1,5 @@
-//! What a client is told although its request is carried out: `Warning: 299` headers, in
-//! Kubernetes' words. Each kind has a function from the new object, and the old one on update, to
-//! its warnings.
+//! Warnings to clients about requests that succeed: `Warning: 299` headers, in Kubernetes' words. Each kind
+//! has a function from the new object, and the old one on update, to its warnings.
 
 mod objects;
 mod paths;
@@ -17,7 +16,7 @@ pub const MOST: usize = 32;
 /// Warnings of a kind: new object, old one on update.
 pub type Warn = fn(&Value, Option<&Value>) -> Vec<String>;
 
-/// What is worth a warning for a kind, if anything is.
+/// Returns the function that computes the warnings of a kind, if it has any.
 pub fn of(group: &str, plural: &str) -> Option<Warn> {
     Some(match (group, plural) {
         ("", "pods") => pod::pod,

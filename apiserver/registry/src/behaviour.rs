@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apiserver_schema::error::FieldError;
 use serde_json::Value;
 
-/// One verb of the API, spelled as in discovery and RBAC.
+/// One verb of the API, as in discovery and RBAC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verb {
     Get,
@@ -46,11 +46,11 @@ pub struct Column {
     pub format: Cow<'static, str>,
     /// 0 is always shown, more with `-o wide`.
     pub priority: i32,
-    /// What the column says, for clients that show help.
+    /// The description of the column, for clients that show help.
     pub description: Cow<'static, str>,
 }
 
-/// How an object's cells are computed; `now` is for ages.
+/// Computes the cells of an object's row; `now` is for ages.
 pub type Cells = Arc<dyn Fn(&Value, jiff::Timestamp) -> Vec<Value> + Send + Sync>;
 /// A change of an object.
 pub type Change = Arc<dyn Fn(&mut Value) + Send + Sync>;
@@ -60,16 +60,16 @@ pub type ChangeFrom = Arc<dyn Fn(&mut Value, &Value) + Send + Sync>;
 pub type ChangeAt = Arc<dyn Fn(&mut Value, &Value, jiff::Timestamp) + Send + Sync>;
 /// Errors of an object.
 pub type Check = Arc<dyn Fn(&Value) -> Vec<FieldError> + Send + Sync>;
-/// Errors of a new object beside the old one.
+/// Returns the errors of a new object in relation to the old one.
 pub type CheckFrom = Arc<dyn Fn(&Value, &Value) -> Vec<FieldError> + Send + Sync>;
-/// Errors of a change: new, old, and what was written.
+/// Returns the errors of a change: new, old, and the part that was written.
 pub type CheckChange = Arc<dyn Fn(&Value, &Value, Written) -> Vec<FieldError> + Send + Sync>;
-/// What the author of a new object should know; the old one is `None` on create.
+/// Computes the warnings for a client that writes an object; the old object is `None` on create.
 pub type Warnings = Arc<dyn Fn(&Value, Option<&Value>) -> Vec<String> + Send + Sync>;
-/// What is noted in an object that begins to go.
+/// Marks an object whose deletion begins.
 pub type Mark = Arc<dyn Fn(&mut Value, jiff::Timestamp) + Send + Sync>;
 
-/// Which part of an object an update wrote.
+/// The part of an object that an update wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// All but the status.
@@ -77,8 +77,8 @@ pub enum Written {
     Status,
 }
 
-/// What a kind does differently from the generic verbs. Each hook is a pure function on the
-/// JSON object; the server calls them in this order: `default`, `prepare_*`, `validate_*`.
+/// The differences of a kind from the generic verbs. Each hook is a pure function on the JSON object; the
+/// server calls them in this order: `default`, `prepare_*`, `validate_*`.
 #[derive(Clone)]
 pub struct Behaviour {
     /// `metadata.generation` starts at 1 and rises with each change outside metadata and status.
@@ -92,8 +92,8 @@ pub struct Behaviour {
     /// `status` is cleared on create and kept from the old object on update of the main resource;
     /// only the `status` subresource writes it.
     pub status_subresource: bool,
-    /// Where the labels lie that an object without labels of its own has, too: what is added to those while
-    /// it is made is added to both.
+    /// The pointer to labels that are also the labels of an object without labels of its own: labels that are
+    /// added to the object while it is created are added to both.
     pub shared_labels: Option<&'static str>,
     /// An update that replaces the object must name the version that it replaces.
     pub needs_version: bool,
@@ -115,16 +115,16 @@ pub struct Behaviour {
     pub validate: Check,
     /// Errors of a change beyond those of `validate`: immutable fields. Arguments: new, old.
     pub validate_update: CheckFrom,
-    /// Errors of a write of the status, in place of the others. Arguments: new, old.
+    /// Returns the errors of a write of the status, instead of the others. Arguments: new, old.
     pub validate_status: Option<CheckFrom>,
-    /// Errors of a change, in place of `validate` and `validate_update`: for kinds that tolerate
-    /// what was wrong before.
+    /// Returns the errors of a change, instead of `validate` and `validate_update`: for kinds that tolerate
+    /// existing faults.
     pub validate_change: Option<CheckChange>,
     /// Warnings about a new object, valid or not, before `prepare_create`.
     pub early_warnings: Option<fn(&Value) -> Vec<String>>,
-    /// What is worth a warning.
+    /// Computes the warnings about a write.
     pub warnings: Option<Warnings>,
-    /// What a deletion leaves in the object; with it every deletion is in two steps.
+    /// Marks an object on deletion; with it every deletion is in two steps.
     pub prepare_delete: Option<Mark>,
 }
 
@@ -133,7 +133,7 @@ pub struct Behaviour {
 pub struct Subresource {
     /// `status`, `scale`, `binding`, `eviction`, `log`, `exec`, …
     pub name: &'static str,
-    /// Its kind where that is another one: `Scale` of `autoscaling/v1`.
+    /// Its kind if that is another one: `Scale` of `autoscaling/v1`.
     pub kind: &'static str,
     /// Group and version of that kind; empty for the parent's own.
     pub group: &'static str,

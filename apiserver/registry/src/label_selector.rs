@@ -9,7 +9,7 @@ use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use apiserver_schema::validation::names;
 
-/// How a requirement compares.
+/// The comparison of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     In,
@@ -23,9 +23,9 @@ pub enum Operator {
 /// One condition on one label.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirement {
-    /// Which label.
+    /// The key of the label.
     pub key: String,
-    /// How its value compares.
+    /// The comparison with its value.
     pub operator: Operator,
     /// Empty for `Exists` and `DoesNotExist`, one integer for the comparisons.
     pub values: BTreeSet<String>,
@@ -136,7 +136,7 @@ impl LabelSelector {
         Self { requirements, nothing: false }
     }
 
-    /// Whether every object matches.
+    /// Returns true if every object matches.
     pub fn is_everything(&self) -> bool {
         !self.nothing && self.requirements.is_empty()
     }
@@ -146,22 +146,22 @@ impl LabelSelector {
         &self.requirements
     }
 
-    /// Whether labels match, however they are kept.
+    /// Returns true if the labels match; `label` looks up the value of a key.
     pub fn matches_with<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         !self.nothing && self.requirements.iter().all(|r| r.matches(label(&r.key)))
     }
 
-    /// Whether a map of labels matches.
+    /// Returns true if a map of labels matches.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.matches_with(|key| labels.get(key).map(String::as_str))
     }
 
-    /// Whether labels match that are a JSON map.
+    /// Returns true if labels in a JSON map match.
     pub fn matches_map(&self, labels: &Map<String, Value>) -> bool {
         self.matches_with(|key| labels.get(key).and_then(Value::as_str))
     }
 
-    /// Whether an object's `metadata.labels` match.
+    /// Returns true if an object's `metadata.labels` match.
     pub fn matches_object(&self, object: &Value) -> bool {
         let labels = meta::labels(object);
         self.matches_with(|key| labels?.get(key)?.as_str())
@@ -435,7 +435,7 @@ mod tests {
             ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
             ("a===b", "unable to parse requirement: found '=', expected: identifier"),
             ("!", "unable to parse requirement: found '', expected: identifier"),
-            // What stands between requirements is no part of one.
+            // Characters between requirements are not part of one.
             ("=b", "found '=', expected: !, identifier, or 'end of string'"),
             ("(a)", "found '(', expected: !, identifier, or 'end of string'"),
             ("a=b c", "found 'c', expected: ',' or 'end of string'"),

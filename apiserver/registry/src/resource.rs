@@ -22,8 +22,8 @@ pub struct Resource {
     pub subresources: Vec<Subresource>,
     pub short_names: Vec<String>,
     pub categories: Vec<String>,
-    /// Where its objects are kept, without a slash at the end: `/registry/deployments`. The keys
-    /// are `PREFIX/NAMESPACE/NAME` or `PREFIX/NAME`, as Kubernetes lays etcd out.
+    /// The prefix under which its objects are stored, without a trailing slash: `/registry/deployments`. The
+    /// keys are `PREFIX/NAMESPACE/NAME` or `PREFIX/NAME`, as Kubernetes lays etcd out.
     pub storage_prefix: String,
     /// Field selectors beside `metadata.name` and `metadata.namespace`: `spec.nodeName`.
     pub selectable: Vec<String>,
@@ -31,8 +31,8 @@ pub struct Resource {
     pub cells: Cells,
     /// Name in OpenAPI: `io.k8s.api.apps.v1.Deployment`, `com.example.v1.Widget`.
     pub schema: String,
-    /// What a CustomResourceDefinition says about it; `None` for built-in kinds, whose shape is
-    /// that of `schema` in [`apiserver_schema::schema`].
+    /// The CustomResourceDefinition version behind it; `None` for built-in kinds, whose shape is that of
+    /// `schema` in [`apiserver_schema::schema`].
     pub custom: Option<Arc<Custom>>,
     pub behaviour: Behaviour,
     /// Kept in the store. Reviews and token requests are answered and forgotten.
@@ -75,7 +75,7 @@ impl Registry {
         Self::of(resources.into_iter().map(Arc::new).collect())
     }
 
-    /// Those kinds of this one that `stays` says yes to.
+    /// Returns the registry with only the kinds for which `stays` returns true.
     pub fn only(&self, stays: impl Fn(&Resource) -> bool) -> Self {
         Self::of(self.resources.iter().filter(|resource| stays(resource)).cloned().collect())
     }

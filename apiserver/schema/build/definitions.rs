@@ -7,9 +7,9 @@ use serde_json::{Map, Value, json};
 
 use crate::roots::{self, Root};
 
-/// What every later step reads.
+/// The definitions of all types: the input of every later step.
 pub struct Definitions {
-    /// By name, `io.k8s.api.core.v1.Pod`.
+    /// The schemas by name, `io.k8s.api.core.v1.Pod`.
     pub schemas: BTreeMap<String, Value>,
     /// The kinds among them, lists included.
     pub roots: Vec<Root>,
@@ -24,9 +24,9 @@ impl Definitions {
             .map(|r| r.definition.as_str())
     }
 
-    /// The definitions as Kubernetes publishes them. `differences` has what their types do not say, for each
-    /// definition a merge patch, in which `+description` continues a description. `defaults` are those of its
-    /// fields.
+    /// Returns the definitions as Kubernetes publishes them. `differences` has the properties that their
+    /// types lack, for each definition a merge patch, in which `+description` continues a description.
+    /// `defaults` are those of its fields.
     pub fn published(
         mut self,
         defaults: &BTreeMap<String, BTreeMap<String, Value>>,

@@ -14,8 +14,8 @@ use crate::{Served, message, paths, reduce, shared, single};
 
 const PREFIX: &str = "#/$defs/";
 
-/// Writes `v2.json.gz`, the same of what is served by default as `v2-default.json.gz` and
-/// `v2-default.pb.gz`, `v3-*.json.gz` and `openapi_index.rs` into `out`.
+/// Writes `v2.json.gz`, its default subset as `v2-default.json.gz` and `v2-default.pb.gz`, `v3-*.json.gz` and
+/// `openapi_index.rs` into `out`.
 pub fn write(out: &Path, definitions: &Definitions, served: &[Served]) {
     let by_document = paths_by_document(definitions, served);
     let mut index = String::from("static DOCUMENTS: &[Document] = &[\n");
@@ -178,8 +178,8 @@ fn v3_schema(name: &str, schema: &Value) -> Value {
     schema
 }
 
-/// References become `#/components/schemas/…`; beside other keys they go into `allOf`, because
-/// OpenAPI 3.0 ignores what stands beside a reference.
+/// Converts references to `#/components/schemas/…`; next to other keys they go into `allOf`, because OpenAPI
+/// 3.0 ignores keys next to a reference.
 fn v3_value(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -226,7 +226,7 @@ fn v2(definitions: &Definitions, by_document: &BTreeMap<String, Map<String, Valu
     })
 }
 
-/// A definition; v2 says nothing of defaults.
+/// Returns a definition; v2 has no defaults.
 fn v2_schema(schema: &Value) -> Value {
     let mut schema = v2_value(schema);
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);

@@ -162,7 +162,7 @@ impl Graph {
     }
 }
 
-/// Types of Go's that have no fields, and are no open objects either.
+/// Types of Go that have no fields but are not open objects either.
 const WITHOUT_FIELDS: [&str; 2] = [
     "io.k8s.api.apiserverinternal.v1alpha1.StorageVersionSpec",
     "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceSubresourceStatus",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 struct Message<'a> {
     /// `core/v1.Pod`
     name: String,
-    /// Where it is a kind: its apiVersion and name.
+    /// The apiVersion and name, if the message is a kind.
     kind: Option<(&'a str, &'a str)>,
     fields: Vec<Field<'a>>,
 }
@@ -18,7 +18,7 @@ struct Field<'a> {
     number: u16,
     /// Place among the fields of the message in JSON.
     place: usize,
-    /// Empty: the fields of the message stand in its parent.
+    /// Empty if the fields of the message are inlined in its parent.
     name: &'a str,
     pointer: bool,
     always: bool,
@@ -31,7 +31,7 @@ struct Field<'a> {
     go_type: &'a str,
 }
 
-/// A field as JSON has it: those of messages that stand in their parent are the parent's.
+/// A field as in JSON: fields of inlined messages are the parent's.
 struct Member<'m, 'a> {
     name: &'a str,
     of: &'m Field<'a>,

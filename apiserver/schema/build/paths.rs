@@ -10,7 +10,7 @@ pub const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 /// The media types of answers.
 pub const ANSWERS: [&str; 3] =
     ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
-/// Those of lists, which may be watched, beside them.
+/// The parameters of lists, which may be watched, in addition to the others.
 const STREAMS: [&str; 2] =
     ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
 
@@ -280,7 +280,7 @@ fn article(kind: &str) -> &'static str {
     }
 }
 
-/// Whether the answer to a deletion is described as the object. It is not for namespaces, whose first
+/// Returns true if the answer to a deletion is described as the object. It is not for namespaces, whose first
 /// deletion only begins their end.
 fn describes_deleted(resource: &Served) -> bool {
     deleted::answers_with_object(&resource.group, &resource.plural) && resource.kind != "Namespace"

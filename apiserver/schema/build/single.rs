@@ -1,4 +1,4 @@
-//! The paths beside those of kinds: what groups and versions there are, and what the server says of itself.
+//! Paths that do not belong to kinds: groups and versions, and information about the server.
 
 use serde_json::{Map, Value, json};
 

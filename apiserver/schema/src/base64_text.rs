@@ -9,7 +9,7 @@ use base64::engine::general_purpose::{GeneralPurpose, PAD, STANDARD};
 const LENIENT: GeneralPurpose =
     GeneralPurpose::new(&alphabet::STANDARD, PAD.with_decode_allow_trailing_bits(true));
 
-/// The bytes of a text; `None` if it is no base64.
+/// Decodes a text; returns `None` if it is not base64.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     if is_broken(text) {
         return LENIENT.decode(joined(text)).ok();
@@ -30,9 +30,9 @@ fn illegal_base64(text: &str) -> String {
     format!("illegal base64 data at input byte {at}")
 }
 
-/// The text as it is written, if that is not how it is. What is no base64 stays.
+/// Returns the canonical form of a text if it differs from the text. A text that is not base64 stays.
 pub fn canonical(text: &str) -> Option<String> {
-    // Only the last four characters can have bits that say nothing.
+    // Only the last four characters can have unused bits.
     let end = text.len().checked_sub(4).map_or(Some(text), |at| text.get(at..))?;
     if !is_broken(text) && STANDARD.decode(end).is_ok() {
         return None;

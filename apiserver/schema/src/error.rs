@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
-/// One invalid field, as in `field.Error`: path, what is wrong, and the reason clients match on.
+/// One invalid field, as in `field.Error`: path, message, and the reason that clients match on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
     /// `spec.containers[0].name`
@@ -31,12 +31,12 @@ pub enum FieldReason {
     Internal,
     /// Wrong, but no worse than what the request found: it is warned of and not refused.
     Tolerated,
-    /// So many more errors that nobody kept.
+    /// The number of further errors that were not kept.
     More(usize),
 }
 
 impl FieldReason {
-    /// As it stands in `details.causes[].reason`.
+    /// Returns the reason as it appears in `details.causes[].reason`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Required => "FieldValueRequired",
@@ -101,7 +101,7 @@ impl FieldError {
         Self { field: String::new(), reason: FieldReason::More(count), message: format!("and {count} more") }
     }
 
-    /// How many errors this one stands for beside those that are kept.
+    /// Returns the number of further errors that this one represents.
     fn left_out(&self) -> usize {
         if let FieldReason::More(count) = self.reason { count } else { 0 }
     }
@@ -148,18 +148,18 @@ pub struct ApiError {
     pub code: u16,
     /// `metav1.StatusReason`: `NotFound`, `AlreadyExists`, `Conflict`, `Invalid`, …
     pub reason: &'static str,
-    /// What was attempted, on which object, and why it was refused.
+    /// The action that was attempted, the object, and the reason for the refusal.
     pub message: String,
-    /// `status.details`, if there is something to say.
+    /// `status.details`, if there are any.
     pub details: Option<Value>,
 }
 
-/// Most causes that one answer names, and about the most bytes of their text: where much is wrong, one
-/// request has thousands, and each shows what it is about.
+/// The limit on the causes of one answer, which also bounds their text: a request may have thousands of
+/// faults, and each shows its value.
 pub const CAUSES: usize = 1000;
 const CAUSES_TEXT: usize = 1024 * 1024;
 
-/// How many of the errors are named; the first always is.
+/// Returns the number of errors to list as causes; the first is always listed.
 fn named(errors: &[&FieldError]) -> usize {
     let mut text = 0;
     let fits = |error: &&&FieldError| {
@@ -189,7 +189,7 @@ impl ApiError {
         Self::new(400, "BadRequest", message)
     }
 
-    /// 404: there is no such object.
+    /// 404: the object does not exist.
     pub fn not_found(group: &str, resource: &str, name: &str) -> Self {
         Self::named(404, "NotFound", group, resource, name, "not found")
     }
@@ -217,7 +217,7 @@ impl ApiError {
 
     /// 422 with one cause a field.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &[FieldError]) -> Self {
-        // What is said twice is said once in the sentence; the causes keep all.
+        // A repeated error occurs once in the sentence; the causes keep all.
         let more: usize = errors.iter().map(FieldError::left_out).sum();
         let errors: Vec<&FieldError> = errors.iter().filter(|error| error.left_out() == 0).collect();
         let named = &errors[..named(&errors)];

@@ -1,6 +1,6 @@
-//! Objects as the API server reads and writes them: the type graph of the built-in kinds and what is
-//! done along it, JSON and protobuf, the published OpenAPI documents, metadata, errors, and the rules
-//! that objects of every kind follow.
+//! Objects as the API server reads and writes them: the type graph of the built-in kinds and the operations
+//! along it, JSON and protobuf, the published OpenAPI documents, metadata, errors, and the rules that objects
+//! of every kind follow.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod base64_text;

@@ -11,7 +11,7 @@ impl Name {
     }
 }
 
-/// How often a field occurs.
+/// The multiplicity of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     One,
@@ -21,7 +21,7 @@ pub enum Shape {
     Map,
 }
 
-/// What a field holds. The numbers are indexes for [`Kind::message`].
+/// The type of a field's values. The numbers are indexes for [`Kind::message`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Text,
@@ -70,7 +70,7 @@ struct RawMessage {
     member_count: u8,
     /// The order in JSON is not that of the numbers.
     reordered: bool,
-    /// Its objects say what they are.
+    /// True if its objects contain their type.
     typed: bool,
 }
 
@@ -100,7 +100,7 @@ pub struct Field {
 }
 
 impl Field {
-    /// Its name in JSON; empty where the fields of its message stand in the parent.
+    /// Returns its name in JSON; empty if the fields of its message are inlined in the parent.
     pub fn name(&self) -> &'static str {
         self.name.text()
     }
@@ -135,13 +135,12 @@ impl Message {
         self.0.reordered
     }
 
-    /// `true` if its objects have `kind` and `apiVersion`, which are no fields of the message.
+    /// Returns true if its objects have `kind` and `apiVersion`, which are not fields of the message.
     pub fn is_typed(self) -> bool {
         self.0.typed
     }
 
-    /// The field of that name in JSON and its place there, also where it belongs to a message that stands
-    /// in this one.
+    /// Returns the field of that name in JSON and its place there, also if it belongs to an inlined message.
     pub fn member(self, name: &str) -> Option<(u8, &'static Field)> {
         let members = self.members();
         let found = members.binary_search_by(|member| member.name.text().cmp(name)).ok()?;
@@ -192,10 +191,10 @@ pub fn of_kind(api_version: &str, kind: &str) -> Option<Message> {
         return Some(message);
     }
     match kind {
-        // Clients send them with the group and version of what they are about.
+        // Clients send them with the group and version of their target.
         "DeleteOptions" | "CreateOptions" | "UpdateOptions" | "PatchOptions" | "ListOptions"
         | "GetOptions" => find("meta.k8s.io/v1"),
-        // What belongs to no group says that it is of the legacy one.
+        // Types without a group are sent with the legacy version `v1`.
         "Status" | "APIVersions" | "APIGroup" | "APIGroupList" | "APIResourceList" if api_version == "v1" => {
             find("meta.k8s.io/v1")
         }

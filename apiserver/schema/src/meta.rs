@@ -1,5 +1,5 @@
-//! `metadata` of an object that is a JSON value. Getters of text give `""` for what is missing, as
-//! Kubernetes' do.
+//! Access to the `metadata` of an object that is a JSON value. Getters of text return `""` for a missing
+//! value, as in Kubernetes.
 
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ pub fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     for name in pointer.strip_prefix('/')?.split('/') {
         found = match found {
             Value::Object(map) => map.get(name)?,
-            // What an index may look like is not our business.
+            // A pointer with an index is left to the general look-up.
             Value::Array(_) => return object.pointer(pointer),
             _ => return None,
         };
@@ -73,7 +73,7 @@ pub fn deletion_grace_period_seconds(object: &Value) -> Option<i64> {
     at(object, "/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64)
 }
 
-/// `metadata.resourceVersion` as it stands.
+/// Returns `metadata.resourceVersion` unparsed.
 pub fn resource_version(object: &Value) -> &str {
     field(object, "resourceVersion")
 }
@@ -118,8 +118,8 @@ pub fn controller_of(object: &Value) -> Option<&Value> {
     owner_references(object).iter().find(|owner| owner["controller"] == true)
 }
 
-/// `metadata`, made if it is missing. Does nothing useful on a value that is not an object, which
-/// the schema check refuses before anybody gets here.
+/// Returns `metadata`, made if it is missing. On a value that is not an object the result is of no use; the
+/// schema check refuses those before.
 pub fn metadata_mut(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = json!({});
@@ -140,14 +140,14 @@ pub fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
     metadata_mut(object).insert(field.to_owned(), value.into());
 }
 
-/// Whether the status has a condition of this type that is `True`.
+/// Returns true if the status has a condition of this type that is `True`.
 pub fn condition_is_true(object: &Value, kind: &str) -> bool {
     let conditions = list(object, "/status/conditions");
     conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == "True")
 }
 
-/// Puts a condition into the status, in place of the one of its type. Since when it holds stays where its
-/// status does.
+/// Sets a condition in the status, replacing the one of its type. The transition time is retained if its
+/// status is the same.
 pub fn set_condition(object: &mut Value, mut condition: Value) {
     if !object.is_object() {
         *object = Value::Object(Map::new());
@@ -171,7 +171,7 @@ pub fn set_condition(object: &mut Value, mut condition: Value) {
     }
 }
 
-/// Whether objects and lists lie in each other more than so many levels deep.
+/// Returns true if objects and lists are nested more than `levels` deep.
 pub fn is_deeper(value: &Value, levels: usize) -> bool {
     let below = |value: &Value| is_deeper(value, levels - 1);
     match value {

@@ -47,7 +47,7 @@ pub fn normalize_numbers(value: &mut Value) {
     }
 }
 
-/// What the number is to Go, if it is something else.
+/// Returns the number that Go would read instead, if it differs.
 fn normal(number: &Number) -> Option<Number> {
     if number.is_i64() {
         return None;
@@ -57,7 +57,7 @@ fn normal(number: &Number) -> Option<Number> {
         return Some((double as i64).into());
     }
     if double.fract() == 0.0 && (ABOVE_I64..ABOVE_U64).contains(&double) {
-        // Kept as the integer that its text is read as, so that what was stored and what is sent are equal.
+        // Kept as the integer that its text is read as, so that the stored and the sent value are equal.
         return double.to_string().parse::<u64>().ok().map(Number::from);
     }
     if number.is_u64() { Number::from_f64(double) } else { None }

@@ -22,13 +22,13 @@ static V2_DEFAULT_PROTOBUF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/v2
 
 /// The media type of [`v2_default_protobuf_gz`] in answers.
 pub const V2_PROTOBUF_MEDIA: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
-/// How clients may ask for it: older ones wrote an `@`, which no media type may hold.
+/// The media types by which clients may ask for it: older ones wrote an `@`, which no media type may hold.
 pub const V2_PROTOBUF_ACCEPTED: [&str; 2] =
     [V2_PROTOBUF_MEDIA, "application/com.github.proto-openapi.spec.v2@v1.0+protobuf"];
 
 /// The media type of a v3 document as a protobuf message in answers, `openapi.v3.Document` of gnostic.
 pub const V3_PROTOBUF_MEDIA: &str = "application/com.github.proto-openapi.spec.v3.v1.0+protobuf";
-/// How clients may ask for it.
+/// The media types by which clients may ask for it.
 pub const V3_PROTOBUF_ACCEPTED: [&str; 2] =
     [V3_PROTOBUF_MEDIA, "application/com.github.proto-openapi.spec.v3@v1.0+protobuf"];
 
@@ -42,8 +42,7 @@ pub fn v2_hash() -> &'static str {
     V2_HASH
 }
 
-/// OpenAPI v2 of what is served by default, without alpha and beta versions, as gzip-compressed
-/// JSON.
+/// Returns OpenAPI v2 of the default APIs, without alpha and beta versions, as gzip-compressed JSON.
 pub fn v2_default_gz() -> &'static [u8] {
     V2_DEFAULT
 }

@@ -7,15 +7,15 @@ use crate::numbers;
 
 use crate::messages::{self, Field, Kind, Message, Shape};
 
-/// Where the metadata of an object stand in its text.
+/// The position of an object's metadata in its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     /// The brace that begins them.
     pub begin: usize,
-    /// Where a resource version belongs: in front of the first field behind it, or in front of the brace
-    /// that ends the metadata.
+    /// The position at which a resource version is inserted: before the first field that sorts after it, or
+    /// before the brace that ends the metadata.
     pub version: usize,
-    /// `true` if a field stands behind that place.
+    /// `true` if a field follows that place.
     pub followed: bool,
 }
 
@@ -25,8 +25,8 @@ pub const BEGIN: &[u8] = br#"{"kind":"#;
 /// The field of the metadata that is put into stored texts.
 const VERSION: &str = "resourceVersion";
 
-/// `true` if a field of the metadata stands behind the resource version in a text, whose keys are `sorted` by
-/// name or have the order of the Go type.
+/// Returns `true` if a field of the metadata follows the resource version in a text whose keys are `sorted`
+/// by name or have the order of the Go type.
 pub fn follows_version(field: &str, sorted: bool) -> bool {
     if sorted {
         return field > VERSION;
@@ -41,7 +41,7 @@ pub fn json_text(value: &Value) -> String {
     String::from_utf8(out).expect("JSON of texts is a text")
 }
 
-/// Writes a value, and says where its metadata stand if it is an object that has such.
+/// Writes a value, and returns the position of its metadata if it is an object that has them.
 pub fn write(out: &mut Vec<u8>, value: &Value) -> Option<Metadata> {
     let Value::Object(map) = value else {
         plain(out, value);
@@ -126,7 +126,7 @@ fn message_of(value: &Value) -> Option<Message> {
 /// A member of an object: its name, its field where it is one, its value.
 type Member<'a> = (&'a str, Option<&'static Field>, &'a Value);
 
-/// The members in the order of the Go type: what an object says of itself, its fields, and the rest by name.
+/// Returns the members in the order of the Go type: the type of the object, its fields, and the rest by name.
 fn in_order(message: Message, map: &Map<String, Value>) -> Vec<Member<'_>> {
     let mut all: Vec<(u16, Member<'_>)> = map
         .iter()
@@ -180,7 +180,7 @@ fn members(out: &mut Vec<u8>, all: &[Member<'_>], write: &mut dyn FnMut(&mut Vec
     members_with(out, all, write, &mut |_, _| {});
 }
 
-/// Writes an object; `before` is told where each of its names begins.
+/// Writes an object; `before` is called with the beginning of each of its names.
 fn members_with(
     out: &mut Vec<u8>,
     all: &[Member<'_>],

@@ -35,15 +35,15 @@ pub use wire::Backward;
 
 /// The media type.
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
-/// What every envelope begins with.
+/// The bytes that every envelope begins with.
 pub const MAGIC: &[u8] = b"k8s\0";
 
-/// Whether the bytes are an envelope; JSON never begins so.
+/// Returns true if the bytes are an envelope; JSON never begins with these bytes.
 pub fn is_envelope(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }
 
-/// The message of the kind that the object says it is.
+/// Returns the message of the kind that the object names.
 pub fn of_object(object: &Value) -> Option<Message> {
     of_kind(object["apiVersion"].as_str()?, object["kind"].as_str()?)
 }
@@ -55,7 +55,7 @@ pub fn of_definition(name: &str) -> Option<Message> {
     message(&format!("{group}/{version}.{short}"))
 }
 
-/// An object in its envelope. It says itself what it is.
+/// Returns an object in its envelope. Its kind is taken from the object.
 pub fn to_envelope(object: &Value) -> Result<Vec<u8>, Unencodable> {
     let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
     let message = of_kind(api_version, kind)
@@ -66,7 +66,7 @@ pub fn to_envelope(object: &Value) -> Result<Vec<u8>, Unencodable> {
     Ok(out.finish())
 }
 
-/// Puts an envelope around what `out` holds, which is the message of an object of the kind.
+/// Puts an envelope around the contents of `out`, the message of an object of the kind.
 pub fn close_envelope(out: &mut Backward, api_version: &str, kind: &str) {
     let length = out.len();
     out.put(&envelope_head(api_version, kind, length));
@@ -74,7 +74,7 @@ pub fn close_envelope(out: &mut Backward, api_version: &str, kind: &str) {
     out.append(ENVELOPE_TAIL);
 }
 
-/// What stands before a message of `length` bytes in its envelope.
+/// Returns the bytes that precede a message of `length` bytes in its envelope.
 pub fn envelope_head(api_version: &str, kind: &str, length: usize) -> Vec<u8> {
     let mut out = Backward::default();
     out.varint(length as u64);
@@ -87,11 +87,11 @@ pub fn envelope_head(api_version: &str, kind: &str, length: usize) -> Vec<u8> {
     out.finish()
 }
 
-/// What stands behind it: the empty content encoding and content type.
+/// The bytes that follow it: the empty content encoding and content type.
 pub const ENVELOPE_TAIL: &[u8] = &[0x1a, 0, 0x22, 0];
 
-/// What stands before the items of a list, all of which are fields 2 and take `items` bytes with
-/// their tags and lengths. Behind them comes [`ENVELOPE_TAIL`].
+/// Returns the bytes that precede the items of a list. All items are fields 2 and take `items` bytes with
+/// their tags and lengths; [`ENVELOPE_TAIL`] follows them.
 pub fn list_head(
     api_version: &str,
     kind: &str,

@@ -1,9 +1,9 @@
-//! Lists that clients send may be of any length, so what stands in them twice is found in one pass.
+//! Detection of repeated items in one pass, because lists that clients send may be of any length.
 
 use std::collections::HashSet;
 use std::hash::Hash;
 
-/// The places of the items that stand in the list before.
+/// Returns the places of the items that occur earlier in the list.
 pub fn repeats<T: Hash + Eq>(items: impl IntoIterator<Item = T>) -> impl Iterator<Item = usize> {
     let mut seen = HashSet::new();
     items.into_iter().enumerate().filter_map(move |(place, item)| (!seen.insert(item)).then_some(place))

@@ -1,4 +1,4 @@
-//! What the kinds look like: a type graph made at build time, and what is done along it.
+//! The types of the kinds: a graph made at build time, and the operations along it.
 //!
 //! A definition is named as in OpenAPI, `io.k8s.api.core.v1.Pod`; `Resource` in `apiserver/registry`
 //! carries that name in `schema`.

@@ -18,32 +18,32 @@ use crate::meta;
 #[derive(Default)]
 pub struct Errors {
     list: Vec<FieldError>,
-    /// How many are not in the list.
+    /// The number of errors that are not in the list.
     more: usize,
-    /// Bytes of what was said.
+    /// The number of bytes written so far.
     said: usize,
 }
 
-/// Bytes that are said before values of some length are no longer shown: a list of many faults may be
+/// The number of bytes of errors after which longer values are no longer shown: a list of many faults may be
 /// shown with each of them.
 const SAID: usize = 1024 * 1024;
 /// So much of a message is kept once as much has been said, bytes.
 const LONG: usize = 1024;
-/// What is always shown of a value, bytes.
+/// The size up to which a value is always shown, in bytes.
 const SHORT: usize = 256;
 
 pub const IMMUTABLE: &str = "field is immutable";
 pub const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
 impl Errors {
-    /// Those of another judge, to be added to.
+    /// Returns the errors of another validation, to be added to.
     pub fn of(list: Vec<FieldError>) -> Self {
         let mut errors = Self::default();
         errors.extend(list);
         errors
     }
 
-    /// The errors; if there were more, the last one says how many.
+    /// Returns the errors; if there were more, the last one gives their number.
     pub fn list(mut self) -> Vec<FieldError> {
         if self.more > 0 {
             self.list.push(FieldError::more(self.more));
@@ -77,7 +77,7 @@ impl Errors {
         }
     }
 
-    /// A value, or what stands for it where too much has been said.
+    /// Returns the value, or a replacement if too much has been written.
     fn fit<'v>(&self, value: &'v Value) -> Cow<'v, Value> {
         let short = match value {
             Value::String(text) => text.len() <= SHORT,
@@ -158,7 +158,7 @@ impl Errors {
         }
     }
 
-    /// `domain/path`, as names of controllers are written; a fault is told of the part that has it.
+    /// Validates `domain/path`, as in names of controllers; a fault is reported for the part that has it.
     pub fn domain_path(&mut self, path: &str, value: &str) {
         match value.split_once('/') {
             _ if value.is_empty() => self.required(path, ""),
@@ -254,7 +254,7 @@ impl Errors {
         }
     }
 
-    /// [`Errors::immutable`] of a text, which is shown empty where it is absent.
+    /// Does what [`Errors::immutable`] does for a text, which is shown empty if it is absent.
     pub fn immutable_text(&mut self, path: &str, new: &Value, old: &Value) {
         let pointer = format!("/{}", path.replace('.', "/"));
         let text = |object: &Value| object.pointer(&pointer).cloned().filter(Value::is_string);
@@ -274,7 +274,7 @@ impl Errors {
     }
 }
 
-/// Equal, where nothing, null and empty values are the same, however deep.
+/// Returns true if both are equal; absent, null and empty values are the same at any depth.
 pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
     match (a, b) {
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
@@ -295,12 +295,12 @@ pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
     a == b || (empty(a) && empty(b))
 }
 
-/// Whether an object is about to be created: only what is stored has a version.
+/// Returns true if an object is about to be created: only stored objects have a resource version.
 pub fn is_new(object: &Value) -> bool {
     meta::resource_version(object).is_empty()
 }
 
-/// What is under a key, unless it is missing or null.
+/// Returns the value of a key, unless it is missing or null.
 pub fn given<'a>(object: &'a Value, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|v| !v.is_null())
 }
@@ -320,7 +320,7 @@ pub fn label_selector(selector: Option<&Value>, path: &str, errors: &mut Errors)
     lenient_selector(selector, false, path, errors);
 }
 
-/// [`label_selector`] whose expressions, if `lenient`, may compare with what is no value of a label.
+/// Does what [`label_selector`] does, except that expressions, if `lenient`, may have invalid label values.
 pub fn lenient_selector(selector: Option<&Value>, lenient: bool, path: &str, errors: &mut Errors) {
     let Some(selector) = selector.filter(|s| !s.is_null()) else { return };
     metadata::labels(selector.get("matchLabels"), &format!("{path}.matchLabels"), errors);

@@ -1,4 +1,4 @@
-//! Authorization: from a request that somebody makes to one that is carried out.
+//! Authorization: from a request as it is made to one that may be carried out.
 
 use std::ops::Deref;
 
@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::metrics::Authorization;
 use crate::rbac::{self, Attributes};
 
-/// A request that may be carried out as its [`RequestInfo`](crate::request::RequestInfo) says. Only
+/// A request that may be carried out as described by its [`RequestInfo`](crate::request::RequestInfo). Only
 /// [`authorize`] makes one, and requests are routed as nothing else: [`crate::verbs::dispatch`] takes one and
 /// lends the [`Context`] in it to the verb.
 pub struct Authorized(Context);

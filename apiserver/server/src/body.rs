@@ -32,7 +32,7 @@ pub fn empty() -> Body {
     full(Bytes::new())
 }
 
-/// A body that says at its end how many bytes it had, and holds on to something until then.
+/// Returns a body that reports at its end how many bytes it had, and holds on to a value until then.
 pub fn counted<G: Send + Unpin + 'static>(
     body: Body,
     done: impl FnOnce(u64) + Send + 'static,
@@ -80,8 +80,8 @@ impl<G: Unpin> http_body::Body for Counted<G> {
     }
 }
 
-/// A body that is handed back if nobody reads it to its end: some clients do not see the answer when
-/// what they send is refused unread.
+/// A body that is handed back if it is not read to its end: some clients do not see the answer if their data
+/// is refused unread.
 struct Lent {
     body: Option<Body>,
     back: Arc<Mutex<Option<Body>>>,
@@ -120,10 +120,10 @@ impl http_body::Body for Lent {
     }
 }
 
-/// What is left of a body that was lent.
+/// The remainder of a body that was lent.
 pub struct Rest(Option<Arc<Mutex<Option<Body>>>>);
 
-/// Lends a body; with `back`, what is left of it comes back. One that has nothing in it costs nothing.
+/// Lends a body; with `back`, its unread rest is returned. An empty one costs nothing.
 pub fn lend(body: Body, back: bool) -> (Body, Rest) {
     if !back || http_body::Body::is_end_stream(&body) {
         return (body, Rest(None));
@@ -147,7 +147,7 @@ impl Rest {
                 }
             }
         };
-        // Who sends more slowly may miss the answer.
+        // A slower client may miss the answer.
         let _ = tokio::time::timeout(limits::DRAIN, read).await;
     }
 }
@@ -189,7 +189,7 @@ fn unreadable(error: BoxError) -> ApiError {
 
 /// The text that a body was decoded from, for the search for repeated fields.
 pub enum Source {
-    /// Of which it is known that it repeats a field.
+    /// JSON that is known to repeat a field.
     Json(Bytes),
     Yaml(Bytes),
     /// A text in which no field is repeated, or a form that cannot repeat one without meaning it.
@@ -203,7 +203,7 @@ pub struct Decoded {
 }
 
 impl Decoded {
-    /// What the body says twice, in Kubernetes' words.
+    /// Returns the warnings about fields that the body repeats, in Kubernetes' words.
     pub fn repeated(&self) -> Vec<String> {
         match &self.source {
             Source::Json(text) => schema::duplicate_fields(text),
@@ -216,14 +216,14 @@ impl Decoded {
     }
 }
 
-/// What stands before the faults of a YAML text in an error; a warning has each fault alone.
+/// The prefix of the faults of a YAML text in an error; a warning has each fault alone.
 pub const YAML_FAULTS: &str = "yaml: unmarshal errors:\n  ";
 
-/// What bodies of objects may be.
+/// The media types that bodies of objects may have.
 const OBJECTS: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
 
-/// Decodes an object by its media type; 400, and 415 for media types that are not served. `kind` is what
-/// it should be, for the sentence of an error; empty where the error is said without.
+/// Decodes an object by its media type; 400, and 415 for media types that are not served. `kind` is the
+/// expected kind, for the text of an error; empty for an error without it.
 pub fn decode(content_type: &str, bytes: Bytes, kind: &str) -> Result<Decoded, ApiError> {
     let refused = |why: String| unrecognized(kind, &why, &bytes);
     match content_type {
@@ -243,7 +243,7 @@ pub fn decode(content_type: &str, bytes: Bytes, kind: &str) -> Result<Decoded, A
     }
 }
 
-/// 400 for a body that does not even say what it is.
+/// Returns 400 for a body without a kind.
 fn unrecognized(kind: &str, why: &str, bytes: &[u8]) -> ApiError {
     ApiError::bad_request(match kind {
         "" => why.to_owned(),
@@ -253,7 +253,7 @@ fn unrecognized(kind: &str, why: &str, bytes: &[u8]) -> ApiError {
     })
 }
 
-/// Where Kubernetes looks for the type of an object, as Go prints it.
+/// The struct from which Kubernetes reads the type of an object, as Go prints it.
 const HEAD: &str = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; \
     Kind string \"json:\\\"kind,omitempty\\\"\" }";
 
@@ -277,7 +277,7 @@ fn object_of(value: Value) -> Result<Value, String> {
     Ok(value)
 }
 
-/// What Go's JSON calls a value.
+/// Returns the name of a value's type in Go's JSON errors.
 pub fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -289,7 +289,7 @@ pub fn go_kind(value: &Value) -> &'static str {
     }
 }
 
-/// An object of a built-in kind in its envelope. Other kinds have no such form, which is 415.
+/// Decodes an object of a built-in kind in its envelope. Other kinds have no such form, which is 415.
 fn from_protobuf(bytes: &[u8]) -> Result<Value, ApiError> {
     protobuf::from_envelope(bytes).map_err(|error| match error {
         Malformed::Kind { api_version, .. } if is_foreign(&api_version) => unsupported(&OBJECTS[..2]),
@@ -299,7 +299,7 @@ fn from_protobuf(bytes: &[u8]) -> Result<Value, ApiError> {
     })
 }
 
-/// Whether the group, if there is one, has no built-in kinds.
+/// Returns true if the apiVersion has a group and no built-in kinds are in it.
 fn is_foreign(api_version: &str) -> bool {
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
     let asked = group(api_version);
@@ -314,12 +314,13 @@ pub fn unsupported(accepted: &[&str]) -> ApiError {
     ApiError::new(415, "UnsupportedMediaType", text)
 }
 
+/// Returns 413. `what` names the limit.
 /// 413. `what` says which limit it is.
 pub fn too_large(what: impl std::fmt::Display) -> ApiError {
     ApiError::new(413, "RequestEntityTooLarge", format!("Request entity too large: {what}"))
 }
 
-/// How much of a body that is no JSON is shown to its sender, bytes.
+/// The number of bytes of a body that is not JSON that are shown to its sender.
 const SHOWN: usize = 30;
 
 /// JSON, and whether a field is repeated in it; nesting is limited by the parser. 400.
@@ -332,7 +333,7 @@ fn parse(bytes: &[u8]) -> Result<(Value, bool), String> {
         .map_err(|error| format!("couldn't get version/kind; json parse error: {}", misread(bytes, &error)))
 }
 
-/// A JSON value and whether a field is repeated in it, of a text in which what is no Unicode is replaced
+/// Decodes a JSON value and notes whether a field is repeated in it; bytes that are not Unicode are replaced
 /// as Go does it.
 pub fn noting(bytes: &[u8]) -> Result<(Value, bool), serde_json::Error> {
     schema::parse_noting(bytes).or_else(|error| match text::replaced(bytes) {
@@ -341,7 +342,7 @@ pub fn noting(bytes: &[u8]) -> Result<(Value, bool), serde_json::Error> {
     })
 }
 
-/// What is wrong with a text that was not read as JSON.
+/// Returns the error about a text that could not be read as JSON.
 pub fn misread(text: &[u8], error: &serde_json::Error) -> String {
     // The parser's own words are for what follows the grammar and is too much for it.
     let words = || match error.to_string() {
@@ -407,14 +408,14 @@ fn first_document(text: &str) -> &str {
             return &text[..at];
         }
         let content = line.trim_start();
-        // Comments and directives stand before a document.
+        // Comments and directives may precede a document.
         begun |= begins || !(content.is_empty() || content.starts_with('#') || line.starts_with('%'));
         at += line.len();
     }
     text
 }
 
-/// Why a YAML text was not read.
+/// The reason why a YAML text was not read.
 enum Misread {
     /// It is nested deeper than was allowed this time.
     TooDeep,
@@ -450,7 +451,7 @@ fn yaml_within(text: &str, depth: usize, duplicate_keys: DuplicateKeyPolicy) -> 
     })
 }
 
-/// What an error is about, without the places that an alias and the text around it add.
+/// Returns the underlying error, without the places that an alias and the text around it add.
 fn beneath(mut error: &serde_saphyr::Error) -> &serde_saphyr::Error {
     use serde_saphyr::Error;
     while let Error::AliasError { error: inner, .. } | Error::WithSnippet { error: inner, .. } = error {
@@ -459,11 +460,11 @@ fn beneath(mut error: &serde_saphyr::Error) -> &serde_saphyr::Error {
     error
 }
 
-/// What Go's YAML reader says of a text whose aliases stand for too much.
+/// The error of Go's YAML reader for a text whose aliases expand to too much.
 const EXCESSIVE_ALIASING: &str = "document contains excessive aliasing";
 
-/// What is wrong with a YAML text, in words for whoever sent it: some of the parser's own speak to
-/// who programs with it.
+/// Returns the fault of a YAML text, in words for its sender: some of the parser's own messages are meant for
+/// programmers who use it.
 fn yaml_reason(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error;
     use serde_saphyr::budget::BudgetBreach;
@@ -487,8 +488,8 @@ fn yaml_reason(error: &serde_saphyr::Error) -> String {
     }
 }
 
-/// The first key of a YAML text that is in its map again, as `line 3: key "a" already set in map`; none if the text is
-/// no YAML.
+/// Returns the first repeated key of a YAML text, as `line 3: key "a" already set in map`; nothing if the
+/// text is not YAML.
 pub fn repeated_in_yaml(bytes: &[u8]) -> Vec<String> {
     let found = read_yaml(bytes, DuplicateKeyPolicy::Error).err();
     let line = |why: String| Some(why.strip_prefix("unmarshal errors:\n  ")?.to_owned());
@@ -526,7 +527,7 @@ mod tests {
             rest.drain().await;
             assert_eq!(*taken.lock().unwrap(), read);
         }
-        // What was read, or is not to be read, is left alone.
+        // A body that was read, or must not be read, is left alone.
         let (body, taken) = slow(2);
         let (body, rest) = lend(body, true);
         assert_eq!(read(body).await.unwrap(), "xx");
@@ -573,8 +574,8 @@ mod tests {
         }
     }
 
-    /// A YAML text of some 200 levels, well within what was allowed, took more stack than a task has
-    /// and ended the whole process. What JSON may nest, YAML may, on the smallest of stacks.
+    /// Regression: a YAML text of some 200 levels, well within the limit, took more stack than a task has and
+    /// ended the whole process. YAML may nest as deep as JSON, on the smallest of stacks.
     #[test]
     fn deep_yaml_takes_no_stack_of_the_caller() {
         let flow = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));

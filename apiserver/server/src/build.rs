@@ -1,4 +1,4 @@
-//! What a program was made of: `/version`, and the metric of the same content.
+//! Information about the build: `/version`, and the metric of the same content.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ pub const KUBERNETES: (&str, &str, &str) = ("1", "36", "0");
 /// The oldest minor version whose behaviour the API keeps compatible with.
 const COMPATIBLE: (&str, &str) = ("1", "35");
 
-/// What the build knows.
+/// The facts recorded by the build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Build {
     /// Hash of the commit; empty where it is not known.
@@ -21,7 +21,7 @@ pub struct Build {
 }
 
 impl Default for Build {
-    /// Nothing is known, as Kubernetes says it.
+    /// Returns unknown values, in Kubernetes' words.
     fn default() -> Self {
         Self { commit: "", tree_state: "", date: "1970-01-01T00:00:00Z", compiler: "rustc" }
     }
@@ -53,7 +53,7 @@ impl Build {
         format!("{{\n{}\n}}", fields.join(",\n"))
     }
 
-    /// The answer of `/version`. The compiler stands where Kubernetes names that of Go.
+    /// Returns the answer of `/version`. The Rust compiler is in the field that names Go's.
     pub fn version(&self) -> Value {
         let (major, minor, patch) = KUBERNETES;
         let Self { commit, tree_state, date, compiler } = self;

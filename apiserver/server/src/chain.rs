@@ -46,11 +46,11 @@ pub struct PeerCertificate(pub CertificateDer<'static>);
 #[derive(Clone, Copy)]
 pub struct ClientAddress(pub IpAddr);
 
-/// In a request's extensions: its client showed a certificate that nobody vouches for.
+/// Marks a request whose client showed a certificate that no authority signed.
 #[derive(Clone, Copy)]
 pub struct UnknownCertificate;
 
-/// What clients hear that come too late.
+/// The message to clients whose requests come after the shutdown began.
 const ENDING: &str = "The apiserver is shutting down, please try again later.";
 
 /// Answers any request.
@@ -72,12 +72,12 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
         request.headers_mut().remove(ACCEPT_ENCODING);
     }
     let in_flight = (!seen.long_running).then(|| server.metrics().request_began(info.is_read()));
-    // Who waits to be told to send a body is not asked to.
+    // A client that waits to be asked for the body is not asked.
     let waits = request.headers().contains_key(EXPECT);
     let (parts, body) = request.into_parts();
     let (body, rest) = body::lend(body, !waits);
     let request = Request::from_parts(parts, body);
-    // Who goes away takes the work along, wherever it is.
+    // A client that goes away takes the work along, wherever it is.
     let pending = Pending(Some(Arc::clone(&seen.requests)));
     let mut response = if refuses(&server, &info, &request) {
         too_late(request.version())
@@ -103,15 +103,15 @@ pub async fn handle(server: Arc<Server>, mut request: Request<Body>) -> Response
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
-/// What a request is known by: the client's choice, or a new one.
+/// Returns the id of a request: the client's choice, or a new one.
 fn audit_id(server: &Server, headers: &HeaderMap) -> HeaderValue {
     let given = headers.get(AUDIT_ID).filter(|value| (1..=limits::AUDIT_ID).contains(&value.len()));
     let new = || HeaderValue::from_str(&server.ambient().uid());
     given.cloned().or_else(|| new().ok()).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// Whether a request comes after the end was announced and the delay is over. Probes, and the
-/// components of this process, which end after the server, are answered.
+/// Returns true for a request after the end was announced and the delay is over. Probes are answered, and so
+/// are the components of this process, which end after the server.
 fn refuses(server: &Server, info: &RequestInfo, request: &Request<Body>) -> bool {
     server.refusing().is_cancelled()
         && request.extensions().get::<Identity>().is_none()
@@ -121,7 +121,7 @@ fn refuses(server: &Server, info: &RequestInfo, request: &Request<Body>) -> bool
 fn too_late(version: Version) -> Response<Body> {
     let mut response = respond::text(429, ENDING);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("5"));
-    // HTTP/2 says the same with GOAWAY.
+    // HTTP/2 uses GOAWAY instead.
     if version <= Version::HTTP_11 {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -145,13 +145,13 @@ impl Drop for Pending {
     }
 }
 
-/// What metrics keep of a request.
+/// The facts that metrics need about a request.
 struct Seen {
     requests: Arc<Member<7, Requests>>,
     long_running: bool,
     /// Sizes of answers to reads are counted.
     read: bool,
-    /// How the fields of a write are judged.
+    /// The field validation of a write.
     validation: Option<&'static str>,
 }
 
@@ -251,14 +251,14 @@ fn verb(info: &RequestInfo, headers: &http::HeaderMap) -> &'static str {
     }
 }
 
-/// A path that is no kind, if it is one of those that exist.
+/// Returns the fixed path that a request names, if it is not about a kind.
 fn fixed_path(path: &str) -> &'static str {
     const PATHS: [&str; 7] =
         ["/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"];
     PATHS.into_iter().find(|known| path.starts_with(known)).unwrap_or_default()
 }
 
-/// Whether metrics may be labelled with what the path says.
+/// Returns true if the path names a served resource, so that metrics may use it as a label.
 fn known(server: &Server, info: &RequestInfo) -> bool {
     info.is_resource
         && server.kind(&info.group, &info.version, &info.resource).is_some_and(|resource| {
@@ -289,7 +289,7 @@ async fn recover_panic(
     }
 }
 
-/// An identity from a client in the process, a certificate, a token, or nobody; 401.
+/// Determines the identity: a client in the process, a certificate, a token, or anonymous; 401.
 fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, ApiError> {
     let unauthorized = || ApiError::new(401, "Unauthorized", "Unauthorized");
     let identity = match request.extensions_mut().remove::<Identity>() {
@@ -310,7 +310,7 @@ fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, Ap
             }
         }
     };
-    // A good token counts whatever certificate comes with it; nobody, with a wrong one, does not.
+    // A good token counts with any certificate; an anonymous request with a wrong certificate is refused.
     let wrong = request.extensions().get::<UnknownCertificate>().is_some();
     if (wrong || !server.config().anonymous) && identity.user == "system:anonymous" {
         return Err(unauthorized());
@@ -318,7 +318,7 @@ fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, Ap
     Ok(identity)
 }
 
-/// Who asks.
+/// Authenticates the request.
 async fn authenticate(
     server: Arc<Server>,
     info: Arc<RequestInfo>,
@@ -342,7 +342,7 @@ async fn authenticate(
     let connection = request.extensions_mut().remove::<Arc<Connection>>();
     let own = server.accounts().of(&identity);
     let account = match &connection {
-        // So that nobody else can use up what probes may hold.
+        // So that nobody else can use up the share of probes.
         Some(connection) if lanes::is_probe(&info) => server.accounts().probes(&connection.network_key()),
         _ => Arc::clone(&own),
     };
@@ -359,7 +359,7 @@ async fn authenticate(
     // People read logs, and stop for a while.
     let streams = context.info.is_long_running() && context.info.verb != "watch";
     let stall = if streams { limits::STALL_OF_LOGS } else { limits::STALL };
-    // Audit has its place here: the request is known, and who makes it.
+    // Audit belongs here: the request and its author are known.
     let answer = flow(context, request, &account).await;
     tracing::trace!("answered");
     let mut response = answer.unwrap_or_else(|error| respond::refusal(&error));
@@ -390,7 +390,7 @@ async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Accoun
     let writes = context.info.is_resource && !read;
     let work = async {
         let context = authorized(context)?;
-        // Who sends slowly takes no place from others.
+        // A slow sender takes no place from others.
         let body = if writes { intake::arrived(body).await } else { body };
         let _turn = place.take().await?;
         route(context, Request::from_parts(parts, body)).await
@@ -400,7 +400,7 @@ async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Accoun
     })
 }
 
-/// The request as whoever it is to be carried out as, if that one may.
+/// Replaces the identity by the impersonated one, if that is allowed.
 fn authorized(mut context: Context) -> Result<Authorized, ApiError> {
     let authorizer = context.server.authorizer();
     if let Some(identity) = rbac::impersonation::evaluate(&context.headers, authorizer, &context.identity)? {

@@ -24,7 +24,7 @@ const ANSWER: usize = 10 * 1024;
 /// The store, by the name that users know.
 const STORE: &str = "etcd-0";
 
-/// Where a component is.
+/// The place at which a component is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
     /// It answers `/healthz` over TLS.
@@ -33,7 +33,7 @@ pub enum Place {
     Here,
 }
 
-/// The parts of the control plane that `componentstatuses` tells of beside the store.
+/// The parts of the control plane that `componentstatuses` reports besides the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Components {
     pub controller_manager: Place,
@@ -48,15 +48,15 @@ impl Default for Components {
     }
 }
 
-/// Why a component is not healthy.
+/// The reason why a component is not healthy.
 pub enum Sick {
-    /// What was found out.
+    /// The result of the check.
     Says(String),
     /// The error of asking.
     Fails(String),
 }
 
-/// What a healthy component says.
+/// The result of a health check, with the text of a healthy component.
 type Health = Result<String, Sick>;
 
 /// All components with their health.
@@ -105,7 +105,7 @@ async fn ask(address: SocketAddr) -> Result<(u16, String), String> {
     let stream = TcpStream::connect(address)
         .await
         .map_err(|error| format!("dial tcp {address}: connect: {}", as_go(&error)))?;
-    // Components make their own certificates, and nothing is told to them or believed but that they are there.
+    // Components make their own certificates; they are told nothing, and only their presence is believed.
     let tls = userspace_daemon::tls::trusting_client().map_err(|error| text(&error))?;
     let stream = TlsConnector::from(Arc::new(tls))
         .connect(ServerName::from(address.ip()), stream)
@@ -129,7 +129,7 @@ async fn ask(address: SocketAddr) -> Result<(u16, String), String> {
     tokio::select! {
         biased;
         done = &mut exchange => done,
-        // What it brought before it ended may still be taken.
+        // Data that arrived before it ended may still be taken.
         _ = &mut connection => exchange.await,
     }
 }

@@ -1,4 +1,4 @@
-//! What the verbs know about a request.
+//! The context of a request, as the verbs see it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -19,16 +19,16 @@ use crate::warning_header::shortened;
 /// One request, after authentication.
 pub struct Context {
     pub server: Arc<Server>,
-    /// What was authorized; nothing changes it.
+    /// The attributes that were authorized; nothing changes them.
     pub info: Arc<RequestInfo>,
     pub query: Query,
     pub headers: HeaderMap,
     pub identity: Identity,
     /// The server writes something of its own, whose status it knows.
     pub internal: bool,
-    /// What the answer is charged to.
+    /// The budget that the answer is charged to.
     pub budget: Budget,
-    /// What the request occupies while it is worked on.
+    /// The place that the request occupies while it is worked on.
     pub place: Arc<Place>,
     warnings: Arc<Mutex<Vec<String>>>,
     conversions: Arc<Mutex<Conversions>>,
@@ -76,17 +76,17 @@ impl Context {
         }
     }
 
-    /// What a webhook converted for this request.
+    /// Returns the objects that a webhook converted for this request.
     pub fn conversions(&self) -> MutexGuard<'_, Conversions> {
         self.conversions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for whoever takes the lock later.
+    /// Returns the lock itself, for later use.
     pub fn conversions_lock(&self) -> &Mutex<Conversions> {
         &self.conversions
     }
 
-    /// Whether nothing is to be stored.
+    /// Returns true if nothing is to be stored.
     pub fn dry_run(&self) -> Result<bool, ApiError> {
         let mut dry = false;
         for value in self.query.all("dryRun") {

@@ -40,12 +40,12 @@ fn of(resource: &Resource) -> Option<&'static Conversion> {
     Conversion::of(&resource.group, &resource.version, &resource.plural)
 }
 
-/// Whether a built-in kind is kept in another version than this one.
+/// Returns true if a built-in kind is stored in another version than this one.
 pub fn is_converted(resource: &Resource) -> bool {
     of(resource).is_some()
 }
 
-/// Whether objects of this apiVersion may be such as [`upgrade`] changes.
+/// Returns true if [`upgrade`] may change objects of this apiVersion.
 pub fn is_older(api_version: &str) -> bool {
     Conversion::concerns(api_version)
 }

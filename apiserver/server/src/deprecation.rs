@@ -1,4 +1,4 @@
-//! What users of versions hear that will go, and what is counted of their use.
+//! Warnings to users of deprecated versions, and metrics of their use.
 
 use apiserver_kinds::lifecycle;
 use apiserver_registry::Resource;

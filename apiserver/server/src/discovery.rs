@@ -1,4 +1,4 @@
-//! What is served: `/api`, `/apis` and what lies below, in the old form and in the aggregated one.
+//! Discovery: `/api`, `/apis` and the paths below, in the old form and in the aggregated one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -25,9 +25,9 @@ pub struct Document {
     pub bytes: Bytes,
     /// Without quotes.
     pub etag: String,
-    /// The same compressed, once somebody has asked for that.
+    /// The same compressed, once it has been requested.
     packed: OnceLock<Bytes>,
-    /// The same in protobuf, once somebody has asked for that.
+    /// The same in protobuf, once it has been requested.
     protobuf: OnceLock<Arc<Document>>,
 }
 
@@ -71,7 +71,7 @@ pub enum Aggregated {
 }
 
 impl Aggregated {
-    /// As in `v=`.
+    /// Returns the version as in `v=`.
     pub fn version(self) -> &'static str {
         match self {
             Self::V2 => "v2",
@@ -102,7 +102,7 @@ impl Aggregated {
 
 /// All discovery documents, made once for a registry.
 pub struct Discovery {
-    /// By path.
+    /// The documents by path.
     legacy: BTreeMap<String, Document>,
     /// `/api` and `/apis`, in both versions.
     aggregated: BTreeMap<(String, &'static str), Document>,
@@ -246,7 +246,7 @@ fn group_value(group: &Group<'_>) -> Value {
     json!({"name": group.name, "versions": versions, "preferredVersion": versions.first()})
 }
 
-/// Those of built-in kinds by the alphabet, those of others as Kubernetes lists them.
+/// Returns the verbs: of built-in kinds alphabetically, of others in the order of Kubernetes.
 fn verbs_of(resource: &Resource) -> Vec<&'static str> {
     if resource.custom.is_some() {
         return resource.verbs.iter().map(|verb| verb.as_str()).collect();

@@ -1,4 +1,4 @@
-//! How objects lie in the store: JSON or the protobuf envelope, both read wherever they are found.
+//! Encoding of objects in the store: JSON or the protobuf envelope; both are accepted on reading.
 //!
 //! What others read too is written as Kubernetes writes it: built-in kinds in the envelope, custom
 //! resources and the kinds that define them as JSON. A store of our own gets JSON, because the cache
@@ -47,7 +47,7 @@ pub fn read(stored: &[u8]) -> Result<Value, Unreadable> {
     Ok(object)
 }
 
-/// The kind of objects in which other objects lie that say what they are.
+/// The kind whose objects contain other objects with types of their own.
 const WITH_CLAIMS: &str = "StatefulSet";
 
 /// Protobuf leaves out what the claims of a StatefulSet say of themselves; Kubernetes' conversion puts it
@@ -70,7 +70,7 @@ fn is_in_order(text: &[u8]) -> bool {
     text.starts_with(ordered::BEGIN)
 }
 
-/// The same as JSON text, of a built-in kind. What lies there as JSON in the order of its type is not copied.
+/// Returns the stored object of a built-in kind as JSON text. JSON in the order of its type is not copied.
 pub fn json(stored: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
     if !protobuf::is_envelope(stored) {
         // Earlier builds wrote the keys by name.
@@ -106,7 +106,7 @@ pub fn exact(value: &Value) -> Bytes {
     exact_with_metadata(value).0
 }
 
-/// [`exact`], and where the object's metadata stand, if it has such.
+/// Returns the result of [`exact`] and the position of the object's metadata, if it has them.
 pub fn exact_with_metadata(value: &Value) -> (Bytes, Option<Metadata>) {
     let mut text = Vec::with_capacity(USUAL);
     let found = ordered::write(&mut text, value);
@@ -153,7 +153,7 @@ pub fn prepare(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// [`prepare`] for the comparison that tells who owns what.
+/// Does what [`prepare`] does, for the comparison that determines owners.
 pub fn prepare_as_sent(resource: &Resource, object: &mut Value) {
     if let Some(message) = message_of(resource) {
         protobuf::normalize_as_sent(message, object);
@@ -161,14 +161,14 @@ pub fn prepare_as_sent(resource: &Resource, object: &mut Value) {
 }
 
 /// Adds to an object of a built-in kind the structs that it always has in Kubernetes: they have defaults
-/// although nobody wrote them.
+/// although they were not sent.
 fn complete_structs(resource: &Resource, object: &mut Value) {
     if let Some(message) = message_of(resource) {
         protobuf::complete_structs(message, object);
     }
 }
 
-/// Whether there are more JSON objects in a value than `most`. It looks at no more of them.
+/// Returns true if a value has more than `most` JSON objects. It visits no more than that.
 pub fn has_more_objects(value: &Value, most: usize) -> bool {
     let (mut left, mut found) = (vec![value], 0);
     while let Some(value) = left.pop() {
@@ -213,7 +213,7 @@ pub fn weigh(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
     }
     match encoded {
         Ok(bytes) if bytes.len() > VALUE_BYTES => Err(storage::value_too_large()),
-        // What cannot be encoded is told of where it is to be stored.
+        // An object that cannot be encoded is reported where it is stored.
         _ => Ok(()),
     }
 }
@@ -225,7 +225,7 @@ fn message_of(resource: &Resource) -> Option<protobuf::Message> {
     protobuf::of_kind(&resource.api_version(), &resource.kind)
 }
 
-/// Whether the objects are the same to Kubernetes: `resources: {}` and no resources are. Kinds without
+/// Returns true if the objects are the same to Kubernetes: `resources: {}` equals no resources. Kinds without
 /// a protobuf form are compared as they are.
 pub fn same(one: &Value, other: &Value) -> bool {
     let encoded = |message, object| protobuf::encode(message, object).ok();
@@ -238,8 +238,8 @@ pub fn same(one: &Value, other: &Value) -> bool {
             })
 }
 
-/// Whether all differences but those of managed fields are between a value that is empty and one that
-/// is empty or absent: cheap, so that most changes need no encoding to be known as such.
+/// Returns true if all differences, except in managed fields, are between a value that is empty and one that
+/// is empty or absent: a cheap check that spares most changes the encoding.
 fn differ_in_empty_values(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(a), Value::Object(b)) => {
@@ -259,7 +259,7 @@ fn differ_in_empty_values(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// What an encoding may leave out.
+/// Returns true for a value that an encoding may leave out.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -1,4 +1,4 @@
-//! Which objects of a kind a request selects, decided on what the cache extracted.
+//! Selection of the objects of a kind that a request asks for, decided on what the cache extracted.
 
 use std::borrow::Cow;
 use std::ops::Bound::{Included, Unbounded};
@@ -22,13 +22,13 @@ use crate::verbs::view::View;
 pub struct Filter {
     /// Empty: all.
     namespace: String,
-    /// Where objects of the namespace begin in the map.
+    /// The prefix of the namespace's keys in the map.
     prefix: String,
     labels: LabelSelector,
     fields: FieldSelector,
     /// For each term of `fields` where its value is.
     places: Vec<Place>,
-    /// Whether `prefix` and a name are a key.
+    /// True if `prefix` and a name form a key.
     named_by_prefix: bool,
     /// For the selectors, which live as long as the answer.
     _charge: Option<Charge>,
@@ -80,17 +80,17 @@ impl Filter {
         Ok(Arc::new(Self { namespace, prefix, labels, fields, places, named_by_prefix, _charge }))
     }
 
-    /// Where the keys of the collection begin.
+    /// Returns the prefix of the collection's keys.
     pub fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Whether nothing but the namespace narrows the choice.
+    /// Returns true if only the namespace narrows the selection.
     pub fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_everything()
     }
 
-    /// Whether an object is selected.
+    /// Returns true if an object is selected.
     pub fn matches(&self, entry: &Entry) -> bool {
         if !entry.key.starts_with(&self.prefix) {
             return false;
@@ -106,12 +106,12 @@ impl Filter {
         fields && (self.labels.is_everything() || self.labels.matches_with(|key| entry.label(key)))
     }
 
-    /// Whether it asks for more than the place of an object.
+    /// Returns true if it selects by more than name and namespace.
     pub fn looks_inside(&self) -> bool {
         !self.labels.is_everything() || self.places.iter().any(|place| matches!(place, Place::Field(_)))
     }
 
-    /// What it asks for of the place of an object.
+    /// Returns the part of the filter that selects by name and namespace.
     pub fn outside(&self) -> Arc<Self> {
         let keep = |place: &Place| !matches!(place, Place::Field(_));
         let terms = self.fields.terms().iter().zip(&self.places).filter(|(_, place)| keep(place));
@@ -122,12 +122,12 @@ impl Filter {
             fields: FieldSelector::of(terms.map(|(term, _)| term.clone()).collect()),
             places: self.places.iter().copied().filter(keep).collect(),
             named_by_prefix: self.named_by_prefix,
-            // Whoever looks inside has this one too, which is charged.
+            // A caller that looks inside also holds this filter, which is charged.
             _charge: None,
         })
     }
 
-    /// Whether an object of a custom kind is selected that is in the namespace.
+    /// Returns true if an object of a custom kind, in the right namespace already, is selected.
     pub fn matches_value(&self, object: &Value) -> bool {
         let fields = self.fields.terms().iter().zip(&self.places).all(|(term, place)| {
             let value = match place {
@@ -162,7 +162,7 @@ impl Filter {
         if self.namespace.is_empty() { Trigger::All } else { Trigger::Namespace(self.namespace.clone()) }
     }
 
-    /// The value that the field demands by which kinds are indexed.
+    /// Returns the value of the field by which kinds are indexed, if it is required.
     fn node(&self) -> Option<&str> {
         self.fields.requires_exact("spec.nodeName").or_else(|| self.fields.requires_exact("spec.host"))
     }
@@ -217,14 +217,14 @@ impl Filter {
         Selected { entries, last, remaining }
     }
 
-    /// What is counted of a state, in [`View::counted`]: the objects of this collection from a key on.
+    /// Returns the key for counts in [`View::counted`]: the objects of this collection from a key on.
     pub fn mark(&self, from: &str) -> String {
         format!("{} {from}", self.prefix)
     }
 }
 
-/// Whether objects can be asked for by a namespace: kinds without selectable fields of their own
-/// take it whether they have one or not.
+/// Returns true if objects can be selected by namespace: kinds without selectable fields of their own accept
+/// that field whether they have a namespace or not.
 fn has_namespace(resource: &Resource) -> bool {
     resource.namespaced || (resource.custom.is_none() && resource.selectable.is_empty())
 }

@@ -87,7 +87,7 @@ pub async fn answer(context: &Context, kind: Kind, only: &str) -> Response<Body>
         match result {
             Ok(()) => report.push_str(&format!("[+]{name} ok\n")),
             Err(why) => {
-                // Anybody may ask, so the reason is for the log.
+                // Anyone may ask, so the reason goes to the log.
                 report.push_str(&format!("[-]{name} failed: reason withheld\n"));
                 failed.push(format!("{name}: {why}"));
             }

@@ -1,5 +1,5 @@
-//! What has to be done once after the start, by the names of Kubernetes' post-start hooks; the
-//! health checks ask for it.
+//! Tasks to be done once after the start, by the names of Kubernetes' post-start hooks; the health checks ask
+//! for them.
 
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
@@ -21,7 +21,7 @@ pub const HOOKS: [&str; 13] = [
     "autoregister-completion",
 ];
 
-/// Which of [`HOOKS`] are done.
+/// The [`HOOKS`] that are done.
 #[derive(Default)]
 pub struct Hooks(Mutex<BTreeSet<&'static str>>);
 
@@ -31,7 +31,7 @@ impl Hooks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
     }
 
-    /// Whether it is.
+    /// Returns true if the hook is done.
     pub fn is_done(&self, name: &str) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }

@@ -8,18 +8,20 @@ pub const BODY: usize = 3 * 1024 * 1024;
 pub const WARNING_CHARS: usize = 4 * 1024;
 /// Characters of one warning when all together are too long.
 pub const CUT_WARNING_CHARS: usize = 256;
-/// How deep an object that is kept may be nested. JSON is read to 127 levels; conversions and watches put
+/// The limit on the nesting of a stored object. JSON is read to 127 levels; conversions and watches put
 /// objects a few levels into others.
 pub const NESTING: usize = 120;
-/// JSON objects within one object of a built-in kind, empty ones too; more is answered with 413. Defaults
-/// make some 700 bytes of an empty one, and what the store takes has no room for so many that are not.
+/// The limit on JSON objects within one object of a built-in kind, empty ones too; more are answered with
+/// 413. Defaults turn an empty one into some 700 bytes, and the store has no room for as many that are not
+/// empty.
 pub const OBJECTS: usize = apiserver_schema::schema::OBJECTS;
-/// What has more JSON objects than this is weighed when its defaults are there, and refused if the store
-/// would not take it, before anything else is done with it.
+/// The number of JSON objects above which an object is weighed once it has its defaults, and refused if the
+/// store would not take it, before anything else is done with it.
 pub const OBJECTS_UNWEIGHED: usize = 5_000;
-/// How much of a body that is too large is read and forgotten, so that its sender hears why.
+/// The number of bytes of a body that is too large that are read and dropped, so that its sender receives the
+/// reason.
 pub const DRAINED_BODY: usize = 64 * 1024 * 1024;
-/// An answer waits this long for the rest of a body that nobody wanted to read.
+/// The time that an answer waits for the rest of a body that is not needed.
 pub const DRAIN: Duration = Duration::from_secs(1);
 /// A request that is not long running ends after this.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -31,7 +33,7 @@ pub const WRITES_IN_FLIGHT: usize = 200;
 pub const FLOW_WAIT: Duration = Duration::from_secs(5);
 /// A new pod waits this long for its namespace's ServiceAccount `default`, which a controller makes.
 pub const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_millis(1_800);
-/// How long a read waits for the cache to reach its revision, then 504.
+/// The time that a read waits for the cache to reach its revision, then 504.
 pub const FRESH_WAIT: Duration = Duration::from_secs(3);
 /// A cache that lags asks the store for progress this often.
 pub const PROGRESS_EVERY: Duration = Duration::from_millis(50);
@@ -39,7 +41,7 @@ pub const PROGRESS_EVERY: Duration = Duration::from_millis(50);
 pub const HISTORY_AGE: Duration = Duration::from_secs(75);
 /// This often changes and states that are too old are looked for.
 pub const AGE_EVERY: Duration = Duration::from_secs(15);
-/// Changes kept for each kind whatever their age.
+/// The number of changes kept for each kind at any age.
 pub const HISTORY_MIN: usize = 100;
 /// Changes kept for each kind at most.
 pub const HISTORY_MAX: usize = 102_400;
@@ -48,7 +50,7 @@ pub const HISTORY_MAX: usize = 102_400;
 pub const HISTORY_BYTES: usize = 64 << 20;
 /// The same of all kinds together; beyond three quarters of it the largest history is halved.
 pub const HISTORY_BYTES_ALL: usize = 256 << 20;
-/// What the history of a kind may hold however much the others do.
+/// The history that each kind may hold, however much the others do.
 pub const HISTORY_SHARE: usize = 4 << 20;
 /// Changes that may wait for one watcher; a slower one is cut off.
 pub const WATCHER_QUEUE: usize = 1024;
@@ -64,15 +66,16 @@ pub const SNAPSHOTS: usize = 32;
 pub const SNAPSHOT_BYTES: usize = 64 << 20;
 /// The same of all kinds together; beyond it the kind with most loses its oldest.
 pub const SNAPSHOT_BYTES_ALL: usize = 128 << 20;
-/// Charged for each object that a snapshot keeps alive beside its bytes: nodes of the tree that it lies in.
+/// The charge for each object that a snapshot keeps alive, besides its bytes: nodes of the tree that contains
+/// it.
 pub const SNAPSHOT_NODES: usize = 2 * 1024;
 /// Objects that an answer reads from the store at one time once the state that it is made of is not kept
 /// any more.
 pub const READ_AGAIN: usize = 16;
 /// So many answers do that at one time.
 pub const READING_AGAIN: usize = 4;
-/// Of the snapshots those that were read from the store and share nothing with the present state: a whole kind each,
-/// so 150,000 pods of 2 KiB are some 300 MiB.
+/// The number of snapshots that were read from the store and share nothing with the present state: each is a
+/// whole kind, so 150,000 pods of 2 KiB are some 300 MiB.
 pub const SNAPSHOTS_READ: usize = 2;
 /// And this long.
 pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
@@ -89,13 +92,13 @@ pub const LOAD_PART: usize = 250;
 pub const LIST_PIECE: usize = 64 * 1024;
 /// So many objects a webhook converts at one time where selectors ask for it.
 pub const CONVERTED_PAGE: usize = 500;
-/// What a webhook may answer: so many times what it was asked, and [`BODY`] more.
+/// The limit on a webhook's answer: this many times the size of the request, and [`BODY`] more.
 pub const CONVERTED_GROWTH: usize = 4;
-/// A change keeps its watch frames in so many forms beside those of whole objects.
+/// The number of forms, besides whole objects, in which a change keeps its watch frames.
 pub const FRAME_FORMS: usize = 8;
 /// A list in protobuf keeps about this many bytes of what it encoded to find out its length.
 pub const LIST_KEPT: usize = 1024 * 1024;
-/// The same of a list whose objects' lengths nobody has counted yet: it is encoded once all the same if it
+/// The same for a list whose objects' lengths have not been counted yet: it is still encoded only once if it
 /// is no longer than this.
 pub const LIST_KEPT_FIRST: usize = 4 * 1024 * 1024;
 /// Bytes of a message that the client of a watch over a WebSocket may send.
@@ -119,8 +122,8 @@ pub const BACKEND_HEAD: usize = 64 * 1024;
 pub const WATCH_PIECE: usize = 32 * 1024;
 /// Answers smaller than this are not compressed.
 pub const GZIP_MIN: usize = 128 * 1024;
-/// Data of the ConfigMap of authorities, which is as much as any ConfigMap may have; beyond it what other servers
-/// have written is dropped.
+/// The limit on the data of the ConfigMap of authorities, which is that of any ConfigMap; beyond it the data
+/// of other servers is dropped.
 pub const CONFIG_MAP_DATA: usize = 1024 * 1024;
 /// Attempts of the server's own writes against other writers.
 pub const CONFLICT_RETRIES: usize = 5;
@@ -154,7 +157,7 @@ pub const CONNECTIONS: usize = 10_000;
 pub const OTHER_FILES: usize = 1_024;
 /// A connection without requests in flight is kept this long while there is room.
 pub const IDLE: Duration = Duration::from_secs(90);
-/// And this long when its part of the table is full, if somebody was authenticated on it.
+/// The time when its part of the table is full, if a client was authenticated on it.
 pub const IDLE_LEAST: Duration = Duration::from_secs(30);
 /// Otherwise this long.
 pub const IDLE_LEAST_UNKNOWN: Duration = Duration::from_secs(5);
@@ -167,9 +170,9 @@ pub const SWEEP_EVERY: Duration = Duration::from_secs(2);
 /// Answers are handed to the HTTP library in slices of at most this many bytes. A client that takes one
 /// each `STALL` is slow enough.
 pub const SLICE: usize = 64 * 1024;
-/// Charged for each request that waits or is being worked on, beside its body.
+/// The charge for each request that waits or is being worked on, besides its body.
 pub const HELD_BY_REQUEST: usize = 16 * 1024;
-/// Charged for each answer beside its bytes: what a stream takes by itself.
+/// The charge for each answer besides its bytes: the memory of a stream itself.
 pub const HELD_BY_STREAM: usize = 4 * 1024;
 /// Charged for each connection to a pod, while a request through a proxy lasts: its buffers, and a file that
 /// is open.
@@ -177,7 +180,7 @@ pub const HELD_BY_BACKEND: usize = 128 * 1024;
 /// Charged for each byte of the selectors of a list or watch: what a term of two or three characters takes
 /// once it is read, which an answer holds until its end.
 pub const HELD_BY_SELECTOR: usize = 96;
-/// Charged for the key of an object that an answer is still to be made of, beside its text.
+/// The charge for the key of an object that is still to be added to an answer, besides its text.
 pub const HELD_BY_KEY: usize = 48;
 /// The same for an answer that is compressed as it is sent: the compressor's tables.
 pub const HELD_BY_GZIP: usize = 384 * 1024;
@@ -207,10 +210,10 @@ pub const UPLOAD_RATE: u64 = 4 * 1024;
 /// Larger bodies take turns, bytes: of tenants one fewer at one time than there are processors, and as many
 /// of nodes.
 pub const HEAVY_BODY: usize = 256 * 1024;
-/// The same of the control plane: so many at one time.
+/// The same for the control plane, at one time.
 pub const HEAVY_OF_SYSTEM: usize = 8;
-/// Leases of the control plane at one time, and heartbeats of nodes apart from them: so many reads, and so
-/// many writes.
+/// The limit on Lease requests of the control plane at one time, and on heartbeats of nodes apart from them:
+/// so many reads, and so many writes.
 pub const LEASES_IN_FLIGHT: usize = 100;
 /// Other reads of nodes and of the control plane at one time.
 pub const SYSTEM_READS_IN_FLIGHT: usize = READS_IN_FLIGHT;
@@ -230,8 +233,8 @@ pub const UNPACKED_AGE: Duration = Duration::from_secs(10);
 pub const HEAD: Duration = Duration::from_secs(30);
 /// Headers of one HTTP/1.1 request; more are answered with 431.
 pub const HEADERS: usize = 100;
-/// The head of an HTTP/1.1 request, bytes, which is also the buffer of its connection; 431, or 414
-/// where the target alone is longer than 64 KiB.
+/// The limit on the head of an HTTP/1.1 request in bytes, which is also the buffer of its connection; 431, or
+/// 414 if the target alone is longer than 64 KiB.
 pub const HEAD_BYTES: usize = 128 * 1024;
 /// Headers of one HTTP/2 request, bytes as HTTP/2 counts them; 431.
 pub const HEADER_LIST_BYTES: u32 = 64 * 1024;
@@ -253,25 +256,25 @@ pub const KEEP_ALIVE: Duration = Duration::from_secs(30);
 pub const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
 /// Reads of a connection, of 16 KiB at most, before it lets others run.
 pub const READS_IN_A_ROW: usize = 4;
-/// What each frame of HTTP/2 costs its connection, beside one for each `FRAME_BYTES_FREE` bytes of it.
-/// `clients::calm` says what earns it back.
+/// The cost of each HTTP/2 frame to its connection, besides one for each `FRAME_BYTES_FREE` bytes of it.
+/// `clients::calm` describes what earns it back.
 pub const FRAME_COST: u64 = 64;
 /// Bytes.
 pub const FRAME_BYTES_FREE: u64 = 16;
-/// What time brings a connection each second: 32 small frames.
+/// The allowance that a connection gains each second: 32 small frames.
 pub const FRAMES_RATE: u64 = 32 * FRAME_COST;
-/// What a new connection has, and time brings at most: 1,024 small frames.
+/// The allowance of a new connection, and the most that it gains by time: 1,024 small frames.
 pub const FRAMES_BURST: u64 = 1_024 * FRAME_COST;
-/// What a connection can have by what it has earned: one for each byte of an answer that was taken. Go's
-/// client spends this by confirming 32 MiB.
+/// The most that a connection gains by earnings: one for each byte of an answer that was taken. Go's client
+/// spends this by confirming 32 MiB.
 pub const FRAMES_EARNED: u64 = 1 << 20;
-/// What a request earns: 64 small frames.
+/// The earnings of a request: 64 small frames.
 pub const REQUEST_EARNS: u64 = 64 * FRAME_COST;
 /// Connections that wait to be accepted; the kernel has a limit of its own, `net.core.somaxconn`.
 pub const LISTEN_BACKLOG: u32 = 4_096;
-/// What clients may send on one HTTP/2 connection before it is read, bytes.
+/// The number of bytes that clients may send on one HTTP/2 connection before they are read.
 pub const CONNECTION_WINDOW: u32 = 256 * 1024;
 /// The same on one stream.
 pub const STREAM_WINDOW: u32 = 128 * 1024;
-/// What waits to be sent on one HTTP/2 stream, bytes; one slice may exceed it.
+/// The number of bytes that wait to be sent on one HTTP/2 stream; one slice may exceed it.
 pub const STREAM_SEND_BUFFER: usize = 256 * 1024;

@@ -45,7 +45,7 @@ fn parameter(text: &str) -> Option<(String, String, &str)> {
     Some((key.to_lowercase(), value, after))
 }
 
-/// What stands before the closing quote, and what follows that.
+/// Returns the text up to the closing quote, and the rest after it.
 fn quoted(text: &str) -> Option<(String, &str)> {
     let mut value = String::new();
     let mut letters = text.char_indices().peekable();
@@ -63,7 +63,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// What is no part of a token.
+/// The characters that cannot be part of a token.
 const SPECIAL: &str = "()<>@,;:\\\"/[]?=";
 
 fn token(text: &str) -> (&str, &str) {

@@ -1,4 +1,4 @@
-//! What the client sends and what it wants back.
+//! Content negotiation: the media types that the client sends and accepts.
 
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
@@ -9,12 +9,12 @@ use http::header::{ACCEPT, ACCEPT_ENCODING, CONTENT_TYPE, USER_AGENT};
 use crate::mime;
 use crate::query::Query;
 
-/// How an answer is spelled.
+/// The encoding of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Json,
     Yaml,
-    /// Of built-in kinds, and of metadata alone.
+    /// For built-in kinds, and for metadata alone.
     Protobuf,
 }
 
@@ -29,7 +29,7 @@ impl Format {
     }
 }
 
-/// What an answer contains.
+/// The contents of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// The object or list itself.
@@ -75,7 +75,7 @@ impl Wanted {
     }
 }
 
-/// As Go prints the type, since clients see it in the text.
+/// Returns the type as Go prints it, since clients see it in the text.
 fn go_type(resource: &Resource, suffix: &str) -> String {
     if resource.custom.is_some() {
         return format!("*unstructured.Unstructured{suffix}");
@@ -102,7 +102,7 @@ impl Range {
         self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Whether it names or includes the media type.
+    /// Returns true if it names or includes the media type.
     pub fn accepts(&self, media: &str) -> bool {
         let kind = media.split('/').next().unwrap_or_default();
         self.media == media || self.media == "*/*" || self.media == format!("{kind}/*")
@@ -113,7 +113,7 @@ impl Range {
 pub fn ranges(headers: &HeaderMap) -> Vec<Range> {
     let texts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges: Vec<Range> = texts.flat_map(|text| text.split(',')).filter_map(range).collect();
-    // Stable: equal quality keeps the client's order, but for those that name no type.
+    // Stable: equal quality keeps the client's order, except for ranges that name no type.
     let vague = |range: &Range| (range.media == "*/*", range.media.ends_with("/*"));
     ranges.sort_by_key(|range| (std::cmp::Reverse(range.quality), vague(range)));
     ranges.retain(|range| range.quality > 0);
@@ -144,19 +144,21 @@ pub fn wanted(headers: &HeaderMap, resource: &Resource) -> Result<Wanted, ApiErr
     choose(headers, protobuf::of_kind(&resource.api_version(), &resource.kind).is_some())
 }
 
-/// Whether `Status`, scales and what else is no object of the resource should be protobuf.
+/// Returns true if `Status`, scales and other objects that are not of the resource's own kind should be
+/// protobuf.
 pub fn prefers_protobuf(headers: &HeaderMap) -> bool {
     let named = |text: &str| text.contains(protobuf::MEDIA_TYPE);
     headers.get_all(ACCEPT).iter().any(|value| value.to_str().is_ok_and(named))
         && choose(headers, true).is_ok_and(|wanted| wanted.format == Format::Protobuf)
 }
 
-/// The apiVersion of the table that what is no object of the resource should be, if it should.
+/// Returns the apiVersion of the table in which an answer that is not an object of the resource should be
+/// given, if it should.
 pub fn prefers_table(headers: &HeaderMap) -> Option<&'static str> {
     choose(headers, true).ok().filter(|wanted| wanted.shape == Shape::Table).map(|wanted| wanted.meta)
 }
 
-/// 406 for a client that takes only tables or metadata of what has neither.
+/// Returns 406 for a client that accepts only tables or metadata of answers that have neither.
 pub fn check_plain(headers: &HeaderMap) -> Result<(), ApiError> {
     let ranges = ranges(headers);
     let formats = [Format::Json, Format::Yaml, Format::Protobuf];
@@ -185,7 +187,8 @@ fn choose(headers: &HeaderMap, in_protobuf: bool) -> Result<Wanted, ApiError> {
 
 const META: &str = "meta.k8s.io/v1";
 
-/// What a media range asks for in a format; `None` if there is no such thing.
+/// Returns the shape and apiVersion that a media range asks for in a format; `None` if there is no such
+/// shape.
 fn shape(range: &Range, format: Format, in_protobuf: bool) -> Option<(Shape, &'static str)> {
     let streamed = range.parameter("stream").filter(|stream| !stream.is_empty());
     if streamed.is_some_and(|stream| stream != "watch" || format == Format::Yaml) {
@@ -227,7 +230,7 @@ pub fn not_streamable() -> ApiError {
     )
 }
 
-/// Whether JSON is to be indented: where the client says so, or is one that people look at.
+/// Returns true if JSON is to be indented: if the client asks for it, or is one that people look at.
 pub fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
     let json = Format::Json.media();
     let asks = |range: &Range| range.parameter("pretty") == Some("1");
@@ -257,7 +260,7 @@ pub fn patch_type(headers: &HeaderMap) -> String {
     text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// Whether the client takes gzip.
+/// Returns true if the client accepts gzip.
 pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     let texts = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     texts.flat_map(|text| text.split(',')).any(|coding| {

@@ -60,7 +60,7 @@ const SAME: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-/// What a kind of an old version is called today, if nothing else about it has changed.
+/// Returns the present apiVersion of a kind of an old version, if nothing else about it has changed.
 pub fn today(api_version: &str, kind: &str) -> Option<&'static str> {
     // The versions of today are most of what is read.
     if !api_version.contains("beta") {

@@ -1,5 +1,5 @@
-//! What the server makes of foreign bytes, without a server: for the fuzz targets, and for whoever
-//! wants to know how a request would be read.
+//! Parsers of foreign bytes, without a server: for the fuzz targets, and for anyone who wants to know how a
+//! request would be read.
 
 use std::sync::{Arc, OnceLock};
 
@@ -27,7 +27,7 @@ pub fn object(content_type: &str, bytes: &[u8]) -> Result<(Value, Vec<String>), 
     Ok((decoded.value, repeated))
 }
 
-/// What a patch makes of an object of the kind with this schema; 400, 413, 415 or 422.
+/// Applies a patch to an object of the kind with this schema; errors are 400, 413, 415 or 422.
 pub fn patch(media: &str, schema: &str, old: &Value, patch: &[u8]) -> Result<Value, ApiError> {
     Patch::read(media, patch, true)?.0.apply(schema, old)
 }
@@ -44,7 +44,7 @@ pub fn continue_token(token: &str) -> Result<(i64, String, String), ApiError> {
     Ok((place.revision, place.start, again))
 }
 
-/// Verb, resource, namespace and name that a request is about. `None` if the target is no URI.
+/// Returns the verb, resource, namespace and name of a request. `None` if the target is not a URI.
 pub fn request(method: &str, target: &str) -> Option<(&'static str, String, String, String)> {
     let uri: Uri = target.parse().ok()?;
     let method = Method::from_bytes(method.as_bytes()).ok()?;
@@ -63,11 +63,11 @@ pub fn accept(header: &[u8]) -> Option<&'static str> {
     negotiate::wanted(&headers, pods.as_ref()?).ok().map(|wanted| wanted.format.media())
 }
 
-/// An object as it lies in the store; an error if it is neither JSON nor the envelope of a kind.
+/// Decodes a stored object; an error if it is neither JSON nor the envelope of a kind.
 pub fn stored(bytes: &[u8]) -> Result<Value, Box<dyn std::error::Error>> {
     let json = encoding::json(bytes).map(|text| text.len());
     let read = encoding::read(bytes);
-    // Both ways of reading agree on what can be read, but for text that only the second one looks at.
+    // Both ways of reading accept the same, except for text that only the second one checks.
     assert!(json.is_ok() || read.is_err(), "a tree without a text");
     Ok(read?)
 }

@@ -1,4 +1,4 @@
-//! Paths that are no kinds: discovery, OpenAPI, version, health, metrics, token keys.
+//! Paths that do not belong to kinds: discovery, OpenAPI, version, health, metrics, token keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,13 +58,13 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     if let Some((kind, check)) = health::path(path) {
         return Ok(health::answer(context, kind, check).await);
     }
-    // What is served is what was established before the request. Where the store does not answer,
-    // what is known is better than nothing.
+    // The answer includes kinds established before the request. If the store does not answer, the present
+    // knowledge is better than nothing.
     context.server.fresh_soon().await;
     kinds(context, path)
 }
 
-/// Whether the answers of a path are the same for people and programs.
+/// Returns true if the answers of a path are the same for people and programs.
 pub fn is_as_it_is(path: &str) -> bool {
     matches!(path, "/" | "/version" | "/version/")
         || ["/openapi/", "/openid/", "/.well-known/"].iter().any(|prefix| path.starts_with(prefix))
@@ -75,7 +75,7 @@ fn is_known(context: &Context, path: &str) -> bool {
     fixed || context.server.documents().discovery().legacy(path).is_some()
 }
 
-/// For people, whoever asks.
+/// Returns an indented answer, meant for people.
 fn indented(value: &Value) -> Response<Body> {
     respond::bytes(200, "application/json", format!("{value:#}"))
 }
@@ -300,7 +300,7 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
     Ok(respond::bytes_compressed(context, 200, format.media(), page))
 }
 
-/// How many addresses and node ports are given out.
+/// Returns the numbers of allocated addresses and node ports.
 async fn taken(server: &Server) -> metrics::Taken {
     let Ok(allocator) = server.allocator() else { return metrics::Taken::default() };
     let ports = tokio::time::timeout(SIZE, allocator.ports_taken()).await.ok().flatten();

@@ -1,25 +1,24 @@
-//! How long answers wait for the store that can also be given from memory.
+//! Limit on the wait for the store of answers that can also be given from memory.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// What is better asked of the store, but has an answer in memory too, waits this long.
+/// The time to wait for a store that is preferred, if there is an answer in memory too.
 const WAIT: Duration = Duration::from_millis(500);
-/// After that, or after an error, nobody waits for this long.
+/// The time after a timeout or an error during which no request waits.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Remembers whether the store has just let somebody wait in vain, so that not everybody does.
+/// Remembers whether the store has just kept a request waiting in vain, so that others do not wait too.
 #[derive(Default)]
 pub struct Patience {
-    /// Until when nobody waits.
+    /// The time until which no request waits.
     until: Mutex<Option<Instant>>,
 }
 
 impl Patience {
-    /// What the question was answered with; `None` where there was no answer soon, or none is to be
-    /// expected.
+    /// Waits for the answer; returns `None` if there was none soon, or none is to be expected.
     pub async fn ask<T, E: std::fmt::Display>(
         &self,
         question: impl Future<Output = Result<T, E>>,

@@ -35,7 +35,7 @@ impl Query {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// A boolean as Kubernetes reads it: present and neither `false` nor `0`.
+    /// Parses a boolean as Kubernetes does: present and neither `false` nor `0`.
     pub fn flag(&self, name: &str) -> bool {
         let value = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         value.is_some_and(|v| !v.eq_ignore_ascii_case("false") && v != "0")
@@ -114,7 +114,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(if negative { Duration::ZERO } else { Duration::from_nanos(nanoseconds as u64) })
 }
 
-/// Percent-decoding; what is no escape stays as it is, and what is not UTF-8 is replaced.
+/// Decodes percent escapes; malformed escapes stay, and bytes that are not UTF-8 are replaced.
 pub fn decode(text: &str, plus_is_space: bool) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());

@@ -1,4 +1,4 @@
-//! What a request is about, from its method and path alone.
+//! Attributes of a request, from its method and path alone.
 
 use apiserver_meta::identity::Identity;
 use apiserver_registry::FieldSelector;
@@ -13,7 +13,7 @@ use crate::rbac::Attributes;
 /// this module can make one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RequestInfo {
-    /// Whether it is about an object or a collection of the API.
+    /// True for requests about an object or a collection of the API.
     pub is_resource: bool,
     /// `get`, `list`, `watch`, `create`, …; for other paths the method in small letters.
     pub verb: &'static str,
@@ -28,14 +28,15 @@ pub struct RequestInfo {
     pub subresource: String,
     /// Empty for collections.
     pub name: String,
-    /// What follows the subresource as it was sent, with the slash before it: the path behind `proxy`.
+    /// The part of the path after the subresource as it was sent, with the slash before it: the path behind
+    /// `proxy`.
     pub rest: String,
-    /// Whether the path leads through a namespace to the kind. The path of a Namespace, which lies in
-    /// itself as far as authorization is concerned, does not.
+    /// True if the path leads through a namespace to the kind. The path of a Namespace, which lies in itself
+    /// as far as authorization is concerned, does not.
     pub below_namespace: bool,
-    /// Whether the path is one of the older ones for watches, `/api/v1/watch/…`.
+    /// True if the path is one of the older ones for watches, `/api/v1/watch/…`.
     pub watch_path: bool,
-    /// Whether the client asks to switch to another protocol.
+    /// True if the client asks to switch to another protocol.
     pub upgrades: bool,
     /// The field selector of a `list`, `watch` or `deletecollection`. One that cannot be read narrows
     /// nothing; the verb refuses it.
@@ -73,7 +74,7 @@ impl RequestInfo {
             && first == "namespaces"
         {
             info.namespace.clone_from(namespace);
-            // Below a namespace lies a kind, or one of the namespace's own subresources.
+            // Below a namespace is a kind, or one of the namespace's own subresources.
             info.below_namespace =
                 below.first().is_some_and(|third| !matches!(third.as_str(), "status" | "finalize"));
             if info.below_namespace {
@@ -84,7 +85,7 @@ impl RequestInfo {
         info.resource = rest.next().cloned().unwrap_or_default();
         info.name = rest.next().cloned().unwrap_or_default();
         info.subresource = rest.next().cloned().unwrap_or_default();
-        // What has an empty part before the name of a subresource is the path of nothing.
+        // A path with an empty part before the name of a subresource is invalid.
         let own = parts.len() - rest.len();
         if parts[..own].iter().any(String::is_empty) {
             return other();
@@ -121,7 +122,7 @@ impl RequestInfo {
         }
     }
 
-    /// What the authorizer is asked.
+    /// Returns the attributes for the authorizer.
     pub fn attributes<'a>(&'a self, identity: &'a Identity) -> Attributes<'a> {
         Attributes {
             identity,
@@ -138,8 +139,8 @@ impl RequestInfo {
         }
     }
 
-    /// Whether more than its own verb must be allowed: what runs commands in containers, or opens
-    /// connections into them, is a `create` whatever method asks for it.
+    /// Returns true if `create` must be allowed besides the request's own verb: running commands in
+    /// containers, or opening connections into them, is a `create` whatever method asks for it.
     pub fn also_creates(&self) -> bool {
         if !self.is_resource || !self.group.is_empty() || self.verb == "create" {
             return false;
@@ -156,19 +157,19 @@ impl RequestInfo {
         if resource.namespaced { &self.namespace } else { "" }
     }
 
-    /// Whether the request is about the object of this name in this namespace, or about a collection that
-    /// it belongs to.
+    /// Returns true if the request is about the object of this name in this namespace, or about a collection
+    /// that it belongs to.
     pub fn covers(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
         (!resource.namespaced || self.namespace == namespace) && (self.name.is_empty() || self.name == name)
     }
 
-    /// Whether it may take as long as it likes.
+    /// Returns true if it may take any time.
     pub fn is_long_running(&self) -> bool {
         self.verb == "watch"
             || matches!(self.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy" | "log")
     }
 
-    /// Whether it only reads.
+    /// Returns true if it only reads.
     pub fn is_read(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
     }
@@ -211,16 +212,16 @@ fn resource_verb(method: &Method, info: &RequestInfo, query: &Query) -> &'static
 /// A field selector for one name narrows what must be allowed to that name; [`crate::filter::Filter`] reads
 /// it with the same parser and selects no other.
 fn named(selector: &FieldSelector) -> Option<String> {
-    // What can be no name narrows nothing: nothing is found.
+    // A value that cannot be a name narrows nothing: nothing is found.
     selector.requires_exact("metadata.name").filter(|name| is_segment(name)).map(str::to_owned)
 }
 
-/// Whether a text can be a part of a path, and of a key in the store.
+/// Returns true if a text can be a part of a path, and of a key in the store.
 pub fn is_segment(text: &str) -> bool {
     !text.contains(['/', '%']) && !matches!(text, "." | "..")
 }
 
-/// Whether a path of a kubelet runs something or opens a stream, however it is spelled.
+/// Returns true if a path of a kubelet, in any notation, runs a command or opens a stream.
 fn is_command(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
     let decoded = decode(path, false);

@@ -27,7 +27,7 @@ use crate::limits;
 use crate::negotiate::{self, Format, Shape};
 use crate::table::{self, Rows};
 
-/// What every verb gives back.
+/// The result of every verb.
 pub type Answer = Result<Response<Body>, ApiError>;
 
 /// JSON with a status code.
@@ -71,7 +71,7 @@ pub fn text(code: u16, content: impl Into<Bytes>) -> Response<Body> {
     bytes(code, "text/plain; charset=utf-8", content)
 }
 
-/// 404 for a path that nobody claims, as Go's server says it.
+/// Returns 404 for an unknown path, in the words of Go's server.
 pub fn no_such_page() -> Response<Body> {
     let mut response = text(404, "404 page not found\n");
     response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
@@ -131,7 +131,7 @@ pub fn encoded(format: Format, value: &Value) -> Result<Bytes, ApiError> {
     }
 }
 
-/// In the extensions of an answer that a node or pod has given: it is sent as it is, whatever it contains.
+/// Marks an answer that a node or pod has given: it is sent unchanged, whatever it contains.
 #[derive(Clone, Copy)]
 pub struct PassedOn;
 
@@ -163,7 +163,7 @@ pub async fn as_protobuf(response: Response<Body>) -> Response<Body> {
     Response::from_parts(parts, body::full(content))
 }
 
-/// In the extensions of an answer: its content, which is to be compressed.
+/// Holds the content of an answer that is to be compressed.
 #[derive(Clone)]
 struct Compressible(Bytes);
 

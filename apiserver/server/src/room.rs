@@ -1,5 +1,5 @@
-//! The part of the embedded store's quota that is kept for administrators and the control plane, so that
-//! nobody who may only create objects can bring a cluster to a halt.
+//! The part of the embedded store's quota that is reserved for administrators and the control plane, so that
+//! a client that may only create objects cannot halt a cluster.
 
 use std::fmt::Display;
 
@@ -17,13 +17,14 @@ use crate::storage;
 /// The part of the quota that the author of a request may fill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Share {
-    /// All of it: administrators, the server itself, and what shows that somebody lives.
+    /// The whole quota: administrators, the server itself, and heartbeats.
     #[default]
     All,
     /// Half of the kept part too: the control plane, which creates for others what they ask for, such as the
     /// pods of a Deployment.
     ControlPlane,
-    /// Nothing of the kept part, but for updates that grow a little: without them no pod would ever be gone.
+    /// Nothing of the reserved part, except for updates that grow a little: without them no pod would ever be
+    /// removed.
     Node,
     /// Nothing of the kept part, and a little of it for such updates.
     Tenant,
@@ -78,7 +79,7 @@ pub async fn check(server: &Server, key: &str, new: usize, share: Share) -> Resu
 /// The words that etcd has for a store that is full, and Kubernetes passes on.
 pub const NONE: &str = "etcdserver: mvcc: database space exceeded";
 
-/// Those words, and what to do.
+/// Returns the error in those words, with the remedy.
 pub fn none(why: impl Display) -> ApiError {
     ApiError::new(500, "", format!("{NONE}: {why}"))
 }
@@ -103,7 +104,7 @@ mod tests {
     #[test]
     fn a_share_that_is_full_takes_no_new_objects() {
         const QUOTA: u64 = 8 << 20;
-        // Where the shares end: quarters of the kept part before the end of the quota.
+        // The ends of the shares: quarters of the reserved part before the end of the quota.
         let at = |quarters: u64| QUOTA - quarters * kept(QUOTA) / 4;
         let table = [
             // (share, used, new, old)
@@ -124,7 +125,7 @@ mod tests {
             (Share::ControlPlane, at(2), 1, None, false),
             (Share::ControlPlane, at(2), 600, Some(500), true),
             (Share::ControlPlane, at(1), 600, Some(500), false),
-            // Nobody else comes this far.
+            // No other share extends this far.
             (Share::All, at(1), kept(QUOTA) / 4, None, true),
         ];
         for (share, used, new, old, expected) in table {

@@ -1,6 +1,6 @@
-//! The objects that a request selects, handed out a few at a time. Between two times nothing is held but
-//! the place where it goes on and, while the cache has room for it, the state that they are taken from;
-//! after that they are read from the store. So an answer that nobody takes keeps no object alive.
+//! The objects that a request selects, taken a few at a time. Between two times it holds only the position to
+//! continue at and, while the cache has room for it, the state that they are taken from; after that they are
+//! read from the store. So an answer that is not read keeps no object alive.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Selected {
     pub entries: Entries,
     /// Key of the last of the page's objects, if the limit cut something off behind it.
     pub last: Option<Arc<str>>,
-    /// How much, where that is known.
+    /// The number of further objects, if it is known.
     pub remaining: Option<usize>,
 }
 
@@ -48,7 +48,7 @@ enum Next {
     End,
 }
 
-/// Those that a filter selects between two keys.
+/// The objects that a filter selects between two keys.
 #[derive(Clone)]
 struct Span {
     filter: Arc<Filter>,
@@ -74,7 +74,7 @@ impl Batch {
         Self { entries: Vec::new(), bytes, count }
     }
 
-    /// `false` where there is no room for it.
+    /// Adds an entry; returns `false` if there is no room for it.
     fn add(&mut self, entry: &Arc<Entry>) -> bool {
         let fits = entry.object_len() <= self.bytes && self.entries.len() < self.count;
         if !fits && !self.entries.is_empty() {
@@ -87,7 +87,7 @@ impl Batch {
 }
 
 impl Entries {
-    /// What a filter selects of a state, from a key on and up to another one.
+    /// Returns the objects of a state that a filter selects, from a key on and up to another one.
     pub fn span(past: &Arc<Past>, filter: &Arc<Filter>, from: String, until: Option<Arc<str>>) -> Self {
         let next = Next::Span(Span { filter: Arc::clone(filter), from, until });
         Self { state: State::Whole(Arc::clone(past)), next }
@@ -106,8 +106,7 @@ impl Entries {
         Self { state: self.state.clone(), next: Next::Keys { keys, _charge: None } }
     }
 
-    /// From now on the state, which is that of a revision, is held only as long as the cache has room
-    /// for it.
+    /// From now on holds the state, which is that of a revision, only as long as the cache has room for it.
     pub fn release(&mut self, caches: &Arc<Caches>, cache: &Arc<Cache>, revision: Revision) {
         if let State::Whole(past) = &self.state {
             let reading = cache.reading(revision, past);
@@ -115,7 +114,7 @@ impl Entries {
         }
     }
 
-    /// The next objects, of together at most so many bytes or a single one; none at the end. An error
+    /// Returns the next objects, together at most this many bytes or a single one; none at the end. Fails
     /// only after [`release`](Self::release).
     pub fn take(&mut self, bytes: usize) -> Result<Vec<Arc<Entry>>, Forgotten> {
         self.batch(Batch::new(bytes, usize::MAX))
@@ -129,12 +128,12 @@ impl Entries {
         }
     }
 
-    /// Whether the last ones have been taken.
+    /// Returns true if the last ones have been taken.
     pub fn have_ended(&self) -> bool {
         matches!(self.next, Next::End)
     }
 
-    /// Whether there are none, as far as this is known.
+    /// Returns true if there are none, as far as this is known.
     pub fn is_empty(&self) -> bool {
         self.clone().take(1).is_ok_and(|entries| entries.is_empty())
     }
@@ -174,7 +173,7 @@ impl Entries {
 }
 
 impl Span {
-    /// Whether an object is one of the span's, which ends with the first that is `None`.
+    /// Returns true if an object belongs to the span; the span ends with the first that is `None`.
     fn has(&self, entry: &Entry) -> Option<bool> {
         let within = self.until.as_ref().is_none_or(|until| *entry.key <= **until);
         within.then(|| self.filter.is_everything() || self.filter.matches(entry))

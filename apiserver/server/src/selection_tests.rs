@@ -71,7 +71,7 @@ async fn rest(entries: &mut Entries, bytes: usize) -> Vec<String> {
     }
 }
 
-/// What is read from the store after the cache has let the state go is what the state had.
+/// The rest of an answer, read from the store after the cache dropped the state, equals that state.
 #[tokio::test]
 async fn an_answer_ends_as_it_began_whether_its_state_is_kept_or_not() {
     let fixture = Fixture::new().await;
@@ -129,8 +129,8 @@ async fn an_answer_ends_as_it_began_whether_its_state_is_kept_or_not() {
     }
 }
 
-/// A list of which nobody took a second piece kept every object of its state alive, whatever was written
-/// since, and so did the first state of a watch.
+/// Regression: a list of which no second piece was read kept every object of its state alive, whatever was
+/// written since, and so did the first state of a watch.
 #[tokio::test]
 async fn answers_that_nobody_takes_keep_no_more_alive_than_there_is_room_for() {
     let fixture = Fixture::new().await;
@@ -153,7 +153,8 @@ async fn answers_that_nobody_takes_keep_no_more_alive_than_there_is_room_for() {
     assert!(!fixture.cache.drops_oldest_state());
 }
 
-/// 64 KiB of selectors are 5 MB once they are read, and a stream that nobody reads costs next to nothing else.
+/// 64 KiB of selectors take 5 MB once they are parsed, and a stream that is not read costs next to nothing
+/// else.
 #[tokio::test]
 async fn selectors_are_charged_as_long_as_an_answer_has_them() {
     let fixture = Fixture::new().await;

@@ -97,7 +97,7 @@ pub async fn serve(
     }
 }
 
-/// Closes connections that are idle, and answers that nobody takes.
+/// Closes idle connections, and cuts off answers that are not taken.
 async fn sweep(server: Arc<Server>) {
     loop {
         tokio::time::sleep(limits::SWEEP_EVERY).await;
@@ -118,7 +118,7 @@ async fn idle(server: &Server) {
     }
 }
 
-/// Where connections come in.
+/// The acceptor of connections.
 struct Door {
     acceptor: TlsAcceptor,
     tls: ListenerTls,

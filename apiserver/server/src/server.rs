@@ -1,4 +1,4 @@
-//! The server: its parts, and what runs beside the requests.
+//! The server: its parts, and its background tasks.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -46,32 +46,32 @@ use crate::streams::{Kubelets, OwnAddresses};
 use crate::unpacked::Unpacked;
 use crate::verbs::no_such_resource;
 
-/// How a server is set up. What is not reachable from the configuration is in [`limits`].
+/// The configuration of a server. Bounds that cannot be configured are in [`limits`].
 #[derive(Clone)]
 pub struct ServerConfig {
-    /// Where clients in the cluster reach this server: the endpoint of the Service `kubernetes`.
-    /// Without it that Service is not kept.
+    /// The address at which clients in the cluster reach this server: the endpoint of the Service
+    /// `kubernetes`. Without it that Service is not maintained.
     pub advertise: Option<SocketAddr>,
     /// Ranges of cluster addresses, at most one a family.
     pub service_cidrs: Vec<IpNetwork>,
     /// Range of node ports.
     pub node_ports: RangeInclusive<u16>,
-    /// Which built-in APIs are served: unless told otherwise those that are GA.
+    /// The built-in APIs that are served; by default those that are GA.
     pub apis: Enablement,
-    /// Who decides who may do what, in the order in which they are asked.
+    /// The authorizers, in the order in which they are asked.
     pub authorization: Vec<Mode>,
-    /// Whether requests without credentials are taken for those of `system:anonymous`.
+    /// True if requests without credentials are accepted as those of `system:anonymous`.
     pub anonymous: bool,
-    /// Where the scheduler and the controllers are, for `componentstatuses`.
+    /// The addresses of the scheduler and the controllers, for `componentstatuses`.
     pub components: Components,
     /// Signs and checks ServiceAccount tokens; without it there are none.
     pub issuer: Option<Arc<Issuer>>,
     /// Authorities whose client certificates are users, PEM: published in the ConfigMap
     /// `kube-system/extension-apiserver-authentication`.
     pub client_ca: String,
-    /// How kubelets are reached; without it there are no logs and no exec.
+    /// The connection to kubelets; without it there are no logs and no exec.
     pub kubelets: Option<Kubelets>,
-    /// Where the keys of ServiceAccount tokens are read, as discovery says it: reachable for pods, and under
+    /// The URL of the keys of ServiceAccount tokens, as published by discovery: reachable for pods, and under
     /// a name that the serving certificate has.
     pub jwks_uri: String,
     /// Reads at one time, watches not counted.
@@ -88,14 +88,14 @@ pub struct ServerConfig {
     pub event_ttl: Duration,
     /// Time between compactions of the store; zero for none.
     pub compaction_interval: Duration,
-    /// What the program was made of, for `/version`.
+    /// The build information for `/version`.
     pub build: Build,
-    /// The host's name, by which the Lease of this server is called; without it there is none.
+    /// The host's name, after which the Lease of this server is named; without it there is none.
     pub identity: Option<String>,
-    /// After it was told to end, the server goes on for this long, not ready: load balancers have
-    /// this time to leave it.
+    /// The time for which the server goes on after the order to end, not ready: load balancers have this time
+    /// to leave it.
     pub shutdown_delay: Duration,
-    /// Whether connections are accepted, and refused with 429, until the last request has ended.
+    /// True if connections are accepted, and refused with 429, until the last request has ended.
     pub shutdown_send_retry_after: bool,
 }
 
@@ -168,7 +168,7 @@ pub struct Server {
     accounts: Arc<Accounts>,
     lanes: Lanes,
     connections: Arc<Connections>,
-    /// Where this server listens.
+    /// The addresses that this server listens on.
     listeners: Mutex<Vec<SocketAddr>>,
     ready: watch::Sender<bool>,
     /// The end was announced: not ready any more.
@@ -272,7 +272,7 @@ impl Server {
         self.metrics.in_flight()
     }
 
-    /// Whether the end was announced.
+    /// Returns the token that is cancelled when the end is announced.
     pub(crate) fn draining(&self) -> &CancellationToken {
         &self.draining
     }
@@ -282,12 +282,12 @@ impl Server {
         &self.endpoint_turn
     }
 
-    /// Whether requests are refused.
+    /// Returns the token that is cancelled when requests are refused.
     pub(crate) fn refusing(&self) -> &CancellationToken {
         &self.refusing
     }
 
-    /// What wakes the keepers of the server's own objects.
+    /// Returns the notifications for the tasks that maintain the server's own objects.
     pub(crate) fn kept(&self) -> &Kept {
         &self.kept
     }
@@ -312,7 +312,7 @@ impl Server {
         let _ = ready.wait_for(|ready| *ready).await;
     }
 
-    /// Whether [`Server::ready`] would return at once.
+    /// Returns true if [`Server::ready`] would return at once.
     pub fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
@@ -351,8 +351,8 @@ impl Server {
         builtin.or_else(|| self.custom.kind(group, version, plural))
     }
 
-    /// The same, and a definition that was established before the call counts, as far as the store answers
-    /// soon.
+    /// Does the same; a definition that was established before the call counts, provided that the store
+    /// answers soon.
     pub(crate) async fn fresh_kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
         if let Some(kind) = self.kind(group, version, plural) {
             return Some(kind);
@@ -407,7 +407,7 @@ impl Server {
         &self.unpacked
     }
 
-    /// What the clients of the moment hold and have in flight.
+    /// Returns the accounts of the memory and the places that clients take at present.
     pub(crate) fn accounts(&self) -> &Arc<Accounts> {
         &self.accounts
     }
@@ -427,7 +427,7 @@ impl Server {
         let _ = self.allocator.set(allocator);
     }
 
-    /// Who hands out addresses; 503 before the Services have been read.
+    /// Returns the allocator of addresses; 503 before the Services have been read.
     pub fn allocator(&self) -> Result<&Allocator, ApiError> {
         self.allocator.get().ok_or_else(|| {
             storage::retry_after(ApiError::new(503, "ServiceUnavailable", "the server is starting"), 1)
@@ -439,7 +439,7 @@ impl Server {
         self.listeners.lock().unwrap_or_else(PoisonError::into_inner).push(address);
     }
 
-    /// Where this server is reached itself.
+    /// Returns the addresses at which this server itself is reached.
     pub(crate) fn own_addresses(&self) -> OwnAddresses {
         let mut listeners = self.listeners.lock().unwrap_or_else(PoisonError::into_inner).clone();
         listeners.extend(self.config.advertise);
@@ -448,7 +448,7 @@ impl Server {
         OwnAddresses { listeners, services: services.collect() }
     }
 
-    /// How kubelets are reached, 501 if they are not.
+    /// Returns the connection to kubelets, 501 if there is none.
     pub fn kubelets(&self) -> Result<&Kubelets, ApiError> {
         self.config.kubelets.as_ref().ok_or_else(|| {
             ApiError::new(501, "NotImplemented", "this server has no credentials to call kubelets with")
@@ -458,7 +458,7 @@ impl Server {
     /// The cache of a kind.
     pub fn cache(&self, resource: &Resource) -> Result<Arc<Cache>, ApiError> {
         if resource.custom.is_some() {
-            // Its definition may have gone since the request came.
+            // Its definition may have been deleted since the request arrived.
             return self.caches.custom(resource).ok_or_else(no_such_resource);
         }
         self.caches
@@ -467,10 +467,10 @@ impl Server {
             .ok_or_else(|| ApiError::internal(format!("{} are not stored", resource.plural)))
     }
 
-    /// Loads the objects of a kind that is kept in memory only when somebody asks for it; 503 or 504.
+    /// Loads the objects of a kind that is only kept in memory on request; 503 or 504.
     pub(crate) async fn start_cache(&self, resource: &Resource) -> Result<(), ApiError> {
-        // Its definition may change meanwhile, and then there is another cache. Who finds one that does not
-        // follow the store after all these says so.
+        // Its definition may change meanwhile, and then there is another cache. A caller whose cache is still
+        // not live after all retries reports an error.
         for _ in 0..limits::CONFLICT_RETRIES {
             let cache = self.cache(resource)?;
             if !cache.is_lazy() || cache.is_live() {
@@ -486,7 +486,7 @@ impl Server {
         self.caches.fresh().await.map_err(not_fresh)
     }
 
-    /// The same as far as the store answers soon; for what is answered from memory otherwise.
+    /// Does the same if the store answers soon; for answers that can be given from memory otherwise.
     pub(crate) async fn fresh_soon(&self) {
         self.patience.ask(self.fresh()).await;
     }

@@ -10,7 +10,7 @@ use crate::context::Context;
 use crate::server::Server;
 use crate::storage::{self, Outcome};
 
-/// Whether the kind has addresses.
+/// Returns true if the kind has addresses.
 pub fn is_service(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Service"
 }

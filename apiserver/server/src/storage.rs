@@ -29,13 +29,13 @@ pub struct Stored {
     pub revision: Revision,
 }
 
-/// How a conditional write ended.
+/// The result of a conditional write.
 pub enum Outcome {
     /// The object as it is now, encoded.
     Done(Bytes),
     /// Nothing was to be written: the object as it would be.
     Unchanged(Bytes),
-    /// Somebody else was faster; what is there now.
+    /// The object was changed meanwhile; the present one, if any.
     Conflict(Option<Stored>),
 }
 
@@ -99,7 +99,7 @@ pub fn not_found(resource: &Resource, name: &str) -> ApiError {
     ApiError::not_found(&resource.group, &resource.plural, name)
 }
 
-/// 409: changed by somebody else.
+/// Returns 409: the object was changed meanwhile.
 pub fn modified(resource: &Resource, name: &str) -> ApiError {
     let why = "the object has been modified; please apply your changes to the latest version and try again";
     ApiError::conflict(&resource.group, &resource.plural, name, why)
@@ -127,11 +127,11 @@ pub async fn put(
     put_on(server, resource, object, expected, Terms::default()).await
 }
 
-/// How a write takes a store that is too small for it.
+/// The terms of a write if the store is too small for it.
 #[derive(Clone, Copy, Default)]
 pub struct Terms {
-    /// An object that is too large is stored without its managed fields if that helps: whoever writes
-    /// should not fail because of what the server keeps books about.
+    /// True if an object that is too large may be stored without its managed fields: a write should not fail
+    /// because of the server's bookkeeping.
     pub may_forget: bool,
     /// The part of the store that the writer may fill.
     pub share: Share,
@@ -156,7 +156,7 @@ pub async fn put_on(
     encoding::complete_kind(resource, &mut object);
     if meta::is_deeper(&object, limits::NESTING) {
         if may_forget {
-            // Managed fields lie some levels deeper than the fields that they name.
+            // Managed fields are nested some levels deeper than the fields that they name.
             meta::unset(&mut object, "managedFields");
         }
         if !may_forget || meta::is_deeper(&object, limits::NESTING) {
@@ -208,7 +208,7 @@ async fn counted(server: &Server, creating: Creating, write: Write) -> Result<Wr
     work.await.unwrap_or_else(|error| Err(ended(error)))
 }
 
-/// What is there in the place of what was expected.
+/// Decodes the object that is stored instead of the expected one.
 async fn present(
     server: &Server,
     resource: &Resource,
@@ -285,7 +285,7 @@ pub fn store_error(error: StoreError) -> ApiError {
             "{used} bytes are stored, and the quota (--quota-backend-bytes) is {quota}; delete objects to \
              make room"
         )),
-        // As Kubernetes passes on what etcd says.
+        // Kubernetes passes on etcd's error in the same way.
         StoreError::Refused { why, .. } => ApiError::new(500, "", why.clone()),
         StoreError::TooLarge { .. } => value_too_large(),
         StoreError::Broken { .. } => ApiError::internal(error.to_string()),

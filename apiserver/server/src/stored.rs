@@ -1,4 +1,4 @@
-//! Whether what lies in a store can be read here: for `hawser store verify` on the etcd of a cluster
+//! Check that the contents of a store can be read here: for `hawser store verify` on the etcd of a cluster
 //! that others wrote.
 
 use apiserver_schema::protobuf;
@@ -20,7 +20,7 @@ pub fn check(key: &str, value: &[u8]) -> Result<(), Problem> {
     };
     match encoding::read(value) {
         Ok(_) => Ok(()),
-        // Not an object: allocations and leases of Kubernetes' servers among themselves.
+        // Not objects: allocations and leases of Kubernetes' servers among themselves.
         Err(Unreadable::Protobuf(Malformed::Kind { api_version, kind })) if is_bookkeeping(&kind) => {
             tracing::debug!(key, api_version, kind, "left alone");
             Ok(())
@@ -45,7 +45,7 @@ pub fn check(key: &str, value: &[u8]) -> Result<(), Problem> {
     }
 }
 
-/// What Kubernetes' servers keep under the same prefix and serve to nobody.
+/// Returns true for kinds that Kubernetes' servers store under the same prefix and do not serve.
 fn is_bookkeeping(kind: &str) -> bool {
     matches!(kind, "RangeAllocation")
 }

@@ -1,11 +1,11 @@
-//! What is wrong with a text that is no JSON, in the words of Go's decoder: people know them, and clients'
-//! tests compare them.
+//! Errors of text that is not JSON, in the words of Go's decoder: people know them, and clients' tests
+//! compare them.
 
-/// Why a text is no JSON.
+/// The reason why a text is not JSON.
 enum Fault {
     /// It ends too soon.
     End,
-    /// A byte that cannot stand where it stands, and where that is.
+    /// A byte that is not allowed at its place, and the description of the place.
     Byte(u8, String),
 }
 
@@ -24,8 +24,8 @@ pub fn fault(text: &[u8]) -> Option<String> {
     }
 }
 
-/// How the text writes the number that is shown as `shown` once it has been read: Go names the numbers that
-/// it cannot use as they were written.
+/// Returns the number that is shown as `shown` after parsing, as the text writes it: Go reports unusable
+/// numbers as they were written.
 pub fn spelling<'a>(text: &'a [u8], shown: &str) -> Option<&'a str> {
     let mut at = 0;
     while let Some(&byte) = text.get(at) {
@@ -88,7 +88,7 @@ impl Reader<'_> {
         Ok(byte)
     }
 
-    /// The next byte that is no white space.
+    /// Returns the next byte that is not white space.
     fn visible(&mut self) -> Result<u8, Fault> {
         loop {
             let byte = self.next()?;
@@ -126,7 +126,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What follows a brace: whether a value does, after its key.
+    /// Reads on after an opening brace; returns true if a value follows, after its key.
     fn first_key(&mut self, open: &mut Vec<u8>) -> Result<bool, Fault> {
         match self.visible()? {
             b'}' => Ok(false),
@@ -149,7 +149,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What follows a value: whether another one does. Closes the brackets that end.
+    /// Reads on after a value, closing the brackets that end; returns true if another value follows.
     fn goes_on(&mut self, open: &mut Vec<u8>) -> Result<bool, Fault> {
         loop {
             match (open.last(), self.visible()) {
@@ -302,7 +302,7 @@ mod tests {
     }
 
     proptest! {
-        /// What the parser refuses has a fault, and what it reads has none.
+        /// Every text that the parser refuses has a fault, and every text that it accepts has none.
         #[test]
         fn the_grammar_is_the_parsers(text in "[\\[\\]{},:\"\\\\u0-9eE.+\\-truefalsn \t]{0,24}") {
             let read = serde_json::from_str::<Value>(&text);

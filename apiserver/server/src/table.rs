@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 
-/// What a row carries beside its cells.
+/// The part of the object that a row contains besides its cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Include {
     None,
@@ -32,11 +32,11 @@ impl Include {
         }
     }
 
-    /// What a row carries of its object.
+    /// Returns the part of its object that a row contains.
     fn of_row(self, object: &Value, meta: &str) -> Value {
         match self {
             Self::Metadata => metadata_only(object, meta),
-            // Whoever waits for the end of the first events finds it whatever rows carry.
+            // A watcher that waits for the end of the first events needs this mark whatever the rows contain.
             Self::None if is_mark(object) => metadata_only(object, meta),
             Self::None => Value::Null,
             Self::Object => object.clone(),
@@ -64,7 +64,7 @@ pub fn of_scale(context: &Context, scale: &Value, meta: &str) -> Result<Value, A
     }))
 }
 
-/// How the rows of one answer are made.
+/// The settings for the rows of one answer.
 #[derive(Clone)]
 pub struct Rows {
     resource: Arc<Resource>,
@@ -75,14 +75,14 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// As the client asks for them.
+    /// Returns the rows that the client asks for.
     pub fn of(context: &Context, resource: &Arc<Resource>, meta: &'static str) -> Result<Self, ApiError> {
         let include = Include::of(context)?;
         let now = context.server.ambient().now();
         Ok(Self { resource: Arc::clone(resource), include, now, meta })
     }
 
-    /// What they carry beside their cells.
+    /// Returns the part of the object that they contain besides their cells.
     pub fn include(&self) -> Include {
         self.include
     }

@@ -1,11 +1,10 @@
-//! Texts that are no Unicode. Go's JSON decoder puts U+FFFD in the place of each byte that belongs to no
-//! character, and of each half of a surrogate pair without the other, and goes on; its YAML decoder refuses
-//! them.
+//! Texts that are not Unicode. Go's JSON decoder replaces each byte that belongs to no character, and each
+//! unpaired surrogate, by U+FFFD and goes on; its YAML decoder refuses them.
 
 use std::borrow::Cow;
 
-/// The text with what is no Unicode replaced; `None` if there is nothing to replace. It is meant for
-/// bodies that could not be read otherwise.
+/// Returns the text with bytes that are not Unicode replaced; `None` if there is nothing to replace. It is
+/// meant for bodies that could not be read otherwise.
 pub fn replaced(bytes: &[u8]) -> Option<Vec<u8>> {
     let text = unicode(bytes);
     let whole = pairs(&text);
@@ -28,8 +27,8 @@ fn unicode(bytes: &[u8]) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The text without single surrogates among its escapes, if it has such. In JSON there are no escapes but
-/// in strings.
+/// Returns the text without unpaired surrogates among its escapes, if it has any. In JSON only strings have
+/// escapes.
 fn pairs(text: &str) -> Option<String> {
     let (mut out, mut rest, mut changed) = (String::new(), text, false);
     while let Some(at) = rest.find('\\') {
@@ -45,7 +44,7 @@ fn pairs(text: &str) -> Option<String> {
                 continue;
             }
             Some(_) => 6,
-            // The backslash and what it stands before, which may have more than one byte.
+            // The backslash and the character after it, which may have more than one byte.
             None => 1 + rest[1..].chars().next().map_or(0, char::len_utf8),
         };
         out.push_str(&rest[..length]);
@@ -61,8 +60,8 @@ fn escaped(text: &str) -> Option<u32> {
     digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, 16).ok())?
 }
 
-/// The text of a YAML body without its mark of the byte order; for what is no Unicode, or a character that
-/// cannot stand in YAML, the words of Go's reader.
+/// Returns the text of a YAML body without its byte order mark; the error for bytes that are not Unicode, or
+/// a character that YAML does not allow, is in the words of Go's reader.
 pub fn of_yaml(bytes: &[u8]) -> Result<&str, String> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     match std::str::from_utf8(bytes) {
@@ -70,7 +69,7 @@ pub fn of_yaml(bytes: &[u8]) -> Result<&str, String> {
         Ok(_) => Err("control characters are not allowed".to_owned()),
         Err(error) => {
             let (valid, rest) = bytes.split_at(error.valid_up_to());
-            // What is read first is told.
+            // The first fault in the text is reported.
             let controls = std::str::from_utf8(valid).is_ok_and(|text| !text.chars().all(is_printable));
             let why = if controls { "control characters are not allowed" } else { octets(rest) };
             Err(why.to_owned())
@@ -78,13 +77,13 @@ pub fn of_yaml(bytes: &[u8]) -> Result<&str, String> {
     }
 }
 
-/// Whether YAML 1.1 has the character (section 5.1); a mark of the byte order may only begin the text.
+/// Returns true if YAML 1.1 allows the character (section 5.1); a byte order mark may only begin the text.
 fn is_printable(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}'
         | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)
 }
 
-/// What is wrong with octets that begin no character.
+/// Returns the fault of octets that do not begin a character.
 fn octets(rest: &[u8]) -> &'static str {
     let width = match rest.first() {
         Some(0xc0..=0xdf) => 2,

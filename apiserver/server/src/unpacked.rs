@@ -20,7 +20,8 @@ pub struct Unpacked {
     documents: Arc<Documents>,
 }
 
-/// By the address of the packed bytes, which are kept with it so that nothing else gets that address.
+/// The documents by the address of the packed bytes, which are kept with them so that nothing else gets that
+/// address.
 #[derive(Default)]
 struct Documents(Mutex<HashMap<usize, (Bytes, Weak<Content>)>>);
 
@@ -70,7 +71,7 @@ impl Unpacked {
 }
 
 impl Documents {
-    /// Unpacks a document and keeps it for a while, also where nobody waits for it any more.
+    /// Unpacks a document and keeps it for a while, even if its request is gone.
     fn unpack(&self, packed: Bytes, runtime: &tokio::runtime::Handle) -> std::io::Result<Bytes> {
         let mut content = Vec::new();
         GzDecoder::new(&packed[..]).read_to_end(&mut content)?;
@@ -80,7 +81,7 @@ impl Documents {
         documents.retain(|_, (_, content)| content.strong_count() > 0);
         documents.insert(packed.as_ptr() as usize, (packed, Arc::downgrade(&content)));
         drop(documents);
-        // Those who ask soon find it.
+        // Requests that follow soon find it.
         let kept = Arc::clone(&content);
         runtime.spawn(async move {
             tokio::time::sleep(limits::UNPACKED_AGE).await;

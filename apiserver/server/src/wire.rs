@@ -1,5 +1,4 @@
-//! What a connection may ask of the server before there is a request: heads, streams, silence; and
-//! requests that are none.
+//! Bounds on a connection before there is a request: heads, streams, silence, and malformed requests.
 
 use std::io;
 use std::pin::Pin;
@@ -62,7 +61,7 @@ pub fn refusal<B>(request: &Request<B>) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// Whether two hexadecimal digits follow each `%`.
+/// Returns true if two hexadecimal digits follow each `%`.
 fn escapes_are_whole(path: &str) -> bool {
     path.split('%').skip(1).all(|rest| {
         let digits = rest.as_bytes().get(..2);
@@ -70,10 +69,10 @@ fn escapes_are_whole(path: &str) -> bool {
     })
 }
 
-/// What HTTP/2 begins with (RFC 9113, section 3.4).
+/// The bytes that HTTP/2 begins with (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// What the peer of a connection speaks.
+/// The protocol that the peer of a connection speaks.
 enum Speech {
     /// So many bytes of [`PREFACE`] have come.
     Unknown(usize),
@@ -82,19 +81,19 @@ enum Speech {
     Http2(Frames),
 }
 
-/// A stream whose peer has to say soon which version of HTTP it speaks: before that, the timeouts of
-/// neither version run. One that speaks HTTP/2 must not send frames without end (CVE-2019-9512 and others).
+/// A stream whose peer must soon show which version of HTTP it speaks: before that, the timeouts of neither
+/// version run. One that speaks HTTP/2 must not send frames without end (CVE-2019-9512 and others).
 pub struct Spoken<T> {
     stream: T,
     speech: Speech,
-    /// What frames of HTTP/2 may cost.
+    /// The allowance for frames of HTTP/2.
     allowance: Allowance,
     earnings: Arc<Earnings>,
     /// Until the version is known.
     patience: Option<Pin<Box<Sleep>>>,
     /// Reads since the connection last let others run.
     reads: usize,
-    /// Kept as long as the stream is open, also when it is no longer HTTP's.
+    /// Held as long as the stream is open, even after an upgrade from HTTP.
     place: Option<Place>,
 }
 
@@ -161,8 +160,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Spoken<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        // A read may bring a thousand frames that are handled and answered at once, and a client who sends
-        // nothing else would keep a thread for itself.
+        // A read may bring a thousand frames that are handled and answered at once, and a client that sends
+        // nothing else would occupy a thread.
         if this.reads == limits::READS_IN_A_ROW {
             this.reads = 0;
             context.waker().wake_by_ref();

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::{Spoken, builder, refusal};
 use crate::limits;
 
-/// How many requests are being answered.
+/// The number of requests that are being answered.
 type Count = Arc<AtomicUsize>;
 
 /// A client's end of a connection whose requests are answered with `ok`, or never for `/hang`.
@@ -27,7 +27,7 @@ fn connect() -> (DuplexStream, Count, Count) {
     let (running, most) = (Count::default(), Count::default());
     let (now, peak) = (Arc::clone(&running), Arc::clone(&most));
     let stream = Spoken::soon(server);
-    // As a connection of the server does.
+    // The server's connections do the same.
     let earnings = Arc::clone(&stream.earnings);
     let service = service_fn(move |request: Request<Incoming>| {
         earnings.request();
@@ -62,7 +62,7 @@ async fn say(text: &str) -> String {
     let (mut reading, mut writing) = tokio::io::split(client);
     let bytes = text.as_bytes().to_vec();
     let sending = tokio::spawn(async move {
-        // The server may have heard enough.
+        // The server may have closed the connection already.
         let _ = writing.write_all(&bytes).await;
         writing
     });
@@ -194,7 +194,7 @@ async fn end(frames: impl Iterator<Item = Vec<u8>>, at_once: bool) -> Option<Opt
         if writing.write_all(&piece).await.is_err() {
             break;
         }
-        // Time stands still as long as anybody has something to do.
+        // Paused time stands still while any task is busy.
         tokio::time::sleep(Duration::from_nanos(1)).await;
     }
     // Long before the connection is probed.

@@ -41,7 +41,7 @@ async fn start() -> (EtcdServer, Api) {
     (etcd, api)
 }
 
-/// What lies in etcd under a key, as foreign structs read it.
+/// Returns the value of a key in etcd, as foreign structs read it.
 async fn stored<T: Message + Default>(api: &Api, key: &str) -> (String, String, T) {
     let value = api.store.get(key).await.unwrap().kv.unwrap_or_else(|| panic!("no {key}")).value;
     open(&value)
@@ -153,7 +153,7 @@ async fn what_others_stored_is_served() {
     assert_eq!(read["apiVersion"], "autoscaling/v2");
     assert_eq!(read["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 70);
 
-    // What cannot be read is an error of its own and harms nothing else.
+    // An unreadable object is an error of its own and harms nothing else.
     lay(&api, "/registry/pods/default/bad", &b"k8s\0\xff\xff"[..]).await;
     api.get(&format!("{PODS}/bad")).await.expect(500);
     assert_eq!(api.get(PODS).await.expect(200).names(), ["old", "theirs"]);
@@ -182,9 +182,9 @@ async fn settled(api: &Api, name: &str) -> String {
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// What a server answers while etcd is not there, killed or held up.
+/// Checks the answers of a server while etcd is killed or suspended.
 async fn without_etcd(api: &Api, version: &str) {
-    // What the cache may answer goes on.
+    // Reads that the cache may answer continue.
     let reads = ["?resourceVersion=0".to_owned(), format!("?resourceVersion={version}")];
     for read in &reads {
         soon(api.get(&format!("{MAPS}/a{read}"))).await.expect(200);
@@ -208,8 +208,8 @@ async fn without_etcd(api: &Api, version: &str) {
     }
 }
 
-/// Reads that the cache may answer go on, the rest fails soon, watches are where they were, and nobody
-/// has to do anything when etcd is back.
+/// Reads that the cache may answer continue, the rest fails soon, watches keep their place, and recovery
+/// needs no action when etcd is back.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_outlives_etcd_that_goes_away() {
     let (mut etcd, api) = start().await;
@@ -227,7 +227,8 @@ async fn a_server_outlives_etcd_that_goes_away() {
     without_etcd_held_up(&api, &version).await;
     etcd.resume();
     settled(&api, "c").await;
-    // What got no answer may have happened, once; nothing else has, and all of it was watched in order.
+    // A write without an answer may have happened, once; nothing else has, and all of it was watched in
+    // order.
     let mut last = version.parse::<i64>().unwrap();
     loop {
         let event = soon(watch.next()).await.expect("the watch goes on");
@@ -254,7 +255,7 @@ async fn without_etcd_held_up(api: &Api, version: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_object_that_etcd_does_not_take_is_refused_as_kubernetes_does() {
     let (_etcd, api) = start().await;
-    // A Deployment's annotations have a limit of their own; what a container is told has none.
+    // A Deployment's annotations have a limit of their own; the arguments of a container have none.
     let path = "/apis/apps/v1/namespaces/default/deployments";
     let large = |bytes: usize| {
         let mut large = deployment("a");
@@ -303,7 +304,7 @@ async fn two_servers_give_nothing_out_twice() {
     futures::future::join_all(clients).await;
     several::check(&one).await;
     several::check(&two).await;
-    // What lies there is what a kube-apiserver keeps.
+    // The stored value is that of a kube-apiserver.
     let ports = one.store.get("/registry/ranges/servicenodeports").await.unwrap().kv.unwrap().value;
     let (version, kind, range): (_, _, k8s_pb::api::core::v1::RangeAllocation) = open(&ports);
     assert_eq!((version.as_str(), kind.as_str(), range.range()), ("v1", "RangeAllocation", "30000-32767"));
@@ -414,6 +415,6 @@ async fn what_etcd_refuses_is_passed_on_in_its_words() {
     let refused = refused.expect("etcd is not full");
     assert_eq!(refused.message(), "etcdserver: mvcc: database space exceeded");
     assert_eq!(refused.body["kind"], "Status");
-    // What is there is still read.
+    // Existing objects can still be read.
     assert_eq!(api.get(&format!("{maps}/m0")).await.expect(200).body["metadata"]["name"], "m0");
 }

@@ -45,7 +45,7 @@ async fn run(config: ServerConfig) -> Running {
     // Writes take a while, so that one can be under way when the end comes.
     let disk = SimDisk::new(7).with_sync_time(Duration::from_millis(200));
     let store = Arc::new(Embedded::open(Arc::new(disk), Options::default()).await.unwrap());
-    // Who asks is not the matter here.
+    // The author of the request does not matter here.
     let config = ServerConfig { authorization: vec![Mode::AlwaysAllow], ..config };
     let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
     let tls = pki.apiserver_tls(&Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()])).unwrap();

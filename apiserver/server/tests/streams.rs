@@ -182,12 +182,12 @@ impl Running {
         self.serving.await.unwrap();
     }
 
-    /// A connection of an administrator, who shows a certificate.
+    /// Opens a connection of an administrator, with a certificate.
     async fn connect(&self) -> TlsStream<TcpStream> {
         self.connect_with(b"http/1.1", true).await
     }
 
-    /// A connection that speaks one version of HTTP, of an administrator or of nobody.
+    /// Opens a connection that speaks one version of HTTP, as an administrator or anonymously.
     async fn connect_with(&self, version: &[u8], administrator: bool) -> TlsStream<TcpStream> {
         let pki = Pki::open(self.dir.path(), &Ambient::system()).unwrap();
         let pair = pki.issue(&Subject::admin()).unwrap();
@@ -271,7 +271,7 @@ async fn logs_and_exec_reach_the_node() {
     let client = running.client.clone();
     populate(&client).await;
 
-    // What a node serves beside: `kubectl get --raw`.
+    // Other paths of a node: `kubectl get --raw`.
     for (method, path, reached) in [
         ("GET", "/api/v1/nodes/n/proxy/stats/summary?only=cpu", "GET /stats/summary?only=cpu"),
         ("POST", "/api/v1/nodes/n:10250/proxy/stats/x/", "POST /stats/x/"),
@@ -307,8 +307,8 @@ async fn what_a_node_says_reaches_a_client_of_protobuf_as_it_is() {
     running.stop().await;
 }
 
-/// A node server that refuses an upgrade, keeps the connection, and would answer whatever comes next. It
-/// tells what came on each connection when that has ended.
+/// A node server that refuses an upgrade, keeps the connection, and would answer any further request. It
+/// reports the bytes of each connection when that has ended.
 struct Refusing {
     refusal: &'static str,
     heard: mpsc::UnboundedSender<String>,
@@ -327,7 +327,7 @@ impl Dial for Refusing {
                 for head in answered..heads {
                     let next = "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\nsmuggled";
                     let answer = if head == 0 { refusal } else { next };
-                    // The other side may have heard enough.
+                    // The other side may have closed the connection already.
                     let _ = far.write_all(answer.as_bytes()).await;
                 }
                 answered = heads;

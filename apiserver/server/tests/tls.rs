@@ -138,7 +138,8 @@ async fn certificates_and_tokens_are_identities() {
     running.serving.await.unwrap();
 }
 
-/// As Kubernetes: the handshake asks for a certificate and refuses none, the answer does.
+/// The handshake asks for a certificate and accepts any, as in Kubernetes; the answer to the request refuses
+/// it.
 #[tokio::test]
 async fn a_certificate_of_another_authority_is_answered_with_401_and_a_token_beside_it_counts() {
     let running = run().await;
@@ -299,6 +300,6 @@ async fn the_listener_ends_with_the_shutdown() {
     assert!(running.server.is_ready());
     running.shutdown.cancel();
     running.serving.await.unwrap();
-    // After the shutdown nobody is answered.
+    // After the shutdown no request is answered.
     assert!(tokio::net::TcpStream::connect(running.address).await.is_err());
 }

@@ -86,7 +86,7 @@ impl Running {
         self.post(MAPS, json!({"metadata": {"name": name}})).await;
     }
 
-    /// As the administrator.
+    /// Sends a request as the administrator.
     async fn post(&self, path: &str, object: Value) -> Value {
         let body = Full::new(Bytes::from(object.to_string()));
         let mut request = Request::post(path)
@@ -99,7 +99,7 @@ impl Running {
         serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
     }
 
-    /// A connection of somebody without a certificate.
+    /// Opens a connection without a client certificate.
     async fn connect_as_nobody(&self) -> TlsStream<TcpStream> {
         let admin = self.pki.issue(&Subject::admin()).unwrap();
         let mut config = (*self.pki.client_tls(&admin).unwrap()).clone();

@@ -15,7 +15,7 @@ enum Level {
     Field,
 }
 
-/// What keeps a schema from being structural; `path` is where it stands, `patterns` are those of its
+/// Returns the reasons why a schema is not structural; `path` is its place, `patterns` are those of its
 /// definition so far.
 pub fn structural_errors(schema: &Value, path: &str, patterns: &mut Patterns) -> Vec<FieldError> {
     let mut errors = Vec::new();
@@ -127,7 +127,8 @@ fn types(schema: &Value, level: Level, path: &str, errors: &mut Vec<FieldError>)
     }
 }
 
-/// `apiVersion`, `kind` and `metadata` are what they are; of metadata only names may be restricted.
+/// Validates the schema of `apiVersion`, `kind` and `metadata`, which are fixed; of metadata only names may
+/// be restricted.
 fn metadata(schema: &Value, level: Level, path: &str, errors: &mut Vec<FieldError>) {
     let of_object = level == Level::Root || flag(schema, "x-kubernetes-embedded-resource");
     let properties = &schema["properties"];
@@ -169,7 +170,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Which of the two ways of writing an int-or-string is used: `anyOf` here, or in the first `allOf`.
+/// The form in which an int-or-string is written: `anyOf` here, or in the first `allOf`.
 #[derive(Clone, Copy, Default)]
 struct Skip {
     any_of: bool,
@@ -209,7 +210,7 @@ fn junctors(schema: &Value, skip: Skip, path: &str, patterns: &mut Patterns, err
     }
 }
 
-/// What may not be said under a junctor, and how that is worded.
+/// The fields that are not allowed under a junctor, with the error texts.
 const FORBIDDEN: [(&str, &str); 11] = [
     ("type", "must be empty to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
@@ -248,8 +249,8 @@ fn nested(schema: &Value, skip: Skip, path: &str, patterns: &mut Patterns, error
     }
 }
 
-/// What is restricted under a junctor must be specified outside of it. As in Kubernetes this is asked
-/// of the junctors of the root alone.
+/// Checks that whatever is restricted under a junctor is specified outside of it. As in Kubernetes, only the
+/// junctors of the root are checked.
 fn completeness(
     schema: &Value,
     outside: Option<&Value>,

@@ -5,10 +5,10 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-/// Values, as they are written and by what they are.
+/// Values as they are written, and indexed by their content.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
-    /// As they are written.
+    /// The choices as written.
     pub list: Vec<Value>,
     exact: HashSet<Value>,
     /// The bits of the numbers, which are the same number whether written as `1` or `1.0`.
@@ -16,7 +16,7 @@ pub struct Choices {
 }
 
 impl Choices {
-    /// Those of an `enum`; empty: any value.
+    /// Makes the choices of an `enum`; an empty one allows any value.
     pub fn new(list: &[Value]) -> Self {
         Self {
             list: list.to_vec(),
@@ -25,7 +25,7 @@ impl Choices {
         }
     }
 
-    /// Whether a value is one of them.
+    /// Returns true if a value is one of the choices.
     pub fn contain(&self, value: &Value) -> bool {
         self.exact.contains(value) || bits(value).is_some_and(|bits| self.numbers.contains(&bits))
     }

@@ -86,7 +86,7 @@ impl Walk {
             problems = schema::check(OBJECT_META, metadata);
         }
         if let Some(error) = problems.type_errors.first() {
-            // That of the object itself is decoded before anything has a path.
+            // A fault of the object itself is found before anything has a path.
             return Err(match path {
                 Path::Root => error.clone(),
                 _ => format!("{}: Invalid value: {metadata}: {error}", path.field("metadata")),

@@ -54,7 +54,7 @@ fn rule(value: &Value) -> Rule {
     }
 }
 
-/// Keys of which at least one stands in a schema that checks values.
+/// Keywords of which a schema that checks values has at least one.
 const CHECKS: [&str; 18] = [
     "format",
     "maximum",
@@ -108,13 +108,13 @@ fn checks(schema: &Value, kind: Option<Kind>) -> Option<Box<Checks>> {
     }))
 }
 
-/// The entries of an object under a key; none if there is no object.
+/// Iterates over the entries of an object under a key; over none if there is no object.
 pub(super) fn object<'v>(schema: &'v Value, key: &str) -> serde_json::map::Iter<'v> {
     static NONE: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
     schema.get(key).and_then(Value::as_object).unwrap_or(&NONE).iter()
 }
 
-/// The items of a list under a key; none if there is no list.
+/// Returns the items of a list under a key; none if there is no list.
 pub(super) fn list<'v>(schema: &'v Value, key: &str) -> &'v [Value] {
     schema.get(key).and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }

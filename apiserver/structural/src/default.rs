@@ -59,7 +59,7 @@ impl Structural {
         }
     }
 
-    /// Takes out fields that are null, where the schema neither allows it nor has a default.
+    /// Removes null fields that the schema neither allows nor has a default for.
     pub fn prune_nulls(&self, value: &mut Value) {
         prune_nulls(value, Some(self));
     }

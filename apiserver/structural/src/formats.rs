@@ -16,7 +16,7 @@ use apiserver_schema::validation::names;
 pub struct Format(&'static Row);
 
 struct Row {
-    /// As messages spell it.
+    /// The format's name in messages.
     name: &'static str,
     check: Check,
 }
@@ -98,12 +98,12 @@ impl Format {
         self.0.name
     }
 
-    /// As messages about values spell it.
+    /// Returns the format's name in messages about values.
     pub fn shown(self) -> &'static str {
         if self.0.name == "datetime" { "date-time" } else { self.0.name }
     }
 
-    /// Whether a text has the format; formats of numbers say nothing about texts.
+    /// Returns true if a text has the format; formats of numbers accept every text.
     pub fn accepts(self, value: &str) -> bool {
         match self.0.check {
             Check::Text(check) => check(value),
@@ -111,13 +111,13 @@ impl Format {
         }
     }
 
-    /// Whether it is one of numbers.
+    /// Returns true if it is a format of numbers.
     pub fn is_number(self) -> bool {
         matches!(self.0.check, Check::Number)
     }
 }
 
-/// Whether a format would be checked on values of that type.
+/// Returns true if the format is checked on values of that type.
 pub fn known(name: &str, kind: &str) -> bool {
     Format::of(name, Kind::parse(kind)).is_some()
 }

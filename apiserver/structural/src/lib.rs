@@ -56,7 +56,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As OpenAPI spells it.
+    /// Returns the type's name in OpenAPI.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Array => "array",
@@ -93,13 +93,13 @@ pub enum Additional {
 pub struct Rule {
     /// The expression, CEL.
     pub rule: String,
-    /// What is said when it does not hold.
+    /// The error message if the rule does not hold.
     pub message: String,
     /// An expression that makes the message.
     pub message_expression: String,
     /// `FieldValueInvalid`, …; empty: that one.
     pub reason: String,
-    /// Where the error belongs, below the rule's own place.
+    /// The field that the error is reported for, relative to the rule's own place.
     pub field_path: String,
     /// The rule also holds without an old value; `oldSelf` is an optional then.
     pub optional_old_self: bool,
@@ -133,7 +133,7 @@ pub struct Structural {
     pub checks: Option<Box<Checks>>,
 }
 
-/// Checks of a value that say nothing about its shape.
+/// Checks of a value apart from its shape.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {
     /// A format that is known for the type; others are ignored, as Kubernetes does.
@@ -169,13 +169,13 @@ impl Structural {
         })
     }
 
-    /// Whether children of an object can be told apart between two versions of it.
+    /// Returns true if children of an object can be correlated between two versions of it.
     pub fn is_correlatable_map(&self) -> bool {
         !self.atomic_map
     }
 
-    /// The items of an older list by which those of a newer one are told apart: lists of type `map` by
-    /// their keys, others not at all.
+    /// Returns the items of an older list that correspond to those of a newer one: in lists of type `map` by
+    /// their keys, in others none.
     pub fn counterparts<'v>(&self, old: Option<&'v Value>) -> Counterparts<'v> {
         let mut found = BTreeMap::new();
         if self.list == ListType::Map && !self.list_keys.is_empty() {
@@ -199,7 +199,7 @@ impl Structural {
         item.get(key).or_else(default)
     }
 
-    /// Whether any node below has rules.
+    /// Returns true if this schema or any below it has rules.
     pub fn has_rules(&self) -> bool {
         let additional = match &self.additional {
             Additional::Schema(schema) => schema.has_rules(),
@@ -217,7 +217,7 @@ impl Structural {
 pub struct Counterparts<'v>(BTreeMap<String, &'v Value>);
 
 impl<'v> Counterparts<'v> {
-    /// The item that stands for one of a newer list of the same schema.
+    /// Returns the older item that corresponds to one of a newer list of the same schema.
     pub fn of(&self, schema: &Structural, item: &Value) -> Option<&'v Value> {
         if self.0.is_empty() { None } else { self.0.get(&schema.identity(item)).copied() }
     }

@@ -9,7 +9,7 @@ use super::{Additional, ListType, Structural};
 use apiserver_schema::error::FieldError;
 
 impl Structural {
-    /// An error for each value that stands more than once in a list of type `set` or `map`.
+    /// Returns an error for each value that occurs more than once in a list of type `set` or `map`.
     pub fn list_errors(&self, value: &Value) -> Vec<FieldError> {
         let mut errors = Vec::new();
         walk(self, value, &Path::Root, &mut errors);
@@ -70,7 +70,7 @@ fn duplicates(values: impl Iterator<Item = Value>, path: &Path<'_>, errors: &mut
     }
 }
 
-/// A text that is the same for equal values, whatever the order of their fields.
+/// Returns a text that is the same for equal values, in any order of their fields.
 fn canonical(value: &Value) -> String {
     match value {
         Value::Object(map) => {

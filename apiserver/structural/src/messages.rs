@@ -1,4 +1,4 @@
-//! What validation says: the words of Kubernetes' OpenAPI validator.
+//! Messages of the validation, in the words of Kubernetes' OpenAPI validator.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Where a value stands: kept on the stack while a walk goes down, spelled out only for an error.
+//! The path of a value: kept on the stack during a walk, and formatted only for an error.
 
 use std::fmt;
 

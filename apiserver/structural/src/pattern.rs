@@ -29,7 +29,7 @@ const REPETITION: u32 = 1000;
 #[derive(Clone)]
 pub struct Pattern(Arc<Shared>);
 
-/// Schemas repeat their expressions, hundreds of times; each is compiled once while anybody has it.
+/// A compiled pattern, shared by all who hold it: schemas repeat their expressions hundreds of times.
 struct Shared {
     text: String,
     compiled: OnceLock<Option<Regex>>,
@@ -54,12 +54,12 @@ impl Pattern {
         Self(shared)
     }
 
-    /// As it was written.
+    /// Returns the pattern as it was written.
     pub fn as_str(&self) -> &str {
         &self.0.text
     }
 
-    /// Whether the text contains a match; in time linear in both.
+    /// Returns true if the text contains a match, in time linear in both.
     pub fn is_match(&self, text: &str) -> bool {
         let Shared { text: pattern, compiled } = &*self.0;
         compiled.get_or_init(|| compile(pattern).ok()).as_ref().is_some_and(|r| r.is_match(text))
@@ -75,19 +75,19 @@ impl fmt::Debug for Pattern {
 /// The expressions of one definition, which together have a bound.
 #[derive(Default)]
 pub struct Patterns {
-    /// What is wrong with each, if anything is.
+    /// The fault of each expression, or `None` if it is valid.
     known: HashMap<String, Option<String>>,
     spent: usize,
 }
 
 impl Patterns {
-    /// What is wrong with an expression.
+    /// Returns the fault of an expression, if it has one.
     pub fn fault(&mut self, text: &str) -> Option<String> {
         if let Some(fault) = self.known.get(text) {
             return fault.clone();
         }
         if self.spent >= DEFINITION {
-            // No word of which: what was not compiled may be right.
+            // The expression is not named, because one that was not compiled may be valid.
             return Some(format!(
                 "the expressions of the definition need more than {DEFINITION} bytes compiled"
             ));
@@ -100,7 +100,7 @@ impl Patterns {
     }
 }
 
-/// Compiles an expression within bounds; the error says what is wrong with it.
+/// Compiles an expression within bounds; the error describes its fault.
 pub fn compile(text: &str) -> Result<Regex, String> {
     measured(text).0
 }
@@ -189,7 +189,7 @@ fn quoted(rest: &mut Peekable<Chars<'_>>, out: &mut String) {
     }
 }
 
-/// What follows `[`, to the closing bracket.
+/// Translates the part of a character class that follows `[`, up to the closing bracket.
 fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     out.push('[');
     if rest.peek() == Some(&'^') {
@@ -227,7 +227,7 @@ fn class(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String>
     Err("error parsing regexp: missing closing ]".to_owned())
 }
 
-/// What follows `{`: a repetition, or a plain brace.
+/// Translates what follows `{`: a repetition, or a literal brace.
 fn repetition(rest: &mut Peekable<Chars<'_>>, out: &mut String) -> Result<(), String> {
     let ahead: String = rest.clone().take_while(|c| c.is_ascii_digit() || *c == ',').collect();
     let closed = rest.clone().nth(ahead.len()) == Some('}');

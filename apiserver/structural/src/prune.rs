@@ -8,12 +8,12 @@ use super::{Additional, Structural};
 /// No more unknown fields are reported.
 const LIMIT: usize = 100;
 
-/// Fields that every object has, whatever its schema says.
+/// The fields that every object has, regardless of its schema.
 pub const TYPE_AND_META: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
 impl Structural {
-    /// Takes out what an object of this schema cannot have, and says where it was:
-    /// `spec.foo`, `spec.list[0].bar`. `metadata` is left alone at the root and in embedded objects.
+    /// Removes fields that an object of this schema cannot have, and returns their paths: `spec.foo`,
+    /// `spec.list[0].bar`. `metadata` is left alone at the root and in embedded objects.
     pub fn prune(&self, object: &mut Value) -> Vec<String> {
         let mut unknown = Vec::new();
         let mut walk = Walk { unknown: &mut unknown };
@@ -22,7 +22,7 @@ impl Structural {
         unknown
     }
 
-    /// The same for a value that is no object of the API, such as a default.
+    /// Does the same for a value that is not an API object, such as a default.
     pub fn prune_value(&self, value: &mut Value) -> Vec<String> {
         let mut unknown = Vec::new();
         Walk { unknown: &mut unknown }.value(value, Some(self), &Path::Root);

@@ -1,5 +1,5 @@
-//! What a schema of a definition may not say, beyond being structural: parts of JSON schema that
-//! Kubernetes leaves out, list and map types, and the form of validation rules.
+//! Rules for the schemas of a definition besides being structural: the parts of JSON schema that Kubernetes
+//! leaves out, list and map types, and the form of validation rules.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use super::path::child;
 use super::{Structural, field_path};
 use apiserver_schema::error::FieldError;
 
-/// Where a schema stands.
+/// The context of a schema.
 #[derive(Clone, Default)]
 struct SchemaRules {
-    /// Why defaults are not allowed here, if they are not.
+    /// The reason why defaults are not allowed here, if they are not.
     no_defaults: Option<String>,
     /// Within `metadata`, `kind` or `apiVersion` of an object.
     inside_meta: bool,
@@ -24,7 +24,7 @@ const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "st
 const REASONS: [&str; 4] =
     ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-/// Errors of a whole schema; `path` is where it stands.
+/// Returns the errors of a whole schema; `path` is its place.
 pub fn schema_errors(schema: &Value, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     walk(schema, path, &SchemaRules::default(), true, &mut errors);
@@ -277,7 +277,7 @@ fn list_items(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// A rule of `x-kubernetes-validations`, but for what its expressions mean.
+/// Validates a rule of `x-kubernetes-validations`, except its expressions.
 fn rule_form(schema: &Value, rule: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let lines = |text: &str| text.contains(['\n', '\r']);
     let (expression, message) = (text(rule, "rule").trim(), text(rule, "message"));

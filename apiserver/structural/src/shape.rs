@@ -16,11 +16,11 @@ enum Node<'s> {
     /// An object with a type and metadata, the resource itself or one embedded in it.
     Object(&'s Structural),
     Part(&'s Structural),
-    /// `metadata` and what lies below.
+    /// `metadata` and its fields.
     Meta(Builtin),
     /// `apiVersion`, `kind`
     Text,
-    /// What is preserved without being specified.
+    /// Fields that are preserved without being specified.
     Open,
 }
 

@@ -107,7 +107,7 @@ fn errors_of_scalars_read_as_those_of_kubernetes() {
             "spec.ratio: Invalid value: -0.5: spec.ratio in body should be greater than 0 (FieldValueInvalid)",
         ),
         (
-            // A whole number is compared with what is whole of the factor.
+            // A whole number is compared with the whole part of the factor.
             json!({"ratio": 1}),
             "spec.ratio: Invalid value: 0: factor MultipleOf declared for spec.ratio must be positive: 0 (FieldValueInvalid)",
         ),
@@ -346,7 +346,7 @@ fn items_of_long_lists_find_their_counterparts_at_once() {
     new[7]["n"] = json!(-1);
     new[8]["p"] = json!("tcp");
     new[9]["p"] = json!("udp");
-    // What is not said is the default; another key is another item.
+    // An absent key has its default; another key is another item.
     let found = errors(&new);
     assert_eq!(found.iter().map(|e| e.field.as_str()).collect::<Vec<_>>(), ["l[9].k"]);
 }

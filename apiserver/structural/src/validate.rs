@@ -50,7 +50,7 @@ impl Outcome {
     }
 }
 
-/// A node and what lies below it, with errors of what did not change left out.
+/// Validates a node and everything below it, leaving out errors of unchanged values.
 fn node(schema: &Structural, value: &Value, old: Option<&Value>, path: &Path<'_>) -> Outcome {
     let mut outcome = branch(schema, value, old, path);
     if !outcome.errors.is_empty() && old == Some(value) {
@@ -185,7 +185,8 @@ fn junctors(checks: &Checks, value: &Value, old: Option<&Value>, path: &Path<'_>
     }
 }
 
-/// How many alternatives hold, and the first of them or the one that got farthest.
+/// Returns the number of alternatives that hold, and the outcome of the first of them, or else of the one
+/// that passed the most checks.
 fn attempts(results: impl Iterator<Item = Outcome>, first_only: bool) -> (usize, Outcome) {
     let (mut valid, mut kept): (usize, Option<Outcome>) = (0, None);
     for result in results {
@@ -273,7 +274,7 @@ fn number_errors(
         let factor = if number.is_f64() { factor } else { factor.trunc() };
         if factor <= 0.0 {
             let text = format!("factor MultipleOf declared for {path} must be positive: {factor}");
-            // What is shown is the factor, not the value.
+            // The message shows the factor, not the value.
             let shown = if factor.fract() == 0.0 { Value::from(factor as i64) } else { Value::from(factor) };
             outcome.add(FieldError::invalid(path.to_string(), &shown, &text));
         } else if !is_multiple(number, float, factor) {

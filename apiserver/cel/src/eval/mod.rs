@@ -1,5 +1,5 @@
-//! Evaluation. What it costs is counted as it goes, as CEL's cost tracker counts, and it stops
-//! where a limit is passed.
+//! Evaluation. The cost is counted meanwhile, as CEL's cost tracker counts, and evaluation stops when a limit
+//! is exceeded.
 
 mod spent;
 
@@ -18,7 +18,7 @@ use crate::functions::{self, no_overload, opened, optional, size, type_value};
 use crate::types::declare::overloads;
 use spent::{Effort, constant_only, cost_before};
 
-/// Why there is no value.
+/// The reason why there is no value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fail {
     /// An error of the expression, in the words of CEL.
@@ -35,7 +35,7 @@ impl From<String> for Fail {
 
 type Evaluated = Result<Cel, Fail>;
 
-/// Evaluates an expression; it may cost `limit` at most. Returns what it cost, too.
+/// Evaluates an expression at a cost of at most `limit`. Also returns the cost.
 pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluated, u64) {
     let variables = variables.iter().map(|(name, value)| (*name, value.clone())).collect();
     let mut run = Run {
@@ -50,8 +50,8 @@ pub fn evaluate(node: &Node, variables: &[(&str, Cel)], limit: u64) -> (Evaluate
     (given, run.spent)
 }
 
-/// Makes what is made of constants alone, as is done before anything is evaluated; the error is that of
-/// the first part that cannot be made.
+/// Evaluates the expressions that are made of constants alone, as is done before everything else; the error
+/// is that of the first part that fails.
 pub fn instantiate(node: &Node) -> Result<(), String> {
     if matches!(node.expr, Expr::Call(_)) && constant_only(node) {
         return match evaluate(node, &[], u64::MAX).0 {
@@ -68,9 +68,9 @@ struct Run<'e> {
     limit: u64,
     /// Within a constant.
     free: bool,
-    /// What was made of constants alone, by the numbers of the nodes.
+    /// The values of expressions made of constants alone, by the numbers of the nodes.
     constants: BTreeMap<usize, Cel>,
-    /// What costs do not count and nobody may have without bounds.
+    /// The work that CEL's costs do not count but that must be bounded too.
     effort: Effort,
 }
 
@@ -83,7 +83,7 @@ impl<'e> Run<'e> {
     }
 
     fn node(&mut self, node: &'e Node) -> Evaluated {
-        // What is made of constants alone is made once, CEL says, and costs nothing.
+        // CEL evaluates constant expressions once, and they cost nothing.
         let made = matches!(node.expr, Expr::List(_) | Expr::Map(_) | Expr::Call(_));
         if !made || self.free {
             return self.counted(node);
@@ -187,7 +187,7 @@ impl<'e> Run<'e> {
         for entry in entries {
             let key = key(&self.node(&entry.key)?)?;
             let value = self.node(&entry.value)?;
-            // Of several with one key the last counts.
+            // Of several entries with one key the last counts.
             if let Some(value) = present(value, entry.optional) {
                 map.insert(key, value);
             }
@@ -242,7 +242,7 @@ impl<'e> Run<'e> {
         Ok(given)
     }
 
-    /// `&&` and `||`: one side that decides hides what is wrong with the other.
+    /// Evaluates `&&` and `||`: one side that decides hides an error of the other.
     fn logical(&mut self, left: &'e Node, right: &'e Node, deciding: bool) -> Evaluated {
         let left = self.node(left);
         if matches!(left, Ok(Cel::Bool(found)) if found == deciding) || left == Err(Fail::Limit) {
@@ -272,13 +272,13 @@ impl<'e> Run<'e> {
     fn fold(&mut self, fold: &'e Fold) -> Evaluated {
         let range = self.node(&fold.range)?;
         let (_, step, result) = steps(fold.form);
-        // What the items are put into is a constant; the list that is sorted is not.
+        // The empty list of results is a constant; the list that is sorted is not.
         let once = if fold.form == Form::SortBy { LIST + 3 } else { 0 };
         self.spend(once + result)?;
         let mut made = Made::default();
         let before = self.variables.len();
         if let Cel::Map(map) = &range {
-            // Its keys are sorted, even if the first decides.
+            // All of its keys are sorted, even if the first one decides.
             self.effort.look(map.map.len() as u64)?;
         }
         for (one, two) in pairs(&range, fold.two.is_some())? {
@@ -355,7 +355,7 @@ impl<'e> Run<'e> {
     }
 }
 
-/// What a loop has made so far.
+/// The result of a loop so far.
 #[derive(Default)]
 struct Made {
     decided: bool,
@@ -401,7 +401,7 @@ fn pairs(range: &Cel, two: bool) -> Result<Pairs<'_>, Fail> {
     }
 }
 
-/// The value, or none if it is an empty optional that stands for its absence.
+/// Returns the value, or `None` for an empty optional, which means absence.
 fn present(value: Cel, is_optional: bool) -> Option<Cel> {
     match opened(&value) {
         Some(inner) if is_optional => inner.cloned(),

@@ -1,5 +1,5 @@
-//! What a call costs when it is made, as CEL's tracker and
-//! `k8s.io/apiserver/pkg/cel/library/cost.go` count.
+//! Costs of calls when they are made, as counted by CEL's tracker and
+//! `k8s.io/apiserver/pkg/cel/library/cost.go`.
 
 use std::collections::BTreeSet;
 
@@ -35,36 +35,36 @@ const SHARING: [&str; 11] =
 /// The most values that a function is given, all that lists and maps hold counted; a request holds
 /// fewer.
 const HEAVIEST: u64 = 4 << 20;
-/// The most values that the functions of one evaluation are given together; a look at one takes some
+/// The limit on values that the functions of one evaluation are given together; visiting one takes some
 /// nanoseconds.
 const LOOKS: u64 = 16 * HEAVIEST;
 /// Bytes of text that are gone through as fast as one value.
 const TEXT: u64 = 32;
-/// The most that one evaluation makes, bytes, what it has dropped again counted: some times what a
-/// request holds.
+/// The limit on the bytes that one evaluation makes, including dropped ones: some times the size of a
+/// request.
 const MADE: usize = 128 << 20;
 /// So many bytes of a compiled pattern cost 1: of 8 MiB, which take some 80 ms, an object has 38 at most.
 const COMPILED: usize = 32;
 /// A value, bytes.
 const VALUE: usize = size_of::<Cel>();
-/// A piece of a text with what it takes to keep it, bytes.
+/// The number of bytes that a piece of a text takes besides its content.
 const PIECE: usize = 96;
 
-/// What CEL's costs do not count, and what would take a machine's time and memory nevertheless: lists
-/// that are put together cost 1 however long they are, formats are counted by their own length, deep
-/// values by their outermost items. Nothing that is not made for that comes near these bounds.
+/// Work that CEL's costs do not count, although it would take a machine's time and memory: concatenating
+/// lists costs 1 however long they are, formats are counted by their own length, deep values by their
+/// outermost items. Only expressions made to abuse this come near these bounds.
 #[derive(Debug, Default)]
 pub struct Effort {
     looks: u64,
     made: usize,
-    /// Patterns that are no constants, which were paid for.
+    /// The non-constant patterns that were paid for.
     patterns: BTreeSet<String>,
 }
 
 impl Effort {
-    /// What a pattern that is no constant costs where it is first used: those of constants are counted when
-    /// they are written, but these are made of what objects say, and compiling one takes longer than
-    /// thousands of matches. Kubernetes does not count it.
+    /// Returns the cost of the first use of a pattern that is not a constant. The cost of a constant pattern
+    /// is counted when the rule is written, but these are computed from objects, and compiling one takes
+    /// longer than thousands of matches. Kubernetes does not count it.
     pub fn of_pattern(&mut self, text: &str) -> u64 {
         if self.patterns.contains(text) {
             return 0;
@@ -73,8 +73,8 @@ impl Effort {
         (patterns::size(text) / COMPILED) as u64
     }
 
-    /// Before a function is called. What is written small can be large: values are shared until
-    /// something looks at all of one.
+    /// Accounts for a function before it is called. A value of a short expression can be large: values are
+    /// shared until something visits all of one.
     pub fn of_call(&mut self, name: &str, args: &[Cel]) -> Result<(), Fail> {
         let mut looks: u64 = args.iter().map(letters).sum();
         if !SHALLOW.contains(&name) {
@@ -89,7 +89,7 @@ impl Effort {
         self.look(looks)
     }
 
-    /// Before so many values are looked at.
+    /// Records that `values` values are about to be visited.
     pub fn look(&mut self, values: u64) -> Result<(), Fail> {
         self.looks = self.looks.saturating_add(values);
         if self.looks > LOOKS { Err(Fail::Limit) } else { Ok(()) }
@@ -109,7 +109,7 @@ impl Effort {
         self.make(bytes)
     }
 
-    /// Before a list of so many values is made.
+    /// Records that a list of `values` values is about to be made.
     pub fn hold(&mut self, values: usize) -> Result<(), Fail> {
         self.make(values * VALUE)
     }
@@ -128,7 +128,7 @@ fn letters(value: &Cel) -> u64 {
     }
 }
 
-/// What is left of `most` after a value and all that it holds; `None` if it holds more.
+/// Subtracts a value and all that it holds from `most`; returns `None` if it holds more.
 fn weigh(most: u64, value: &Cel) -> Option<u64> {
     let most = most.checked_sub(1)?;
     match value {
@@ -139,7 +139,7 @@ fn weigh(most: u64, value: &Cel) -> Option<u64> {
     }
 }
 
-/// What a call costs, seen before it is made; `None`: as large as what it gives.
+/// Returns the cost of a call as far as its arguments show it; `None` if it equals the size of the result.
 pub fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
     let at = |index: usize| args.get(index).map_or(1, size);
     Some(match name {
@@ -171,7 +171,7 @@ pub fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
         | "isSemver" => times(at(0), TRAVERSAL),
         "ip" if matches!(args, [Cel::String(_)]) => times(at(0), TRAVERSAL),
         "replace" | "split" | "ip.isCanonical" => times(at(0), 2.0 * TRAVERSAL),
-        // A new list, of so many items.
+        // A new list of this many items.
         "lists.range" => match args {
             [Cel::Int(items)] => (LIST + 1).saturating_add(u64::try_from(*items).unwrap_or(0)),
             _ => 1,
@@ -194,7 +194,7 @@ pub fn cost_before(name: &str, args: &[Cel]) -> Option<u64> {
     })
 }
 
-/// What it costs more to compare the texts of a list with each other.
+/// Returns the additional cost of comparing the texts of a list with each other.
 fn compared(list: Option<&Cel>) -> u64 {
     let Some(Cel::List(list)) = list else { return 0 };
     let length: usize =
@@ -202,7 +202,7 @@ fn compared(list: Option<&Cel>) -> u64 {
     ((list.len() * length) as f64 * TRAVERSAL) as u64
 }
 
-/// Whether an expression is made of constants alone: lists, maps and conversions of such.
+/// Returns true if an expression is made of constants alone: lists, maps and conversions of constants.
 pub fn constant_only(node: &Node) -> bool {
     const CONVERSIONS: [&str; 10] =
         ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];

@@ -9,10 +9,10 @@ use crate::ast::{Expr, Node};
 use crate::types::Ty;
 use apiserver_schema::quoted::quoted;
 
-/// Digits behind the point, where nothing is said.
+/// The default number of digits after the point.
 const PRECISION: usize = 6;
 
-/// How a value is to be written.
+/// The notation in which a value is to be written.
 enum Clause {
     Text,
     Decimal,
@@ -23,7 +23,7 @@ enum Clause {
     Hexadecimal { upper: bool },
 }
 
-/// What is wrong with a value, and where that stands, if it is known.
+/// The fault of a value, with its place if it is known.
 type Wrong = (Option<usize>, String);
 
 /// Puts values into a text.
@@ -35,8 +35,7 @@ pub fn format(template: &str, values: &[Cel]) -> Result<String, String> {
     interpolated(template, write).map(|(text, _)| text).map_err(|(_, why)| why)
 }
 
-/// What is wrong with a call whose template and list are written out, and where; it is seen before the
-/// call is made.
+/// Returns the fault of a call whose template and list are literals, with its place, before the call is made.
 pub fn fault(template: &str, args: &[(Node, bool)], types: &[Ty<'_>]) -> Option<Wrong> {
     let check = |index: usize, clause: Clause| {
         let (arg, _) = args.get(index).ok_or_else(|| out_of_range(index))?;
@@ -108,7 +107,8 @@ fn written(value: &Cel, clause: &Clause) -> Result<String, String> {
     }
 }
 
-/// Whether values of the type of a node can be written so; else where the wrong one stands, and why.
+/// Checks that values of a node's type can be written in this notation; the error is the place of the wrong
+/// node and the reason.
 fn fitting(node: &Node, clause: &Clause, types: &[Ty<'_>]) -> Result<(), (usize, String)> {
     let ty = types.get(node.id).unwrap_or(&Ty::Dyn);
     let fits = ty.is_dyn()
@@ -144,7 +144,7 @@ fn fitting(node: &Node, clause: &Clause, types: &[Ty<'_>]) -> Result<(), (usize,
     }
 }
 
-/// Why a value of a type cannot be written so.
+/// Returns the reason why a value of a type cannot be written in this notation.
 fn unfit(clause: &Clause, given: &str) -> String {
     let only = match clause {
         Clause::Text => {
@@ -244,7 +244,7 @@ fn double(value: &Cel, clause: &Clause) -> Result<f64, String> {
     }
 }
 
-/// What is no number, or without end.
+/// Returns the text of a number that is NaN or infinite.
 fn special(number: f64) -> Option<String> {
     if number.is_nan() {
         return Some("NaN".to_owned());

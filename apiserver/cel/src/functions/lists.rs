@@ -1,4 +1,4 @@
-//! What is done with lists.
+//! Functions on lists.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use kube_cel::cel::Value as Cel;
 use super::operators::operator;
 use super::{Given, optional, type_of};
 
-/// Calls a function of lists; `None` if it is no such function.
+/// Calls a function on lists; returns `None` if it is not one.
 pub fn call(name: &str, args: &[Cel]) -> Option<Given> {
     Some(match (name, args) {
         ("sort", [Cel::List(list)]) => sorted(list.iter().map(|item| (item.clone(), item.clone())).collect()),
@@ -52,7 +52,7 @@ pub fn sorted(mut keyed: Vec<(Cel, Cel)>) -> Given {
     }
     keyed.sort_by(|(a, _), (b, _)| match (a, b) {
         (Cel::Bytes(a), Cel::Bytes(b)) => a.cmp(b),
-        // What is no number has a place too, so that this is an order.
+        // NaN has a place too, so that this is an order.
         (Cel::Float(a), Cel::Float(b)) => (a + 0.0).total_cmp(&(b + 0.0)),
         (a, b) => a.partial_cmp(b).unwrap_or(Ordering::Equal),
     });

@@ -1,4 +1,4 @@
-//! What functions do. Those of the language are here; those of Kubernetes' libraries are
+//! Implementation of the functions. Those of the language are here; those of Kubernetes' libraries are
 //! kube-cel's, called through the language's own evaluator.
 
 pub mod format;
@@ -25,7 +25,7 @@ const ARGUMENTS: [&str; 5] = ["a0", "a1", "a2", "a3", "a4"];
 /// Seconds of the times that there are: of the years 1 to 9999.
 pub const TIMES: std::ops::RangeInclusive<i64> = -62_135_596_800..=253_402_300_799;
 
-/// What fails has a text, in the words of CEL where it has such.
+/// The result of a function. The error is a text, in the words of CEL if it has any.
 pub type Given = Result<Cel, String>;
 
 /// The type of a value, as a value.
@@ -53,7 +53,7 @@ pub fn optional(value: Option<Cel>) -> Cel {
     Cel::Opaque(Arc::new(value.map_or_else(OptionalValue::none, OptionalValue::of)))
 }
 
-/// What an optional holds; `None` if the value is none.
+/// Returns the content of an optional, or `None` if the value is not an optional.
 pub fn opened(value: &Cel) -> Option<Option<&Cel>> {
     match value {
         Cel::Opaque(opaque) => opaque.downcast_ref::<OptionalValue>().map(OptionalValue::value),
@@ -75,7 +75,7 @@ pub fn call(name: &str, member: bool, args: &[Cel]) -> Given {
     own.unwrap_or_else(|| library(name, member, args))
 }
 
-/// Whether a function would make a text that is longer than any that a request holds.
+/// Returns true if a function would make a text that is longer than any that a request holds.
 fn large(name: &str, args: &[Cel]) -> bool {
     let longest = match (name, args) {
         ("replace", [Cel::String(text), Cel::String(from), Cel::String(to), ..]) => {
@@ -98,7 +98,7 @@ fn large(name: &str, args: &[Cel]) -> bool {
     longest > LONGEST
 }
 
-/// How long a value is as a text, bytes, or somewhat less than that.
+/// Returns the length of a value as a text in bytes, or somewhat less.
 fn written(value: &Cel) -> usize {
     match value {
         Cel::String(text) => text.len(),
@@ -109,7 +109,7 @@ fn written(value: &Cel) -> usize {
     }
 }
 
-/// How many digits stand after the point at the beginning of a text.
+/// Returns the number of digits after the point at the beginning of a text.
 fn digits(text: &str) -> usize {
     let Some(rest) = text.strip_prefix('.') else { return 0 };
     rest.bytes().take_while(u8::is_ascii_digit).count()
@@ -150,12 +150,12 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
             Some(time.and_then(|time| library(name, false, &[text(&time.to_string())])))
         }
         ("timestamp", [Cel::String(written)]) => {
-            // Nothing but a `T` stands between date and time.
+            // Only a `T` may separate date and time.
             let apart = written.as_bytes().get(10) == Some(&b'T') && !written.ends_with('z');
             let read = if apart { library(name, false, args).ok() } else { None };
             Some(read.ok_or_else(|| format!("invalid RFC 3339 timestamp {:?}", written.as_str())))
         }
-        // What is larger than an integer of 64 bits is none.
+        // A value that exceeds a 64-bit integer is not an integer.
         ("asInteger" | "isInteger", [Cel::Opaque(_)]) => {
             let whole = library("asInteger", true, args);
             Some(match name {
@@ -180,8 +180,8 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
     }
 }
 
-/// A duration of so many nanoseconds. Read from a text it would be rounded, so it is the time between
-/// two times.
+/// Returns a duration of `nanos` nanoseconds. Parsing a text would round it, so it is the difference of two
+/// times.
 fn duration(nanos: i64) -> Given {
     let time = |nanos: i64| {
         let time = jiff::Timestamp::from_nanosecond(i128::from(nanos)).map_err(|_| "range".to_owned())?;
@@ -223,7 +223,7 @@ fn nanoseconds(text: &str) -> Option<i64> {
         let end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
         let (_, unit) = UNITS.into_iter().find(|(name, _)| *name == &after[..end])?;
         let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-        // More digits than these are no whole nanosecond of any unit.
+        // More digits than these are below a nanosecond in every unit.
         let fraction = &fraction[..fraction.len().min(18)];
         let part: i128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
         let part = part * unit / 10_i128.pow(fraction.len() as u32);
@@ -367,7 +367,8 @@ fn unconvertible(to: &str) -> String {
     format!("type conversion error from 'string' to '{to}'")
 }
 
-/// Addresses and URLs, where Go is stricter than kube-cel, or says it otherwise; `None`: as there.
+/// Calls a function on addresses and URLs for which Go is stricter than kube-cel, or words errors
+/// differently; `None`: as in kube-cel.
 fn network(name: &str, args: &[Cel]) -> Option<Given> {
     let flag = |value: bool| Some(Ok(Cel::Bool(value)));
     match (name, args) {
@@ -441,7 +442,7 @@ fn int(value: &Cel) -> Given {
     Ok(Cel::Int(match value {
         Cel::Int(number) => *number,
         Cel::UInt(number) => i64::try_from(*number).map_err(|_| OVERFLOW.to_owned())?,
-        // Both limits are exact as floats, and neither is an integer of 64 bits.
+        // Both limits are exact as floats, and outside of the 64-bit integers.
         Cel::Float(number) if *number > i64::MIN as f64 && *number < i64::MAX as f64 => *number as i64,
         Cel::Float(_) => return Err(OVERFLOW.to_owned()),
         Cel::String(text) => text.parse().map_err(|_| unconvertible("int"))?,

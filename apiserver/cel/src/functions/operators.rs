@@ -1,4 +1,4 @@
-//! What operators give.
+//! Implementation of the operators.
 
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub fn key(value: &Cel) -> Result<Key, String> {
     }
 }
 
-/// What an operator gives; `None` if the name is a function's.
+/// Applies an operator; returns `None` if the name is that of a function.
 pub fn operator(name: &str, args: &[Cel]) -> Option<Given> {
     Some(match (name, args) {
         ("!_", [Cel::Bool(flag)]) => Ok(Cel::Bool(!flag)),
@@ -47,7 +47,7 @@ pub fn operator(name: &str, args: &[Cel]) -> Option<Given> {
     })
 }
 
-/// What became too large is named by its type.
+/// Returns the error of an operator; an overflow names the type.
 fn failed(error: &ExecutionError, args: &[Cel]) -> String {
     let kind = match args {
         [Cel::Timestamp(_), _] | [_, Cel::Timestamp(_)] => "timestamp",
@@ -92,7 +92,7 @@ fn compare(name: &str, a: &Cel, b: &Cel) -> Given {
     }
     match a.partial_cmp(b) {
         Some(order) if !matches!((a, b), (Cel::Null, _)) => Ok(Cel::Bool(holds(name, order))),
-        // No number compares with what is none.
+        // NaN compares with no number.
         None if numbers && a.is_number() && b.is_number() => Ok(Cel::Bool(false)),
         _ => Err(no_overload()),
     }

@@ -1,4 +1,4 @@
-//! What is done with texts: places and lengths count characters, as Go's runes.
+//! Functions on texts: positions and lengths count characters, as Go's runes.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use super::{Given, no_overload, text};
 /// The most pieces that a text is split into.
 pub const PIECES: usize = 1 << 20;
 
-/// Calls a function of texts; `None` if it is no such function, or not one of texts.
+/// Calls a function on texts; returns `None` if it is not one.
 pub fn call(name: &str, args: &[Cel]) -> Option<Given> {
     Some(match (name, args) {
         ("charAt", [Cel::String(searched), Cel::Int(at)]) => char_at(searched, *at),
@@ -96,7 +96,8 @@ fn last_index_of(searched: &str, wanted: &str, from: Option<i64>) -> Given {
     Ok(Cel::Int(found.unwrap_or(-1)))
 }
 
-/// At most so many pieces; the last is all that is left. Nothing stands between any two characters.
+/// Splits a text into at most `most` pieces; the last is the rest. An empty separator splits between all
+/// characters.
 fn split(whole: &str, at: &str, most: usize) -> Given {
     let mut pieces = Vec::new();
     let mut rest = whole;

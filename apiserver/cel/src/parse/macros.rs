@@ -1,4 +1,4 @@
-//! Calls that are no calls: `has`, the loops, and what is made of optionals.
+//! Macros: `has`, the loops, and the operations on optionals.
 
 use super::Parser;
 use crate::ast::{Bind, Call, Expr, Fold, Form, Node};
@@ -25,8 +25,8 @@ pub fn global(parser: &mut Parser<'_>, at: usize, name: String, mut args: Vec<No
     parser.node(at, Expr::Call(Call { function: name, target: None, args }))
 }
 
-/// What a loop of a name and a number of arguments is: its form, how many variables it has, and
-/// whether it filters.
+/// Returns the loop of a name and a number of arguments: its form, its number of variables, and whether it
+/// filters.
 fn form(name: &str, arguments: usize) -> Option<(Form, usize, bool)> {
     Some(match (name, arguments) {
         ("all", 2) => (Form::All, 1, false),

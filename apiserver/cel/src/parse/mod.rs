@@ -9,8 +9,7 @@ use crate::lex::{Fault, Lexed, Token, tokens};
 const LENGTH: usize = 16 * 1024;
 /// Deepest tree; analysis and evaluation recurse.
 const DEPTH: usize = 200;
-/// How deep brackets and conditionals may lie in each other; each level takes the parser some ten
-/// frames.
+/// The limit on the nesting of brackets and conditionals; each level takes the parser some ten frames.
 const NESTING: usize = 64;
 
 /// Words that are kept for later and cannot name anything.
@@ -66,15 +65,15 @@ pub struct Parser<'t> {
     nesting: usize,
     /// It was complained about the depth already.
     deep: bool,
-    /// Faults that parsing goes on after.
+    /// Errors after which parsing continues.
     pub faults: Vec<Fault>,
 }
 
 type Parsed = Result<Node, Fault>;
 
 impl Parser<'_> {
-    /// A node with a number of its own. One above too many others is a fault, and takes the place of all
-    /// of them: nobody may have to walk a tree that is too deep for a stack, not even to drop it.
+    /// Makes a node with a number of its own. One above too many others is an error and replaces all of them:
+    /// no walk, not even the one that drops it, may meet a tree that is too deep for a stack.
     pub fn node(&mut self, at: usize, expr: Expr) -> Node {
         self.ids += 1;
         let depth = 1 + expr.children().into_iter().map(|child| child.depth).max().unwrap_or(0);
@@ -126,7 +125,7 @@ impl Parser<'_> {
         Err(Fault { at: self.peek().at, message })
     }
 
-    /// What is said where no name follows a dot.
+    /// Returns the error for a dot that is not followed by a name.
     fn no_name<T>(&self) -> Result<T, Fault> {
         let Lexed { at, end, .. } = *self.peek();
         let message = format!("Syntax error: no viable alternative at input '.{}'", &self.source[at..end]);
@@ -140,7 +139,7 @@ impl Parser<'_> {
         }
     }
 
-    /// The bracket that ends what is in brackets; at the end of the text it is only missing.
+    /// Expects the closing bracket; at the end of the text it is only missing.
     fn close(&mut self, sign: &str) -> Result<usize, Fault> {
         if self.peek().token != Token::End {
             return self.expect(sign);
@@ -188,7 +187,7 @@ impl Parser<'_> {
         })
     }
 
-    /// Terms between which one logical operator stands, as a tree as flat as can be.
+    /// Parses terms joined by one logical operator, into a tree as flat as possible.
     fn chain(&mut self, sign: &str, function: &str, term: impl Fn(&mut Self) -> Parsed) -> Parsed {
         let mut terms = vec![term(self)?];
         let mut places = Vec::new();
@@ -306,7 +305,7 @@ impl Parser<'_> {
         }
     }
 
-    /// What stands between the brackets of a call, the first of which was read.
+    /// Parses the arguments of a call up to the closing bracket; the opening one was read.
     fn arguments(&mut self) -> Result<Vec<Node>, Fault> {
         let mut args = Vec::new();
         if self.take(")").is_some() {
@@ -358,7 +357,7 @@ impl Parser<'_> {
                     format!("Syntax error: extraneous input '{}' expecting {OPERAND}", self.shown());
                 Err(Fault { at, message })
             }
-            // Where a term is missing, the operator after it is still read.
+            // If a term is missing, the operator after it is still read.
             Token::Sign("*" | "/" | "%") => {
                 let message =
                     format!("Syntax error: mismatched input '{}' expecting {OPERAND}", self.shown());
@@ -369,7 +368,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Whether the token after the next could begin what should begin here.
+    /// Returns true if the token after the next could begin what is expected here.
     fn begins_after(&self) -> bool {
         match self.tokens.get(self.next + 1).map(|lexed| &lexed.token) {
             Some(Token::Name(_) | Token::Literal(_)) => true,

@@ -1,4 +1,4 @@
-//! Whether the rules of a schema are accepted.
+//! Validation of the rules of a schema.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -16,9 +16,8 @@ use apiserver_structural::{Additional, Kind, ListType, Patterns, Rule, Structura
 /// So many of the most expensive rules are named where all together cost too much.
 const NAMED: usize = 4;
 
-/// Errors of the rules in a schema; `path` is where it stands. Rules of a part of which `others`
-/// are known already are left alone: what would be said of them may be no fault of theirs. `patterns` are
-/// those of the definition so far.
+/// Returns the errors of the rules in a schema; `path` is its place. Rules of a part with known errors
+/// (`others`) are skipped, because they might not be at fault. `patterns` are those of the definition so far.
 pub fn rule_errors(
     schema: &Structural,
     path: &str,
@@ -41,17 +40,17 @@ pub fn rule_errors(
 #[derive(Clone)]
 struct Place {
     root: bool,
-    /// How many values of the schema an object has at most; `None`: as many as a request holds.
+    /// The maximal number of values of the schema in an object; `None`: as many as a request holds.
     many: Option<u64>,
-    /// The nearest place above whose values cannot be told apart between two versions of an object.
+    /// The nearest ancestor whose values cannot be correlated between two versions of an object.
     uncorrelatable: Option<String>,
 }
 
 struct Judge<'o> {
-    /// Where something is wrong with the schema itself.
+    /// The fields with errors of the schema itself.
     others: BTreeSet<&'o str>,
     errors: Vec<FieldError>,
-    /// What each expression costs, and where it stands.
+    /// The cost of each expression, with its place.
     costs: Vec<(u64, String)>,
 }
 
@@ -120,7 +119,7 @@ impl Judge<'_> {
         self.optional(rule, path, Some(&program));
     }
 
-    /// `optionalOldSelf` makes sense only where `oldSelf` is looked at.
+    /// Checks that `optionalOldSelf` is used only with `oldSelf`.
     fn optional(&mut self, rule: &Rule, path: &str, program: Option<&Node>) {
         if rule.optional_old_self && !program.is_some_and(uses_old_self) {
             let detail = "may not be set if oldSelf is not used in rule";
@@ -178,7 +177,7 @@ impl Judge<'_> {
     }
 }
 
-/// Whether a field is `path` or below it.
+/// Returns true if any of the fields is `path` or below it.
 fn any_lies_in(fields: &BTreeSet<&str>, path: &str) -> bool {
     let below = |sign: char| {
         let begin = format!("{path}{sign}");

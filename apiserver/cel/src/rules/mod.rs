@@ -15,13 +15,13 @@ use apiserver_structural::{Additional, Rule, Structural};
 
 pub use judge::rule_errors;
 
-/// What one rule may cost by the limits of its schema, for all values that it is run on.
+/// The limit on the estimated cost of one rule, for all values that it is run on.
 pub const RULE_COST: u64 = 10_000_000;
-/// What the rules of one schema may cost together.
+/// The limit on the estimated cost of all rules of one schema.
 pub const SCHEMA_COST: u64 = 100_000_000;
-/// What one evaluation may cost.
+/// The limit on the cost of one evaluation.
 pub const CALL_COST: u64 = 1_000_000;
-/// What all evaluations for one object may cost together.
+/// The limit on the cost of all evaluations for one object.
 pub const OBJECT_COST: u64 = 10_000_000;
 
 /// The rules of a schema, compiled; only branches that have rules are there.
@@ -82,12 +82,12 @@ impl Compiled {
     }
 }
 
-/// Whether a rule looks at what was there before.
+/// Returns true if a rule uses the old value.
 fn uses_old_self(program: &Node) -> bool {
     program.mentions("oldSelf")
 }
 
-/// What the rules of a schema may name.
+/// Returns the names that the rules of a schema may use.
 fn environment<'s>(schema: &'s Structural, rule: &Rule, root: bool) -> Env<'s> {
     let own = schema::of(schema, root || schema.embedded).unwrap_or(Ty::Dyn);
     let old =

@@ -14,8 +14,9 @@ use apiserver_structural::{Additional, Kind, Structural, field_path};
 const MESSAGE: usize = 5 * 1024;
 
 impl Rules {
-    /// Errors of an object of the schema that the rules were compiled from; `old` is what it takes
-    /// the place of. What did not change is [`FieldReason::Tolerated`], but for rules about changes.
+    /// Returns the errors of an object of the schema that the rules were compiled from; `old` is the object
+    /// that it replaces. Errors of unchanged values are [`FieldReason::Tolerated`], except for rules about
+    /// changes.
     pub fn errors(&self, schema: &Structural, object: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut run = Run { budget: OBJECT_COST, errors: Vec::new() };
         let place = Place { old, unchanged: old == Some(object), root: true };
@@ -27,19 +28,19 @@ impl Rules {
 /// The budget is spent, or something cannot be bounded.
 struct Stopped;
 
-/// What a message took too much of.
+/// The budget that a message exceeded.
 enum Spent {
-    /// What is left for the object.
+    /// The remaining budget of the object.
     Budget,
-    /// What one evaluation may cost.
+    /// The budget of one evaluation.
     Call,
 }
 
-/// How a value stands to what was there before.
+/// The relation of a value to the old object.
 struct Place<'v> {
-    /// The value that it takes the place of, where that can be told.
+    /// The value that it replaces, if it can be correlated.
     old: Option<&'v Value>,
-    /// It, or what it lies in, did not change.
+    /// True if the value, or one that contains it, did not change.
     unchanged: bool,
     root: bool,
 }
@@ -131,7 +132,7 @@ impl Run {
                 Ok(Cel::Bool(false)) => {
                     let before = self.errors.len();
                     let judged = self.judged(compiled, schema, (found, &variables), path);
-                    // What is wrong for as long as nobody touches it is tolerated.
+                    // Existing faults are tolerated as long as the value is unchanged.
                     if place.unchanged && !compiled.uses_old {
                         let new = self.errors.iter_mut().skip(before);
                         new.for_each(|error| error.reason = FieldReason::Tolerated);
@@ -157,7 +158,7 @@ impl Run {
         Ok(())
     }
 
-    /// Evaluates a rule and takes what it cost from the budget.
+    /// Evaluates a rule and subtracts its cost from the budget.
     fn evaluated(
         &mut self,
         program: &Node,
@@ -237,7 +238,7 @@ impl Run {
         }
     }
 
-    /// A rule that could not be evaluated: Kubernetes shows the type in place of the value.
+    /// Adds the error of a rule that could not be evaluated: Kubernetes shows the type instead of the value.
     fn failed(&mut self, path: &Path<'_>, schema: &Structural, detail: &str) {
         let kind = Value::from(schema.kind.map_or("", Kind::as_str));
         self.errors.push(FieldError::invalid(named(path), &kind, detail));
@@ -287,8 +288,8 @@ impl Run {
 }
 
 impl<'v> Place<'v> {
-    /// A value below; where nothing tells what it takes the place of, the parent decides whether
-    /// anything changed.
+    /// Returns the place of a value below; if it cannot be correlated, the parent decides whether anything
+    /// changed.
     fn below(&self, old: Option<&'v Value>, value: &Value) -> Place<'v> {
         let unchanged = match old {
             Some(old) => old == value,
@@ -303,7 +304,7 @@ fn named(path: &Path<'_>) -> String {
     if path.is_root() { "<nil>".to_owned() } else { path.to_string() }
 }
 
-/// What a rule that fails is called: by its message, if it has one.
+/// Returns the text by which a failed rule is reported: its message, or else the rule itself.
 fn shown(compiled: &Compiled) -> &str {
     let rule = &compiled.rule;
     if rule.message.is_empty() { rule.rule.trim() } else { rule.message.trim() }

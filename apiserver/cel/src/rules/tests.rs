@@ -1,4 +1,4 @@
-//! Rules: which are accepted, what they say of objects, and what bounds them.
+//! Tests of rules: validation, results on objects, and bounds.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ fn schema(value: Value) -> Structural {
     Structural::compile(&value)
 }
 
-/// What is wrong with the rules of a definition that has this schema alone.
+/// Returns the errors of the rules in a definition that has only this schema.
 fn errors_of(schema: &Structural) -> Vec<FieldError> {
     rule_errors(schema, "s", &[], &mut Patterns::default())
 }
@@ -170,7 +170,7 @@ fn rules_about_changes_see_what_was_there() {
     assert!(errors(optional.clone(), json!({"min": 1}), None).is_empty());
     assert_eq!(errors(optional.clone(), json!({"min": 2}), None).len(), 1);
     assert!(errors(optional, json!({"min": 2}), Some(json!({"min": 1}))).is_empty());
-    // What was wrong before and did not change is tolerated.
+    // Existing faults that did not change are tolerated.
     let plain = json!({"rule": "self.min > 5"});
     assert!(errors(plain.clone(), json!({"min": 1}), Some(json!({"min": 1}))).is_empty());
     assert_eq!(errors(plain, json!({"min": 1, "max": 1}), Some(json!({"min": 1}))).len(), 1);
@@ -242,7 +242,7 @@ fn every_rule_is_told_what_is_wrong_with_it() {
         "s.properties[b].x-kubernetes-validations[1].rule",
     ];
     assert_eq!(at(&[]), all);
-    // What is wrong with a part of the schema keeps silent about rules of it and around it alone.
+    // An error in a part of the schema suppresses only the rules of it and around it.
     let empty =
         FieldError::required("s.properties[a].x-kubernetes-validations[0].rule", "rule is not specified");
     assert_eq!(at(&[empty]), all[3..]);
@@ -494,7 +494,7 @@ fn a_message_has_no_more_than_the_rules_have() {
     );
     let found = errors(dear, json!({"min": 1, "free": text.repeat(4)}), None);
     assert!(found[0].contains("call cost exceeds limit for messageExpression: \"self.free"), "{found:?}");
-    // What cannot be shown gives way to the message.
+    // If the message expression fails, the message is used.
     for expression in ["self.free", "self.free + '\\n.'", "string(10 / (self.min - 1))"] {
         let rule = json!({"rule": "self.min > 5", "message": "no", "messageExpression": expression});
         let free = if expression == "self.free" { "a".repeat(5121) } else { "a".to_owned() };

@@ -1,4 +1,4 @@
-//! JSON values as expressions see them: names escaped, texts with a format as what they mean.
+//! JSON values as expressions see them: names escaped, texts with a format as values of its type.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! What CEL's costs do not count is bounded too: short expressions that would make large values, or
-//! go through them for hours.
+//! Bounds on what CEL's costs do not count: short expressions that would make large values, or iterate over
+//! them for hours.
 
 use super::*;
 
-/// What an expression gives with a text of so many bytes as `s`, and a list of so many items as `l`.
+/// Evaluates an expression with a text of `bytes` bytes as `s`, and a list of `items` items as `l`.
 fn with_large(source: &str, bytes: usize, items: i64) -> Result<Cel, Fail> {
     let (node, _) = compile(source, &env()).unwrap_or_else(|error| panic!("{source}\n{error}"));
     let list = (0..items).map(Cel::Int).collect::<Vec<_>>();
@@ -24,12 +24,12 @@ fn is_stopped(source: &str, bytes: usize, items: i64) {
 
 #[test]
 fn lists_that_double_are_stopped() {
-    // Each step costs 1 and doubles what is in memory.
+    // Each step costs 1 and doubles the memory.
     let doubling = (0..60).fold("[[1, 2]]".to_owned(), |source, _| source + ".map(a, a + a)");
     is_stopped(&format!("{doubling}.size() == 1"), 0, 0);
     is_stopped("l.map(a, l + l).size() == 1", 0, 50_000);
     is_stopped("l.map(a, l.map(b, optional.of(b)).unwrapOpt()).size() == 1", 0, 50_000);
-    // What is at hand may be added to.
+    // Lists that are at hand may be concatenated.
     assert_eq!(with_large("(l + l + [i]).size() == 200001", 0, 100_000), Ok(Cel::Bool(true)));
 }
 
@@ -78,7 +78,7 @@ fn values_are_not_gone_through_without_end() {
     is_stopped("[[l]].all(a, l.all(b, a == a))", 0, 100_000);
     is_stopped("sets.contains(l, l.map(a, -a))", 0, 30_000);
     is_stopped("l.all(a, s.size() > 0)", 3_000_000, 50_000);
-    // What is decided by its first item takes no copy of the rest.
+    // A loop that its first item decides does not copy the rest.
     assert_eq!(with_large("l.all(a, l.exists(b, true))", 0, 40_000), Ok(Cel::Bool(true)));
 }
 
@@ -86,7 +86,7 @@ fn values_are_not_gone_through_without_end() {
 fn types_that_double_are_refused() {
     let doubling = (0..60).fold("[{0: 0}]".to_owned(), |source, _| source + ".map(a, {a: a})");
     assert!(fault(&doubling).contains("too many parts"));
-    // What a variable stands for is learnt after it was used.
+    // A variable is bound after its use.
     let learnt = (0..40).fold((String::new(), "d".to_owned()), |(before, outer), i| {
         (format!("{before}[].all(x{i}, {outer} == {{x{i}: x{i}}} && "), format!("x{i}"))
     });
@@ -103,7 +103,7 @@ fn deep_texts_are_refused_where_stacks_are_small() {
         format!("d{}", ".a()".repeat(4_000)),
         format!("{}true", "!".repeat(16_000)),
     ];
-    // As large as those of the threads that serve requests.
+    // The same stack size as the threads that serve requests.
     let small = std::thread::Builder::new()
         .stack_size(2 << 20)
         .spawn(move || chains.map(|source| compile(&source, &env()).is_err()));

@@ -385,8 +385,8 @@ const USES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Functions of which only the types are looked at here: nothing asks an authorizer yet, and
-/// patches are made where there is a mutation. Formats are walked below.
+/// Functions of which only the types are checked here: nothing asks an authorizer yet, and patches are made
+/// by mutations. Formats are walked below.
 const TYPED: &[&str] = &[
     "allowed",
     "check",

@@ -1,4 +1,4 @@
-//! Expressions on their own: what is read, what is refused and in which words, and what they give.
+//! Tests of single expressions: syntax, errors and their words, and results.
 
 mod bounds;
 mod environment;
@@ -95,7 +95,7 @@ fn macros() {
         "[?m.?a, ?m.?z, 7] == [1, 7]",
         "{?'x': m.?a, ?'y': m.?z} == {'x': 1}",
         "has(m.a) && !has(m.z)",
-        // What can be absent may be compared with null, and never is null.
+        // Optionals may be compared with null, and never are null.
         "optional.none() != null && timestamp(0) != null && quantity('1') != null",
         // An item that cannot be judged hides nothing that another decides.
         "l.exists(x, 1 / (x - 1) == 1)",
@@ -105,7 +105,7 @@ fn macros() {
     ] {
         assert_eq!(gives(source), Ok(Cel::Bool(true)), "{source}");
     }
-    // What an environment of Kubernetes does not have.
+    // Functions that Kubernetes' environments do not have.
     for source in
         ["cel.bind(x, 1, x == 1)", "math.abs(-1) == 1", "'a'.reverse() == 'a'", "base64.encode(b'a') == ''"]
     {
@@ -252,10 +252,10 @@ fn what_is_read_is_bounded() {
     ] {
         fault(&source);
     }
-    // As deep as may be, on the stack of a thread that serves requests.
+    // The deepest nesting allowed, on the stack of a thread that serves requests.
     assert_eq!(gives(&(vec!["1"; 190].join(" + ") + " > 0")), Ok(Cel::Bool(true)));
     assert_eq!(gives(&format!("{}true{}", "(".repeat(60), ")".repeat(60))), Ok(Cel::Bool(true)));
-    // Terms side by side lie side by side.
+    // Many terms of one operator stay flat.
     assert_eq!(gives(&vec!["true"; 2000].join(" && ")), Ok(Cel::Bool(true)));
     for source in [
         "", " ", ".", "..", "a.", "1.a", "\u{0}", "'\\", "b'\\xff'", "0x", "{", "a{b", "a.b{c:", "[?", "x.?",
@@ -277,14 +277,14 @@ fn an_evaluation_is_cut_off_where_its_limit_is_passed() {
         assert_eq!(below.0, Err(Fail::Limit), "{source}");
         spent
     };
-    // As CEL's own tracker counts.
+    // The same costs as in CEL's own tracker.
     assert_eq!(spent("i == 3"), 2);
     assert_eq!(spent("s.contains('ex')"), 2);
     assert_eq!(spent("m.a == 1"), 3);
     assert_eq!(spent("l.all(x, x > 0)"), 1 + 1 + 3 * (3 + 2));
     assert_eq!(spent("l.exists(x, x == 3)"), 1 + 1 + 4 + 2);
     assert_eq!(spent("l.map(x, x).size() == 3"), 1 + (1 + 3 * (12 + 1)) + 1 + 1);
-    // What is constant costs nothing.
+    // Constants cost nothing.
     assert_eq!(spent("[1, 2].size() == 2"), 2);
     assert_eq!(spent("[i, 2].size() == 2"), 13);
     assert_eq!(spent("i in [1, 2, 3]"), 1);

@@ -11,11 +11,11 @@ fn texts_are_searched_and_cut_by_characters() {
         "'abcabc'.lastIndexOf('bc') == 4 && 'abcabc'.lastIndexOf('bc', 3) == 1",
         "'äbäb'.lastIndexOf('b', 3) == 3 && 'ab'.lastIndexOf('') == 2 && 'ab'.lastIndexOf('a', 2) == -1",
         "'äöü'.substring(1, 2) == 'ö' && 'äöü'.substring(3) == ''",
-        // Nothing stands between any two characters, and not around them.
+        // An empty separator splits between characters, and not around them.
         "'abc'.split('') == ['a', 'b', 'c'] && ''.split('') == [] && ''.split(',') == ['']",
         "'abc'.split('', 2) == ['a', 'bc'] && 'a,b,c'.split(',', 0) == [] && 'a,b'.split(',', -1) == ['a', 'b']",
         "',a,'.split(',') == ['', 'a', ''] && 'a--b'.split('--', 1) == ['a--b']",
-        // A negative number is no limit.
+        // A negative number means no limit.
         "'aaa'.replace('a', 'b', -1) == 'bbb' && 'aaa'.replace('a', 'b', 2) == 'bba' && 'aa'.replace('a', 'b', 0) == 'aa'",
         "['a', 'b'].join() == 'ab' && ['a', 'b'].join('--') == 'a--b' && [].join(',') == ''",
     ]);
@@ -58,7 +58,7 @@ fn formats_are_those_of_the_locale() {
         let source = format!("{template:?}.format({args})");
         assert_eq!(gives(&source), Ok(functions::text(wanted)), "{source}");
     }
-    // What is written out is judged before, and everything else when it comes.
+    // Literal arguments are checked before, all others at the call.
     for (template, args, at, error) in [
         ("%d", "[]", 12, "index 0 out of range"),
         ("%", "[1]", 11, "unexpected end of string"),

@@ -13,11 +13,11 @@ use super::{Bindings, Ty};
 /// One overload of a function.
 #[derive(Clone, Debug)]
 pub struct Overload {
-    /// Whether it is a method; the receiver is the first argument then.
+    /// True for a method; the receiver is its first argument.
     pub member: bool,
     pub args: Vec<Written>,
     pub gives: Written,
-    /// As it stands in the table.
+    /// The overload's text in the table.
     pub text: &'static str,
 }
 
@@ -318,7 +318,7 @@ pub const FORMATS: [&str; 13] = [
 /// Types whose lists can be sorted, and have a largest item.
 const COMPARABLE: [&str; 8] = ["int", "uint", "double", "bool", "duration", "timestamp", "string", "bytes"];
 
-/// Only where mutations are computed.
+/// Functions available only to mutations.
 const PATCHES: &str = "
 jsonpatch.escapeKey | (string) string
 ";
@@ -364,7 +364,7 @@ fn generated() -> String {
     lines.join("\n")
 }
 
-/// The overloads of a function; none if there is no function of that name.
+/// Returns the overloads of a function; none if there is no function of that name.
 pub fn overloads(name: &str) -> &'static [Overload] {
     TABLE.get(name).map_or(&[], Vec::as_slice)
 }

@@ -1,4 +1,4 @@
-//! Types, as far as an expression is followed before it is run.
+//! Types of expressions, as far as they are known before evaluation.
 
 pub mod declare;
 pub mod schema;
@@ -13,7 +13,7 @@ use schema::Object;
 pub enum Ty<'s> {
     /// Anything; known when the expression is run.
     Dyn,
-    /// What has been complained about already.
+    /// The type of an expression whose error has been reported already.
     Error,
     Null,
     Bool,
@@ -29,7 +29,7 @@ pub enum Ty<'s> {
     List(Arc<Ty<'s>>),
     Map(Arc<Ty<'s>>, Arc<Ty<'s>>),
     Optional(Arc<Ty<'s>>),
-    /// `kubernetes.Quantity`, `net.IP`, …: told apart by their names.
+    /// `kubernetes.Quantity`, `net.IP`, …: distinguished by their names.
     Opaque(&'static str),
     Object(Object<'s>),
     /// A variable; its number is unique within an expression.
@@ -47,7 +47,7 @@ impl<'s> Ty<'s> {
         Self::Map(Arc::new(keys), Arc::new(values))
     }
 
-    /// Whether anything may be expected of it.
+    /// Returns true if nothing is known about the type, so that anything may be done with it.
     pub fn is_dyn(&self) -> bool {
         matches!(self, Self::Dyn | Self::Error)
     }
@@ -71,7 +71,7 @@ impl<'s> Ty<'s> {
         }
     }
 
-    /// What a value of the type says that its type is.
+    /// Returns the name of the type that `type()` gives for its values.
     pub fn runtime_name(&self) -> String {
         match self {
             Self::List(_) => "list".to_owned(),
@@ -84,7 +84,7 @@ impl<'s> Ty<'s> {
         }
     }
 
-    /// Whether the two are one type; parameters are not looked into.
+    /// Returns true if both are the same type; the variables of parameters are not resolved.
     pub fn same(&self, other: &Ty<'s>) -> bool {
         match (self, other) {
             (Self::List(a), Self::List(b)) | (Self::Optional(a), Self::Optional(b)) => a.same(b),
@@ -96,7 +96,7 @@ impl<'s> Ty<'s> {
     }
 }
 
-/// As messages name it.
+/// Formats the type as in messages.
 impl fmt::Display for Ty<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -114,12 +114,12 @@ impl fmt::Display for Ty<'_> {
 /// The most parts that a type has.
 const PARTS: usize = 1000;
 
-/// What type variables stand for.
+/// The types that type variables stand for.
 #[derive(Debug, Default)]
 pub struct Bindings<'s> {
-    /// By number; `None`: nothing yet.
+    /// The types by number; `None`: unbound.
     known: Vec<Option<Ty<'s>>>,
-    /// What was learnt, in order: the variable, and what it stood for before.
+    /// The history of bindings, in order: the variable, and its earlier type.
     learnt: Vec<(usize, Option<Ty<'s>>)>,
 }
 
@@ -135,7 +135,7 @@ impl<'s> Bindings<'s> {
         (self.known.len(), self.learnt.len())
     }
 
-    /// Forgets what was learnt since.
+    /// Restores an earlier state of the bindings.
     pub fn restore(&mut self, (variables, learnt): (usize, usize)) {
         for (variable, before) in self.learnt.drain(learnt..).rev() {
             self.known[variable] = before;
@@ -152,8 +152,7 @@ impl<'s> Bindings<'s> {
         self.known.get(variable)?.as_ref()
     }
 
-    /// The type with variables replaced by what they stand for; with `free` those that stand for
-    /// nothing become `dyn`.
+    /// Returns the type with its variables resolved; with `free`, unbound ones become `dyn`.
     pub fn resolve(&self, ty: &Ty<'s>, free: bool) -> Ty<'s> {
         match ty {
             Ty::Param(variable) => match self.find(*variable) {
@@ -168,13 +167,13 @@ impl<'s> Bindings<'s> {
         }
     }
 
-    /// Whether a type has more parts than any that somebody needs, with what its variables stand for:
-    /// `{a: a}` doubles a type each time, and whoever walks through it walks that long.
+    /// Returns true if a type has more parts, with its variables resolved, than any honest use needs: `{a:
+    /// a}` doubles a type each time, and every walk through it takes that long.
     pub fn is_too_large(&self, ty: &Ty<'s>) -> bool {
         self.less(ty, PARTS).is_none()
     }
 
-    /// What is left of `most` parts; `None` if there are more.
+    /// Subtracts the parts of a type from `most`; returns `None` if there are more.
     fn less(&self, ty: &Ty<'s>, most: usize) -> Option<usize> {
         let most = most.checked_sub(1)?;
         match ty {
@@ -196,7 +195,7 @@ impl<'s> Bindings<'s> {
         }
     }
 
-    /// Whether values of one can be taken for the other's; learns what variables stand for.
+    /// Returns true if values of one type can be used as the other; binds type variables.
     pub fn assignable(&mut self, a: &Ty<'s>, b: &Ty<'s>) -> bool {
         if let Ty::Param(variable) = b {
             let known = self.find(*variable).is_some();
@@ -224,7 +223,7 @@ impl<'s> Bindings<'s> {
         }
     }
 
-    /// Whether `ty` may stand for a variable, and makes it so.
+    /// Returns true if `ty` may stand for a variable, and binds it.
     fn substitutes(&mut self, ty: &Ty<'s>, variable: usize) -> bool {
         if matches!(ty, Ty::Param(found) if *found == variable) {
             return true;

@@ -14,12 +14,12 @@ const REQUEST: u64 = 3 * 1024 * 1024;
 pub enum Object<'s> {
     /// An object of a schema; with `true` one that has a type and metadata.
     Schema(&'s Structural, bool),
-    /// Its metadata, of which the names may be seen.
+    /// The metadata of an object, of which only the names are visible.
     Metadata,
     Named(&'static Named),
     /// The `variables` of a policy, by name.
     Variables(Arc<Vec<(String, Ty<'s>)>>),
-    /// `Object.spec`, …: what a mutation makes; its fields are looked at when it is applied.
+    /// `Object.spec`, …: the result of a mutation; its fields are checked when it is applied.
     Patch(Arc<str>),
 }
 
@@ -32,7 +32,7 @@ pub struct Named {
 }
 
 impl<'s> Object<'s> {
-    /// As messages name it.
+    /// Returns the name in messages.
     pub fn name(&self) -> &str {
         match self {
             Self::Schema(..) => "object",
@@ -43,7 +43,7 @@ impl<'s> Object<'s> {
         }
     }
 
-    /// Whether the two are one type.
+    /// Returns true if both are the same type.
     pub fn same(&self, other: &Object<'s>) -> bool {
         match (self, other) {
             (Self::Schema(a, _), Self::Schema(b, _)) => std::ptr::eq(*a, *b),
@@ -54,7 +54,7 @@ impl<'s> Object<'s> {
         }
     }
 
-    /// The type of a field; `None` if there is no such field.
+    /// Returns the type of a field; `None` if there is no such field.
     pub fn field(&self, field: &str) -> Option<Ty<'s>> {
         match self {
             Self::Schema(_, true) if matches!(field, "apiVersion" | "kind") => Some(Ty::Text),
@@ -111,7 +111,7 @@ fn format(schema: &Structural) -> Option<&'static str> {
     schema.checks.as_ref().and_then(|checks| checks.format).map(Format::name)
 }
 
-/// The most items or bytes that a value of a schema has: what the schema says, or as many as a
+/// Returns the maximal number of items or bytes of a value of a schema: the schema's limit, or as many as a
 /// request holds. Scalars have none.
 pub fn most(schema: &Structural) -> u64 {
     let checks = schema.checks.as_deref();
@@ -162,7 +162,7 @@ pub fn least(schema: &Structural) -> u64 {
         Some(Kind::Object) if matches!(schema.additional, Additional::Schema(_)) => 2,
         Some(Kind::Object) => {
             let required = schema.checks.iter().flat_map(|c| &c.required);
-            // What has a default need not be sent.
+            // A field with a default need not be sent.
             let fields = required.filter_map(|name| {
                 let property = schema.properties.get(name).filter(|p| p.default.is_none())?;
                 Some(name.len() as u64 + least(property) + 4)
@@ -173,7 +173,7 @@ pub fn least(schema: &Structural) -> u64 {
     }
 }
 
-/// How often a value of a schema may stand in a request, if nothing else bounds it.
+/// Returns how often a value of a schema can occur in a request, if nothing else bounds it.
 pub fn most_often(schema: &Structural) -> u64 {
     REQUEST / (least(schema) + 1)
 }

@@ -1,5 +1,5 @@
-//! Objects made at random along the type graph: right in shape, arbitrary in content. Whatever a
-//! client may send that passes the schema check, the hooks must take.
+//! Objects made at random along the type graph: right in shape, arbitrary in content. The hooks must accept
+//! any object that passes the schema check.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};

@@ -36,7 +36,7 @@ fn the_index_names_a_document_for_each_group_and_version_served() {
         assert_eq!(v3_hash(&name).map(str::len), Some(32));
         assert!(v3_gz(&name).is_some());
     }
-    // Those of groups and of single paths, as Kubernetes has them.
+    // The documents of groups and of single paths, as in Kubernetes.
     for name in ["api", "apis", "apis/apps", "version", "openid/v1/jwks", ".well-known/openid-configuration"]
     {
         let document = unpack(v3_gz(name).unwrap());
@@ -367,7 +367,7 @@ fn v2_as_protobuf_has_the_same_operations() {
     }
 }
 
-/// The names have a hash of all that a parameter says, so equal names are equal texts.
+/// The names have a hash of the whole parameter, so equal names are equal texts.
 #[test]
 fn shared_parameters_have_the_names_of_kubernetes() {
     let document = unpack(v2_gz());
@@ -417,7 +417,7 @@ fn descriptions_are_those_that_explain_shows() {
     assert_eq!(path["get"]["description"], "list or watch objects of kind Service");
     assert_eq!(path["post"]["description"], "create a Service");
     assert_eq!(path["delete"]["operationId"], "deleteCoreV1CollectionNamespacedService");
-    // Parameters of all operations of a path stand at the path.
+    // Parameters that all operations of a path share are at the path.
     assert_eq!(path["parameters"][1]["$ref"], "#/parameters/pretty-tJGM1-ng");
     let watch = &document["paths"]["/api/v1/watch/namespaces/{namespace}/services/{name}"];
     assert_eq!(watch["get"]["operationId"], "watchCoreV1NamespacedService");

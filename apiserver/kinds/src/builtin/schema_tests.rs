@@ -209,7 +209,7 @@ fn json_value() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever comes in: no panic, nothing unknown is left, and dropping is done in one pass.
+    /// For any input there is no panic, no unknown field is left, and one pass drops them all.
     #[test]
     fn after_dropping_nothing_unknown_is_left(mut object in json_value()) {
         drop_unknown(DEPLOYMENT, &mut object);

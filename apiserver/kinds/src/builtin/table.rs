@@ -1,4 +1,4 @@
-//! What is particular to each kind. The next kind is a line here.
+//! The properties of each built-in kind. A new kind is a line here.
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -17,7 +17,7 @@ use apiserver_registry::Written;
 use apiserver_registry::definition;
 use apiserver_schema::error::FieldError;
 
-/// Errors of a change: new, old, and what was written.
+/// Returns the errors of a change: new, old, and the part that was written.
 type ChangeErrors = fn(&Value, &Value, Written) -> Vec<FieldError>;
 
 pub(super) struct Row {

@@ -17,7 +17,7 @@ const ADMISSION: Row = Row {
 const FLOW: Row = Row { group: "flowcontrol.apiserver.k8s.io", generation: true, ..DEFAULT_ROW };
 const CERTIFICATES: Row = Row { group: "certificates.k8s.io", ..DEFAULT_ROW };
 
-/// As `events.k8s.io/v1` names what events are selected by.
+/// The field selectors of events under the names of `events.k8s.io/v1`.
 const EVENT_FIELDS: &[&str] = &[
     "regarding.kind",
     "regarding.namespace",

@@ -120,7 +120,7 @@ fn every_kind_has_a_schema_and_a_message() {
     }
 }
 
-/// Hooks see whatever a client sends: none may panic, on any kind, on objects of the wrong shape.
+/// Hooks see anything that a client sends: none may panic, on any kind, on objects of the wrong shape.
 #[test]
 fn hooks_are_total() {
     let shapes = [

@@ -263,5 +263,5 @@ pub(super) const COMPONENTS: Layout = Layout {
     },
 };
 
-/// Of a component that says nothing about its health.
+/// The health shown for a component that does not report it.
 const UNKNOWN_HEALTH: &str = "Unknown";

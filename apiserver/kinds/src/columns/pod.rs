@@ -35,7 +35,7 @@ pub(super) const TEMPLATES: Layout = Layout {
     },
 };
 
-/// What the containers of a pod add up to.
+/// The totals over the containers of a pod.
 struct Summary {
     ready: usize,
     restarts: i64,
@@ -120,10 +120,10 @@ fn summary(object: &Value) -> Summary {
     summary
 }
 
-/// What init containers leave to be said.
+/// The part of a pod's summary that comes from its init containers.
 #[derive(Default)]
 struct Init {
-    /// They still stand before the others.
+    /// True while they hold the other containers back.
     waits: bool,
     /// Restarts of sidecars, and the last of them.
     restarts: i64,

@@ -87,7 +87,7 @@ pub(super) const ENDPOINTS: Layout = Layout {
                 list.extend(ips().map(|ip| host_port(ip, port["port"].as_i64().unwrap_or(0))));
             }
         }
-        // Where nothing is ready nothing is shown; only an object without subsets says that it has none.
+        // If nothing is ready nothing is shown; only an object without subsets shows that it has none.
         let nothing = if subsets.is_empty() { NONE } else { "" };
         vec![name(object), json!(shortened(&list, nothing)), age(object, now)]
     },

@@ -30,7 +30,7 @@ fn class(object: &Value) -> Value {
     }
 }
 
-/// What is being deleted says so, whatever its phase.
+/// Returns the phase of a volume or claim, or `Terminating` once it is being deleted.
 fn phase(object: &Value) -> Value {
     if meta::deletion_timestamp(object).is_some() {
         json!("Terminating")

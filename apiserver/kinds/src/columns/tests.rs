@@ -322,7 +322,7 @@ fn odd_rows_read_as_in_kubernetes() {
     );
 }
 
-/// After a node's restart the init containers of a pod run again; what they did before does not count.
+/// After a node's restart the init containers of a pod run again; their earlier runs do not count.
 #[test]
 fn of_an_initialized_pod_the_restarts_of_init_containers_do_not_count() {
     let pod = json!({"metadata": {"name": "p"},

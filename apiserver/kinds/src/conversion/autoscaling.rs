@@ -102,7 +102,7 @@ fn annotate(object: &mut Value, key: &str, value: &Value) {
     }
 }
 
-/// What an annotation holds, which is taken away.
+/// Removes an annotation and returns its value, parsed as JSON.
 fn take(object: &mut Value, key: &str) -> Option<Value> {
     let annotations = object.pointer_mut("/metadata/annotations").and_then(Value::as_object_mut)?;
     serde_json::from_str(annotations.remove(key)?.as_str()?).ok()
@@ -124,7 +124,7 @@ fn is_cpu_target(metric: &Value) -> bool {
     is_cpu(metric) && !metric["resource"]["target"]["averageUtilization"].is_null()
 }
 
-/// The source of each type of metric: its field, and how `v1` names what it says.
+/// Returns the field of a metric's source, by the type of the metric.
 fn source(metric: &Value) -> Option<&'static str> {
     Some(match metric["type"].as_str()? {
         "Resource" => "resource",
@@ -142,7 +142,7 @@ fn amounts(field: &str, which: &str) -> [(&'static str, &'static str); 3] {
     let utilization = if target { "targetAverageUtilization" } else { "currentAverageUtilization" };
     let average = if target { "targetAverageValue" } else { "currentAverageValue" };
     let value = if target { "targetValue" } else { "currentValue" };
-    // Of a metric of one object the average has a name of its own.
+    // For a metric of one object the average has a name of its own.
     let average = if field == "object" { "averageValue" } else { average };
     [("averageUtilization", utilization), ("averageValue", average), ("value", value)]
 }
@@ -211,7 +211,7 @@ fn metric_to_v2(metric: &Value, which: &str) -> Value {
     json!({"type": metric["type"], field: new})
 }
 
-/// Behaviour is carried with the names of Go's fields, and read whatever the case.
+/// Converts behaviour to Go's field names, in which annotations carry it; they are read in any case.
 fn capitalized(value: &Value) -> Value {
     renamed(value, &|key| change_first(key, |c| c.to_ascii_uppercase()))
 }

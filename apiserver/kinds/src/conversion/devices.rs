@@ -1,9 +1,9 @@
-//! Dynamic resources: `resource.k8s.io/v1` is kept. In `v1beta1` a request for one class of device
-//! stands in the request itself and not in `exactly`, and what a device is stands in `basic`.
+//! Dynamic resources: `resource.k8s.io/v1` is stored. In `v1beta1` a request for one class of device has its
+//! fields in the request itself and not in `exactly`, and a device has its properties in `basic`.
 
 use serde_json::{Map, Value};
 
-/// What `exactly` holds.
+/// The fields of a device request that `exactly` holds.
 const EXACTLY: [&str; 7] =
     ["deviceClassName", "selectors", "allocationMode", "count", "adminAccess", "tolerations", "capacity"];
 
@@ -50,7 +50,7 @@ fn nest_request(request: &mut Map<String, Value>) {
     for field in EXACTLY {
         exactly.extend(request.remove(field).map(|value| (field.to_owned(), value)));
     }
-    // What `v1beta1` leaves out when it is empty does not make a request for one class.
+    // Fields that `v1beta1` leaves out if they are empty do not make a request for one class.
     let unset = |(field, value): (&String, &Value)| match field.as_str() {
         "deviceClassName" | "allocationMode" => matches!(value, Value::Null) || value == "",
         "count" => value.is_null() || value == 0,

@@ -1,6 +1,5 @@
-//! Kinds that are served in several versions and kept in one. `data/resources.json` says which is
-//! kept; a conversion goes between that one and another. Objects of the wrong shape stay as they
-//! are, as far as they are wrong.
+//! Kinds that are served in several versions and stored in one. `data/resources.json` names the stored
+//! version; a conversion is between that one and another. Values of the wrong shape stay as they are.
 
 mod autoscaling;
 mod devices;
@@ -12,7 +11,7 @@ use serde_json::Value;
 
 use crate::entries;
 
-/// How a version that is not kept and the one that is belong together.
+/// The relation between a version that is served but not stored and the stored version of the same kind.
 pub struct Conversion {
     group: String,
     version: String,
@@ -22,7 +21,7 @@ pub struct Conversion {
     served: String,
     /// The apiVersion kept.
     kept: String,
-    /// What differs but the apiVersion.
+    /// Converts what differs besides the apiVersion.
     reshape: Option<Reshape>,
 }
 
@@ -63,25 +62,25 @@ fn reshape(group: &str, version: &str, kind: &str) -> Option<Reshape> {
 }
 
 impl Conversion {
-    /// That of a kind by its path; `None` where the version served is the one kept.
+    /// Returns the conversion of a kind by its path, or `None` if the served version is the stored one.
     pub fn of(group: &str, version: &str, plural: &str) -> Option<&'static Self> {
         let found = CONVERSIONS.binary_search_by(|c| c.path().cmp(&(group, version, plural))).ok()?;
         Some(&CONVERSIONS[found])
     }
 
-    /// That of an object, by its type.
+    /// Returns the conversion of an object, by its apiVersion and kind.
     pub fn of_object(object: &Value) -> Option<&'static Self> {
         let text = |field: &str| object.get(field).and_then(Value::as_str).unwrap_or_default();
         let (version, kind) = (text("apiVersion"), text("kind"));
         CONVERSIONS.iter().find(|c| c.kind == kind && c.served == version)
     }
 
-    /// Whether some kind of this apiVersion is kept in another.
+    /// Returns true if a kind of this apiVersion is stored in another version.
     pub fn concerns(api_version: &str) -> bool {
         CONVERSIONS.iter().any(|c| c.served == api_version)
     }
 
-    /// Whether more than the apiVersion differs.
+    /// Returns true if more than the apiVersion differs.
     pub fn reshapes(&self) -> bool {
         self.reshape.is_some()
     }

@@ -71,8 +71,7 @@ fn annotated(pod: &Value) -> Map<String, Value> {
         .collect()
 }
 
-/// Warnings about the annotations of a new pod, valid or not: those that are
-/// not the same as what the fields say.
+/// Returns warnings about the annotations of a new pod, valid or not, that differ from its fields.
 pub fn warnings(pod: &Value) -> Vec<String> {
     let profiles = annotated(pod);
     if profiles.is_empty() {

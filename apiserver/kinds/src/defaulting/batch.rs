@@ -83,7 +83,7 @@ pub fn prepare_create_job(value: &mut Value) {
             && let Some(metadata) = made(template, "metadata")
             && let Some(present) = made(metadata, "labels")
         {
-            // What says something else is for the validation to find.
+            // Labels with other values are reported by the validation.
             for (key, value) in &labels {
                 present.entry(*key).or_insert_with(|| value.as_str().into());
             }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Object, each, fill, fill_absent, is, made};
 use apiserver_schema::meta;
 
-/// The label by which namespaces are selected by name.
+/// The label that selects a namespace by its name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 /// Defaults of a Namespace: the label that carries its name.
@@ -21,10 +21,10 @@ pub fn namespace(value: &mut Value) {
     }
 }
 
-/// A new Namespace is active, and is finalized before it goes.
+/// Makes a new Namespace active, and gives it the finalizer that its deletion waits for.
 pub fn prepare_create_namespace(value: &mut Value) {
     if let Value::Object(map) = value {
-        // Whatever the client wrote: only the finalize subresource changes them.
+        // Set regardless of the request: only the finalize subresource changes them.
         let mut finalizers = map
             .get("spec")
             .and_then(|s| s.get("finalizers"))
@@ -53,14 +53,14 @@ pub fn prepare_service_account(value: &mut Value) {
     }
 }
 
-/// A CertificateSigningRequest asks for what it asked for at first.
+/// Restores the spec of a CertificateSigningRequest, which cannot change.
 pub fn prepare_update_signing_request(new: &mut Value, old: &Value) {
     if let (Value::Object(map), Some(spec)) = (new, old.get("spec")) {
         map.insert("spec".into(), spec.clone());
     }
 }
 
-/// Defaults of a Node: what is not said to be reserved can be allocated; `podCIDR` is the first of
+/// Sets defaults of a Node: everything that is not reserved can be allocated; `podCIDR` is the first of
 /// `podCIDRs`.
 pub fn node(value: &mut Value) {
     super::with_spec(value, |spec| super::singular_and_list(spec, "podCIDR", "podCIDRs", None));

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Object, each, fill, fill_zero, is, is_empty, object, with_spec};
 use apiserver_meta::time;
 
-/// How many pools a ResourcePoolStatusRequest is about where it does not say.
+/// The default number of pools that a ResourcePoolStatusRequest asks about.
 const POOLS: i64 = 100;
 
 /// Defaults of a ResourceClaim.
@@ -48,7 +48,7 @@ fn claim_spec(spec: &mut Object, exact: fn(&mut Object)) {
     });
 }
 
-/// One device, unless the request says otherwise.
+/// Sets the default of one device in a request.
 fn device(request: &mut Object) {
     fill(request, "allocationMode", "ExactCount");
     if is(request, "allocationMode", "ExactCount") {
@@ -70,10 +70,10 @@ fn tolerations(request: &mut Object) {
     each(request, "tolerations", |toleration| fill(toleration, "operator", "Equal"));
 }
 
-/// When a taint was added.
+/// The field with the time at which a taint was added.
 const ADDED: &str = "timeAdded";
 
-/// Taints of a ResourceSlice's devices are added `now`, unless they say when.
+/// Sets the time of taints of a ResourceSlice's devices to `now`, unless they have one.
 pub fn slice_times(value: &mut Value, now: Timestamp) {
     with_spec(value, |spec| {
         each(spec, "devices", |device| {
@@ -82,7 +82,7 @@ pub fn slice_times(value: &mut Value, now: Timestamp) {
     });
 }
 
-/// The taint of a DeviceTaintRule is added `now`, unless it says when.
+/// Sets the time of a DeviceTaintRule's taint to `now`, unless it has one.
 pub fn rule_times(value: &mut Value, now: Timestamp) {
     with_spec(value, |spec| {
         if let Some(taint) = object(spec, "taint") {
@@ -91,7 +91,7 @@ pub fn rule_times(value: &mut Value, now: Timestamp) {
     });
 }
 
-/// A taint with another effect than before is added `now`, unless it says when. Arguments: new, old, now.
+/// Sets the time of a taint whose effect changed to `now`, unless it has a new one. Arguments: new, old, now.
 pub fn changed_effect(new: &mut Value, old: &Value, now: Timestamp) {
     let before = &old["spec"]["taint"];
     let Some(Value::Object(taint)) = new.pointer_mut("/spec/taint") else { return };

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{Object, each, fill, fill_absent, fill_zero, is, made, object, with_spec};
 
-/// Life of a pod's certificate where the request does not say, seconds.
+/// The default lifetime of a pod's certificate in seconds.
 const DAY: i64 = 86_400;
 
 /// Defaults of a ValidatingWebhookConfiguration.
@@ -32,7 +32,7 @@ fn webhook(hook: &mut Object) {
     }
 }
 
-/// Everything, and in whatever version it is asked for.
+/// Fills in selectors that match every object, and the match policy for every version.
 fn selectors(holder: &mut Object) {
     fill_absent(holder, "matchPolicy", "Equivalent");
     fill(holder, "namespaceSelector", Map::new());

@@ -34,7 +34,7 @@ pub fn default(pod: &mut Value) {
     });
 }
 
-/// Where init containers and their statuses were before Kubernetes 1.6; they have fields now.
+/// The annotations that held init containers and their statuses before Kubernetes 1.6; they have fields now.
 const OLD_ANNOTATIONS: [&str; 4] = [
     "pod.alpha.kubernetes.io/init-containers",
     "pod.alpha.kubernetes.io/init-container-statuses",
@@ -42,7 +42,8 @@ const OLD_ANNOTATIONS: [&str; 4] = [
     "pod.beta.kubernetes.io/init-container-statuses",
 ];
 
-/// Of a pod or a template: an old kubelet would take the annotations for the field.
+/// Removes the old annotations from a pod or a template, because an old kubelet would prefer them to the
+/// fields.
 fn drop_old_annotations(holder: &mut Object) {
     let Some(metadata) = object(holder, "metadata") else { return };
     let Some(annotations) = object(metadata, "annotations") else { return };
@@ -142,7 +143,8 @@ pub fn qos_class(pod: &Value) -> &'static str {
     resources::qos_class(whole.map(Compute::of_json), containers).as_str()
 }
 
-/// Returns whether a pod's spec says what the pod takes as a whole, of what can be said so.
+/// Returns true if a pod's spec has pod-level requests or limits of resources that can be set at the pod
+/// level.
 fn has_pod_resources(spec: &Value) -> bool {
     let lists = ["requests", "limits"].into_iter().filter_map(|list| spec["resources"][list].as_object());
     lists.flatten().any(|(name, _)| resources::is_pod_level(name))
@@ -194,8 +196,8 @@ fn container(container: &mut Object) {
     }
 }
 
-/// `Always` for the tag `latest` and for no tag, `IfNotPresent` for other tags, for digests, and for what is
-/// no reference of an image.
+/// Returns `Always` for the tag `latest` and for no tag, and `IfNotPresent` for other tags, for digests, and
+/// for texts that are not an image reference.
 fn pull_policy(image: &str) -> &'static str {
     if image::tag(image) == Some(image::LATEST) { "Always" } else { "IfNotPresent" }
 }
@@ -239,8 +241,8 @@ fn requests_from_limits(container: &mut Object) {
     }
 }
 
-/// Of a pod that limits what it takes as a whole, what it asks for as a whole: what its containers
-/// ask for, or else the limit (KEP-2837).
+/// Sets the pod-level requests of a pod with pod-level limits: the sum of its containers' requests, or else
+/// the limit (KEP-2837).
 fn requests_of_pod(spec: &mut Object) {
     let limits = spec.get("resources").and_then(|r| r.get("limits")).and_then(Value::as_object);
     let Some(limits) = limits.filter(|l| !l.is_empty()).cloned() else { return };

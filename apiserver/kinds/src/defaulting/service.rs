@@ -8,7 +8,7 @@ use apiserver_schema::validation::names::dns_subdomain;
 
 use super::{Object, each, fill, fill_absent, is, is_empty, made, with_spec};
 
-/// Seconds for which a client sticks to a backend where nothing else is said.
+/// The default number of seconds for which a client sticks to a backend.
 const AFFINITY_SECONDS: i64 = 10_800;
 
 /// Defaults of a Service, except addresses, IP families and node ports, which are allocated.
@@ -60,19 +60,19 @@ pub fn prepare_create_service(value: &mut Value) {
     }
 }
 
-/// Whether traffic from outside reaches the Service, so that its policy matters.
+/// Returns true if traffic from outside reaches the Service, so that its policy matters.
 fn is_external(spec: &Object) -> bool {
     is(spec, "type", "NodePort")
         || is(spec, "type", "LoadBalancer")
         || (is(spec, "type", "ClusterIP") && !is_empty(spec, "externalIPs"))
 }
 
-/// Whether the Service has a number on every node, which is given to it.
+/// Returns true if the Service is allocated node ports.
 fn has_node_ports(spec: &Object) -> bool {
     is(spec, "type", "NodePort") || is(spec, "type", "LoadBalancer")
 }
 
-/// Whether balancers ask nodes if they have an endpoint, on a port that is given to the Service.
+/// Returns true if load balancers check each node for an endpoint, on a port allocated to the Service.
 fn has_health_check(spec: &Object) -> bool {
     is(spec, "type", "LoadBalancer") && is(spec, "externalTrafficPolicy", "Local")
 }
@@ -113,12 +113,12 @@ pub fn prepare_update_service(new: &mut Value, old: &Value) {
         if has_health_check(before) && !has_health_check(spec) {
             drop_unchanged(spec, &["healthCheckNodePort"]);
         }
-        // Other fields stay: nobody gave them to the Service.
+        // Other fields stay: they were not allocated to the Service.
         if is(spec, "type", "ExternalName") && !was("ExternalName") {
             drop_unchanged(spec, &["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"]);
         }
     });
-    // What a balancer has given goes at once, however long the balancer takes.
+    // The status that a load balancer set is removed at once, even if the balancer takes long to go.
     if new.pointer("/spec/type") != Some(&json!("LoadBalancer"))
         && let Some(balancer) = new.pointer_mut("/status/loadBalancer")
     {

@@ -30,7 +30,7 @@ pub(super) fn source(parent: &mut Object) {
     ];
     for (kind, fields) in defaults {
         if let Some(source) = object(parent, kind) {
-            // Those of Azure's disks are pointers.
+            // The fields of Azure disks are pointers.
             let pointers = kind == "azureDisk";
             for (field, value) in fields {
                 if pointers { fill_absent(source, field, *value) } else { fill(source, field, *value) }
@@ -48,7 +48,7 @@ pub fn prepare_create_claim(value: &mut Value) {
     sources_of_claim(value);
 }
 
-/// An update of a claim may leave out the second field of what it is filled from. Arguments: new, old.
+/// Completes an update of a claim that leaves out the second field of its data source. Arguments: new, old.
 pub fn prepare_update_claim(new: &mut Value, old: &Value) {
     let said = |field: &str| !old["spec"][field].is_null();
     if said("dataSource") || said("dataSourceRef") {
@@ -107,7 +107,7 @@ fn prepare_create_pending(value: &mut Value) {
     }
 }
 
-/// When a PersistentVolume came to its phase (KEP-3762).
+/// The field with the time at which a PersistentVolume entered its phase (KEP-3762).
 const PHASE_TIME: &str = "lastPhaseTransitionTime";
 
 /// A new PersistentVolume waits since it was made.
@@ -119,8 +119,8 @@ pub fn prepare_create_volume(value: &mut Value) {
     }
 }
 
-/// Notes that a PersistentVolume changes its phase `now`, unless who changes it says when. Arguments: new,
-/// old.
+/// Sets the time at which a PersistentVolume changes its phase to `now`, unless the writer sets a time.
+/// Arguments: new, old.
 pub fn note_phase(new: &mut Value, old: &Value, now: &str) {
     let told = |field: &str| new["status"].get(field).filter(|value| !value.is_null());
     let was = |field: &str| old["status"].get(field);

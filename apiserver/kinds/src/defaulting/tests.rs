@@ -218,7 +218,7 @@ fn a_service_that_changes_type_loses_what_the_old_type_had() {
     let mut same = old.clone();
     service::prepare_update_service(&mut same, &old);
     assert_eq!(same, old);
-    // What others than the server wrote stays, and what a balancer wrote goes.
+    // Addresses that others than the server wrote stay, and those that a load balancer wrote go.
     let mut balanced = old.clone();
     balanced["spec"]["type"] = json!("LoadBalancer");
     balanced["spec"]["internalTrafficPolicy"] = json!("Local");
@@ -231,7 +231,7 @@ fn a_service_that_changes_type_loses_what_the_old_type_had() {
     let spec = json!({"type": "ExternalName", "internalTrafficPolicy": "Local", "ports": [{"port": 80}]});
     assert_eq!(named["spec"], spec);
     assert_eq!(named["status"], json!({"loadBalancer": {}, "conditions": []}));
-    // Who asks for another number hears that there can be none.
+    // A request for another number is refused with an error.
     let mut other = old.clone();
     other["spec"]["type"] = json!("ClusterIP");
     other["spec"]["ports"][0]["nodePort"] = json!(30081);
@@ -384,7 +384,7 @@ fn slices_policies_bindings_storage() {
     assert_eq!(scaler["spec"]["behavior"]["scaleUp"]["policies"].as_array().unwrap().len(), 2);
 }
 
-/// What the defaults write must itself be a valid field of the right type.
+/// Defaults must themselves be valid fields of the right type.
 #[test]
 fn defaults_fit_the_schema() {
     for resource in crate::builtin::registry().iter() {

@@ -121,7 +121,7 @@ pub fn prepare_create_daemon_set(value: &mut Value) {
     set_template_generation(value, told.unwrap_or(1));
 }
 
-/// Only a change of the template is counted, whatever the client says. Arguments: new, old.
+/// Counts only changes of the template, regardless of the client's value. Arguments: new, old.
 pub fn prepare_update_daemon_set(new: &mut Value, old: &Value) {
     let template = |object: &Value| object.pointer("/spec/template").cloned().unwrap_or_default();
     let before = template_generation(old).unwrap_or(0);

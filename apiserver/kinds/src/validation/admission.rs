@@ -36,8 +36,8 @@ pub fn mutating_webhooks(object: &Value) -> Vec<FieldError> {
     reading(|| webhooks(object, true, &Rules::of_new()))
 }
 
-/// Errors of a change of a ValidatingWebhookConfiguration: what was wrong before may stay. Arguments: new,
-/// old.
+/// Returns the errors of a change of a ValidatingWebhookConfiguration; existing faults may stay. Arguments:
+/// new, old.
 pub fn validating_webhooks_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     reading(|| webhooks(new, false, &Rules::of_change(new, old)))
 }
@@ -47,7 +47,8 @@ pub fn mutating_webhooks_change(new: &Value, old: &Value, _: Written) -> Vec<Fie
     reading(|| webhooks(new, true, &Rules::of_change(new, old)))
 }
 
-/// What depends on the configuration as it was: rules came after configurations that do not follow them.
+/// The rules to apply, depending on the previous configuration: objects that were created before a rule
+/// existed may go on breaking it.
 struct Rules {
     /// Side effects that a webhook may have.
     effects: &'static [&'static str],
@@ -57,7 +58,7 @@ struct Rules {
     names: bool,
     /// Selectors compare with values that labels can have.
     values: bool,
-    /// Match conditions are looked at.
+    /// True if match conditions are validated.
     conditions: bool,
 }
 
@@ -203,7 +204,7 @@ pub(super) fn rule_with_operations(rule: &Value, path: &str, errors: &mut Errors
     errors.one_of_if_given(&format!("{path}.scope"), rule.get("scope"), &scopes);
 }
 
-/// A list that may not be empty, and in which `*` stands alone.
+/// Validates a list that must not be empty, and in which `*` must be the only item.
 fn alone(list: &[Value], path: &str, what: &str, errors: &mut Errors) {
     if list.is_empty() {
         errors.required(path, "");
@@ -212,7 +213,7 @@ fn alone(list: &[Value], path: &str, what: &str, errors: &mut Errors) {
     }
 }
 
-/// `pods`, `pods/*`, `*/scale`, `*`, `*/*`; none may be part of one that stands before it.
+/// Validates resources: `pods`, `pods/*`, `*/scale`, `*`, `*/*`; none may be included in an earlier one.
 fn resources(list: &[Value], path: &str, errors: &mut Errors) {
     if list.is_empty() {
         errors.required(path, "");
@@ -353,7 +354,7 @@ fn service(service: &Value, path: &str, errors: &mut Errors) {
     if !url_path.starts_with('/') {
         errors.invalid(path.as_str(), &json!(url_path), "must start with a '/'");
     }
-    // Whatever the first character is, it is passed over.
+    // The first character is skipped, as in Kubernetes.
     let mut steps = url_path.chars();
     steps.next();
     let steps = steps.as_str().strip_suffix('/').unwrap_or(steps.as_str());

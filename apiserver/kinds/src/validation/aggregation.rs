@@ -6,7 +6,7 @@ use super::{Errors, metadata, names, text};
 use apiserver_schema::error::FieldError;
 use apiserver_schema::meta;
 
-/// Errors of an APIService, which is called `VERSION.GROUP`.
+/// Returns the errors of an APIService, whose name is `VERSION.GROUP`.
 pub fn api_service(object: &Value) -> Vec<FieldError> {
     let mut errors = Errors::of(metadata::validate(object, names::path_segment));
     let spec = &object["spec"];

@@ -11,7 +11,7 @@ use apiserver_schema::error::FieldError;
 const WINDOW: i64 = 3600;
 const PERIOD: i64 = 1800;
 
-/// Sources of a metric: type and field, in the order in which they are looked at.
+/// The sources of a metric: type and field, in the order of their validation.
 const SOURCES: [(&str, &str); 5] = [
     ("Object", "object"),
     ("External", "external"),
@@ -27,7 +27,7 @@ pub fn autoscaler(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change: what was wrong before may stay. Arguments: new, old, what was written.
+/// Returns the errors of a change; existing faults may stay. Arguments: new, old, the part that is written.
 pub fn autoscaler_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::common(new, &mut errors);
@@ -42,7 +42,7 @@ pub fn autoscaler_change(new: &Value, old: &Value, written: Written) -> Vec<Fiel
     errors.list()
 }
 
-/// Which apiVersions an object may be named with.
+/// The apiVersions that may be used to refer to an object.
 #[derive(Clone, Copy, PartialEq)]
 enum Versions {
     Any,
@@ -50,7 +50,7 @@ enum Versions {
     WithGroup,
 }
 
-/// What depends on the object as it was.
+/// The rules to apply, depending on the previous object.
 struct Rules {
     least: i64,
     target: Versions,
@@ -151,7 +151,7 @@ fn metric(metric: &Value, rules: &Rules, path: &str, errors: &mut Errors) {
     }
     let present: Vec<&str> =
         SOURCES.iter().map(|(_, field)| *field).filter(|field| given(metric, field).is_some()).collect();
-    // Only the first of several is looked at.
+    // Only the first of several is validated.
     if let Some(field) = present.first() {
         source(field, &metric[*field], rules, &format!("{path}.{field}"), errors);
     }

@@ -13,11 +13,11 @@ use apiserver_schema::meta;
 
 /// Job names get a suffix of eleven characters from a CronJob and must still fit a label.
 const CRON_JOB_NAME_LIMIT: usize = 52;
-/// Labels of a job's pods, as they are spelt today: its uid and its name.
+/// The current labels of a job's pods: its uid and its name.
 const PREFIXED: [&str; 2] = ["batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"];
 /// Most pods at once, and most failed indexes, of an indexed job.
 const PARALLEL: i64 = 100_000;
-/// Above so many completions an indexed job with a limit for each index has tighter limits.
+/// The number of completions above which an indexed job with a limit for each index has tighter limits.
 const MANY_COMPLETIONS: i64 = 100_000;
 const PARALLEL_OF_MANY: i64 = 10_000;
 const MANAGER_LENGTH: usize = 63;
@@ -68,8 +68,8 @@ fn selecting_spec(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// The server makes selector and labels of a job unless it is told not to; what the client wrote
-/// there may not stand in the way. `prefixed` is whether the labels of today must be there too.
+/// Validates selector and labels of a job. The server generates them unless it is told not to; the client's
+/// values must not conflict. `prefixed` is true if the current labels must be there too.
 fn generated_selector(object: &Value, prefixed: bool, errors: &mut Errors) {
     let (uid, spec) = (meta::uid(object), &object["spec"]);
     let Some(selector) = given(spec, "selector").filter(|_| spec["manualSelector"] != true) else { return };
@@ -202,7 +202,7 @@ fn indexed(spec: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Errors of a change of a Job beside its status. Arguments: new, old.
+/// Returns the errors of a change of a Job except in its status. Arguments: new, old.
 pub fn job_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let had = &old["spec"]["template"]["metadata"]["labels"];
     let mut errors = Errors::of(whole_job(new, PREFIXED.iter().all(|label| had.get(*label).is_some())));
@@ -230,7 +230,8 @@ fn completions(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// While a job is suspended and has no pods, where and with what they will run can be changed.
+/// Validates a change of the template: while a job is suspended and has no pods, scheduling fields and
+/// resources may change.
 fn template(new: &Value, old: &Value, errors: &mut Errors) {
     let status = &old["status"];
     let fresh = given(status, "startTime").is_none();
@@ -245,7 +246,7 @@ fn template(new: &Value, old: &Value, errors: &mut Errors) {
         }
         return;
     }
-    // Of the metadata anything may change then.
+    // Anything in the metadata may change then.
     let spec = &now["spec"];
     let mut allowed = before["spec"].clone();
     for pointer in ["/nodeSelector", "/tolerations", "/schedulingGates", "/affinity/nodeAffinity"] {
@@ -266,7 +267,7 @@ fn template(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Makes what is at a pointer what another object has there.
+/// Sets the value at a pointer to that of another object.
 fn set_from(object: &mut Value, other: &Value, pointer: &str) {
     let Some((parent, key)) = pointer.rsplit_once('/') else { return };
     let wanted = other.pointer(pointer).cloned();
@@ -297,8 +298,8 @@ pub fn cron_job(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change of a CronJob: a zone that was told in the schedule, or that nobody knows any
-/// more, may stay. Arguments: new, old, what was written.
+/// Returns the errors of a change of a CronJob: a time zone inside the schedule, or one that is no longer
+/// known, may stay. Arguments: new, old, the part that is written.
 pub fn cron_job_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::common(new, &mut errors);

@@ -75,7 +75,7 @@ fn parameters(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// How a StorageClass provisions stays. Arguments: new, old.
+/// Validates that the way in which a StorageClass provisions volumes does not change. Arguments: new, old.
 pub fn class_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     errors.immutable("parameters", new, old);
@@ -120,7 +120,7 @@ pub fn capacity(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What a CSIStorageCapacity is about stays. Arguments: new, old.
+/// Validates that the class and the topology of a CSIStorageCapacity do not change. Arguments: new, old.
 pub fn capacity_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     // An empty selector selects all nodes, and none of them is selected without one.

@@ -25,7 +25,7 @@ pub fn namespace(object: &Value) -> Vec<FieldError> {
     for (index, finalizer) in
         items(&object["spec"], "finalizers").iter().filter_map(Value::as_str).enumerate()
     {
-        // Only the list as a whole is named when a Namespace is created.
+        // When a Namespace is created, only the list as a whole is reported.
         let new = super::is_new(object);
         let path = if new { "spec.finalizers".to_owned() } else { format!("spec.finalizers[{index}]") };
         errors.faults(&path, finalizer, names::qualified_name(finalizer));
@@ -100,7 +100,7 @@ pub fn priority_class_update(new: &Value, old: &Value) -> Vec<FieldError> {
 
 /// Errors of a PodDisruptionBudget.
 pub fn disruption_budget(object: &Value) -> Vec<FieldError> {
-    // Its own rules leave metadata to those of all kinds.
+    // The metadata is validated by the rules of all kinds.
     let mut errors = Errors::default();
     let spec = &object["spec"];
     if given(spec, "minAvailable").is_some() && given(spec, "maxUnavailable").is_some() {

@@ -12,13 +12,13 @@ pub(super) use handlers::port_reference;
 const RESTART_RULES: usize = 20;
 const EXIT_CODES: usize = 255;
 
-/// What a container has to agree with.
+/// The properties of a pod that its containers must agree with.
 pub(super) struct Pod<'a> {
     /// Volumes by name.
     pub volumes: BTreeMap<&'a str, &'a Value>,
     /// Names of the resource claims.
     pub claims: BTreeSet<&'a str>,
-    /// Whether users of the pod are those of the host.
+    /// True if the pod uses the user namespace of the host.
     pub host_users: bool,
 }
 
@@ -76,7 +76,7 @@ fn init(spec: &Value, pod: &Pod<'_>, grace: Option<i64>, path: &str, errors: &mu
     }
 }
 
-/// Whether an init container runs on beside the others.
+/// Returns true if an init container goes on running beside the main containers.
 pub(super) fn is_sidecar(container: &Value) -> bool {
     text(container, "restartPolicy") == "Always"
 }

@@ -26,7 +26,7 @@ pub fn lease_candidate(object: &Value) -> Vec<FieldError> {
     } else if version(binary).is_none() {
         errors.invalid("spec.binaryVersion", &json!(binary), VERSION);
     }
-    // A text that is no version counts as the lowest.
+    // A text that is not a version counts as the lowest.
     let least = |text: &str| version(text).unwrap_or_default();
     if !binary.is_empty() && !emulated.is_empty() && least(binary) < least(emulated) {
         let detail = "must be greater than or equal to `emulationVersion`";
@@ -46,7 +46,8 @@ pub fn lease_candidate(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// By what the holder of a lease is chosen: a name of Kubernetes' own or one with a domain.
+/// Validates the strategy by which the holder of a lease is chosen: a name of Kubernetes' own or one with a
+/// domain.
 pub(super) fn strategy(strategy: &str, errors: &mut Errors) {
     // Kubernetes repeats the last part of this path.
     let path = "spec.strategy.strategy";

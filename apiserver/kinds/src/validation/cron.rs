@@ -1,6 +1,6 @@
 //! Schedules and time zones of CronJobs.
 
-/// Whether a text is a schedule: five fields or a descriptor such as `@daily`.
+/// Checks that a text is a schedule: five fields or a descriptor such as `@daily`.
 pub(super) fn parse(schedule: &str) -> Result<(), String> {
     if schedule.is_empty() {
         return Err("empty spec string".to_owned());
@@ -121,7 +121,7 @@ fn range(range: &str, (low, high): (i64, i64), words: &[&str], first: i64) -> Re
     Ok(())
 }
 
-/// What is wrong with `timeZone`.
+/// Returns the faults of a `timeZone`.
 pub(super) fn time_zone_faults(name: &str) -> Vec<String> {
     if name.is_empty() {
         return vec!["timeZone must be nil or non-empty string".to_owned()];
@@ -144,8 +144,8 @@ pub(super) fn time_zone_faults(name: &str) -> Vec<String> {
     faults
 }
 
-/// Whether a text is the name of a time zone, in its own capitals. A machine without zones knows
-/// none, so there any name is taken.
+/// Checks that a text is the name of a time zone, in its exact case. On a machine without a time zone
+/// database every name is accepted.
 fn time_zone(name: &str) -> Result<(), String> {
     let zones = jiff::tz::db();
     let known = || zones.get(name).is_ok_and(|zone| zone.iana_name().is_none_or(|own| own == name));

@@ -1,4 +1,4 @@
-//! CSIDriver, CSINode, VolumeAttachment: drivers, the nodes that run them, and what they attach.
+//! CSIDriver, CSINode, VolumeAttachment: drivers, the nodes that run them, and attachments.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -9,11 +9,11 @@ use apiserver_schema::error::FieldError;
 
 /// Longest id that a driver gives a node, in bytes.
 const NODE_ID_LENGTH: usize = 256;
-/// What drivers say about an attachment: all of it, and one message, bytes.
+/// The limit of an attachment's metadata, and of one message, in bytes.
 const METADATA_SIZE: usize = 256 * 1024;
 const MESSAGE_LENGTH: usize = 1024;
 
-/// Errors of a CSIDriver, which is named as its driver is.
+/// Returns the errors of a CSIDriver, whose name is that of its driver.
 pub fn driver(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     let spec = &object["spec"];
@@ -56,7 +56,7 @@ pub fn driver(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What a CSIDriver says about attaching and lifecycles stays. Arguments: new, old.
+/// Validates that the attachment and lifecycle settings of a CSIDriver do not change. Arguments: new, old.
 pub fn driver_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     // The name of the first path is Kubernetes' own.
@@ -90,7 +90,7 @@ pub fn node(object: &Value) -> Vec<FieldError> {
         if !seen.insert(name) {
             errors.duplicate(format!("{path}.name"), &json!(name));
         }
-        // Faults of keys are told of the driver, as Kubernetes does.
+        // Faults of keys are reported for the driver, as in Kubernetes.
         let mut keys = BTreeSet::new();
         for key in items(driver, "topologyKeys").iter().filter_map(Value::as_str) {
             if key.is_empty() {
@@ -105,7 +105,8 @@ pub fn node(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What a CSINode says about a driver stays, but for how many volumes fit. Arguments: new, old.
+/// Validates that the drivers of a CSINode do not change except in the number of volumes that fit. Arguments:
+/// new, old.
 pub fn node_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let is_fixed = |now: &Value, was: &Value| {
@@ -161,7 +162,7 @@ pub fn attachment(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What the driver says about an attachment.
+/// Validates the metadata and the errors that a driver reports about an attachment.
 fn attachment_told(status: &Value, errors: &mut Errors) {
     let told = status["attachmentMetadata"].as_object().into_iter().flatten();
     let size: usize = told.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
@@ -188,7 +189,7 @@ pub fn attachment_status(new: &Value, _old: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What a VolumeAttachment asks for stays. Arguments: new, old.
+/// Validates that the spec of a VolumeAttachment does not change. Arguments: new, old.
 pub fn attachment_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     errors.immutable("spec", new, old);

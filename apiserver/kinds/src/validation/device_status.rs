@@ -1,4 +1,5 @@
-//! What a ResourceClaim was given, who uses it, and what drivers tell about its devices.
+//! The status of a ResourceClaim: its allocation, its users, and the status of its devices that drivers
+//! report.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -94,7 +95,8 @@ fn share(holder: &Value, path: &str, errors: &mut Errors) {
     errors.invalid(format!("{path}.shareID"), &json!(id), &detail);
 }
 
-/// Conditions that a pod waits for, and those that make it give up: both or neither.
+/// Validates the conditions that a pod waits for, and those that make it give up: both or neither must be
+/// set.
 pub(super) fn binding(holder: &Value, path: &str, errors: &mut Errors) {
     const FIELDS: [&str; 2] = ["bindingConditions", "bindingFailureConditions"];
     for field in FIELDS {
@@ -129,7 +131,7 @@ pub(super) fn binding(holder: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// What drivers tell about devices must be about devices that were allocated.
+/// Validates the device statuses that drivers report; each must be about an allocated device.
 fn told(status: &Value, errors: &mut Errors) {
     let id =
         |one: &Value| json!(["driver", "pool", "device", "shareID"].map(|field| text(one, field)).join("/"));

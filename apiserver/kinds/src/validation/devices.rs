@@ -1,4 +1,4 @@
-//! DeviceClass, ResourceClaim, ResourceClaimTemplate: who asks for devices, and for which.
+//! DeviceClass, ResourceClaim, ResourceClaimTemplate: requests for devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +66,7 @@ fn claim_errors(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change of a ResourceClaim: what it asks for stays, and so does what it was given.
+/// Returns the errors of a change of a ResourceClaim: neither its request nor its allocation may change.
 /// Arguments: new, old.
 pub fn claim_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     if written == Written::Status {
@@ -103,8 +103,8 @@ pub fn template_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> 
     errors.list()
 }
 
-/// Whether two specs are the same, where an empty capacity is not the same as none: their encodings differ as they
-/// do. Arguments: the kind, new, old.
+/// Returns true if two specs have the same encoding. An empty capacity differs from an absent one, as it does
+/// in their encodings. Arguments: the kind, new, old.
 fn same_spec(kind: &str, new: &Value, old: &Value) -> bool {
     let encoded = |object: &Value| {
         let message = protobuf::of_kind("resource.k8s.io/v1", kind)?;
@@ -149,7 +149,7 @@ fn spec_errors(spec: &Value, path: &str, errors: &mut Errors) {
     });
 }
 
-/// A DNS label; an empty one is told to be none.
+/// Validates a DNS label; an empty one is reported as not being one.
 fn label(holder: &Value, field: &str, path: &str, errors: &mut Errors) {
     let value = text(holder, field);
     errors.faults(&format!("{path}.{field}"), value, names::dns_label(value));
@@ -282,7 +282,7 @@ pub(super) fn any_object(value: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// The name of a driver: a DNS subdomain of 63 bytes, whatever its case.
+/// Validates the name of a driver: a DNS subdomain of 63 bytes, in any case.
 pub(super) fn driver_name(name: &str, path: &str, errors: &mut Errors) {
     if name.is_empty() {
         errors.required(path, "");

@@ -178,7 +178,7 @@ fn endpoint_address(entry: &Value, path: &str, errors: &mut Errors) {
     if let Some(parsed) = parsed {
         ip::not_special(parsed, address, &at, errors);
     } else {
-        // Two rules of Kubernetes' each say so.
+        // Two rules of Kubernetes each report it.
         errors.invalid(at, &json!(address), "must be a valid IP address");
     }
 }

@@ -32,7 +32,7 @@ const RESOURCES: [&str; 6] = [
     "requests.memory",
 ];
 
-/// What can be shown of a pod, and where.
+/// The place where a pod's fields and resources are exposed, which decides which of them are allowed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Variable,

@@ -103,7 +103,8 @@ fn series(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// Errors of a change through `events.k8s.io/v1`: only the series goes on. Arguments: new, old.
+/// Returns the errors of a change through `events.k8s.io/v1`: only the series may change. Arguments: new,
+/// old.
 pub fn new_event_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut errors = Errors::of(judged(new, CONTROLLER));
     if !same(new.get("series"), old.get("series")) {

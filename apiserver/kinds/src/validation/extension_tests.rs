@@ -1,5 +1,4 @@
-//! Kinds that extend and govern the API, groups of pods: what is filled in, what is refused
-//! and in which words.
+//! Tests of kinds that extend and govern the API, and of groups of pods: defaults, refusals and their words.
 
 use serde_json::{Value, json};
 
@@ -56,7 +55,7 @@ pub(super) fn change(path: &str, new: &Value, old: &Value, written: Written) -> 
     found.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
 }
 
-/// Each patch of a valid object, and what is said about it.
+/// Checks the errors of each patch of a valid object.
 #[track_caller]
 pub(super) fn refused(path: &str, base: &Value, cases: &[(Value, &[&str])]) {
     assert_eq!(errors(path, base), [""; 0], "{path}");
@@ -141,7 +140,8 @@ fn webhooks() {
     );
 }
 
-/// What rules of later Kubernetes refuse may stay as it is, and whoever changes it does not have to mend it.
+/// An object that breaks a rule of a later Kubernetes version may stay as it is, and a change of it does not
+/// have to mend it.
 #[test]
 fn what_was_wrong_with_a_webhook_may_stay() {
     let selector = json!({"matchExpressions": [{"key": "a", "operator": "In", "values": ["not a value"]}]});

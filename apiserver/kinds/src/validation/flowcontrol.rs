@@ -10,7 +10,7 @@ use apiserver_schema::meta;
 
 const HIGHEST_PRECEDENCE: i64 = 10_000;
 const MOST_QUEUES: i64 = 10_000_000;
-/// Bits of the hash by which requests are dealt to queues.
+/// The number of bits of the hash that assigns requests to queues.
 const HASH_BITS: u32 = 60;
 const VERBS: [&str; 9] =
     ["create", "delete", "deletecollection", "get", "list", "patch", "proxy", "update", "watch"];
@@ -162,12 +162,12 @@ fn resource_rule(rule: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Whether a list is said to mean everything; then nothing else in it is looked at.
+/// Returns true if a list contains the wildcard `*`; the other items are then not checked.
 fn has_wildcard(list: &[Value]) -> bool {
     list.iter().any(|item| item == "*")
 }
 
-/// A list that needs something in it, and in which `*` stands alone.
+/// Validates a list that must not be empty, and in which `*` must be the only item.
 fn wildcard(rule: &Value, path: &str, (field, needed, what): (&str, &str, &str), errors: &mut Errors) {
     let list = items(rule, field);
     let path = format!("{path}.{field}");
@@ -301,7 +301,7 @@ fn queues(queuing: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Whether a hash has too few bits to deal a hand from this deck.
+/// Returns true if a hash has too few bits to deal a hand of this size from this deck.
 fn too_many_hands(deck: i64, hand: i64) -> bool {
     let (deck, hand) = (u128::try_from(deck).unwrap_or(0), u32::try_from(hand).unwrap_or(u32::MAX));
     deck.checked_pow(hand).is_none_or(|hands| hands > 1 << HASH_BITS)

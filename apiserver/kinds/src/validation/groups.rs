@@ -29,7 +29,7 @@ pub fn pod_group(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change of a PodGroup: what it asks for stays. Arguments: new, old.
+/// Returns the errors of a change of a PodGroup, whose request may not change. Arguments: new, old.
 pub fn pod_group_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if written == Written::Status {

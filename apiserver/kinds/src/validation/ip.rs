@@ -55,12 +55,12 @@ pub(crate) fn network(ip: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// Whether an IPv6 address stands for an IPv4 address.
+/// Returns true for an IPv4-mapped IPv6 address.
 fn is_mapped(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }
 
-/// Refuses what is no address; with `strict` also what is spelt strangely.
+/// Refuses a text that is not an address; with `strict` also leading zeros and IPv4-mapped addresses.
 pub(crate) fn address(text: &str, strict: bool, path: &str, errors: &mut Errors) -> Option<IpAddr> {
     let Some(ip) = parse(text) else {
         errors.invalid(path, &json!(text), ADDRESS);
@@ -74,7 +74,7 @@ pub(crate) fn address(text: &str, strict: bool, path: &str, errors: &mut Errors)
     Some(ip)
 }
 
-/// Refuses what is no range; with `strict` also what is spelt strangely.
+/// Refuses a text that is not a CIDR range; with `strict` also ranges in a non-standard form.
 pub(crate) fn range(text: &str, strict: bool, path: &str, errors: &mut Errors) -> Option<(IpAddr, u8)> {
     let Some((ip, length)) = parse_range(text) else {
         errors.invalid(path, &json!(text), RANGE);
@@ -93,7 +93,7 @@ pub(crate) fn range(text: &str, strict: bool, path: &str, errors: &mut Errors) -
     Some((ip, length))
 }
 
-/// What is wrong with an address that must be spelt as it is printed: that of an IPAddress' name.
+/// Returns the fault of an address that must be in canonical form, as in the name of an IPAddress.
 pub(crate) fn canonical_fault(text: &str) -> Option<String> {
     let Some(ip) = parse(text) else { return Some(ADDRESS.to_owned()) };
     if text.parse::<IpAddr>().is_err() {
@@ -105,7 +105,7 @@ pub(crate) fn canonical_fault(text: &str) -> Option<String> {
     }
 }
 
-/// Refuses what is no range, and every spelling of one but that in which it is printed.
+/// Refuses a text that is not a CIDR range, or not in canonical form.
 pub(crate) fn canonical_range(text: &str, path: &str, errors: &mut Errors) {
     let before = errors.count();
     let Some((ip, length)) = range(text, true, path, errors) else { return };
@@ -114,7 +114,8 @@ pub(crate) fn canonical_range(text: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Refuses what is no address of an interface with the length of its network, or is spelt strangely.
+/// Refuses a text that is not an interface address with the length of its network, or has a non-standard
+/// form.
 pub(crate) fn interface_address(text: &str, path: &str, errors: &mut Errors) {
     let Some((ip, length)) = parse_range(text) else {
         let detail = "must be a valid address in CIDR form, (e.g. 10.9.8.7/24 or 2001:db8::1/64)";
@@ -147,7 +148,7 @@ pub(crate) fn not_special(ip: IpAddr, text: &str, path: &str, errors: &mut Error
     refuse(multicast, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
 }
 
-/// What is worth a warning about an address.
+/// Returns the warning about an address, if it has one.
 pub(crate) fn address_warning(text: &str, path: &str) -> Option<String> {
     let ip = parse(text)?;
     if text.parse::<IpAddr>().is_err() || is_mapped(ip) {
@@ -160,7 +161,7 @@ pub(crate) fn address_warning(text: &str, path: &str) -> Option<String> {
         .then(|| format!("{path}: IPv6 address {text:?} should be in RFC 5952 canonical format (\"{ip}\")"))
 }
 
-/// What is worth a warning about a range.
+/// Returns the warnings about a CIDR range.
 pub(crate) fn range_warnings(text: &str, path: &str) -> Vec<String> {
     let Some((ip, length)) = parse_range(text) else { return Vec::new() };
     let mut warnings = Vec::new();

@@ -170,7 +170,8 @@ fn success_rule(rule: &Value, completions: i64, path: &str, errors: &mut Errors)
     }
 }
 
-/// How many indexes `1,3-5,7` names, each below `completions` and in order.
+/// Counts the indexes that a list such as `1,3-5,7` names; each must be below `completions`, and they must be
+/// in order.
 pub(super) fn count_indexes(list: &str, completions: i64) -> Result<i64, String> {
     if list.is_empty() {
         return Ok(0);

@@ -11,7 +11,7 @@ use apiserver_schema::error::FieldError;
 
 const PATH: &str = "status.conditions";
 
-/// Both states of the Job, and what is found wrong.
+/// Both states of the Job, and the errors found.
 struct Check<'a> {
     spec: &'a Value,
     now: &'a Value,
@@ -47,12 +47,12 @@ fn number(status: &Value, field: &str) -> i64 {
 }
 
 impl Check<'_> {
-    /// Whether any of these fields changes.
+    /// Returns true if any of these fields changes.
     fn touched(&self, fields: &[&str]) -> bool {
         fields.iter().any(|field| !same(self.now.get(*field), self.was.get(*field)))
     }
 
-    /// Whether any of these conditions changes.
+    /// Returns true if any of these conditions changes.
     fn turned(&self, kinds: &[&str]) -> bool {
         kinds.iter().any(|kind| holds(self.now, kind) != holds(self.was, kind))
     }
@@ -210,7 +210,7 @@ impl Check<'_> {
         );
     }
 
-    /// What may not change any more.
+    /// Refuses changes of what is final: terminal conditions, counters that only grow, and the like.
     fn changes(&mut self) {
         let (now, was) = (self.now, self.was);
         for kind in ["Failed", "Complete", "FailureTarget"] {

@@ -19,7 +19,8 @@ pub fn migration(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change: what is migrated stays, and what has ended has ended. Arguments: new, old.
+/// Returns the errors of a change: neither the resource to migrate nor a final state may change. Arguments:
+/// new, old.
 pub fn migration_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     if written == Written::Status {
         return migration_status(&new["status"], &old["status"]);
@@ -66,7 +67,7 @@ fn migration_status(new: &Value, old: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a StorageVersion, which is called `GROUP.RESOURCE`.
+/// Returns the errors of a StorageVersion, whose name is `GROUP.RESOURCE`.
 pub fn storage_version(object: &Value) -> Vec<FieldError> {
     let grammar = |name: &str| match name.rsplit_once('.') {
         None => vec!["name must be in the form of <group>.<resource>".to_owned()],

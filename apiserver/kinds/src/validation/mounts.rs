@@ -1,4 +1,4 @@
-//! Where a container sees the volumes of its pod.
+//! The places at which a container sees the volumes of its pod.
 
 use std::collections::BTreeSet;
 
@@ -38,7 +38,7 @@ pub(super) fn mounts(container: &Value, pod: &Pod<'_>, path: &str, errors: &mut 
     }
 }
 
-/// What is under each of the fields in the items of a list.
+/// Returns the texts under each of the fields in the items of a list.
 fn texts<'a>(container: &'a Value, list: &str, fields: [&str; 2]) -> [BTreeSet<&'a str>; 2] {
     fields.map(|field| items(container, list).iter().map(|item| text(item, field)).collect())
 }

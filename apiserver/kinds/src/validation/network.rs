@@ -285,7 +285,7 @@ fn ip_block(block: &Value, strict: bool, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Errors of an IPAddress, which is named after its address.
+/// Returns the errors of an IPAddress, whose name is its address.
 pub fn ip_address(object: &Value) -> Vec<FieldError> {
     let canonical = |name: &str| ip::canonical_fault(name).into_iter().collect();
     let mut errors = Errors::of(metadata::of_builtin(object, canonical));
@@ -302,7 +302,7 @@ pub fn ip_address(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What an IPAddress is for stays. Arguments: new, old.
+/// Validates that the parent of an IPAddress does not change. Arguments: new, old.
 pub fn ip_address_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let (now, was) = (new["spec"].get("parentRef"), old["spec"].get("parentRef"));

@@ -106,8 +106,7 @@ fn addresses(status: &Value, errors: &mut Errors) {
     }
 }
 
-/// The configuration of long ago that was kept in a ConfigMap: nothing reads it, but what is
-/// written must have its form.
+/// Validates the obsolete configuration in a ConfigMap: nothing reads it, but it must have its form.
 fn config_source(source: &Value, status: bool, path: &str, errors: &mut Errors) {
     let Some(map) = given(source, "configMap") else {
         let shown = r#"{"ConfigMap":null}"#;

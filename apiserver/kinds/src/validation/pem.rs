@@ -1,4 +1,4 @@
-//! PEM (RFC 7468): what stands between `-----BEGIN` and `-----END`.
+//! PEM (RFC 7468): the blocks between `-----BEGIN` and `-----END`.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 pub(super) struct Block {
     /// `CERTIFICATE`, `CERTIFICATE REQUEST`, …
     pub kind: String,
-    /// Whether there are headers before the content.
+    /// True if there are headers before the content.
     pub headers: bool,
     pub bytes: Vec<u8>,
 }

@@ -118,7 +118,7 @@ fn iscsi(source: &Value, persistent: bool, path: &str, errors: &mut Errors) {
     }
 }
 
-/// What is wrong with the name of a target or of an initiator.
+/// Returns the fault of the name of an iSCSI target or initiator.
 fn iscsi_name_fault(name: &str, persistent: bool) -> Option<&'static str> {
     let Some(kind) = ["iqn", "eui", "naa"].into_iter().find(|kind| name.starts_with(kind)) else {
         return Some(if persistent {
@@ -176,7 +176,8 @@ fn quobyte(source: &Value, path: &str, errors: &mut Errors) {
     errors.required_texts(source, path, &["volume"]);
 }
 
-/// Whether a text has the form `HOST:PORT`, whatever both are; an IPv6 address stands in brackets.
+/// Returns true if a text has the form `HOST:PORT`; neither part is checked further. An IPv6 address must be
+/// in brackets.
 fn is_host_and_port(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };
     let host = match host.strip_prefix('[') {

@@ -16,12 +16,12 @@ pub use super::pod_update::validate_update;
 
 /// Seconds of `activeDeadlineSeconds` end here.
 const INT32_MAX: i64 = i32::MAX as i64;
-/// What the resolvers of C libraries can hold.
+/// The number of name servers that the resolvers of C libraries can hold.
 const NAME_SERVERS: usize = 3;
 const SEARCH_PATHS: usize = 32;
 const SEARCH_CHARACTERS: usize = 2048;
 
-/// Whose spec it is. A pod is looked at more closely than a template, a new one most of all.
+/// The owner of a pod spec. A pod is validated more strictly than a template, and a new pod most strictly.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sort {
     NewPod,
@@ -221,7 +221,7 @@ fn names_in_spec(spec: &Value, strict: bool, path: &str, errors: &mut Errors) {
     }
 }
 
-/// A name of its own, in place of one made from the pod's (KEP-4762).
+/// Validates a host name of the pod's own, which replaces one made from the pod's name (KEP-4762).
 fn host_name(spec: &Value, path: &str, errors: &mut Errors) {
     let Some(name) = given(spec, "hostnameOverride").and_then(Value::as_str) else { return };
     let path = format!("{path}.hostnameOverride");

@@ -64,7 +64,7 @@ pub(super) fn longest(signer: &str) -> i64 {
     if kubernetes { LONGEST_KUBERNETES } else { LONGEST }
 }
 
-/// Whether it is known how long the certificate is to live.
+/// Validates the requested lifetime of the certificate, and returns true if one is set.
 fn life(spec: &Value, errors: &mut Errors) -> bool {
     let path = "spec.maxExpirationSeconds";
     let Some(seconds) = spec["maxExpirationSeconds"].as_i64() else {
@@ -79,7 +79,7 @@ fn life(spec: &Value, errors: &mut Errors) -> bool {
     true
 }
 
-/// The key, and the proof that who asks has it: a signature over the uid of the pod.
+/// Validates the key, and the proof that the requester has it: a signature over the uid of the pod.
 fn key(spec: &Value, errors: &mut Errors) {
     let bytes = |field: &str| STANDARD.decode(text(spec, field)).unwrap_or_default();
     for field in ["pkixPublicKey", "proofOfPossession", "stubPKCS10Request"] {
@@ -104,7 +104,7 @@ fn key(spec: &Value, errors: &mut Errors) {
             ("1.3.101.112", _) => &signature::ED25519,
             ("1.2.840.10045.2.1", "1.2.840.10045.3.1.7") => &signature::ECDSA_P256_SHA256_ASN1,
             ("1.2.840.10045.2.1", "1.3.132.0.34") => &signature::ECDSA_P384_SHA256_ASN1,
-            // What cannot be checked here is for the signer to look at.
+            // Keys that cannot be verified here are left to the signer.
             ("1.2.840.10045.2.1", "1.3.132.0.35") => return,
             ("1.2.840.10045.2.1", _) => {
                 let detail = "elliptic public keys must use curve P256 or P384";
@@ -122,7 +122,8 @@ fn key(spec: &Value, errors: &mut Errors) {
     }
 }
 
-/// RSA keys have one of two sizes. Their proofs, salted at will, are for the signer to look at.
+/// Validates the size of RSA keys, which is one of two. Their proofs, which are salted at will, are left to
+/// the signer.
 fn modulus(info: &SubjectPublicKeyInfo<'_>, errors: &mut Errors) {
     let bits = info.parsed().map_or(0, |key| key.key_size());
     if bits != 3072 && bits != 4096 {
@@ -191,7 +192,7 @@ fn status(new: &Value, before: &Value, errors: &mut Errors) {
     }
 }
 
-/// What a certificate that was issued must be like; the first fault is told.
+/// Validates the certificate that was issued; only the first fault is reported.
 fn issued(object: &Value, errors: &mut Errors) {
     let chain = text(&object["status"], "certificateChain");
     if chain.len() > CHAIN {
@@ -230,7 +231,8 @@ fn parsed(block: &pem::Block) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(&block.bytes).ok().filter(|(rest, _)| rest.is_empty()).map(|(_, one)| one)
 }
 
-/// Whether the times that are told are those of the certificate, and are sensible.
+/// Validates that the times in the status are those of the certificate and are sensible; returns true if they
+/// are.
 fn times(object: &Value, leaf: &X509Certificate<'_>, errors: &mut Errors) -> bool {
     let status = &object["status"];
     let agree = "must be present and consistent with the issued certificate";

@@ -27,7 +27,7 @@ pub fn validate(new: &Value, old: &Value) -> Vec<FieldError> {
     for (list, containers, policy) in [
         ("containerStatuses", "containers", policy),
         ("initContainerStatuses", "initContainers", policy),
-        // Nobody ever starts an ephemeral container again.
+        // Ephemeral containers are never restarted.
         ("ephemeralContainerStatuses", "", "Never"),
     ] {
         transitions(
@@ -61,7 +61,7 @@ fn conditions(status: &Value, errors: &mut Errors) {
     }
 }
 
-/// What has ended for good does not run again.
+/// Validates that a container that has terminated for good does not run again.
 fn transitions(
     now: &[Value],
     before: &[Value],

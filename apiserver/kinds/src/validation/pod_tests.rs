@@ -482,7 +482,7 @@ fn the_rest_of_a_pod() {
             "spec.volumes[0].projected.sources[0].serviceAccountToken: Forbidden: must not be specified when serviceAccountName is not set",
         ],
     );
-    // A stored pod is looked at less closely.
+    // A stored pod is validated less strictly.
     let mut stored = pod_with(|pod| pod["spec"]["hostAliases"] = json!([{"ip": "010.0.0.1"}]));
     stored["metadata"]["resourceVersion"] = json!("7");
     assert_eq!(errors(&stored), Vec::<String>::new());

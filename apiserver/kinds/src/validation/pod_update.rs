@@ -1,4 +1,4 @@
-//! What may change of a Pod that exists: by update, by `ephemeralcontainers` and by `resize`.
+//! Validation of changes to an existing Pod: by update, by `ephemeralcontainers` and by `resize`.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -30,7 +30,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
         deadline(&new["spec"], &old["spec"], &mut errors);
         return errors.list();
     }
-    // What an earlier version stored may lack defaults that the new object has by now.
+    // An object stored by an earlier version may lack defaults that the new object has by now.
     let mut old = old.clone();
     defaulting::pod::default(&mut old);
     let (spec, before) = (&new["spec"], &old["spec"]);
@@ -69,7 +69,7 @@ fn equal(a: &Value, b: &Value) -> bool {
     keys(a).union(&keys(b)).all(|key| same(a.get(key), b.get(key)))
 }
 
-/// Images may change, and so are looked at again as what was changed.
+/// Validates images as on creation, because they may change.
 fn images(spec: &Value, list: &str, errors: &mut Errors) {
     for (index, container) in items(spec, list).iter().enumerate() {
         let path = format!("spec.{list}[{index}]");
@@ -87,7 +87,7 @@ fn restore_images(allowed: &mut Value, list: &str, before: &Value) {
     }
 }
 
-/// Sets fields back to what they were.
+/// Restores fields to their old values.
 fn restore(new: &mut Value, old: &Value, fields: &[&str]) {
     let Value::Object(new) = new else { return };
     for field in fields {
@@ -226,7 +226,7 @@ pub(super) fn annotations(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// What `ephemeralcontainers` may do: add. Arguments: new, old.
+/// Validates a change through `ephemeralcontainers`, which may only add containers. Arguments: new, old.
 pub fn validate_ephemeral(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if meta::annotation(old, MIRROR).is_some() {
@@ -252,7 +252,8 @@ pub fn validate_ephemeral(new: &Value, old: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What `resize` may do: change CPU and memory of containers and sidecars (KEP-1287). Arguments: new, old.
+/// Validates a change through `resize`, which may only change CPU and memory of containers and sidecars
+/// (KEP-1287). Arguments: new, old.
 pub fn validate_resize(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     let as_whole = |pod: &Value| {

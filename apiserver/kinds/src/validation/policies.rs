@@ -64,7 +64,7 @@ fn validating_policy(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// The variables of a policy, and what its expressions may name beside them.
+/// The variables of a policy, and the other names that its expressions may use.
 struct Expressions {
     policy: Policy,
     has: Admission,
@@ -76,7 +76,8 @@ impl Expressions {
     }
 }
 
-/// What both sorts of policies have. Expressions of a policy that is `composed` may name `variables`.
+/// Validates the fields that both sorts of policies have. Expressions of a policy that is `composed` may name
+/// `variables`.
 fn common(spec: &Value, composed: bool, errors: &mut Errors) -> Expressions {
     errors.one_of_given("spec.failurePolicy", spec.get("failurePolicy"), &["Fail", "Ignore"]);
     if let Some(kind) = spec.get("paramKind").filter(|k| !k.is_null()) {
@@ -86,7 +87,7 @@ fn common(spec: &Value, composed: bool, errors: &mut Errors) -> Expressions {
         None => errors.required("spec.matchConstraints", ""),
         Some(constraints) => {
             match_resources(constraints, "spec.matchConstraints", errors);
-            // They say what type the objects have.
+            // They determine the type of the objects.
             if items(constraints, "resourceRules").is_empty() {
                 errors.required("spec.matchConstraints.resourceRules", "");
             }
@@ -194,7 +195,7 @@ fn validation_errors(validation: &Value, path: &str, expressions: &Expressions, 
         if source.trim().is_empty() {
             errors.invalid(path, &json!(source), "must be non-empty if specified");
         } else {
-            // A message is for everybody: nothing is asked of the authorizer for it.
+            // Everyone may see a message, so the authorizer is not available to it.
             let has = Admission { authorizer: false, ..expressions.has };
             let says = |source: &str| expressions.policy.expression(source, has, Expected::Text);
             expression(source, &path, "", errors, says);

@@ -69,7 +69,7 @@ fn amounts(parent: &Value, field: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Whether a scope says anything about a resource.
+/// Returns true if a scope applies to a resource.
 fn applies(scope: &str, resource: &str) -> bool {
     let computed = [
         "cpu",
@@ -120,7 +120,7 @@ fn scopes(spec: &Value, errors: &mut Errors) {
         if !SCOPES.contains(scope) {
             errors.invalid(path, &shown, "unsupported scope");
         }
-        // Of a scope that is named again nothing else is to be said.
+        // A scope that is repeated gets no further errors.
         let new = seen.insert(scope);
         for _ in limited.iter().filter(|resource| new && !applies(scope, resource)) {
             errors.invalid(path, &shown, "unsupported scope applied to resource");
@@ -246,8 +246,8 @@ fn limit(item: &Value, kind: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// `min ≤ defaultRequest ≤ default ≤ max`, as far as they are given, in that order of arguments:
-/// min, max, default, defaultRequest.
+/// Validates `min ≤ defaultRequest ≤ default ≤ max` for those that are given. The order of arguments: min,
+/// max, default, defaultRequest.
 fn order([min, max, default, request]: [Option<Quantity>; 4], name: &str, path: &str, errors: &mut Errors) {
     type Pair<'a> = (Option<Quantity>, &'a str, Option<Quantity>, &'a str, &'a str, bool);
     // The lower, its name, the higher, its name, the field that is wrong, whether it is the lower.

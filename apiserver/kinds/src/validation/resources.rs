@@ -54,7 +54,7 @@ pub(super) fn pod(spec: &Value, claims: &BTreeSet<&str>, path: &str, errors: &mu
     claim_names(items(requirements, "claims"), claims, &format!("{path}.claims"), errors);
     for (name, total) in &container_requests(spec) {
         let own = map(requirements, "requests").get(name).and_then(|v| quantity::parse_value(v).ok());
-        // What the pod as a whole says nothing of is up to its containers.
+        // A resource that the pod as a whole does not limit is up to its containers.
         if let Some(own) = own.filter(|own| total > own) {
             let detail = format!("must be greater than or equal to aggregate container requests of {total}");
             errors.invalid(format!("{path}.requests[{name}]"), &json!(own.to_string()), &detail);
@@ -102,7 +102,8 @@ fn amounts_of(requirements: &Value, check: CheckName, path: &str, errors: &mut E
     }
 }
 
-/// A request is at most the limit, and exactly the limit where nothing can be promised twice.
+/// Validates that a request is at most the limit, and equals the limit if the resource cannot be
+/// overcommitted.
 fn within(name: &str, request: &Value, limits: &Map<String, Value>, path: &str, errors: &mut Errors) {
     let overcommit = overcommits(name);
     let Some(limit) = limits.get(name) else {
@@ -178,7 +179,7 @@ fn is_extended(name: &str) -> bool {
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Whether more can be promised of a resource than there is.
+/// Returns true if more of a resource can be promised than there is.
 pub(super) fn overcommits(name: &str) -> bool {
     is_native(name) && !name.starts_with("hugepages-")
 }
@@ -196,7 +197,7 @@ pub(super) fn is_quota_resource(name: &str) -> bool {
     is_standard(name) && name != "storage"
 }
 
-/// The name of any resource; says whether it was good so far.
+/// Validates the name of any resource; returns true if it was valid so far.
 pub(super) fn resource_name(name: &str, path: &str, errors: &mut Errors) -> bool {
     let faults = names::qualified_name(name);
     let good = faults.is_empty();

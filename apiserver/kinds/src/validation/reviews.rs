@@ -71,7 +71,7 @@ fn selectors(resource: &Value, errors: &mut Errors) {
             if field == "fieldSelector" && text(requirement, "key").is_empty() {
                 errors.required(format!("{path}.key"), "must be specified");
             }
-            // An operator that only later versions know is no error here.
+            // An operator that only later versions know is not an error here.
             let mut found = Errors::default();
             label_selector(Some(&json!({"matchExpressions": [requirement]})), &path, &mut found);
             let below = format!("{path}.matchExpressions[0]");

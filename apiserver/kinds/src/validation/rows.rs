@@ -82,7 +82,7 @@ fn expand(value: &mut Value) {
     }
 }
 
-/// Sets or removes what is at a pointer; what is missing on the way is made.
+/// Sets or removes the value at a pointer, creating missing parents.
 fn edit(object: &mut Value, pointer: &str, new: Option<Value>) {
     let mut at = object;
     let steps: Vec<String> =
@@ -128,7 +128,7 @@ fn errors(resource: &Resource, write: Write, new: &Value, old: &Value) -> Vec<Fi
     errors
 }
 
-/// The reason that goes with a message.
+/// Returns the reason of an error from its message.
 fn reason(message: &str) -> FieldReason {
     let reasons = [
         ("Required value", FieldReason::Required),
@@ -145,7 +145,7 @@ fn reason(message: &str) -> FieldReason {
     found.unwrap_or_else(|| panic!("{message}")).1
 }
 
-/// Runs one row; gives what is wrong with it.
+/// Runs one row; returns its failure, if any.
 fn run(resource: &Resource, good: &Value, row: &str) -> Option<String> {
     let (mut write, mut wanted) = (Write::Create, Vec::new());
     let (mut old, mut edits) = (good.clone(), Vec::new());

@@ -176,7 +176,8 @@ pub(super) fn container(context: &Value, host_users: bool, path: &str, errors: &
     apparmor_profile(context, &format!("{path}.appArmorProfile"), errors);
 }
 
-/// Why a pod with users of its own is refused what knows the host's users alone.
+/// The reason for refusing, in a pod with a user namespace of its own, fields that only make sense with the
+/// host's users.
 const UNMAPPED: &str = "when `hostUsers` is false";
 
 /// A pod with users of its own shares no other namespace with the host, nor its devices.
@@ -206,7 +207,7 @@ pub(super) fn each_container<'a>(spec: &'a Value, path: &str) -> Vec<(&'a Value,
         .collect()
 }
 
-/// Annotations that say the same as fields must say the same. `object` has the metadata; the pod
+/// Validates that annotations agree with the fields that they duplicate. `object` has the metadata; the pod
 /// spec is at `path`.
 pub(super) fn annotations_match(object: &Value, spec: &Value, path: &str, errors: &mut Errors) {
     if meta::annotations(object).is_none_or(serde_json::Map::is_empty) {

@@ -198,7 +198,7 @@ pub fn addresses_of_new(service: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Whether nodes tell the balancer if they have an endpoint.
+/// Returns true if load balancers check each node for an endpoint.
 fn needs_health_check(spec: &Value) -> bool {
     text(spec, "type") == "LoadBalancer" && text(spec, "externalTrafficPolicy") == "Local"
 }
@@ -246,7 +246,7 @@ pub fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     if balance(spec) && balance(before) && now != was {
         errors.invalid("spec.loadBalancerClass", now.unwrap_or(&Value::Null), "may not change once set");
     }
-    // The rules of a change look at it, and so do those of any Service.
+    // The rules of a change validate it, and so do those of any Service.
     balancer_class(spec, &mut errors);
     if needs_health_check(spec)
         && needs_health_check(before)

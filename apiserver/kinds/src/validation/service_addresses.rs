@@ -15,7 +15,7 @@ pub(super) fn cluster_ips(spec: &Value) -> Vec<&str> {
     if list.is_empty() && !first.is_empty() { vec![first] } else { list }
 }
 
-/// Whether a Service has no address and wants none.
+/// Returns true if a Service is headless: it has no address and wants none.
 pub(super) fn is_headless(spec: &Value) -> bool {
     cluster_ips(spec) == ["None"]
 }
@@ -86,7 +86,8 @@ fn families_fit(spec: &Value, ips: &[&str], errors: &mut Errors) {
     }
 }
 
-/// The first address and family stay; a second may come, and go if the policy says so.
+/// Validates that the first address and family stay; a second may be added, and removed if the policy allows
+/// it.
 pub(super) fn update(spec: &Value, before: &Value, errors: &mut Errors) {
     let named = |spec: &Value| text(spec, "type") == "ExternalName";
     if named(spec) || named(before) {

@@ -1,5 +1,5 @@
-//! Lists, sets and maps of device APIs: too many items are told of the list alone, an item that occurs
-//! twice of the item, and long keys are cut in the middle.
+//! Lists, sets and maps of device APIs: too many items are reported for the list alone, an item that occurs
+//! twice for the item, and long keys are cut in the middle.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::{Errors, items};
 /// One item: it, and its path.
 pub(super) type Each<'a> = &'a mut dyn FnMut(&Value, &str, &mut Errors);
 
-/// A list of at most `most` items under `field`, each of which is looked at.
+/// Validates each item of a list of at most `most` items under `field`.
 pub(super) fn list(
     holder: &Value,
     field: &str,

@@ -22,7 +22,7 @@ pub(super) fn required_name(
     }
 }
 
-/// At most so many items.
+/// Validates that a list has at most `limit` items.
 pub(super) fn at_most(object: &Value, field: &str, path: &str, limit: usize, errors: &mut Errors) {
     let count = items(object, field).len();
     if count > limit {
@@ -41,7 +41,7 @@ pub(super) fn distinct(list: &[Value], key: &str, path: &str, errors: &mut Error
     }
 }
 
-/// `metav1.Condition`s: types that differ, and everything that one must say.
+/// Validates `metav1.Condition`s: distinct types, and all required fields.
 pub(super) fn conditions(list: &[Value], path: &str, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for (index, condition) in list.iter().enumerate() {
@@ -125,7 +125,8 @@ fn labels(text: &str, grammar: fn(&str) -> names::Faults, path: &str, errors: &m
     }
 }
 
-/// The three numbers of a semantic version, as far as one orders by them; `None` if it is none.
+/// Returns the three numbers of a semantic version, by which versions are ordered; `None` if the text is not
+/// one.
 pub(super) fn semantic_version(text: &str) -> Option<[u64; 3]> {
     let (core, build) = text.split_once('+').map_or((text, None), |(core, build)| (core, Some(build)));
     let (core, pre) = core.split_once('-').map_or((core, None), |(core, pre)| (core, Some(pre)));

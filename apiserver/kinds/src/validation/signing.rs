@@ -14,7 +14,7 @@ use apiserver_registry::Written;
 use apiserver_schema::error::FieldError;
 use apiserver_schema::repeats::repeats;
 
-/// What a certificate may be asked for, in the order that errors name it.
+/// The usages that a certificate may be requested for, in the order in which errors list them.
 const USAGES: [&str; 23] = [
     "any",
     "cert sign",
@@ -40,7 +40,7 @@ const USAGES: [&str; 23] = [
     "signing",
     "timestamping",
 ];
-/// The signer of long ago, which nobody may ask any more.
+/// The legacy signer, which no new request may name.
 const LEGACY: &str = "kubernetes.io/legacy-unknown";
 /// Shortest life that may be asked for, seconds.
 const SHORTEST: i64 = 600;
@@ -55,9 +55,9 @@ pub fn request(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change: verdicts stay, and so does a certificate; what was wrong before may stay. Who
-/// writes which part of the status is looked at before ([`crate::signing`]). Arguments: new, old, what
-/// was written.
+/// Returns the errors of a change: verdicts and a certificate cannot change; faults that existed before may
+/// stay. [`crate::signing`] has checked before that each writer writes its own part of the status. Arguments:
+/// new, old, the part that is written.
 pub fn request_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
     metadata::common(new, &mut errors);
@@ -148,7 +148,7 @@ fn conditions(list: &[Value], before: &[Value], errors: &mut Errors) {
     }
 }
 
-/// What the signer wrote is one certificate or several, in PEM.
+/// Validates that the certificate written by the signer is one or several certificates in PEM.
 fn certificate(status: &Value, before: &Value, errors: &mut Errors) {
     let (now, was) = (status.get("certificate"), before.get("certificate"));
     let fault = |status: &Value| certificate_fault(text(status, "certificate"));
@@ -180,8 +180,8 @@ fn certificate_fault(encoded: &str) -> Option<String> {
     blocks.is_empty().then(|| "must contain at least one CERTIFICATE PEM block".to_owned())
 }
 
-/// Why bytes in base64 are no request for a certificate: PKCS #10 in PEM (RFC 2986, RFC 7468), signed
-/// with the key that it is about.
+/// Returns the reason why base64 text is not a certificate signing request: PKCS #10 in PEM (RFC 2986, RFC
+/// 7468), signed with the key that it is about.
 fn request_fault(encoded: &str) -> Option<String> {
     let bytes = STANDARD.decode(encoded).unwrap_or_default();
     let blocks = pem::blocks(&String::from_utf8_lossy(&bytes));
@@ -199,12 +199,12 @@ fn request_fault(encoded: &str) -> Option<String> {
             let algorithm = request.signature_algorithm.algorithm.to_id_string();
             Some(signature_fault(&algorithm).to_owned())
         }
-        // What cannot be checked here is for the signer to look at.
+        // Algorithms that cannot be verified here are left to the signer.
         _ => None,
     }
 }
 
-/// How the failure of an algorithm is called, by its object identifier.
+/// Returns the error text for a failed signature, by the object identifier of the algorithm.
 fn signature_fault(algorithm: &str) -> &'static str {
     match algorithm {
         "1.3.101.112" => "x509: Ed25519 verification failure",

@@ -9,7 +9,7 @@ use apiserver_registry::Written;
 use apiserver_schema::error::FieldError;
 
 const MOST_DEVICES: usize = 128;
-/// Of devices with taints or counters.
+/// The limit on devices in a slice if any has taints or consumes counters.
 const MOST_ADVANCED: usize = 64;
 const MOST_COUNTER_SETS: usize = 8;
 const MOST_COUNTERS: usize = 32;
@@ -70,7 +70,7 @@ fn spec_errors(new: &Value, old: &Value, errors: &mut Errors) {
     });
 }
 
-/// Where the devices are: on one node, on some, on all, or each on its own.
+/// Validates the placement of the devices: on one node, on some, on all, or each on its own.
 fn place(spec: &Value, errors: &mut Errors) {
     let mut set = Vec::new();
     if let Some(name) = spec.get("nodeName").and_then(Value::as_str) {
@@ -141,7 +141,7 @@ fn device(device: &Value, was: Option<&Value>, path: &str, errors: &mut Errors) 
         errors.invalid(path, &json!(count), &detail);
     }
     for (name, attribute) in map("attributes") {
-        // Keys are told without themselves, values with their keys.
+        // Errors of keys are reported at the map, errors of values at their keys.
         let map = format!("{path}.attributes");
         qualified(name, &map, errors);
         let path = format!("{map}[{}]", sets::shown_key(name, ATTRIBUTE_KEY));
@@ -167,7 +167,7 @@ fn device(device: &Value, was: Option<&Value>, path: &str, errors: &mut Errors) 
     });
 }
 
-/// Where one device is, if each is somewhere of its own (`alone`).
+/// Validates the placement of one device, which it must have exactly if placement is per device (`alone`).
 fn own_place(device: &Value, alone: bool, path: &str, errors: &mut Errors) {
     let found = |field: &str| device.get(field).filter(|v| !v.is_null());
     if !alone {
@@ -277,7 +277,7 @@ fn rule_spec(spec: &Value, before: Option<&Value>, errors: &mut Errors) {
     taint(&spec["taint"], before.map(|spec| &spec["taint"]), "spec.taint", errors);
 }
 
-/// Errors of a change of a DeviceTaintRule. Arguments: new, old, what was written.
+/// Returns the errors of a change of a DeviceTaintRule. Arguments: new, old, the part that is written.
 pub fn taint_rule_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     if written == Written::Main {
         let mut errors = with_metadata(new);
@@ -311,7 +311,7 @@ pub fn pool_request(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// The name of a pool, each fault of which is told with the segment that has it.
+/// Validates the name of a pool; each fault is reported with its segment.
 fn wanted_pool(name: &str, path: &str, errors: &mut Errors) {
     if name.len() > POOL_NAME {
         errors.too_long(path, POOL_NAME);
@@ -327,7 +327,7 @@ fn wanted_pool(name: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// What was asked stays, and so does what was answered. Arguments: new, old.
+/// Validates that neither the request nor a completed answer changes. Arguments: new, old.
 pub fn pool_request_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     let mut errors = Errors::default();
     if written == Written::Status {

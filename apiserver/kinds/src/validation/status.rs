@@ -13,7 +13,7 @@ use apiserver_schema::error::FieldError;
 /// Errors of a status: new, old.
 pub type CheckStatus = fn(&Value, &Value) -> Vec<FieldError>;
 
-/// What is looked at in the status of a kind, if anything is.
+/// Returns the validation of a kind's status, if it has one.
 pub fn of(group: &str, plural: &str) -> Option<CheckStatus> {
     Some(match (group, plural) {
         ("", "pods") => pod_status::validate,

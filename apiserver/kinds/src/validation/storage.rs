@@ -13,7 +13,7 @@ use apiserver_schema::meta;
 
 const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const VOLUME_MODES: [&str; 2] = ["Block", "Filesystem"];
-/// What is said of fields that a volume has which is part of another object.
+/// The error detail for fields that a volume may not have inside another object.
 const INLINE: &str = "may not be specified in the context of inline volumes";
 
 /// Fields of a PersistentVolume's spec that are not its source.
@@ -136,7 +136,7 @@ fn capacity(spec: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// The sources of a PersistentVolume, in the order in which Kubernetes looks at them: the first counts.
+/// The sources of a PersistentVolume, in the order in which Kubernetes checks them: the first counts.
 const SOURCES: [&str; 22] = [
     "hostPath",
     "gcePersistentDisk",
@@ -225,7 +225,7 @@ fn volume_mode(spec: &Value, before: &Value, errors: &mut Errors) {
     }
 }
 
-/// Equal, or with labels of today in place of those of long ago.
+/// Returns true if both are equal, or differ only in current labels that replace old ones.
 fn same_affinity(now: Option<&Value>, was: &Value) -> bool {
     const RENAMED: [(&str, &str); 5] = [
         ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
@@ -260,7 +260,7 @@ pub fn claim(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Errors of a change of a PersistentVolumeClaim: what was wrong before may stay. Arguments: new, old.
+/// Returns the errors of a change of a PersistentVolumeClaim; existing faults may stay. Arguments: new, old.
 pub fn claim_change(new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
     if written == Written::Status {
         let mut errors = Errors::default();
@@ -280,7 +280,7 @@ pub fn claim_change(new: &Value, old: &Value, written: Written) -> Vec<FieldErro
     errors.list()
 }
 
-/// What was wrong with a claim before, and may still be.
+/// The faults that a claim had before and may keep.
 #[derive(Clone, Copy, Default)]
 struct MayStay {
     /// Values that the selector compares with.
@@ -399,8 +399,8 @@ fn claim_update(new: &Value, old: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What is said of a change of what is fixed, and where the change is. What may change is shown as it
-/// was, but for the name of the volume that a claim gets.
+/// Returns the error detail for a change of immutable fields, with the difference. Mutable fields are shown
+/// with their old values, except the name of the volume when a claim is bound.
 fn fixed_detail(spec: &Value, before: &Value, unbound: bool, bound: bool) -> String {
     let (mut now, mut was) = (spec.clone(), before.clone());
     let take = |to: &mut Value, from: &Value, pointer: &str, key: &str| {

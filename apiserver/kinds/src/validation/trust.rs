@@ -32,13 +32,13 @@ fn bundle_name(object: &Value) -> Errors {
     errors
 }
 
-/// What is wrong with the name of a bundle that is referred to: what stands before its last colon is its signer.
+/// Returns the faults of a reference to a bundle by name; the part before the last colon is its signer.
 pub(super) fn reference_faults(name: &str) -> names::Faults {
     let signer = name.rsplit_once(':').map_or_else(String::new, |(signer, _)| signer.replace(':', "/"));
     bundle_faults(name, &signer, false)
 }
 
-/// What is wrong with a name, or with the beginning of one that is to be generated.
+/// Returns the faults of a bundle's name, or of the prefix (`beginning`) of a generated one.
 fn bundle_faults(name: &str, signer: &str, beginning: bool) -> names::Faults {
     let subdomain =
         |name: &str| names::dns_subdomain(if beginning { name.trim_end_matches('-') } else { name });
@@ -57,8 +57,8 @@ fn bundle_faults(name: &str, signer: &str, beginning: bool) -> names::Faults {
     }
 }
 
-/// Errors of a change of a ClusterTrustBundle: certificates that do not change are not looked at.
-/// Arguments: new, old, what was written.
+/// Returns the errors of a change of a ClusterTrustBundle; unchanged certificates are not validated.
+/// Arguments: new, old, the part that is written.
 pub fn bundle_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     let mut errors = bundle_name(new);
     let bundle = text(&new["spec"], "trustBundle");

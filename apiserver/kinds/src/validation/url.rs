@@ -1,4 +1,4 @@
-//! URLs as Go's `net/url` splits them, and its words for what is none.
+//! Parsing of URLs as by Go's `net/url`, with its errors.
 
 /// The parts of a URL, each empty if it is absent.
 pub(super) struct Url<'u> {
@@ -10,7 +10,7 @@ pub(super) struct Url<'u> {
     pub fragment: &'u str,
 }
 
-/// The parts of `text`, or what is wrong with it.
+/// Returns the parts of `text`, or its fault.
 pub(super) fn parse(text: &str) -> Result<Url<'_>, String> {
     if text.bytes().any(|byte| byte.is_ascii_control()) {
         return Err("net/url: invalid control character in URL".to_owned());
@@ -27,7 +27,7 @@ pub(super) fn parse(text: &str) -> Result<Url<'_>, String> {
     };
     let (user, host) = authority.rsplit_once('@').unwrap_or(("", authority));
     check_host(host)?;
-    // Without a slash, what follows a scheme is not looked at.
+    // Without a slash, the text after a scheme is not checked.
     if scheme.is_empty() || path.starts_with('/') {
         check_escapes(path)?;
     }

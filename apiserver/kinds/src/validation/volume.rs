@@ -18,7 +18,7 @@ const TOKEN_SECONDS: i64 = 1 << 32;
 const INITIATED_LENGTH: usize = 64;
 /// Shortest life of a pod's certificate, seconds.
 const CERTIFICATE_SECONDS: i64 = 3600;
-/// The sources of a pod's volume, in the order in which Kubernetes looks at them: the first counts.
+/// The sources of a pod's volume, in the order in which Kubernetes checks them: the first counts.
 const SOURCES: [&str; 30] = [
     "emptyDir",
     "hostPath",
@@ -96,7 +96,7 @@ fn sources(volume: &Value, pod: Option<&str>, path: &str, errors: &mut Errors) {
     let given = SOURCES.iter().filter_map(|kind| Some((*kind, given(volume, kind)?)));
     let name = text(volume, "name");
     one_source(given, path, errors, |kind, source, errors| {
-        // One is spelled so by Kubernetes.
+        // Kubernetes uses this name for one of them.
         let field = if kind == "gcePersistentDisk" { "persistentDisk" } else { kind };
         self::source(kind, source, pod.is_some(), &format!("{path}.{field}"), errors);
         match kind {
@@ -136,7 +136,7 @@ pub(super) fn one_source<'a>(
         Some((kind, source)) => judge(kind, source, errors),
     }
     for (more, _) in given {
-        // Two are spelled so by Kubernetes.
+        // Kubernetes uses these names for two of them.
         let field = match more {
             "cephfs" => "cephFS",
             "downwardAPI" => "downwarAPI",
@@ -200,7 +200,7 @@ fn claim_template(template: &Value, path: &str, errors: &mut Errors) {
     storage::claim_spec(&template["spec"], &format!("{path}.spec"), errors);
 }
 
-/// The metadata of what is made of a template: labels and annotations, nothing else.
+/// Validates the metadata of a template: labels and annotations, nothing else.
 pub(super) fn template_metadata(metadata: &Value, path: &str, errors: &mut Errors) {
     super::metadata::annotations(metadata.get("annotations"), &format!("{path}.annotations"), errors);
     super::metadata::labels(metadata.get("labels"), &format!("{path}.labels"), errors);

@@ -1,4 +1,4 @@
-//! What holds for pods of one operating system.
+//! Validation of pods for one operating system.
 
 use serde_json::{Value, json};
 

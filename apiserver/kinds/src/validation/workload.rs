@@ -12,8 +12,9 @@ use apiserver_registry::LabelSelector;
 use apiserver_registry::Written;
 use apiserver_schema::error::FieldError;
 
-/// The selector, and its agreement with the template. `kind` is how the error of an empty one names it,
-/// `unread` what is said of one that cannot be read. Says whether the template is to be judged.
+/// Validates the selector, and its agreement with the template. `kind` names the kind in the error of an
+/// empty one, `unread` is the error of one that cannot be parsed. Returns true if the template is to be
+/// validated.
 fn selector(spec: &Value, kind: &str, unread: &str, errors: &mut Errors) -> bool {
     match spec.get("selector") {
         None | Some(Value::Null) => {
@@ -207,7 +208,7 @@ pub fn replica_set(object: &Value) -> Vec<FieldError> {
 
 /// Errors of a ReplicationController, whose selector is a plain map.
 pub fn replication_controller(object: &Value) -> Vec<FieldError> {
-    // The name that is generated is judged in place of the base that it is generated from.
+    // The generated name is validated instead of the base that it is generated from.
     let of_base = |error: &FieldError| error.field == "metadata.generateName";
     let mut errors =
         Errors::of(metadata::subdomain_name(object).into_iter().filter(|error| !of_base(error)).collect());
@@ -245,7 +246,7 @@ pub fn stateful_set(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// How closely the spec of a StatefulSet is looked at.
+/// The strictness with which the spec of a StatefulSet is validated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Judged {
     New,
@@ -399,7 +400,7 @@ pub fn daemon_set(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Without a selector nothing matches; Kubernetes says nothing else about it.
+/// Validates the selector: without one nothing matches, and Kubernetes reports nothing else about it.
 fn daemon_selector(spec: &Value, errors: &mut Errors) {
     let selector = given(spec, "selector");
     label_selector(selector, "spec.selector", errors);
@@ -414,7 +415,8 @@ fn daemon_selector(spec: &Value, errors: &mut Errors) {
     }
 }
 
-/// Of a node's pod either the old goes first or the new comes first.
+/// Validates the rolling update of a DaemonSet: on each node either the old pod stops first or the new one
+/// starts first.
 fn daemon_update(rolling: &Value, path: &str, errors: &mut Errors) {
     let (unavailable, surge) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
     for (field, value) in [("maxUnavailable", unavailable), ("maxSurge", surge)] {
@@ -446,7 +448,7 @@ pub fn revision(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// What a ControllerRevision keeps stays. Arguments: new, old.
+/// Validates that the data of a ControllerRevision does not change. Arguments: new, old.
 pub fn revision_update(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     errors.immutable("data", new, old);

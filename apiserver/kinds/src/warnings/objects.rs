@@ -33,7 +33,7 @@ const NODE_LABELS: [(&str, &str); 8] = [
     ),
 ];
 
-/// What replaces a label of nodes that is not to be used any more.
+/// Returns the deprecation message of a node label, which names its replacement.
 pub(super) fn node_label(key: &str) -> Option<&'static str> {
     NODE_LABELS.iter().find(|(label, _)| *label == key).map(|(_, message)| *message)
 }
@@ -44,7 +44,7 @@ pub(super) fn fractional(amount: Option<&Value>, path: &str) -> Option<String> {
     Some(format!("{path}: fractional byte value \"{amount}\" is invalid, must be an integer"))
 }
 
-/// Of the spec of a claim.
+/// Returns the warnings about the spec of a claim.
 pub(super) fn claim_spec(spec: &Value, path: &str) -> Vec<String> {
     let amount = |list: &str| spec.pointer(&format!("/resources/{list}/storage"));
     ["requests", "limits"]
@@ -167,7 +167,7 @@ pub(super) fn node(new: &Value, old: Option<&Value>) -> Vec<String> {
     warnings
 }
 
-/// Of a Secret for TLS that holds no certificate or no key.
+/// Returns the warning about a TLS Secret without a certificate or a key.
 pub(super) fn secret(new: &Value, _old: Option<&Value>) -> Vec<String> {
     let data = new.get("data");
     if text(new, "type") != "kubernetes.io/tls" {

@@ -28,7 +28,7 @@ const ANNOTATIONS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Volumes that nobody mounts any more.
+/// The volume plugins that are no longer supported.
 pub(super) const PLUGINS: [(&str, &str); 9] = [
     ("photonPersistentDisk", "deprecated in v1.11, non-functional in v1.16+"),
     ("gitRepo", "deprecated in v1.11, and disabled by default in v1.33+"),
@@ -41,7 +41,7 @@ pub(super) const PLUGINS: [(&str, &str); 9] = [
     ("rbd", "deprecated in v1.28, non-functional in v1.31+"),
 ];
 
-/// What a name says about host names made of it.
+/// Returns the warning about a name that is not a DNS label but is used to form host names.
 fn label_name(new: &Value, where_used: &str) -> Option<String> {
     let faults = names::dns_label(meta::name(new));
     (!faults.is_empty()).then(|| {
@@ -52,7 +52,8 @@ fn label_name(new: &Value, where_used: &str) -> Option<String> {
     })
 }
 
-/// Of a new Pod; changes come from programs, often, and say nothing new.
+/// Returns the warnings about a new Pod. Updates return none: most come from programs and would only repeat
+/// them.
 pub(super) fn pod(new: &Value, old: Option<&Value>) -> Vec<String> {
     if old.is_some() {
         return Vec::new();
@@ -62,7 +63,7 @@ pub(super) fn pod(new: &Value, old: Option<&Value>) -> Vec<String> {
     warnings
 }
 
-/// Of a template at a pointer and path, if it is new or changed.
+/// Returns the warnings about the template at a pointer and path, if it is new or changed.
 pub(super) fn template_at(new: &Value, old: Option<&Value>, pointer: &str, path: &str) -> Vec<String> {
     let template = new.pointer(pointer);
     if old.is_some_and(|old| same(old.pointer(pointer), template)) {
@@ -76,7 +77,7 @@ fn named(new: &Value, old: Option<&Value>) -> Vec<String> {
     name.into_iter().collect()
 }
 
-/// Of the kinds with a template in their spec.
+/// Returns the warnings about kinds with a template in their spec.
 pub(super) fn workload(new: &Value, old: Option<&Value>) -> Vec<String> {
     let mut warnings = named(new, old);
     warnings.extend(template_at(new, old, "/spec/template", "spec.template"));
@@ -319,7 +320,7 @@ fn container(object: &Value, container: &Value, path: &str, prefix: &str, warnin
     }
 }
 
-/// A port of a container, and where it stands.
+/// A port of a container, and its path.
 struct Port<'a> {
     host: i64,
     address: &'a str,
@@ -327,7 +328,7 @@ struct Port<'a> {
 }
 
 impl Port<'_> {
-    /// How the two get into each other's way, if they do.
+    /// Returns how two ports conflict, if they do.
     fn clash(&self, other: &Self) -> Option<&'static str> {
         if self.host == other.host && self.address == other.address {
             Some("duplicate")
@@ -362,7 +363,8 @@ impl<'a> Ports<'a> {
         self.all.push(port);
     }
 
-    /// What is to be said of a further one, as far as anybody hears it. No more of the others are looked at.
+    /// Returns the warnings about conflicts between a further port and the earlier ones. At most `MOST` of
+    /// each group of earlier ports are compared.
     fn clashes(&self, port: &Port<'_>) -> Vec<String> {
         let first = |places: Option<&Vec<usize>>| -> Vec<usize> {
             places.into_iter().flatten().copied().take(MOST).collect()

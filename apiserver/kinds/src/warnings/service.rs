@@ -1,4 +1,4 @@
-//! Warnings about Services and what lies behind them.
+//! Warnings about Services and their endpoints.
 
 use serde_json::Value;
 

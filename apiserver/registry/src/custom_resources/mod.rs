@@ -116,7 +116,7 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
     }
 }
 
-/// Finalizers without a domain may be somebody else's.
+/// Returns warnings about finalizers without a domain, which may collide with others.
 fn finalizer_warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     const STANDARD: [&str; 3] = ["orphan", "foregroundDeletion", "kubernetes"];
     let before: BTreeSet<&str> = old.map(meta::finalizers).unwrap_or_default().into_iter().collect();

@@ -7,7 +7,7 @@ use apiserver_schema::openapi::{parameters, shared};
 
 pub(super) const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
-/// Which OpenAPI.
+/// The version of OpenAPI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     V2,
@@ -22,7 +22,7 @@ impl Dialect {
         }
     }
 
-    /// A reference beside other keys.
+    /// Returns a reference with other keys next to it.
     pub(super) fn described(self, name: &str, description: &str) -> Value {
         match self {
             Self::V2 => {
@@ -199,7 +199,7 @@ fn what(kind: &str, verb: &str, sub: &str) -> String {
     }
 }
 
-/// Answers that mean success, beside 200.
+/// Returns the answers besides 200 that mean success.
 fn further_answers(verb: &str) -> &'static [(&'static str, &'static str)] {
     match verb {
         "post" => &[("201", "Created"), ("202", "Accepted")],

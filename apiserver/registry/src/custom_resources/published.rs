@@ -131,7 +131,7 @@ fn tidy(schema: &mut Value) {
     children(map).into_iter().for_each(tidy);
 }
 
-/// Takes out what v2 cannot say, from the outside inwards.
+/// Removes the parts that v2 cannot express, from the outside inwards.
 fn for_v2(map: &mut Map<String, Value>) {
     for key in JUNCTORS.into_iter().chain(["default"]) {
         map.remove(key);
@@ -162,7 +162,7 @@ fn for_v2(map: &mut Map<String, Value>) {
     }
 }
 
-/// Fields that may be null are not required, as null stands for their absence in v2.
+/// Drops nullable fields from the required ones, because null stands for their absence in v2.
 fn require_no_null(map: &mut Map<String, Value>) {
     let nullable = |schema: &Value| schema["nullable"] == true;
     if map.get("additionalProperties").is_some_and(nullable) {
@@ -201,7 +201,7 @@ fn unfold(map: &mut Map<String, Value>) {
     }
 }
 
-/// Objects of the API within the object have fields of their own, and must say what they are.
+/// Adds the fields of embedded API objects, which must have an apiVersion and a kind.
 fn embed(map: &mut Map<String, Value>, dialect: Dialect) {
     for child in children(map) {
         if let Some(child) = child.as_object_mut() {

@@ -1,4 +1,4 @@
-//! Columns of custom resources: the name, and what `additionalPrinterColumns` says, or the age.
+//! Columns of custom resources: the name, and `additionalPrinterColumns` or the age.
 
 use std::sync::Arc;
 

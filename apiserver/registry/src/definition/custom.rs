@@ -17,16 +17,16 @@ use apiserver_schema::numbers::normalize_numbers;
 use apiserver_schema::validation::{metadata, names};
 use apiserver_structural::{Structural, coerce};
 
-/// The encoded definition, JSON; shared with whoever keeps it.
+/// The encoded definition, JSON; shared with the cache that holds it.
 pub type Source = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// How objects come from one version to another.
+/// The conversion of objects between versions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Conversion {
     /// Only `apiVersion` differs.
     #[default]
     None,
-    /// Somebody is asked; `spec.conversion.webhook`.
+    /// A webhook converts; `spec.conversion.webhook`.
     Webhook(Value),
 }
 
@@ -49,8 +49,8 @@ pub struct Definition {
     pub terminating: bool,
     /// Changes whenever something does that objects are served by.
     pub hash: u64,
-    /// The same, but for whether the definition goes: objects that are deleted with it are still
-    /// told to those who watch.
+    /// Like `hash`, but the same while the definition is being deleted: watchers still receive the events of
+    /// objects that are deleted with it.
     pub shape: u64,
     versions: Vec<Version>,
     source: Source,
@@ -84,7 +84,7 @@ struct RawSpec<'a> {
     conversion: Value,
 }
 
-/// A version without its schema, which is the most of it.
+/// A version without its schema, which is the largest part of it.
 #[derive(Deserialize, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 struct RawVersion {
@@ -164,7 +164,7 @@ impl Definition {
         })
     }
 
-    /// `listKind`, `""` where it does not say.
+    /// Returns `listKind`, `""` if it is not set.
     pub fn list_kind(&self) -> &str {
         self.text("listKind")
     }
@@ -235,7 +235,7 @@ pub struct Custom {
 }
 
 impl Custom {
-    /// What its objects look like.
+    /// Returns the schema of its objects.
     pub fn schema(&self) -> &Structural {
         self.definition.schema(self.version)
     }
@@ -254,12 +254,12 @@ impl Custom {
         format!("{}/{}", self.definition.group, self.version())
     }
 
-    /// Whether objects are stored in this version.
+    /// Returns true if objects are stored in this version.
     pub fn is_stored(&self) -> bool {
         self.version() == self.definition.storage
     }
 
-    /// What users of a deprecated version should know.
+    /// Returns the warning for clients that use a deprecated version.
     pub fn deprecation(&self) -> Option<String> {
         if self.rest()["deprecated"] != true {
             return None;
@@ -277,8 +277,8 @@ impl Custom {
         Some(text)
     }
 
-    /// Who has to be asked to make an object of this version out of one of `api_version`:
-    /// `spec.conversion.webhook`. `None` where nothing but the version differs.
+    /// Returns the webhook (`spec.conversion.webhook`) that converts an object of `api_version` to this
+    /// version, or `None` if only the apiVersion differs.
     pub fn webhook(&self, api_version: &str) -> Option<&Value> {
         match &self.definition.conversion {
             Conversion::Webhook(webhook) if api_version != self.api_version() => Some(webhook),
@@ -298,9 +298,9 @@ impl Custom {
         self.in_version(&format!("{}/{}", self.definition.group, self.definition.storage))
     }
 
-    /// Makes an object of another version, or one from storage, one of this version: what the
-    /// schema does not know goes, and what it names by default comes. Where a webhook converts, an
-    /// object of another version stays one, for the webhook to convert.
+    /// Makes an object of another version, or one from storage, one of this version: unknown fields are
+    /// pruned, and defaults are filled in. If a webhook converts, an object of another version stays one, for
+    /// the webhook to convert.
     pub fn adopt(&self, object: &mut Value) {
         if self.webhook(meta::text(object, "/apiVersion")).is_some() {
             if let Some(own) = self.in_version(meta::text(object, "/apiVersion")) {
@@ -311,7 +311,7 @@ impl Custom {
         let Some(map) = object.as_object_mut() else { return };
         map.insert("apiVersion".to_owned(), self.api_version().into());
         let schema = self.schema();
-        // What was stored when less was checked is served as far as it can be read.
+        // An object stored under weaker checks is served as far as it can be read.
         let _ = coerce(schema, object, true, true);
         schema.prune(object);
         schema.prune_nulls(object);
@@ -396,7 +396,7 @@ impl Custom {
         errors.extend(rules.errors(self.schema(), object, old));
     }
 
-    /// Errors of a changed object; what was wrong before and did not change is tolerated.
+    /// Returns the errors of a changed object; unchanged faults are tolerated.
     pub fn validate_change(&self, new: &Value, old: &Value, written: Written) -> Vec<FieldError> {
         let schema = self.schema();
         let mut errors = metadata::validate(new, names::dns_subdomain);

@@ -8,7 +8,7 @@ use apiserver_structural::entry;
 use apiserver_structural::path::child;
 use apiserver_structural::{Structural, coerce};
 
-/// Errors of the defaults in a schema that is structural; `path` is where it stands.
+/// Returns the errors of the defaults in a structural schema; `path` is its place.
 pub fn default_errors(schema: &Structural, path: &str) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let place = Place { root: schema, way: Vec::new(), inside_meta: false };
@@ -16,7 +16,7 @@ pub fn default_errors(schema: &Structural, path: &str) -> Vec<FieldError> {
     errors
 }
 
-/// Where a default would stand in an object.
+/// The place of a default in an object.
 #[derive(Clone)]
 struct Place<'s> {
     /// The schema of the nearest object with metadata.
@@ -115,7 +115,7 @@ fn one(
     errors.extend(found.into_iter().map(|e| under(path, e)));
 }
 
-/// The same error of a value that stands at `path`.
+/// Returns the same error for a value at `path`.
 fn under(path: &str, mut error: FieldError) -> FieldError {
     if error.field == "<nil>" || error.field.is_empty() {
         error.field = path.to_owned();

@@ -75,7 +75,7 @@ impl JsonPath {
         Some(Self(steps))
     }
 
-    /// What the path leads to, in order.
+    /// Returns the values that the path selects, in order.
     pub fn find<'v>(&self, value: &'v Value) -> Vec<&'v Value> {
         let mut found = vec![value];
         for step in &self.0 {

@@ -1,5 +1,4 @@
-//! `CustomResourceDefinition`: which are refused, what their status says, and the kinds that they
-//! add to the registry.
+//! `CustomResourceDefinition`: validation, status, and the kinds that definitions add to the registry.
 
 pub(crate) mod columns;
 mod custom;
@@ -57,11 +56,11 @@ pub fn default(definition: &mut Value) {
     if let Some(Value::Object(service)) = conversion.pointer_mut("/webhook/clientConfig/service") {
         service.entry("port").or_insert(json!(443));
     }
-    // An old client's way to say what is no longer there.
+    // Old clients send this for a field that no longer exists.
     if spec.get("preserveUnknownFields") == Some(&Value::Bool(false)) {
         spec.remove("preserveUnknownFields");
     }
-    // Whoever takes all of them away does not mean that nothing was ever stored.
+    // Removing all versions does not mean that nothing was ever stored.
     let stored = storage_version(definition).map(|version| json!([version]));
     if let (Some(stored), Some(Value::Object(status))) = (stored, definition.get_mut("status"))
         && status.get("storedVersions").and_then(Value::as_array).is_none_or(Vec::is_empty)
@@ -92,7 +91,7 @@ pub fn prepare_update(new: &mut Value, _old: &Value) {
     }
 }
 
-/// A definition that goes waits for its objects.
+/// Makes a definition that is being deleted wait for its objects.
 pub fn prepare_delete(definition: &mut Value, now: jiff::Timestamp) {
     let mut finalizers: Vec<String> = meta::finalizers(definition).into_iter().map(str::to_owned).collect();
     if !finalizers.iter().any(|f| f == CLEANUP) {
@@ -104,7 +103,7 @@ pub fn prepare_delete(definition: &mut Value, now: jiff::Timestamp) {
     set_condition(definition, &condition, &time::rfc3339(now));
 }
 
-/// What the author of a definition should know: formats that nothing checks.
+/// Returns the warnings about a definition: formats that are not checked.
 pub fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     let formats = |definition: &Value| {
         let mut found = Vec::new();

@@ -1,4 +1,4 @@
-//! What holds for every schema and every value.
+//! Properties that hold for every schema and every value.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};

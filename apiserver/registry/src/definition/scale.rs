@@ -1,4 +1,4 @@
-//! The subresource `scale` of custom resources: where a version says that its numbers are.
+//! The subresource `scale` of custom resources: the paths of its numbers in each version.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use crate::behaviour::Written;
 use crate::label_selector::LabelSelector;
 use apiserver_schema::error::FieldError;
 
-/// Where `scale` finds its numbers: `.spec.replicas`.
+/// The paths of the numbers that `scale` reads and writes, such as `.spec.replicas`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScalePaths {
     pub spec_replicas: String,
@@ -17,7 +17,7 @@ pub struct ScalePaths {
 }
 
 impl Custom {
-    /// Where `scale` finds its numbers, if there is that subresource.
+    /// Returns the paths of the `scale` subresource, if the version has it.
     pub fn scale(&self) -> Option<ScalePaths> {
         let scale = self.rest()["subresources"].get("scale").filter(|s| s.is_object())?;
         let text = |field: &str| scale.get(field).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -73,7 +73,7 @@ impl Custom {
         if let Some(selector) =
             walk(object, &scale.selector).and_then(Value::as_str).filter(|s| !s.is_empty())
         {
-            // Whoever reads it parses it.
+            // Readers of the scale parse it.
             if LabelSelector::parse(selector).is_ok() {
                 status["selector"] = selector.into();
             }
@@ -102,7 +102,7 @@ fn walk<'v>(object: &'v Value, path: &str) -> Option<&'v Value> {
     path.trim_start_matches('.').split('.').try_fold(object, |value, name| value.get(name))
 }
 
-/// The value at a path, or why there can be none of that type. What is not there is no error.
+/// Returns the value at a path, or the reason why it cannot be of that type. A missing value is not an error.
 fn read<'v>(
     object: &'v Value,
     path: &str,

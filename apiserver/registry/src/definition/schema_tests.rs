@@ -1,4 +1,4 @@
-//! Which schemas are refused, and in which words.
+//! Tests of the schemas that are refused, and of the error texts.
 
 use serde_json::{Value, json};
 

@@ -118,7 +118,7 @@ pub fn reconcile(definition: &Value, others: &AcceptedNames, now: jiff::Timestam
         Some((reason, message)) => Condition::new("NamesAccepted", false, reason, message),
     };
     set_condition(&mut new, &condition, &now);
-    // Once objects may exist, their kind stays served whatever happens to further names.
+    // Once objects may exist, their kind stays served even if further names conflict.
     if !meta::condition_is_true(definition, "Established") {
         let condition = if conflict.is_none() {
             Condition::new(
@@ -204,7 +204,7 @@ fn remove(object: &mut Value, field: &str) {
     }
 }
 
-/// Whether a definition that goes still waits for its objects.
+/// Returns true if a definition is being deleted and still waits for its objects to go.
 pub fn awaits_cleanup(definition: &Value) -> bool {
     meta::deletion_timestamp(definition).is_some() && meta::finalizers(definition).contains(&CLEANUP)
 }

@@ -1,4 +1,4 @@
-//! Definitions: what is refused, what is filled in, what the status says, and what is served.
+//! Tests of definitions: refusals, defaults, the status, and the served kinds.
 
 use std::sync::Arc;
 
@@ -417,7 +417,7 @@ fn openapi_describes_objects_within_objects() {
     assert!(item["properties"]["metadata"]["allOf"][0]["$ref"].as_str().unwrap().ends_with(".ObjectMeta"));
     assert_eq!(item["properties"]["kind"]["type"], "string");
     assert!(v3["open"]["properties"]["metadata"].is_object());
-    // What is left open in v2 stays so.
+    // Fields that are open in v2 stay open.
     let v2 = properties(Dialect::V2);
     assert!(v2["list"]["items"]["properties"]["metadata"]["$ref"].is_string());
     assert_eq!(v2["open"].get("properties"), None);
@@ -432,7 +432,7 @@ fn formats_that_nothing_checks_are_warned_of() {
     assert!(warnings(&definition, Some(&definition)).is_empty());
 }
 
-/// Hooks see whatever is in the store.
+/// Hooks see anything that is in the store.
 #[test]
 fn nothing_panics_on_other_shapes() {
     for mut value in [

@@ -1,4 +1,4 @@
-//! Which definitions are refused.
+//! Validation of definitions.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -20,7 +20,7 @@ const COLUMNS: usize = 128;
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 const COLUMN_FORMATS: [&str; 8] =
     ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
-/// What the root of a schema may say where the status is a subresource.
+/// The fields that the root of a schema may have if the status is a subresource.
 const ROOT_FIELDS: [&str; 22] = [
     "description",
     "type",
@@ -45,7 +45,7 @@ const ROOT_FIELDS: [&str; 22] = [
     "x-kubernetes-preserve-unknown-fields",
     "x-kubernetes-validations",
 ];
-/// What is said of all versions where all say the same.
+/// The fields that are moved to the top of the definition if all versions agree on them.
 const LIFTED: [&str; 4] = ["schema", "subresources", "additionalPrinterColumns", "selectableFields"];
 const APPROVAL: &str = "api-approved.kubernetes.io";
 
@@ -80,7 +80,7 @@ fn preserving(spec: &Value, errors: &mut Errors) {
     }
 }
 
-/// Whether a schema, or one that it holds, has a default.
+/// Returns true if a schema, or one nested in it, has a default.
 fn has_default(schema: &Value) -> bool {
     let held = |value: &Value| match value {
         Value::Array(schemas) => schemas.iter().any(has_default),
@@ -480,7 +480,7 @@ fn status_errors(definition: &Value, errors: &mut Errors) {
     let mut in_store: HashSet<&Value> = stored.iter().collect();
     let known: HashSet<&Value> = versions.iter().map(|version| &version["name"]).collect();
     for version in versions {
-        // Of versions with one name only the first is looked for.
+        // Of versions with the same name only the first is compared.
         if !in_store.remove(&version["name"]) && version["storage"] == true {
             errors.invalid(path, &shown, &format!("must have the storage version {}", text(version, "name")));
         }
@@ -498,14 +498,15 @@ fn status_errors(definition: &Value, errors: &mut Errors) {
     }
 }
 
-/// Whether definitions of the group need the community's approval.
+/// Returns true if definitions of the group need the community's approval.
 pub(super) fn is_protected(group: &str) -> bool {
     ["k8s.io", "kubernetes.io"]
         .iter()
         .any(|domain| group == *domain || group.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.')))
 }
 
-/// What the annotation says: `Ok` with the condition's reason, or why it is no approval.
+/// Parses the approval annotation: `Ok` with the reason and the message of the condition, or why it is not an
+/// approval.
 pub(super) fn approval_state(definition: &Value) -> Result<(&'static str, String), (bool, String)> {
     let value = meta::annotation(definition, APPROVAL).unwrap_or_default();
     if value.is_empty() {

@@ -18,7 +18,7 @@ impl<'s> Versions<CustomShape<'s>> for &'s Custom {
 }
 
 impl super::Definition {
-    /// Where each version that can be scaled has its numbers, by `GROUP/VERSION`.
+    /// Returns the scale paths of each version that has the subresource, by `GROUP/VERSION`.
     pub fn scale_paths(self: &std::sync::Arc<Self>) -> Vec<(String, ScalePaths)> {
         let all = self.all_versions();
         all.iter().filter_map(|custom| Some((custom.api_version(), custom.scale()?))).collect()

@@ -10,11 +10,11 @@ mod v3;
 
 use serde_json::Value;
 
-/// How the keys of a JSON object become the fields of a message.
+/// The mapping of the keys of a JSON object to the fields of a message.
 pub struct Message {
     /// JSON key, field number, shape; ascending numbers, which is the order on the wire.
     fields: &'static [(&'static str, u32, Shape)],
-    /// Where the keys go that `fields` does not name.
+    /// The place of the keys that `fields` does not name.
     rest: Rest,
 }
 
@@ -46,7 +46,7 @@ enum Shape {
     Either(u32, &'static Shape, u32),
     /// A number, a boolean or a text, arms 1, 2 and 3; others are left out.
     Scalar,
-    /// Whatever the value itself says.
+    /// A shape that depends on the value.
     By(fn(&Value) -> Result<&'static Shape, Unfit>),
 }
 
@@ -146,7 +146,7 @@ fn field(out: &mut Vec<u8>, number: u32, shape: Shape, value: &Value) -> Result<
         Shape::Either(arm, shape, flag) => {
             let mut inner = Vec::new();
             match value {
-                // An arm is written whatever its value.
+                // An arm is written even if it has a zero value.
                 Value::Bool(value) => boolean(&mut inner, flag, *value),
                 value => field(&mut inner, arm, *shape, value)?,
             }

@@ -1,4 +1,4 @@
-//! `openapi.v2.Document` of gnostic, which older kubectl asks for before it looks at anything else.
+//! `openapi.v2.Document` of gnostic, which older kubectl requests first.
 
 use super::Rest::{Extensions, Nothing, Pairs};
 use super::Shape::{Arm, By, Double, Either, Flag, Integer, List, Listed, Object, Text, Yaml};
@@ -143,7 +143,7 @@ static SCHEMA: Message = Message {
     rest: Extensions(31),
 };
 
-/// Parameters have a message for each place that they stand in.
+/// Returns the message of a parameter, which depends on its location.
 fn parameter(value: &Value) -> Result<&'static Shape, Unfit> {
     static BODY: Shape = Arm(1, &Object(&BODY_PARAMETER));
     static QUERY: Shape = Arm(2, &Arm(3, &Object(&QUERY_PARAMETER)));

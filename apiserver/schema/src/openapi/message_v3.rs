@@ -121,7 +121,7 @@ static SCHEMA: Message = Message {
         ("items", 30, Arm(1, &By(schema))),
         ("properties", 31, Object(&SCHEMAS)),
         ("additionalProperties", 32, Either(1, &By(schema), 2)),
-        // Only what is no object and no list.
+        // Scalars only; objects and lists are not allowed.
         ("default", 33, Scalar),
         ("description", 34, Text),
         ("format", 35, Text),

@@ -1,8 +1,8 @@
 //! The parameters of operations, for the documents of built-in kinds, which are made by the build script,
 //! and for those of custom ones.
 
-/// A line for each: its name, with `@` and the subresource or kind where several differ, its type, and what
-/// it does, as Kubernetes publishes it.
+/// A line for each: its name, with `@` and the subresource or kind if several differ, its type, and its
+/// description as published by Kubernetes.
 const TEXTS: &str = include_str!("../../data/parameters.txt");
 
 /// The media types of patches of built-in kinds; custom ones lack the strategic merge.
@@ -60,7 +60,7 @@ pub fn of_action(action: &str) -> &'static [&'static str] {
     }
 }
 
-/// The type of a parameter and what it does; nothing is known of others.
+/// Returns the type and the description of a parameter; both are empty for unknown ones.
 pub fn described(key: &str) -> (&'static str, String) {
     let parts = |line: &'static str| {
         let (name, rest) = line.split_once('\t')?;

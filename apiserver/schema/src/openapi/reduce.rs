@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Takes out of a document, of either version, what `is_gone` says of group, version and plural.
+/// Removes from a document of either version the APIs for which `is_gone` is true, by group, version and
+/// plural.
 pub fn without(document: &mut Value, is_gone: &dyn Fn(&str, &str, &str) -> bool) {
     let Some(paths) = document.get_mut("paths").and_then(Value::as_object_mut) else { return };
     let mut gone = Vec::new();

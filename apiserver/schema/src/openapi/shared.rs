@@ -10,8 +10,8 @@ const MEMBERS: [&str; 7] = ["uniqueItems", "type", "description", "name", "in", 
 /// The definitions of bodies that operations share begin so.
 const GENERIC: &str = "#/definitions/io.k8s.apimachinery";
 
-/// An item of a path: `own` are the parameters of the path, with which those stand that all of its operations
-/// have.
+/// Returns a path item: `own` are the parameters of the path, to which those are added that all of its
+/// operations share.
 pub fn item(mut own: Vec<Value>, operations: Vec<(&str, Value)>) -> Value {
     let of = |operation: &Value| operation["parameters"].as_array().cloned().unwrap_or_default();
     let mut common = operations.first().map(|(_, first)| of(first)).unwrap_or_default();
@@ -29,7 +29,7 @@ pub fn item(mut own: Vec<Value>, operations: Vec<(&str, Value)>) -> Value {
     Value::Object(item)
 }
 
-/// Parameters are sorted by their names, and then by where they stand.
+/// Returns the sort key of a parameter: its name, then its location.
 pub fn place(parameter: &Value) -> (&str, &str) {
     (parameter["name"].as_str().unwrap_or_default(), parameter["in"].as_str().unwrap_or_default())
 }

@@ -1,24 +1,24 @@
-//! What Go's JSON of an object always has, whether or not it was set: structs, which `omitempty` does
-//! not leave out, and fields without `omitempty`. Clients with types of their own refuse an object
+//! The parts that Go's JSON of an object always has, whether or not they were set: structs, which `omitempty`
+//! does not leave out, and fields without `omitempty`. Clients with types of their own refuse an object
 //! without them.
 
 use serde_json::{Map, Value};
 
 use crate::messages::{Field, Kind, Message, Shape, at};
 
-/// What stands in JSON for a field that was not set.
+/// The JSON for a field that was not set.
 pub(super) enum Absent {
     Nothing,
     /// A list, a map or bytes that are nil, a time that is zero, a pointer.
     Null,
     /// The text of a scalar's zero.
     Zero(&'static str),
-    /// A struct, with what it always has itself.
+    /// A struct, with its own implied fields.
     Object(Message),
 }
 
 impl Field {
-    /// What stands for the field where it was not set.
+    /// Returns the JSON for the field if it was not set.
     pub(super) fn absent(&self) -> Absent {
         let always = |absent| if self.always { absent } else { Absent::Nothing };
         match (self.shape, self.kind) {
@@ -41,8 +41,8 @@ impl Field {
     }
 }
 
-/// Adds the structs that an object lacks, and nothing else: what is judged has them, as it has them in
-/// Kubernetes. What is no object is left alone.
+/// Adds the structs that an object lacks, and nothing else, so that it is validated with them, as in
+/// Kubernetes. A value that is not an object is left alone.
 pub fn complete_structs(message: Message, object: &mut Value) {
     if let Value::Object(map) = object {
         walk(message, map, &|field, map| {
@@ -73,8 +73,8 @@ pub fn complete(message: Message, object: &mut Value) {
     }
 }
 
-/// The fields of a message that Go's JSON always has, and their values where nobody set them. What a struct
-/// has itself is left to its own message.
+/// Returns the fields of a message that Go's JSON always has, with their values if they are not set. The
+/// fields of a struct are left to its own message.
 pub fn implied(message: Message) -> Vec<(&'static str, Value)> {
     let mut found = Vec::new();
     for field in message.fields() {
@@ -116,7 +116,7 @@ fn fill(map: &mut Map<String, Value>, name: &str, value: &dyn Fn() -> Value) {
     }
 }
 
-/// Does something to each field of an object, then of what it holds.
+/// Applies a function to each field of an object, then to its contents.
 fn walk(message: Message, map: &mut Map<String, Value>, each: &dyn Fn(&Field, &mut Map<String, Value>)) {
     for field in message.fields() {
         let inner = match field.kind {

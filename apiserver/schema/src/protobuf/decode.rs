@@ -1,5 +1,5 @@
-//! Protobuf to JSON. The bytes may come from anybody: depth and number of values are bounded, nothing
-//! panics, and what a newer version has added is ignored.
+//! Protobuf to JSON. The bytes may come from any client: depth and number of values are bounded, nothing
+//! panics, and fields that a newer version has added are ignored.
 
 use std::fmt::Write as _;
 
@@ -18,7 +18,7 @@ const DEPTH: usize = 100;
 /// Values that one body may become. Two bytes can make one; a value of JSON takes about a hundred.
 const VALUES: usize = 300_000;
 
-/// What is wrong with the bytes.
+/// The fault of the bytes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Malformed {
     #[error("it does not begin with the bytes of a Kubernetes object")]
@@ -42,7 +42,7 @@ pub enum Malformed {
     Content(String),
 }
 
-/// What is left of the bounds.
+/// The remainder of the bounds.
 pub(super) struct Budget {
     depth: usize,
     values: usize,
@@ -85,8 +85,8 @@ pub(super) struct Opened<'a> {
     pub(super) raw: &'a [u8],
 }
 
-/// What an envelope says of itself, whether or not the kind is known: apiVersion, kind, and the bytes of
-/// the object.
+/// Reads the head of an envelope, whether or not the kind is known: the apiVersion, the kind, and the bytes
+/// of the object.
 pub fn head(bytes: &[u8]) -> Result<(&str, &str, &[u8]), Malformed> {
     let mut reader = Reader(bytes.strip_prefix(MAGIC).ok_or(Malformed::Magic)?);
     let (mut api_version, mut kind, mut raw, mut content) = ("", "", &[][..], "");
@@ -148,7 +148,7 @@ fn fields(message: Message, bytes: &[u8], budget: &mut Budget) -> Result<Map<Str
                 at += 1;
             }
             if all.get(at).is_none_or(|field| u64::from(field.number) != number) {
-                // What a newer version has added is unknown here, as it is in JSON.
+                // A field that a newer version has added is ignored, as in JSON.
                 let Some(found) = all.iter().position(|field| u64::from(field.number) == number) else {
                     continue;
                 };
@@ -210,7 +210,7 @@ fn take(
     Ok(())
 }
 
-/// What Go's JSON always has is there, whatever the bytes held.
+/// Adds the fields that Go's JSON always has, for those that the bytes did not hold.
 fn complete(
     object: &mut Map<String, Value>,
     all: &[Field],
@@ -224,7 +224,7 @@ fn complete(
             _ if object.contains_key(field.name()) => continue,
             Absent::Null => Value::Null,
             Absent::Zero(text) => zero(text),
-            // Its own fields may be such.
+            // Its own fields may have implied values too.
             Absent::Object(inner) => Value::Object(fields(inner, b"", budget)?),
         };
         match value {
@@ -326,7 +326,7 @@ pub(super) fn value(
     })
 }
 
-/// Whether Go's JSON encoder leaves out such a value of a field that is no pointer.
+/// Returns true if Go's JSON encoder leaves out such a value of a field that is not a pointer.
 pub(super) fn is_zero(kind: Kind, value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -366,7 +366,7 @@ pub(super) fn moment(bytes: &[u8], micro: bool) -> Result<Value, Malformed> {
             _ => {}
         }
     }
-    // Nothing at all is Go's zero time; beyond the calendar there is no time either.
+    // An empty message is Go's zero time; beyond the calendar there is no time either.
     let moment = i128::from(seconds) * 1_000_000_000 + i128::from(if micro { nanos } else { 0 });
     // Nor is there one that RFC 3339 has no year for.
     let has_year =

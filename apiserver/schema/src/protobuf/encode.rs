@@ -1,5 +1,5 @@
-//! JSON to protobuf, byte for byte as Kubernetes' generated encoders write it: fields by ascending
-//! number; what is no pointer always, also where it is zero; maps by key; nothing for empty lists.
+//! JSON to protobuf, byte for byte as Kubernetes' generated encoders write it: fields by ascending number;
+//! fields that are not pointers always, even if they are zero; maps by key; nothing for empty lists.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -58,7 +58,7 @@ fn fields<T: Tree>(
     Ok(())
 }
 
-/// `None`: the value itself is not what it should be.
+/// `None`: the value itself does not fit.
 type Failure = Option<Unencodable>;
 
 fn whole<T: Tree>(out: &mut Backward, field: &Field, value: View<'_, T>) -> Result<(), Failure> {
@@ -83,7 +83,7 @@ fn whole<T: Tree>(out: &mut Backward, field: &Field, value: View<'_, T>) -> Resu
     }
 }
 
-/// What Go writes for a field that is no pointer and was not set.
+/// Writes what Go writes for a field that is not a pointer and was not set.
 fn zero<T: Tree>(out: &mut Backward, field: &Field) -> Result<(), Failure> {
     let number = field.number;
     match field.kind {

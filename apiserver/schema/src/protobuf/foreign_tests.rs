@@ -1,5 +1,5 @@
-//! Against structs that prost generated from the files that Kubernetes publishes (crate `k8s-pb`, of
-//! Kubernetes 1.35): what we write they read, what they write we read.
+//! Tests against structs that prost generated from the files that Kubernetes publishes (crate `k8s-pb`, of
+//! Kubernetes 1.35): each side reads what the other writes.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,8 @@ use super::random::Random;
 use super::{decode, encode, of_kind};
 use crate::messages::{Kind, Message, Shape};
 
-/// What the foreign implementation makes of our bytes: its own bytes, and how it shows the object.
+/// Passes our bytes through the foreign implementation: returns its own bytes, and the object as it prints
+/// it.
 type Echo = fn(&[u8]) -> (Vec<u8>, String);
 
 fn echo<T: prost::Message + Default + std::fmt::Debug>(bytes: &[u8]) -> (Vec<u8>, String) {

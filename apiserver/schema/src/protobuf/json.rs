@@ -14,7 +14,7 @@ use super::wire::{Reader, Wire};
 use crate::messages::{Field, Kind, Message, Shape, at};
 use crate::ordered;
 
-/// Why the text cannot be written on the way.
+/// The reason why the text cannot be transcoded in one pass.
 pub(super) enum Stop {
     /// The fields are not in order, or come twice.
     Unordered,
@@ -43,7 +43,7 @@ pub(super) fn envelope(bytes: &[u8], budget: &mut Budget) -> Result<Vec<u8>, Sto
     Ok(out)
 }
 
-/// Writes the fields of a message, each behind a comma unless a brace stands before it.
+/// Writes the fields of a message, each after a comma unless it follows a brace.
 fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget) -> Written {
     budget.enter()?;
     let mut reader = Reader(bytes);
@@ -51,7 +51,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
     let mut pieces = Pieces::of(message, out);
     for field in message.fields() {
         let number = u64::from(field.number);
-        // What a newer version has added.
+        // Fields that a newer version has added.
         while let Some((unknown, _)) = next.filter(|(found, _)| *found < number) {
             next = reader.next()?;
             if next.is_some_and(|(found, _)| found < unknown) {
@@ -102,7 +102,7 @@ fn fields(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget
 
 /// The texts of the fields of a message whose order in JSON is another than that of their numbers.
 struct Pieces {
-    /// Where the first begins; `None` if the order is the same.
+    /// The beginning of the first piece; `None` if the order is the same.
     begin: Option<usize>,
     /// The place of each that is there, and its end.
     ends: Vec<(u8, usize)>,
@@ -154,7 +154,7 @@ fn key(out: &mut Vec<u8>, field: &Field) {
     out.extend_from_slice(b"\":");
 }
 
-/// What Go's JSON always has.
+/// Writes the JSON of an absent field, if Go's JSON always has the field.
 fn absent(out: &mut Vec<u8>, field: &Field, budget: &mut Budget) -> Written {
     let text = match field.absent() {
         Absent::Nothing => return Ok(()),
@@ -208,7 +208,7 @@ fn item(out: &mut Vec<u8>, field: &Field, wire: Wire<'_>, budget: &mut Budget) -
     let number = u64::from(field.number);
     let numbers = matches!(field.kind, Kind::Flag | Kind::Int32 | Kind::Int64);
     if numbers && matches!(wire, Wire::Bytes(_)) {
-        // Packed; nobody of Kubernetes does it.
+        // Packed, which Kubernetes never writes.
         return Err(Stop::Unordered);
     }
     if out.last() != Some(&b'[') {

@@ -12,24 +12,24 @@ use super::complete::Absent;
 use super::decode::double;
 use crate::messages::{Field, Kind, Message, Shape, at};
 
-/// Brings an object into its normal form, in one pass, which allocates nothing where it is in that form
-/// already. What is no object is left alone, and so are values of another type than the field's: they
-/// have been refused before, or are somebody else's.
+/// Brings an object into its normal form, in one pass, which allocates nothing if it already has that form. A
+/// value that is not an object is left alone, and so are values of another type than the field's: they have
+/// been refused before, or belong to another party.
 pub fn normalize(message: Message, object: &mut Value) {
     if let Value::Object(map) = object {
         fields(message, map, Quantities::Filled);
     }
 }
 
-/// [`normalize`], but for quantities that were not sent: in a list that is compared as a whole, Kubernetes'
-/// server-side apply tells such from a zero.
+/// Does what [`normalize`] does, except for quantities that were not sent: in a list that is compared as a
+/// whole, Kubernetes' server-side apply distinguishes them from a zero.
 pub fn normalize_as_sent(message: Message, object: &mut Value) {
     if let Value::Object(map) = object {
         fields(message, map, Quantities::AsSent);
     }
 }
 
-/// Whether a quantity that is no pointer is there although nobody wrote it.
+/// The treatment of a quantity that is not a pointer and was not set.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Quantities {
     Filled,
@@ -55,7 +55,8 @@ fn fields(message: Message, map: &mut Map<String, Value>, quantities: Quantities
                 Some(struct_of) => *value = struct_of,
                 None => drop(map.remove(name)),
             },
-            // An empty list of them asks to forget them all, and what they hold is no field of Go's.
+            // An empty list of entries is a request to forget them all, and their contents are not fields of
+            // a Go type.
             Some(_) if name == "managedFields" => {}
             Some(value) if is_left_out(field, value) => drop(map.remove(name)),
             Some(value) => held(field, value, quantities),
@@ -63,7 +64,7 @@ fn fields(message: Message, map: &mut Map<String, Value>, quantities: Quantities
     }
 }
 
-/// The struct that is there although nobody wrote it.
+/// Returns the struct that is present although it was not written.
 fn lacking(field: &Field, quantities: Quantities) -> Option<Value> {
     match field.absent() {
         Absent::Object(inner) => {
@@ -79,7 +80,7 @@ fn lacking(field: &Field, quantities: Quantities) -> Option<Value> {
     }
 }
 
-/// Whether Go's encoder leaves the value out, because of `omitempty`.
+/// Returns true if Go's encoder leaves the value out because of `omitempty`.
 fn is_left_out(field: &Field, value: &Value) -> bool {
     if field.always || field.pointer {
         return false;
@@ -97,7 +98,7 @@ fn is_left_out(field: &Field, value: &Value) -> bool {
     }
 }
 
-/// What a value holds is brought into the normal form.
+/// Brings the value of a field into normal form.
 fn held(field: &Field, value: &mut Value, quantities: Quantities) {
     match (field.shape, value) {
         (Shape::One, value) => one(field.kind, value, quantities),

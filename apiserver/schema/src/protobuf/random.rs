@@ -12,7 +12,7 @@ pub struct Random {
     state: u64,
     /// Every text and number is another one.
     serial: u32,
-    /// Of 8 fields that may be absent so many are there.
+    /// The number of optional fields that are present, out of 8.
     density: u64,
     /// So many more values, then the object ends as soon as it can.
     left: u32,
@@ -76,7 +76,7 @@ impl Random {
         }
     }
 
-    /// A field that is no pointer.
+    /// Makes a value of a field that is not a pointer.
     fn plain(&mut self, field: &Field, depth: usize) -> Option<Value> {
         if let Kind::Message(_) = field.kind {
             let object = self.object(field.kind.message().unwrap(), depth.saturating_sub(1));

@@ -232,7 +232,7 @@ fn what_go_always_writes_in_json_is_there_with_its_zero() {
 
 #[test]
 fn the_bytes_are_those_of_kubernetes_encoder() {
-    // By hand, from what the generated encoder does: `namespace` and the like are always written.
+    // By hand, from the behaviour of the generated encoder: `namespace` and the like are always written.
     let object = json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "a", "namespace": "b", "uid": "u", "creationTimestamp": "1970-01-01T00:00:01Z"},
         "data": {"k": "v", "a": ""}});
@@ -355,7 +355,7 @@ proptest! {
             prop_assert_eq!(serde_json::from_slice::<Value>(&text).unwrap(), object);
         }
         if let Ok(object) = from_envelope(&whole) {
-            // What can be read can be written, and read again.
+            // Anything that can be read can be written, and read again.
             let bytes = encode(message, &object).unwrap();
             prop_assert!(decode(message, &bytes).is_ok());
         }

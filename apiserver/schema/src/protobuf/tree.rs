@@ -1,5 +1,5 @@
-//! What is encoded: JSON values, decoded into maps of their own, or borrowed from the text, which
-//! costs a fraction where the value is needed for nothing else.
+//! The input of the encoder: JSON values, decoded into maps of their own, or borrowed from the text, which
+//! costs a fraction if the value is needed for nothing else.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +16,7 @@ pub trait Tree: Sized {
     /// The value.
     fn view(&self) -> View<'_, Self>;
 
-    /// Its text.
+    /// Returns its JSON text.
     fn json(&self) -> String;
 }
 
@@ -34,7 +34,7 @@ pub trait Members<T> {
     fn json(&self) -> String;
 }
 
-/// A value as it is looked at.
+/// A view of a value for the encoder.
 pub enum View<'a, T: Tree> {
     Null,
     Flag(bool),
@@ -89,7 +89,7 @@ pub enum Borrowed<'a> {
     Number(Number),
     Text(Cow<'a, str>),
     List(Vec<Self>),
-    /// By name.
+    /// An object, sorted by name.
     Object(Sorted<'a>),
 }
 
@@ -110,7 +110,7 @@ impl<'a> Borrowed<'a> {
         Some(&mut members[at].1)
     }
 
-    /// Sets a member of an object; what is none stays as it is.
+    /// Sets a member of an object; a value that is not an object stays unchanged.
     pub fn insert(&mut self, name: &'a str, value: Self) {
         let Self::Object(Sorted(members)) = self else { return };
         match members.binary_search_by(|(key, _)| key.as_ref().cmp(name)) {

@@ -18,23 +18,23 @@ const ROOM: usize = 1024;
 /// Bytes that grow at their beginning.
 #[derive(Default)]
 pub struct Backward {
-    /// The content is what lies from `start` on.
+    /// The buffer; the content begins at `start`.
     bytes: Vec<u8>,
     start: usize,
 }
 
 impl Backward {
-    /// How many bytes there are.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.start
     }
 
-    /// Whether nothing was written.
+    /// Returns true if nothing was written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// What was written so far.
+    /// Returns the bytes written so far.
     pub fn as_slice(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
@@ -84,7 +84,7 @@ impl Backward {
         self.put(&bytes[..=length]);
     }
 
-    /// Puts the tag of a field, behind which its value stands already.
+    /// Writes the tag of a field whose value is already written.
     pub fn tag(&mut self, number: u16, wire: u8) {
         self.varint(u64::from(number) << 3 | u64::from(wire));
     }
@@ -121,7 +121,7 @@ pub(super) enum Wire<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
-    /// Of a type that no field has: skipped.
+    /// A wire type that no field has; skipped.
     Other,
 }
 

@@ -9,14 +9,14 @@ use crate::base64_text;
 use super::graph::{Definition, Type, definition};
 use apiserver_meta::{quantity, time};
 
-/// No more problems of one sort are collected, whatever a client sends.
+/// The limit on the problems of one sort that are collected.
 const LIMIT: usize = 100;
 
-/// What is wrong with an object's shape.
+/// The faults of an object's shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Problems {
-    /// Values of a wrong type. Any of them makes the request a 400, whatever `fieldValidation` says:
-    /// `json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32`.
+    /// Values of a wrong type. Any of them makes the request a 400, regardless of `fieldValidation`: `json:
+    /// cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32`.
     pub type_errors: Vec<String>,
     /// The paths of unknown fields, `spec.foo`, for `fieldValidation` `Strict` (400) and `Warn` (a warning).
     pub unknown_fields: Vec<String>,

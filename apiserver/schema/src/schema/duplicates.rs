@@ -1,7 +1,7 @@
-//! What strict decoding reports of a JSON text: keys that occur again in their object, and fields that a
-//! type does not have. A parsed value no longer has the former, nor the order of the text, so who parses
-//! notes whether a key was repeated, and only then, or for unknown fields, the text is read once more.
-//! The objects of a text are counted at the same time.
+//! Findings of strict decoding in a JSON text: repeated keys, and fields that a type does not have. A parsed
+//! value has lost repeated keys and the order of the text, so the parser notes whether a key was repeated;
+//! only then, or for unknown fields, the text is read once more. The objects of a text are counted at the
+//! same time.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,8 +14,8 @@ use crate::quoted::quoted;
 
 /// No more are reported.
 const LIMIT: usize = 100;
-/// JSON objects that have fields, of one text. The smallest take eight bytes of it and 700 of memory; what the
-/// store takes of JSON has no room for so many.
+/// The limit on the JSON objects with fields in one text. The smallest take eight bytes of it and 700 of
+/// memory; the store has no room for an object with that many.
 pub const OBJECTS: usize = 200_000;
 
 /// A JSON text, and whether a key occurs again in an object of it; the last value counts. An error if it
@@ -32,16 +32,16 @@ pub fn duplicate_fields(json: &[u8]) -> Vec<String> {
     named(json, Expected::Anything)
 }
 
-/// The duplicate and unknown fields of an object of that definition, in the order of the text. What lies
-/// in an unknown field, or in one that holds anything, is not looked at. With an unknown definition it is
-/// the same as [`duplicate_fields`].
+/// Returns the duplicate and unknown fields of an object of that definition, in the order of the text. The
+/// contents of an unknown field, or of one that holds anything, are not checked. With an unknown definition
+/// it is the same as [`duplicate_fields`].
 pub fn misplaced_fields(name: &str, json: &[u8]) -> Vec<String> {
     named(json, definition(name).map_or(Expected::Anything, Expected::Object))
 }
 
 fn named(json: &[u8], expected: Expected) -> Vec<String> {
     let mut notes = Notes { named: Some(Vec::new()), ..Notes::default() };
-    // A syntax error was or will be reported by who wants the value.
+    // A syntax error was or will be reported by the caller that wants the value.
     let _ = read(json, expected, &mut notes);
     notes.named.unwrap_or_default()
 }
@@ -53,12 +53,12 @@ fn read(json: &[u8], expected: Expected, notes: &mut Notes) -> Result<Value, ser
     Ok(value)
 }
 
-/// What a value is decoded into.
+/// The type that a value is decoded into.
 #[derive(Clone, Copy)]
 enum Expected {
     /// A value without a type, in which keys may not be repeated.
     Anything,
-    /// A value that is kept as it is, whatever it is.
+    /// A value that is kept unchanged.
     Opaque,
     Object(Definition),
     Values(Type),
@@ -73,7 +73,7 @@ impl Expected {
         }
     }
 
-    /// What the value of a key is decoded into; `None` for a field that the type does not have.
+    /// Returns the type of a key's value, or `None` if the type does not have the field.
     fn field(self, key: &str) -> Option<Self> {
         match self {
             Self::Object(definition) => definition.field(key).map(|field| Self::of(field.ty())),
@@ -81,7 +81,7 @@ impl Expected {
         }
     }
 
-    /// What the items of a list are decoded into.
+    /// Returns the type of a list's items.
     fn item(self) -> Self {
         match self {
             Self::Values(ty) => Self::of(ty),
@@ -91,15 +91,15 @@ impl Expected {
     }
 }
 
-/// What is noted of repeated keys and unknown fields.
+/// The notes about repeated keys and unknown fields.
 #[derive(Default)]
 struct Notes {
     repeats: bool,
     /// Objects that have fields.
     objects: usize,
-    /// What is reported, for who wants to know.
+    /// The findings to report, or `None` if the caller does not want them.
     named: Option<Vec<String>>,
-    /// How often something was to be reported: paths may be long, so no more are written than are kept.
+    /// The number of findings so far: paths may be long, so no more are written than are kept.
     tries: usize,
 }
 
@@ -116,7 +116,7 @@ impl Notes {
     }
 }
 
-/// Where a value is. It becomes text only where there is something to say, which is hardly ever.
+/// The path of a value. It is formatted only if there is something to report, which is rare.
 #[derive(Clone, Copy)]
 enum Place<'a> {
     Root,

@@ -18,7 +18,7 @@ pub enum Type {
     Time,
     /// RFC 3339 with microseconds.
     MicroTime,
-    /// Any JSON value; nothing below it is looked at.
+    /// Any JSON value; its contents are not checked.
     Any,
     /// A definition; see [`Type::object`].
     Object(u16),
@@ -174,7 +174,7 @@ impl Field {
         self.0.required
     }
 
-    /// How patches and apply treat it.
+    /// Returns how patches and apply merge the field.
     pub fn merge(self) -> Merge {
         Merge(&MERGES[usize::from(self.0.merge)])
     }
@@ -215,7 +215,7 @@ impl Merge {
         self.0.atomic
     }
 
-    /// `x-kubernetes-map-type: granular` on the field, whatever its type says.
+    /// Returns true for `x-kubernetes-map-type: granular` on the field, regardless of its type.
     pub fn granular(self) -> bool {
         self.0.granular
     }

@@ -33,14 +33,14 @@ pub fn strategic_merge(name: &str, current: &mut Value, patch: &Value) -> Result
     Ok(())
 }
 
-/// What is known about an object that is merged.
+/// The known type of an object that is merged.
 #[derive(Clone, Copy)]
 enum Shape {
     /// Its fields.
     Fields(Definition),
-    /// That it is a map with values of this type.
+    /// A map with values of this type.
     Values(Type),
-    /// That its fields are not known to anybody, and cannot be merged.
+    /// An object whose fields are unknown, and cannot be merged.
     Raw,
     /// Nothing.
     Open,
@@ -173,7 +173,7 @@ fn merge_key(shape: Shape, field: &str) -> Option<&'static str> {
     shape.child(field).1.and_then(|f| f.merge().patch_key())
 }
 
-/// A `$retainKeys` that cannot be followed is told this.
+/// The error for a `$retainKeys` that cannot be followed.
 const RETAINED: &str = "invalid patch format of retainKeys";
 
 /// `$retainKeys`: only the keys named stay, and the patch may set no others.
@@ -259,7 +259,7 @@ struct Keyed<'k> {
     key: &'k str,
     /// `None` where an item has been deleted.
     items: Vec<Option<Value>>,
-    /// Where the items of a key stand.
+    /// The positions of the items of each key.
     places: HashMap<Value, Vec<usize>>,
 }
 
@@ -308,7 +308,7 @@ fn directive_of(item: &Value) -> Option<&str> {
     item.get(PATCH).and_then(Value::as_str)
 }
 
-/// What tells an item from others: its key, or all of it.
+/// Returns the identity of an item: its merge key, or the whole item.
 fn identity<'v>(item: &'v Value, key: Option<&str>) -> Option<&'v Value> {
     match key {
         Some(key) => item.get(key),
@@ -316,12 +316,12 @@ fn identity<'v>(item: &'v Value, key: Option<&str>) -> Option<&'v Value> {
     }
 }
 
-/// Whether two items are the same item.
+/// Returns true if both are the same item.
 fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
     identity(a, key).is_some() && identity(a, key) == identity(b, key)
 }
 
-/// Where each item stands in a list, first if it is there twice.
+/// Returns the position of each item in a list; the first if it occurs twice.
 fn places<'v>(list: &'v [Value], key: Option<&str>) -> HashMap<&'v Value, usize> {
     let with_place = |(place, item)| Some((identity(item, key)?, place));
     list.iter().enumerate().rev().filter_map(with_place).collect()
@@ -340,8 +340,8 @@ fn check_order(field: &str, named: &[Value], order: &[Value], key: Option<&str>)
     )))
 }
 
-/// Puts the items that `order` names into that order. The others keep their place relative to
-/// each other and, as far as possible, to the items that stood beside them in `before`.
+/// Puts the items that `order` names into that order. The others keep their place relative to each other and,
+/// if possible, to their neighbours in `before`.
 fn arrange(items: &mut Vec<Value>, before: &[Value], order: &[Value], key: Option<&str>) {
     let (ranks, places) = (places(order, key), places(before, key));
     let rank = |item: &Value| identity(item, key).and_then(|identity| ranks.get(identity)).copied();
@@ -358,8 +358,8 @@ fn arrange(items: &mut Vec<Value>, before: &[Value], order: &[Value], key: Optio
     items.extend(others);
 }
 
-/// A value that is new to the object: directives have nothing to work on, nulls nothing to remove.
-/// `None` for an object with a `$patch`, whatever that asks for.
+/// Returns a value that is new to the object: directives have nothing to work on, nulls nothing to remove.
+/// `None` for an object with any `$patch`.
 fn without_directives(value: &Value) -> Option<Value> {
     match value {
         Value::Object(map) => {
@@ -378,7 +378,7 @@ fn without_directives(value: &Value) -> Option<Value> {
     }
 }
 
-/// What a `$setElementOrder` that is no list is told.
+/// The error for a `$setElementOrder` that is not a list.
 const SET_ORDER: &str = "invalid patch format of setElementOrder list";
 
 fn list<'a>(value: &'a Value, refusal: &str) -> Result<&'a [Value], ApiError> {

@@ -167,7 +167,7 @@ fn what_kubectl_sends_to_remove_and_reorder_at_once() {
     assert_eq!(patched(POD, current, &patch), pod(json!([{"name": "b", "image": "1"}])));
 }
 
-/// As `kubectl apply` computes it from the OpenAPI v3 document: a variable removed, an image changed.
+/// A patch as `kubectl apply` computes it from the OpenAPI v3 document: a variable removed, an image changed.
 #[test]
 fn an_apply_with_nested_orders_and_deletions() {
     let current = json!({"spec": {"template": {"spec": {"containers": [
@@ -206,7 +206,7 @@ fn new_values_come_without_directives_and_nulls() {
         "affinity": {"$patch": "replace", "nodeAffinity": {}}}});
     assert_eq!(
         patched(POD, json!({}), &patch),
-        // An object with a `$patch` that has nothing to work on does not come, whatever it asks for.
+        // An object with any `$patch` that has nothing to work on is not added.
         json!({"spec": {"containers": [{"name": "a"}]}})
     );
 }
@@ -277,7 +277,7 @@ proptest! {
         prop_assert_eq!(patched(POD, json!({}), &object), object);
     }
 
-    /// Applying a patch twice is applying it once, and what it says holds afterwards.
+    /// Applying a patch twice is applying it once, and its values hold afterwards.
     #[test]
     fn patches_without_directives_are_idempotent(current in containers(), patch in containers()) {
         let once = patched(POD, current.clone(), &patch);

@@ -1,5 +1,5 @@
-//! What decoding into Kubernetes' types and encoding again does to an object: unknown fields and
-//! nulls are gone, quantities and times are in canonical form.
+//! Normalization of an object as by decoding into Kubernetes' types and encoding again: unknown fields and
+//! nulls are dropped, quantities and times are in canonical form.
 
 use serde_json::{Map, Value};
 

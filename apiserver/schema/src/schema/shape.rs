@@ -1,6 +1,6 @@
-//! What server-side apply has to know of a type: whether it is owned as a whole or piece by piece,
-//! and how the items of a list are told apart. Built-in kinds answer from the type graph, custom
-//! resources from their structural schemas.
+//! The properties of a type that server-side apply needs: whether it is owned as a whole or piece by piece,
+//! and how the items of a list are told apart. Built-in kinds answer from the type graph, custom resources
+//! from their structural schemas.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::graph::{Definition, ListType, Merge, Type, definition, definitions};
 use crate::protobuf;
 
-/// How values of a type are merged and owned.
+/// The way in which values of a type are merged and owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One value, replaced as a whole.
@@ -23,7 +23,7 @@ pub enum Kind {
     Untyped { atomic: bool },
 }
 
-/// What a scalar may be.
+/// The type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scalar {
     String,
@@ -64,7 +64,7 @@ pub struct Child<S> {
 
 /// A type, as server-side apply sees it. Cheap to copy: a reference or an index.
 pub trait Shape: Copy {
-    /// How its values are merged and owned.
+    /// Returns how its values are merged and owned.
     fn kind(self) -> Kind;
 
     /// The type of the value under `name` in an object; `None` if the schema allows no such field.
@@ -77,11 +77,12 @@ pub trait Shape: Copy {
     /// `x-kubernetes-list-map-keys`, in the order of the schema. Called for keyed lists.
     fn keys(self, visit: &mut dyn FnMut(&str));
 
-    /// What a key means in an item that does not have it. Called for keyed lists.
+    /// Returns the default of a key that an item does not have. Called for keyed lists.
     fn key_default(self, key: &str) -> Option<Value>;
 
-    /// Fields that are always there, and their values where nobody set them, so that nobody is seen to add
-    /// or remove them: those that Kubernetes' own types always encode. Custom resources have none.
+    /// Returns the fields that are always present, with their values if they are not set, so that nobody is
+    /// recorded as adding or removing them: those that Kubernetes' own types always encode. Custom resources
+    /// have none.
     fn implied(self) -> &'static [(&'static str, Value)] {
         &[]
     }
@@ -141,7 +142,7 @@ impl Builtin {
             ListType::Atomic => List::Atomic,
             ListType::Set => List::Set,
             ListType::Map => List::Keyed,
-            // Older fields say it with their patch strategy.
+            // Older fields express it by their patch strategy.
             ListType::Unspecified if !merge.patch_merge() => List::Atomic,
             ListType::Unspecified if merge.patch_key().is_some() => List::Keyed,
             ListType::Unspecified => List::Set,

@@ -61,7 +61,7 @@ pub fn validate(object: &Value, grammar: fn(&str) -> Faults) -> Vec<FieldError> 
     errors.list()
 }
 
-/// What holds for `metadata` beside the name.
+/// Validates `metadata` except for the name.
 pub fn common(object: &Value, errors: &mut Errors) {
     let namespace = meta::namespace(object);
     if !namespace.is_empty() {
@@ -117,7 +117,7 @@ pub fn annotations(annotations: Option<&Value>, path: &str, errors: &mut Errors)
     }
 }
 
-/// So many controllers too many are told of: all owners are shown with each.
+/// The number of surplus controllers that are reported: all owners are shown with each.
 const CONTROLLERS: usize = 16;
 
 fn owners(object: &Value, errors: &mut Errors) {
@@ -129,7 +129,7 @@ fn owners(object: &Value, errors: &mut Errors) {
             errors.push(FieldError::invalid(format!("{path}.{field}"), &json!(shown), detail));
         };
         let version = text("apiVersion");
-        // What has more than one slash has no version.
+        // A text with more than one slash has no version.
         if version.matches('/').count() > 1 || version.rsplit('/').next().is_none_or(str::is_empty) {
             refuse("apiVersion", version, "version must not be empty");
         }
@@ -206,8 +206,8 @@ fn in_order(object: &Value, order: &[&str]) -> String {
     format!("{{{}}}", order.iter().filter_map(shown).collect::<Vec<_>>().join(","))
 }
 
-/// How often the rules of a built-in kind judge the metadata of an update, beside the two times that all kinds are
-/// judged: each fault is a cause each time.
+/// The number of times that the rules of a built-in kind validate the metadata of an update, besides the two
+/// times for all kinds. Each time reports each fault as a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Rounds {
     /// Times that the metadata is judged as that of a change: all but names and finalizers, and immutable fields.
@@ -242,7 +242,7 @@ impl Rounds {
     }
 }
 
-/// How often a change of metadata that nothing may change is found, for a built-in kind.
+/// Returns the number of times that a change of immutable metadata is reported, for a built-in kind.
 pub fn rounds_of_changes(group: &str, plural: &str) -> usize {
     1 + Rounds::of(group, plural).changes
 }

@@ -1,5 +1,5 @@
-//! The grammars of names, labels and ports. Each function gives what is wrong, in Kubernetes' words,
-//! and nothing for what is right.
+//! The grammars of names, labels and ports. Each function returns the faults, in Kubernetes' words, or
+//! nothing for a valid text.
 
 /// Longest label value, label name part and DNS label.
 const LABEL_LENGTH: usize = 63;
@@ -24,14 +24,14 @@ const NAME_PART: &str = "must consist of alphanumeric characters, '-', '_' or '.
 const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. \
     'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 
-/// What is wrong with a name.
+/// The faults of a name.
 pub type Faults = Vec<String>;
 
 fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
 }
 
-/// What is said of labels, since 1.36 in words of their own.
+/// Returns the error for a label that is too long, which since 1.36 has its own words.
 fn too_many_bytes(limit: usize) -> String {
     format!("must be no more than {limit} bytes")
 }
@@ -112,7 +112,7 @@ pub fn dns_1035_label(text: &str) -> Faults {
     faults
 }
 
-/// What can stand between two slashes of a URL: RBAC objects.
+/// Validates a name that must be one path segment of a URL, as those of RBAC objects.
 pub fn path_segment(text: &str) -> Faults {
     let mut faults = Faults::new();
     if text == "." || text == ".." {
@@ -260,7 +260,7 @@ pub fn http_header(text: &str) -> Faults {
     ]
 }
 
-/// What can follow the domain in the name of a controller.
+/// Validates the path that follows the domain in the name of a controller.
 pub fn http_path(text: &str) -> Faults {
     let fits = |b: u8| b.is_ascii_alphanumeric() || b"/-._~%!$&'()*+,;=:".contains(&b);
     if !text.is_empty() && text.bytes().all(fits) {

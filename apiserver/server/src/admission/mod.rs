@@ -1,6 +1,5 @@
-//! Admission: what looks at, completes or refuses a write after it was decoded and before it is
-//! stored. A further plugin is a module and a line in `mutate` or `validate`; the order is that of
-//! Kubernetes.
+//! Admission: checks and changes of a write after it was decoded and before it is stored. A further plugin is
+//! a module and a line in `mutate` or `validate`; the order is that of Kubernetes.
 
 pub(crate) mod certificates;
 mod namespace;
@@ -21,7 +20,7 @@ use tokio::time::Instant;
 
 use crate::context::Context;
 
-/// What is done.
+/// The operation that is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     Create,
@@ -65,7 +64,7 @@ impl Admission<'_> {
     }
 }
 
-/// How an object is called that is refused before it has a name.
+/// Returns the name under which an object is reported that is refused before it has a name.
 pub(crate) fn shown_name<'a>(object: &'a Value, name: &'a str) -> &'a str {
     match (name, meta::generate_name(object)) {
         ("", "") => "Unknown",
@@ -75,7 +74,7 @@ pub(crate) fn shown_name<'a>(object: &'a Value, name: &'a str) -> &'a str {
 }
 
 impl Operation {
-    /// As metrics name it.
+    /// Returns the operation's name in metrics.
     fn name(self) -> &'static str {
         match self {
             Self::Create => "CREATE",
@@ -138,7 +137,7 @@ async fn mutate_all(admission: &Admission<'_>, object: &mut Value) -> Result<(),
         tolerations::mutate(object);
     }
     if admission.is(Operation::Update, "Pod") {
-        // Whoever replaces the pod does not name what was added to it.
+        // A client that replaces the pod does not repeat the fields that were added to it.
         tolerations::mutate(object);
         if let Some(old) = admission.old {
             priority::keep(object, old);

@@ -10,8 +10,8 @@ use super::{Admission, Operation};
 use crate::cache::Cache;
 use crate::storage;
 
-/// A change that does not name them keeps `spec.priority` and `spec.preemptionPolicy`: who writes the
-/// manifest of the pod again means no other priority.
+/// Keeps `spec.priority` and `spec.preemptionPolicy` in a change that does not name them: a client that
+/// writes the manifest of the pod again does not want another priority.
 pub fn keep(pod: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
         if let (Some(value), Some(Value::Object(spec))) = (old["spec"].get(field), pod.get_mut("spec"))
@@ -26,7 +26,7 @@ pub fn keep(pod: &mut Value, old: &Value) {
 /// are few, so a pass over the cache is cheap; most clusters have two, and neither is the default.
 fn defaults(cache: Arc<Cache>) -> Vec<Value> {
     let snapshot = cache.snapshot();
-    // The stored texts are compact, whoever wrote them.
+    // The stored texts are compact, because the server writes them.
     let entries = snapshot.objects.values().filter(|entry| entry.mentions(r#""globalDefault":true"#));
     entries.map(|entry| entry.value(None)).filter(|class| class["globalDefault"] == true).collect()
 }

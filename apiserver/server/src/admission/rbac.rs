@@ -1,4 +1,4 @@
-//! Nobody grants what they do not hold.
+//! Prevention of privilege escalation: nobody grants rights that they do not hold.
 
 use apiserver_schema::error::ApiError;
 use serde_json::Value;

@@ -38,7 +38,7 @@ async fn class_of(admission: &Admission<'_>, pod: &Value) -> Result<Option<Value
     found.ok_or_else(missing).map(Some)
 }
 
-/// What the class adds to each pod, if it says so.
+/// Returns the overhead that the class adds to each pod, if it has one.
 fn overhead_of(class: &Value) -> Option<&Value> {
     class.get("overhead").filter(|overhead| overhead.is_object()).map(|overhead| &overhead["podFixed"])
 }
@@ -67,7 +67,7 @@ fn check_overhead(pod: &Value, class: Option<&Value>) -> Result<(), &'static str
     }
 }
 
-/// Whether two maps name the same resources and amounts, however these are written.
+/// Returns true if two maps have the same resources and amounts, in any notation.
 fn same_amounts(one: &Value, other: &Value) -> bool {
     let empty = Map::new();
     let (one, other) = (one.as_object().unwrap_or(&empty), other.as_object().unwrap_or(&empty));
@@ -128,7 +128,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
         && one["tolerationSeconds"].as_i64() == other["tolerationSeconds"].as_i64()
 }
 
-/// Whether `wide` tolerates all that `narrow` does.
+/// Returns true if `wide` tolerates all that `narrow` does.
 fn covers(wide: &Value, narrow: &Value) -> bool {
     if is_same(wide, narrow) {
         return true;

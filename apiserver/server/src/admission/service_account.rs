@@ -62,13 +62,13 @@ async fn made(server: &Server, accounts: &Resource, namespace: &str) -> Result<(
     let key = storage::short_key(accounts, namespace, DEFAULT);
     let (state, mut changes) = server.cache(accounts)?.subscribe_now(Trigger::Object(key.clone()));
     if !state.objects.contains_key(key.as_str()) {
-        // Whatever the change is, the caller looks again.
+        // After any change the caller looks again.
         let _ = tokio::time::timeout(limits::DEFAULT_ACCOUNT_WAIT, changes.next()).await;
     }
     Ok(())
 }
 
-/// Whoever makes a mirror pod: it must not give its node the right to read anything.
+/// Checks that a mirror pod, whoever creates it, does not give its node the right to read anything.
 fn mirror(pod: &Value) -> Result<(), ApiError> {
     let refused =
         |why: &str| Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), why));

@@ -1,5 +1,5 @@
-//! StorageObjectInUseProtection: claims, volumes and classes of attributes get a finalizer, so that none goes
-//! while something uses it. Controllers remove the finalizers again.
+//! StorageObjectInUseProtection: claims, volumes and classes of attributes get a finalizer, so that none is
+//! removed while it is in use. Controllers remove the finalizers again.
 
 use apiserver_meta::finalizers;
 use apiserver_registry::Resource;

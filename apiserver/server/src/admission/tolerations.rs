@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 const SECONDS: i64 = 300;
 const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
-/// Adds what the pod does not say itself.
+/// Adds tolerations that the pod does not have itself.
 pub fn mutate(pod: &mut Value) {
     let present = pod["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
     let tolerates = |taint: &str| {

@@ -170,7 +170,7 @@ fn a_reservation_that_is_dropped_gives_everything_back() {
         tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     });
     assert_eq!(taken(&allocator), before);
-    // A dry run says what it would be and takes nothing.
+    // A dry run returns the result and takes nothing.
     let mut dry = service("a", spec.clone());
     allocator.runtime.block_on(async {
         allocator.allocator.create(&mut dry, true).await.unwrap().commit().await;
@@ -244,7 +244,7 @@ fn an_update_keeps_what_it_does_not_change() {
     let old = create(&allocator, "a", json!({"type": "NodePort", "ports": [{"name": "http", "port": 80}]}))
         .unwrap();
     let before = taken(&allocator);
-    // What `kubectl replace` sends: the manifest without anything allocated.
+    // As `kubectl replace` sends it: the manifest without anything allocated.
     let plain = service("a", json!({"type": "NodePort", "ports": [{"name": "http", "port": 81}]}));
     let new = update(&allocator, &plain, &old).unwrap();
     for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
@@ -353,7 +353,7 @@ fn a_second_server_knows_what_the_first_has_given_out() {
     assert!(create(&second, "b", same.clone()).is_err());
     second.runtime.block_on(allocator.release(&stored));
     assert_eq!(taken(&second), (0, 0));
-    // What it remembers of the ports is older than that, and it looks again before it refuses.
+    // Its memory of the ports is older than that, and it looks again before it refuses.
     assert!(create(&second, "b", same).is_ok());
 }
 
@@ -424,8 +424,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever happens, what is claimed is exactly what the stored Services say, and no two of
-    /// them share anything.
+    /// After any steps the claims are exactly those of the stored Services, and no two Services share one.
     #[test]
     fn claims_agree_with_the_stored_services(steps in proptest::collection::vec(step(), 1..40)) {
         let allocator = allocator(&["10.96.0.0/28"]);
@@ -474,8 +473,7 @@ proptest! {
     }
 }
 
-/// A body holds as many ports as its author likes, and they are looked at before the range is found to be too
-/// small for them.
+/// A body holds any number of ports, and they are checked before the range is found to be too small for them.
 #[test]
 fn a_service_of_very_many_ports_is_planned_in_time_that_grows_with_them() {
     let ports = |extra: fn(usize) -> serde_json::Value| {

@@ -59,7 +59,7 @@ pub fn owner(address: &Value) -> Option<String> {
         .then(|| format!("{}/{}", text("namespace"), text("name")))
 }
 
-/// Whether it has the labels of those that the allocator makes.
+/// Returns true if the IPAddress has the labels that the allocator sets.
 pub fn is_ours(address: &Value) -> bool {
     address["metadata"]["labels"][MANAGED_BY] == ALLOCATOR
 }
@@ -69,7 +69,7 @@ impl Claims {
         format!("{}/{address}", self.kind.storage_prefix)
     }
 
-    /// Whether somebody is known to hold it. May be behind the store by a moment.
+    /// Returns true if the address is known to be claimed. May be behind the store by a moment.
     pub fn is_taken(&self, address: IpAddr) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.get(&address.to_string()).is_some())
     }
@@ -80,7 +80,7 @@ impl Claims {
         cache.snapshot().objects.values().filter_map(|entry| entry.name().parse().ok()).collect()
     }
 
-    /// Takes an address; `false` if somebody holds it.
+    /// Claims an address; returns `false` if it is taken.
     pub async fn take(&self, address: IpAddr, owner: (&str, &str)) -> Result<bool, StoreError> {
         let object = object(address, owner, &self.ambient);
         let value = self.encode(&object)?;
@@ -119,7 +119,7 @@ impl Claims {
         Ok(matches!(self.store.write(write).await?, Written::Done { .. }))
     }
 
-    /// Writes the IPAddress anew for an owner, in the place of what is there at this revision.
+    /// Rewrites the IPAddress for an owner, replacing the one at this revision.
     pub async fn replace(
         &self,
         address: IpAddr,
@@ -134,7 +134,7 @@ impl Claims {
 
     /// Gives an address back, if it belongs to this Service.
     pub async fn free(&self, address: IpAddr, service: &str) -> Result<(), StoreError> {
-        // Nobody but the owner and the repair writes it, so the second look is the last.
+        // Only the owner and the repair write it, so the second look is the last.
         for _ in 0..2 {
             let Some((object, revision)) = self.read(address).await? else { return Ok(()) };
             if owner(&object).as_deref() != Some(service) || self.remove(address, revision).await? {

@@ -1,4 +1,4 @@
-//! Which address families a Service gets, and which addresses were asked for: pure.
+//! Selection of the address families of a Service and of the addresses that it requests: pure.
 
 use std::net::IpAddr;
 
@@ -41,17 +41,17 @@ impl Family {
     }
 }
 
-/// What to fill in.
+/// The fields of a Service to fill in.
 #[derive(Debug, PartialEq)]
 pub(super) struct Plan {
     pub(super) policy: String,
     pub(super) families: Vec<Family>,
-    /// As many as families; `None` is to be chosen.
+    /// One for each family; `None` is still to be chosen.
     pub(super) addresses: Vec<Option<IpAddr>>,
     pub(super) headless: bool,
 }
 
-/// Whether a field counts as not given.
+/// Returns true if a field counts as not given.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -84,7 +84,7 @@ pub(super) fn plan(
     let mut given = given_families(spec, configured, free)?;
     let policy = policy(spec, &given, &requested, free)?;
     if policy == "SingleStack" && old.is_some_and(|old| old["ipFamilyPolicy"] != "SingleStack") {
-        // Going back to one family drops the second of what was there before.
+        // Going back to one family drops the second of the old ones.
         let unchanged = |key: &str| old.is_some_and(|old| old[key] == spec[key]);
         if unchanged("clusterIPs") {
             requested.truncate(1);

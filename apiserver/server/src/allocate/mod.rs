@@ -46,7 +46,7 @@ use plan::{Item, Plan, Source};
 use ports::Ports;
 pub use ranges::first_address;
 
-/// Who the first address of each range is kept for.
+/// The Service that the first address of each range is reserved for.
 pub(crate) const KUBERNETES: &str = "default/kubernetes";
 
 /// The ranges to allocate from.
@@ -66,12 +66,12 @@ impl Config {
     }
 }
 
-/// Why a Service does not get what it needs.
+/// The reason why a Service does not get what it needs.
 #[derive(Debug)]
 pub enum Refused {
-    /// What was asked for cannot be had: 422.
+    /// The requested addresses or ports cannot be had: 422.
     Fields(Vec<FieldError>),
-    /// No address or port is free, or the port for health checks is somebody's: 500, as in Kubernetes.
+    /// No address or port is free, or the port for health checks is taken: 500, as in Kubernetes.
     Internal(String),
     Store(StoreError),
 }
@@ -107,7 +107,7 @@ impl Allocator {
         Self { config: Arc::new(config), blocks, claims, ports, metrics: Metrics::new() }
     }
 
-    /// The same one, which counts there what it does.
+    /// Returns the same allocator, with its metrics counted there.
     pub(crate) fn counting_in(self, metrics: Metrics) -> Self {
         Self { metrics, ..self }
     }
@@ -124,7 +124,7 @@ impl Allocator {
         .collect()
     }
 
-    /// The node ports that are given out and those that are free, if the store can say.
+    /// Returns the numbers of allocated and free node ports, if the store can tell.
     pub(crate) async fn ports_taken(&self) -> Option<(u64, u64)> {
         let range = &self.config.node_ports;
         let known = ports::read(&*self.claims.store, range).await.ok()?;
@@ -132,7 +132,7 @@ impl Allocator {
         Some((used, (range.len() as u64).saturating_sub(used)))
     }
 
-    /// The open range that an address lies in, or would.
+    /// Returns the open range that an address lies in, or would.
     fn range_of(&self, v4: bool, address: Option<IpAddr>) -> String {
         let open = self.blocks.open(v4);
         let found = address.and_then(|address| open.iter().find(|range| range.contains(address)));
@@ -145,8 +145,8 @@ impl Allocator {
     }
 
     /// Fills in `clusterIP`, `clusterIPs`, `ipFamilies`, `ipFamilyPolicy`, node ports and
-    /// `healthCheckNodePort` of a Service to be created. With `dry_run` nothing is claimed: what
-    /// is filled in was free a moment ago.
+    /// `healthCheckNodePort` of a Service to be created. With `dry_run` nothing is claimed: the values were
+    /// free a moment ago.
     pub async fn create(&self, service: &mut Value, dry_run: bool) -> Result<Reservation, Refused> {
         self.allocate(service, None, dry_run).await
     }
@@ -212,8 +212,8 @@ impl Allocator {
         Ok(reservation)
     }
 
-    /// Whether IPv4, or IPv6, in the order of preference: those of the flags, then what further
-    /// ServiceCIDRs add.
+    /// Returns the address families in the order of preference, true for IPv4: those of the flags, then those
+    /// that further ServiceCIDRs add.
     fn families(&self) -> Vec<bool> {
         let mut families: Vec<bool> = self.config.service_cidrs.iter().map(IpNetwork::is_ipv4).collect();
         for v4 in [true, false] {
@@ -264,7 +264,7 @@ impl Allocator {
         self.metrics.address_allocated(&range, explicit.is_some(), got.is_some(), took);
     }
 
-    /// An address that was asked for; the inner error says why it cannot be had.
+    /// Claims an address that was requested; the inner error is the reason why it cannot be had.
     async fn explicit(
         &self,
         address: IpAddr,
@@ -280,8 +280,8 @@ impl Allocator {
             ));
         }
         let reserved = self.kubernetes_addresses().contains(&address) && reservation.owner != KUBERNETES;
-        // A server that died left the claim behind, or another one is at it: either way it is the
-        // same Service's, and nobody may take it back.
+        // A server that died left the claim behind, or another one is at it: either way it is the same
+        // Service's, and must not be released.
         if reservation.owner == KUBERNETES
             && let Some((object, _)) = self.claims.read(address).await?
             && claims::owner(&object).as_deref() == Some(KUBERNETES)
@@ -303,8 +303,8 @@ impl Allocator {
         Ok(Ok(address))
     }
 
-    /// Claims an address; `false` if somebody holds it. Whoever goes away before he hears of it, as
-    /// a request does that is cut off, does not keep it.
+    /// Claims an address; returns `false` if it is taken. A caller that is dropped before it gets the answer,
+    /// as a request that is cut off, does not keep it.
     async fn take(&self, address: IpAddr, owner: &str) -> Result<bool, StoreError> {
         let (reply, answer) = oneshot::channel();
         let (claims, owner) = (self.claims.clone(), owner.to_owned());
@@ -331,7 +331,7 @@ impl Allocator {
                 if dry_run {
                     return Ok(address);
                 }
-                // Somebody else may have been faster than the cache.
+                // Another claim may have been faster than the cache.
                 if self.take(address, &reservation.owner).await? {
                     reservation.taken.push(Item::Address(address));
                     return Ok(address);
@@ -377,8 +377,9 @@ fn split(owner: &str) -> (&str, &str) {
     owner.split_once('/').unwrap_or(("", owner))
 }
 
-/// What a pending write has taken. Dropped with neither a commit nor an abandonment, as when its
-/// request is cut off, it gives everything back in the background, unless the write has begun.
+/// The addresses and ports that a pending write has taken. If it is dropped with neither a commit nor an
+/// abandonment, as when its request is cut off, it returns everything in the background, unless the write has
+/// begun.
 #[must_use = "dropping a reservation gives back what it took"]
 pub struct Reservation {
     allocator: Allocator,
@@ -392,13 +393,13 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// The Service goes to the store now. From here on nobody but the store knows whether it is
-    /// there, so a request that is cut off gives nothing back.
+    /// Notes that the Service goes to the store now. From here on only the store knows whether it is there,
+    /// so a request that is cut off gives nothing back.
     pub fn write_begins(&mut self) {
         self.written = true;
     }
 
-    /// The store has acknowledged the write: what it no longer needs is given back.
+    /// Notes that the store has acknowledged the write, and releases what it no longer needs.
     pub async fn commit(mut self) {
         self.taken.clear();
         let freed = std::mem::take(&mut self.freed);
@@ -411,8 +412,8 @@ impl Reservation {
         self.allocator.free(&self.owner, taken).await;
     }
 
-    /// Nobody knows whether the write has happened. All is kept; the repair finds out what is not
-    /// needed.
+    /// Keeps everything, because it is unknown whether the write has happened. The repair releases what is
+    /// not needed.
     pub fn leave(mut self) {
         self.taken.clear();
     }

@@ -1,4 +1,4 @@
-//! What a Service needs, decided without asking anybody: pure. What is to be chosen gets a
+//! The addresses and ports that a Service needs: pure, decided without a look-up. Those to be chosen get a
 //! placeholder, which [`Plan::fill`] replaces.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,7 +13,7 @@ use super::Refused;
 use super::families::{self, Family};
 use super::ports_of_service::NodePorts;
 
-/// Where a Service says on which port balancers ask nodes.
+/// The field with the port on which load balancers check nodes.
 const HEALTH_CHECK: &str = "spec.healthCheckNodePort";
 const TAKEN: &str = "provided port is already allocated";
 
@@ -24,7 +24,7 @@ pub enum Item {
     Port(u16),
 }
 
-/// Where an address comes from.
+/// The source of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The Service has it already.
@@ -35,20 +35,20 @@ pub enum Source {
     Any { v4: bool },
 }
 
-/// What has to be claimed for a Service.
+/// The addresses and ports to claim for a Service.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub addresses: Vec<Source>,
-    /// What the client asked for, as it stands in messages.
+    /// The addresses that the client requested, as shown in messages.
     pub requested: Value,
-    /// Ports asked for, with the field that says so.
+    /// The requested ports, with their fields.
     pub explicit: Vec<(String, u16)>,
     /// Fields whose ports are to be chosen.
     pub fresh: Vec<String>,
-    /// What the Service held and no longer needs.
+    /// The addresses and ports that the Service held and no longer needs.
     pub freed: Vec<Item>,
-    /// Why no port can be had, whoever holds which. Kubernetes looks at addresses before, and says only
-    /// what it finds first.
+    /// The reason why no port can be had, whichever are free. Kubernetes checks addresses before, and reports
+    /// only the first error.
     pub refused: Option<Refused>,
     before: BTreeSet<Item>,
     /// The ports of `explicit`.
@@ -66,7 +66,8 @@ impl Plan {
     ) -> Result<Self, Vec<FieldError>> {
         if let Some(old) = old {
             keep_allocated(service, old);
-            // What the new type does not have goes, if the client only sent back what it had read.
+            // Fields that the new type does not have are dropped, if the client only sent back what it had
+            // read.
             service::prepare_update_service(service, old);
         }
         let mut plan = Self { before: old.map(held).into_iter().flatten().collect(), ..Self::default() };
@@ -142,7 +143,7 @@ impl Plan {
         }
     }
 
-    /// A negative number that stands for a port to be chosen.
+    /// Returns a negative number that is a placeholder for a port to be chosen.
     fn placeholder(&mut self, field: String) -> i64 {
         self.fresh.push(field);
         -i64::try_from(self.fresh.len()).unwrap_or(i64::MAX)
@@ -193,7 +194,7 @@ impl Plan {
         }
     }
 
-    /// Whether the Service holds a port, or asks for it already.
+    /// Returns true if the Service holds a port or requests it already.
     fn has(&self, port: u16) -> bool {
         self.before.contains(&Item::Port(port)) || self.asked.contains(&port)
     }
@@ -207,7 +208,7 @@ impl Plan {
         self.refused.get_or_insert(refused);
     }
 
-    /// What is said where the range has only so many free ports.
+    /// Returns the error if the range has only `free` free ports.
     pub fn full(&self, free: usize) -> Refused {
         let health_check = self.fresh.get(free).is_some_and(|field| field == HEALTH_CHECK);
         // Kubernetes names the number that it did not get.
@@ -215,7 +216,7 @@ impl Plan {
         Refused::Internal(format!("failed to allocate a {what}: range is full"))
     }
 
-    /// What is said where others hold ports that were asked for.
+    /// Returns the error if others hold ports that were requested.
     pub fn taken(&self, taken: &[u16]) -> Refused {
         match self.explicit.iter().find(|(_, port)| taken.contains(port)) {
             Some((field, port)) if field == HEALTH_CHECK => no_health_check(i64::from(*port), TAKEN),
@@ -224,8 +225,8 @@ impl Plan {
         }
     }
 
-    /// Writes what was claimed into the Service: an address for each source, a port for each fresh
-    /// one. Afterwards the plan knows what is no longer needed.
+    /// Writes the claims into the Service: an address for each source, a port for each fresh one. Afterwards
+    /// the plan knows which items are no longer needed.
     pub fn fill(&mut self, service: &mut Value, addresses: &[IpAddr], ports: &[u16]) {
         if let Some(first) = addresses.first() {
             service["spec"]["clusterIP"] = json!(first.to_string());
@@ -250,7 +251,8 @@ impl Plan {
     }
 }
 
-/// The port, if the range has it. Without a range any port will do, and what is none is left to validation.
+/// Returns the port if the range has it. Without a range any port is accepted, and an invalid one is left to
+/// validation.
 fn in_range(number: i64, range: Option<&RangeInclusive<u16>>) -> Option<u16> {
     u16::try_from(number).ok().filter(|port| range.is_none_or(|range| range.contains(port)))
 }

@@ -24,12 +24,12 @@ const WAITING: usize = 1024;
 /// Attempts against other servers that write at the same time.
 const ATTEMPTS: usize = 64;
 
-/// Why ports were not given.
+/// The reason why ports were not allocated.
 #[derive(Debug)]
 pub enum Refused {
-    /// These of the ports asked for belong to somebody.
+    /// These of the requested ports are taken.
     Taken(Vec<u16>),
-    /// There are not as many free ones, only so many.
+    /// There are only this many free ports, which is too few.
     Full(usize),
     Store(StoreError),
 }
@@ -40,7 +40,7 @@ enum Ask {
         explicit: Vec<u16>,
         fresh: usize,
     },
-    /// What `Take` would give, without taking it.
+    /// Computes the result of `Take` without taking anything.
     Try {
         explicit: Vec<u16>,
         fresh: usize,
@@ -66,8 +66,8 @@ impl Ports {
         Self(sender)
     }
 
-    /// Takes all of `explicit` and `fresh` further ones, which it returns, or nothing; with
-    /// `dry_run` it takes nothing and returns what it would.
+    /// Takes all of `explicit` and `fresh` further ones, which it returns, or nothing; with `dry_run` it
+    /// takes nothing and returns the result.
     pub async fn take(&self, explicit: Vec<u16>, fresh: usize, dry_run: bool) -> Result<Vec<u16>, Refused> {
         if explicit.is_empty() && fresh == 0 {
             return Ok(Vec::new());
@@ -96,7 +96,7 @@ fn unavailable(attempted: &str) -> StoreError {
     StoreError::Unavailable { attempted: attempted.to_owned(), cause: None }
 }
 
-/// What the store held when it was last seen; 0 and nothing taken if there was no such key.
+/// The content of the store when it was last read; 0 and nothing taken if the key did not exist.
 #[derive(Clone)]
 pub struct Known {
     pub set: PortSet,
@@ -121,7 +121,7 @@ fn known(stored: Option<(&[u8], Revision)>, range: &RangeInclusive<u16>) -> Resu
     Ok(Known { set, revision })
 }
 
-/// Writes a set if the key is still at `expected`; otherwise says what is there.
+/// Writes a set if the key is still at `expected`; otherwise returns the present one.
 pub async fn write(
     store: &dyn Store,
     set: PortSet,
@@ -142,7 +142,7 @@ struct Keeper {
     range: RangeInclusive<u16>,
     ambient: Ambient,
     known: Option<Known>,
-    /// Given to somebody who went away before he heard of it.
+    /// Ports given to a caller that had gone away before it got the answer.
     owed: Vec<u16>,
 }
 
@@ -171,8 +171,8 @@ impl Keeper {
             let refused = || Err(Refused::Store(unavailable("allocate node ports")));
             asks.iter().map(|_| refused()).collect()
         };
-        // What is remembered may lag behind other servers. A write finds that out; a refusal and a
-        // dry run are given on fresh knowledge.
+        // The memory may lag behind other servers. A write finds that out; a refusal and a dry run are given
+        // on fresh knowledge.
         let mut fresh = false;
         if asks.iter().any(|ask| matches!(ask, Ask::Try { .. })) {
             self.known = None;

@@ -7,8 +7,8 @@ use serde_json::Value;
 /// Node ports that ports of a Service have, by the number and the protocol of the port.
 #[derive(Default)]
 pub struct NodePorts {
-    /// By the port's number: where the first port with a node port stands, and where the first one of
-    /// another protocol than that.
+    /// The place of the first port with this node port, and that of the first one with another protocol, by
+    /// number.
     first: BTreeMap<String, [Option<Place>; 2]>,
     /// Node ports with their protocols.
     taken: BTreeSet<(i64, String)>,
@@ -23,7 +23,7 @@ struct Place {
 }
 
 impl NodePorts {
-    /// Notes the node port of a port, which stands at `index` in the list.
+    /// Records the node port of the port at `index` in the list.
     pub fn add(&mut self, index: usize, port: &Value, node_port: i64) {
         let place = Place { index, protocol: protocol(port), node_port };
         self.taken.insert((node_port, place.protocol.clone()));
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(ports.shared_with(&port(53, "UDP")), None);
         ports.add(3, &port(53, "SCTP"), 30_003);
         assert_eq!(ports.shared_with(&port(53, "UDP")), Some(30_003));
-        // Told later, but it stands before.
+        // Added later, but before the other in the list.
         ports.add(1, &port(53, "TCP"), 30_001);
         assert_eq!(ports.shared_with(&port(53, "UDP")), Some(30_001));
         assert_eq!(ports.shared_with(&port(53, "TCP")), Some(30_003));

@@ -11,7 +11,7 @@ use std::ops::RangeInclusive;
 use apiserver_schema::protobuf;
 use apiserver_schema::protobuf::Backward;
 
-/// Where it lies.
+/// The key under which it is stored.
 pub const KEY: &str = "/registry/ranges/servicenodeports";
 
 /// Ports taken, and of which range.
@@ -21,7 +21,7 @@ pub struct PortSet {
     pub taken: BTreeSet<u16>,
 }
 
-/// The stored value is no RangeAllocation.
+/// The stored value is not a RangeAllocation.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
     #[error("it is no envelope of a RangeAllocation, or it is cut short")]
@@ -142,8 +142,8 @@ mod tests {
         }
     }
 
-    /// What a kube-apiserver 1.36 stores when port 30080 alone is taken, put together by hand from
-    /// the definitions of `runtime.Unknown` and `RangeAllocation`.
+    /// The value that a kube-apiserver 1.36 stores if only port 30080 is taken, made by hand from the
+    /// definitions of `runtime.Unknown` and `RangeAllocation`.
     #[test]
     fn a_foreign_value_is_read() {
         let mut message = vec![0x0a, 0x02, 0x0a, 0x00, 0x12, 11];

@@ -9,8 +9,8 @@ pub fn first_address(cidr: &IpNetwork) -> IpAddr {
     at(cidr, 1)
 }
 
-/// Whether a Service may have `address`: in the range, and neither the network's address nor the
-/// IPv4 broadcast address.
+/// Returns true if a Service may have `address`: in the range, and neither the network's address nor the IPv4
+/// broadcast address.
 pub(super) fn usable(cidr: &IpNetwork, address: IpAddr) -> bool {
     cidr.contains(address) && address != cidr.network() && !(cidr.is_ipv4() && address == cidr.broadcast())
 }
@@ -24,8 +24,8 @@ pub(super) fn dynamic_addresses(cidr: &IpNetwork, random: u64) -> impl Iterator<
     dynamic_offsets(size, reserved, random).map(move |offset| at(&cidr, offset + 1))
 }
 
-/// 0 to `size - 1`, each once: from a random place on through what is not reserved, then the
-/// reserved lower part in the same way.
+/// Returns 0 to `size - 1`, each once: from a random place on through the unreserved part, then the reserved
+/// lower part in the same way.
 pub(super) fn dynamic_offsets(size: u128, reserved: u128, random: u64) -> impl Iterator<Item = u128> + use<> {
     let random = u128::from(random);
     let circle = move |from: u128, to: u128| {

@@ -51,20 +51,20 @@ impl<K: Ord, V: Clone> Memory<K, V> {
     }
 }
 
-/// What a certificate says; times are seconds since 1970.
+/// The contents of a certificate; times are seconds since 1970.
 struct SeenCertificate {
     identity: Identity,
     not_before: i64,
     not_after: i64,
 }
 
-/// What a token says, and whom it stands for.
+/// The claims of a token and the identity that it stands for.
 struct TokenUser {
     claims: Claims,
     identity: Identity,
 }
 
-/// Decides who makes a request.
+/// Determines the author of a request.
 pub struct Authenticator {
     issuer: Arc<Issuer>,
     objects: Arc<dyn BoundObjects>,
@@ -83,9 +83,9 @@ impl Authenticator {
         Self { issuer, objects, ambient: ambient.clone(), tokens, certificates }
     }
 
-    /// Whose request it is. The certificate must be one that was verified against the
-    /// authorities; it goes before a token. 401 for credentials that are wrong, `system:anonymous`
-    /// without any.
+    /// Returns the identity of a request's author. The certificate must be one that was verified against the
+    /// authorities; it takes precedence over a token. Wrong credentials are a 401; a request without any is
+    /// from `system:anonymous`.
     pub fn authenticate(
         &self,
         peer_certificate: Option<&CertificateDer<'_>>,
@@ -114,13 +114,13 @@ impl Authenticator {
         Ok(user.identity.clone())
     }
 
-    /// How long a verified client certificate is still good for, if it names somebody.
+    /// Returns for how many seconds a verified client certificate is still valid, if it names a user.
     pub fn seconds_left(&self, certificate: &CertificateDer<'_>) -> Option<f64> {
         let user = self.certificate_user(certificate)?;
         Some((user.not_after - self.ambient.now().as_second()) as f64)
     }
 
-    /// What a certificate says, from memory if it was seen before.
+    /// Returns the contents of a certificate, from the cache if it was seen before.
     fn certificate_user(&self, certificate: &CertificateDer<'_>) -> Option<Arc<SeenCertificate>> {
         if let Some(user) = self.certificates.get(certificate.as_ref()) {
             return Some(user);
@@ -207,10 +207,10 @@ fn certificate_user(certificate: &CertificateDer<'_>) -> Option<SeenCertificate>
     Some(SeenCertificate { identity, not_before, not_after })
 }
 
-/// Whom a certificate names, or why it opens nothing here.
+/// Returns the user that a certificate names, or the reason why it is not accepted here.
 fn named(certificate: &X509Certificate<'_>) -> Result<CertificateUser, String> {
     let user = CertificateUser::of(certificate).map_err(|error| error.to_string())?;
-    // A request that comes under this name went to a kubelet, and somebody had it come here.
+    // A request under this name went to a kubelet, and was made to come here.
     if user.name == KUBELET_CLIENT {
         return Err("it is the one that kubelets are called with".to_owned());
     }

@@ -40,7 +40,7 @@ fn a_certificate_names_user_and_groups() {
     let setup = setup(Objects::default());
     let pair = setup.pki.issue(&Subject::client("system:node:a", &["system:nodes"])).unwrap();
     let certificate = certificates(&pair.certificate).remove(0);
-    // A certificate goes before a token, even a bad one.
+    // A certificate takes precedence over a token, even a bad one.
     let identity = setup.authenticator.authenticate(Some(&certificate), Some(&bearer("rubbish"))).unwrap();
     assert_eq!(identity.user, "system:node:a");
     assert_eq!(identity.groups, ["system:nodes", "system:authenticated"]);

@@ -1,4 +1,4 @@
-//! What tokens are bound to, as the watch caches know it.
+//! The objects that tokens are bound to, as the watch caches know them.
 
 use std::sync::Arc;
 

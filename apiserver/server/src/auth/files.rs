@@ -31,7 +31,7 @@ pub(super) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The content of `path`, `None` if there is no such file.
+/// Returns the content of `path`, or `None` if there is no such file.
 pub(super) fn read_optional(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(content) => Ok(Some(content)),

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 /// Seconds since 1970 at which tests begin: 2026-11-21T00:00:00Z.
 pub(crate) const START: i64 = 1_795_219_200;
 
-/// A clock that stands still until it is told otherwise.
+/// A clock that only moves when it is set.
 pub(crate) struct TestClock(AtomicI64);
 
 impl TestClock {

@@ -27,7 +27,7 @@ use super::pki::PkiError;
 const EC_PUBLIC_KEY: &[u8] = &[0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 const PRIME256V1: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07];
 
-/// How a token is signed; the key decides, never the token.
+/// The algorithm of a token's signature; the key decides it, never the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     Es256,
@@ -35,7 +35,7 @@ pub(super) enum Algorithm {
 }
 
 impl Algorithm {
-    /// As in `alg`.
+    /// Returns the algorithm's name in `alg`.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Es256 => "ES256",
@@ -81,7 +81,7 @@ impl VerifyingKey {
         Self::new(Algorithm::Es256, key.to_encoded_point(false).as_bytes().to_vec())
     }
 
-    /// Whether `signature` is this key's for `message`.
+    /// Returns true if `signature` is this key's for `message`.
     pub(super) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         let algorithm: &'static dyn signature::VerificationAlgorithm = match self.algorithm {
             Algorithm::Es256 => &signature::ECDSA_P256_SHA256_FIXED,
@@ -90,7 +90,7 @@ impl VerifyingKey {
         UnparsedPublicKey::new(algorithm, &self.bytes).verify(message, signature).is_ok()
     }
 
-    /// As it stands in a key set (RFC 7517).
+    /// Returns the key as in a key set (RFC 7517).
     pub(super) fn jwk(&self) -> Value {
         let mut key = json!({"use": "sig", "kid": self.id, "alg": self.algorithm.as_str()});
         match self.algorithm {
@@ -201,8 +201,8 @@ impl TokenSigner {
         }
     }
 
-    /// Deterministic (RFC 6979, and PKCS #1 1.5 as it is): the same message gives the same
-    /// signature, in simulation too. Empty, and so verified by nobody, if RSA fails.
+    /// Signs deterministically (RFC 6979, and PKCS #1 1.5 by nature): the same message gives the same
+    /// signature, in simulation too. Empty, and so never valid, if RSA fails.
     pub(super) fn sign(&self, message: &[u8]) -> Vec<u8> {
         match self {
             Self::Es256(key) => {

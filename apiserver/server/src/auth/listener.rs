@@ -19,7 +19,7 @@ use super::pki::{Pair, Pki, PkiError, Subject, certificates, private_key};
 use super::renewal::Renewing;
 use super::tls::AmbientTime;
 
-/// Files in place of what the authority of the data directory would issue; all PEM.
+/// Files used instead of certificates that the authority of the data directory would issue; all PEM.
 #[derive(Clone, Debug, Default)]
 pub struct ListenerFiles {
     /// Authorities whose client certificates are believed, in addition to the own one.
@@ -30,7 +30,7 @@ pub struct ListenerFiles {
     pub key: Option<PathBuf>,
 }
 
-/// TLS of the API's port, and who judges client certificates after the handshake.
+/// TLS of the API's port, and the verifier of client certificates after the handshake.
 #[derive(Clone)]
 pub struct ListenerTls {
     config: Arc<ServerConfig>,
@@ -47,8 +47,8 @@ impl ListenerTls {
         Arc::clone(&self.config)
     }
 
-    /// Whether a chain of certificates, the client's own first, leads to an authority, is within
-    /// its time and meant for clients.
+    /// Returns true if a chain of certificates, the client's own first, leads to an authority, is valid now
+    /// and is meant for clients.
     pub fn vouches_for(&self, chain: &[CertificateDer<'_>]) -> bool {
         let (Some((own, rest)), Some(now)) = (chain.split_first(), self.time.current_time()) else {
             return false;
@@ -62,12 +62,13 @@ impl ListenerTls {
         }
     }
 
-    /// Whose client certificates are believed, PEM.
+    /// Returns the authorities whose client certificates are accepted, as PEM.
     pub fn client_authorities(&self) -> &str {
         &self.client_authorities
     }
 
-    /// What a client is to trust, PEM: the serving certificate's chain and the authorities.
+    /// Returns the certificates that a client should trust, as PEM: the serving certificate's chain and the
+    /// authorities.
     pub fn authorities(&self) -> &str {
         &self.authorities
     }
@@ -104,7 +105,7 @@ impl Pki {
         self.listener_tls(subject, &ListenerFiles::default())
     }
 
-    /// As [`Pki::apiserver_tls`], with files in place of what would be issued. A given serving
+    /// Does what [`Pki::apiserver_tls`] does, with files in place of what would be issued. A given serving
     /// certificate stays as it is: whoever made it renews it. Errors name the file.
     pub fn listener_tls(&self, subject: &Subject, files: &ListenerFiles) -> Result<ListenerTls, PkiError> {
         let mut roots = self.roots()?;
@@ -148,7 +149,7 @@ impl Pki {
     }
 }
 
-/// The text of a file that somebody gave; errors name it.
+/// Returns the text of a file that was configured; errors name it.
 pub(super) fn read_given(path: &Path) -> Result<String, PkiError> {
     std::fs::read_to_string(path).map_err(|cause| PkiError::File { path: path.to_owned(), cause })
 }

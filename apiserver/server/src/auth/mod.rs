@@ -1,5 +1,5 @@
-//! Who is asking: the cluster's own certificate authority, ServiceAccount tokens, and the
-//! authenticator that turns a client certificate or a bearer token into an `Identity`.
+//! Authentication: the cluster's own certificate authority, ServiceAccount tokens, and the authenticator that
+//! turns a client certificate or a bearer token into an `Identity`.
 
 mod authenticator;
 mod bound;

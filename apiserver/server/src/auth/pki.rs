@@ -41,10 +41,10 @@ const RENEW_BEFORE: Duration = Duration::from_secs(30 * DAY);
 /// Certificates begin a little in the past, for clients whose clock is behind.
 const CLOCK_SKEW: Duration = Duration::from_secs(3600);
 
-/// As whom the API server calls kubelets. The name opens kubelets and no API server.
+/// The user as which the API server calls kubelets. Kubelets accept the name, the API server does not.
 pub const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
-/// The certificate authority cannot do what was asked.
+/// A failure of the certificate authority.
 #[derive(Debug, thiserror::Error)]
 pub enum PkiError {
     #[error("cannot use {}", path.display())]
@@ -75,7 +75,7 @@ pub enum PkiError {
     Verifier(#[source] rustls::client::VerifierBuilderError),
 }
 
-/// What a certificate says.
+/// The contents of a certificate to be issued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subject {
     /// The user's name in Kubernetes.
@@ -84,7 +84,7 @@ pub struct Subject {
     pub organizations: Vec<String>,
     /// DNS names and IP addresses, as text. Empty for client certificates.
     pub hosts: BTreeSet<String>,
-    /// For what it may be used.
+    /// The permitted usage.
     pub usage: Usage,
 }
 
@@ -308,8 +308,8 @@ impl Pki {
         write(path, &kubeconfig(server_url, authorities, &pair.certificate, &pair.key))
     }
 
-    /// The key that signs ServiceAccount tokens: `sa.key`, made if missing. Its public half lies beside it as
-    /// `sa.pub`, for components of Kubernetes, which find it in no PKCS #8 key of P-256.
+    /// Returns the key that signs ServiceAccount tokens: `sa.key`, made if missing. Its public half is stored
+    /// with it as `sa.pub`, for components of Kubernetes, which cannot find it in a PKCS #8 key of P-256.
     pub(super) fn service_account_signer(&self) -> Result<TokenSigner, PkiError> {
         let (path, public_path) = (self.dir.join("sa.key"), self.dir.join("sa.pub"));
         let pem = match read(&path)? {
@@ -400,13 +400,13 @@ pub fn kubeconfig(server_url: &str, ca_pem: &str, certificate_pem: &str, key_pem
     )
 }
 
-/// What the first certificate of a PEM text says, `None` if it is not one of ours.
+/// Returns the subject of the first certificate of a PEM text, or `None` if it is not one of ours.
 pub(super) fn subject(pem: &str) -> Option<Subject> {
     let der = first_certificate(pem)?;
     subject_of(&X509Certificate::from_der(&der).ok()?.1)
 }
 
-/// When the first certificate of a PEM text is to be renewed, in seconds since 1970.
+/// Returns the time at which the first certificate of a PEM text is to be renewed, in seconds since 1970.
 pub(super) fn renew_at(pem: &str) -> Option<i64> {
     let der = first_certificate(pem)?;
     let (_, certificate) = X509Certificate::from_der(&der).ok()?;
@@ -516,7 +516,7 @@ fn unix_seconds(time: Timestamp) -> i64 {
     time.as_second()
 }
 
-/// Whether the P-256 key `authority` (an uncompressed point) signed `certificate`.
+/// Returns true if the P-256 key `authority` (an uncompressed point) signed `certificate`.
 fn signed_by(certificate: &X509Certificate<'_>, authority: &[u8]) -> bool {
     ring::signature::UnparsedPublicKey::new(&ring::signature::ECDSA_P256_SHA256_ASN1, authority)
         .verify(certificate.tbs_certificate.as_ref(), certificate.signature_value.data.as_ref())

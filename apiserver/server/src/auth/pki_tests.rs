@@ -114,7 +114,8 @@ fn the_kubeconfig_is_yaml_with_everything_inside() {
     }
 }
 
-/// What the server saw of the client, or why the handshake failed on either side.
+/// Performs a handshake; returns the client certificate that the server received, or the error of either
+/// side.
 async fn handshake(
     server: impl Into<Arc<rustls::ServerConfig>>,
     client: Arc<rustls::ClientConfig>,
@@ -214,7 +215,7 @@ async fn a_kubelet_is_called_by_the_name_of_its_node_and_not_by_its_address_alon
     for node in ["a", "kubernetes", "localhost"] {
         assert!(!accepted(&other, node, "10.0.0.5").await, "an API server is not node {node}");
     }
-    // Whatever listens on another port sees no certificate of ours.
+    // A server on another port sees no certificate of ours.
     let stranger = tempfile::tempdir().unwrap();
     let stranger = Pki::open(stranger.path(), &ambient).unwrap();
     let exporter = stranger.apiserver_tls(&Subject::apiserver("x", [])).unwrap();
@@ -320,7 +321,7 @@ fn the_signing_key_has_its_public_half_beside_it_and_is_kept_as_it_is() {
     assert_ne!(second, first);
     assert_eq!(text("sa.key"), older);
     assert_eq!(VerifyingKey::all(&text("sa.pub")), std::slice::from_ref(&second));
-    // Further keys beside it are somebody's.
+    // Further keys in the same file belong to others.
     let both = format!("{}{}", first.to_pem(), second.to_pem());
     std::fs::write(dir.path().join("sa.pub"), &both).unwrap();
     pki.service_account_signer().unwrap();

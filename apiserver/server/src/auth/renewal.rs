@@ -34,7 +34,7 @@ impl Renewing {
         Ok(Arc::new(Self { pki: pki.clone(), subject: subject(&pair.certificate), current }))
     }
 
-    /// `pair` as it is, whoever issued it.
+    /// Returns `pair` unchanged, whoever issued it.
     pub(super) fn fixed(pki: &Pki, pair: &Pair) -> Result<Arc<Self>, PkiError> {
         let current = ArcSwap::from_pointee(load(pair)?);
         Ok(Arc::new(Self { pki: pki.clone(), subject: None, current }))

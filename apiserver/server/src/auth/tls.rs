@@ -72,8 +72,8 @@ impl ServerRule for OnlyNode {
     }
 }
 
-/// Whether a subject is the kubelet of a node: `system:node:NAME` in `system:nodes`, as certificates for
-/// kubelets are signed, or the name of the node alone, as administrators issue them.
+/// Returns true if a subject is the kubelet of a node: `system:node:NAME` in `system:nodes`, as in
+/// certificates signed for kubelets, or the name of the node alone, as administrators issue them.
 fn names_node(user: &CertificateUser, node: &str) -> bool {
     if node.is_empty() {
         return false;
@@ -103,16 +103,16 @@ impl KubeletTls {
         Arc::new(config)
     }
 
-    /// For what else listens on a node: no certificate is shown, and none is looked at.
+    /// Returns the configuration for other servers on a node: no certificate is shown, and none is checked.
     pub fn without_credentials(&self) -> Arc<ClientConfig> {
         Arc::clone(&self.anonymous)
     }
 }
 
 impl Pki {
-    /// TLS of a kubelet's node server, HTTP/1.1: only the API server gets in, by the certificate
-    /// of `kubelet_client_tls`. Everybody else fails the handshake, so that what comes through
-    /// needs no further check.
+    /// Returns the TLS configuration of a kubelet's node server, HTTP/1.1: only the API server can connect,
+    /// by the certificate of `kubelet_client_tls`. All others fail the handshake, so that requests need no
+    /// further check.
     pub fn node_server_tls(&self, pair: &Pair) -> Result<Arc<ServerConfig>, PkiError> {
         let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
             .build()
@@ -138,7 +138,7 @@ impl Pki {
         Ok(Arc::new(config))
     }
 
-    /// What the API server calls kubelets with; its certificate is kept as
+    /// Returns the TLS configuration with which the API server calls kubelets; its certificate is stored as
     /// `apiserver-kubelet-client`. The user is `kube-apiserver-kubelet-client`, in no group.
     pub fn kubelet_client_tls(&self) -> Result<KubeletTls, PkiError> {
         let pair = self.keep("apiserver-kubelet-client", &Subject::kubelet_client())?;
@@ -152,8 +152,7 @@ impl Pki {
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
             .dangerous()
-            // What answers on another port of a node has a certificate of anybody's, and is told nothing
-            // that is secret.
+            // A server on another port of a node may have any certificate, and gets nothing secret.
             .with_custom_certificate_verifier(Arc::new(TrustAnyone::new()))
             .with_no_client_auth();
         anonymous.alpn_protocols.clone_from(&config.alpn_protocols);

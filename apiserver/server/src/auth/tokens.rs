@@ -18,14 +18,14 @@ use super::pki::{Pki, PkiError};
 
 mod request;
 
-/// Longest token that is looked at, in bytes. Ours have about 900.
+/// The limit on a token in bytes. Ours have about 900.
 const MAX_TOKEN: usize = 16 * 1024;
-/// A token may begin this much later than our clock says, and is good for so long after the deletion of what it
-/// is bound to, in seconds.
+/// The tolerance in seconds by which a token may begin later than our clock says, and is valid after the
+/// deletion of the object that it is bound to.
 const LEEWAY: i64 = 60;
 const USER_PREFIX: &str = "system:serviceaccount:";
 
-/// Why a token was not accepted. The client is told no more than 401.
+/// The reason why a token was not accepted. The client is only told 401.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     #[error("invalid bearer token")]
@@ -54,7 +54,7 @@ pub enum BoundKind {
 }
 
 impl BoundKind {
-    /// As in `kind`.
+    /// Returns the kind as in `kind`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::ServiceAccount => "ServiceAccount",
@@ -65,7 +65,7 @@ impl BoundKind {
     }
 }
 
-/// What tokens need to know about an object.
+/// The facts about an object that the validation of tokens needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BoundObject {
     /// `metadata.uid`
@@ -93,13 +93,14 @@ impl BoundObject {
     }
 }
 
-/// When an object is or was to be deleted, in seconds since 1970. A time that cannot be read has passed.
+/// Returns the time at which an object is or was to be deleted, in seconds since 1970. A time that cannot be
+/// parsed counts as past.
 pub fn deleted(object: &Value) -> Option<i64> {
     let time = meta::deletion_timestamp(object)?;
     Some(time.parse::<Timestamp>().map_or(i64::MIN, Timestamp::as_second))
 }
 
-/// The server's cache, as far as tokens look into it. `namespace` is empty for nodes.
+/// The part of the server's cache that tokens look into. `namespace` is empty for nodes.
 pub trait BoundObjects: Send + Sync {
     /// The object as it is now, `None` if there is none.
     fn lookup(&self, kind: BoundKind, namespace: &str, name: &str) -> Option<BoundObject>;
@@ -189,7 +190,7 @@ impl Claims {
     }
 }
 
-/// What tokens are signed and verified with.
+/// The keys with which tokens are signed and verified.
 #[derive(Clone, Debug, Default)]
 pub struct IssuerFiles {
     /// A private key, PEM; `sa.key` of the data directory's `pki` unless given.
@@ -217,9 +218,9 @@ impl Issuer {
         Self::open_with(pki, &IssuerFiles::default(), &[url.to_owned()], audiences)
     }
 
-    /// As [`Issuer::open`], with keys from files. The first of `urls`, which must not be empty, is
-    /// the issuer of new tokens, those of the others are accepted as well; without `audiences` they
-    /// are all of them. Errors name the file.
+    /// Does what [`Issuer::open`] does, with keys from files. The first of `urls`, which must not be empty,
+    /// is the issuer of new tokens, those of the others are accepted as well; without `audiences` they are
+    /// all of them. Errors name the file.
     pub fn open_with(
         pki: &Pki,
         files: &IssuerFiles,

@@ -1,4 +1,4 @@
-//! Tokens: what is issued is accepted, and nothing else.
+//! Tests of tokens: those that are issued are accepted, and no others.
 
 use std::collections::BTreeMap;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// Says who looks after an APIService.
+/// The label that names the manager of an APIService.
 const MANAGED: &str = "kube-aggregator.kubernetes.io/automanaged";
 /// Made once at the start of a server, of a built-in version.
 const ON_START: &str = "onstart";
@@ -43,7 +43,7 @@ const PRIORITIES: &[Priorities] = &[
 /// Definitions come behind everything that is built in, and are all equal.
 const CUSTOM: (u32, u32) = (1000, 100);
 
-/// The priority of a group in discovery. That of APIServices comes before all others, and groups of
+/// Returns the priority of a group in discovery. APIServices come before all others, and groups of
 /// definitions come last.
 pub fn group_priority(group: &str) -> u32 {
     if group == "apiregistration.k8s.io" {
@@ -52,12 +52,12 @@ pub fn group_priority(group: &str) -> u32 {
     PRIORITIES.iter().find(|(name, ..)| *name == group).map_or(CUSTOM.0, |(_, priority, _)| *priority)
 }
 
-/// What has to be done about one APIService.
+/// The action to take for one APIService.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Create(Value),
     Update(Value),
-    /// The name of one that nobody needs any more.
+    /// The name of one that is no longer needed.
     Delete(String),
 }
 
@@ -94,8 +94,8 @@ pub fn wanted(group: &str, version: &str, custom: bool) -> Option<Value> {
     }))
 }
 
-/// From what exists and what is wanted, both by name, to what has to be done. What users made is
-/// theirs. `at_start`: of what is made at the start of a server, whether this is it.
+/// Computes the actions from the existing and the wanted objects, both by name. Objects of users are left
+/// alone. `at_start`: for objects that are only made at the start of a server, whether this is it.
 pub fn plan(
     existing: &BTreeMap<String, Value>,
     wanted: &BTreeMap<String, Value>,

@@ -188,7 +188,7 @@ fn the_group_of_nodes_is_taken_out_of_the_binding_that_earlier_versions_made() {
     assert_eq!(updated["subjects"].as_array().unwrap().len(), 3, "an administrator's own choice");
 }
 
-/// Whoever writes EndpointSlices sends a Service's traffic wherever they like (CVE-2021-25740).
+/// A writer of EndpointSlices could send a Service's traffic anywhere (CVE-2021-25740).
 #[test]
 fn editors_of_a_namespace_send_no_traffic_elsewhere() {
     let authorizer = authorizer();

@@ -2,10 +2,10 @@
 //! manager's user, under which they all run by default. Who may update may also patch: that is
 //! how these controllers write.
 
-/// What every controller that reports events may do.
+/// The permissions of every controller that reports events.
 pub(super) const EVENTS: &[&str] = &["create,patch,update core,events.k8s.io events"];
 
-/// Whether `controller` reports events.
+/// Returns true if `controller` reports events.
 pub(super) fn writes_events(controller: &str) -> bool {
     !matches!(controller, "clusterrole-aggregation-controller" | "namespace-controller")
 }

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::Write;
 
 const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
-/// Whether the server may bring an object's spec up to date.
+/// The annotation that says whether the server may bring an object's spec up to date.
 const AUTOUPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 /// Users may change these two of the level `exempt`.
 const TUNABLE: [&str; 2] = ["nominalConcurrencyShares", "lendablePercent"];
@@ -72,7 +72,7 @@ const SCHEMAS: &[Schema] = &[
     ("catch-all", "catch-all", 10000, "ByUser", EVERYBODY, EVERYTHING),
 ];
 
-/// Those without which no request would have a place; what is done to them is undone.
+/// The objects without which no request would have a place; changes to them are undone.
 const MANDATORY: [&str; 2] = ["exempt", "catch-all"];
 
 /// Priority levels first: schemas refer to them.
@@ -162,7 +162,7 @@ fn rules(texts: &[&str]) -> Map<String, Value> {
     out
 }
 
-/// The condition that says whether a schema's priority level exists, changed at `when`.
+/// Returns the condition that tells whether a schema's priority level exists, changed at `when`.
 pub fn dangling(level: &str, exists: bool, when: &str) -> Value {
     let (status, reason, end) = if exists {
         ("False", "Found", "and it exists")
@@ -189,14 +189,13 @@ fn annotation(object: &Value) -> Option<bool> {
     }
 }
 
-/// Whether an object that is none of [`objects`] was made by an older server and may go.
+/// Returns true if an object that is not in [`objects`] was created by an older server and may be deleted.
 pub fn is_outdated(existing: &Value) -> bool {
     annotation(existing) == Some(true)
 }
 
-/// Compares an object of [`objects`] with what is stored. The spec of a mandatory one is always set;
-/// that of another only if its annotation says so, or, where it says nothing, if nobody has changed
-/// the spec.
+/// Compares an object of [`objects`] with the stored one. The spec of a mandatory one is always set; that of
+/// another only if its annotation says so, or, without annotation, if the spec has not been changed.
 pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
     let Some(existing) = existing else { return Write::Create(wanted.clone()) };
     let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
@@ -224,7 +223,7 @@ pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
     if updated == *existing { Write::Nothing } else { Write::Update(updated) }
 }
 
-/// Whether a spec says what is wanted and no more; falsehood, nothing and an empty list are the same.
+/// Returns true if a spec has the wanted values and nothing more; false, null and an empty list are the same.
 fn covers(spec: &Value, wanted: &Value) -> bool {
     let nothing = |value: &Value| match value {
         Value::Null => true,
@@ -303,7 +302,7 @@ mod tests {
         assert_eq!(reconcile(Some(&existing), &wanted), Write::Update(wanted.clone()));
         existing["metadata"]["annotations"][AUTOUPDATE] = json!("false");
         assert_eq!(reconcile(Some(&existing), &wanted), Write::Nothing);
-        // Nothing said: whether somebody has changed the spec decides, and is written down.
+        // Without an annotation it depends on whether the spec was changed, and the result is recorded.
         existing["metadata"] = json!({"name": "system", "generation": 2});
         let Write::Update(noted) = reconcile(Some(&existing), &wanted) else { panic!("it is noted") };
         assert_eq!(noted["metadata"]["annotations"][AUTOUPDATE], "false");

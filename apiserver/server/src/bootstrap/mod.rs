@@ -1,5 +1,5 @@
-//! What a new cluster holds: system namespaces, priority classes, and the default roles and
-//! bindings of Kubernetes, as data; and how an existing cluster is brought up to date with them.
+//! Initial contents of a cluster: system namespaces, priority classes, and the default roles and bindings of
+//! Kubernetes, as data; and the way in which an existing cluster is brought up to date with them.
 
 pub mod api_services;
 mod controllers;
@@ -87,7 +87,8 @@ fn cluster_roles() -> Vec<Value> {
     aggregated.chain(plain).chain(controllers).collect()
 }
 
-/// What the Node authorizer lets every node do: the rules of the role `system:node`.
+/// Returns the rules by which the Node authorizer allows requests of every node: those of the role
+/// `system:node`.
 pub fn node_rules() -> Vec<Rule> {
     let role = roles::CLUSTER_ROLES.iter().find(|(name, ..)| *name == "system:node");
     role.into_iter().flat_map(|(.., rules)| *rules).map(|rule| Rule::from_value(&parse_rule(rule))).collect()
@@ -109,7 +110,7 @@ fn cluster_role_bindings() -> Vec<Value> {
 
 /// Writes the rules in effect into the aggregating roles, so that they can be read there.
 fn fill_in_aggregated(roles: &mut [Value]) {
-    // `view` goes into `edit` and that into `admin`; each round completes one more of them.
+    // `view` is part of `edit` and that of `admin`; each round completes one more of them.
     for _ in roles::AGGREGATED {
         let snapshot = roles.to_vec();
         for role in roles.iter_mut() {
@@ -159,8 +160,8 @@ fn parse_subject(text: &str) -> Option<Value> {
     }
 }
 
-/// A rule in one line, `VERBS GROUPS RESOURCES [NAMES]` or `VERBS url URLS`, lists separated by
-/// commas; `core` is the group without a name, `READ` and `WRITE` stand for their verbs.
+/// Parses a rule in one line, `VERBS GROUPS RESOURCES [NAMES]` or `VERBS url URLS`, lists separated by
+/// commas; `core` is the group without a name, `READ` and `WRITE` are replaced by their verbs.
 fn parse_rule(text: &str) -> Value {
     let mut words = text.split_whitespace();
     let mut list =

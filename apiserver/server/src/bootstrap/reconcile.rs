@@ -1,4 +1,4 @@
-//! From what exists and what is wanted to what has to be written: pure.
+//! Comparison of existing and wanted objects, which results in writes: pure.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use super::AUTOUPDATE;
 use crate::rbac::{Rule, escalation};
 
-/// What has to be done about one object.
+/// The action to take for one object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Write {
     /// It is as it should be, or its owner has opted out.
@@ -23,10 +23,9 @@ pub enum Write {
 /// Node authorizer, and through this one they would have them for the objects of all nodes.
 const RETIRED: [(&str, &str, &str); 1] = [("ClusterRoleBinding", "system:node", "system:nodes")];
 
-/// Compares an object of `objects()` with what is stored. Rules, subjects, labels and annotations
-/// that are missing are added, nothing but retired subjects is taken away; the annotation
-/// `rbac.authorization.kubernetes.io/autoupdate: "false"` leaves an object alone. Namespaces and
-/// priority classes are created only.
+/// Compares an object of `objects()` with the stored one. Missing rules, subjects, labels and annotations are
+/// added, only retired subjects are removed; the annotation `rbac.authorization.kubernetes.io/autoupdate:
+/// "false"` leaves an object alone. Namespaces and priority classes are only created.
 pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
     let Some(existing) = existing else { return Write::Create(wanted.clone()) };
     if existing["metadata"]["annotations"][AUTOUPDATE] == "false" {
@@ -90,7 +89,7 @@ fn remove_retired(binding: &mut Value) {
     }
 }
 
-/// Whether two subjects are the same, whatever the defaulted `apiGroup` looks like.
+/// Returns true if two subjects are the same, regardless of the defaulted `apiGroup`.
 fn same_subject(one: &Value, other: &Value) -> bool {
     let text = |subject: &Value, key: &str| subject[key].as_str().unwrap_or_default().to_owned();
     ["kind", "namespace", "name"].iter().all(|key| text(one, key) == text(other, key))

@@ -1,9 +1,9 @@
 //! The default roles and bindings. One line a rule, see `parse_rule`.
 
-/// (name, what it is aggregated into, rules)
+/// (name, the role that it is aggregated into, rules)
 pub(super) type ClusterRole = (&'static str, Option<&'static str>, &'static [&'static str]);
 
-/// Roles that consist of others: (name, what they are themselves aggregated into).
+/// Roles that consist of others: (name, the role that they are themselves aggregated into).
 pub(super) const AGGREGATED: &[(&str, Option<&str>)] =
     &[("admin", None), ("edit", Some("admin")), ("view", Some("edit"))];
 
@@ -156,8 +156,8 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
         None,
         &["get url /healthz,/healthz/*,/livez,/livez/*,/metrics,/metrics/slis,/readyz,/readyz/*"],
     ),
-    // Bound to nobody: the Node authorizer gives these rules to nodes, and narrows them to objects that are
-    // related to the node, see the module `nodes`.
+    // Not bound to anybody: the Node authorizer gives these rules to nodes, and narrows them to objects that
+    // are related to the node, see the module `nodes`.
     (
         "system:node",
         None,

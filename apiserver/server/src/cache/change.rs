@@ -1,4 +1,4 @@
-//! A change of an object, with the frames in which watchers hear of it.
+//! A change of an object, with the frames that watchers receive of it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -14,14 +14,14 @@ use crate::limits;
 use crate::negotiate::Wanted;
 use crate::table::Include;
 
-/// One change of one object. The history alone keeps it: watchers that have not been told of it yet only
-/// point to it.
+/// One change of one object. Only the history owns it: watchers that have not received it yet hold weak
+/// references.
 pub struct Change {
     pub revision: Revision,
     pub old: Option<Arc<Entry>>,
     pub new: Option<Arc<Entry>>,
     pub(super) at: Instant,
-    /// Made when the first watcher wants one: most changes of a past that is kept are told to nobody.
+    /// Made when the first watcher wants one: most changes in the history are never sent.
     frames: OnceLock<Box<Frames>>,
     /// Bytes that are kept alive by the change alone, and counted in `held`.
     bytes: AtomicUsize,
@@ -36,18 +36,18 @@ type Slot = OnceLock<Option<Bytes>>;
 struct Frames {
     json: [Slot; 3],
     protobuf: [Slot; 3],
-    /// Those in other forms, the newest few.
+    /// The frames in other forms, the newest few.
     shaped: Mutex<Vec<(Form, Bytes)>>,
 }
 
-/// What a watch frame is made by that is no whole object.
+/// The form of a watch frame that is not a whole object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Form {
     pub event: EventType,
     pub wanted: Wanted,
-    /// What rows carry, where it is a table.
+    /// The object to include in the rows, if it is a table.
     pub include: Option<Include>,
-    /// Whether the columns are named.
+    /// True if the columns are defined in the frame.
     pub columns: bool,
     /// The second that ages are counted to.
     pub second: i64,
@@ -77,7 +77,7 @@ impl Change {
         }
     }
 
-    /// Counts bytes of a frame; `false` where there is no room to keep it.
+    /// Counts the bytes of a frame; returns `false` if there is no room to keep it.
     fn keeps(&self, bytes: usize) -> bool {
         let kept = self.held.add_within(bytes, limits::HISTORY_BYTES, limits::HISTORY_BYTES_ALL);
         if kept {
@@ -137,7 +137,7 @@ impl Change {
         self.json(EventType::Modified, || new.modified())
     }
 
-    /// The event that says that the old object went (or stopped matching), encoded once.
+    /// Returns the event that the old object was deleted (or stopped matching), encoded once.
     pub fn deleted(&self, old: &Entry) -> Bytes {
         self.json(EventType::Deleted, || old.deleted(self.revision))
     }

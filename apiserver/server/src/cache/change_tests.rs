@@ -1,4 +1,4 @@
-//! Frames of watches that are no whole objects.
+//! Tests of the frames of watches that are not whole objects.
 
 use super::*;
 use crate::negotiate::{Format, Shape};

@@ -24,7 +24,7 @@ const ADDED: &[u8] = br#"{"type":"ADDED","object":"#;
 const MODIFIED: &[u8] = br#"{"type":"MODIFIED","object":"#;
 const DELETED: &[u8] = br#"{"type":"DELETED","object":"#;
 const END: &[u8] = b"}\n";
-/// Bytes that a label takes beside its text: two texts and their share of a node.
+/// The number of bytes that a label takes besides its text: two texts and their share of a node.
 const LABEL: usize = 96;
 /// An answer has room for the end of its line.
 const LINE_END: usize = 1;
@@ -52,7 +52,7 @@ pub struct Untranslatable {
     pub cause: Unencodable,
 }
 
-/// What a watch event says.
+/// The type of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventType {
     Added,
@@ -61,7 +61,7 @@ pub enum EventType {
 }
 
 impl EventType {
-    /// As on the wire.
+    /// Returns the type as on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
@@ -71,8 +71,8 @@ impl EventType {
     }
 }
 
-/// One object. The bytes are those that the store keeps, shared with it where they lie there as JSON,
-/// and the resource version, which they do not have, is put in wherever the object is sent.
+/// One object. The bytes are those that the store keeps, shared with it if it keeps them as JSON, and the
+/// resource version, which they lack, is inserted wherever the object is sent.
 pub struct Entry {
     /// `NAMESPACE/NAME`, or `NAME`.
     pub key: Arc<str>,
@@ -85,11 +85,11 @@ pub struct Entry {
     /// The object without its resource version.
     stored: Bytes,
     splice: Splice,
-    /// Bytes of the object's message in protobuf, once somebody has counted them; else 0.
+    /// The number of bytes of the object's message in protobuf, once it has been counted; else 0.
     protobuf_len: AtomicU32,
 }
 
-/// Where the resource version goes. Objects are shorter than 4 GiB.
+/// The place at which the resource version is inserted. Objects are shorter than 4 GiB.
 #[derive(Clone, Copy)]
 struct Splice {
     /// The brace that begins the metadata.
@@ -133,7 +133,7 @@ impl Splice {
         stored.len() + VERSION.len() + digits(revision) + 1 + comma
     }
 
-    /// Writes what stands from `from` on, with the version at its place.
+    /// Writes the text from `from` on, with the version at its place.
     fn put(self, out: &mut impl BufMut, stored: &[u8], from: usize, revision: Revision) {
         out.put_slice(&stored[from..self.at()]);
         if self.beside == Beside::Before {
@@ -150,7 +150,7 @@ impl Splice {
 /// Digits of the largest revision.
 const DIGITS: usize = 19;
 
-/// Characters of a revision, which is not negative.
+/// Returns the number of digits of a revision, which is not negative.
 fn digits(revision: Revision) -> usize {
     revision.max(1).ilog10() as usize + 1
 }
@@ -203,13 +203,14 @@ impl Entry {
         out.freeze()
     }
 
-    /// Bytes of memory that the object takes, about: its text, its labels, and what stands beside them.
+    /// Returns the approximate number of bytes of memory that the object takes: its text, its labels, and the
+    /// fields besides them.
     pub fn weight(&self) -> usize {
         let labels: usize = self.labels.iter().map(|(key, value)| LABEL + key.len() + value.len()).sum();
         size_of::<Self>() + self.key.len() + self.stored.len() + labels + self.values.weight()
     }
 
-    /// Whether the object's text has this word anywhere; much cheaper than to decode it.
+    /// Returns true if the object's text contains this word; much cheaper than to decode it.
     pub fn mentions(&self, word: &str) -> bool {
         text_in(&self.stored).contains(word)
     }
@@ -271,8 +272,8 @@ impl Entry {
         value
     }
 
-    /// Where the first field behind kind and version begins, which are the first fields of objects of
-    /// built-in kinds.
+    /// Returns the beginning of the first field after kind and version, which are the first fields of objects
+    /// of built-in kinds.
     fn names_end(&self) -> Option<usize> {
         let head = &self.stored[..self.splice.begin()];
         let rest = head.strip_prefix(ordered::BEGIN)?.strip_prefix(b"\"")?;
@@ -300,7 +301,7 @@ impl Entry {
         self.framed(MODIFIED, self.revision)
     }
 
-    /// The watch event that says that this object, last seen so, went at `revision`.
+    /// Returns the watch event that this object, last seen in this state, was deleted at `revision`.
     pub fn deleted(&self, revision: Revision) -> Bytes {
         self.framed(DELETED, revision)
     }
@@ -327,7 +328,7 @@ impl Entry {
         serde_json::from_str(text_in(&self.stored))
     }
 
-    /// Its metadata with the resource version, in the order of their type. Nothing else is read.
+    /// Returns its metadata with the resource version, in the order of their type. Nothing else is read.
     pub fn metadata_text(&self) -> String {
         if self.stored.starts_with(ordered::BEGIN) {
             return self.stored_metadata();
@@ -339,7 +340,7 @@ impl Entry {
         String::from_utf8(out).unwrap_or_default()
     }
 
-    /// Its metadata as they are stored, with the resource version.
+    /// Returns its metadata as they are stored, with the resource version.
     fn stored_metadata(&self) -> String {
         let begin = self.splice.begin();
         let mut rest = serde_json::Deserializer::from_slice(&self.stored[begin..]);
@@ -350,7 +351,7 @@ impl Entry {
         String::from_utf8(out).unwrap_or_default()
     }
 
-    /// Its metadata decoded.
+    /// Returns its metadata decoded.
     pub fn metadata(&self) -> Value {
         serde_json::from_str(&self.stored_metadata()).unwrap_or(Value::Null)
     }
@@ -437,8 +438,8 @@ fn open(
     open(key, encoding::exact(&value), node, found)
 }
 
-/// Where the resource version goes in a text that is not as compact as ours, or in which no field stands
-/// behind it.
+/// Returns the place of the resource version in a text that is not as compact as ours, or in which no field
+/// follows it.
 fn splice_of(text: &str, version: Option<usize>) -> Result<Splice, serde_json::Error> {
     #[derive(Deserialize)]
     struct Object<'a> {
@@ -451,7 +452,7 @@ fn splice_of(text: &str, version: Option<usize>) -> Result<Splice, serde_json::E
     if let Some(version) = version {
         return Ok(Splice::new(Metadata { begin, version, followed: true }));
     }
-    // Directly behind the brace where nothing stands there.
+    // Directly after the brace if the metadata are empty.
     let empty = metadata[1..].trim_start() == "}";
     let version = if empty { begin + 1 } else { place.end - 1 };
     Ok(Splice::new(Metadata { begin, version, followed: false }))

@@ -37,7 +37,7 @@ fn metadata_alone_are_those_of_the_object() {
 
 #[test]
 fn items_of_lists_have_no_version_and_no_kind_of_their_own() {
-    // Which of them the text shows without being parsed.
+    // The cases that the text shows without being parsed.
     for (shown, stored) in [
         (true, r#"{"kind":"Pod","apiVersion":"v1","metadata":{"name":"a"},"spec":{"kind":"b"}}"#),
         (true, r#"{"kind":"Pod","apiVersion":"v1","metadata":{}}"#),
@@ -152,7 +152,7 @@ fn the_version_goes_in_however_the_metadata_are_written() {
     }
 }
 
-/// What an object costs beside its text is counted in bytes: see "memory" in the benchmarks.
+/// The memory of an object besides its text is counted in bytes: see "memory" in the benchmarks.
 #[test]
 fn an_object_in_the_cache_takes_little_beside_its_text() {
     assert!(size_of::<Entry>() <= 104, "{}", size_of::<Entry>());

@@ -30,9 +30,9 @@ type State = Vec<Arc<Entry>>;
 pub struct Caches {
     /// In the order of [`path`].
     by_path: Vec<Arc<Cache>>,
-    /// By storage prefix; two versions of a kind share one.
+    /// The caches by storage prefix; two versions of a kind share one.
     by_prefix: BTreeMap<String, Vec<Arc<Cache>>>,
-    /// Those of custom kinds, by storage prefix; they come and go.
+    /// The caches of custom kinds, by storage prefix; they come and go.
     custom: ArcSwap<imbl::OrdMap<String, Vec<Arc<Cache>>>>,
     store: Arc<dyn Store>,
     /// Bytes that the past of all kinds keeps alive.
@@ -41,7 +41,7 @@ pub struct Caches {
     passed: watch::Sender<Revision>,
     /// Turns of [`Caches::reads_again`].
     again: Semaphore,
-    /// The store has forgotten what is older, as far as this server knows.
+    /// The revision up to which the store is compacted, as far as this server knows.
     compacted: AtomicI64,
 }
 
@@ -52,8 +52,8 @@ pub struct Behind {
     pub current: Revision,
 }
 
-/// A cache that is being loaded. Dropped before it has its objects, as when the request that wanted them is
-/// cut off, it is idle again: nobody would ever take the changes that wait for it.
+/// A cache that is being loaded. If it is dropped before it has its objects, as when the request that wanted
+/// them is cut off, the cache is idle again: otherwise nobody would ever take the changes that wait for it.
 struct Loading<'a>(&'a Cache);
 
 impl Drop for Loading<'_> {
@@ -62,7 +62,7 @@ impl Drop for Loading<'_> {
     }
 }
 
-/// Why a consistent read cannot be answered.
+/// The reason why a consistent read cannot be answered.
 #[derive(Debug)]
 pub enum NotFresh {
     Behind(Behind),
@@ -95,7 +95,7 @@ impl Caches {
         }
     }
 
-    /// The store has forgotten what is older than `revision`.
+    /// Notes that the store is compacted up to `revision`.
     pub fn compacted(&self, revision: Revision) {
         self.compacted.fetch_max(revision, Ordering::Relaxed);
     }
@@ -105,8 +105,8 @@ impl Caches {
         revision >= self.compacted.load(Ordering::Relaxed)
     }
 
-    /// Puts the versions of a custom kind in the place of what was kept under `prefix` (with a
-    /// slash at its end); none: it is gone. The watches of before end. Called by one task.
+    /// Replaces the caches under `prefix` (with a slash at its end) by those of a custom kind's versions;
+    /// none: it is removed. Earlier watches end. Called by one task.
     pub fn set_custom(&self, prefix: &str, resources: &[Arc<Resource>]) {
         let caches: Vec<Arc<Cache>> = resources
             .iter()
@@ -128,8 +128,8 @@ impl Caches {
         versions.iter().find(|cache| cache.resource.version == resource.version).cloned()
     }
 
-    /// Loads the objects of a lazy cache, if that has not happened: only what somebody asks for is kept
-    /// in memory. A cache that another one has taken the place of stays as it is, and is not live.
+    /// Loads the objects of a lazy cache, if that has not happened: only kinds that are requested are kept in
+    /// memory. A cache that was replaced by another stays as it is, and is not live.
     pub async fn start(&self, cache: &Cache) -> Result<(), NotFresh> {
         while !cache.is_live() {
             self.loaded().await;
@@ -139,7 +139,7 @@ impl Caches {
             }
             let _loading = Loading(cache);
             let (objects, revision) = self.read_all(cache, 0).await.map_err(NotFresh::Store)?;
-            // What the feed has passed is in every cache, and nothing else is in any.
+            // Everything that the feed has passed is in every cache, and nothing else is in any.
             self.reach(revision).await.map_err(NotFresh::Behind)?;
             cache.loaded(objects, revision);
         }
@@ -203,7 +203,7 @@ impl Caches {
         self.by_path.iter()
     }
 
-    /// The caches of custom kinds that somebody has asked for.
+    /// Returns the caches of custom kinds that have been requested.
     pub fn live_custom(&self) -> Vec<Arc<Cache>> {
         self.custom.load().values().flatten().filter(|cache| cache.is_live()).cloned().collect()
     }
@@ -225,7 +225,7 @@ impl Caches {
                 if tokio::time::timeout(limits::PROGRESS_EVERY, reached).await.is_ok() {
                     return;
                 }
-                // The newest revision may belong to a key that is no object.
+                // The newest revision may belong to a key that is not an object.
                 if let Err(error) = self.store.request_progress().await {
                     warn!(%error, "the store reports no progress");
                 }
@@ -287,12 +287,12 @@ impl Caches {
         }
     }
 
-    /// Where to begin, and up to where nobody may be answered yet: a while before the present if the
-    /// store has that, so that watches from before a restart go on where they were.
+    /// Returns the revision to begin at, and the one before which no watch may be answered: a while before
+    /// the present if the store has that, so that watches from before a restart continue.
     async fn beginning(&self) -> Result<(Revision, Revision), StoreError> {
         let now = self.store.revision().await?;
         if self.passed() > 0 {
-            // Who watched meanwhile has been sent away anyway.
+            // Those who watched meanwhile have been disconnected anyway.
             return Ok((now, now));
         }
         for back in limits::RESUMED_REVISIONS {
@@ -305,8 +305,8 @@ impl Caches {
         Ok((now, now))
     }
 
-    /// Reads everything at one revision; returns it, and up to where changes have to follow before what
-    /// was read is the present.
+    /// Reads everything at one revision; returns it, and the revision up to which changes have to follow
+    /// before the state is current.
     async fn load(&self) -> Result<(Revision, Revision), StoreError> {
         let mut states: BTreeMap<&str, Vec<State>> = BTreeMap::new();
         let (revision, until) = self.beginning().await?;
@@ -331,8 +331,8 @@ impl Caches {
                 cache.reset(&loaded.next().unwrap_or_default(), range.revision);
             }
         }
-        // What was kept of these may be as old as what made this necessary, and one that somebody began to
-        // load meanwhile has not heard of what came before this state.
+        // A cache kept from before may be as old as the cause of this reload, and one whose load began
+        // meanwhile has not received the changes before this state.
         let custom = self.custom.load();
         let lazy = self.by_path.iter().filter(|cache| cache.is_lazy());
         custom.values().flatten().chain(lazy).for_each(|cache| cache.idle());
@@ -373,7 +373,7 @@ impl Caches {
         let (mut prefixes, mut unread) = (Vec::new(), Unread::default());
         let (mut place, mut owner) = (String::new(), None);
         for kv in kvs {
-            // Those of one place have the same owners, and lie together.
+            // Objects of one namespace have the same owners, and are adjacent.
             let here = kv.key.rfind('/').map_or("", |slash| &kv.key[..=slash]);
             if place != here {
                 here.clone_into(&mut place);
@@ -392,8 +392,8 @@ impl Caches {
 
     /// The caches that keep the objects of a key.
     fn owners(&self, key: &str) -> Option<(&str, &Vec<Arc<Cache>>)> {
-        // Longest prefix first: the objects of one kind never lie below those of another, but a
-        // namespace may be called like a kind.
+        // Longest prefix first: the objects of one kind are never below those of another, but a namespace may
+        // have the name of a kind.
         key.match_indices('/')
             .rev()
             .find_map(|(i, _)| self.by_prefix.get_key_value(&key[..=i]))
@@ -413,7 +413,7 @@ impl Caches {
             } else {
                 match tokio::time::timeout(limits::PROGRESS_EVERY, watch.next()).await {
                     Ok(next) => next,
-                    // The newest revision may belong to a key that is no object.
+                    // The newest revision may belong to a key that is not an object.
                     Err(_) => {
                         self.store.request_progress().await?;
                         continue;
@@ -430,7 +430,7 @@ impl Caches {
                 }
                 Notice::Progress(revision) => *from = revision.max(*from),
             }
-            // Last, so that who sees the revision finds the changes in caches and queues.
+            // Last, so that whoever sees the revision finds the changes in caches and queues.
             self.passed.send_if_modified(|passed| {
                 let newer = *from > *passed && *from >= until;
                 if newer {
@@ -484,7 +484,8 @@ impl Caches {
         self.by_path.iter().chain(custom.values().flatten()).for_each(|cache| cache.age());
     }
 
-    /// Where all kinds together keep too much of the past, those with most of it lose some.
+    /// Drops history and snapshots of the kinds that have most of them while all kinds together exceed the
+    /// bounds.
     pub(super) fn bound_past(&self) {
         let custom = self.custom.load();
         let all = || self.by_path.iter().chain(custom.values().flatten());
@@ -515,7 +516,7 @@ struct Unread {
     owners: Vec<Vec<Arc<Cache>>>,
     /// Each with the place of its owners.
     objects: Vec<(KeyValue, usize)>,
-    /// The first that nobody has begun with.
+    /// The first item that is not being worked on.
     next: AtomicUsize,
 }
 
@@ -539,8 +540,8 @@ fn cut_short(error: tokio::task::JoinError) -> StoreError {
     StoreError::Unavailable { attempted: "read the stored objects".to_owned(), cause: Some(Box::new(error)) }
 }
 
-/// The object of a key in each of the caches that follow the store from the first load on; `None` where
-/// it cannot be read. Lazy ones read their objects when somebody asks.
+/// Decodes the object of a key for each of the caches that follow the store from the first load on; `None` if
+/// it cannot be read. Lazy ones read their objects on request.
 fn read_each(caches: &[Arc<Cache>], kv: &KeyValue) -> Vec<Option<Arc<Entry>>> {
     let read = |cache: &Arc<Cache>| {
         let entry = cache.read(&kv.key, kv.mod_revision, &kv.value).inspect_err(unread);
@@ -563,8 +564,8 @@ fn unread(error: &Unreadable) {
 
 type Read = (Arc<str>, Revision, Option<Arc<Entry>>);
 
-/// An object that cannot be read any more is gone for this server, as it is after the next start: what
-/// was there before it is not what the store holds.
+/// Returns a change for an event. An object that can no longer be read is gone for this server, as it is
+/// after the next start: the earlier state is not what the store holds.
 fn change_of(cache: &Cache, event: &Event) -> Option<Read> {
     let key: Arc<str> = Arc::from(event.key.strip_prefix(&cache.prefix)?);
     let read = |value| cache.read(&event.key, event.revision, value).inspect_err(unread).ok();

@@ -11,8 +11,8 @@ async fn write(store: &dyn Store, key: &str, value: &str) {
     store.write(Write { key: key.to_owned(), expected: 0, op }).await.unwrap();
 }
 
-/// Found by reading: a request that was cut off while it loaded a kind left a cache behind that kept every
-/// change from then on, for nobody.
+/// Regression: a request that was cut off while it loaded a kind left a cache behind that kept every change
+/// from then on, for nobody.
 #[tokio::test(start_paused = true)]
 async fn a_load_that_is_given_up_keeps_no_changes() {
     let store = Embedded::open(Arc::new(SimDisk::new(1)), Options::default()).await.unwrap();
@@ -24,7 +24,7 @@ async fn a_load_that_is_given_up_keeps_no_changes() {
     caches.loaded().await;
     let cache = Arc::clone(caches.cache("events.k8s.io", "v1", "events").unwrap());
     assert!(cache.is_lazy() && !cache.follows());
-    // The feed stands, so the load has to wait for it.
+    // The feed has stopped, so the load has to wait for it.
     shutdown.cancel();
     feed.await.unwrap();
     write(&*store, "/registry/leases/a/b", r#"{"metadata":{"name":"b"}}"#).await;
@@ -48,7 +48,7 @@ async fn a_cache_whose_place_another_one_has_taken_is_never_live_again() {
     caches.start(&cache).await.unwrap();
     assert!(cache.is_live());
     cache.retire();
-    // No change would ever reach who watches it.
+    // Its watchers would never receive a change.
     caches.start(&cache).await.unwrap();
     assert!(!cache.is_live());
     cache.idle();

@@ -1,5 +1,5 @@
-//! Which fields of a kind can be selected, and how they are found: one pass over the text of an object
-//! finds the places of its fields, its labels and its uid, and nothing is copied that stands there.
+//! The selectable fields of a kind, and how they are found: one pass over the text of an object finds the
+//! places of its fields, its labels and its uid, and nothing is copied that occurs in the text.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,20 +14,20 @@ use serde_json::value::RawValue;
 
 use super::shared::{Found, Pool, Values};
 
-/// What an object's metadata say.
+/// The findings about an object's metadata.
 #[derive(Default)]
 pub(super) struct Meta {
-    /// Where the labels stand.
+    /// The place of the labels.
     pub(super) labels: Option<Range<usize>>,
     pub(super) uid: Option<Found>,
     pub(super) has_version: bool,
-    /// The brace that begins them, if a field stands directly behind it.
+    /// The brace that begins them, if a field follows it directly.
     pub(super) begin: Option<usize>,
-    /// Where the first field behind the place of the resource version begins.
+    /// The beginning of the first field after the place of the resource version.
     pub(super) version: Option<usize>,
 }
 
-/// Where a part of a text is in it.
+/// Returns the range of a part of a text.
 pub(super) fn place_in(text: &str, part: &str) -> Range<usize> {
     let at = part.as_ptr() as usize - text.as_ptr() as usize;
     at..at + part.len()
@@ -40,7 +40,7 @@ pub struct Fields {
     pub(super) root: Node,
     /// Names are paths and nothing else, and absent fields are empty: custom resources.
     plain: bool,
-    /// What the objects have alike.
+    /// The values that the objects share.
     pub(super) pool: Pool,
 }
 
@@ -91,7 +91,7 @@ impl Fields {
         self.names.iter().position(|n| n == name)
     }
 
-    /// Room for what is found at the paths.
+    /// Returns room for the values found at the paths.
     pub(super) fn nothing(&self) -> Vec<Option<Found>> {
         vec![None; 2 * self.names.len()]
     }
@@ -107,7 +107,7 @@ impl Fields {
     }
 }
 
-/// Where a selectable field is found in the object: at the first path that holds a value.
+/// Returns the paths of a selectable field in the object; the first path that holds a value counts.
 fn paths_of(field: &str) -> [&str; 2] {
     match field {
         "spec.host" => ["spec.nodeName", "spec.host"],
@@ -262,7 +262,7 @@ impl<'de> DeserializeSeed<'de> for Pick<'_, '_, '_> {
     }
 }
 
-/// What selectors see of a value, whose JSON is a part of `text`; nothing of null.
+/// Returns the value that selectors compare, from JSON that is a part of `text`; `None` for null.
 fn leaf(text: &str, json: &str) -> Result<Option<Found>, serde_json::Error> {
     if let Some(plain) = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'))
         && !plain.contains('\\')
@@ -275,7 +275,7 @@ fn leaf(text: &str, json: &str) -> Result<Option<Found>, serde_json::Error> {
         Value::Array(list) => join(&list),
         other => other.to_string(),
     };
-    // Numbers, and lists of one, stand there too.
+    // Numbers, and lists of one, occur in the text too.
     Ok(Some(match json.find(&made) {
         Some(at) => Found::There(place_in(text, &json[at..at + made.len()])),
         None => Found::Made(made),

@@ -1,6 +1,6 @@
-//! The objects of a kind in the order of one selectable field, so that a kubelet's list of its own
-//! pods costs no look at those of others. As persistent as the state it belongs to, at eight bytes
-//! and the place of the field for each object.
+//! The objects of a kind in the order of one selectable field, so that a kubelet's list of its own pods does
+//! not visit those of others. As persistent as its state, at eight bytes and the place of the field for each
+//! object.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -17,11 +17,11 @@ pub struct Index(imbl::OrdSet<Slot>);
 #[derive(Clone)]
 struct Slot {
     entry: Arc<Entry>,
-    /// Of the field, for [`Entry::field`].
+    /// The position of the field, for [`Entry::field`].
     place: usize,
 }
 
-/// What slots are ordered by.
+/// The order of slots.
 trait Order {
     /// Value and key.
     fn order(&self) -> (&[u8], &str);
@@ -91,8 +91,8 @@ impl Index {
     /// The index of a whole state, which comes in the order of keys, by that field, in full nodes: see
     /// [`super::packed`].
     pub(super) fn of<'a>(place: usize, entries: impl Iterator<Item = &'a Arc<Entry>>) -> Self {
-        // Values lie in as many texts as there are objects: to hash each looks at it once, where to compare
-        // them would look at all of them again and again.
+        // Values are spread over as many texts as there are objects: hashing looks at each once, whereas
+        // comparing would look at all of them again and again.
         let mut by_value: HashMap<&[u8], Vec<&Arc<Entry>>> = HashMap::new();
         for entry in entries {
             by_value.entry(entry.field_bytes(place)).or_default().push(entry);
@@ -127,7 +127,7 @@ impl Index {
         range.take_while(move |slot| slot.order().0 == value.as_bytes()).map(|slot| &slot.entry)
     }
 
-    /// How many objects it holds.
+    /// Returns the number of objects in the index.
     pub fn len(&self) -> usize {
         self.0.len()
     }

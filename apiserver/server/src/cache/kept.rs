@@ -32,20 +32,20 @@ struct Kept {
     pinned: usize,
 }
 
-/// What is known of a state that pages are made of.
+/// The facts about a state that pages are made of.
 struct Pages {
-    /// When there was a page last.
+    /// The time of the latest page.
     at: Instant,
-    /// How many objects lie at or behind the key that a page begins at, in its collection: what
-    /// one page found out, the next need not count again. The newest are last: clients that page side by
-    /// side, or once more from the beginning, take each other's places in turn.
+    /// The number of objects at or after the key that a page begins at, in its collection, so that the next
+    /// page need not count again. The newest are last: clients that page side by side, or once more from the
+    /// beginning, take each other's places in turn.
     counted: VecDeque<(String, usize)>,
 }
 
 #[derive(Default)]
 struct Inner {
     all: BTreeMap<Revision, Kept>,
-    /// Those of them that pages are made of.
+    /// The states that pages are made of.
     paged: BTreeMap<Revision, Pages>,
 }
 
@@ -129,7 +129,7 @@ impl States {
         inner.all.get(&revision).map(|kept| Arc::clone(&kept.past))
     }
 
-    /// What pages of a state have counted.
+    /// Returns the counts found by pages of a state.
     pub(super) fn counted(&self, revision: Revision) -> BTreeMap<String, usize> {
         let inner = self.young();
         inner.paged.get(&revision).map(|pages| pages.counted.iter().cloned().collect()).unwrap_or_default()
@@ -196,7 +196,7 @@ impl States {
         }
     }
 
-    /// The state, which is put in where it is not known.
+    /// Returns the state, which is inserted if it is not known.
     fn add<'a>(
         &self,
         inner: &'a mut Inner,
@@ -274,7 +274,7 @@ impl States {
 }
 
 /// A state that an answer is made of as fast as a client takes it. The cache keeps it as long as there is
-/// room, so that a client who is slow keeps no more alive than all of them may together.
+/// room, so that slow clients together keep no more alive than the bound allows.
 pub struct Reading {
     cache: Arc<Cache>,
     revision: Revision,
@@ -365,7 +365,7 @@ mod tests {
         tokio::time::advance(limits::SNAPSHOT_AGE).await;
         states.age();
         assert!(states.paged(10).is_none() && two.upgrade().is_some());
-        // Of another state of that revision it was never a reader.
+        // It was never a reader of another state of that revision.
         states.left(10, &Weak::new());
         assert!(two.upgrade().is_some());
         states.left(10, &two);

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Bytes that the past of all kinds keeps alive.
 #[derive(Default)]
 pub(super) struct Totals {
-    /// By changes and their frames.
+    /// The bytes of changes and their frames.
     pub(super) history: Arc<AtomicUsize>,
-    /// By states for continue tokens.
+    /// The bytes of states for continue tokens.
     pub(super) snapshots: Arc<AtomicUsize>,
 }
 
@@ -33,7 +33,7 @@ impl Ledger {
         self.all.fetch_add(bytes, Ordering::SeqCst);
     }
 
-    /// Adds bytes if neither the kind nor all kinds together then have more than they may.
+    /// Adds bytes unless the kind, or all kinds together, would then exceed their bound.
     pub(super) fn add_within(&self, bytes: usize, own: usize, all: usize) -> bool {
         let own_after = self.own.fetch_add(bytes, Ordering::SeqCst) + bytes;
         let all_after = self.all.fetch_add(bytes, Ordering::SeqCst) + bytes;
@@ -56,7 +56,8 @@ impl Drop for Ledger {
     }
 }
 
-/// What changes may take of a bound: a quarter is left to the frames that watchers make of them.
+/// Returns the part of a bound that changes may take: a quarter is left to the frames that watchers make of
+/// them.
 pub(super) fn room_left(bound: usize) -> usize {
     bound / 4 * 3
 }

@@ -58,7 +58,7 @@ pub struct Snapshot {
     pub revision: Revision,
 }
 
-/// Why a state of the past cannot be had from the cache.
+/// A past state that is no longer in the cache.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TooOld;
 
@@ -89,7 +89,7 @@ pub struct Cache {
 /// Seconds that reads wait for the newest state.
 static WAIT_SECONDS: [f64; 13] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0];
 
-/// What has come into a cache since the start, and what was asked of it.
+/// The numbers of changes that a cache has received since the start, and of reads that it has answered.
 pub struct Counts {
     /// Changes.
     pub received: Counter,
@@ -99,9 +99,9 @@ pub struct Counts {
     pub loads: Counter,
     /// Watchers that were cut off because they were too slow.
     pub terminated: Counter,
-    /// How long reads have waited for the newest state.
+    /// The times that reads have waited for the newest state.
     pub waits: Histogram,
-    /// Those that did not get it, and those that did.
+    /// The number of reads that did not get it, and of those that did.
     pub consistent: [Counter; 2],
 }
 
@@ -122,8 +122,8 @@ struct Inner {
     phase: Phase,
 }
 
-/// Whether a cache follows the store. Those of built-in kinds do from the first load on; those of
-/// custom kinds, and of versions that are not kept, from when somebody first asks for their objects.
+/// The state of a cache relative to the store. Caches of built-in kinds follow it from the first load on;
+/// those of custom kinds, and of versions that are not stored, from the first request for their objects.
 #[derive(Default)]
 enum Phase {
     #[default]
@@ -169,12 +169,12 @@ impl Cache {
         }
     }
 
-    /// Whether the cache follows the store only once somebody has asked for its objects.
+    /// Returns true if the cache follows the store only after the first request for its objects.
     pub fn is_lazy(&self) -> bool {
         self.resource.custom.is_some() || self.convert.is_some()
     }
 
-    /// Whether changes of its objects concern it, now or once it is loaded.
+    /// Returns true if the cache needs changes of its objects, now or once it is loaded.
     fn follows(&self) -> bool {
         !matches!(lock(&self.inner).phase, Phase::Idle | Phase::Gone)
     }
@@ -189,7 +189,7 @@ impl Cache {
         lock(&self.inner).low
     }
 
-    /// Whether the cache follows the store.
+    /// Returns true if the cache follows the store.
     pub fn is_live(&self) -> bool {
         matches!(lock(&self.inner).phase, Phase::Live)
     }
@@ -236,8 +236,8 @@ impl Cache {
         true
     }
 
-    /// Follows the store no longer; watchers are closed. Whoever asks next loads again. The state
-    /// stays for those who hold it, and they can tell: [`Cache::is_live`].
+    /// Stops following the store and closes watchers. The next request loads again. The state stays for its
+    /// holders, who can tell: [`Cache::is_live`].
     fn idle(&self) {
         self.leave(Phase::Idle);
     }
@@ -252,7 +252,7 @@ impl Cache {
         if matches!(phase, Phase::Idle) {
             inner.history.clear();
         }
-        // Watchers of a kind that is gone still hear of its end: the history goes with the last of them.
+        // Watchers of a kind that is removed still receive its end: the history goes with the last of them.
         if !matches!(inner.phase, Phase::Gone) {
             inner.phase = phase;
         }
@@ -365,7 +365,7 @@ impl Cache {
         self.kept.drop_oldest()
     }
 
-    /// Counts the bytes that a state has and neither the present one nor any that is kept and newer.
+    /// Counts the bytes of a state that neither the present one nor any newer kept one shares.
     fn pinned_since<'a>(&self, inner: &'a Inner, revision: Revision) -> impl FnOnce() -> usize + use<'a> {
         let until = self.kept.next_after(revision).unwrap_or(Revision::MAX);
         move || {
@@ -375,7 +375,7 @@ impl Cache {
         }
     }
 
-    /// What pages of the state at a revision have counted.
+    /// Returns the counts found by pages of the state at a revision.
     pub fn counted(&self, revision: Revision) -> BTreeMap<String, usize> {
         self.kept.counted(revision)
     }
@@ -399,7 +399,7 @@ impl Cache {
         (self.snapshot(), Subscription::new(VecDeque::new(), receiver, Arc::clone(self), id, trigger))
     }
 
-    /// How many watches are open.
+    /// Returns the number of open watches.
     pub fn watchers(&self) -> usize {
         lock(&self.inner).watchers.len()
     }
@@ -409,7 +409,7 @@ impl Cache {
         lock(&self.inner).history.capacity()
     }
 
-    /// The place of the field in [`Entry::fields`] that [`Trigger::Field`] goes by.
+    /// Returns the place of the field of [`Trigger::Field`] in [`Entry::fields`].
     pub fn indexed(&self) -> Option<usize> {
         self.indexed
     }
@@ -518,12 +518,12 @@ impl Cache {
     }
 }
 
-/// A history whose place is so many times what it needs gives it back.
+/// The factor by which the capacity of a history may exceed its need before it is released.
 const HISTORY_SPARE: usize = 4;
 
 impl Inner {
-    /// Whether the history has every change since a revision, so that it is known what the state of then
-    /// keeps alive.
+    /// Returns true if the history has every change since a revision, so that it is known what the state at
+    /// that revision keeps alive.
     fn knows_since(&self, revision: Revision) -> bool {
         matches!(self.phase, Phase::Live) && revision >= self.low
     }
@@ -540,7 +540,7 @@ impl Inner {
                 break;
             }
             self.low = oldest.revision;
-            // Watchers to whom it still has to be told hold it no longer than the history does.
+            // Watchers that have not received it yet hold it no longer than the history does.
             self.history.pop_front();
         }
     }

@@ -1,4 +1,4 @@
-//! Who hears of the changes of a cache within the server.
+//! Observers within the server of the changes of a cache.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,14 +17,14 @@ pub(super) struct Observers {
 }
 
 impl Cache {
-    /// Sets who hears of every change when it can be read; only the first call counts.
+    /// Sets the observer of every change when it can be read; only the first call counts.
     pub fn observe(&self, observer: Observer) {
         // A second observer would be a mistake of the server's constructor, without harm.
         let _ = self.observers.second.set(observer);
     }
 
-    /// Sets who hears of every change before it can be read or watched; only the first call counts. What is
-    /// decided by the observer is never behind what a client has seen on this server.
+    /// Sets the observer of every change before it can be read or watched; only the first call counts.
+    /// Decisions of the observer are never behind the state that a client has seen on this server.
     pub fn observe_first(&self, observer: Observer) {
         // As in `observe`.
         let _ = self.observers.first.set(observer);

@@ -1,4 +1,4 @@
-//! How much of the past is kept.
+//! Tests of the bounds on the past states that are kept.
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
@@ -73,7 +73,7 @@ async fn many_updates_of_a_large_object_keep_the_history_below_its_bound() {
     // One that did not read kept nothing alive. It ends, rather than going on behind a gap.
     assert!(slow.next().await.is_none() && slow.next().await.is_none());
     assert!(matches!(slow.ready(), Err(tokio::sync::mpsc::error::TryRecvError::Disconnected)));
-    // Who resumes hears everything, or that it is too late.
+    // A watcher that resumes receives everything, or an error that it is too late.
     assert_eq!(cache.subscribe(300, Trigger::All).err(), Some(TooOld));
     let mut resumed = cache.subscribe(380, Trigger::All).unwrap();
     for revision in 381..400 {
@@ -212,7 +212,7 @@ async fn who_pages_while_writing_keeps_no_more_than_a_bound_of_old_states() {
     tokio::time::advance(limits::SNAPSHOT_AGE).await;
     cache.kept.age();
     assert_eq!(totals.snapshots.load(Ordering::SeqCst), 0);
-    // Nothing is kept that nobody could count.
+    // Nothing is kept that is not counted.
     cache.idle();
     cache.keep(revision, &cache.past(&cache.snapshot()), "ns/1", None);
     assert!(cache.kept.paged(revision).is_none());

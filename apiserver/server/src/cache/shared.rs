@@ -1,5 +1,5 @@
-//! What many objects of a kind have alike, kept once: their labels, and values that do not stand in
-//! their texts. Of what stands there only the place is kept.
+//! Values that many objects of a kind share, stored once: their labels, and values that do not occur in their
+//! texts. For values that occur there only the place is stored.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
@@ -15,20 +15,20 @@ const REMEMBERED: usize = 1024;
 /// at most. Longer ones are hardly shared, and a client could fill the memory with them.
 const REMEMBERED_TEXT: usize = 512;
 
-/// What fields have that are absent, where that is not the empty text.
+/// The values of absent fields that do not default to the empty text.
 const ZEROS: [&str; 2] = ["false", "0"];
 
 /// A value that was found while an object was read.
 #[derive(Clone, Debug)]
 pub enum Found {
-    /// It stands in the text of the object, here.
+    /// The value occurs in the text of the object, here.
     There(Range<usize>),
-    /// It does not stand there: it was put together, or has escapes.
+    /// The value does not occur there: it was put together, or has escapes.
     Made(String),
 }
 
 impl Found {
-    /// Whether it is the empty text.
+    /// Returns true if it is the empty text.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::There(range) => range.is_empty(),
@@ -37,8 +37,8 @@ impl Found {
     }
 }
 
-/// Where a value is: 21 bits of the place in the object's text, which has no more than 1.5 MiB, and 11
-/// bits of its length, of which the last two say that it is somewhere else.
+/// The place of a value: 21 bits for the position in the object's text, which has no more than 1.5 MiB, and
+/// 11 bits for its length, of which the last two values mean that it is stored elsewhere.
 #[derive(Clone, Copy)]
 struct Place(u32);
 
@@ -69,17 +69,17 @@ impl Place {
     }
 }
 
-/// Values of one object, four bytes each where they stand in its text.
+/// Values of one object, four bytes each if they occur in its text.
 pub struct Values {
     places: Box<[Place]>,
-    /// Those that do not, which are few; a box more, because most objects have none.
+    /// The values that do not, which are few; a box more, because most objects have none.
     #[expect(clippy::box_collection, reason = "eight bytes in every object rather than 24")]
     others: Option<Box<Vec<Arc<str>>>>,
 }
 
 impl Values {
-    /// A value of the object with that text; empty where there is none. Only the value is looked at to see
-    /// that it is text: of a whole object that would take longer than all else, and selectors ask often.
+    /// Returns the value of the object with that text; empty if there is none. Only the value is checked to
+    /// be UTF-8: to check a whole object would take longer than all else, and selectors ask often.
     pub fn get<'a>(&'a self, place: usize, text: &'a [u8]) -> &'a str {
         std::str::from_utf8(self.bytes(place, text)).unwrap_or_default()
     }
@@ -112,13 +112,13 @@ pub struct Pool(Mutex<Seen>);
 #[derive(Default)]
 struct Seen {
     // Looked up, never iterated, so their order cannot matter.
-    /// By their text in JSON, so that those which are known need not be read.
+    /// The labels by their text in JSON, so that known ones need not be parsed.
     labels: HashMap<Box<str>, Arc<Labels>>,
     texts: HashSet<Arc<str>>,
 }
 
 impl Pool {
-    /// The labels that a text in JSON says, or `null`, shared with the objects before.
+    /// Returns the labels in a JSON text, or none for `null`, shared with earlier objects.
     pub fn labels(&self, json: &str) -> Result<Arc<Labels>, serde_json::Error> {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = seen.labels.get(json) {
@@ -234,7 +234,7 @@ mod tests {
             of(5..5),
             Found::Made("false".to_owned()),
             Found::Made("a,b".to_owned()),
-            // Longer, and further behind, than a place can say.
+            // Longer, and at a later position, than a place can express.
             of(1..1 + Place::ZERO as usize),
             of(1..Place::ZERO as usize),
             of(1 << 21..(1 << 21) + 3),

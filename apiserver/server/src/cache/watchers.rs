@@ -1,5 +1,5 @@
-//! Who is told of a change. A watcher of one object, one namespace or one node costs nothing
-//! for the changes of others.
+//! Dispatch of changes to watchers. A watcher of one object, one namespace or one node costs nothing for the
+//! changes of others.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -80,8 +80,8 @@ impl Watchers {
         self.all.len() + of(&self.namespaces) + of(&self.objects) + of(&self.values)
     }
 
-    /// Hands the change on. Who has no room left is cut off: it can resume from where it was. Gives
-    /// how many were.
+    /// Sends the change. Watchers without room are disconnected: they can resume where they were. Returns how
+    /// many.
     pub(super) fn send(&mut self, change: &Arc<Change>, indexed: Option<usize>) -> u64 {
         let Some(any) = change.new.as_ref().or(change.old.as_ref()) else { return 0 };
         let mut cut = offer(&mut self.all, change);
@@ -109,7 +109,7 @@ fn value(entry: Option<&Arc<Entry>>, index: usize) -> Option<&str> {
     entry.map(|entry| entry.field(index))
 }
 
-/// How many had no room left.
+/// Sends the change to all watchers, and removes and counts those that had no room left.
 fn offer(slots: &mut Slots, change: &Arc<Change>) -> u64 {
     let mut cut = 0;
     slots.retain(|_, sender| {
@@ -156,7 +156,7 @@ impl Subscription {
         self.kept(&next)
     }
 
-    /// What has arrived already.
+    /// Returns a change that has arrived already.
     pub fn ready(&mut self) -> Result<Arc<Change>, TryRecvError> {
         if self.lost {
             return Err(TryRecvError::Disconnected);
@@ -168,7 +168,7 @@ impl Subscription {
         self.kept(&next).ok_or(TryRecvError::Disconnected)
     }
 
-    /// Whether changes of the history are still to come.
+    /// Returns true if changes of the history are still to come.
     pub fn has_missed(&self) -> bool {
         !self.missed.is_empty()
     }

@@ -1,4 +1,5 @@
-//! Who pays for what a request makes the server hold, and for its place among the requests in flight.
+//! Accounting of the memory that the server holds for requests, and of their places among the requests in
+//! flight.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicUsize;
@@ -13,12 +14,12 @@ use crate::limits;
 /// Kinds of clients that do not compete with each other for memory, nor for connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Probes by whoever asks; each client address has an account.
+    /// Probes from anywhere; each client address has an account.
     Probes,
     /// Clients without credentials, who share one account.
     Anonymous,
-    /// Authenticated clients, each with an account; ServiceAccounts share that of their namespace,
-    /// since whoever may create one may create any number.
+    /// Authenticated clients, each with an account; ServiceAccounts share that of their namespace, since a
+    /// client that may create one may create any number.
     Tenants,
     /// Nodes, each with an account.
     Nodes,
@@ -32,7 +33,7 @@ impl Class {
     /// All classes.
     pub const ALL: [Self; Self::COUNT] =
         [Self::Probes, Self::Anonymous, Self::Tenants, Self::Nodes, Self::System, Self::Administrators];
-    /// How many there are.
+    /// The number of classes.
     pub const COUNT: usize = 6;
 
     /// The value of the label `class` in metrics.
@@ -97,7 +98,7 @@ pub fn payer(identity: &Identity) -> (Class, &str) {
     (class, &identity.user)
 }
 
-/// What identities with one key hold and have in flight.
+/// The memory and the places in flight of identities with one key.
 pub struct Account {
     class: Class,
     key: Box<str>,
@@ -107,7 +108,7 @@ pub struct Account {
     pub(super) class_held: Arc<Level>,
     /// Connections whose first authenticated request was the account's.
     pub(super) connections: AtomicUsize,
-    /// Its share of the places of each lane that has some.
+    /// The account's share of the places of each lane that has some.
     places: [Places; Lane::SHARED],
     accounts: Weak<Accounts>,
 }
@@ -138,7 +139,7 @@ impl Drop for Account {
 
 type ByKey = HashMap<Box<str>, Weak<Account>>;
 
-/// The accounts of everybody who is using the server at the moment.
+/// The accounts of all present clients.
 pub struct Accounts {
     classes: [Arc<Level>; Class::COUNT],
     /// Reads and writes in flight that the common lane takes.
@@ -194,7 +195,7 @@ impl Accounts {
         account
     }
 
-    /// Lets everybody look for room again.
+    /// Makes all waiting requests look for room again.
     pub fn wake(&self) {
         let all: Vec<_> = self.lock().iter().flat_map(HashMap::values).filter_map(Weak::upgrade).collect();
         all.iter().map(|account| &account.held).for_each(|level| level.wake(usize::MAX));

@@ -17,7 +17,7 @@ const WOKEN: usize = 8;
 pub struct Level {
     used: AtomicUsize,
     limit: usize,
-    /// Whether `waiting` may have members, so that releasing usually takes no lock.
+    /// True if `waiting` may have members, so that releasing usually takes no lock.
     waited_for: AtomicBool,
     waiting: Mutex<VecDeque<Waker>>,
 }
@@ -83,7 +83,7 @@ impl Level {
         }
         self.waited_for.store(true, Ordering::SeqCst);
         drop(waiting);
-        // What was released before the flag was set woke nobody.
+        // A release before the flag was set has woken nobody.
         if self.is_over() { Poll::Pending } else { Poll::Ready(()) }
     }
 }
@@ -107,12 +107,12 @@ impl Budget {
         self.connection.as_deref().into_iter().chain(account)
     }
 
-    /// Whether one of the levels is charged with more than its limit.
+    /// Returns true if one of the levels is charged with more than its limit.
     pub fn is_over(&self) -> bool {
         self.levels().any(Level::is_over)
     }
 
-    /// Whether one of the levels is exceeded by more than a quarter. What is refused costs something too.
+    /// Returns true if one of the levels is exceeded by more than a quarter. Refusals cost something too.
     pub fn is_far_over(&self) -> bool {
         self.levels().any(|level| level.used() > level.limit.saturating_add(level.limit / 4))
     }
@@ -133,8 +133,8 @@ impl Budget {
         Some(Charge { budget: self.clone(), bytes })
     }
 
-    /// Charges bytes that are there in any case. A level that goes over its limit by this lets nothing
-    /// more in until it is below again.
+    /// Charges bytes that are held in any case. A level that exceeds its limit by this admits nothing more
+    /// until it is below again.
     pub fn charge(&self, bytes: usize) -> Charge {
         self.levels().for_each(|level| level.add(bytes));
         Charge { budget: self.clone(), bytes }
@@ -173,7 +173,7 @@ impl Charge {
         self.budget.levels().for_each(|level| level.release(bytes));
     }
 
-    /// The bytes, which somebody else releases.
+    /// Returns the bytes without releasing them; the caller does.
     fn keep(mut self) -> usize {
         std::mem::take(&mut self.bytes)
     }

@@ -1,5 +1,5 @@
-//! What one HTTP/2 connection may send beside requests, their bodies and what answers need: a bound on
-//! floods of PING, SETTINGS, PRIORITY, WINDOW_UPDATE, unknown and empty frames.
+//! Bound on the frames that one HTTP/2 connection may send besides requests, their bodies and what answers
+//! need, against floods of PING, SETTINGS, PRIORITY, WINDOW_UPDATE, unknown and empty frames.
 //!
 //! Every frame that is read costs; progress earns: a request that begins, bytes of a body that somebody
 //! read, bytes of answers that the client took. So no list of harmful frames is needed, and whatever a
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 
 use crate::limits;
 
-/// What a frame with a payload of this many bytes costs.
+/// Returns the cost of a frame with a payload of this many bytes.
 pub const fn cost(payload: u64) -> u64 {
     limits::FRAME_COST + payload / limits::FRAME_BYTES_FREE
 }
 
-/// What a connection's progress has earned since it was last looked at.
+/// The earnings of a connection's progress since they were last taken.
 #[derive(Debug, Default)]
 pub struct Earnings(AtomicU64);
 
@@ -30,7 +30,7 @@ impl Earnings {
         self.add(limits::REQUEST_EARNS);
     }
 
-    /// Somebody read this much of a body, which came in one frame.
+    /// Adds the earnings of a part of a body that was read, which came in one frame.
     pub fn body(&self, bytes: usize) {
         if bytes > 0 {
             self.add(cost(bytes as u64));
@@ -42,13 +42,13 @@ impl Earnings {
         self.add(bytes as u64);
     }
 
-    /// What was earned; it counts once.
+    /// Returns the earnings and resets them, so that they count once.
     pub fn take(&self) -> u64 {
         self.0.swap(0, Ordering::Relaxed)
     }
 }
 
-/// What a connection may spend at the moment.
+/// The amount that a connection may spend at the moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
     left: u64,
@@ -57,21 +57,21 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// That of a new connection.
+    /// Returns the allowance of a new connection.
     pub const fn new(now: Instant) -> Self {
         Self { left: limits::FRAMES_BURST, paid: now }
     }
 
-    /// Adds what was earned and what time brings, and takes `cost`. Returns `false` if there was less.
+    /// Adds the earnings and those of time, and subtracts `cost`. Returns `false` if there was less.
     pub fn spend(&mut self, now: Instant, earned: u64, cost: u64) -> bool {
         let millis = u64::try_from(now.saturating_duration_since(self.paid).as_millis()).unwrap_or(u64::MAX);
-        // What is less than a millisecond is paid for later.
+        // Less than a millisecond is paid for later.
         if millis > 0 {
             self.paid = now;
         }
         let brings = millis.saturating_mul(limits::FRAMES_RATE) / 1_000;
-        // Time alone brings no more than a burst; what was earned by progress lasts longer, as clients
-        // confirm what they have read later than it was sent.
+        // Time alone brings no more than a burst; earnings by progress last longer, as clients confirm what
+        // they have read later than it was sent.
         let left = self.left.max(self.left.saturating_add(brings).min(limits::FRAMES_BURST));
         let left = left.saturating_add(earned).min(limits::FRAMES_EARNED);
         self.left = left.saturating_sub(cost);
@@ -79,10 +79,10 @@ impl Allowance {
     }
 }
 
-/// Finds the frames in what is read of a connection, from behind its preface.
+/// Finds the frames in the bytes read from a connection, after its preface.
 #[derive(Debug, Default)]
 pub struct Frames {
-    /// What has come of the head of the next frame.
+    /// The bytes received of the next frame's head.
     head: [u8; 3],
     /// Bytes of that head: at most nine, of which the first three are the length of the payload.
     seen: u8,
@@ -91,7 +91,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// What these bytes cost: each frame is paid for as a whole when its head has come.
+    /// Returns the cost of these bytes: each frame is paid for as a whole when its head has arrived.
     pub fn read(&mut self, mut bytes: &[u8]) -> u64 {
         let mut costs = 0;
         while !bytes.is_empty() {
@@ -134,7 +134,7 @@ mod tests {
         [&length[1..], &[0x42, 0, 0, 0, 0, 0], &vec![0; payload][..]].concat()
     }
 
-    /// How many of 100,000 frames pass that come `pause` after one another.
+    /// Returns how many of 100,000 frames pass that arrive at intervals of `pause`.
     fn pass(cost: u64, pause: Duration) -> u32 {
         let mut now = Instant::now();
         let (mut allowance, mut passed) = (Allowance::new(now), 0);

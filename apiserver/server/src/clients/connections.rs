@@ -23,19 +23,19 @@ pub struct Connection {
     network: Network,
     loopback: bool,
     opened: u64,
-    /// Whether the handshake is complete.
+    /// Set once the handshake is complete.
     shaken: OnceLock<()>,
-    /// Who was authenticated on it first and found a place.
+    /// The account of the first identity that was authenticated on it and found a place.
     account: OnceLock<Arc<Account>>,
     /// Requests in flight, and answers that are being sent.
     active: AtomicUsize,
     idle_since: AtomicU64,
     held: Arc<Level>,
-    /// Its progress, which pays for the frames of HTTP/2.
+    /// The connection's progress, which pays for the frames of HTTP/2.
     earnings: Arc<Earnings>,
     /// Answers that are being sent.
     deliveries: Mutex<Vec<Weak<Progress>>>,
-    /// Told to end when what is under way has ended.
+    /// Cancelled to end the connection when the requests under way have ended.
     retired: CancellationToken,
     /// Closed at once.
     closed: CancellationToken,
@@ -56,7 +56,7 @@ impl std::ops::Deref for Place {
 impl Drop for Place {
     fn drop(&mut self) {
         let Some(table) = self.0.table.upgrade() else { return };
-        // Who is counted from now on finds that the connection has gone.
+        // Others that are counted from now on find that the connection is gone.
         table.lock().remove(&self.0.id);
         if let Some(account) = self.0.account.get() {
             table.known.fetch_sub(1, Ordering::SeqCst);
@@ -94,25 +94,25 @@ impl Connection {
         Active(Arc::clone(self))
     }
 
-    /// What pays for the frames of HTTP/2.
+    /// Returns the earnings that pay for the frames of HTTP/2.
     pub fn earnings(&self) -> &Arc<Earnings> {
         &self.earnings
     }
 
-    /// Its client sends frames of HTTP/2 without end.
+    /// Counts a connection that was closed because its client sent HTTP/2 frames without end.
     pub fn flooded(&self) {
         if let Some(table) = self.table.upgrade() {
             table.flooded.add(1);
         }
     }
 
-    /// It is no longer HTTP's, and never idle.
+    /// Notes that HTTP no longer owns the connection, which therefore is never idle.
     pub(super) fn upgraded(&self) {
         self.active.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Somebody was authenticated on it: it leaves the part of the table whose connections give way, if
-    /// there is a place for it elsewhere.
+    /// Notes that a client was authenticated: the connection leaves the part of the table whose connections
+    /// give way, if there is a place for it elsewhere.
     pub fn authenticated(&self, account: &Arc<Account>) {
         if self.account.get().is_none()
             && let Some(table) = self.table.upgrade()
@@ -136,12 +136,12 @@ impl Connection {
         format!("{:?}", self.network)
     }
 
-    /// Whether the connection shall end when what is under way has ended.
+    /// Returns the token that ends the connection once the requests under way have ended.
     pub fn retired(&self) -> &CancellationToken {
         &self.retired
     }
 
-    /// Whether the connection shall end at once.
+    /// Returns the token that ends the connection at once.
     pub fn closed(&self) -> &CancellationToken {
         &self.closed
     }
@@ -177,8 +177,8 @@ impl Connection {
         }
     }
 
-    /// Cuts off answers that nobody takes: the stream alone where that is possible and has not been
-    /// tried yet, else the connection.
+    /// Cuts off answers that are not taken: only the stream if that is possible and has not been tried yet,
+    /// else the connection.
     fn cut_stalled(&self, now: u64, cut: &Counter) {
         let all: Vec<_> = {
             let mut all = self.deliveries.lock().unwrap_or_else(PoisonError::into_inner);
@@ -196,7 +196,7 @@ impl Connection {
     }
 }
 
-/// How many connections there are, for metrics.
+/// The numbers of connections, for metrics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub handshakes: usize,
@@ -218,7 +218,7 @@ pub struct Connections {
     pub idled: Counter,
     /// Connections whose clients sent frames of HTTP/2 without end.
     pub flooded: Counter,
-    /// Answers that were cut off because nobody took them.
+    /// The number of answers that were cut off because they were not taken.
     pub cut: Counter,
     /// Requests that were refused because of what their client held already.
     pub refused: Counter,
@@ -273,7 +273,7 @@ impl Connections {
             table: Arc::downgrade(self),
         });
         let mut table = self.lock();
-        // Those that are authenticated do not give way.
+        // Authenticated ones do not give way.
         let part = table.values().filter(|c| c.account.get().is_none() && !c.closed.is_cancelled());
         let seen: Vec<Seen> = part.map(|c| c.seen()).collect();
         if let Some(gone) = door::admit(seen.iter(), network, loopback, &self.bounds)
@@ -307,7 +307,7 @@ impl Connections {
         }
     }
 
-    /// Closes what is idle or stalled for too long.
+    /// Closes connections that are idle or stalled for too long.
     pub fn sweep(&self) {
         let all: Vec<_> = self.lock().values().cloned().collect();
         let (counts, now) = (self.counts(), self.now());
@@ -339,7 +339,7 @@ impl Connections {
         }
     }
 
-    /// How many there are.
+    /// Returns the numbers of connections.
     pub fn counts(&self) -> Counts {
         let mut counts = Counts::default();
         for connection in self.lock().values() {

@@ -53,9 +53,9 @@ where
 #[derive(Clone)]
 pub struct Payer {
     pub account: Arc<Account>,
-    /// Whether nothing has been done yet, so that the request may still be refused.
+    /// True if nothing has been done yet, so that the request may still be refused.
     pub refusable: bool,
-    /// How long the client may take nothing.
+    /// The longest time during which the client may take nothing.
     pub stall: Duration,
 }
 
@@ -73,7 +73,7 @@ pub fn deliver(
     mut response: Response<Body>,
 ) -> Response<Body> {
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        // What follows is no answer. The connection counts as long as its socket is open.
+        // No further answer follows. The connection counts as long as its socket is open.
         connection.upgraded();
         return response;
     }
@@ -84,7 +84,7 @@ pub fn deliver(
     let size = response.body().size_hint().exact();
     let budget = connection.budget(payer.account);
     let bytes = if shared { 0 } else { size.unwrap_or(0) };
-    // What is compressed as it comes needs the compressor until its end.
+    // A stream that is compressed needs the compressor until its end.
     let zips = size.is_none() && response.headers().contains_key(CONTENT_ENCODING);
     let own = limits::HELD_BY_STREAM + if zips { limits::HELD_BY_GZIP } else { 0 };
     let bytes = own.saturating_add(usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -93,7 +93,7 @@ pub fn deliver(
         None if payer.refusable => {
             connections.refused.add(1);
             if budget.is_far_over() {
-                // Not even refusals are read.
+                // The client does not even read refusals.
                 connection.closed().cancel();
             }
             let refusal = respond::refusal(&too_many_requests());
@@ -111,11 +111,12 @@ pub fn deliver(
     })
 }
 
-/// How far an answer has come.
+/// The progress of an answer.
 pub struct Progress {
     /// Slices that the HTTP library has and has not sent.
     unsent: AtomicUsize,
-    /// When the last one was sent, or when there was first something to send. Milliseconds.
+    /// The time at which the last slice was sent, or at which there was first something to send.
+    /// Milliseconds.
     since: AtomicU64,
     /// The server has nothing to send at the moment.
     waits: AtomicBool,
@@ -123,7 +124,7 @@ pub struct Progress {
     gone: AtomicBool,
     /// Wakes the body when everything has been sent.
     sent: AtomicWaker,
-    /// How long that may take.
+    /// The longest time that sending may take.
     stall: Duration,
     stream: Option<AbortHandle>,
     connection: Arc<Connection>,
@@ -145,7 +146,7 @@ impl Progress {
         progress
     }
 
-    /// Whether something has been waiting to be sent for too long.
+    /// Returns true if something has been waiting to be sent for too long.
     pub(super) fn is_stalled(&self, now: u64) -> bool {
         let unsent = self.unsent.load(Ordering::SeqCst) > 0;
         let unasked = !self.gone.load(Ordering::SeqCst) && !self.waits.load(Ordering::SeqCst);
@@ -204,14 +205,14 @@ impl Drop for Slice {
 struct Delivery {
     body: Body,
     budget: Budget,
-    /// What the answer is charged with as a whole.
+    /// The charge of the whole answer.
     whole: Arc<Charge>,
-    /// Whether that has all its bytes in it.
+    /// True if that charge has all its bytes in it.
     sized: bool,
     /// The rest of a frame, and what that frame is charged with.
     rest: Option<(Bytes, Arc<Charge>)>,
-    /// Whether its end waits for what is before it: a stream whose end is known to the HTTP library can
-    /// no longer be reset.
+    /// True if its end waits for what is before it: a stream whose end is known to the HTTP library can no
+    /// longer be reset.
     lingers: bool,
     ended: bool,
     progress: Arc<Progress>,
@@ -309,7 +310,7 @@ impl http_body::Body for Delivery {
 
     fn size_hint(&self) -> SizeHint {
         match &self.rest {
-            // What is still to come is the rest of the frame and what follows it.
+            // The rest of the frame and the following ones are still to come.
             Some((rest, _)) if self.sized => {
                 let more = self.body.size_hint().exact().unwrap_or(0);
                 SizeHint::with_exact(rest.len() as u64 + more)

@@ -1,4 +1,4 @@
-//! Which connections are let in, and which are closed to make room: decisions on plain data.
+//! Admission of connections, and the choice of those that are closed to make room: decisions on plain data.
 //!
 //! The table is divided, so that nobody can keep out those who have more right to be in it:
 //!
@@ -19,8 +19,8 @@ use crate::limits;
 /// Connections that a node may have however small the table is.
 const NODE_LEAST: usize = 8;
 
-/// What counts as one client address: an IPv4 address, or an IPv6 network of 64 bits, which is what one
-/// host or one site has at least.
+/// The unit that counts as one client address: an IPv4 address, or an IPv6 network of 64 bits, the least that
+/// one host or one site has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Network {
     V4([u8; 4]),
@@ -41,14 +41,14 @@ impl Network {
     }
 }
 
-/// How far a connection has come.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// Its TLS handshake is not complete.
     Handshake,
-    /// Nobody has been authenticated on it.
+    /// No client has been authenticated on it.
     Unknown,
-    /// Somebody of a class has.
+    /// A client of a class has been authenticated on it.
     Known(Class),
 }
 
@@ -69,8 +69,8 @@ impl Seen {
         matches!(self.stage, Stage::Known(_))
     }
 
-    /// Which of two connections gives way: idle ones before handshakes before active ones, and the
-    /// oldest of each.
+    /// Returns the order in which connections give way: idle ones before handshakes before active ones, and
+    /// the oldest of each first.
     fn rank(&self) -> (u8, u64) {
         match (self.stage, self.idle_since) {
             (Stage::Handshake, _) => (1, self.opened),
@@ -80,22 +80,22 @@ impl Seen {
     }
 }
 
-/// How many connections of each sort there may be.
+/// The limits on connections of each sort.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Not authenticated, from other hosts.
+    /// Unauthenticated ones, from other hosts.
     pub unknown: usize,
-    /// Of these, with one address.
+    /// Unauthenticated ones from other hosts with one address.
     pub network: usize,
-    /// Not authenticated, from this host.
+    /// Unauthenticated ones, from this host.
     pub loopback: usize,
-    /// Of either, with an unfinished handshake.
+    /// Unauthenticated ones with an unfinished handshake, from any host.
     pub handshakes: usize,
     /// Authenticated.
     pub known: usize,
-    /// Of these, those of tenants.
+    /// Authenticated ones of tenants.
     pub tenants: usize,
-    /// Of these, those of one account; also authenticated ones of one component of the control plane, since
+    /// Authenticated ones of one account of tenants; also those of one component of the control plane, since
     /// the proxies of all nodes, and the ServiceAccounts of `kube-system`, are one account.
     pub account: usize,
     /// Authenticated, those of one node.
@@ -119,8 +119,8 @@ impl Bounds {
         }
     }
 
-    /// Whether a connection of `class` finds a place among the authenticated ones, where there are
-    /// `known` of them, `tenants` of tenants and `own` of the same account.
+    /// Returns true if a connection of `class` finds a place among the `known` authenticated ones, of which
+    /// `tenants` are of tenants and `own` of the same account.
     pub fn admits_known(&self, class: Class, known: usize, tenants: usize, own: usize) -> bool {
         known < self.known
             && match class {
@@ -157,7 +157,8 @@ pub fn admit<'a>(
         .or_else(|| oldest(&|_| true, if loopback { bounds.loopback } else { bounds.unknown }))
 }
 
-/// How long a connection may be idle in a part of the table of which `used` of `most` places are taken.
+/// Returns how long a connection may be idle in a part of the table in which `used` of `most` places are
+/// taken.
 pub fn idle_time(known: bool, used: usize, most: usize) -> Duration {
     let least = if known { limits::IDLE_LEAST } else { limits::IDLE_LEAST_UNKNOWN };
     let (half, most) = (most / 2, most.max(1));
@@ -224,7 +225,7 @@ mod tests {
         table[0].opened = 8;
         table[2].opened = 9;
         assert_eq!(admit(table.iter(), network, false, &bounds), Some(2), "the oldest");
-        // Those that are authenticated never give way.
+        // Authenticated ones never give way.
         table.iter_mut().for_each(|c| c.stage = Stage::Known(Class::Tenants));
         assert_eq!(admit(table.iter(), network, false, &bounds), None);
     }

@@ -1,4 +1,4 @@
-//! Bodies of requests on their way in: charged to who sends them, and given up when they come too slowly.
+//! Bodies of requests on their way in: charged to their senders, and given up if they arrive too slowly.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,7 +21,7 @@ use super::too_many_requests;
 use crate::body::Body;
 use crate::limits;
 
-/// Why a body is not read to its end.
+/// The reason why a body is not read to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
     #[error("the client holds too much of the server's memory")]
@@ -39,14 +39,14 @@ impl From<Refused> for ApiError {
     }
 }
 
-/// What a body is charged with, as long as its request is being worked on.
+/// The charge of a body, held as long as its request is being worked on.
 pub struct Received {
     held: Arc<Mutex<Held>>,
 }
 
 struct Held {
     charge: Charge,
-    /// Its place among the requests with large bodies.
+    /// The permit of a place among the requests with large bodies.
     turn: Option<OwnedSemaphorePermit>,
 }
 
@@ -78,13 +78,13 @@ pub fn meter(
     Ok((metered.boxed_unsync(), received))
 }
 
-/// How long a body may have taken that has brought this many bytes.
+/// Returns how long a body of which this many bytes have arrived may have taken.
 fn allowed(seen: usize) -> Duration {
     limits::UPLOAD_GRACE + Duration::from_millis(1_000 * seen as u64 / limits::UPLOAD_RATE)
 }
 
-/// Waits until a body has come, or as much of it as anybody keeps, so that whoever sends it slowly holds
-/// nothing but its bytes meanwhile. An error comes again when the body is read.
+/// Waits until a body has arrived, or as much of it as is kept, so that a slow sender holds nothing but its
+/// bytes meanwhile. An error is returned again when the body is read.
 pub async fn arrived(mut body: Body) -> Body {
     if body.is_end_stream() {
         return body;

@@ -1,5 +1,5 @@
-//! Lanes of requests in flight. A request waits only for others of its lane, so that what the control
-//! plane lives by gets through whatever everybody else does.
+//! Lanes of requests in flight. A request waits only for others of its lane, so that requests vital to the
+//! control plane get through regardless of all others.
 //!
 //! The order is that of the FlowSchemas that Kubernetes makes (exempt, leader election and node-high,
 //! system, the rest), without queues.
@@ -48,12 +48,12 @@ pub fn lane(info: &RequestInfo, identity: &Identity) -> Lane {
     }
 }
 
-/// Whether a request asks how the server is.
+/// Returns true for a health probe.
 pub fn is_probe(info: &RequestInfo) -> bool {
     !info.is_resource && info.is_read() && health::path(&info.path).is_some()
 }
 
-/// Whether a request, if it is by the control plane or a node, is one that shows that its author lives.
+/// Returns true if a request, when made by the control plane or a node, shows that its author is alive.
 fn is_heartbeat(info: &RequestInfo) -> bool {
     let one = matches!(info.verb, "get" | "create" | "update" | "patch");
     match (info.group.as_str(), info.resource.as_str(), info.subresource.as_str()) {
@@ -70,10 +70,10 @@ impl Lane {
     /// The lanes that have a limit.
     pub(super) const WITH_PLACES: [Self; Self::SHARED] =
         [Self::Leases, Self::Heartbeats, Self::System, Self::Nodes, Self::Common];
-    /// How many of them there are.
+    /// The number of lanes with a limit.
     pub(super) const SHARED: usize = 5;
 
-    /// Where a lane is among those that have a limit.
+    /// Returns the position of a lane among those that have a limit.
     pub(super) fn shared(self) -> Option<usize> {
         Self::WITH_PLACES.iter().position(|lane| *lane == self)
     }
@@ -91,7 +91,7 @@ impl Lane {
     fn heavy(self, threads: usize) -> usize {
         match self {
             Self::Exempt | Self::Common | Self::Nodes => threads.max(1),
-            // Nothing that shows that somebody lives is large.
+            // No request that shows that its author is alive is large.
             Self::Leases | Self::Heartbeats => 1,
             Self::System => limits::HEAVY_OF_SYSTEM,
         }
@@ -109,7 +109,7 @@ impl Lane {
     }
 }
 
-/// What a request does in a lane; there are places for each apart.
+/// The kind of a request's stay in a lane; each kind has places of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stay {
     Read,
@@ -121,7 +121,7 @@ pub(super) enum Stay {
 /// The places of a lane, or of an account's share of one, by [`Stay`].
 pub(super) type Places = [Arc<Semaphore>; 3];
 
-/// Places for this many reads and writes; as many as write may stand aside.
+/// Makes places for this many reads and writes; as many as write may stand aside.
 pub(super) fn places([reads, writes]: [usize; 2]) -> Places {
     [reads, writes, writes].map(|places| Arc::new(Semaphore::new(places)))
 }
@@ -139,13 +139,13 @@ pub struct Lanes {
 pub struct Place {
     /// The account's share of the lane, and the lane, for what the request does.
     working: Option<[Arc<Semaphore>; 2]>,
-    /// The same for when it stands aside.
+    /// The permits while it stands aside.
     aside: Option<[Arc<Semaphore>; 2]>,
     held: Mutex<Option<[OwnedSemaphorePermit; 2]>>,
     body: Option<Received>,
 }
 
-/// A request's time in its place, which is free again when this is dropped.
+/// The time of a request in its place, which is free again when this is dropped.
 pub struct Turn<'a>(&'a Place);
 
 /// There was no place in time.
@@ -174,7 +174,8 @@ impl Lanes {
         Some(&self.heavy[lane.shared()?])
     }
 
-    /// The place for a request of the account, which is still to be taken. `body` is what comes of it.
+    /// Returns the place for a request of the account, which is still to be taken. `body` is the charge of
+    /// its body.
     pub fn place(&self, lane: Lane, account: &Account, read: bool, body: Option<Received>) -> Place {
         let of = |stay: Stay| {
             let (own, all) = (account.places(lane)?, &self.places[lane.shared()?]);
@@ -209,9 +210,9 @@ impl Place {
         Ok(())
     }
 
-    /// Leaves the place to others while `wait` lasts, and takes it again afterwards, so that requests which
-    /// only wait keep nobody from the server. As each of them still holds what it has decoded, no more may
-    /// stand aside than may write, and none with a large body.
+    /// Leaves the place to others while `wait` lasts, and takes it again afterwards, so that waiting requests
+    /// keep no others from the server. As each of them still holds what it has decoded, no more may stand
+    /// aside than may write, and none with a large body.
     pub async fn aside<T>(&self, wait: impl Future<Output = T>) -> Result<T, NoTurn> {
         if self.held().is_none() {
             return Ok(wait.await);

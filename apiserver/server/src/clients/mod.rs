@@ -1,4 +1,4 @@
-//! What clients may take of the server: connections, memory, places among the requests in flight.
+//! Limits on the connections, the memory and the places in flight that clients may take of the server.
 
 pub mod accounts;
 pub mod budget;

@@ -1,5 +1,5 @@
-//! The OpenAPI documents of the built-in kinds that are served. Those of the usual cases were made at
-//! build time: everything, and what is on by default; others are cut out of them when somebody asks.
+//! The OpenAPI documents of the built-in kinds that are served. Those of the usual cases were made at build
+//! time: everything, and the default set; others are cut out of them on request.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,7 +15,7 @@ use bytes::Bytes;
 
 use super::documents::{Packed, pack, unfit, unpack, zip};
 
-/// Which of the documents of v2 is the right one.
+/// The variant of the v2 document to serve.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extent {
     All,
@@ -30,7 +30,7 @@ pub(super) struct Builtin {
     extent: Extent,
     v2: OnceLock<Packed>,
     v2_protobuf: OnceLock<Packed>,
-    /// Of versions of which some kinds are served and others not.
+    /// The documents of versions of which only some kinds are served.
     v3: Mutex<BTreeMap<String, Packed>>,
 }
 
@@ -55,7 +55,7 @@ impl Builtin {
         self.gone.contains(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
-    /// How many kinds of a version are served, and how many are not.
+    /// Returns how many kinds of a version are served, and how many are not.
     fn count(&self, group: &str, version: &str) -> (usize, usize) {
         let of_version = builtin::paths().iter().filter(|path| path.0 == group && path.1 == version);
         let (gone, served): (Vec<_>, Vec<_>) = of_version.partition(|path| self.gone.contains(*path));
@@ -88,7 +88,7 @@ impl Builtin {
         }
     }
 
-    /// Of a version that is served in part.
+    /// Returns the hash of a version that is served in part.
     fn part_hash(&self, whole: &str, group: &str, version: &str) -> String {
         let mut hasher = DefaultHasher::new();
         let of_version = |path: &&(String, String, String)| path.0 == group && path.1 == version;

@@ -23,7 +23,7 @@ use crate::server::Server;
 use crate::storage;
 use crate::verbs::view::{self, Asked, View};
 
-/// What [`Filter::select`] selects, of the objects in the version of `resource`.
+/// Returns the objects that [`Filter::select`] selects, in the version of `resource`.
 pub async fn select(
     context: &Context,
     resource: &Resource,
@@ -62,7 +62,7 @@ pub async fn select(
     Ok(Selected { entries: Entries::keys(&view.past, chosen, charge), last, remaining: None })
 }
 
-/// Those that the webhook is asked about at one time.
+/// Returns the entries that the webhook is asked about in one call.
 async fn next_page(entries: &mut Entries) -> Result<Vec<Arc<Entry>>, ApiError> {
     entries.fetch(usize::MAX, limits::CONVERTED_PAGE).await.map_err(storage::store_error)
 }
@@ -73,7 +73,7 @@ async fn converted(server: &Server, custom: &Custom, entries: &[Arc<Entry>]) -> 
     Ok(values)
 }
 
-/// What a watcher knows of the objects that it selects.
+/// The objects that a watcher with selectors has been sent.
 pub struct Chosen {
     filter: Arc<Filter>,
     known: BTreeSet<(String, String)>,
@@ -82,13 +82,13 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// Of a watcher that is sent the present state.
+    /// Returns the state of a watcher that is sent the present objects.
     pub fn new(filter: Arc<Filter>, budget: &Budget) -> Self {
         Self { filter, known: BTreeSet::new(), charge: budget.charge(0) }
     }
 
-    /// Of a watcher that knows the state at a revision. Where that is forgotten nobody can watch from
-    /// it either.
+    /// Returns the state of a watcher that knows the objects at a revision. If that revision is compacted,
+    /// nobody can watch from it either.
     pub async fn at(
         context: &Context,
         custom: &Custom,
@@ -114,7 +114,7 @@ impl Chosen {
         }
     }
 
-    /// Whether it was known before.
+    /// Adds an object; returns true if it was known before.
     fn know(&mut self, key: (String, String)) -> bool {
         let bytes = Self::weight(&key);
         let new = self.known.insert(key);
@@ -124,7 +124,7 @@ impl Chosen {
         !new
     }
 
-    /// Whether it was known.
+    /// Removes an object; returns true if it was known.
     fn forget(&mut self, key: &(String, String)) -> bool {
         let known = self.known.remove(key);
         if known {
@@ -137,7 +137,8 @@ impl Chosen {
         2 * limits::HELD_BY_KEY + namespace.len() + name.len()
     }
 
-    /// What an event of this type about the object is to the watcher; `None`: nothing.
+    /// Returns the type of the event that the watcher is sent for an event about the object; `None` if it is
+    /// sent nothing.
     pub fn event(&mut self, event: &str, object: &Value) -> Option<&'static str> {
         let key = key(object);
         let now = event != "DELETED" && self.filter.matches_value(object);

@@ -1,6 +1,6 @@
-//! Where objects of other versions are converted by a webhook. The verbs know nothing of it: the
-//! cache and the store hold objects as they were written; what a request reads is converted on its
-//! way out, and what it writes on its way to the store.
+//! Conversion by webhooks of objects in other versions. The verbs do not know of it: the cache and the store
+//! hold objects as they were written; objects that a request reads are converted on the way out, and those
+//! that it writes on the way to the store.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -31,7 +31,7 @@ use crate::verbs::options;
 
 /// The custom kind, if a webhook converts its objects.
 pub fn by_webhook(resource: &Resource) -> Option<&Arc<Custom>> {
-    // Of any other version than its own.
+    // An empty apiVersion stands for any version other than its own.
     resource.custom.as_ref().filter(|custom| custom.webhook("").is_some())
 }
 
@@ -57,7 +57,7 @@ pub struct Detour {
     /// Makes the rows, where tables are asked for.
     rows: Option<Rows>,
     watches: bool,
-    /// What a watcher with selectors knows.
+    /// The objects known to a watcher with selectors.
     chosen: Option<Chosen>,
 }
 
@@ -266,8 +266,8 @@ impl Watching {
 /// No merge asks for more conversions one after the other than this.
 const ROUNDS: usize = 32;
 
-/// What was converted for one request, so that merging, which is a function of what it is given, can
-/// be done again with what it missed.
+/// The objects converted for one request, so that merging, which is a function of its arguments, can be
+/// repeated with those that it missed.
 #[derive(Default)]
 pub struct Conversions {
     /// Object, version, and the object in that version.

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// How many objects are being written, by the name of their definition.
+/// The number of objects that are being created, by the name of their definition.
 #[derive(Default)]
 pub struct Creations {
     counts: Mutex<BTreeMap<String, usize>>,
-    /// Somebody's last one has ended.
+    /// Signals that a definition's last creation has ended.
     ended: Notify,
 }
 

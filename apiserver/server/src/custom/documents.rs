@@ -38,7 +38,7 @@ pub struct Documents {
     v2: OnceLock<Packed>,
     v2_protobuf: OnceLock<Packed>,
     v3: Mutex<BTreeMap<String, Packed>>,
-    /// Made of those in JSON when somebody asks.
+    /// Made from the JSON documents on request.
     v3_protobuf: Mutex<BTreeMap<String, Packed>>,
 }
 
@@ -63,12 +63,12 @@ impl Documents {
         }
     }
 
-    /// What is served.
+    /// Returns the discovery documents.
     pub fn discovery(&self) -> &Discovery {
         &self.discovery
     }
 
-    /// Where the v3 documents are.
+    /// Returns the index of the v3 documents.
     pub fn v3_index(&self) -> Value {
         let builtin =
             openapi::v3_names().filter_map(|name| Some((name.to_owned(), self.builtin.v3_hash(name)?)));
@@ -148,7 +148,7 @@ impl Documents {
             return Ok(packed.clone());
         }
         let mut bytes = inflate(&packed)?;
-        // Whoever reads a message twice in a field has both in one.
+        // A parser merges a message that occurs twice in a field.
         let added: Map<String, Value> =
             self.custom_v2().into_iter().map(|(part, added)| (part.to_owned(), added.into())).collect();
         bytes.extend(message::v2(&Value::Object(added)).map_err(unfit)?);
@@ -156,7 +156,7 @@ impl Documents {
         Ok(self.v2_protobuf.get_or_init(|| packed).clone())
     }
 
-    /// What custom kinds add to the parts of the v2 document.
+    /// Returns the additions of custom kinds to the parts of the v2 document.
     fn custom_v2(&self) -> [(&'static str, Map<String, Value>); 2] {
         let (mut definitions, mut paths) = (Map::new(), Map::new());
         for resource in &self.custom {
@@ -253,7 +253,7 @@ pub(super) fn zip(content: &[u8]) -> Result<Bytes, ApiError> {
         .map_err(|error| ApiError::internal(format!("the document cannot be packed: {error}")))
 }
 
-/// What was packed.
+/// Unpacks a document.
 fn inflate(packed: &[u8]) -> Result<Vec<u8>, ApiError> {
     let mut content = Vec::new();
     GzDecoder::new(packed)

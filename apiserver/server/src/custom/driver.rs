@@ -25,14 +25,14 @@ use crate::verbs::delete::{self, DeleteOptions};
 /// after this time.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The definitions that go, by uid, with the time of the first look at their objects. Other servers
-/// on the same store may not have heard of it then, and take new objects for a moment longer: they get
+/// The definitions that are being deleted, by uid, with the time of the first look at their objects. Other
+/// servers on the same store may not know of it then, and accept new objects for a moment longer: they have
 /// until a later look.
 #[derive(Default)]
 struct Going(BTreeMap<String, Instant>);
 
 impl Going {
-    /// When the objects were looked at first.
+    /// Returns the time at which the objects were first looked at.
     fn since(&mut self, uid: &str) -> Instant {
         *self.0.entry(uid.to_owned()).or_insert_with(Instant::now)
     }
@@ -78,7 +78,7 @@ async fn drive(server: &Arc<Server>) {
             if done {
                 later.remove(&name);
             } else {
-                // Those that wait already do so no longer because others keep coming.
+                // Definitions that wait already do not wait longer because others keep coming.
                 if later.is_empty() {
                     due = Instant::now() + AGAIN;
                 }
@@ -109,8 +109,8 @@ async fn look(server: &Arc<Server>, going: &mut Going, name: &str) -> Result<boo
     }
 }
 
-/// Writes a definition whose resource version is the one it was made from; `false` if somebody else
-/// was faster.
+/// Writes a definition if its resource version is still the one it was made from; returns `false` if it was
+/// changed meanwhile.
 async fn write(server: &Server, resource: &Resource, definition: Value) -> Result<bool, ApiError> {
     let expected = meta::resource_version(&definition).parse().unwrap_or_default();
     Ok(matches!(storage::put(server, resource, definition, expected).await?, Outcome::Done(_)))
@@ -196,7 +196,7 @@ async fn delete_objects(server: &Arc<Server>, definition: &Value) -> Result<usiz
     }
 }
 
-/// Whether the object is still there.
+/// Deletes one object; returns true if it is still there.
 async fn delete_one(
     server: &Arc<Server>,
     resource: &Resource,

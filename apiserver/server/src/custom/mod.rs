@@ -1,4 +1,4 @@
-//! Custom kinds: what CustomResourceDefinitions add to the registry while the server runs.
+//! Custom kinds: the kinds that CustomResourceDefinitions add to the registry while the server runs.
 //!
 //! ```text
 //! store ─feed─▶ cache of definitions ─observe─▶ CustomKinds ─▶ requests, discovery, OpenAPI
@@ -56,13 +56,13 @@ type Name = (String, bool, String);
 #[derive(Clone, Default)]
 struct State {
     definitions: imbl::OrdMap<String, Arc<Definition>>,
-    /// By group, version and plural.
+    /// The kinds by group, version and plural.
     kinds: imbl::OrdMap<Path, Arc<Resource>>,
     /// The definitions that were granted a name.
     names: imbl::OrdMap<Name, Vec<String>>,
     /// Group and name of the definitions that were not granted all their names.
     refused: imbl::OrdSet<(String, String)>,
-    /// Made when somebody asks.
+    /// Made on request.
     documents: Arc<OnceLock<Arc<Documents>>>,
 }
 
@@ -158,7 +158,8 @@ impl CustomKinds {
     pub fn create(&self, resource: &Resource) -> Result<Option<Creating>, ApiError> {
         let Some(custom) = &resource.custom else { return Ok(None) };
         let asked = &custom.definition;
-        // Counted before the look: who clears the definition away sees one or is seen by the other.
+        // Counted before the look: either the driver that clears the definition away sees the creation, or
+        // the creation sees the deletion.
         let creating = self.creations.begin(&asked.name);
         match self.definition(&asked.name).filter(|now| now.uid == asked.uid) {
             None => Err(no_such_resource()),
@@ -177,8 +178,8 @@ impl CustomKinds {
         known
     }
 
-    /// Those of the names that other definitions of the group have been granted than the one called
-    /// `name`.
+    /// Returns those of the names that other definitions of the group than the one called `name` have been
+    /// granted.
     pub fn taken(&self, group: &str, name: &str, names: &Value) -> AcceptedNames {
         let state = self.state.load();
         let mut taken = AcceptedNames::default();
@@ -227,7 +228,7 @@ impl CustomKinds {
             None => state.definitions.remove(name),
         };
         let freed = state.grant(old.as_deref(), new.as_deref());
-        // Caches first: who finds the kind finds its cache.
+        // Caches first, so that a request that finds the kind finds its cache.
         if old.as_ref().map(|d| d.shape) != new.as_ref().map(|d| d.shape) {
             self.replace_caches(old.as_deref(), new.as_deref(), &kinds);
         }
@@ -258,7 +259,7 @@ impl CustomKinds {
         self.wake.notify_one();
     }
 
-    /// What the driver has to look at; waits until there is something.
+    /// Returns the definitions that the driver has to look at; waits until there is one.
     async fn next(&self) -> BTreeMap<String, Instant> {
         loop {
             let waiting = self.wake.notified();
@@ -287,9 +288,9 @@ pub fn observe(caches: &Caches, kinds: &Arc<CustomKinds>) {
     }));
 }
 
-/// What happens to every request for a custom kind before its verb: the first load of its objects, and
-/// no new objects where the definition goes. Of built-in kinds those versions are loaded that are read
-/// and not kept.
+/// Prepares every request for a custom kind before its verb: loads its objects on the first request, and
+/// refuses new objects if the definition is being deleted. For built-in kinds, loads versions that are read
+/// but not stored.
 pub async fn admit(context: &Context, resource: &Resource) -> Result<(), ApiError> {
     if resource.custom.is_none() {
         let reads = matches!(context.info.verb, "get" | "list" | "watch" | "deletecollection");

@@ -29,15 +29,15 @@ use crate::limits;
 use crate::metrics::WebhookFailure;
 use crate::server::Server;
 
-/// How long a webhook may take for one review.
+/// The time that a webhook may take for one review.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Where certificate authorities of the machine lie, for webhooks without a bundle of their own.
+/// The certificate authorities of the machine, for webhooks without a bundle of their own.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
-/// Why objects were not converted.
+/// The reason why objects were not converted.
 #[derive(Debug, thiserror::Error)]
 pub enum ConversionError {
-    /// There is no answer, or none that can be read.
+    /// There is no answer, or it cannot be read.
     #[error("{0}")]
     Call(String),
     /// The webhook says no.
@@ -143,8 +143,8 @@ pub(crate) fn read_answer(answer: &[u8], version: &str, uid: &str) -> Result<Vec
     }
 }
 
-/// The converted objects, if they are the sent ones; their metadata is taken from those, but for
-/// labels and annotations.
+/// Returns the converted objects if they correspond to the sent ones, from which their metadata is taken,
+/// except labels and annotations.
 pub(crate) fn sound(
     sent: &[Value],
     converted: Vec<Value>,
@@ -216,13 +216,13 @@ fn restored(before: &Value, mut after: Value, wanted: &str, kind: &str) -> Resul
     Ok(after)
 }
 
-/// Where a webhook is.
+/// The address of a webhook.
 struct Place {
     url: String,
-    /// What the connection is made to.
+    /// The host that the connection is made to.
     host: String,
     port: u16,
-    /// What the certificate must name.
+    /// The name that the certificate must have.
     name: String,
     target: String,
     roots: Option<Vec<u8>>,
@@ -293,7 +293,7 @@ impl Place {
         tokio::select! {
             biased;
             done = &mut exchange => done,
-            // What it brought before it ended may still be taken.
+            // Data that arrived before it ended may still be taken.
             _ = &mut connection => exchange.await,
         }
     }
@@ -308,7 +308,7 @@ impl Place {
         };
         for certificate in CertificateDer::pem_slice_iter(&bundle) {
             let certificate = certificate.map_err(|error| invalid(&error))?;
-            // Those of the machine need not all be understood.
+            // The machine's certificates need not all be understood.
             let added = roots.add(certificate);
             if self.roots.is_some() {
                 added.map_err(|error| invalid(&error))?;
@@ -327,8 +327,7 @@ impl Place {
     }
 }
 
-/// What stands behind a Service for the server itself: its cluster address, or the name that it is
-/// another name for.
+/// Returns the address of a Service for the server itself: its cluster address, or its external name.
 fn address(server: &Server, namespace: &str, name: &str, port: u16) -> Result<String, ConversionError> {
     let missing =
         |why: &str| ConversionError::Call(format!("service {name:?} in namespace {namespace:?}: {why}"));
@@ -347,8 +346,8 @@ fn address(server: &Server, namespace: &str, name: &str, port: u16) -> Result<St
     }
 }
 
-/// The longest answer to a review of `asked` bytes that is read. A webhook is somebody else's program: what it
-/// sends is held until it has ended, for each request that waits for it.
+/// Returns the limit on the answer to a review of `asked` bytes. A webhook is a foreign program: its answer
+/// is held until it has ended, for each request that waits for it.
 fn largest_answer(asked: usize) -> usize {
     asked.saturating_mul(limits::CONVERTED_GROWTH).saturating_add(limits::BODY)
 }

@@ -28,9 +28,9 @@ use crate::storage::{self, Stored};
 const DEFAULT: &str = "kubernetes";
 /// Keeps a ServiceCIDR whose addresses are in use.
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
-/// Other servers hear of a deletion within this time, so that no address is taken afterwards.
+/// The time within which other servers know of a deletion, so that no address is taken afterwards.
 const SETTLE: Duration = Duration::from_secs(10);
-/// Those that go are looked at this often.
+/// The interval at which those that are being deleted are checked.
 const AGAIN: Duration = Duration::from_secs(5);
 const HOOK: &str = "poststarthook/start-kubernetes-service-cidr-controller";
 
@@ -38,8 +38,8 @@ fn kind(server: &Server) -> Option<&Arc<Resource>> {
     server.registry().by_kind("networking.k8s.io/v1", "ServiceCIDR")
 }
 
-/// Makes the ServiceCIDR `kubernetes`. One that is there stays as it is; a second family that the
-/// flags have gained is added to it, and any other difference is told in an Event.
+/// Creates the ServiceCIDR `kubernetes`. An existing one stays; a second family that the flags have gained is
+/// added to it, and any other difference is reported in an Event.
 pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
     let Some(resource) = kind(server) else {
         server.hooks().done(HOOK);
@@ -83,7 +83,8 @@ pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
 /// Looks after all ServiceCIDRs, for ever.
 pub async fn keep(server: &Arc<Server>) {
     let Some(resource) = kind(server) else { return };
-    // Since when this server knows that they go. Clocks of servers differ, so stamps are no help.
+    // The times at which this server learnt of the deletions. Clocks of servers differ, so stamps are no
+    // help.
     let mut going: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
         let all = server.blocks().all();
@@ -127,7 +128,7 @@ async fn look(
     Ok(())
 }
 
-/// Whether an address of the range is in use that no other range would cover.
+/// Returns true if an address of the range is in use that no other range would cover.
 fn is_used(server: &Server, name: &str, block: &Block) -> Result<bool, ApiError> {
     let Some(addresses) = server.registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
         return Ok(false);
@@ -148,7 +149,7 @@ enum Step {
     Remove,
 }
 
-/// What a ServiceCIDR needs: pure.
+/// Decides what to do with a ServiceCIDR: pure.
 fn plan(object: &Value, used: bool, settled: bool, now: Timestamp) -> Step {
     let mut new = object.clone();
     let finalizers = meta::finalizers(object);

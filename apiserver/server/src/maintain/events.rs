@@ -11,9 +11,9 @@ use crate::context::Context;
 use crate::server::Server;
 use crate::verbs::create;
 
-/// What has happened to an object.
+/// An event about an object.
 pub struct Report<'a> {
-    /// Who says so: `portallocator-repair-controller`.
+    /// The reporting controller: `portallocator-repair-controller`.
     pub reporter: &'a str,
     /// `Normal` or `Warning`.
     pub kind: &'a str,
@@ -36,7 +36,7 @@ pub async fn record(server: &Arc<Server>, regarding: &Value, report: Report<'_>)
 
 async fn write(server: &Arc<Server>, regarding: &Value, report: &Report<'_>) -> Result<(), ApiError> {
     let Some(resource) = server.registry().by_kind("v1", "Event") else { return Ok(()) };
-    // Events about objects without a namespace lie in `default`.
+    // Events about objects without a namespace are in `default`.
     let namespace = Some(meta::namespace(regarding)).filter(|n| !n.is_empty()).unwrap_or("default");
     let now = server.ambient().now();
     let suffix = format!("{:016x}", server.ambient().random.next_u64());

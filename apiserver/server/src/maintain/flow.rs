@@ -84,7 +84,7 @@ async fn mark(server: &Arc<Server>) -> Result<(), ApiError> {
         let context = Context::internal_to(Arc::clone(server), "", entry.name(), "status");
         match update::change(&context, &resource, Part::Status, &make).await {
             Ok(_) => {}
-            // It is gone, or somebody else was faster and there will be another look.
+            // It is gone, or was changed meanwhile and will be looked at again.
             Err(error) if matches!(error.code, 404 | 409) => {}
             Err(error) => return Err(error),
         }

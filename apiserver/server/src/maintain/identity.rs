@@ -1,5 +1,4 @@
-//! The Lease by which this API server is known (KEP-1965), and the removal of those whose servers
-//! are gone.
+//! The Lease that identifies this API server (KEP-1965), and the removal of those whose servers are gone.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +92,7 @@ async fn renew_one(server: &Arc<Server>, host: &str, holder: &str) -> Result<(),
     }
 }
 
-/// Whether nobody renews a Lease any more.
+/// Returns true if a Lease is no longer renewed.
 fn is_expired(lease: &Value, now: Timestamp) -> bool {
     let renewed = lease["spec"]["renewTime"].as_str().and_then(time::parse);
     let Some(renewed) = renewed else { return true };
@@ -136,7 +135,7 @@ pub async fn tell_end(server: &Arc<Server>) {
     record(server, &lease, report).await;
 }
 
-/// Says that nobody holds the Lease any more: its server has ended as it should.
+/// Releases the Lease, because the server has ended in good order.
 pub async fn withdraw(server: &Arc<Server>) {
     let Some(host) = &server.config().identity else { return };
     let Some(resource) = server.registry().by_kind("coordination.k8s.io/v1", "Lease") else { return };

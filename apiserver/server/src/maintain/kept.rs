@@ -1,4 +1,4 @@
-//! What wakes those who look after objects of the server's own.
+//! Notifications for the tasks that maintain the server's own objects.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use super::trust;
 use crate::cache::Caches;
 
-/// One signal for each keeper. A signal that comes while nobody waits is kept.
+/// One signal for each task. A signal without a waiting task is kept.
 #[derive(Default)]
 pub struct Kept {
     /// A FlowSchema or a PriorityLevelConfiguration has changed.

@@ -1,5 +1,5 @@
-//! What the server does without being asked: the contents of a new cluster, the registration of its
-//! own APIs, its own Service and Lease, the ranges of addresses, repair of what is allocated, and compaction of the store.
+//! Background tasks of the server: the contents of a new cluster, the registration of its own APIs, its own
+//! Service and Lease, the ranges of addresses, repair of allocations, and compaction of the store.
 
 mod api_services;
 mod cidrs;
@@ -75,7 +75,7 @@ async fn work(server: &Arc<Server>) {
     );
 }
 
-/// What an API server takes back when it ends in good order: its endpoint of the Service
+/// Withdraws the objects of an API server that shuts down in good order: its endpoint of the Service
 /// `kubernetes`, and its Lease.
 pub async fn withdraw(server: &Arc<Server>) {
     let work = async {
@@ -136,7 +136,7 @@ async fn bootstrap_all(server: &Arc<Server>, repair: &mut repair::Repair) -> Res
     server.fresh().await.map(drop)
 }
 
-/// Makes the namespaces of the system anew when somebody has deleted one.
+/// Recreates the system namespaces when one has been deleted.
 async fn keep_namespaces(server: &Arc<Server>) {
     let namespaces: Vec<Value> =
         bootstrap::objects().into_iter().filter(|object| object["kind"] == "Namespace").collect();
@@ -184,7 +184,7 @@ async fn ensure(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError> {
     Err(storage::modified(resource, name))
 }
 
-/// `false` if somebody else was faster.
+/// Creates an object; returns `false` if it exists already.
 async fn create(server: &Arc<Server>, resource: &Arc<Resource>, object: Value) -> Result<bool, ApiError> {
     let context = Context::internal(Arc::clone(server), meta::namespace(&object));
     match create::store(&context, resource, object).await {
@@ -236,7 +236,7 @@ fn overlay(object: &mut Value, wanted: &Value) {
     }
 }
 
-/// Lets the caches forget what nobody changes any more, so that a burst leaves nothing behind.
+/// Drops old entries of the caches that no longer change, so that a burst leaves nothing behind.
 async fn age(server: &Arc<Server>) {
     loop {
         tokio::time::sleep(limits::AGE_EVERY).await;
@@ -244,7 +244,7 @@ async fn age(server: &Arc<Server>) {
     }
 }
 
-/// The key under which the servers of one store agree who compacts it, as Kubernetes' do.
+/// The key under which the servers of one store agree which one compacts it, as Kubernetes' servers do.
 const COMPACTION: &str = "compact_rev_key";
 
 /// Forgets what is older than one period. Of several servers over one store one does it: the one
@@ -267,8 +267,8 @@ async fn compact(server: &Arc<Server>) {
     }
 }
 
-/// Compacts up to `before` if nobody else has since `round`, the version of the key that was seen
-/// last; answers with the present revision and the version of the key.
+/// Compacts up to `before` if no other server has since `round`, the version of the key that was seen last;
+/// returns the present revision and the version of the key.
 async fn compact_once(
     server: &Arc<Server>,
     before: Revision,
@@ -293,7 +293,7 @@ async fn compact_once(
             }
             Ok((revision, revision))
         }
-        // Somebody else was faster.
+        // Another server was faster.
         apiserver_store::Written::Conflict { current, revision } => {
             let value = current.as_ref().and_then(|kv| std::str::from_utf8(&kv.value).ok());
             server.caches().compacted(value.and_then(|value| value.parse().ok()).unwrap_or(0));

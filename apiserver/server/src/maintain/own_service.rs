@@ -21,18 +21,18 @@ use crate::limits;
 use crate::server::Server;
 use crate::storage;
 
-/// Where the keys lie; their names are addresses.
+/// The prefix of the keys; their names are addresses.
 const LEASES: &str = "/registry/masterleases/";
 /// Seconds that an address counts without being renewed.
 const TTL: u32 = 15;
 const RENEW: Duration = Duration::from_secs(10);
 
-/// What this server knows of the key of its address.
+/// The state of the key of this server's address.
 #[derive(Default)]
 pub struct Endpoint {
     /// The revision of its own last write.
     written: Revision,
-    /// Somebody else has written it since the write before: a server of the same address, on another
+    /// True if another server has written it since the write before: one with the same address, on another
     /// port.
     shared: bool,
 }
@@ -67,7 +67,7 @@ pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
     if let Some(service_address) = service_address.or(addresses.first()) {
         keep_object(server, service(*service_address, address.port())).await?;
     }
-    // Whoever ends takes the endpoint back after this has ended, and nothing brings it back then.
+    // A shutdown withdraws the endpoint after this has ended, and nothing restores it then.
     let mut endpoint = server.endpoint_turn().lock().await;
     // Endpoints cannot be on the loopback interface, so a server that only listens there has none.
     if address.ip().is_loopback() || server.draining().is_cancelled() {
@@ -91,8 +91,8 @@ pub async fn withdraw(server: &Arc<Server>) {
     }
 }
 
-/// Sets the endpoints to the servers that are alive. Another server may do the same of an older look
-/// and write later, so whoever wrote looks again.
+/// Sets the endpoints to the servers that are alive. Another server may do the same from an older look and
+/// write later, so each looks again after its write.
 async fn reconcile(server: &Arc<Server>, own: SocketAddr) -> Result<(), ApiError> {
     let mut addresses = alive(server, own).await?;
     for _ in 0..limits::CONFLICT_RETRIES {
@@ -118,7 +118,7 @@ fn key(address: IpAddr) -> String {
     format!("{LEASES}{address}")
 }
 
-/// What Kubernetes stores under an address: Endpoints of that address alone.
+/// Returns the value that Kubernetes stores for an address: Endpoints with that address alone.
 fn value(address: IpAddr) -> Bytes {
     let object = json!({
         "apiVersion": "v1", "kind": "Endpoints", "metadata": {},

@@ -33,7 +33,8 @@ const SKEW: i64 = 300;
 
 const CLIENT_CA: &str = "client-ca-file";
 const FRONT_PROXY_CA: &str = "requestheader-client-ca-file";
-/// Keys beside the authority of front proxies. This server has no front proxies; other servers may.
+/// The keys besides the authority that describe front proxies. This server has no front proxies; other
+/// servers may.
 const FRONT_PROXY: [&str; 5] = [
     "requestheader-username-headers",
     "requestheader-uid-headers",

@@ -1,4 +1,4 @@
-//! Who asks, and whether they may.
+//! Metrics of authentication and authorization.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ static LIFETIME: [f64; 14] = [
     31_104_000.0,
 ];
 
-/// How the question who asks was answered.
+/// The result of authentication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authentication {
     Success,
@@ -36,7 +36,7 @@ pub enum Authentication {
     Failure,
 }
 
-/// How the question whether they may was answered.
+/// The result of authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Authorization {
     Allowed,
@@ -46,7 +46,7 @@ pub enum Authorization {
 
 const AUTHENTICATION: [&str; 2] = ["success", "failure"];
 const AUTHORIZATION: [&str; 2] = ["allowed", "no-opinion"];
-/// Users that are told apart; all others are one.
+/// The users that metrics name; all others are one.
 const USERS: [&str; 7] = [
     "admin",
     "client",
@@ -57,7 +57,7 @@ const USERS: [&str; 7] = [
     "other",
 ];
 
-/// What is counted about it.
+/// The metrics of authentication and authorization.
 pub struct Access {
     authentication: [Histogram; 2],
     authorization: [Histogram; 2],
@@ -78,7 +78,7 @@ impl Default for Access {
 }
 
 impl Metrics {
-    /// It was found out who asks.
+    /// Records a result of authentication.
     pub fn authenticated(&self, result: Authentication, user: &str, took: Duration) {
         let access = &self.0.access;
         access.authentication[result as usize].observe(took.as_secs_f64());
@@ -94,7 +94,7 @@ impl Metrics {
         self.0.access.authorization[result as usize].observe(took.as_secs_f64());
     }
 
-    /// A client has shown a certificate that has so many seconds left.
+    /// Records that a client has shown a certificate that is valid for this many seconds.
     pub fn certificate_shown(&self, left: f64) {
         self.0.access.certificates.observe(left);
     }

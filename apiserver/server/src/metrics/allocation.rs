@@ -26,7 +26,7 @@ impl Attempts {
     }
 }
 
-/// What is counted about allocations.
+/// The metrics of allocations.
 pub struct Allocations {
     /// Range, scope.
     addresses: Family<2, Attempts>,
@@ -42,7 +42,7 @@ impl Default for Allocations {
     }
 }
 
-/// What is taken when the page is made.
+/// The figures that are read when the page is made.
 #[derive(Default)]
 pub struct Taken {
     /// Range, addresses given out, addresses free.

@@ -1,4 +1,4 @@
-//! What requests bring and how it is judged, and what webhooks make of objects.
+//! Metrics of request bodies, of their validation, and of conversions by webhooks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ static CONVERSION_SECONDS: [f64; 15] = [
     0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
 ];
 
-/// What is counted about it.
+/// The metrics of request bodies.
 pub struct Bodies {
     /// group, resource, verb
     sizes: Family<3, Histogram>,
@@ -46,7 +46,7 @@ pub struct Bodies {
     stored: Arc<Family<2, StoredLists>>,
 }
 
-/// What is counted about lists that the store answered.
+/// The metrics of lists that the store answered.
 #[derive(Default)]
 pub struct StoredLists {
     requests: Counter,
@@ -54,7 +54,7 @@ pub struct StoredLists {
 }
 
 impl StoredLists {
-    /// A page of so many objects was read.
+    /// Records that a page of this many objects was read.
     pub fn read(&self, objects: usize) {
         self.requests.add(1);
         self.objects.add(objects as u64);
@@ -74,7 +74,7 @@ impl Default for Bodies {
     }
 }
 
-/// What was wrong with a webhook.
+/// The failure of a webhook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WebhookFailure {
     Call,
@@ -126,7 +126,7 @@ impl Metrics {
         self.0.bodies.webhooks.get(&[kind, result]).value.observe(seconds);
     }
 
-    /// What the store's lists are counted in.
+    /// Returns the metrics of the store's lists.
     pub fn stored_lists(&self) -> Arc<Family<2, StoredLists>> {
         Arc::clone(&self.0.bodies.stored)
     }

@@ -1,8 +1,8 @@
-//! What clients hold, and what they were refused. Kubernetes has no such figures.
+//! Metrics of the memory that clients hold, and of refusals. Kubernetes has no such figures.
 
 use userspace_daemon::metrics::Exposition;
 
-/// What is known of clients when the page is made.
+/// The figures about clients when the page is made.
 #[derive(Default)]
 pub struct Clients {
     /// Bytes held, by class.

@@ -1,5 +1,5 @@
-//! Which of the features that Kubernetes has switches for are on: those that this server has, or
-//! would be asked for, with the stage that 1.36 gives them.
+//! Feature gates of Kubernetes that are on: those that this server has, or would be asked for, with the stage
+//! that 1.36 gives them.
 
 use userspace_daemon::metrics::Exposition;
 

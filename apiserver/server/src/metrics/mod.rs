@@ -65,7 +65,7 @@ impl Codes {
     }
 }
 
-/// What is counted about requests of one kind.
+/// The metrics of requests of one kind.
 pub struct Requests {
     seconds: Histogram,
     sli_seconds: Histogram,
@@ -90,7 +90,7 @@ impl Default for Requests {
     }
 }
 
-/// What is counted about the watches of one kind.
+/// The metrics of the watches of one kind.
 pub struct Watches {
     open: Gauge,
     events: Counter,
@@ -103,7 +103,7 @@ impl Default for Watches {
     }
 }
 
-/// What is counted about the lists of one kind.
+/// The metrics of the lists of one kind.
 #[derive(Default)]
 pub struct Lists {
     requests: Counter,
@@ -121,7 +121,7 @@ impl ListCount {
     }
 }
 
-/// What is counted about one operation of the store on one kind.
+/// The metrics of one operation of the store on one kind.
 pub struct StoreCalls {
     pub seconds: Histogram,
     pub failed: Counter,
@@ -140,7 +140,7 @@ fn admission_histogram() -> Histogram {
 /// Labels of [`Requests`]: verb, dry_run, group, version, resource, subresource, scope.
 pub type RequestLabels<'a> = [&'a str; 7];
 
-/// What the server counts. Clones share it.
+/// The metrics of the server. Clones share them.
 #[derive(Clone)]
 pub struct Metrics(Arc<Inner>);
 
@@ -154,7 +154,7 @@ struct Inner {
     lists: Family<2, Lists>,
     /// group, operation, resource
     store: Arc<Family<3, StoreCalls>>,
-    /// As [`Metrics::deprecated`] has them.
+    /// The labels are those of [`Metrics::deprecated`].
     deprecated: Family<5, Gauge>,
     /// operation, rejected, type
     admission_steps: Family<3, Histogram>,
@@ -195,7 +195,7 @@ impl Drop for LongRunning {
 pub struct WatchGuard(Arc<Member<3, Watches>>);
 
 impl WatchGuard {
-    /// An event of so many bytes was made for the client.
+    /// Records an event of this many bytes made for the client.
     pub fn sent(&self, bytes: usize) {
         self.0.value.events.add(1);
         self.0.value.bytes.observe(bytes as f64);
@@ -243,7 +243,7 @@ impl Metrics {
         self.0.in_flight.iter().map(|gauge| gauge.value()).sum()
     }
 
-    /// What is counted under these labels.
+    /// Returns the metrics under these labels.
     pub fn requests(&self, labels: &RequestLabels<'_>) -> Arc<Member<7, Requests>> {
         self.0.requests.get(labels)
     }
@@ -255,8 +255,8 @@ impl Metrics {
         WatchGuard(member)
     }
 
-    /// A list of so many objects is answered; those that the answer contains are counted as they are
-    /// sent.
+    /// Records the answer to a list of this many objects; those that the answer contains are counted as they
+    /// are sent.
     pub fn listed(&self, resource: &Resource, fetched: usize) -> ListCount {
         let member = self.0.lists.get(&[&resource.group, &resource.plural]);
         member.value.requests.add(1);
@@ -264,13 +264,13 @@ impl Metrics {
         ListCount(member)
     }
 
-    /// What the store's calls are counted in.
+    /// Returns the metrics of the store's calls.
     pub fn store(&self) -> Arc<Family<3, StoreCalls>> {
         Arc::clone(&self.0.store)
     }
 
-    /// Somebody has used a version of the API that will go: group, the release that does not have it
-    /// any more, resource, subresource, version.
+    /// Records the use of a deprecated version of the API: group, the release that removes it, resource,
+    /// subresource, version.
     pub fn deprecated(&self, labels: [&str; 5]) {
         self.0.deprecated.get(&labels).value.set(1);
     }

@@ -1,4 +1,4 @@
-//! Work that the server does beside the requests: what waits for it and how long it takes.
+//! Metrics of the server's background work: the depth of its queues and its duration.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,7 @@ use super::Metrics;
 /// Seconds: 10 ns, and ten times as much each time.
 static SECONDS: [f64; 12] = [1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0];
 
-/// What is counted about one queue whose items are worked on one after the other.
+/// The metrics of one queue whose items are worked on one after the other.
 pub struct Queue {
     name: &'static str,
     depth: Gauge,
@@ -18,7 +18,7 @@ pub struct Queue {
     retries: Counter,
     waits: Histogram,
     work: Histogram,
-    /// When the work on the present item began.
+    /// The time at which the work on the present item began.
     began: Mutex<Option<Instant>>,
 }
 
@@ -47,7 +47,7 @@ impl Queue {
         *self.began() = Some(Instant::now());
     }
 
-    /// The queue was emptied by the one who works.
+    /// Records that the worker emptied the queue.
     pub fn emptied(&self) {
         self.depth.set(0);
     }

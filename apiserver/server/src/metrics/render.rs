@@ -10,7 +10,7 @@ use crate::cache::Cache;
 
 use super::{Clients, Metrics, Requests, Taken, features};
 
-/// What is known of a kind's cache when the page is made.
+/// The figures about a kind's cache when the page is made.
 pub struct CacheState {
     pub group: String,
     pub resource: String,
@@ -30,12 +30,12 @@ pub struct CacheState {
     pub cache: Arc<Cache>,
 }
 
-/// What else the page shows.
+/// The other figures of the page.
 pub struct State {
     pub caches: Vec<CacheState>,
     /// Bytes of the store's files, where known.
     pub store_bytes: Option<u64>,
-    /// How full the store is, where it bounds that.
+    /// The usage of the store, if the store bounds that.
     pub usage: Option<Usage>,
     /// `major`, `minor`, `git_version` and so on.
     pub build: Vec<(&'static str, String)>,
@@ -176,7 +176,7 @@ impl Metrics {
         );
     }
 
-    /// What goes on at this moment.
+    /// Writes the metrics of the present moment.
     fn now_page(&self, page: &mut Exposition, merged: &[Member<7, Requests>]) {
         page.family(
             "apiserver_longrunning_requests",
@@ -360,7 +360,7 @@ impl Metrics {
     }
 }
 
-/// What is shown of each kind's cache: name, type, help and value.
+/// A metric of each kind's cache: name, type, help and value.
 type OfCache = (&'static str, &'static str, &'static str, fn(&CacheState) -> f64);
 
 const OF_CACHES: [OfCache; 9] = [
@@ -442,7 +442,7 @@ fn caches_page(page: &mut Exposition, caches: &[CacheState]) {
     );
 }
 
-/// What reads that need the newest state have waited for.
+/// Writes the metrics of reads that need the newest state.
 fn reads_page(page: &mut Exposition, caches: &[CacheState]) {
     page.family(
         "apiserver_watch_cache_read_wait_seconds",

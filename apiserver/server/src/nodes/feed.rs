@@ -1,5 +1,5 @@
-//! Keeps the graph up to date from the watch caches. The caches tell of a change before they show it to
-//! anybody, so that a kubelet that hears of a pod may read what the pod refers to.
+//! Updates of the graph from the watch caches. The caches notify it of a change before they show it to any
+//! client, so that a kubelet that receives a pod may read the pod's references.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ fn forget(nodes: &NodeAuthorizer, kind: Kind, entry: Option<&Entry>) {
     }
 }
 
-/// What is read of an object. One that cannot be read gives nobody any rights.
+/// Decodes the needed part of an object. One that cannot be read gives nobody any rights.
 fn decode<T: for<'de> Deserialize<'de>>(entry: &Entry) -> Option<(&Entry, T)> {
     match entry.decode() {
         Ok(object) => Some((entry, object)),

@@ -1,4 +1,4 @@
-//! Which objects are related to which node: the data that the Node authorizer decides by.
+//! Relations of objects to nodes: the data by which the Node authorizer decides.
 //!
 //! ```text
 //! node ◀── Pod ◀── Secret, ConfigMap, ServiceAccount, ResourceClaim
@@ -30,13 +30,13 @@ pub enum Kind {
     PersistentVolume,
 }
 
-/// How many kinds there are.
+/// The number of kinds.
 const KINDS: usize = Kind::PersistentVolume as usize + 1;
 
 /// A namespace, empty for kinds without one, and a name.
 pub type Name<'a> = (&'a str, &'a str);
 
-/// What a pod refers to in its own namespace.
+/// The objects that a pod refers to in its own namespace.
 pub type References = BTreeSet<(Kind, String)>;
 
 /// An interned object.
@@ -48,7 +48,7 @@ pub struct Graph {
     names: Names,
     /// Objects that belong to one node: pods, attachments, slices, certificate requests.
     anchors: HashMap<Id, Anchor>,
-    /// What the pods of each node refer to.
+    /// The objects that the pods of each node refer to.
     held: HashMap<Id, Held>,
     /// The volumes that are bound to a claim.
     volumes: HashMap<Id, Volume>,
@@ -74,8 +74,7 @@ struct Volume {
 }
 
 impl Graph {
-    /// Places an object on a node, with what it refers to in its namespace; whatever was known about it before
-    /// is forgotten.
+    /// Places an object on a node, with its references in its namespace; earlier data about it is replaced.
     pub fn place(&mut self, kind: Kind, (namespace, name): Name<'_>, node: &str, references: &References) {
         self.forget(kind, (namespace, name));
         let id = self.names.acquire(kind, (namespace, name));
@@ -89,7 +88,7 @@ impl Graph {
         self.anchors.insert(id, Anchor { node, references });
     }
 
-    /// Whether [`Graph::place`] with these arguments would change nothing.
+    /// Returns true if [`Graph::place`] with these arguments would change nothing.
     pub fn is_placed(
         &self,
         kind: Kind,
@@ -156,7 +155,8 @@ impl Graph {
         secrets.into_iter().chain([claim, id]).for_each(|id| self.names.release(id));
     }
 
-    /// Whether an object belongs to the node, or a pod on the node refers to it, directly or through a claim.
+    /// Returns true if an object belongs to the node, or a pod on the node refers to it, directly or through
+    /// a claim.
     pub fn relates(&self, node: &str, kind: Kind, name: Name<'_>) -> bool {
         let find = |kind, name| self.names.find(kind, name);
         let (Some(node), Some(id)) = (find(Kind::Node, ("", node)), find(kind, name)) else { return false };
@@ -174,14 +174,14 @@ impl Graph {
         }
     }
 
-    /// Whether a volume of one of the node's claims is mounted with the Secret. A node has few claims; how
-    /// many volumes share the Secret does not matter.
+    /// Returns true if a volume of one of the node's claims is mounted with the Secret. A node has few
+    /// claims; how many volumes share the Secret does not matter.
     fn mounts_with(&self, held: &Held, secret: Id) -> bool {
         let volumes = held.claims.keys().filter_map(|claim| self.volumes_of.get(claim)).flatten();
         volumes.filter_map(|volume| self.volumes.get(volume)).any(|volume| volume.secrets.contains(&secret))
     }
 
-    /// Whether nothing at all is kept.
+    /// Returns true if the graph holds nothing.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         let Self { names, anchors, held, volumes, volumes_of } = self;

@@ -103,7 +103,7 @@ fn names_with_separators_are_not_taken_for_others() {
 
 type Object = (Kind, u8);
 
-/// What happens to the graph.
+/// A change of the graph.
 #[derive(Clone, Debug)]
 enum Step {
     Place(Kind, u8, u8, Vec<Object>),

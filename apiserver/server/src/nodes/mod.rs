@@ -17,10 +17,11 @@ use crate::auth::node_name;
 use crate::bootstrap;
 use crate::rbac::{Attributes, Rule};
 
-/// Where the Leases of nodes are.
+/// The namespace of the Leases of nodes.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
 
-/// Why the authorizer does not allow a request; may be empty. Another authorizer may still allow it.
+/// The reason why the authorizer does not allow a request; may be empty. Another authorizer may still allow
+/// it.
 pub type Reason = Cow<'static, str>;
 
 type Verdict = Result<(), Reason>;
@@ -28,7 +29,7 @@ type Verdict = Result<(), Reason>;
 /// Decides about the requests of nodes by the graph, and where that says nothing by fixed rules.
 pub struct NodeAuthorizer {
     graph: RwLock<Graph>,
-    /// What every node may do, whichever it is.
+    /// The rules for every node.
     rules: Vec<Rule>,
 }
 
@@ -40,7 +41,7 @@ impl Default for NodeAuthorizer {
 }
 
 impl NodeAuthorizer {
-    /// Whether a request is one that a node makes and may make.
+    /// Decides whether a request is one that a node makes and may make.
     pub fn authorize(&self, attributes: &Attributes<'_>) -> Verdict {
         let Some(node) = node_name(attributes.identity) else { return refuse("") };
         if node.is_empty() {
@@ -54,7 +55,7 @@ impl NodeAuthorizer {
         if self.rules.iter().any(|rule| rule.covers(attributes)) { Ok(()) } else { refuse("") }
     }
 
-    /// The verdict on kinds that are told apart by their objects.
+    /// Returns the verdict on kinds that are decided object by object, or `None` for other kinds.
     fn judge(&self, node: &str, attributes: &Attributes<'_>) -> Option<Verdict> {
         Some(match (attributes.group, attributes.resource) {
             ("", "secrets") => self.read_namespaced(node, Kind::Secret, attributes),
@@ -103,7 +104,7 @@ impl NodeAuthorizer {
         self.related(node, kind, attributes)
     }
 
-    /// Whether the object that the request names is related to the node.
+    /// Checks that the object that the request names is related to the node.
     fn related(&self, node: &str, kind: Kind, attributes: &Attributes<'_>) -> Verdict {
         if attributes.name.is_empty() {
             return refuse("No Object name found");

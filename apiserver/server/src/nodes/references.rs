@@ -1,4 +1,4 @@
-//! Which API objects a pod and a PersistentVolume refer to, as far as a kubelet has to read them.
+//! References of pods and PersistentVolumes to API objects, as far as a kubelet has to read them.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +10,7 @@ use super::graph::{Kind, References};
 /// On pods that show in the API what a kubelet runs from a file.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// What is read of a pod; everything else is skipped without being decoded.
+/// The parts of a pod that are decoded; everything else is skipped.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct Pod {
@@ -107,7 +107,7 @@ struct Volume {
     projected: Option<Projected>,
     persistent_volume_claim: Option<Claim>,
     ephemeral: Option<IgnoredAny>,
-    /// Of a PersistentVolume: the claim that it is bound to.
+    /// The claim that a PersistentVolume is bound to.
     claim_ref: Option<Named>,
     azure_file: Option<SecretFile>,
     cephfs: Option<WithSecret>,
@@ -167,12 +167,13 @@ impl Pod {
         self.spec.node_name.as_deref().unwrap_or_default()
     }
 
-    /// Whether a kubelet made the object for a pod of its own.
+    /// Returns true if a kubelet created the object for a pod of its own.
     pub fn is_mirror(&self) -> bool {
         self.metadata.annotations.as_ref().is_some_and(|annotations| annotations.mirror.is_some())
     }
 
-    /// What the pod's node may read because of it. A mirror pod gives nothing: nodes make them.
+    /// Returns the objects that the pod's node may read because of it. A mirror pod gives no rights, because
+    /// nodes create them.
     pub fn references(&self) -> References {
         let mut found = References::new();
         if self.is_mirror() {
@@ -248,7 +249,7 @@ impl PodSpec {
 }
 
 impl Volume {
-    /// The Secrets of drivers, but for CSI and Azure files.
+    /// Iterates over the Secrets of drivers, except CSI and Azure files.
     fn driver_secrets(&self) -> impl Iterator<Item = &Named> {
         let Self { cephfs, cinder, flex_volume, rbd, scale_io, iscsi, storageos, .. } = self;
         let all = [cephfs, cinder, flex_volume, rbd, scale_io, iscsi, storageos];
@@ -256,7 +257,7 @@ impl Volume {
     }
 }
 
-/// What is read of a PersistentVolume.
+/// The parts of a PersistentVolume that are decoded.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct PersistentVolume {
@@ -292,7 +293,7 @@ impl PersistentVolume {
     }
 }
 
-/// What is read of objects that name their node.
+/// The parts that are decoded of objects that name their node.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub struct OnNode {

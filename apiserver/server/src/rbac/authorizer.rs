@@ -13,8 +13,7 @@ use super::{Attributes, Decision};
 use crate::auth::node_name;
 use crate::nodes::NodeAuthorizer;
 
-/// The group that may do everything, whatever the roles say: the way back in when they are
-/// broken.
+/// The group that may do everything, regardless of the roles: the way back in when they are broken.
 const MASTERS: &str = "system:masters";
 
 /// An authorizer by its name in `--authorization-mode`.
@@ -29,7 +28,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// What is asked unless configured otherwise.
+    /// The default modes.
     pub const DEFAULT: [Self; 2] = [Self::Node, Self::Rbac];
 
     const ALL: [Self; 4] = [Self::AlwaysAllow, Self::AlwaysDeny, Self::Node, Self::Rbac];
@@ -87,12 +86,13 @@ impl Authorizer {
         Self { modes: modes.to_vec(), nodes: Arc::default(), policy: RwLock::default() }
     }
 
-    /// The Node authorizer, which is fed with the objects that nodes refer to.
+    /// Returns the Node authorizer, which is fed with the objects that nodes refer to.
     pub fn nodes(&self) -> &Arc<NodeAuthorizer> {
         &self.nodes
     }
 
-    /// Whether not all that `identity` may do follows from [`Authorizer::rules_for`], and why.
+    /// Returns the reason why [`Authorizer::rules_for`] does not list all that `identity` may do, if it does
+    /// not.
     pub fn incomplete_rules(&self, identity: &Identity) -> Option<&'static str> {
         (self.modes.contains(&Mode::Node) && node_name(identity).is_some())
             .then_some("node authorizer does not support user rule resolution")
@@ -109,7 +109,7 @@ impl Authorizer {
         self.write().remove(kind, namespace, name);
     }
 
-    /// Whether a request may go on, for those who do not ask why.
+    /// Returns true if a request is allowed, for callers that do not need the reason.
     pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
         attributes.identity.in_group(MASTERS)
             || self.modes.iter().any(|mode| match mode {
@@ -120,7 +120,7 @@ impl Authorizer {
             })
     }
 
-    /// Whether a request may go on, and why.
+    /// Decides whether a request is allowed, and gives the reason.
     pub fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         if attributes.identity.in_group(MASTERS) {
             return Decision { allowed: true, reason: String::new() };
@@ -204,7 +204,7 @@ impl Authorizer {
         let subjects = subjects(identity);
         let granted = policy.grants(&subjects, namespace).filter_map(|grant| grant.rules);
         let mut rules: Vec<Rule> = granted.flat_map(|rules| rules.iter().cloned()).collect();
-        // Administrators may do everything whatever their roles say; mostly one says so.
+        // Administrators may do everything regardless of roles; usually a role says so too.
         let unbound = identity.in_group(MASTERS) && !everything.iter().all(|rule| rules.contains(rule));
         if unbound || self.modes.contains(&Mode::AlwaysAllow) {
             rules.extend(everything);
@@ -212,7 +212,7 @@ impl Authorizer {
         rules
     }
 
-    /// The rules that a binding with this `roleRef` would grant; `None` if there is no such role.
+    /// Returns the rules that a binding with this `roleRef` would grant; `None` if there is no such role.
     pub fn role_rules(&self, namespace: &str, role_ref: &Value) -> Option<Vec<Rule>> {
         self.read().rules(namespace, &RoleRef::from_value(role_ref)).map(|rules| rules.to_vec())
     }
@@ -227,8 +227,8 @@ impl Authorizer {
     }
 }
 
-/// Whether this grant lets the request go on. A path is not in a namespace, so only bindings of the cluster
-/// reach here for it.
+/// Returns true if this grant allows the request. A path is not in a namespace, so only bindings of the
+/// cluster reach here for it.
 fn covers(grant: &Grant<'_>, attributes: &Attributes<'_>) -> bool {
     grant.rules.is_some_and(|rules| rules.iter().any(|rule| rule.covers(attributes)))
 }

@@ -1,5 +1,5 @@
-//! Nobody grants what they do not hold: writing a role needs its rules or the verb `escalate`,
-//! writing a binding needs the rules of the role or the verb `bind`.
+//! Prevention of privilege escalation: writing a role needs its rules or the verb `escalate`, writing a
+//! binding needs the rules of the role or the verb `bind`.
 
 use apiserver_meta::identity::Identity;
 use apiserver_schema::error::ApiError;
@@ -32,7 +32,7 @@ pub fn check_role(
     let mut wanted = Rule::list(role);
     let aggregates = |role: &Value| role.get("aggregationRule").is_some_and(|rule| !rule.is_null());
     if aggregates(role) || old.is_some_and(aggregates) {
-        // What it will aggregate cannot be known, so it counts as everything.
+        // The rules that it will aggregate are unknown, so it counts as everything.
         wanted.extend(everything());
     }
     let held = authorizer.rules_for(identity, namespace);
@@ -90,7 +90,7 @@ fn everything() -> [Rule; 2] {
 
 fn place<'a>(kind: &str, object: &'a Value) -> (&'a str, &'a str) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
-    // Whatever namespace the body of a cluster-wide kind names, it grants in all of them.
+    // The body of a cluster-wide kind may name a namespace, but it grants in all of them.
     let namespace = if kind.starts_with("Cluster") { "" } else { text("/metadata/namespace") };
     (namespace, text("/metadata/name"))
 }

@@ -1,4 +1,4 @@
-//! What may be granted by whom.
+//! Tests of which users may grant which rights.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -189,7 +189,7 @@ fn any_rule() -> impl Strategy<Value = Rule> {
         })
 }
 
-/// What [`missing`] finds, one piece after the other.
+/// Computes the result of [`missing`] piece by piece.
 fn pieces_missing(held: &[Rule], wanted: &Rule) -> Vec<Rule> {
     let one = |item: &String| vec![item.clone()];
     let mut names: Vec<Vec<String>> = wanted.resource_names.iter().map(one).collect();
@@ -238,7 +238,7 @@ fn covers_piece(rule: &Rule, piece: &Rule) -> bool {
         && (!urls.is_empty() || named)
 }
 
-/// A rule of 2 KB stands for a million pieces, and one of a few MB for more than there are atoms.
+/// A rule of 2 KB expands to a million pieces, and one of a few MB to more than there are atoms.
 #[test]
 fn what_is_missing_is_counted_and_not_made() {
     let many =
@@ -256,7 +256,7 @@ fn what_is_missing_is_counted_and_not_made() {
     let found = missing(std::slice::from_ref(&held), &[of(20_000), of(10)]).unwrap();
     assert_eq!((found.count, found.named.len()), (8_000_000_000_000 + 1000, 50));
     assert_eq!(missing(&[of(20_000)], &[of(20_000)]).unwrap().count, 0);
-    // Of rules that have nothing in common each entry is another; that is not gone through.
+    // For rules that have nothing in common each entry differs; they are not enumerated.
     let each: Vec<Rule> = (0..1000)
         .map(|n| Rule {
             verbs: vec![format!("v{n}")],

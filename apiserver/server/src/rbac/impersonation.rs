@@ -1,4 +1,4 @@
-//! Acting as somebody else: the headers `Impersonate-*` and the verb `impersonate`.
+//! Impersonation: the headers `Impersonate-*` and the verb `impersonate`.
 
 use apiserver_meta::identity::Identity;
 use apiserver_schema::error::ApiError;
@@ -10,9 +10,9 @@ const EXTRA_PREFIX: &str = "impersonate-extra-";
 const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
 const GROUP: &str = "authentication.k8s.io";
 
-/// Whom the request is to be carried out as: `None` without impersonation headers. 403 if
-/// `identity` may not act as the user, or one of the groups, extra values or the uid; 400 if
-/// there are headers but no user.
+/// Returns the identity as which the request is to be carried out: `None` without impersonation headers. 403
+/// if `identity` may not act as the user, or one of the groups, extra values or the uid; 400 if there are
+/// headers but no user.
 pub fn evaluate(
     headers: &HeaderMap,
     authorizer: &Authorizer,
@@ -48,7 +48,7 @@ pub fn evaluate(
     Ok(Some(complete(wanted)))
 }
 
-/// Takes the headers of impersonation out of a request that is passed on to somebody else.
+/// Removes the impersonation headers from a request that is passed on.
 pub fn strip(headers: &mut HeaderMap) {
     let names: Vec<HeaderName> =
         headers.keys().filter(|name| name.as_str().starts_with("impersonate-")).cloned().collect();

@@ -1,4 +1,4 @@
-//! Acting as somebody else.
+//! Tests of impersonation.
 
 use serde_json::json;
 

@@ -1,6 +1,6 @@
-//! What of some rules others do not cover. A rule of a few hundred verbs, groups and resources stands for
-//! millions of pieces, so they are neither made nor compared one by one: what the same rules cover is
-//! looked at once, and counted.
+//! Difference of two sets of rules: the part that the others do not cover. A rule of a few hundred verbs,
+//! groups and resources stands for millions of pieces, so they are neither made nor compared one by one:
+//! pieces that the same rules cover are looked at once, and counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -8,16 +8,16 @@ use super::rules::{Rule, url_covers};
 
 /// Most pieces that are named.
 const NAMED: usize = 50;
-/// How much is compared: words of 64 held rules each. A quarter of a second, where users hold some dozens
+/// The limit on comparisons: words of 64 held rules each. A quarter of a second, where users hold some dozens
 /// of rules and grant less at a time.
 const WORK: usize = 16 * 1024 * 1024;
 
-/// What is missing.
+/// The rights that are missing.
 #[derive(Debug, Default, PartialEq)]
 pub struct Missing {
     /// The first of it, in pieces of one verb and one resource.
     pub named: Vec<Rule>,
-    /// How many pieces there are.
+    /// The number of pieces.
     pub count: u64,
 }
 
@@ -37,14 +37,14 @@ pub fn missing(held: &[Rule], wanted: &[Rule]) -> Result<Missing, TooMany> {
 /// A set of held rules, by their places.
 type Bits = Vec<u64>;
 
-/// Which held rules have an entry in one of their lists.
+/// The held rules that have an entry in one of their lists.
 #[derive(Default)]
 struct Axis<'h> {
-    /// Those that have everything.
+    /// The rules that have the wildcard.
     all: Vec<usize>,
-    /// Those that have this.
+    /// The rules that have this entry.
     exact: HashMap<&'h str, Vec<usize>>,
-    /// Those that have what this begins, or, of resources, the subresource of any.
+    /// The rules that have a prefix of this or, for resources, the subresource of any.
     part: BTreeMap<&'h str, Vec<usize>>,
 }
 
@@ -107,7 +107,7 @@ impl<'h> Held<'h> {
     }
 }
 
-/// The entries of a wanted list that the same held rules have: those rules, and where the entries stand.
+/// The entries of a wanted list that the same held rules have: those rules, and the positions of the entries.
 type Class = (Bits, Vec<usize>);
 
 struct Search<'h> {
@@ -175,7 +175,7 @@ impl Search<'_> {
             places.entry(entry).or_default().push(place);
         }
         let mut classes: HashMap<Bits, Vec<usize>> = HashMap::new();
-        // What no rule names is all alike.
+        // All entries that no rule names are alike.
         let mut unknown = Vec::new();
         for (entry, places) in places {
             let axis = axis(&self.held);

@@ -1,5 +1,6 @@
-//! Who may do what: the union of the authorizers, role-based access control over a compiled copy of
-//! the four RBAC kinds, the access reviews, impersonation, and the check that nobody grants what they do not hold.
+//! Authorization: the union of the authorizers, role-based access control over a compiled copy of the four
+//! RBAC kinds, the access reviews, impersonation, and the check that nobody grants rights that they do not
+//! hold.
 //!
 //! The server feeds the authorizer from its watch cache with `apply` and `remove`; reads take a
 //! shared lock and look up only the bindings of the user and their groups.
@@ -20,7 +21,7 @@ use serde_json::json;
 pub use authorizer::{Authorizer, Mode};
 pub use rules::Rule;
 
-/// What is attempted, as far as authorization looks at it. Empty where it does not apply.
+/// The attributes of an attempt that authorization looks at. Empty where they do not apply.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
     pub identity: &'a Identity,
@@ -66,7 +67,7 @@ impl<'a> Attributes<'a> {
         Self { path, is_resource: false, ..Self::resource(identity, verb, "", "") }
     }
 
-    /// Whether the field selector demands this value of the field.
+    /// Returns true if the field selector demands this value of the field.
     pub fn selects(&self, field: &str, value: &str) -> bool {
         let terms = self.fields.into_iter().flat_map(FieldSelector::terms);
         terms.into_iter().any(|term| !term.negated && term.path == field && term.value == value)
@@ -77,11 +78,11 @@ impl<'a> Attributes<'a> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     pub allowed: bool,
-    /// Why it is allowed, or what was amiss on the way to "no"; may be empty.
+    /// The reason why it is allowed, or errors found before it was denied; may be empty.
     pub reason: String,
 }
 
-/// Whether a `LabelSelector` selects `object` by its labels.
+/// Returns true if a `LabelSelector` selects `object` by its labels.
 pub(crate) fn selects(selector: &serde_json::Value, object: &serde_json::Value) -> bool {
     policy::selects(selector, &policy::labels(object))
 }

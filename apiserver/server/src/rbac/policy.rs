@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::rules::Rule;
 
-/// Who a binding is for. A ServiceAccount is the user of that name.
+/// The subject of a binding. A ServiceAccount is the user of that name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
     User(String),
@@ -15,7 +15,7 @@ pub(super) enum Subject {
 }
 
 impl Subject {
-    /// As authorization reasons spell it.
+    /// Returns the subject as in the reasons of decisions.
     pub(super) fn describe(&self) -> String {
         match self {
             Self::User(name) => format!("User {name:?}"),
@@ -24,7 +24,7 @@ impl Subject {
     }
 }
 
-/// Which role a binding grants.
+/// The role that a binding grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RoleRef {
     /// A ClusterRole, otherwise a Role of the binding's namespace.
@@ -67,7 +67,7 @@ pub(super) struct Policy {
     by_subject: BTreeMap<String, BTreeMap<Subject, BTreeSet<String>>>,
 }
 
-/// A binding that applies to somebody.
+/// A binding that applies to a user.
 pub(super) struct Grant<'a> {
     pub(super) namespace: &'a str,
     pub(super) binding: &'a str,
@@ -207,7 +207,7 @@ impl Policy {
 fn cluster_role(object: &Value) -> ClusterRole {
     let selectors =
         object.pointer("/aggregationRule/clusterRoleSelectors").and_then(Value::as_array).cloned();
-    // What a controller wrote into an aggregating role is a copy that may be out of date.
+    // The rules that a controller wrote into an aggregating role are a copy that may be out of date.
     let rules = if selectors.is_some() { Vec::new() } else { Rule::list(object) };
     ClusterRole { labels: labels(object), selectors, rules: Arc::new(rules) }
 }
@@ -234,7 +234,7 @@ fn subject(value: &Value, binding_namespace: &str) -> Option<Subject> {
     }
 }
 
-/// Whether a `LabelSelector` selects `labels`. An operator that is not known selects nothing.
+/// Returns true if a `LabelSelector` selects `labels`. An unknown operator selects nothing.
 pub(super) fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     let exact = selector["matchLabels"].as_object();
     let exact_holds = exact.is_none_or(|wanted| {

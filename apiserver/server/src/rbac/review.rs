@@ -139,7 +139,7 @@ fn decide(authorizer: &Authorizer, identity: &Identity, spec: &Value) -> Value {
     status
 }
 
-/// What a review is told of selectors that cannot be read, or of which some requirements cannot.
+/// Returns the evaluation error of a review whose selectors, or some of their requirements, cannot be parsed.
 fn evaluation_error(attributes: &Value) -> String {
     let told = |selector: &str, readable: &dyn Fn(&Value) -> bool, parses: &dyn Fn(&str) -> bool| {
         let (text, list) = (&attributes[selector]["rawSelector"], &attributes[selector]["requirements"]);
@@ -172,8 +172,8 @@ fn field_term(requirement: &Value) -> Option<FieldTerm> {
     Some(FieldTerm { path, value, negated })
 }
 
-/// The field selector of a review: a text, or requirements. What cannot be read narrows nothing, so that nobody
-/// gains by it.
+/// Parses the field selector of a review: a text, or requirements. An unreadable one narrows nothing, so that
+/// it gives no rights.
 fn field_selector(selector: &Value) -> Option<FieldSelector> {
     if let Some(text) = selector["rawSelector"].as_str().filter(|text| !text.is_empty()) {
         return FieldSelector::parse(text).ok();

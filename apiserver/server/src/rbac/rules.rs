@@ -30,7 +30,7 @@ impl Rule {
         }
     }
 
-    /// As an element of `rules`.
+    /// Returns the rule as an element of `rules`.
     pub fn to_value(&self) -> Value {
         let mut value = serde_json::json!({"verbs": self.verbs});
         for (key, list) in [
@@ -51,7 +51,7 @@ impl Rule {
         role["rules"].as_array().map(|rules| rules.iter().map(Self::from_value).collect()).unwrap_or_default()
     }
 
-    /// Whether the rule allows what is attempted.
+    /// Returns true if the rule allows the attempt.
     pub fn covers(&self, attributes: &Attributes<'_>) -> bool {
         if !has(&self.verbs, attributes.verb) {
             return false;

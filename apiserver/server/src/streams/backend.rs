@@ -128,9 +128,9 @@ pub fn port_name<'a>(service: &'a Value, asked: &ProxyName<'_>, number: i64) -> 
         .ok_or_else(|| unavailable(format!("no service port {number} found for service {:?}", asked.name)))
 }
 
-/// The addresses that a Service may be reached at by the port of that name, in the order in which they are
-/// tried; `seed` decides where that begins. Only pods of the Service's namespace are among them: whoever
-/// may write Endpoints could send the API server anywhere else.
+/// Iterates over the addresses at which a Service may be reached by the port of that name, in the order in
+/// which they are tried; `seed` decides the first. Only pods of the Service's namespace are included: a
+/// client that may write Endpoints could send the API server anywhere else.
 pub fn candidates<'a>(
     endpoints: &'a Value,
     (namespace, port): (&str, &str),

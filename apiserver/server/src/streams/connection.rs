@@ -47,7 +47,7 @@ pub(super) enum ConnectError {
     Http(hyper::Error),
 }
 
-/// How the API server reaches nodes and pods. Cheap to clone.
+/// The way in which the API server reaches nodes and pods. Cheap to clone.
 #[derive(Clone)]
 pub struct Kubelets {
     dial: Arc<dyn Dial>,
@@ -87,7 +87,7 @@ impl Kubelets {
 
     async fn stream(&self, target: &Target, own: &OwnAddresses) -> Result<Box<dyn NodeStream>, ConnectError> {
         let peer = &target.peer;
-        // Whoever answers for a name could answer differently the next time, so it is asked once.
+        // A name server could answer differently the next time, so the name is resolved once.
         let addresses = match peer.host.parse::<IpAddr>() {
             Ok(ip) => vec![SocketAddr::new(ip, peer.port)],
             Err(_) => self.dial.resolve(&peer.host, peer.port).await.map_err(ConnectError::Io)?,

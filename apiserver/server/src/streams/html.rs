@@ -33,7 +33,7 @@ const LINKS: [(&str, &[&str]); 25] = [
     ("video", &["poster", "src"]),
 ];
 
-/// Elements that contain text alone, whatever it looks like.
+/// Elements that contain only text, even if it looks like markup.
 const RAW_TEXT: [&str; 8] =
     ["iframe", "noembed", "noframes", "plaintext", "script", "style", "textarea", "title"];
 
@@ -48,13 +48,13 @@ enum State {
     Open,
     /// Behind `</`.
     Close,
-    /// Behind `<!`, and so many hyphens.
+    /// After `<!` and this many hyphens.
     Markup(usize),
-    /// In a comment, behind so many hyphens, and whether an exclamation mark follows them.
+    /// In a comment, after this many hyphens, and whether an exclamation mark follows them.
     Comment(usize, bool),
-    /// In a declaration or whatever else ends with `>`.
+    /// In a declaration or anything else that ends with `>`.
     Bogus,
-    /// In an element of [`RAW_TEXT`], behind so many bytes of its end tag.
+    /// In an element of [`RAW_TEXT`], after this many bytes of its end tag.
     Raw(&'static str, usize),
     Tag(Part),
 }
@@ -86,11 +86,11 @@ struct Tag {
     name: Vec<u8>,
     key: Vec<u8>,
     links: Vec<Link>,
-    /// Where a link began that has not ended.
+    /// The beginning of a link that has not ended.
     begun: Option<Link>,
     /// All bytes of it, from `<` on; none where it is not kept.
     text: Vec<u8>,
-    /// Whether links of it may be rewritten. Of end tags and of those that are too long none are.
+    /// True if its links may be rewritten. Those of end tags and of tags that are too long are not.
     kept: bool,
 }
 
@@ -264,7 +264,7 @@ impl Rewriter {
     }
 }
 
-/// Appends a byte of a name, as far as that can be one of those that matter.
+/// Appends a byte of a name, as long as it can be one of the relevant names.
 fn note(name: &mut Vec<u8>, byte: u8) {
     if name.len() < NAME {
         name.push(byte.to_ascii_lowercase());

@@ -12,7 +12,7 @@ fn rewriter() -> Rewriter {
     })
 }
 
-/// The page that becomes of one that comes in pieces of so many bytes, with the proxy's prefix as `@`.
+/// Rewrites a page that arrives in pieces of this many bytes, with the proxy's prefix as `@`.
 fn rewritten(page: &[u8], piece: usize) -> Vec<u8> {
     let (mut rewriter, mut whole) = (rewriter(), Vec::new());
     for piece in page.chunks(piece) {

@@ -10,7 +10,7 @@ pub struct Links {
     pub prefix: String,
     /// `HOST[:PORT]` of the backend.
     pub backend: String,
-    /// `HOST[:PORT]` by which the client calls the API server.
+    /// The `HOST[:PORT]` by which the client calls the API server.
     pub asked: String,
 }
 
@@ -91,7 +91,7 @@ impl Links {
             below if below.starts_with(b"/") => self.below(below),
             relative => relative.to_vec(),
         };
-        // What is sent has no character that some clients read as another one, such as a backslash or a tab.
+        // The result has no character that some clients read as another one, such as a backslash or a tab.
         let new = encode(&new, |byte| b"-_.~$&+,/:;=@".contains(&byte));
         let leads_to = match new.as_str() {
             "" => path.to_owned(),
@@ -107,7 +107,7 @@ impl Links {
         Some(new + &rest)
     }
 
-    /// Whether a reference leads to the backend, by whichever of its names or by none.
+    /// Returns true if a reference leads to the backend, by either of its names or by none.
     fn is_own(&self, parts: &Reference<'_>) -> bool {
         match parts.authority {
             None => parts.scheme.is_none(),
@@ -127,8 +127,8 @@ impl Links {
     }
 }
 
-/// Whether a path is `prefix` or below it, however a client resolves its dots: for some an encoded slash
-/// divides it, and for others it does not.
+/// Returns true if a path is `prefix` or below it, in any way in which a client may resolve its dots: for
+/// some an encoded slash divides it, and for others it does not.
 fn is_below(path: &str, prefix: &str) -> bool {
     let slashes = ['/', '\\'];
     let first = decode(path, false);

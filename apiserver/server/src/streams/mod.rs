@@ -47,9 +47,9 @@ pub use upgrade::requested_upgrade;
 /// The body of requests and responses.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-/// How much of a kubelet's error text is passed on.
+/// The number of bytes of a kubelet's error text that are passed on.
 const MAX_ERROR_TEXT: usize = 64 * 1024;
-/// How long a kubelet may take to send that text.
+/// The time that a kubelet may take to send that text.
 const ERROR_TEXT_TIME: Duration = Duration::from_secs(10);
 
 /// Headers that speak about one connection, or carry the caller's credentials, which are not the
@@ -87,14 +87,14 @@ const PASSED_ON: [HeaderName; 16] = [
     header::VARY,
 ];
 
-/// Those of an answer that switches protocols.
+/// The headers of an answer that switches protocols.
 const PASSED_ON_SWITCHING: [HeaderName; 6] = [
     header::CONNECTION,
     header::SEC_WEBSOCKET_ACCEPT,
     header::SEC_WEBSOCKET_EXTENSIONS,
     header::SEC_WEBSOCKET_PROTOCOL,
     header::UPGRADE,
-    // Of SPDY.
+    // For SPDY.
     HeaderName::from_static("x-stream-protocol-version"),
 ];
 
@@ -174,7 +174,7 @@ fn data_only<E: Into<BoxError> + 'static>(
     body.map_frame(data).map_err(Into::into).boxed_unsync()
 }
 
-/// What a client hears of a node that would send it elsewhere.
+/// The error for a client whose node would redirect it.
 const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
 
 /// The headers of these names.

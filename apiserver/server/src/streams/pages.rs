@@ -82,7 +82,7 @@ pub fn rewritten(coding: Coding, headers: &mut HeaderMap, body: Body, links: Lin
 struct Page {
     coder: Coder,
     rewriter: Rewriter,
-    /// What was unpacked and not rewritten yet.
+    /// The bytes that are unpacked and not rewritten yet.
     plain: Bytes,
 }
 
@@ -156,7 +156,7 @@ impl Coder {
         Ok(plain.into())
     }
 
-    /// What the decoder has read and not handed on.
+    /// Returns the bytes that the decoder has read and not returned yet.
     fn unpack_rest(&mut self) -> io::Result<Vec<u8>> {
         Ok(match self {
             Self::Plain => Vec::new(),

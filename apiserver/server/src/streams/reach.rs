@@ -1,20 +1,21 @@
-//! Which addresses a request may be sent on to: pure functions on addresses that were looked up.
+//! Rules for the addresses that a request may be forwarded to: pure functions on addresses that were looked
+//! up.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use apiserver_schema::error::ApiError;
 
-/// Where this API server is reached itself.
+/// The addresses at which this API server itself is reached.
 #[derive(Clone, Debug, Default)]
 pub struct OwnAddresses {
-    /// What it listens on, and what it tells others.
+    /// The addresses that it listens on or advertises.
     pub listeners: Vec<SocketAddr>,
-    /// Cluster addresses of the Service `kubernetes`, on whatever port.
+    /// Cluster addresses of the Service `kubernetes`, on any port.
     pub services: Vec<IpAddr>,
 }
 
 impl OwnAddresses {
-    /// Whether `address` leads back to this server. A port that it listens on belongs to it on every
+    /// Returns true if `address` leads back to this server. A port that it listens on belongs to it on every
     /// address of its machine, as `is_local` knows them.
     fn include(&self, address: SocketAddr, is_local: impl Fn(IpAddr) -> bool) -> bool {
         let ip = address.ip().to_canonical();
@@ -26,7 +27,7 @@ impl OwnAddresses {
     }
 }
 
-/// Whether an address is one of this machine: only such can be bound.
+/// Returns true if an address is one of this machine: only such can be bound.
 pub fn is_local(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
@@ -49,8 +50,8 @@ pub fn check(
     if addresses.iter().all(allowed) { Ok(()) } else { Err(ApiError::bad_request("address not allowed")) }
 }
 
-/// Whether an address is that of one machine, and neither its own loopback nor on its link alone, where
-/// clouds answer with credentials.
+/// Returns true if an address is that of one machine, and neither loopback nor link-local, where clouds serve
+/// credentials.
 fn is_global_unicast(ip: IpAddr) -> bool {
     if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() {
         return false;

@@ -43,7 +43,7 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Headers of an answer that say something about its whole host, which is the API server's.
+/// Headers of an answer that concern its whole host, which is the API server's.
 const OF_THE_HOST: [HeaderName; 4] = [
     header::ALT_SVC,
     HeaderName::from_static("clear-site-data"),
@@ -53,18 +53,18 @@ const OF_THE_HOST: [HeaderName; 4] = [
 
 /// The `proxy` that a request goes through.
 pub struct Proxy<'a> {
-    /// Its path, decoded, without a slash at its end.
+    /// The decoded path, without a slash at its end.
     pub prefix: String,
-    /// What is behind it in the request's path, as it was sent.
+    /// The part of the request's path after the prefix, as it was sent.
     pub rest: &'a str,
     /// The address of the client, if it has one.
     pub client: Option<IpAddr>,
-    /// What the connection to the backend is charged to.
+    /// The budget that the connection to the backend is charged to.
     pub budget: &'a Budget,
 }
 
-/// The redirect of a read of a proxy without the slash behind it: relative links of the page would lead
-/// beside the proxy. `None` for other requests.
+/// Returns the redirect of a read of a proxy without the trailing slash, from where relative links would miss
+/// the proxy. `None` for other requests.
 pub fn slash_redirect(proxy: &Proxy<'_>, request: &Request<Body>) -> Option<Response<Body>> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     if !proxy.rest.is_empty() || !reads || super::requested_upgrade(request.headers()).is_some() {
@@ -139,7 +139,7 @@ pub async fn pass_on(
     Ok(Response::from_parts(parts, body::counted(body, |_| (), (held, packing))))
 }
 
-/// `HOST[:PORT]` by which the client calls the API server.
+/// Returns the `HOST[:PORT]` by which the client calls the API server.
 fn host(request: &Request<Body>) -> Option<String> {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
     host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str)).map(str::to_owned)
@@ -228,7 +228,7 @@ fn relocate(
         let new = location.to_str().ok().and_then(|location| links.redirect(location, path));
         Some(new.ok_or_else(|| ApiError::new(502, "InternalError", REDIRECTED))?.into_bytes())
     } else {
-        // Nobody follows it.
+        // The redirect is not followed here.
         links.rewrite(location.as_bytes())
     };
     if let Some(new) = new.and_then(|new| HeaderValue::from_maybe_shared(Bytes::from(new)).ok()) {

@@ -1,4 +1,4 @@
-//! Where a request for a pod or a node goes: pure functions on objects and query strings.
+//! Destination of a request for a pod or a node: pure functions on objects and query strings.
 
 use apiserver_schema::error::{ApiError, FieldError};
 use serde_json::Value;
@@ -6,10 +6,10 @@ use serde_json::Value;
 use super::backend::ProxyName;
 use crate::query::{Query, whole};
 
-/// What kubelets listen on unless their node says otherwise.
+/// The port that kubelets listen on unless their node has another.
 const KUBELET_PORT: u16 = 10250;
 
-/// How a node is called.
+/// The transport of a connection to a node or pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// The kubelet itself: over TLS, with the API server's certificate, for the node of that name alone.
@@ -43,7 +43,7 @@ impl Peer {
     }
 }
 
-/// Whether a request may switch to another protocol.
+/// The possibility that a request switches to another protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Upgrade {
     Never,
@@ -58,7 +58,7 @@ pub struct Target {
     /// Begins with `/`, percent-encoded.
     pub path_and_query: String,
     pub upgrade: Upgrade,
-    /// Whether the peer may be on the API server's own machine, by a loopback address.
+    /// True if the peer may be on the API server's own machine, by a loopback address.
     pub loopback: bool,
 }
 
@@ -66,7 +66,7 @@ pub struct Target {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRequest<'a> {
     pub name: &'a str,
-    /// Whether TLS is asked for, where the port is not the kubelet's.
+    /// True if TLS is requested, for a port other than the kubelet's.
     https: bool,
     port: Option<u16>,
 }
@@ -81,8 +81,8 @@ impl<'a> NodeRequest<'a> {
     }
 }
 
-/// Where `pods/SUBRESOURCE` of `pod` is served, for a client's query string. `None` for the log of
-/// a pod that has no node yet; 400 if the pod or the container does not allow it.
+/// Returns the target that serves `pods/SUBRESOURCE` of `pod`, for a client's query string. `None` for the
+/// log of a pod that has no node yet; 400 if the pod or the container does not allow it.
 pub fn pod_target(
     subresource: &str,
     pod: &Value,
@@ -123,8 +123,8 @@ pub fn pod_target(
     Ok(Some(Target { peer: kubelet(node)?, path_and_query: path, upgrade, loopback: true }))
 }
 
-/// Where `nodes/proxy` of `node` is served: `path` is what follows `/proxy` in the URL (encoded, may be
-/// empty). Kubelets are called with the API server's certificate, and nothing else is.
+/// Returns the target that serves `nodes/proxy` of `node`: `path` is the part after `/proxy` in the URL
+/// (encoded, may be empty). Only kubelets are called with the API server's certificate.
 pub fn node_target(
     node: &Value,
     asked: &NodeRequest<'_>,
@@ -144,7 +144,7 @@ pub fn node_target(
     })
 }
 
-/// What is behind `/proxy` in a URL as the path of another server, still encoded as it came.
+/// Returns the part after `/proxy` in a URL as the path on another server, still encoded as it came.
 pub fn path_and_query(path: &str, query: Option<&str>) -> String {
     let mut text = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
     if let Some(query) = query.filter(|query| !query.is_empty()) {

@@ -136,7 +136,7 @@ fn the_kubelets_port_alone_is_shown_credentials() {
         ("a:9100", 9100, Transport::Http),
         ("http:a:6443", 6443, Transport::Http),
         ("https:a:6443", 6443, Transport::Https),
-        // What kubelets listen on by custom is another port for this one.
+        // The usual port of kubelets is just another port of this one.
         ("https:a:10250", 10250, Transport::Https),
     ] {
         let asked = NodeRequest::parse(id).unwrap();

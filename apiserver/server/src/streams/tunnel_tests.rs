@@ -68,7 +68,7 @@ async fn kubelet(mut request: Request<Incoming>, user: String) -> Result<Respons
     Ok(Response::new(full(format!("{user} {} {}", request.method(), request.uri()))))
 }
 
-/// What a kubelet may answer that is after the credentials of clients.
+/// Returns an answer of a kubelet that tries to obtain the credentials of clients.
 fn hostile(code: u16, asked: &HeaderMap) -> Response<Body> {
     let mut response = Response::new(full("come here"));
     *response.status_mut() = StatusCode::from_u16(code).unwrap();
@@ -132,7 +132,7 @@ async fn serve_kubelet(pki: &Pki, certificate_for: &str) -> u16 {
     port
 }
 
-/// What the API server does with such a request, with `/CONTAINER` or `/exec` as its path.
+/// Runs an API server that forwards such requests, with `/CONTAINER` or `/exec` as the path.
 async fn serve_api(kubelets: Kubelets, kubelet_port: u16) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -402,7 +402,7 @@ async fn the_address_that_was_checked_is_the_one_that_is_dialled() {
         let peer = Peer { host: host.to_owned(), ..target.peer };
         Target { peer, loopback: false, ..target }
     };
-    // Whoever answers for the name answers otherwise from the second question on.
+    // The name server answers differently from the second question on.
     let error = proxy(way, to("rebinding.example"), Request::new(empty())).await.unwrap_err();
     assert_eq!(error.code, 502, "{}", error.message);
     assert_eq!(*asked.dialled.lock().unwrap(), ["192.0.2.9:10250".parse().unwrap()]);

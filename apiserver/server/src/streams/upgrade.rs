@@ -15,7 +15,7 @@ use super::connection::NodeStream;
 use super::target::Upgrade;
 use super::{Body, empty};
 
-/// How long a client may keep its side open after the server has closed its own.
+/// The time that a client may keep its side open after the server has closed its own.
 pub(super) const LINGER: Duration = Duration::from_secs(10);
 
 /// The protocol that a client asks to switch to.
@@ -56,7 +56,7 @@ impl Asked {
         headers.insert(header::UPGRADE, self.protocol.clone());
     }
 
-    /// Whether an answer that switches protocols switches to this one.
+    /// Returns true if an answer that switches protocols switches to this one.
     pub fn is_agreed(&self, headers: &HeaderMap) -> bool {
         requested_upgrade(headers)
             .is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(self.protocol.as_bytes()))

@@ -34,8 +34,8 @@ pub async fn refused(
     Ok((!allowed).then(|| FieldError::forbidden(path, &detail)))
 }
 
-/// The first field by which a write asks for admin access, or gives it. What is asked for cannot change later, and
-/// what was given once stays.
+/// Returns the first field by which a write asks for admin access, or grants it. A request cannot change
+/// later, and a grant stays.
 fn wanted(kind: &str, part: Part, new: &Value, old: Option<&Value>) -> Option<String> {
     let asked = |requests: &Value| {
         // In `v1beta1` the request says itself what `exactly` says since.

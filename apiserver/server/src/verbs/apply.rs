@@ -1,4 +1,5 @@
-//! Server-side apply: the object becomes what the configuration says, where nobody else objects.
+//! Server-side apply: the object takes the values of the configuration, unless they conflict with other
+//! owners.
 
 use apiserver_registry::{Resource, Verb};
 use apiserver_schema::error::ApiError;
@@ -114,7 +115,7 @@ async fn make(context: &Context, resource: &Resource, config: &Configuration) ->
     create::store_with(context, resource, new, Tracking::Done).await
 }
 
-/// Whoever may patch may not yet create.
+/// Checks that the client may create: a right to patch does not include it.
 pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
     let attributes = Attributes {
         verb: "create",
@@ -137,7 +138,7 @@ fn check(context: &Context, resource: &Resource, new: &mut Value) -> Result<(), 
 pub struct Configuration {
     pub value: Value,
     validation: FieldValidation,
-    /// What it says twice; the last counts.
+    /// The fields that it repeats; the last one counts.
     twice: Vec<String>,
 }
 

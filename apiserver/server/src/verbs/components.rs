@@ -1,5 +1,5 @@
-//! `componentstatuses`: how the parts of the control plane are, asked when somebody asks. Nothing of
-//! it is kept.
+//! `componentstatuses`: the health of the parts of the control plane, checked on request. Nothing of it is
+//! stored.
 
 use std::sync::Arc;
 

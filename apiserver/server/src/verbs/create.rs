@@ -51,7 +51,7 @@ pub async fn store_with(
         // The store's own words, which Kubernetes passes on as they are.
         return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
     }
-    // Nobody writes these, so nobody owns them.
+    // Clients do not write these, so nobody owns them.
     for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
         meta::unset(&mut object, field);
     }
@@ -126,7 +126,7 @@ async fn judge_and_put(
     errors.extend((resource.behaviour.validate)(&object));
     errors.extend(check_entries(&object));
     if errors.is_empty() && resource.custom.is_none() {
-        // Whatever the kind's own rules say, a name is part of paths.
+        // Besides the kind's own rules, a name is part of paths.
         errors = metadata::validate(&object, names::path_segment);
     }
     if !errors.is_empty() {
@@ -137,7 +137,7 @@ async fn judge_and_put(
     }
     admission::validate(admission, &object).await?;
     if resource.custom.is_none() {
-        // What is read from the store gets defaults again: a Job the labels that were made for its pods.
+        // Reading from the store applies defaults again: a Job gets the labels that were made for its pods.
         (resource.behaviour.default)(&mut object);
     }
     if context.dry_run()? {
@@ -202,7 +202,7 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     }
 }
 
-/// Who asks for a certificate is who sends the request, whatever it says.
+/// Sets the author of a certificate request to the sender of the request, overwriting the client's values.
 fn sign_in(context: &Context, request: &mut Value) {
     let Some(Value::Object(spec)) = request.get_mut("spec") else { return };
     for field in ["username", "uid", "groups", "extra"] {
@@ -223,7 +223,7 @@ fn sign_in(context: &Context, request: &mut Value) {
     }
 }
 
-/// A generated name is at most 63 bytes long, whatever the base.
+/// Generates a name of at most 63 bytes, for a base of any length.
 fn generated_name(base: &str, suffix: &str) -> String {
     let room = 63 - suffix.len();
     let cut = (0..=base.len().min(room)).rev().find(|&i| base.is_char_boundary(i)).unwrap_or(0);

@@ -22,12 +22,12 @@ use crate::limits;
 use crate::negotiate;
 use crate::{syntax, text};
 
-/// Characters of a body that an error shows again, and those of the summary at its end. Who sends much
-/// garbage does not get as much back.
+/// The number of characters of a body that an error repeats, and those of the summary at its end. A client
+/// that sends much garbage does not get as much back.
 const SHOWN: usize = 256;
 const SUMMARY: usize = 30;
 
-/// What happens to fields that the kind does not have, or that occur twice.
+/// The treatment of fields that the kind does not have, or that occur twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldValidation {
     Ignore,
@@ -49,13 +49,13 @@ impl FieldValidation {
     }
 }
 
-/// What a body must be.
+/// The type that a body must have.
 pub struct Expected<'a> {
     pub api_version: &'a str,
     pub kind: &'a str,
     /// Name of the definition: `io.k8s.api.apps.v1.Deployment`.
     pub schema: &'a str,
-    /// The definition of a custom kind, in place of that.
+    /// The definition of a custom kind, used instead of `schema`.
     pub custom: Option<&'a Custom>,
     /// A version with the same fields that is taken too.
     pub older: Option<&'a str>,
@@ -165,8 +165,8 @@ pub struct Patched<'p> {
     pub misplaced: &'p [String],
 }
 
-/// Kubernetes converts what a strategic merge patch made into the types of its kind, whatever it says of
-/// itself.
+/// Restores the type of the object: Kubernetes converts the result of a strategic merge patch into the types
+/// of its kind, regardless of the type that it names.
 fn restore(expected: &Expected<'_>, object: &mut Value) -> Result<(), Misshapen> {
     if let Some(message) = protobuf::of_kind(expected.api_version, expected.kind) {
         protobuf::restore(message, object).map_err(Misshapen::Type)?;
@@ -236,7 +236,7 @@ fn unconverted(config: &Value, expected: &Expected<'_>, why: &str) -> ApiError {
     )
 }
 
-/// Why an object does not have the shape of its kind.
+/// The reason why an object does not have the shape of its kind.
 #[derive(Debug, thiserror::Error)]
 enum Misshapen {
     /// A field has a value of another type.
@@ -248,13 +248,13 @@ enum Misshapen {
     /// An error that says everything itself.
     #[error(transparent)]
     Other(ApiError),
-    /// What strictness asks about.
+    /// Faults that field validation decides about.
     #[error("strict decoding error: {}", .0.join(", "))]
     Strict(Vec<String>),
 }
 
 impl Misshapen {
-    /// The same about a JSON text, with the number that it names as it stands there.
+    /// Returns the same error about a JSON text, with the number as the text writes it.
     fn spelled(self, text: &[u8]) -> Self {
         const NUMBER: &str = "json: cannot unmarshal number ";
         let Self::Type(why) = self else { return self };
@@ -280,10 +280,10 @@ impl Misshapen {
     }
 }
 
-/// What is known about fields that are misplaced, before the shape of an object is looked at.
+/// The findings about misplaced fields from before the shape of an object is checked.
 struct Strictness {
     validation: FieldValidation,
-    /// What was said twice.
+    /// The fields that were repeated.
     told: Vec<String>,
     /// `true` if unknown fields are named in the order of their names, and not in that of the object.
     sorted: bool,
@@ -347,7 +347,7 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), Missha
     let (kind, api_version) = (expected.kind, expected.api_version);
     if expected.custom.is_none() {
         for (field, wanted) in [("kind", kind), ("apiVersion", api_version)] {
-            // What is decoded into a type of its own is known by the path alone.
+            // The path alone determines the type of the object.
             if map.get(field).is_none_or(|value| value.as_str().unwrap_or_default().is_empty()) {
                 map.insert(field.to_owned(), wanted.into());
             }
@@ -374,11 +374,11 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), Missha
     Ok(())
 }
 
-/// Where Kubernetes registers its built-in kinds, as its errors say it.
+/// The place at which Kubernetes registers its built-in kinds, as in its errors.
 const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
 
-/// What is wrong with an object of another type than the built-in one expected; `None` for another
-/// version of the same kind, which could be converted.
+/// Returns the fault of an object of another type than the built-in one expected; `None` for another version
+/// of the same kind, which could be converted.
 fn another_kind(object: &Value, expected: &Expected<'_>) -> Option<Misshapen> {
     let text = |field: &str| object[field].as_str().unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));

@@ -30,7 +30,7 @@ use crate::storage::{self, Outcome};
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// How an object is to go.
+/// The options of a deletion.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeleteOptions {
     /// Seconds.
@@ -45,7 +45,7 @@ pub struct DeleteOptions {
     pub admitted: bool,
 }
 
-/// What becomes of the object's dependents.
+/// The treatment of the object's dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// They stay.
@@ -65,7 +65,7 @@ impl DeleteOptions {
             Self::from_value(&body::decode(&negotiate::content_type(&context.headers), bytes, "")?.value)?
         };
         if options.grace.is_some_and(|g| g < 0) {
-            // As Kubernetes does: at once, but not forced.
+            // The same as in Kubernetes: at once, but not forced.
             options.grace = Some(1);
         }
         Ok(options)
@@ -108,7 +108,7 @@ fn dry_run(stages: &[Value]) -> Result<bool, ApiError> {
     Ok(!stages.is_empty())
 }
 
-/// What fields of the options hold, and what Kubernetes calls their types.
+/// The fields of the options: their checks, and Kubernetes' names of the fields and types.
 const FIELDS: [(&str, Holds, &str, &str); 8] = [
     ("/gracePeriodSeconds", Value::is_i64, "DeleteOptions.gracePeriodSeconds", "int64"),
     ("/preconditions", Value::is_object, "DeleteOptions.preconditions", "v1.Preconditions"),
@@ -125,7 +125,7 @@ const FIELDS: [(&str, Holds, &str, &str); 8] = [
     ("/dryRun/0", Value::is_string, "DeleteOptions.dryRun", "string"),
 ];
 
-/// Whether a value is of the type that a field holds.
+/// Checks that a value is of the type that a field holds.
 type Holds = fn(&Value) -> bool;
 
 /// Nothing is deleted by options that mean something else: why they cannot be read.
@@ -162,7 +162,7 @@ fn check_types(options: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// As Go's JSON calls it; numbers that are no whole ones are shown.
+/// Returns the type as Go's JSON names it; numbers that are not integers are shown.
 fn type_of(value: &Value) -> String {
     match value {
         Value::Null => "null".to_owned(),
@@ -202,7 +202,7 @@ fn refused(error: FieldError) -> ApiError {
 
 /// Deletes one object.
 pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
-    // Who cannot read the answer changes nothing.
+    // A client that cannot read the answer must not change anything.
     negotiate::wanted(&context.headers, resource)?;
     let options = DeleteOptions::read(context, bytes)?;
     warn_of_default(context, resource, &options);
@@ -216,14 +216,14 @@ pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
             respond::object(context, resource, 200, Bytes::from(ordered::json_text(&object)))
         }
         Deleted::Waiting(bytes) => {
-            // Only those who ask in the older way are told that it is not done yet.
+            // Only clients that ask in the older way are told that it is not done yet.
             let code = if options.orphan == Some(false) { 202 } else { 200 };
             respond::object(context, resource, code, bytes)
         }
     }
 }
 
-/// How a deletion ended.
+/// The result of a deletion.
 pub enum Deleted {
     /// The last state of the object.
     Gone(Value),
@@ -303,7 +303,7 @@ pub(super) fn preconditions(
     check("ResourceVersion", &options.version, meta::resource_version(current), "modified")
 }
 
-/// What a deletion does to an object.
+/// The effect of a deletion on an object.
 #[derive(Debug, PartialEq)]
 enum Plan {
     Remove,
@@ -362,8 +362,8 @@ fn is_namespace(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Namespace"
 }
 
-/// Whether a namespace still has what its controller clears away. Other kinds may have a field of that
-/// name, which means nothing.
+/// Returns true if a namespace still has contents that its controller must delete. Other kinds may have a
+/// field of that name, which means nothing.
 fn awaits_finalizing(resource: &Resource, object: &Value) -> bool {
     is_namespace(resource) && !meta::list(object, "/spec/finalizers").is_empty()
 }
@@ -381,7 +381,7 @@ fn shorten(object: &mut Value, had: i64, grace: i64) {
     meta::set(object, "deletionGracePeriodSeconds", grace);
 }
 
-/// How long the kubelet has; 0 for a pod that none runs.
+/// Returns the grace period for the kubelet; 0 for a pod that does not run anywhere.
 fn grace_of_pod(pod: &Value, asked: Option<i64>) -> i64 {
     let no_node = meta::text(pod, "/spec/nodeName").is_empty();
     let ended = matches!(meta::text(pod, "/status/phase"), "Failed" | "Succeeded");
@@ -402,9 +402,9 @@ fn mark(object: &mut Value, now: jiff::Timestamp, grace: i64) {
     }
 }
 
-/// What becomes of the dependents of a kind where nobody says it: those of Jobs and
-/// ReplicationControllers stay, as they did before there was a choice. Events have none, and nobody would
-/// take their finalizers away.
+/// Returns the propagation of a deletion, with the default of the kind if none is requested: dependents of
+/// Jobs and ReplicationControllers are orphaned, as before there was a choice. Events have none, and nobody
+/// would remove their finalizers.
 fn propagation_of(resource: &Resource, object: &Value, asked: Option<Propagation>) -> Option<Propagation> {
     if resource.custom.is_some() {
         return asked;
@@ -434,7 +434,7 @@ fn set_propagation(resource: &Resource, object: &mut Value, asked: Option<Propag
     meta::set_finalizers(object, finalizers);
 }
 
-/// Whoever deletes Jobs without saying what becomes of their pods is told.
+/// Warns a client that deletes Jobs without a propagation policy for their pods.
 fn warn_of_default(context: &Context, resource: &Resource, options: &DeleteOptions) {
     if resource.group == "batch" && resource.kind == "Job" && options.propagation.is_none() {
         context.warn(
@@ -449,7 +449,7 @@ fn is_held(object: &Value) -> bool {
     !meta::finalizers(object).is_empty()
 }
 
-/// Whether an object that was marked has nothing left to wait for.
+/// Returns true if an object that was marked has nothing left to wait for.
 pub fn is_finished(resource: &Resource, object: &Value) -> bool {
     meta::deletion_timestamp(object).is_some()
         && !is_held(object)
@@ -502,7 +502,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
         for (entry, result) in some.iter().zip(futures::future::join_all(deletions).await) {
             match result {
                 Ok(_) => gone.push_back(Arc::clone(&entry.key)),
-                // Somebody else was faster.
+                // It was deleted meanwhile.
                 Err(error) if error.code == 404 => {}
                 // It is another object of that name by now, and not of the client's choice.
                 Err(error) if error.code == 409 && options.uid.is_none() && options.version.is_none() => {}

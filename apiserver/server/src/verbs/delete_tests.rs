@@ -35,7 +35,7 @@ fn a_running_pod_is_marked_and_a_second_delete_waits_or_shortens() {
     assert_eq!(plan(&pods, &marked, &force, now()), Plan::Remove);
 }
 
-/// Only what a later request says shortens the time, and nothing else of it counts.
+/// Only the grace period of a later request shortens the time; its other options do not count.
 #[test]
 fn a_pod_that_goes_keeps_its_time_whatever_its_own_is() {
     let pods = resource("", "pods");
@@ -47,14 +47,14 @@ fn a_pod_that_goes_keeps_its_time_whatever_its_own_is() {
     let mut ended = marked.clone();
     ended["status"]["phase"] = "Failed".into();
     assert_eq!(plan(&pods, &ended, &DeleteOptions::default(), now()), Plan::Wait);
-    // By force it still waits for whoever holds it, and is due when it was to go first.
+    // With force it still waits for its finalizers, and is due when it was due first.
     let mut held = marked;
     meta::set_finalizers(&mut held, vec!["example.com/x".to_owned()]);
     let force = DeleteOptions { grace: Some(0), ..DeleteOptions::default() };
     let Plan::Mark(forced) = plan(&pods, &held, &force, now()) else { panic!("not marked") };
     assert_eq!(meta::deletion_timestamp(&forced), Some("2026-01-01T00:00:00Z"));
     assert_eq!(forced["metadata"]["deletionGracePeriodSeconds"], 0);
-    // What another server has left so is removed.
+    // An object that another server has left like this is removed.
     let mut left = forced;
     meta::set_finalizers(&mut left, Vec::new());
     assert_eq!(plan(&pods, &left, &DeleteOptions::default(), now()), Plan::Remove);
@@ -69,7 +69,7 @@ fn dependents_of_some_kinds_stay_and_events_have_none() {
         let Plan::Mark(marked) = plan(&kind, &object, &with(None), now()) else { panic!("not marked") };
         assert_eq!(meta::finalizers(&marked), [ORPHAN]);
         assert_eq!(plan(&kind, &object, &with(Some(Propagation::Background)), now()), Plan::Remove);
-        // What its finalizers say already is not said anew.
+        // Finalizers that decide the propagation already are not replaced.
         let chosen = json!({"metadata": {"name": "o", "finalizers": [FOREGROUND]}});
         let Plan::Mark(marked) = plan(&kind, &chosen, &with(None), now()) else { panic!("not marked") };
         assert_eq!(meta::finalizers(&marked), [FOREGROUND]);

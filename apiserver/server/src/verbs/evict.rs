@@ -21,11 +21,11 @@ use crate::encoding;
 use crate::respond::{self, Answer};
 use crate::storage;
 
-/// A pod that others change at the same time is looked at again so many times, and so much later.
+/// The number of retries for a pod that others change at the same time, at growing intervals.
 const RETRIES: usize = 20;
 const LATER: Duration = Duration::from_millis(500);
 
-/// Deletes a pod for whoever drains its node, if its budget allows that.
+/// Deletes a pod to drain its node, if its budget allows it.
 pub async fn evict(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     // Tools of before 1.22 send the older one.
     let expected = Expected {
@@ -83,7 +83,7 @@ async fn guarded(
     options: &DeleteOptions,
     pod: &Value,
 ) -> Result<(), ApiError> {
-    // Not where the API is switched off.
+    // Nothing is checked if the API is switched off.
     let budgets = context.server.registry().lookup("policy", "v1", "poddisruptionbudgets");
     if let Some(kind) = budgets
         && let Some(budget) = budget_of(context, kind, pod).await?
@@ -136,7 +136,7 @@ async fn take(
     let make = |budget: &Value| {
         let mut new = budget.clone();
         disruption::take(&mut new, meta::name(pod), &now)?;
-        // Whoever writes at the same time comes first.
+        // Unconditional, so that the change is made again on top of a concurrent write.
         meta::unset(&mut new, "resourceVersion");
         Ok(new)
     };

@@ -33,7 +33,7 @@ async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver
             if cache.is_live() {
                 return Ok(entry.ok_or_else(missing)?.object());
             }
-            // Its definition has just changed. What the store says is as new as anything.
+            // Its definition has just changed. The store's answer is the newest.
             None
         }
     };

@@ -32,13 +32,13 @@ pub async fn list(context: &Context, resource: &Resource) -> Answer {
     page.answer(context, &cache, wanted.of_list(resource)?).await
 }
 
-/// What a request with the options of a list chooses.
+/// The objects selected by a request with list options.
 pub struct Page {
     /// The objects, which may be put in the place of others before they are shown.
     pub selected: Selected,
     /// Revision of the state that they are chosen of.
     pub revision: Revision,
-    /// How many objects that state has.
+    /// The number of objects in that state.
     fetched: usize,
     metadata: Value,
 }
@@ -126,7 +126,7 @@ fn expired(place: Option<Continue>) -> Response<Body> {
     respond::bytes(410, "application/json", status_text(&status))
 }
 
-/// What the list is of, and what it says of itself.
+/// Returns the head of the list: its type and metadata, and the form of its items.
 fn head(context: &Context, cache: &Arc<Cache>, wanted: Wanted, metadata: Value) -> Result<Head, ApiError> {
     let resource = &cache.resource;
     let rows = match wanted.shape {

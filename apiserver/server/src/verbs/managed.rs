@@ -1,5 +1,5 @@
-//! Managed fields of a request: who writes, what the request cannot write, and the versions that a
-//! kind is served in.
+//! Managed fields of a request: its manager, the fields that it cannot write, and the versions that a kind is
+//! served in.
 
 use apiserver_apply as managed;
 use apiserver_apply::{FieldManager, FieldSet, Versions, check_manager_name};
@@ -20,10 +20,10 @@ use crate::convert;
 use crate::custom::conversion::{Webhooked, by_webhook};
 use crate::server::Server;
 
-/// What a write does about the managed fields of the object.
+/// The effect of a write on the managed fields of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tracking {
-    /// Who writes owns what has changed.
+    /// The author of the write owns the fields that have changed.
     Update,
     /// The new object has its managed fields already.
     Done,
@@ -32,8 +32,8 @@ pub enum Tracking {
 }
 
 impl Tracking {
-    /// For a change of an object that exists: bindings and their like change pods in passing, for
-    /// nobody to own.
+    /// Returns the tracking of a change of an existing object: bindings and the like change pods in passing,
+    /// without an owner.
     pub fn of(context: &Context) -> Self {
         if matches!(context.info.verb, "update" | "patch") { Self::Update } else { Self::Keep }
     }
@@ -85,8 +85,8 @@ fn refuse(options: &str, errors: Vec<FieldError>) -> Result<(), ApiError> {
     if errors.is_empty() { Ok(()) } else { Err(ApiError::invalid("meta.k8s.io", options, "", &errors)) }
 }
 
-/// Who writes: `fieldManager`, or what the user agent begins with. What the server writes by itself
-/// has neither.
+/// Returns the manager of a write: `fieldManager`, or the beginning of the user agent. The server's own
+/// writes have neither.
 fn manager(context: &Context) -> String {
     if let Some(manager) = context.query.get("fieldManager") {
         return manager.to_owned();
@@ -183,7 +183,7 @@ pub enum ScaleWrite {
 }
 
 impl ScaleWrite {
-    /// Whether the client insists on a version of the object.
+    /// Returns true if the client requires a version of the object.
     pub fn names_version(&self) -> bool {
         let (Self::Update(scale) | Self::Apply(scale)) = self;
         !meta::resource_version(scale).is_empty()
@@ -228,8 +228,8 @@ impl Versions<Builtin> for ScaleVersion {
     }
 }
 
-/// The managed fields are as they were but for times, and so is everything else: nothing has
-/// happened.
+/// Restores the old times if the managed fields are otherwise unchanged, and so is everything else: nothing
+/// has happened.
 pub fn forget_new_times(old: &Value, new: &mut Value) {
     fn entries(object: &Value) -> &[Value] {
         meta::list(object, "/metadata/managedFields")

@@ -131,8 +131,8 @@ async fn read(
 /// A path must name a namespace where, and only where, the kind has one.
 fn placed(context: &Context, resource: &Arc<Resource>, method: &Method) -> Result<(), ApiError> {
     let info = &context.info;
-    // A Namespace lies in itself; no other object of the cluster lies in a namespace, and no namespace in
-    // another one.
+    // A Namespace is in itself; no other cluster-scoped object is in a namespace, and no namespace in another
+    // one.
     let itself = resource.group.is_empty() && resource.plural == "namespaces";
     let elsewhere = if resource.namespaced {
         !info.below_namespace && !info.namespace.is_empty()
@@ -166,8 +166,8 @@ fn placed(context: &Context, resource: &Arc<Resource>, method: &Method) -> Resul
     Ok(())
 }
 
-/// 500 for a write to another object than the one that was authorized. The verbs check what bodies say
-/// before, in Kubernetes' words; whatever they miss ends here.
+/// Returns 500 for a write to another object than the one that was authorized. The verbs check bodies before,
+/// in Kubernetes' words; this is the last line of defence.
 pub fn check_place(
     context: &Context,
     resource: &Resource,

@@ -9,14 +9,14 @@ use serde_json::Value;
 
 use crate::query::Query;
 
-/// How `resourceVersion` applies.
+/// The meaning of `resourceVersion`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
     NotOlderThan,
     Exact,
 }
 
-/// What a client may say beside its selectors.
+/// The options of a client besides its selectors.
 #[derive(Clone, Debug)]
 pub struct ListOptions {
     /// `resourceVersion`; `None`: not given or empty.
@@ -61,7 +61,7 @@ impl ListOptions {
             None => None,
         };
         let bookmarks = query.flag("allowWatchBookmarks");
-        // Whoever says "any state" gets all of it, as Kubernetes' watch cache gives it.
+        // A client that accepts any state gets all of it, as from Kubernetes' watch cache.
         let limit = if version.as_deref() == Some("0") { 0 } else { usize::try_from(limit).unwrap_or(0) };
         Ok(Self { version, rule, limit, token, send_initial, bookmarks, timeout })
     }
@@ -71,13 +71,13 @@ impl ListOptions {
         revision(self.version.as_deref())
     }
 
-    /// That of a watch, where a version that is no number is 500 as in Kubernetes.
+    /// Returns the revision of a watch; a version that is not a number is 500, as in Kubernetes.
     pub fn revision_of_watch(&self) -> Result<Option<Revision>, ApiError> {
         revision_of_get(self.version.as_deref())
     }
 }
 
-/// Why a text is no version, in Go's words.
+/// Returns the error for a text that is not a version, in Go's words.
 pub fn unread(text: &str, error: &ParseIntError) -> String {
     let why = match error.kind() {
         IntErrorKind::PosOverflow => "value out of range",

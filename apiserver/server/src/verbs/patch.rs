@@ -42,7 +42,7 @@ pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: By
     let make = |old: &Value| {
         let mut new = patch.apply(&resource.schema, old)?;
         let versioned = update::versioned(resource, &new);
-        // A version that the patch did not choose is no condition of the client's.
+        // A version that the patch did not choose is not a condition of the client.
         if meta::resource_version(&new) == meta::resource_version(old) && !patch.names_version() {
             meta::unset(&mut new, "resourceVersion");
         }
@@ -54,7 +54,7 @@ pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: By
     respond::object(context, resource, 200, patched)
 }
 
-/// 415 for what is no patch of this kind.
+/// Returns 415 for a media type that is not a patch of this kind.
 pub fn check_media(resource: &Resource, media: &str) -> Result<(), ApiError> {
     let custom = resource.custom.is_some();
     if ACCEPTED.contains(&media) && !(custom && media == ACCEPTED[2]) {
@@ -91,8 +91,8 @@ const ACCEPTED: [&str; 4] = [
 ];
 
 impl Patch {
-    /// Reads a patch; 415 for media types that are not served, 400 for what is no patch. With `strict` it
-    /// also gives the fields of the patch that are there twice, and those that an operation does not have.
+    /// Reads a patch; 415 for media types that are not served, 400 for malformed patches. With `strict` it
+    /// also returns the repeated fields of the patch, and those that an operation does not have.
     pub fn read(media: &str, bytes: &[u8], strict: bool) -> Result<(Self, Vec<String>), ApiError> {
         if !ACCEPTED[..3].contains(&media) {
             return Err(body::unsupported(&ACCEPTED));
@@ -121,7 +121,7 @@ impl Patch {
             ("application/merge-patch+json", Value::Null) => {
                 return Err(ApiError::bad_request(NO_MERGE_PATCH));
             }
-            // It replaces the object, which is told when that is read.
+            // It replaces the object; the error is found when that is read.
             ("application/merge-patch+json", value @ Value::Array(_)) if !strict => Self::Merge(value),
             ("application/merge-patch+json", _) if !strict => {
                 return Err(ApiError::bad_request(NO_MERGE_PATCH));
@@ -155,7 +155,7 @@ impl Patch {
         Patched { strategic, misplaced }
     }
 
-    /// Whether the patch sets the resource version: then it is a condition.
+    /// Returns true if the patch sets the resource version, which makes it a condition.
     fn names_version(&self) -> bool {
         const VERSION: &str = "/metadata/resourceVersion";
         match self {
@@ -167,9 +167,9 @@ impl Patch {
     }
 }
 
-/// What a merge patch is told that is none.
+/// The error for a text that is not a merge patch.
 const NO_MERGE_PATCH: &str = "Invalid JSON Patch";
-/// What a patch must be, as Go prints it.
+/// The type that a patch must have, as Go prints it.
 const MAP: &str = "value of type map[string]interface {}";
 
 /// The members of the operations of a JSON patch that no operation has.
@@ -222,11 +222,11 @@ fn operations(
         )));
     }
     rooted(&mut value);
-    // What is spelled well and no operation, or misses a member, is found when it is to be applied.
+    // A well-formed text that is not an operation, or lacks a member, is found when it is applied.
     serde_json::from_value(value).map_err(unfit)
 }
 
-/// Places of operations begin after their first slash for Kubernetes, whatever is before it.
+/// Moves the paths of operations to begin at their first slash, since Kubernetes ignores any text before it.
 fn rooted(operations: &mut Value) {
     let operations = operations.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut);
     for operation in operations {
@@ -250,7 +250,7 @@ fn unfit(why: impl std::fmt::Display) -> ApiError {
 /// front of a list moves all that come after. So many are 2 GiB of memory written.
 const MOVES: usize = 64 * 1024 * 1024;
 
-/// How many items of a list come after the place where one is put in or taken out.
+/// Returns the number of items after the place in a list at which one is inserted or removed.
 fn pushed_aside(object: &Value, path: &str) -> usize {
     let Some((list, place)) = path.rsplit_once('/') else { return 0 };
     let length = object.pointer(list).and_then(Value::as_array).map_or(0, Vec::len);
@@ -304,7 +304,7 @@ fn apply_operations(operations: &[PatchOperation], object: &mut Value) -> Result
         if moved > MOVES {
             return Err(unfit(format_args!("the operations move more than {} items", MOVES)));
         }
-        // What is not there is null to Kubernetes' tests, and clients rely on it.
+        // A missing value is null to Kubernetes' tests, and clients rely on it.
         let absent = |test: &json_patch::TestOperation| {
             test.value.is_null() && object.pointer(test.path.as_str()).is_none()
         };

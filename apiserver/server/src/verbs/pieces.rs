@@ -34,14 +34,14 @@ use crate::table::{self, Rows};
 /// Field of the items in the message of every list.
 const ITEMS: u16 = 2;
 
-/// What a list says of itself.
+/// The head of a list.
 pub struct Head {
     pub api_version: String,
     pub kind: String,
     pub metadata: Value,
-    /// Of each object, where the kind has one.
+    /// The message of each object, if the kind has one.
     pub message: Option<Message>,
-    /// Whether each object says its own version and kind: those of custom kinds do.
+    /// True if each object contains its own version and kind, as those of custom kinds do.
     pub named: bool,
     pub wanted: Wanted,
     /// Makes the rows of a table.
@@ -65,7 +65,7 @@ enum Items {
     Json {
         named: bool,
     },
-    /// `PartialObjectMetadata` in JSON: what stands before each object's metadata.
+    /// `PartialObjectMetadata` in JSON: the text before each object's metadata.
     Metadata(String),
     /// Rows in JSON.
     Rows(Rows),
@@ -74,12 +74,12 @@ enum Items {
         form: Form,
         /// The first items, encoded when they were counted.
         kept: VecDeque<Bytes>,
-        /// What they are charged with.
+        /// The charge for them.
         charge: Option<Charge>,
     },
 }
 
-/// What is written of each object as a value.
+/// The form in which each object is written as a value.
 enum Plain {
     /// With version and kind, or without.
     Object {
@@ -101,7 +101,7 @@ enum Broken {
     Yaml { key: String, cause: String },
 }
 
-/// What is sent of each object in protobuf.
+/// The form in which each object is sent in protobuf.
 #[derive(Clone, Copy)]
 enum Form {
     /// The object, of this message.
@@ -131,8 +131,7 @@ impl Form {
 }
 
 impl Pieces {
-    /// A list of these objects. In protobuf its length stands at its beginning, so they are counted
-    /// here.
+    /// Makes a list of these objects. In protobuf its length comes first, so they are counted here.
     pub async fn new(
         head: Head,
         entries: Entries,
@@ -203,8 +202,8 @@ impl Pieces {
         Ok(Self { head, entries, tail, begun: false, items, ended: false, count })
     }
 
-    /// Objects whose length is not known yet are encoded twice, but for the first ones, which are kept as
-    /// long as the client's budget has room for them.
+    /// Counts a protobuf list. Objects of unknown length are encoded twice, except for the first ones, which
+    /// are kept as long as the client's budget has room for them.
     async fn protobuf(
         head: &Head,
         entries: Entries,
@@ -284,7 +283,7 @@ impl Pieces {
         Ok(response)
     }
 
-    /// Whether a piece takes long enough that others should have their turn.
+    /// Returns true if a piece takes long enough that other tasks should have their turn.
     fn is_slow(&self) -> bool {
         !matches!(self.items, Items::Json { .. })
     }
@@ -349,7 +348,7 @@ impl Pieces {
 struct Lengths {
     form: Form,
     number: usize,
-    /// Of all items.
+    /// The size of all items.
     size: usize,
     kept: VecDeque<Bytes>,
     /// Bytes of those that are kept.
@@ -366,7 +365,7 @@ impl Lengths {
 
     /// Counts an object; gives the length of what had to be encoded for that.
     fn add(&mut self, entry: &Entry) -> Result<usize, Untranslatable> {
-        // Those whose length is known cost nothing to leave.
+        // Those of known length cost nothing to leave.
         let known = self.form.known(entry);
         let room = if known.is_some() { limits::LIST_KEPT } else { limits::LIST_KEPT_FIRST };
         let keep = self.kept.len() == self.number && self.used < room;

@@ -44,7 +44,7 @@ pub async fn bind_to(context: &Context, resource: &Resource, pod: &str, binding:
         errors.push(FieldError::required("target.name", ""));
     }
     if !errors.is_empty() {
-        // Kubernetes hands these on as they are, and whatever is no Status is an error of the server.
+        // Kubernetes passes these on unchanged, and any error that is not a Status is a server error.
         let texts: Vec<String> = errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect();
         let text = if let [one] = texts.as_slice() { one.clone() } else { format!("[{}]", texts.join(", ")) };
         return Err(ApiError::new(500, "", text));
@@ -99,9 +99,9 @@ fn bound(pod: &Value, binding: &Value, node: &str, now: &str) -> Result<Value, A
     Ok(new)
 }
 
-/// Restores in a new status what an older kubelet leaves out and cannot mean to take away: the class of
-/// service, which is settled at creation, and the generations that the status and its conditions were
-/// observed at.
+/// Restores in a new status the fields that an older kubelet leaves out and cannot mean to remove: the QoS
+/// class, which is fixed at creation, and the generations that the status and its conditions were observed
+/// at.
 pub fn keep_status(old: &Value, new: &mut Value) {
     const OBSERVED: &str = "observedGeneration";
     let Some(Value::Object(status)) = new.get_mut("status") else { return };

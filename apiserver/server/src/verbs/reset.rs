@@ -1,5 +1,5 @@
-//! What a request cannot write, whatever it says: nobody comes to own such fields by it. The rules are
-//! those of Kubernetes' registries, kind by kind.
+//! The fields that a request cannot write, so that nobody comes to own them by it. The rules are those of
+//! Kubernetes' registries, kind by kind.
 
 use apiserver_apply::{FieldSet, PathElement, field_path};
 use apiserver_registry::Resource;
@@ -54,7 +54,7 @@ pub fn fields(
                     | "internal.apiserver.k8s.io",
                     ..,
                 ) => set.insert(&field_path(&["metadata"])),
-                // Who approves does not sign, and who signs does not approve.
+                // The approver does not sign, and the signer does not approve.
                 ("certificates.k8s.io", "CertificateSigningRequest", "approval") => {
                     set.insert(&field_path(&["status", "certificate"]));
                 }
@@ -68,7 +68,7 @@ pub fn fields(
     set
 }
 
-/// The fields of the object, but for its type and those named.
+/// Adds the fields of the object, except its type and those named.
 fn all_but(set: &mut FieldSet, object: &Value, kept: &[&str]) {
     for name in object.as_object().into_iter().flat_map(|fields| fields.keys()) {
         if !matches!(name.as_str(), "apiVersion" | "kind") && !kept.contains(&name.as_str()) {
@@ -77,7 +77,7 @@ fn all_but(set: &mut FieldSet, object: &Value, kept: &[&str]) {
     }
 }
 
-/// The fields of a field, but for those named.
+/// Adds the fields of a field, except those named.
 fn below(set: &mut FieldSet, object: &Value, field: &str, kept: &[&str]) {
     for name in object[field].as_object().into_iter().flat_map(|fields| fields.keys()) {
         if !kept.contains(&name.as_str()) {
@@ -86,7 +86,7 @@ fn below(set: &mut FieldSet, object: &Value, field: &str, kept: &[&str]) {
     }
 }
 
-/// What a resize leaves alone in containers.
+/// Adds the fields of containers that a resize does not change.
 fn containers(set: &mut FieldSet, object: &Value) {
     for list in ["containers", "initContainers"] {
         for container in object["spec"][list].as_array().into_iter().flatten() {

@@ -23,14 +23,14 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     managed::check_options(context, "CreateOptions")?;
     let mut object = decode::object(context, resource, bytes)?;
     decode::drop_repeated_owners(context, &mut object, false);
-    // Nobody writes these, so nobody owns them.
+    // Clients do not write these, so nobody owns them.
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
         apiserver_schema::meta::unset(&mut object, field);
     }
     managed::drop_empty(&mut object);
     let told = object.get("status").is_some();
     encoding::prepare(resource, &mut object);
-    // Nobody owns a status that nobody sent.
+    // A status that was not sent has no owner.
     if let Some(fields) = object.as_object_mut().filter(|_| !told) {
         fields.remove("status");
     }

@@ -1,4 +1,4 @@
-//! The subresource `scale`: `autoscaling/v1 Scale` in place of the object.
+//! The subresource `scale`: `autoscaling/v1 Scale` as a view of the object.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ async fn set(
         let conditional = write.names_version();
         let scale = managed::scale(context, SCHEMA, &live, write)?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-        // What a custom resource may hold there is judged with the rest of it.
+        // The range in a custom resource is validated with the rest of it.
         if resource.custom.is_none() && !(0..=i64::from(i32::MAX)).contains(&replicas) {
             let value = Value::from(replicas);
             let error = FieldError::invalid("spec.replicas", &value, "must be greater than or equal to 0");
@@ -116,7 +116,7 @@ async fn set(
         .map_err(|e| ApiError::internal(format!("the object cannot be decoded: {e}")))
 }
 
-/// Where each version of the kind has its replicas.
+/// Returns the path of the replicas in each version of the kind.
 fn replicas_paths(context: &Context, resource: &Resource) -> BTreeMap<String, Path> {
     if let Some(custom) = &resource.custom {
         let path = |text: &str| {

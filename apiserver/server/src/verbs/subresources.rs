@@ -1,4 +1,4 @@
-//! What lies below an object: status, scale, binding, logs and the rest.
+//! Subresources of objects: status, scale, binding, logs and the rest.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub async fn dispatch(context: &Context, resource: &Arc<Resource>, request: Requ
         ("pods", "exec" | "attach" | "portforward") | ("pods" | "services" | "nodes", "proxy")
             if context.query.all("dryRun").next().is_some() =>
         {
-            // What happens behind a connection cannot be tried without being done.
+            // The effects behind a connection cannot be tried without being done.
             Err(ApiError::bad_request("dryRun is not supported"))
         }
         ("pods", "log" | "exec" | "attach" | "portforward") => to_kubelet(context, resource, request).await,
@@ -153,7 +153,7 @@ async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<B
     }
     let asked = NodeRequest::parse(&info.name)?;
     let node = storage::require(server, resource, "", asked.name).await?.object;
-    // What follows the subresource goes on as it came, still encoded.
+    // The path after the subresource is passed on as it came, still encoded.
     let target = streams::node_target(&node, &asked, &info.rest, request.uri().query())?;
     streams::proxy((server.kubelets()?, &server.own_addresses()), target, request).await
 }

@@ -29,14 +29,14 @@ use crate::room::Share;
 use crate::services;
 use crate::storage::{self, Outcome, Stored, Terms};
 
-/// Which part of an object a change may touch.
+/// The part of an object that a change may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// All but the status.
     Main,
     /// The status, labels and annotations.
     Status,
-    /// As the caller made it: subresources of one kind, such as `resize`.
+    /// The whole object, as the caller made it: for subresources of one kind, such as `resize`.
     Whole,
     /// The same, of a change that follows from what admission has judged already: a Binding, an Eviction.
     Admitted,
@@ -52,7 +52,7 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
     };
     let object = read()?;
     name_matches(meta::name(&object), &context.info.name)?;
-    // Hardly anybody is asked for the object twice; who is decodes it again.
+    // The object is rarely needed twice; a retry decodes it again.
     let decoded = Mutex::new(Some(object));
     let make = |old: &Value| {
         let first = decoded.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -66,7 +66,7 @@ pub async fn update(context: &Context, resource: &Resource, part: Part, bytes: B
             apply::may_create(context)?;
             let mut object = read()?;
             same_uid(context, resource, &Value::Null, &object)?;
-            // Where nothing is, no version of it can be meant.
+            // If nothing exists, no version of it can be meant.
             meta::unset(&mut object, "resourceVersion");
             let created = create::store(context, resource, object).await?;
             respond::object(context, resource, 201, created)
@@ -112,7 +112,7 @@ pub async fn change_with(
     change_object(context, resource, &context.info.name, (part, tracking), make).await
 }
 
-/// [`change_with`] for an object whose name stands in the body, as in `bindings`.
+/// Does what [`change_with`] does for an object whose name is in the body, as in `bindings`.
 pub async fn change_object(
     context: &Context,
     resource: &Resource,
@@ -134,7 +134,7 @@ pub async fn change_object(
             schema::round_resources(&resource.schema, &mut current.object);
         }
         let outcome = once(context, resource, (part, tracking), &current, make).await;
-        // What the store has compared is true, whatever it was made from.
+        // The result of a comparison in the store is true, however old its input was.
         let compared = matches!(outcome, Ok((Outcome::Done(_) | Outcome::Conflict(_), _)));
         if std::mem::take(&mut guessed) && !compared {
             let now = require().await?;
@@ -244,7 +244,7 @@ fn pinned(context: &Context, resource: &Resource, current: &Stored, new: &Value)
     }
 }
 
-/// What only a deletion sets.
+/// Refuses changes of fields that only a deletion sets.
 fn refuse_deletion(resource: &Resource, old: &Value, new: &Value) -> Result<(), ApiError> {
     let given = |field: &str| new["metadata"].get(field).filter(|value| !value.is_null());
     let refused = |field: &str, value: &Value| Err(immutable(resource, meta::name(old), field, value));
@@ -395,8 +395,8 @@ pub fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> ApiErr
     ApiError::invalid(group, &resource.kind, name, errors)
 }
 
-/// Writes an object for a request. Only those that apply insist on its managed fields, for without
-/// them nobody would know what the next configuration no longer says.
+/// Writes an object for a request. Only apply insists on the managed fields, because without them the fields
+/// missing from the next configuration would be unknown.
 pub async fn store(
     context: &Context,
     resource: &Resource,
@@ -443,7 +443,7 @@ fn errors_of_kind(resource: &Resource, part: Part, new: &Value, old: &Value) -> 
     errors
 }
 
-/// What no update changes.
+/// Restores the metadata that no update changes.
 fn keep_metadata(old: &Value, new: &mut Value) {
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"]
     {
@@ -481,7 +481,7 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
                 copy(new, &field);
             }
             if resource.custom.is_some() {
-                // Of custom resources the status alone is written here.
+                // Of custom resources only the status is written here.
                 let version = meta::resource_version(new).to_owned();
                 let managed = new["metadata"].get("managedFields").cloned();
                 copy(new, "metadata");
@@ -505,7 +505,7 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
 /// The generation rises with every change outside metadata and a status that is a subresource, and with
 /// one of the metadata that the kind counts.
 fn count_generation(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
-    // Bindings and evictions are no changes of what is wanted.
+    // Bindings and evictions do not change the desired state.
     if !resource.behaviour.generation || part == Part::Admitted {
         return;
     }
@@ -533,7 +533,7 @@ fn count_generation(resource: &Resource, part: Part, old: &Value, new: &mut Valu
     }
 }
 
-/// Whether the objects are the same but for metadata and a status that is a subresource.
+/// Returns true if the objects are the same except for metadata, and for a status that is a subresource.
 fn same_outside(resource: &Resource, old: &Value, new: &Value) -> bool {
     let mut other = new.clone();
     let mut keep = |field: &str| match (old.get(field), other.as_object_mut()) {

@@ -1,4 +1,4 @@
-//! Which state a read sees: what `resourceVersion` and `resourceVersionMatch` mean.
+//! Choice of the state that a read sees: the meaning of `resourceVersion` and `resourceVersionMatch`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::storage;
 /// A state of one kind.
 pub struct View {
     pub past: Arc<Past>,
-    /// How many objects lie at or behind a key, in the collection that begins there.
+    /// The number of objects at or after a key, in the collection that begins there.
     pub counted: BTreeMap<String, usize>,
     pub revision: Revision,
 }
@@ -31,12 +31,12 @@ impl View {
     }
 }
 
-/// What a client asked for.
+/// The state that a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Asked {
     /// Every write acknowledged before the request.
     Fresh,
-    /// Whatever is at hand.
+    /// Any state at hand.
     Any,
     NotOlder(Revision),
     Exact(Revision),
@@ -97,7 +97,8 @@ pub fn live(cache: &Cache) -> Result<(), ApiError> {
 
 /// The state at a revision, from the cache or, where that has forgotten it, from the store.
 async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Result<Arc<Past>, ApiError> {
-    // A cache may know a state for longer than the store. As in Kubernetes, clients are told when it is compacted.
+    // A cache may know a state for longer than the store. As in Kubernetes, clients get an error once it is
+    // compacted.
     if server.caches().outlasted(revision)
         && let Ok(past) = cache.at(revision)
     {
@@ -116,17 +117,17 @@ async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Resul
     Ok(past)
 }
 
-/// Where a list goes on. Opaque to clients; the form is that of Kubernetes.
+/// The position at which a list continues. Opaque to clients; the form is that of Kubernetes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Continue {
-    /// The state that the list began in; -1 for whatever is there now.
+    /// The state that the list began in; -1 for the present one.
     pub revision: Revision,
     /// The key that the page begins at, or the next after it, below that of the collection asked for.
     pub start: String,
 }
 
 impl Continue {
-    /// The page after the object of `key`, in a list of what lies below `prefix`.
+    /// Returns the token of the page after the object of `key`, in a list of the objects below `prefix`.
     pub fn after(revision: Revision, key: &str, prefix: &str) -> Self {
         Self { revision, start: format!("{}\0", key.strip_prefix(prefix).unwrap_or(key)) }
     }
@@ -137,7 +138,7 @@ impl Continue {
         URL_SAFE_NO_PAD.encode(value.to_string())
     }
 
-    /// Reads a token; errors are 400. Whatever it says, no object outside the collection is meant.
+    /// Decodes a token; errors are 400. No token can name an object outside the collection.
     pub fn decode(token: &str) -> Result<Self, ApiError> {
         let bad = |why: String| {
             ApiError::bad_request(format!("invalid continue token: continue key is not valid: {why}"))
@@ -171,12 +172,12 @@ impl Continue {
     }
 }
 
-/// Whether a path is the shortest of those that mean the same.
+/// Returns true if a path is the shortest of those that mean the same.
 fn is_clean(path: &str) -> bool {
     path.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }
 
-/// What is wrong with a text that is no base64, in Go's words.
+/// Returns the error for a text that is not base64, in Go's words.
 fn illegal(token: &str, error: &DecodeError) -> String {
     let at = match error {
         DecodeError::InvalidByte(at, _) | DecodeError::InvalidLastSymbol(at, _) => *at,

@@ -45,7 +45,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
     let cache = context.server.cache(resource)?;
     let filter =
         Filter::parse(&cache, &context.info.namespace, &context.info.name, &context.query, &context.budget)?;
-    // What is inside of those that a webhook converts is looked at afterwards.
+    // Objects that a webhook converts are matched by their contents afterwards.
     let filter =
         if by_webhook(resource).is_some() && filter.looks_inside() { filter.outside() } else { filter };
     let begin = begin(context, &options)?;
@@ -81,7 +81,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
             last_bookmark_done: false,
             shutdown: context.server.refusing().clone(),
         })),
-        // Who watches is told by an event, as if the watch had begun and then failed.
+        // A watcher gets an event, as if the watch had begun and then failed.
         Err(error) if matches!(error.code, 410 | 504) => {
             Events::Failed(Some(frame(wanted.format, "ERROR", &error.to_status())))
         }
@@ -97,10 +97,10 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
     Ok(streaming(wanted.format, StreamBody::new(frames).boxed_unsync()))
 }
 
-/// What a watch sends.
+/// The events of a watch.
 pub enum Events {
     Changes(Box<WatchStream>),
-    /// Why it cannot begin.
+    /// The error because of which it cannot begin.
     Failed(Option<Bytes>),
 }
 
@@ -122,7 +122,7 @@ impl Events {
     }
 }
 
-/// Where a watch begins.
+/// The state in which a watch begins.
 struct Opened {
     initial: Option<Entries>,
     subscription: Subscription,
@@ -188,7 +188,7 @@ fn frame(format: Format, event: &str, object: &Value) -> Bytes {
     if format == Format::Protobuf
         && let Some(message) = message()
     {
-        // What the server itself makes up has the types of its fields.
+        // Objects made by the server itself have the types of their fields.
         return protobuf::watch_frame(event, message, object).map(Bytes::from).unwrap_or_default();
     }
     respond::event(event, object)
@@ -203,9 +203,9 @@ enum Start {
 
 struct Begin {
     from: Start,
-    /// Whether the state is sent.
+    /// True if the state is sent.
     initial: bool,
-    /// Whether its end is marked.
+    /// True if its end is marked.
     mark_initial: bool,
     timeout: Duration,
 }
@@ -232,7 +232,7 @@ fn begin(context: &Context, options: &ListOptions) -> Result<Begin, ApiError> {
     Ok(Begin { from, initial, mark_initial, timeout: Duration::from_secs(seconds) })
 }
 
-/// What is counted when the first state has been sent.
+/// The metrics of the first state, recorded when it has been sent.
 struct Mark {
     began: Instant,
     /// `cluster`, `namespace` or `resource`.
@@ -253,14 +253,14 @@ impl Mark {
 
 /// The events of one watch.
 pub struct WatchStream {
-    /// What is still to be sent of the state that the watch begins with.
+    /// The part not sent yet of the state that the watch begins with.
     initial: Option<Entries>,
     /// A change that was waited for.
     arrived: Option<Arc<Change>>,
     subscription: Subscription,
     filter: Arc<Filter>,
     encoder: Encoder,
-    /// The client knows everything up to here, as far as it selects it.
+    /// The client knows everything up to here, within its selection.
     sent: Revision,
     /// Nothing up to here is sent.
     after: Revision,
@@ -322,17 +322,16 @@ impl WatchStream {
         }
     }
 
-    /// Whether it has to end although there may always be something more to send. What belongs to its
-    /// beginning is sent in any case.
+    /// Returns true if it has to end although there may always be something more to send. Everything that
+    /// belongs to its beginning is sent in any case.
     fn is_over(&self) -> bool {
         let told = self.arrived.is_none() && !self.subscription.has_missed();
         let begun = self.initial.is_none() && told && self.mark_initial.is_none();
         begun && (self.shutdown.is_cancelled() || Instant::now() >= self.deadline)
     }
 
-    /// Events of the state that the watch begins with, of objects of together about so many bytes. A
-    /// client that is too slow for it hears that it has to begin anew: it would be too slow for the changes
-    /// since, too.
+    /// Returns events of the state that the watch begins with, for objects of together about this many bytes.
+    /// A client that is too slow for it has to begin anew: it would be too slow for the changes since, too.
     fn beginning(&mut self, bytes: usize) -> Option<Bytes> {
         let initial = self.initial.as_mut()?;
         let Ok(entries) = initial.take(bytes) else {
@@ -433,7 +432,7 @@ impl WatchStream {
 struct Encoder {
     resource: Arc<Resource>,
     wanted: Wanted,
-    /// Of the kind, where it has a protobuf form.
+    /// The message of the kind, if it has a protobuf form.
     message: Option<Message>,
     /// Makes the rows, where tables are sent.
     rows: Option<Rows>,

@@ -9,7 +9,7 @@ use crate::clients::budget::Budget;
 use crate::query::Query;
 use crate::server::ServerConfig;
 
-/// A watch of ConfigMaps with bookmarks that nobody reads yet; `initial`: with those that there are.
+/// Opens a watch of ConfigMaps with bookmarks that is not read yet; `initial`: with those that exist.
 async fn unread(server: &Arc<Server>, initial: bool) -> WatchStream {
     let resource = Arc::clone(server.registry().lookup("", "v1", "configmaps").unwrap());
     let cache = server.cache(&resource).unwrap();
@@ -106,7 +106,7 @@ async fn a_bookmark_never_passes_over_what_a_watcher_was_cut_off_from() {
     assert!(seen.iter().all(|event| event["type"] == "ADDED"));
 }
 
-/// A client that resumed from the last event it has seen would never hear of the objects that were not sent.
+/// A client that resumed from the last event it has seen would never receive the objects that were not sent.
 #[tokio::test(start_paused = true)]
 async fn a_watch_whose_first_state_is_not_kept_any_more_says_so_and_ends() {
     let (store, server) = server().await;

@@ -31,7 +31,7 @@ use crate::respond::Answer;
 /// Bytes of the length before each event of a protobuf stream; a message needs none.
 const LENGTH: usize = 4;
 
-/// Whether a request would become a WebSocket.
+/// Returns true if a request asks for a WebSocket.
 pub fn is_asked(headers: &HeaderMap) -> bool {
     let names = |header: HeaderName, token: &str| {
         headers
@@ -43,7 +43,7 @@ pub fn is_asked(headers: &HeaderMap) -> bool {
     names(CONNECTION, "upgrade") && names(UPGRADE, "websocket")
 }
 
-/// What the name of a protocol begins with that is a bearer token: browsers set no other header.
+/// The prefix of a subprotocol that is a bearer token: browsers cannot set another header.
 const BEARER: &str = "base64url.bearer.authorization.k8s.io.";
 
 /// Makes the token that a WebSocket's handshake has among its protocols the `Authorization` of the
@@ -78,8 +78,8 @@ pub fn move_token(headers: &mut HeaderMap) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Takes bearer tokens out of the protocols that a handshake offers, for whoever it is passed on to.
-/// [`move_token`] leaves them where another credential was shown.
+/// Removes bearer tokens from the protocols that a handshake offers, before it is passed on. [`move_token`]
+/// leaves them if another credential was shown.
 pub fn drop_tokens(headers: &mut HeaderMap) {
     let offered: Vec<String> = headers
         .get_all(SEC_WEBSOCKET_PROTOCOL)
@@ -103,7 +103,7 @@ pub fn drop_tokens(headers: &mut HeaderMap) {
 
 /// Switches protocols; from then on the events are messages. 400 for a handshake that is none.
 pub fn serve(request: Request<Body>, events: Events, format: Format) -> Answer {
-    // Who offers a single protocol gets it; which one does not matter to the events.
+    // A client that offers a single protocol gets it; which one does not matter to the events.
     let protocol = request.headers().get(SEC_WEBSOCKET_PROTOCOL);
     let protocol = protocol.filter(|value| !value.as_bytes().contains(&b',')).cloned();
     let (mut response, upgrade) = switch(request, protocol)?;
@@ -150,7 +150,7 @@ fn switch(
 /// The server's side of a connection that has switched.
 async fn accepted(upgrade: OnUpgrade) -> Result<Socket, hyper::Error> {
     let upgraded = TokioIo::new(upgrade.await?);
-    // Who watches or reads a log has nothing to say.
+    // A client that watches or reads a log does not send data.
     let config = WebSocketConfig::default()
         .max_message_size(Some(limits::WEBSOCKET_MESSAGE))
         .max_frame_size(Some(limits::WEBSOCKET_MESSAGE));
@@ -190,7 +190,7 @@ async fn run(
                     Format::Protobuf => Message::Binary(event.slice(LENGTH.min(event.len())..)),
                     _ => Message::Text(Utf8Bytes::try_from(event)?),
                 };
-                // As long as an answer may wait that nobody takes.
+                // The same limit as for any answer that is not taken.
                 tokio::time::timeout(limits::STALL, sender.send(message)).await??;
             }
             // Pings are answered while reading; a close, or the end, ends the watch.

@@ -1,4 +1,4 @@
-//! What the server adds to pods, and what it keeps by itself.
+//! Tests of the fields that the server adds to pods, and of the objects that it maintains itself.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What clients see of answers beside their sense: pages and statuses for paths that mean nothing,
-//! fields that are always there, documents and options that are not looked at.
+//! Tests of answers apart from their content: pages and statuses for paths that mean nothing, fields that are
+//! always there, documents and options that are ignored.
 
 use serde_json::{Value, json};
 
@@ -170,7 +170,7 @@ async fn what_kubernetes_always_writes_is_always_there() {
             assert!(listed.body["items"][0].pointer(field).is_some(), "{path} {field}");
         }
         assert_eq!(got.body["metadata"].get("deletionTimestamp"), None);
-        // Who writes back what was read changes nothing.
+        // Writing back what was read changes nothing.
         let again = api.put(&one, got.body.clone()).await.expect(200);
         assert_eq!(again.body, got.body, "{path}");
     }
@@ -199,7 +199,7 @@ async fn a_bookmark_has_what_its_kind_always_has() {
     assert_eq!(object["metadata"].get("creationTimestamp"), None);
     let review = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
     let review = api.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review).await.expect(201);
-    // Whoever asks owns the question.
+    // The author of a review owns its fields.
     let fields: Vec<&str> =
         at(&review.body, "/metadata").as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!((fields, at(&review.body, "/status/allowed")), (vec!["managedFields"], &json!(true)));
@@ -321,7 +321,7 @@ async fn options_are_refused_in_kubernetes_words() {
         let reply = reply.expect(422);
         assert_eq!(reply.message(), format!("{kind}.meta.k8s.io \"\" {dry}"));
     }
-    // What is deleted is answered with all that its kind has, even if it waits.
+    // The answer to a deletion has all fields of the kind, even if the object waits.
     let finalizers = json!({"metadata": {"finalizers": ["example.com/wait"]}});
     api.post(ROLES, json!({"metadata": {"name": "r"}})).await.expect(201);
     api.patch("merge", &format!("{ROLES}/r"), finalizers).await.expect(200);
@@ -358,7 +358,7 @@ async fn proxies_are_told_by_discovery() {
     }
 }
 
-/// Found beside a kube-apiserver.
+/// Regression, found by comparison with a kube-apiserver.
 #[tokio::test(start_paused = true)]
 async fn refusals_have_kubernetes_words_and_kinds() {
     let api = Api::start().await;

@@ -139,7 +139,7 @@ async fn conflicts_are_told_and_can_be_forced() {
         .collect();
     assert_eq!(managers, ["third", "kubectl-client-side-apply"]);
     api.apply(&path, config(2)).await.expect(409);
-    // Both are shared again once somebody else changes the field by an update.
+    // Both are shared again once another manager changes the field by an update.
     api.patch("merge", &format!("{DEPLOYMENTS}/web?fieldManager=m"), json!({"spec": {"replicas": 3}}))
         .await
         .expect(200);
@@ -289,13 +289,13 @@ async fn subresources_have_owners_of_their_own() {
         (&own["subresource"], &own["fieldsV1"]),
         (&json!("status"), &json!({"f:status": {"f:replicas": {}}}))
     );
-    // The status in a configuration of the object itself is nobody's business.
+    // The status in a configuration of the object itself is ignored.
     let mut config = deployment("web");
     config["status"] = json!({"replicas": 7});
     let same = api.apply(&format!("{DEPLOYMENTS}/web?fieldManager=a"), config).await.expect(200).body;
     assert_eq!(same["status"]["replicas"], 2);
     assert_eq!(entry(&same, "a").unwrap()["fieldsV1"].get("f:status"), None);
-    // An update of the status takes it from whoever had it.
+    // An update of the status takes it from its owner.
     let mut next = same.clone();
     next["status"]["replicas"] = 3.into();
     let put = api.put(&format!("{DEPLOYMENTS}/web/status?fieldManager=c"), next).await.expect(200).body;

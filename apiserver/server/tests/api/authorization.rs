@@ -87,7 +87,7 @@ async fn get_alone_opens_no_stream_into_a_pod() {
             operator.call("GET", &path, headers, "").await.expect(404);
         }
     }
-    // There is no such pod, which is said to those alone who may know it.
+    // The pod does not exist, which is only disclosed to clients that may know it.
     reader.get("/api/v1/namespaces/a/pods/p/log").await.expect(404);
 }
 

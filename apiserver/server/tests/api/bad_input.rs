@@ -24,7 +24,7 @@ pub struct Case {
     body: Bytes,
     code: u16,
     reason: &'static str,
-    /// What the message contains.
+    /// The text that the message contains.
     says: &'static str,
 }
 
@@ -75,7 +75,7 @@ pub async fn all_refused(cases: Vec<Case>) {
         let is_status = reply.body["kind"] == "Status" && reply.body["status"] == "Failure";
         let as_expected =
             (reply.code, reply.reason()) == (case.code, case.reason) && reply.message().contains(case.says);
-        // Who sends much garbage does not get as much back.
+        // A client that sends much garbage does not get as much back.
         if !is_status || !as_expected || reply.text.len() > 64 * 1024 {
             let answer: String = reply.text.chars().take(400).collect();
             wrong.push(format!("{} {} {head}\n  {} {answer}", case.method, case.path, reply.code));
@@ -135,7 +135,7 @@ async fn bodies_that_are_no_objects() {
             (JSON, r#"{"kind":7,"metadata":{"name":"x"}}"#),
             bad("json: cannot unmarshal number into Go struct field .kind of type string ({\"kind\":7,"),
         ),
-        // What is no Unicode is read as U+FFFD, which no name has.
+        // Bytes that are not Unicode are read as U+FFFD, which no name has.
         case(create, (JSON, &b"{\"metadata\":{\"name\":\"\xff\xfe\"}}"[..]), (422, "Invalid", "RFC 1123")),
         case(create, (JSON, r#"{"metadata":{"name":"\ud800"}}"#), (422, "Invalid", "RFC 1123")),
         case(create, (JSON, nested("[", "]", 100_000)), bad("json parse error: exceeded max depth")),
@@ -253,7 +253,7 @@ async fn protobuf_that_lies() {
     let whole = apiserver_schema::protobuf::to_envelope(&json!({"apiVersion": "v1", "kind": "ConfigMap",
         "metadata": {"name": "x", "labels": {"a": "b"}}, "data": {"k": "v"}}))
     .unwrap();
-    // What is cut between two fields is a smaller object.
+    // A text that is cut between two fields is a smaller object.
     let cut = (1..whole.len()).map(|length| &whole[..length]);
     let cut = cut.filter(|bytes| apiserver_schema::protobuf::from_envelope(bytes).is_err());
     let mut cases: Vec<Case> = cut.map(|bytes| create(bytes.to_vec())).collect();

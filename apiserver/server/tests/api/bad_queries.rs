@@ -129,7 +129,7 @@ async fn options_that_are_none() {
 #[tokio::test]
 async fn parameters_that_mean_less_than_they_seem() {
     let api = world().await;
-    // As in Kubernetes: whatever is there and neither `0` nor `false` is true, and a negative limit none.
+    // As in Kubernetes: any value except `0` and `false` is true, and a negative limit means none.
     assert_eq!(api.get(&format!("{MAPS}?limit=-1&timeout=0s")).await.expect(200).names().len(), 1);
     let mut watch = api.watch(&format!("{MAPS}?watch=maybe&timeoutSeconds=1")).await;
     assert_eq!(watch.brief().await, "ADDED m");
@@ -140,7 +140,7 @@ async fn parameters_that_mean_less_than_they_seem() {
     }
 }
 
-/// What Go's reader of queries passes over.
+/// Pairs that Go's parser of queries skips are skipped.
 #[tokio::test]
 async fn pairs_with_semicolons_or_broken_escapes_are_passed_over() {
     let api = world().await;

@@ -28,7 +28,7 @@ async fn owners_that_are_there_twice_are_found_in_one_pass() {
     let map = json!({"metadata": {"name": "m", "ownerReferences": owners}});
     let reply = api.post(MAPS, map).await.expect(201);
     assert_eq!(reply.body["metadata"]["ownerReferences"], many(4_000, owner));
-    // Only one may be the controller, and each that is one too many shows all.
+    // Only one may be the controller, and the error of each surplus one shows all.
     let controllers = many(4_000, |n| {
         let mut owner = owner(n);
         owner["controller"] = true.into();
@@ -55,8 +55,8 @@ async fn no_more_warnings_are_made_than_are_sent() {
     assert!(warnings[0].to_str().unwrap().contains(first), "{warnings:?}");
 }
 
-/// A header of a megabyte is refused by most clients and proxies: the object would be written, and
-/// its author told that it was not.
+/// Regression: most clients and proxies refuse a header of a megabyte, so the object would be written, and
+/// its author would get an error.
 #[tokio::test]
 async fn a_warning_as_long_as_its_body_is_cut() {
     let api = Api::start().await;
@@ -151,7 +151,7 @@ async fn an_object_is_weighed_with_its_defaults_before_anything_else_is_done_wit
     let template = json!({"metadata": {"name": "d"}, "spec": {"template": with(40_000)}});
     let deployments = "/apis/apps/v1/namespaces/default/deployments";
     assert_eq!(api.post(deployments, template).await.expect(500).message(), TOO_LARGE);
-    // The store would take it, so its faults are told.
+    // The store would accept it, so its faults are reported.
     let reply = api.post(PODS, with(10_000)).await.expect(422);
     assert_eq!(reply.body["details"]["causes"].as_array().unwrap().len(), 1_000);
     assert!(
@@ -162,7 +162,7 @@ async fn an_object_is_weighed_with_its_defaults_before_anything_else_is_done_wit
     assert!(reply.text.len() < 1 << 20);
 }
 
-/// As many as a body can have: no kind has a list that may be so long.
+/// Sends as many items as a body can have: no kind has a list that may be so long.
 #[tokio::test]
 async fn a_body_has_so_many_objects_and_no_more_whatever_its_kind() {
     let api = Api::start().await;
@@ -269,7 +269,7 @@ async fn definitions_are_read_in_one_pass_and_their_patterns_have_a_bound() {
         many(129, |n| json!({"name": format!("c{n}"), "type": "string", "jsonPath": ".spec"}));
     let reply = api.post(CRDS, wide).await.expect(422);
     assert!(reply.message().contains("additionalPrinterColumns: Too many: 129: must have at most 128 items"));
-    // What is said of thousands of fields is one expression.
+    // Thousands of fields share one expression.
     api.post(CRDS, patterns(&|_| "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$".to_owned())).await.expect(201);
 }
 

@@ -1,4 +1,4 @@
-//! Many clients write one object at the same time: who does not insist on a version gets through.
+//! Many clients write one object at the same time: writes without a resource version succeed.
 
 use futures::future::join_all;
 use serde_json::json;

@@ -109,7 +109,7 @@ async fn a_definition_is_completed_established_and_served() {
     assert_eq!(api.get(&format!("{WIDGETS}/a")).await.expect(200).body, created.body);
     let list = api.get(WIDGETS).await.expect(200);
     assert_eq!((list.body["kind"].as_str(), list.names()), (Some("WidgetList"), vec!["a"]));
-    // Where Kubernetes keeps it, and how.
+    // The key and the encoding are those of Kubernetes.
     let kv = api.store.get("/registry/example.com/widgets/default/a").await.unwrap().kv.unwrap();
     let stored: Value = serde_json::from_slice(&kv.value).unwrap();
     assert_eq!(stored["spec"]["color"], "red");
@@ -449,11 +449,11 @@ async fn a_definition_goes_after_its_objects() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(api.get(WIDGETS).await.expect(200).names(), ["held"]);
-    // Who watches is told of the end of each object, and then there is nothing to watch.
+    // Watchers receive the deletion of each object, and then there is nothing to watch.
     assert_eq!(watch.brief().await, "DELETED free");
     let refused = api.post(WIDGETS, widget("new", json!({"color": "red"}))).await.expect(403);
     assert!(refused.message().contains("create not allowed while custom resource definition is terminating"));
-    // By applying neither; what is there may be applied to.
+    // Nor by apply; an existing object can be applied to.
     let media = [("content-type", "application/apply-patch+yaml")];
     let apply = |name: &str| {
         let config = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}});
@@ -488,7 +488,7 @@ async fn kinds_are_served_after_a_restart_and_by_another_server() {
     one.post(WIDGETS, widget("a", json!({"color": "red"}))).await.expect(201);
     let two = Api::over(ServerConfig::default(), Arc::clone(&one.store)).await;
     assert_eq!(two.get(WIDGETS).await.expect(200).names(), ["a"]);
-    // What one does the other sees.
+    // Each server sees the writes of the other.
     let mut watch = two.watch(&format!("{WIDGETS}?watch=true")).await;
     assert_eq!(watch.brief().await, "ADDED a");
     one.post(WIDGETS, widget("b", json!({"color": "red"}))).await.expect(201);
@@ -539,7 +539,7 @@ async fn objects_are_applied_by_several_managers() {
         "{}",
         conflict.text
     );
-    // What a manager no longer names goes, if nobody else holds it.
+    // A field that a manager no longer names is removed, if it has no other owner.
     let less = apply("one", widget("a", json!({"color": "red"}))).await.expect(200);
     assert_eq!(less.body["spec"]["parts"], json!([{"name": "y", "count": 2}]));
     let status = json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "status": {"phase": "Ready"}});

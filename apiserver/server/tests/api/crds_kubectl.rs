@@ -76,7 +76,7 @@ fn uses(kubectl: &Kubectl) {
 
 fn removes(kubectl: &Kubectl) {
     kubectl.run("delete crd widgets.example.com --timeout=20s");
-    // kubectl remembers what was served, and is told.
+    // kubectl remembers the served kinds, and gets an error.
     let error = kubectl.fails("get widgets");
     assert!(error.contains("the server could not find the requested resource"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Many definitions: none has a task of its own, and kinds that nobody asks for keep no objects.
+//! Many definitions: none has a task of its own, and kinds that are not requested keep no objects.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::bad_rules::CRDS;
 use crate::harness::Api;
 
-/// So many kinds lie in one group, as with what people install.
+/// The number of kinds in one group, as in common installations.
 const GROUP: usize = 20;
 
 fn group(index: usize) -> String {
@@ -113,7 +113,7 @@ async fn named(api: &Api, name: &str, status: &str) -> Value {
     panic!("{name} is not {status}");
 }
 
-/// Who comes first has the names; who comes later gets them when they are free again.
+/// The first definition has the names; a later one gets them when they are free again.
 #[tokio::test(start_paused = true)]
 async fn a_name_is_granted_once_and_again_when_it_is_free() {
     let api = Api::start().await;
@@ -141,7 +141,7 @@ async fn a_name_is_granted_once_and_again_when_it_is_free() {
     named(&api, &name(2), "True").await;
 }
 
-/// What is being created while the definition goes is refused, or goes with it.
+/// An object that is being created while its definition is deleted is refused, or deleted with it.
 #[tokio::test(start_paused = true)]
 async fn nothing_outlives_its_definition() {
     let api = Api::start().await;

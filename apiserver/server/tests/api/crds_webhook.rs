@@ -22,7 +22,7 @@ use crate::harness::{Api, Reply};
 const V1: &str = "/apis/example.com/v1/namespaces/default/hosts";
 const V2: &str = "/apis/example.com/v2/namespaces/default/hosts";
 
-/// How a webhook behaves.
+/// The behaviour of a webhook.
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     Sound,
@@ -30,7 +30,7 @@ enum Manner {
     Refuses,
     /// It says so with a code of HTTP.
     Fails,
-    /// It sends whoever asks to another place.
+    /// It redirects its callers.
     Redirects,
     /// It gives other objects back.
     Renames,
@@ -51,7 +51,7 @@ fn converted(mut object: Value, wanted: &str) -> Value {
     };
     object["apiVersion"] = wanted.into();
     object["metadata"]["labels"]["seen"] = "yes".into();
-    // What a webhook may not change.
+    // A field that a webhook may not change.
     object["metadata"]["finalizers"] = json!(["example.com/forged"]);
     object
 }
@@ -198,7 +198,7 @@ async fn objects_are_read_and_written_in_every_version() {
         assert_eq!(webhook.reviews.load(Ordering::SeqCst), 0, "nothing had to be converted");
         let made = create(&api, V2, v2("b", "beta", "2")).await.expect(201).body;
         assert_eq!((&made["apiVersion"], &made["spec"]["host"]), (&json!("example.com/v2"), &json!("beta")));
-        // Defaults of the version that is asked for; metadata but for labels is the server's.
+        // Defaults of the requested version; the metadata, except labels, are the server's.
         let read = api.get(&format!("{V2}/a")).await.expect(200).body;
         assert_eq!(read["spec"], json!({"host": "alpha", "port": "1", "note": "none"}));
         assert_eq!(read["metadata"]["labels"], json!({"seen": "yes"}));
@@ -338,8 +338,8 @@ async fn the_stored_version_may_change_under_stored_objects() {
     next["metadata"]["resourceVersion"] =
         api.get(&format!("{CRDS}/hosts.example.com")).await.body["metadata"]["resourceVersion"].clone();
     api.put(&format!("{CRDS}/hosts.example.com"), next).await.expect(200);
-    // What was stored before is converted when it is read, in either version, and stored anew when
-    // it is written.
+    // An object stored before is converted when it is read, in either version, and stored anew when it is
+    // written.
     let wait = || async { api.get(&format!("{V2}/old")).await };
     let mut read = wait().await;
     while read.code == 503 {
@@ -396,7 +396,7 @@ async fn what_a_webhook_does_wrong_is_said_and_nothing_is_stored() {
         assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(500)));
         assert_eq!(watch.next().await, None);
     }
-    // Nobody listens, the certificate is not the bundle's, or the bundle is another's.
+    // Nothing listens, the certificate is not signed by the bundle, or the bundle is another's.
     let api = Api::start().await;
     let other = webhook(Manner::Sound).await;
     let url = format!("https://127.0.0.1:{}/convert", webhook(Manner::Sound).await.port);
@@ -425,7 +425,7 @@ async fn a_webhook_may_stand_behind_a_service() {
         json!({"metadata": {"name": "hooks"}, "spec": {"type": "ExternalName", "externalName": "127.0.0.1"}});
     let service = api.post("/api/v1/namespaces/default/services", service).await;
     if service.code == 422 {
-        // An address is no name of a domain.
+        // An address is not a domain name.
         let named = json!({"metadata": {"name": "hooks"}, "spec": {"type": "ExternalName", "externalName": "localhost"}});
         api.post("/api/v1/namespaces/default/services", named).await.expect(201);
     }

@@ -1,5 +1,5 @@
-//! What a deletion answers with: the object where Kubernetes does so, else a `Status`; and OpenAPI says
-//! which.
+//! Tests of the answers to deletions: the object where Kubernetes returns it, else a `Status`; and OpenAPI
+//! describes them.
 
 use std::collections::BTreeSet;
 
@@ -98,7 +98,7 @@ async fn a_service_that_is_deleted_is_answered_with_its_last_state() {
     assert_eq!(rows["kind"], "Table");
 }
 
-/// Both end in a way of their own, in which nobody is given time.
+/// Both are deleted in a way of their own, without a grace period.
 #[tokio::test(start_paused = true)]
 async fn a_namespace_that_terminates_has_no_grace_period() {
     let api = Api::start().await;

@@ -95,7 +95,7 @@ async fn version_health_and_metrics() {
     api.get("/api/v1/pods").await.expect(200);
     let _watch = api.watch("/api/v1/pods?watch=1").await;
     api.get("/api/v1/nonsense").await.expect(404);
-    // Its lines are judged in `metrics`.
+    // Its contents are tested in `metrics`.
     let page = api.get("/metrics").await.expect(200).text;
     assert!(page.contains("# TYPE apiserver_request_total counter\n"), "{page}");
     assert!(!page.contains("nonsense"));

@@ -113,7 +113,7 @@ async fn all_forms_of_discovery_say_the_same() {
                     }
                 }
             }
-            // Nothing is sent again to who has it.
+            // A client that has the document does not get it again.
             for accept in [aggregated("application/json", version), accept] {
                 let (_, headers, _) = raw(&api, path, &[("accept", &accept)]).await;
                 let etag = headers["etag"].to_str().unwrap().to_owned();

@@ -1,4 +1,5 @@
-//! Which APIs are served: the defaults of Kubernetes, and what `--runtime-config` makes of them.
+//! Tests of the APIs that are served: the defaults of Kubernetes, and the changes that `--runtime-config`
+//! makes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -108,7 +109,7 @@ async fn versions_can_be_switched_on_and_off() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_kept_in_a_version_that_is_not_served_is_there() {
-    // The bundle is kept as v1beta1, which is off.
+    // The bundle is stored as v1beta1, which is off.
     let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(1)), Options::default()).await.unwrap());
     let api = Api::over(config("certificates.k8s.io/v1alpha1=true"), store.clone()).await;
     let bundles = "/apis/certificates.k8s.io/v1alpha1/clustertrustbundles";

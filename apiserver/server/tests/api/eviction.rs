@@ -21,7 +21,7 @@ async fn ready(api: &Api, name: &str, status: &str) {
     api.patch("strategic-merge", &format!("{PODS}/{name}/status"), status).await.expect(200);
 }
 
-/// A budget for the label, whose controller allows so many disruptions.
+/// Creates a budget for the label, whose controller allows this many disruptions.
 async fn budget(api: &Api, name: &str, allowed: i64) {
     let object = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name},
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}});
@@ -62,7 +62,7 @@ async fn a_budget_allows_as_many_disruptions_as_its_controller_says() {
     api.delete(&format!("{BUDGETS}/b"), Value::Null).await.expect(200);
     budget(&api, "b", 1).await;
     let before = status(&api).await;
-    // What is only tried, or means another pod, takes nothing.
+    // A dry run, or an eviction of another pod, uses no disruption.
     evict(&api, "p0", json!({"dryRun": ["All"]})).await.expect(201);
     evict(&api, "p0", json!({"preconditions": {"uid": "another"}})).await.expect(409);
     evict(&api, "p9", Value::Null).await.expect(404);
@@ -89,7 +89,7 @@ async fn a_budget_allows_as_many_disruptions_as_its_controller_says() {
     ready(&api, "p1", "False").await;
     evict(&api, "p1", Value::Null).await.expect(201);
     assert_eq!(status(&api).await, after);
-    // What does not run yet is not guarded.
+    // A pod that does not run yet is not guarded.
     let mut waiting = pod("p2");
     waiting["metadata"]["labels"] = json!({"app": "web"});
     api.post(PODS, waiting).await.expect(201);

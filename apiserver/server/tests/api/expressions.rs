@@ -157,9 +157,9 @@ async fn what_was_wrong_before_a_rule_came_stays_until_it_is_touched() {
         }
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     }
-    // The item that changed, wherever it stands; the other one is as it was.
+    // Only the changed item is reported, at its present place.
     assert_eq!(causes(&refused.unwrap()), ["spec.l[0]: Invalid value: too small"]);
-    // Who touches the object is told of what is wrong in it.
+    // A change of the object gets warnings about its existing faults.
     let touched = api.patch("merge", &path, json!({"spec": {"z": 1}})).await.expect(200);
     let warning = |i: usize| format!("299 - \"spec.l[{i}]: Invalid value: too small\"");
     let warned: Vec<&str> =

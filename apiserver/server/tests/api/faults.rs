@@ -37,7 +37,7 @@ pub struct Flaky {
     slow: AtomicU64,
     /// The revision takes this long, in milliseconds.
     pub late: AtomicU64,
-    /// Whether others are said to write too, as in etcd.
+    /// True if the store reports that others write too, as etcd does.
     shared: bool,
 }
 
@@ -62,7 +62,7 @@ impl Flaky {
         })
     }
 
-    /// Changes reach nobody any more.
+    /// Stops the delivery of changes.
     pub async fn hold_watches(&self) {
         self.refuse_watches.store(true, Ordering::SeqCst);
         self.cut.notify_one();
@@ -75,7 +75,7 @@ impl Flaky {
         tokio::time::sleep(Duration::from_secs(10)).await;
     }
 
-    /// As long as the real one waits for etcd.
+    /// Waits as long as the real store waits for etcd.
     async fn hang(&self) -> Result<(), StoreError> {
         if self.hung.load(Ordering::SeqCst) {
             tokio::time::sleep(Duration::from_secs(10)).await;
@@ -111,7 +111,7 @@ impl Store for Flaky {
         if write.expected == 0 && write.key.contains("/widgets/") {
             slow = Duration::from_millis(self.slow.load(Ordering::SeqCst));
         }
-        // What is on its way arrives, whether or not its sender waits.
+        // A write on its way arrives, even if its sender is gone.
         let arriving = tokio::spawn(async move {
             tokio::time::sleep(slow).await;
             inner.write(write).await
@@ -163,7 +163,7 @@ async fn a_broken_watch_goes_on_where_it_was() {
     let mut watch = api.watch(&format!("{MAPS}?watch=1&resourceVersion={from}")).await;
     store.hold_watches().await;
     api.config_map("b", json!({})).await;
-    // What is written is read, and lists wait for the cache, but not for ever.
+    // Writes can be read, and lists wait for the cache, but not for ever.
     api.get(&format!("{MAPS}/b")).await.expect(200);
     api.get(MAPS).await.expect(504);
     api.get("/readyz").await.expect(500);
@@ -192,7 +192,7 @@ async fn a_cache_whose_history_is_gone_starts_again() {
     store.compacted.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(10)).await;
     store.release_watches().await;
-    // Who watched is sent away, and told to list again.
+    // Watchers are disconnected, and have to list again.
     assert_eq!(watch.brief().await, "END");
     let mut late = api.watch(&format!("{MAPS}?watch=1&resourceVersion={from}")).await;
     assert_eq!(late.next().await.unwrap()["object"]["code"], 410);
@@ -240,7 +240,7 @@ async fn a_watch_from_before_a_restart_goes_on_and_nobody_is_answered_from_the_p
     first.server.stop();
     store.close().await.unwrap();
     let store = Embedded::open(disk, Options::default()).await.unwrap();
-    // The newest revision is that of a key that is no object.
+    // The newest revision is that of a key that is not an object.
     let op = apiserver_store::Op::Put { value: "1".into(), ttl_seconds: 0 };
     store.write(Write { key: "compact_rev_key".to_owned(), expected: 0, op }).await.unwrap();
     let second = Api::over(ServerConfig::default(), Arc::new(store)).await;

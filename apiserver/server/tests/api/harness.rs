@@ -61,13 +61,13 @@ impl Api {
         server.start();
         tokio::time::timeout(Duration::from_secs(20), server.ready()).await.expect("ready in time");
         let api = Self { server, store, identity: Identity::authenticated("admin", &["system:masters"]) };
-        // What controllers would make.
+        // Objects that controllers would create.
         let account = json!({"metadata": {"name": "default"}});
         api.post("/api/v1/namespaces/default/serviceaccounts", account).await;
         api
     }
 
-    /// The same server for somebody else.
+    /// Returns a client of the same server for another identity.
     pub fn as_user(&self, identity: Identity) -> Self {
         Self { server: Arc::clone(&self.server), store: Arc::clone(&self.store), identity }
     }
@@ -205,7 +205,7 @@ impl Watching {
         }
     }
 
-    /// Whether nothing more has come.
+    /// Returns true if nothing more has arrived.
     pub async fn is_quiet(&mut self) -> bool {
         tokio::time::timeout(Duration::from_millis(100), self.next()).await.is_err()
     }

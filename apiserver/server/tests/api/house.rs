@@ -1,5 +1,5 @@
-//! What the server keeps and says of itself: FlowSchemas and APIServices of its own, the health of
-//! components, its version, and that versions go.
+//! Tests of the server's own objects and information: FlowSchemas and APIServices, the health of components,
+//! its version, and the warnings about versions that will be removed.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -157,7 +157,7 @@ async fn what_is_built_in_is_registered() {
     assert_eq!(apps["spec"]["groupPriorityMinimum"], 17800);
     assert_eq!(apps["metadata"]["labels"]["kube-aggregator.kubernetes.io/automanaged"], "onstart");
     assert!(apps["status"]["conditions"][0]["lastTransitionTime"].is_string());
-    // What another configuration serves is registered by the next server.
+    // APIs of another configuration are registered by the next server.
     api.server.stop();
     let apis = "api/beta=true,batch/v1=false".parse().unwrap();
     let next = Api::over(ServerConfig { apis, ..ServerConfig::default() }, Arc::clone(&api.store)).await;
@@ -273,7 +273,7 @@ async fn component(status: &'static str, text: &'static str) -> SocketAddr {
     address
 }
 
-// Real sockets: time does not stand still.
+// Real sockets, so time cannot be paused.
 #[tokio::test]
 async fn components_are_asked_how_they_are() {
     let refused = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! What some kinds do in a way of their own.
+//! Tests of behaviour that is particular to some kinds.
 
 use apiserver_meta::identity::Identity;
 use base64::Engine as _;
@@ -18,7 +18,7 @@ async fn some_kinds_are_created_by_an_update() {
     api.put(path, lease).await.expect(422);
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/r";
     let role = json!({"metadata": {"name": "r"}, "rules": []});
-    // Whoever may update may not yet create.
+    // A right to update does not include creation.
     let rules = json!([{"verbs": ["update"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["clusterroles"]}]);
     let granted = json!({"metadata": {"name": "updater"}, "rules": rules});
     api.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", granted).await.expect(201);
@@ -131,7 +131,7 @@ async fn two_kinds_count_more_than_their_spec() {
         assert_eq!(change(&path, field, "v").await, generation, "{path} {field}");
         assert_eq!(change(&path, field, "v").await, generation, "{path} {field} again");
     }
-    // A status does not count, whatever it brings along.
+    // A write of the status does not count, whatever else it contains.
     let status = json!({"metadata": {"annotations": {"k": "w"}}, "status": {"replicas": 1}});
     let written = api.patch("merge", &format!("{deployment}/d/status"), status).await.expect(200).body;
     assert_eq!(written["metadata"]["generation"], 2);

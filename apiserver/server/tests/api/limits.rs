@@ -69,7 +69,7 @@ async fn a_request_that_takes_too_long_is_given_up() {
     let late = api.post(MAPS, json!({"metadata": {"name": "a"}})).await.expect(504);
     assert_eq!(late.reason(), "Timeout");
     tokio::time::sleep(Duration::from_secs(5)).await;
-    // It was not taken back: nobody could.
+    // It cannot be undone, and was not.
     api.get(&format!("{MAPS}/a")).await.expect(200);
     // The claim of an address, made for a Service whose request was cut off, does not stay.
     let service = |name: &str, ip: &str| json!({"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "clusterIP": ip}});
@@ -118,7 +118,7 @@ async fn a_watch_lasts_its_least_time_and_up_to_twice_that() {
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
 
-/// By order of completion: what is asked last is answered before the flood is through.
+/// By order of completion: the last request is answered before the flood is through.
 #[tokio::test(start_paused = true)]
 async fn a_flood_of_tenants_delays_neither_leases_nor_heartbeats_nor_probes() {
     // Every sync of the disk takes a second.
@@ -187,7 +187,7 @@ async fn one_identity_leaves_places_to_others() {
     assert!(refused > 20, "ServiceAccounts of one namespace share its places: {codes:?}");
 }
 
-/// As on etcd: the words are etcd's, and reads go on.
+/// A full store answers as etcd does: the words are etcd's, and reads go on.
 #[tokio::test(start_paused = true)]
 async fn a_full_store_says_so_and_serves_reads_deletions_and_leases() {
     let vital = vec!["/registry/leases/kube-system/".to_owned()];
@@ -281,7 +281,7 @@ async fn a_store_that_tenants_and_nodes_have_filled_has_room_for_the_control_pla
         assert!(asked_for < 10);
     }
     assert!(asked_for > 0);
-    // Nor do pods stay for ever because nobody can say that they have ended.
+    // Nor do pods stay for ever because their end cannot be recorded.
     let ended = json!({"status": {"phase": "Failed", "message": "x".repeat(1_000)}});
     node.patch("merge", &format!("{PODS}/p/status"), ended).await.expect(200);
     api.post(MAPS, map("administrator", 40_000)).await.expect(201);

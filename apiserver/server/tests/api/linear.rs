@@ -30,7 +30,7 @@ const KEYS: u64 = 3;
 struct Seen {
     clock: Cell<u64>,
     history: RefCell<History>,
-    /// Where the watch goes on.
+    /// The revision at which the watch continues.
     watched: Cell<i64>,
 }
 
@@ -100,7 +100,7 @@ async fn live(seed: u64) -> History {
         } else {
             list(&api, &seen).await;
         }
-        // What is durable is watched before the lights go out, or in the next life.
+        // Durable writes are watched before the power fails, or after the restart.
         tokio::time::sleep(Duration::from_secs(1)).await;
         watching.abort();
         if let Err(ended) = watching.await
@@ -176,7 +176,7 @@ async fn client_of(api: Rc<Api>, seen: Rc<Seen>, disk: SimDisk, seed: u64) {
     }
 }
 
-/// `None`: the store has stopped, and nobody knows.
+/// Returns `None` if the store has stopped, because the result is unknown.
 fn answer(reply: Reply) -> Option<Reply> {
     (reply.code < 500).then_some(reply)
 }
@@ -189,7 +189,7 @@ async fn list(api: &Api, seen: &Seen) {
     let found: BTreeMap<String, Version> =
         items.iter().filter(|i| ours(i)).map(|i| (name(i), version(i))).collect();
     let known: Vec<String> = seen.history.borrow().operations.iter().map(|o| o.key.clone()).collect();
-    // A key whose first write has not been answered yet is known by nobody here.
+    // A key whose first write has not been answered yet is unknown here.
     if found.keys().all(|key| known.contains(key)) {
         seen.history.borrow_mut().listings.push(Listing { called, returned: seen.tick(), revision, found });
     }

@@ -76,7 +76,7 @@ async fn pages_belong_to_one_state() {
     let first = api.get(&format!("{MAPS}?limit=4")).await.expect(200);
     assert_eq!(first.names(), ["m0", "m1", "m2", "m3"]);
     assert_eq!(first.body["metadata"]["remainingItemCount"], 6);
-    // What happens between pages is not seen.
+    // Changes between pages are not visible.
     api.delete(&format!("{MAPS}/m5"), Value::Null).await.expect(200);
     api.config_map("m55", json!({})).await;
     let token = first.body["metadata"]["continue"].as_str().unwrap();

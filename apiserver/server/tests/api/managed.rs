@@ -35,7 +35,7 @@ async fn a_new_object_belongs_to_its_maker_defaults_and_all() {
     let agent = [("content-type", "application/json"), ("user-agent", "kubectl/v1.36.0 (linux/amd64)")];
     let made = api.call("POST", DEPLOYMENTS, &agent, deployment("web").to_string()).await.expect(201).body;
     assert_eq!(brief(&made), ["kubectl Update"]);
-    // As a Deployment looks that `kubectl create` has made on Kubernetes.
+    // The managed fields of a Deployment that `kubectl create` has made on Kubernetes.
     assert_eq!(
         fields(&made, "kubectl"),
         json!({"f:spec": {
@@ -104,7 +104,7 @@ async fn clients_may_reset_managed_fields_and_rubbish_is_ignored() {
     let kept =
         api.patch("merge", &path, json!({"metadata": {"managedFields": rubbish}})).await.expect(200).body;
     assert_eq!(brief(&kept), ["maker Update"]);
-    // An empty list asks for nothing, so that who does not know of managers takes none away.
+    // An empty list is no request, so that a client that does not know of managers removes none.
     let empty = json!({"metadata": {"managedFields": []}});
     assert_eq!(brief(&api.patch("merge", &path, empty).await.expect(200).body), ["maker Update"]);
     for data in ["1", "2"] {
@@ -112,7 +112,7 @@ async fn clients_may_reset_managed_fields_and_rubbish_is_ignored() {
         let patch = json!({"metadata": {"managedFields": reset}, "data": {"a": data}});
         let gone = api.patch("merge", &path, patch).await.expect(200).body;
         assert_eq!(gone["metadata"].get("managedFields"), None);
-        // Untracked until somebody applies; that one finds an owner of what was there.
+        // Untracked until a client applies, which finds an owner of the existing fields.
         let untracked = api.patch("merge", &path, json!({"data": {"b": "2"}})).await.expect(200).body;
         assert_eq!(untracked["metadata"].get("managedFields"), None);
         let config =

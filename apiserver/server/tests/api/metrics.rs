@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::harness::{Api, pod};
 
-/// What a page says, checked as promtool does.
+/// The contents of a page of metrics, checked as promtool does.
 #[derive(Default)]
 struct Exposition {
     types: BTreeMap<String, String>,
@@ -171,7 +171,7 @@ const FAMILIES: &[(&str, &str)] = &[
     ("workqueue_longest_running_processor_seconds", "gauge"),
 ];
 
-/// Has everything happen that is counted beside requests.
+/// Causes everything that is counted besides requests.
 async fn live(api: &Api) {
     let services = "/api/v1/namespaces/default/services";
     let service = |name: &str, spec: serde_json::Value| json!({"metadata": {"name": name}, "spec": spec});
@@ -242,7 +242,7 @@ async fn the_page_has_the_names_types_and_labels_of_kubernetes() {
     assert_eq!(page.sum("apiserver_current_inflight_requests", &[]), 1.0);
 }
 
-/// What the requests of the test above have left.
+/// Checks the metrics left by the requests of the test above.
 fn counted(page: &Exposition) {
     let pod_requests = |verb: &str, code: &str, scope: &str| {
         let labels = [
@@ -281,7 +281,7 @@ fn counted(page: &Exposition) {
     lived(page);
 }
 
-/// What `live` has left.
+/// Checks the metrics left by `live`.
 fn lived(page: &Exposition) {
     let range = ("cidr", "10.96.0.0/16");
     let addresses = "kube_apiserver_clusterip_allocator";

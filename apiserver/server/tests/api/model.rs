@@ -1,5 +1,5 @@
-//! Random histories: who lists, then watches, knows at the end what a fresh list says, and was
-//! told of every change once and in order. A page by page list is the list of its revision.
+//! Random histories: a client that lists and then watches knows at the end what a fresh list returns, and has
+//! received every change once and in order. A paged list is the list of its revision.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

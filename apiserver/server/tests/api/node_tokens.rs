@@ -1,4 +1,4 @@
-//! What a kubelet asks for in the name of its pods, and what it is told about its rights.
+//! Tests of the tokens that a kubelet requests for its pods, and of the rights that it is told it has.
 
 use apiserver_server::Server;
 use apiserver_server::auth::tokens::BoundKind;

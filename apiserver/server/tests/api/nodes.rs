@@ -1,4 +1,4 @@
-//! What a kubelet's credentials are good for: attacks with them, each by name.
+//! Tests of the rights of a kubelet's credentials: attacks with them, each by name.
 
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ impl Cluster {
         self.kubelet.post(&format!("{CORE}/serviceaccounts/{account}/token"), request).await
     }
 
-    /// What a token is bound to.
+    /// Returns the reference of the pod that a token is bound to.
     pub async fn bound_to(&self, pod: &str) -> Value {
         let found = self.admin.get(&format!("{CORE}/pods/{pod}")).await.expect(200).body;
         json!({"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": found["metadata"]["uid"]})
@@ -406,7 +406,7 @@ async fn a_node_makes_no_pod_that_gives_it_rights() {
     says(&kubelet.post(&pods, stale).await, "node n1 UID mismatch: expected other got");
     kubelet.post(&pods, mirror("good")).await.expect(201);
     kubelet.get(&format!("{CORE}/serviceaccounts/theirs")).await.expect(403);
-    // Where others have let such a pod in, it still gives nothing.
+    // Even if others have allowed such a pod, it gives no rights.
     let mut planted = mirror("planted");
     planted["spec"]["volumes"] = json!([{"name": "v", "configMap": {"name": "theirs"}}]);
     cluster.admin.post(&pods, planted).await.expect(201);

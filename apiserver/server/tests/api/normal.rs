@@ -132,7 +132,7 @@ async fn csi_nodes_without_topology_can_be_changed() {
     }
 }
 
-/// What a pod says with zeros in it, and without.
+/// Returns the spec of a pod with zero values in it, and the same without.
 fn specs() -> (Value, Value) {
     let container = json!({"name": "c", "image": "i", "stdin": false, "tty": false, "workingDir": "",
         "env": [{"name": "A", "value": ""}], "volumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": false}]});
@@ -198,7 +198,7 @@ async fn zeros_that_are_written_are_none_to_others() {
                 assert!(!made.text.contains(&format!("\"f:{zero}\"")), "{zero}: {}", made.text);
             }
             let (mut full, mut zeroed) = (made.body.clone(), made.body.clone());
-            // Of pods and jobs little can be left out again: the service account, the selector.
+            // Pods and jobs have few fields that can be left out again: the service account, the selector.
             let inner = if name == "j" { "/spec/template/spec" } else { "/spec" };
             if let ("p" | "j", Some(spec)) = (name, zeroed.pointer_mut(inner)) {
                 spec["hostNetwork"] = false.into();
@@ -249,7 +249,7 @@ async fn every_kind_is_the_same_in_both_stores() {
             assert_eq!(settled(plain(made)), settled(plain(there.clone())), "{path}");
             if let Ok(bytes) = protobuf::to_envelope(&there) {
                 let mut again = protobuf::from_envelope(&bytes).unwrap();
-                // What Kubernetes' conversion puts back.
+                // Fields that Kubernetes' conversion restores.
                 if again["kind"] == "StatefulSet" {
                     again["spec"] = there["spec"].clone();
                 }

@@ -128,7 +128,7 @@ async fn patches_that_are_not_read_strictly_are_refused_in_other_words() {
         let refused = api.call("PATCH", &path, &[("content-type", media.as_str())], patch).await.expect(code);
         assert_eq!(refused.message(), why, "{kind} {patch}");
     }
-    // A list in place of the object.
+    // A list instead of the object.
     let refused = api.patch("merge", &path, json!([])).await.expect(422);
     let told = refused.message();
     assert!(

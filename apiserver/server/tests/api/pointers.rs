@@ -159,7 +159,8 @@ async fn an_empty_text_behind_a_pointer_is_not_filled_in_but_refused() {
     }
 }
 
-/// Kubernetes' check of a reclaim policy passes over the empty one; what is no pointer is filled in as ever.
+/// Kubernetes' check of a reclaim policy ignores the empty one; a field that is not a pointer gets its
+/// default.
 #[tokio::test]
 async fn an_empty_text_that_means_unset_is_still_taken() {
     let api = Api::start().await;

@@ -1,4 +1,4 @@
-//! What every answer carries in its head, compression, and JSON for people.
+//! Tests of the headers that every answer has, of compression, and of JSON for people.
 
 use std::io::Read as _;
 
@@ -21,7 +21,7 @@ async fn people_get_indented_json() {
         let plain = api.get(path).await;
         // One line, whose end people do without.
         assert_eq!(plain.text.find('\n'), Some(plain.text.len() - 1), "{path}");
-        // Whatever the order of the keys, it is as long.
+        // The length does not depend on the order of the keys.
         let length = serde_json::to_string_pretty(&plain.body).unwrap().len();
         let check = |reply: &Reply| {
             assert_eq!((reply.text.len(), &reply.body), (length, &plain.body), "{path}");
@@ -51,7 +51,7 @@ async fn people_get_indented_json() {
     assert_eq!(watch.brief().await, "ADDED a");
 }
 
-/// As Kubernetes' encoder writes them, so that answers can be read line by line.
+/// JSON ends with a newline, as Kubernetes' encoder writes it, so that answers can be read line by line.
 #[tokio::test(start_paused = true)]
 async fn json_ends_its_line() {
     let api = Api::start().await;

@@ -301,7 +301,7 @@ async fn custom_resources_have_no_protobuf_but_their_metadata_has() {
     assert_eq!(list.items.len(), 1);
 }
 
-/// An empty struct and none, a zero and none: Go cannot tell them apart, so they are no change.
+/// An empty struct and none, a zero and none: Go cannot distinguish them, so they are not a change.
 #[tokio::test(start_paused = true)]
 async fn what_is_the_same_in_protobuf_is_no_change() {
     let api = Api::start().await;

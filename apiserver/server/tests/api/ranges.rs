@@ -1,4 +1,4 @@
-//! ServiceCIDRs, IPAddresses, node ports: what is claimed, what is repaired, what is told.
+//! ServiceCIDRs, IPAddresses, node ports: claims, repairs, and Events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -186,7 +186,7 @@ async fn what_was_lost_and_what_leaked_is_repaired_and_told() {
     let spec =
         json!({"type": "NodePort", "clusterIP": "10.96.1.1", "ports": [{"port": 80, "nodePort": 30080}]});
     api.post(SERVICES, service("a", spec)).await.expect(201);
-    // Somebody deletes the claim of a Service, and a server dies before it writes one.
+    // A user deletes the claim of a Service, and a server dies before it writes one.
     api.delete(&format!("{ADDRESSES}/10.96.1.1"), Value::Null).await.expect(200);
     let old = jiff_ago(120);
     let leaked = json!({
@@ -225,7 +225,7 @@ async fn what_was_lost_and_what_leaked_is_repaired_and_told() {
     }
 }
 
-/// Kubernetes' repair hears of the deletion, and so does this one: nobody waits for the next run.
+/// The repair reacts to the deletion at once, as in Kubernetes, and does not wait for the next run.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_somebody_deletes_is_written_again_at_once() {
     let api = Api::start().await;
@@ -246,7 +246,7 @@ async fn a_claim_that_somebody_deletes_is_written_again_at_once() {
     seen.sort();
     assert_eq!(seen, ["ADDED 10.96.1.1", "ADDED 10.96.1.2", "DELETED 10.96.1.1", "DELETED 10.96.1.2"]);
     assert!(began.elapsed().as_secs() < 1, "{:?}", began.elapsed());
-    // What goes with its Service stays away, and is no finding.
+    // An address deleted with its Service stays deleted, and is not a finding.
     api.delete(&format!("{SERVICES}/a"), Value::Null).await.expect(200);
     minutes(4).await;
     assert_eq!(addresses(&api).await, ["10.96.1.2"]);
@@ -294,7 +294,8 @@ async fn services_without_claims_get_them_at_the_start() {
     assert_eq!(reasons(&again).await, Vec::<String>::new());
 }
 
-/// What Kubernetes finds first it says, and what it did not get for a balancer is its own fault.
+/// The fault that Kubernetes finds first is reported, and a health check port that cannot be had is a server
+/// error.
 #[tokio::test(start_paused = true)]
 async fn ports_that_cannot_be_had_are_refused_as_kubernetes_refuses_them() {
     let api = Api::with(ServerConfig { node_ports: 30000..=30003, ..every_api() }).await;

@@ -184,7 +184,7 @@ async fn what_has_not_happened_is_a_timeout_and_what_is_forgotten_is_gone() {
         let expected = ("The resourceVersion for the provided list is too old.", "Expired");
         assert_eq!((reply.message(), reply.reason()), expected, "{query}");
     }
-    // What need not be exact still is there.
+    // Inexact reads still succeed.
     assert_eq!(api.get(&format!("{MAPS}?resourceVersion={first}")).await.expect(200).names().len(), 3);
     api.get(&format!("{MAPS}/a?resourceVersion={first}")).await.expect(200);
 }

@@ -36,7 +36,7 @@ fn causes(reply: &Reply) -> usize {
 async fn custom_resources_are_changed_only_at_a_version() {
     let api = with_widgets().await;
     let path = format!("{WIDGETS}/a");
-    // What is not there is not found, whatever else is wrong.
+    // A missing object is not found, even if there are other errors.
     api.put(&path, widget("a")).await.expect(404);
     api.post(WIDGETS, widget("a")).await.expect(201);
     let wanted = "widgets.example.com \"a\" is invalid: metadata.resourceVersion: Invalid value: 0: must be \
@@ -106,7 +106,7 @@ async fn what_only_the_server_sets_is_refused_or_taken_as_kubernetes_does() {
     }
     let object = with(&api, "a", "deletionTimestamp", "2001-01-01T00:00:00Z".into()).await;
     api.put(&path, object).await.expect(422);
-    // A marked object keeps its mark whatever it is sent.
+    // A marked object keeps its mark in every update.
     let held = json!({"metadata": {"finalizers": ["example.com/hold"]}});
     api.patch("merge", &path, held).await.expect(200);
     let marked = api.delete(&path, Value::Null).await.expect(200).body;
@@ -205,7 +205,7 @@ async fn what_is_no_delete_options_deletes_nothing() {
     }
     api.call("DELETE", &path, &[("accept", "text/html")], "").await.expect(406);
     api.get(&path).await.expect(200);
-    // Where there is a body the query says nothing.
+    // With a body the query is ignored.
     let both = api.delete(&format!("{path}?dryRun=Foo"), json!({"dryRun": ["All"]})).await.expect(200);
     assert_eq!(both.body["status"], "Success");
     api.get(&path).await.expect(200);
@@ -387,7 +387,7 @@ async fn metadata_is_judged_before_and_with_the_rest() {
         kinds.body["resources"][0]["verbs"],
         json!(["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"])
     );
-    // Going is no change of what a definition says.
+    // Deletion does not change a definition's generation.
     let dry = api.delete(&format!("{CRDS}/widgets.example.com?dryRun=All"), Value::Null).await.expect(200);
     assert_eq!((&dry.body["metadata"]["generation"], dry.code), (&json!(1), 200));
 }
@@ -421,7 +421,7 @@ async fn definitions_are_refused_in_the_words_of_kubernetes() {
     hooked["spec"]["conversion"]["webhook"]["clientConfig"] = json!({"url": "https://x/?q=1#f"});
     let refused = api.post(&format!("{CRDS}?dryRun=All"), hooked).await.expect(422);
     assert!(refused.message().contains("Invalid value: \"q=1\": query parameters"), "{}", refused.text);
-    // What was stored once is not forgotten by saying nothing.
+    // Stored versions are not forgotten by leaving them out.
     let path = format!("{CRDS}/widgets.example.com");
     let mut stored = api.get(&path).await.expect(200).body;
     stored["status"]["storedVersions"] = json!([]);

@@ -1,6 +1,6 @@
-//! Every resource of the table, with every verb and subresource that the table gives it. The table is
-//! the one that the server is made of, `apiserver/schema/data/resources.json`; a minimal object of each kind is in
-//! `objects.json`. A line of the table that is neither exercised nor excused fails.
+//! Tests of every resource of the table, with every verb and subresource that the table gives it. The table
+//! is the one that the server is made of, `apiserver/schema/data/resources.json`; a minimal object of each
+//! kind is in `objects.json`. A line of the table that is neither exercised nor excused fails.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::harness::Api;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
-/// What is ours in a list.
+/// The selector of the test's own objects in a list.
 const OURS: &str = "labelSelector=test%3Dtable";
 
 #[derive(Clone, Deserialize)]
@@ -254,7 +254,7 @@ impl<'a> Subject<'a> {
             "{}",
             self.what()
         );
-        // Labels are no matter of the generation, but of slices.
+        // Labels do not count for the generation, except of slices.
         let counted = if self.entry.plural == "endpointslices" { 6 } else { 1 };
         if let Some(generation) = applied["metadata"].get("generation") {
             assert_eq!(generation, counted, "{}", self.what());
@@ -307,7 +307,7 @@ impl<'a> Subject<'a> {
         let path = format!("{}/status", self.path());
         let before = self.expect("get status", self.api.get(&path).await, 200).await;
         if self.entry.plural == "customresourcedefinitions" {
-            // What it says is the server's own to say.
+            // Its status is written only by the server.
             let patch = json!({"status": {"storedVersions": ["v1"]}});
             self.expect("patch status", self.api.patch("merge", &path, patch).await, 200).await;
             self.expect("put status", self.api.put(&path, self.read().await).await, 200).await;
@@ -315,7 +315,7 @@ impl<'a> Subject<'a> {
         }
         let mut wanted = self.status.clone().unwrap_or_else(|| panic!("{}: no status", self.what()));
         if self.entry.plural == "certificatesigningrequests" {
-            // What was approved stays.
+            // Approvals stay.
             let approved = before["status"]["conditions"].as_array().cloned().unwrap_or_default();
             wanted["conditions"].as_array_mut().unwrap().splice(0..0, approved);
         }
@@ -378,7 +378,7 @@ impl<'a> Subject<'a> {
         let wanted = if whole { self.entry.kind.as_str() } else { "Status" };
         assert_eq!(reply.body["kind"], wanted, "{}", self.what());
         if self.entry.plural == "namespaces" {
-            // Its finalizers are taken away when it is empty, as the controller does it.
+            // Its finalizers are removed when it is empty, as the controller does it.
             let mut object = self.read().await;
             assert_eq!(object["status"]["phase"], "Terminating");
             object["spec"]["finalizers"] = json!([]);
@@ -468,7 +468,7 @@ async fn exercise(api: &Api, entry: &Entry, others: &[&Entry]) {
     subject.delete_collection().await;
 }
 
-/// Whether everything of `part` is in `whole`.
+/// Returns true if everything of `part` is in `whole`.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {
@@ -481,7 +481,7 @@ fn contains(whole: &Value, part: &Value) -> bool {
     }
 }
 
-/// The object lies in the store in the version of the table.
+/// Checks that the object is stored in the version of the table.
 async fn kept(subject: &Subject<'_>) {
     let entry = subject.entry;
     let registry = apiserver_kinds::builtin::registry();

@@ -17,7 +17,7 @@ async fn chosen(api: &Api, path: &str, selector: &str) -> Vec<String> {
 async fn check(api: &Api, path: &str, table: &[(&str, &[&str])]) {
     for (selector, names) in table {
         assert_eq!(chosen(api, path, selector).await, *names, "{path} {selector}");
-        // What is not so is the rest.
+        // The remaining objects do not match.
         if let Some((field, value)) = selector.split_once('=').filter(|_| !selector.contains(['!', ','])) {
             let all = chosen(api, path, "").await;
             let rest: Vec<String> = all.into_iter().filter(|name| !names.contains(&name.as_str())).collect();
@@ -176,7 +176,7 @@ async fn events_by_what_they_are_about() {
     }
 }
 
-/// What clients of other servers match on.
+/// Unknown field selectors are refused in words that clients of other servers match on.
 #[tokio::test(start_paused = true)]
 async fn fields_that_no_kind_has_are_refused_in_the_words_of_the_kind() {
     let api = Api::start().await;

@@ -165,7 +165,7 @@ async fn the_own_service_takes_over_a_claim_that_was_left_behind() {
     let again = Api::over(config("192.0.2.1", "one"), Arc::clone(&api.store)).await;
     let service = again.get(&format!("{SERVICES}/kubernetes")).await.expect(200).body;
     assert_eq!(service["spec"]["clusterIP"], "10.96.0.1");
-    // Nobody else gets it, not even while the Service is away.
+    // The address stays reserved, even while the Service is away.
     again.delete(&format!("{SERVICES}/kubernetes"), Value::Null).await.expect(200);
     let thief =
         json!({"metadata": {"name": "thief"}, "spec": {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}});

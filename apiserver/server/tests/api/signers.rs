@@ -1,4 +1,4 @@
-//! Who may approve, sign and attest for a signer, and what nobody may ask it for.
+//! Tests of the rights to approve, sign and attest for a signer, and of requests that nobody may make of it.
 
 use apiserver_meta::identity::Identity;
 use base64::Engine as _;
@@ -26,7 +26,7 @@ fn request(name: &str, signer: &str, common_names: &[&str], groups: &[&str]) -> 
         "request": STANDARD.encode(pem), "signerName": signer, "usages": ["client auth"]}})
 }
 
-/// Somebody who may write all that there is of certificates, and has the verb on signers of these names.
+/// Returns a user that may write all kinds about certificates, and has the verb on signers of these names.
 async fn with_rights(api: &Api, user: &str, verb: &str, signers: &[&str]) -> Api {
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     let mut rules = vec![json!({"verbs": ["*"], "apiGroups": ["certificates.k8s.io"], "resources": [

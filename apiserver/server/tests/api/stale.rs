@@ -71,7 +71,7 @@ async fn changes_by_a_server_whose_cache_is_behind_are_made_of_what_the_store_ha
     let put = two.put(&path("pinned"), map("pinned", &old[3], json!({"a": "5"}))).await.expect(409);
     assert!(put.message().contains("the object has been modified"), "{}", put.text);
     two.put(&path("pinned"), map("pinned", &new[3], json!({"a": "5"}))).await.expect(200);
-    // What is gone is not found, whatever version is meant.
+    // A deleted object is not found, whatever version is meant.
     two.put(&path("gone"), map("gone", &old[4], json!({}))).await.expect(404);
     two.patch("merge", &path("gone"), json!({"data": {"a": "5"}})).await.expect(404);
     two.put(&path("again"), map("again", &old[5], json!({}))).await.expect(409);
@@ -84,8 +84,8 @@ async fn changes_by_a_server_whose_cache_is_behind_are_made_of_what_the_store_ha
     assert_eq!(names.text, one.get(MAPS).await.expect(200).text);
 }
 
-/// The server that clears a definition away cannot know what another one takes that has not heard of the
-/// deletion: it looks a second time.
+/// The server that clears a definition away cannot know of objects that another one accepts that has not seen
+/// the deletion: it looks a second time.
 #[tokio::test(start_paused = true)]
 async fn an_object_that_another_server_takes_while_its_definition_goes_is_deleted_too() {
     let (one, two, store) = two().await;
@@ -104,8 +104,8 @@ async fn an_object_that_another_server_takes_while_its_definition_goes_is_delete
     two.get(WIDGETS).await.expect(404);
 }
 
-/// Found by reading: what was written between the read of a custom kind and the read of everything else
-/// was in neither, and nothing brought it back.
+/// Regression: an object written between the read of a custom kind and the read of everything else was in
+/// neither, and nothing brought it back.
 #[tokio::test(start_paused = true)]
 async fn a_custom_kind_that_is_read_while_all_is_read_again_misses_nothing() {
     let store = Flaky::new().await;
@@ -149,7 +149,7 @@ async fn a_get_finds_an_object_that_came_with_a_change_of_its_definition() {
     assert_eq!(found.expect(200).body["metadata"]["name"], "a");
 }
 
-/// What an object became that cannot be read is not what it was before.
+/// An object that becomes unreadable is not served in its former state.
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_read_any_more_is_gone() {
     let store = Flaky::new().await;

@@ -59,7 +59,8 @@ async fn a_single_address_that_changes_replaces_the_list() {
     assert_eq!(kept["spec"]["podCIDRs"], ranges);
 }
 
-/// What is written below an object says which object it means, as what is written in its place does.
+/// A body written to a subresource must name the same object as the path, as one written to the object itself
+/// must.
 #[tokio::test(start_paused = true)]
 async fn an_object_of_another_name_or_uid_is_not_meant() {
     const PODS: &str = "/api/v1/namespaces/default/pods";

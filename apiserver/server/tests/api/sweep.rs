@@ -1,7 +1,7 @@
-//! What is authorized is what is done: every kind, verb and subresource, in its right place and in wrong
-//! ones, in plain and in odd spellings of the path. The authorizer says in its refusal what it was asked,
-//! the store, the kubelet and the pods record what they were asked for, and the two must agree. The store records
-//! what requests write and does not write it, so that all of them meet the same objects.
+//! Sweep that compares the authorized with the actual: every kind, verb and subresource, in its right place
+//! and in wrong ones, in plain and in odd notations of the path. The authorizer's refusal says what it was
+//! asked, the store, the kubelet and the pods record what they were asked for, and the two must agree. The
+//! store records what requests write and does not write it, so that all of them meet the same objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ struct Sweep {
     samples: BTreeMap<(String, String), Value>,
     /// The object of each kind as it is answered in the namespace `left`, or the cluster's.
     present: BTreeMap<String, Value>,
-    /// What the store holds of them, by key.
+    /// The stored objects, by key.
     stored: BTreeMap<String, Value>,
 }
 
@@ -67,7 +67,7 @@ fn definition(plural: &str, kind: &str, scope: &str) -> Value {
                     "statusReplicasPath": ".status.replicas"}}}]}})
 }
 
-/// `widgets` lie in namespaces, `gadgets` do not, and the third kind is called as Namespaces are.
+/// `widgets` are namespaced, `gadgets` are not, and the third kind has the plural of Namespaces.
 const CUSTOM: [(&str, &str, &str); 3] =
     [("widgets", "Widget", "Namespaced"), ("gadgets", "Gadget", "Cluster"), ("namespaces", "Odd", "Cluster")];
 
@@ -236,8 +236,8 @@ impl Sweep {
         recorder::recorded(api.call(method, path, &headers, body)).await
     }
 
-    /// What is sent to a path: all that objects and the bodies of subresources can say, so that it shows in
-    /// what is written as which of them it was carried out.
+    /// Returns the body that is sent to a path: with everything that objects and the bodies of subresources
+    /// can contain, so that the recorded write shows as which of them it was carried out.
     fn body(&self, kind: &Resource, method: &str, path: &str) -> Value {
         let path = path.split('?').next().unwrap_or_default();
         let name = if path.contains(FREE) || kind.plural == "bindings" { FREE } else { ONE };
@@ -286,7 +286,7 @@ impl Sweep {
         body
     }
 
-    /// Sends one request as nobody and as an administrator, and compares.
+    /// Sends one request without rights and as an administrator, and compares.
     async fn compare(&self, kind: &Resource, method: &str, path: &str, tally: &mut Tally) {
         let body = self.body(kind, method, path);
         let (refusal, before) = self.send(&self.nobody, method, path, &body).await;
@@ -294,7 +294,7 @@ impl Sweep {
         tally.requests += 1;
         let judged = match Asked::read(&refusal) {
             _ if !before.is_empty() => Err("it was carried out before it was authorized".to_owned()),
-            // Nobody may do anything: whatever else is answered was answered without asking.
+            // Without rights everything is forbidden: any other answer was given without authorization.
             _ if refusal.code != 403 || !refusal.message().contains(" cannot ") => {
                 Err(format!("it was answered without authorization: {}", refusal.code))
             }
@@ -310,7 +310,7 @@ impl Sweep {
     }
 }
 
-/// What the sweep has seen.
+/// The results of the sweep.
 #[derive(Default)]
 struct Tally {
     requests: usize,
@@ -375,7 +375,7 @@ impl Tally {
     }
 }
 
-/// Whether what was authorized includes an access.
+/// Returns true if the authorized request includes an access.
 fn permits(sweep: &Sweep, kind: &Resource, asked: &Asked, access: &Access) -> bool {
     let (namespace, name) = (asked.namespace.as_str(), asked.name.as_str());
     let place = if kind.namespaced { namespace } else { "" };
@@ -414,8 +414,8 @@ fn permits(sweep: &Sweep, kind: &Resource, asked: &Asked, access: &Access) -> bo
         // The cache of the kind is loaded as a whole; the answer shows what was chosen from it.
         Access::Range(found) => *found == format!("{}/", kind.storage_prefix),
         Access::Read(found) if own(found) => true,
-        // What admission and validation look at beside: the namespace, and what objects refer to. Nothing
-        // of another namespace is among it, and nothing of the same kind.
+        // Other reads of admission and validation: the namespace, and references of objects. None is in
+        // another namespace or of the same kind.
         Access::Read(found) => sweep.kinds.iter().any(|other| {
             let prefix = format!("{}/", other.storage_prefix);
             let Some(rest) = found.strip_prefix(&prefix) else { return false };
@@ -437,7 +437,7 @@ fn permits(sweep: &Sweep, kind: &Resource, asked: &Asked, access: &Access) -> bo
 }
 
 impl Sweep {
-    /// Whether a key is that of an address of the Services that a request is about, or of a new one.
+    /// Returns true if a key is that of an address of the Services that a request is about, or of a new one.
     fn is_address(&self, kind: &Resource, asked: &Asked, key: &str) -> bool {
         if kind.kind != "Service" || !key.starts_with("/registry/ipaddresses/") {
             return false;
@@ -446,7 +446,7 @@ impl Sweep {
         address["spec"]["parentRef"]["namespace"] == asked.namespace
     }
 
-    /// Whether an object has the status that the bodies carry.
+    /// Returns true if an object has the status that the bodies carry.
     fn told(&self, kind: &Resource, value: &Value) -> bool {
         let body = self.body(kind, "PATCH", "");
         body["status"].is_object() && subset(&body["status"], &value["status"])
@@ -504,7 +504,7 @@ impl Sweep {
     }
 }
 
-/// Whether all of a value is in another, which may have defaults beside.
+/// Returns true if all of a value is in another, which may have defaults besides.
 fn subset(part: &Value, whole: &Value) -> bool {
     match (part, whole) {
         (Value::Object(part), Value::Object(whole)) => part.iter().all(|(field, value)| {
@@ -517,7 +517,7 @@ fn subset(part: &Value, whole: &Value) -> bool {
     }
 }
 
-/// Whether what was authorized includes an object of the answer.
+/// Returns true if the authorized request includes an object of the answer.
 fn contains(kind: &Resource, asked: &Asked, object: &Value) -> bool {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     let all = matches!(asked.verb.as_str(), "list" | "watch") && asked.namespace.is_empty();
@@ -566,7 +566,7 @@ async fn what_is_authorized_is_what_the_store_is_asked_for() {
     }
     let (count, some) = (tally.faults.len(), &tally.faults[..tally.faults.len().min(40)]);
     assert_eq!(count, 0, "of {} requests: {some:#?}", tally.requests);
-    // Objects of a custom kind that is called as Namespaces are have no path, in Kubernetes neither.
+    // Objects of a custom kind with the plural of Namespaces have no path, as in Kubernetes.
     let odd = |kind: &Resource| kind.custom.is_some() && kind.plural == "namespaces";
     let mut missing = Vec::new();
     for kind in sweep.kinds.iter().filter(|kind| !odd(kind)) {

@@ -1,8 +1,8 @@
-//! What the authorizer is asked, as its refusals say it.
+//! Questions that the authorizer is asked, as its refusals report them.
 
 use crate::harness::Reply;
 
-/// What the authorizer says that it was asked.
+/// The attributes that the authorizer reports that it was asked about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
     pub verb: String,
@@ -31,7 +31,7 @@ impl Asked {
         })
     }
 
-    /// The name of the object: proxies have a scheme and a port beside it.
+    /// Returns the name of the object: proxies have a scheme and a port next to it.
     pub fn object(&self) -> &str {
         let parts: Vec<&str> = self.name.split(':').collect();
         match parts[..] {

@@ -25,11 +25,11 @@ pub enum Access {
 type Touched = Arc<Mutex<Vec<Access>>>;
 
 tokio::task_local! {
-    /// What the request of this task has touched; the server's own upkeep runs in other tasks.
+    /// The accesses of this task's request; the server's own maintenance runs in other tasks.
     static TOUCHED: Touched;
 }
 
-/// What the request under way has touched. New custom objects are written by tasks of their own.
+/// The accesses of the request under way. New custom objects are written by tasks of their own.
 static CURRENT: Mutex<Option<Touched>> = Mutex::new(None);
 
 /// Runs a request; also returns what it touched.
@@ -46,7 +46,7 @@ fn touch(access: Access) {
     let _ = TOUCHED.try_with(|touched| touched.lock().unwrap().push(access));
 }
 
-/// Where to record a write to a key; `None` for the server's own.
+/// Returns the record for a write to a key; `None` for the server's own writes.
 fn recording(key: &str) -> Option<Touched> {
     let own = TOUCHED.try_with(Arc::clone).ok();
     own.or_else(|| CURRENT.lock().unwrap().clone().filter(|_| key.starts_with(CUSTOM_PREFIX)))

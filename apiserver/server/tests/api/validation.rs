@@ -1,4 +1,4 @@
-//! What is refused and what is warned about, as clients see it; the tables of rules are unit tests.
+//! Tests of refusals and warnings as clients see them; the tables of rules are unit tests.
 
 use serde_json::{Value, json};
 
@@ -82,7 +82,7 @@ async fn claims_have_admin_access_to_devices_only_in_namespaces_that_allow_it() 
     api.patch("merge", NAMESPACE, label).await.expect(200);
     api.post(&claims, claim("a", true)).await.expect(201);
     api.patch("merge", &format!("{plain}/status"), given).await.expect(200);
-    // What was given stays when the label goes.
+    // A grant stays when the label is removed.
     let label = json!({"metadata": {"labels": {"resource.kubernetes.io/admin-access": null}}});
     api.patch("merge", NAMESPACE, label).await.expect(200);
     let reserved = json!({"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}});

@@ -55,7 +55,7 @@ async fn each_beginning_sends_what_it_should() {
         (String::new(), both.clone()),
         ("resourceVersion=0".into(), both.clone()),
         ("resourceVersion=FROM".into(), vec!["ADDED b"]),
-        // As if the client had asked for the state in the newer way.
+        // The same events as if the client had asked for the state in the newer way.
         (marks.into(), marked.clone()),
         (format!("resourceVersion=0&{marks}"), marked.clone()),
         (format!("resourceVersion=FROM&{marks}"), vec!["ADDED b"]),

@@ -143,7 +143,7 @@ async fn a_forgotten_version_is_an_error_event_and_a_future_one_is_waited_for() 
     assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
     assert_eq!(event["object"]["reason"], "Expired");
     assert_eq!(late.next().await, None);
-    // What has not happened yet is waited for, and what happened before is not told.
+    // The watch waits for changes that have not happened yet, and does not report earlier ones.
     let next = api.store.revision().await.unwrap() + 2;
     let path = format!("{MAPS}?watch=1&allowWatchBookmarks=1&timeoutSeconds=70&resourceVersion={next}");
     let mut early = api.watch(&path).await;

@@ -91,7 +91,7 @@ async fn the_grace_of_a_deletion_is_not_the_clients_to_change() {
     );
     let going = api.delete(&path, Value::Null).await.expect(200).body;
     assert_eq!(going["metadata"]["deletionGracePeriodSeconds"], 0);
-    // Who sends back what he has read changes nothing of it, and neither does who leaves it out.
+    // An update that sends back the fields as read, or leaves them out, does not change them.
     api.put(&path, going.clone()).await.expect(200);
     let mut without = going;
     without["metadata"].as_object_mut().unwrap().remove("deletionGracePeriodSeconds");
@@ -252,14 +252,14 @@ async fn updates_are_optimistic_and_count_generations() {
     let conflict = api.put(&path, stale.clone()).await.expect(409);
     assert_eq!(conflict.reason(), "Conflict");
     assert!(conflict.message().contains("the object has been modified; please apply your changes"));
-    // Labels are no reason for a new generation; an equal object is not written at all.
+    // Labels do not change the generation; an equal object is not written at all.
     let mut labelled = updated.clone();
     labelled["metadata"]["labels"] = json!({"x": "y"});
     let labelled = api.put(&path, labelled).await.expect(200).body;
     assert_eq!(labelled["metadata"]["generation"], 2);
     let same = api.put(&path, labelled.clone()).await.expect(200).body;
     assert_eq!(same["metadata"]["resourceVersion"], labelled["metadata"]["resourceVersion"]);
-    // Without a resource version whoever comes last wins.
+    // Without a resource version the last write wins.
     let mut unconditional = stale;
     unconditional["metadata"].as_object_mut().unwrap().remove("resourceVersion");
     assert_eq!(api.put(&path, unconditional.clone()).await.expect(200).body["metadata"]["generation"], 3);
@@ -403,7 +403,7 @@ async fn events_are_one_store_under_two_versions() {
     assert_eq!(core.names(), ["e"]);
 }
 
-/// Only what Kubernetes calls an Event is forgotten after a while.
+/// Only Kubernetes' Events expire.
 #[tokio::test(start_paused = true)]
 async fn a_custom_kind_may_be_called_event_and_its_objects_stay() {
     let config = ServerConfig { event_ttl: Duration::from_secs(60), ..ServerConfig::default() };

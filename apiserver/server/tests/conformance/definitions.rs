@@ -161,7 +161,7 @@ async fn defaults_come_with_requests_and_from_storage() {
     assert_eq!(made["a"], "A");
     defaulted("b", json!([{"op": "remove", "path": at("a")}, {"op": "add", "path": at("b"), "value": "B"}]))
         .await;
-    // What was stored with a default keeps it.
+    // An object stored with a default keeps it.
     let kept = api.get(&format!("{OBJECTS}/new")).await.expect(200).body;
     assert_eq!((&kept["a"], &kept["b"]), (&json!("A"), &json!("B")));
     let old = api.get(&format!("{OBJECTS}/old")).await.expect(200).body;
@@ -214,8 +214,8 @@ async fn published(api: &Api) -> Vec<String> {
     names.filter(|name| name.starts_with("com.example.")).cloned().collect()
 }
 
-/// Waits until the schemas of these names are published, and are what is expected but for the fields that every
-/// object has and the two extensions that the server adds: as strict as the original.
+/// Waits until the schemas of these names are published and equal the expected ones, except for the fields
+/// that every object has and the two extensions that the server adds: as strict as the original.
 async fn until_published(api: &Api, expected: &[(&str, &Value)]) {
     let document = loop {
         let document = api.get("/openapi/v2").await.expect(200).body;

@@ -12,7 +12,7 @@ async fn flow_schemas() {
         "rules": [{"subjects": [{"kind": "User", "user": {"name": "example-e2e-flow-schema"}}],
             "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["/"]}]}]}});
     let kind = Kind::new("flowcontrol.apiserver.k8s.io", "v1", "flowschemas", &object).of_cluster();
-    // What the server itself says stays as it is, so that it has nothing to add.
+    // The server's own condition stays as it is, so that it has nothing to add.
     let level = "This FlowSchema references the PriorityLevelConfiguration object named";
     let found = json!({"type": "Dangling", "status": "False", "reason": "Found",
         "message": format!("{level} \"global-default\" and it exists"), "lastTransitionTime": "2026-01-01T00:00:00Z"});

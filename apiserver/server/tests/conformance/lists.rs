@@ -42,7 +42,7 @@ async fn lists_come_in_chunks_of_one_state() {
             break;
         }
         assert_eq!(page.body["metadata"]["remainingItemCount"], COUNT - found);
-        // What is written meanwhile belongs to another state.
+        // Objects written meanwhile belong to another state.
         api.post(
             TEMPLATES,
             json!({"metadata": {"name": format!("zz-{found}")}, "template": template("e2e")}),

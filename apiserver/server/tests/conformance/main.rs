@@ -1,5 +1,5 @@
-//! What Kubernetes' conformance tests of the API server do, step by step, over HTTP requests in process.
-//! `docs/conformance.md` says which test stands for which.
+//! Kubernetes' conformance tests of the API server, step by step, over HTTP requests in process.
+//! `docs/conformance.md` lists which test stands for which.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 

@@ -14,7 +14,7 @@ pub struct Kind {
     pub namespaced: bool,
     /// A valid object under each of three names.
     pub objects: [Value; 3],
-    /// What is written to its subresource `status`, if it has one.
+    /// The value that is written to its subresource `status`, if it has one.
     pub status: Option<Value>,
     /// The server writes a condition into each new object.
     pub marked: bool,
@@ -174,7 +174,7 @@ async fn sees(watch: &mut Watching, change: &str, name: &str) {
     assert_eq!(watch.brief().await, format!("{change} {name}"));
 }
 
-/// The group, the version and the resource with all verbs stand in the documents.
+/// Checks that the documents contain the group, the version and the resource with all verbs.
 async fn is_discovered(api: &Api, kind: &Kind) {
     if !kind.group.is_empty() {
         let groups = api.get("/apis").await.expect(200).body;
@@ -215,7 +215,7 @@ async fn changes_status(api: &Api, one: &str, status: &Value) {
     assert_eq!(replaced["spec"], spec);
 }
 
-/// What was written is there; the server may have added more.
+/// Asserts that everything written is there; the server may have added more.
 fn includes(whole: &Value, part: &Value) {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {

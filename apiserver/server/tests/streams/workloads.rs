@@ -16,7 +16,7 @@ use super::*;
 pub enum Page {
     /// A text of this type.
     Text(&'static str, &'static str),
-    /// What was asked for, as JSON; and answers that some paths choose.
+    /// The request, as JSON; and answers that some paths choose.
     Echo,
 }
 

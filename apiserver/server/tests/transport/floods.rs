@@ -34,8 +34,8 @@ fn alpn(tls: &TlsConnector) -> TlsConnector {
 }
 
 impl Running {
-    /// Whether the server ends a connection that sends 32 MB of such frames and reads all that comes.
-    /// The frames are told the number of a stream that was not opened before.
+    /// Returns true if the server ends a connection that sends 32 MB of such frames and reads all that comes.
+    /// The frames get the number of a stream that was not opened before.
     async fn ends(&self, first: &[u8], frames: impl Fn(u32) -> Vec<u8>) -> bool {
         let (mut reading, mut writing) = tokio::io::split(self.connect_as(&alpn(&self.tls)).await);
         let reading = tokio::spawn(async move {
@@ -145,7 +145,7 @@ async fn floods_of_frames_end_and_who_watches_uploads_and_downloads_is_not_cut()
     let mut seen = Vec::new();
     while !seen.windows(6).any(|text| text == b"\"last\"") {
         let frame = watch.frame().await.expect("the watch goes on").unwrap();
-        // What is long is a large object.
+        // A long frame is a large object.
         seen = frame.into_data().unwrap().to_vec();
     }
     drop((watch, watcher, sender));

@@ -96,7 +96,7 @@ impl Running {
     /// Sends bytes and gives the first line of the answer; nothing if the server just ends.
     async fn say(&self, bytes: &[u8]) -> String {
         let (mut reading, mut writing) = tokio::io::split(self.connect().await);
-        // The server may have heard enough before the end.
+        // The server may close the connection before the end.
         let _ = writing.write_all(bytes).await;
         let _ = writing.flush().await;
         let mut answer = Vec::new();
@@ -135,7 +135,7 @@ async fn heads_that_are_too_large_or_no_heads() {
         ),
         (format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(70_000)), "HTTP/1.1 414 URI Too Long"),
         ("nonsense\r\n\r\n".to_owned(), "HTTP/1.1 400 Bad Request"),
-        // Whom it is for, and which path, is not said.
+        // No host, and a malformed path.
         ("GET /livez HTTP/1.1\r\nx: y\r\n\r\n".to_owned(), "HTTP/1.1 400 Bad Request"),
         ("GET /api/v1/%zz HTTP/1.1\r\nhost: a\r\n\r\n".to_owned(), "HTTP/1.1 400 Bad Request"),
         (
@@ -150,7 +150,7 @@ async fn heads_that_are_too_large_or_no_heads() {
         assert!(said == expected || chunked, "{}: {said}", &text[..text.len().min(60)]);
         assert_eq!(running.get("/livez").await, "HTTP/1.1 200 OK");
     }
-    // Without TLS nobody is understood.
+    // Without TLS no request is understood.
     let mut plain = TcpStream::connect(running.address).await.unwrap();
     plain.write_all(b"GET /livez HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
@@ -178,7 +178,7 @@ async fn bodies_that_break_off_or_do_not_come() {
     // A sender that stops in the middle is not waited for longer than a request may take.
     let slow = format!("{}{}", head("?timeout=300ms", object.len()), &object[..10]);
     assert_eq!(running.say(slow.as_bytes()).await, "HTTP/1.1 504 Gateway Timeout");
-    // And one in chunks whose length is a lie.
+    // And one in chunks with a wrong length.
     let chunks = format!(
         "POST {MAPS} HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n\
          ffffffffffffffffff\r\n{object}\r\n0\r\n\r\n"
@@ -228,10 +228,10 @@ async fn a_client_that_leaves_a_watch_is_told_the_end_of_the_connection() {
     running.end().await;
 }
 
-/// The first ones idle for longest, and give way to newcomers; who was authenticated stays.
+/// The first connections are idle for longest, and give way to new ones; authenticated ones stay.
 #[tokio::test]
 async fn idle_connections_of_strangers_lock_nobody_out() {
-    // Ten of these places are for clients of this host that nobody has authenticated.
+    // Ten of these places are for unauthenticated clients of this host.
     let running = run_with(ServerConfig { connections: 500, ..ServerConfig::default() }).await;
     let mut admin = running.connect_as(&running.admin).await;
     admin.write_all(LIVEZ).await.unwrap();

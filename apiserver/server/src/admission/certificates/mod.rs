@@ -1,6 +1,6 @@
-//! CertificateApproval, CertificateSigning, ClusterTrustBundleAttest and CertificateSubjectRestriction: to write
-//! in a signer's name takes a verb on the signer, whatever may be written otherwise, and nobody asks for a
-//! certificate that can do everything.
+//! CertificateApproval, CertificateSigning, ClusterTrustBundleAttest and CertificateSubjectRestriction:
+//! writing in a signer's name requires a verb on the signer, besides other rights to write, and nobody can
+//! request a certificate that can do everything.
 
 pub(crate) mod subject;
 
@@ -14,7 +14,7 @@ use crate::encoding;
 use crate::rbac::Attributes;
 
 const GROUP: &str = "certificates.k8s.io";
-/// Whose certificates the API server takes for users.
+/// The signer of client certificates that the API server accepts for authentication.
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
 const MASTERS: &str = "system:masters";
 
@@ -45,7 +45,7 @@ fn may(context: &Context, verb: &str, signer: &str) -> bool {
 }
 
 fn approve(admission: &Admission<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
-    // The object before is asked: nobody chooses another signer along with the approval.
+    // The old object is checked, so that nobody chooses another signer along with the approval.
     let signer = meta::text(old, "/spec/signerName");
     if may(admission.context, "approve", signer) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Whom a certificate is asked for: the subject of a PKCS #10 request in PEM, in base64.
+//! The subject of a certificate request: PKCS #10 in PEM, in base64.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

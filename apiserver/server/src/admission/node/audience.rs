@@ -20,7 +20,7 @@ const MIGRATED: [(&str, &str); 7] = [
     ("vsphereVolume", "csi.vsphere.vmware.com"),
 ];
 
-/// Returns whether the pod's specification names the audience.
+/// Returns true if the pod's specification names the audience.
 ///
 /// # Errors
 /// The reason why that cannot be told.

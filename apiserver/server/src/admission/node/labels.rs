@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-/// Of the labels in Kubernetes' own namespaces those that a kubelet sets.
+/// The labels in Kubernetes' own namespaces that a kubelet may set.
 const KUBELET_LABELS: [&str; 11] = [
     "kubernetes.io/hostname",
     "topology.kubernetes.io/zone",
@@ -18,7 +18,7 @@ const KUBELET_LABELS: [&str; 11] = [
     "beta.kubernetes.io/os",
     "beta.kubernetes.io/arch",
 ];
-/// In these namespaces, and those below them, a kubelet sets what it likes.
+/// In these namespaces, and those below them, a kubelet may set any label.
 const KUBELET_NAMESPACES: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 /// In these namespaces, and those below them, it sets nothing else.
 const KUBERNETES_NAMESPACES: [&str; 2] = ["kubernetes.io", "k8s.io"];

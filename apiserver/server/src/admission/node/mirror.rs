@@ -1,5 +1,5 @@
-//! Mirror pods: the only ones that a node may create. They show what it runs from files, and so refer to
-//! nothing in the API: the node would gain the right to read it.
+//! Mirror pods: the only ones that a node may create. They show the pods that it runs from files, and refer
+//! to nothing in the API, because the node would gain the right to read it.
 
 use apiserver_schema::meta;
 use serde::Deserialize;
@@ -51,7 +51,7 @@ const PROJECTED: [(&str, &str); 5] = [
     ("podCertificate", "podcertificates"),
 ];
 
-/// Why a node may not create this pod, whatever it says about its owner.
+/// Checks that a node may create this pod, regardless of its owner; the error is the reason why not.
 pub(super) fn check(pod: &Value, node: &str) -> Result<(), String> {
     if meta::annotation(pod, MIRROR).is_none() {
         return Err(format!(
@@ -68,7 +68,8 @@ pub(super) fn check(pod: &Value, node: &str) -> Result<(), String> {
     }
 }
 
-/// Why a node with this uid may not create the pod: it belongs to the node and to nobody else.
+/// Checks that the pod is owned by the node with this uid and by nobody else; the error is the reason why
+/// not.
 pub(super) fn check_owner(pod: &Value, node: &str, uid: &str) -> Result<(), String> {
     let owner = match meta::list(pod, "/metadata/ownerReferences") {
         [owner] => owner,
@@ -99,7 +100,8 @@ pub(super) fn check_owner(pod: &Value, node: &str, uid: &str) -> Result<(), Stri
     Ok(())
 }
 
-/// What in the API the pod refers to, the first that is found; errors are volumes that nobody knows.
+/// Returns the first API object that the pod refers to, by its resource; volumes of unknown types are an
+/// error.
 fn referenced(pod: &Value) -> Result<Option<&'static str>, String> {
     if !meta::text(pod, "/spec/serviceAccountName").is_empty() {
         return Ok(Some("serviceaccounts"));

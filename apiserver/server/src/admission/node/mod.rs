@@ -1,5 +1,5 @@
-//! NodeRestriction: what a kubelet's user may write, as far as the path of a request does not tell. The Node
-//! authorizer has let it through because of its kind and verb; here its content is judged.
+//! NodeRestriction: the writes that a kubelet's user may make, as far as the path of a request does not
+//! decide it. The Node authorizer has allowed the request for its kind and verb; this checks its content.
 
 mod audience;
 mod labels;
@@ -21,7 +21,7 @@ use crate::storage;
 const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
-/// Refuses what a node may not write; others are not looked at.
+/// Refuses writes that a node may not make; other users are not checked.
 pub(super) async fn admit(admission: &Admission<'_>, object: &Value) -> Result<(), ApiError> {
     let identity = &admission.context.identity;
     let Some(node) = node_name(identity) else { return Ok(()) };
@@ -56,7 +56,7 @@ impl Request<'_> {
         Err(self.admission.forbidden(self.object, why.as_ref()))
     }
 
-    /// 403 for what a pure rule says against it.
+    /// Returns 403 with the reason of a pure rule.
     fn check(&self, verdict: Result<(), String>) -> Result<(), ApiError> {
         verdict.or_else(|why| self.refuse(why))
     }

@@ -1,13 +1,13 @@
-//! What a node may not change of its Node, of the status of its pods and of their claims.
+//! The parts that a node may not change of its Node, of the status of its pods and of their claims.
 
 use apiserver_schema::meta;
 use serde_json::{Map, Value};
 
 use super::labels;
 
-/// Why a node may not register itself like this.
+/// Checks that a node may register itself with this object; the error is the reason why not.
 pub(super) fn new_node(new: &Value, node: &str) -> Result<(), String> {
-    // What a node reads follows from its configuration source, so it does not choose it.
+    // A configuration source decides what a node may read, so it does not choose it.
     if !is_empty(&new["spec"]["configSource"]) {
         return Err(format!("node {node:?} is not allowed to create pods with a non-nil configSource"));
     }
@@ -23,7 +23,7 @@ pub(super) fn new_node(new: &Value, node: &str) -> Result<(), String> {
     Err(format!("node {node:?} is not allowed to set the following labels: {}", labels.join(", ")))
 }
 
-/// Why a node may not change itself like this.
+/// Checks that a node may change its Node like this; the error is the reason why not.
 pub(super) fn changed_node(new: &Value, old: &Value, node: &str) -> Result<(), String> {
     let source = &new["spec"]["configSource"];
     if !is_empty(source) && !same(source, &old["spec"]["configSource"]) {
@@ -45,8 +45,8 @@ pub(super) fn changed_node(new: &Value, old: &Value, node: &str) -> Result<(), S
     Err(format!("is not allowed to modify labels: {}", labels.join(", ")))
 }
 
-/// Why a node may not choose its ranges of the pod network like this. Kubernetes lets it, but no kubelet does,
-/// and a node that takes all of it leaves none to others.
+/// Checks that a node does not choose its own ranges of the pod network. Kubernetes allows it, but no kubelet
+/// does so, and a node that takes the whole network leaves none to others.
 fn ranges(new: &Value, old: &Value, node: &str) -> Result<(), String> {
     let given = |value: &Value| !is_empty(value) && value != "";
     for field in ["podCIDR", "podCIDRs"] {
@@ -58,7 +58,7 @@ fn ranges(new: &Value, old: &Value, node: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Why a node may not write the status of a pod like this.
+/// Checks that a node may write the status of a pod like this; the error is the reason why not.
 pub(super) fn pod_status(new: &Value, old: &Value, node: &str) -> Result<(), String> {
     if meta::text(old, "/spec/nodeName") != node {
         return Err(format!(
@@ -68,7 +68,7 @@ pub(super) fn pod_status(new: &Value, old: &Value, node: &str) -> Result<(), Str
     if !same(&new["metadata"]["labels"], &old["metadata"]["labels"]) {
         return Err(format!("node {node:?} cannot update labels through pod status"));
     }
-    // They say which claims the node may read.
+    // They determine which claims the node may read.
     let (new, old) = (&new["status"], &old["status"]);
     if !same(&new["resourceClaimStatuses"], &old["resourceClaimStatuses"]) {
         return Err(format!("node {node:?} cannot update resource claim statues"));
@@ -79,10 +79,10 @@ pub(super) fn pod_status(new: &Value, old: &Value, node: &str) -> Result<(), Str
     Ok(())
 }
 
-/// What a node writes of the status of a claim: how far an expansion has got.
+/// The fields of a claim's status that a node writes: the progress of an expansion.
 const EXPANSION: [&str; 4] = ["capacity", "conditions", "allocatedResourceStatuses", "allocatedResources"];
 
-/// Why a node may not write the status of a claim like this.
+/// Checks that a node may write the status of a claim like this; the error is the reason why not.
 pub(super) fn claim_status(new: &Value, old: &Value, node: &str) -> Result<(), String> {
     let (new, old) = (without_expansion(new), without_expansion(old));
     if same(&new, &old) {
@@ -132,7 +132,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Whether two values are the same but for fields that hold nothing.
+/// Returns true if two values are the same except for fields with empty values.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(a), Value::Object(b)) => {

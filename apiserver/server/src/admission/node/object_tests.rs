@@ -1,4 +1,4 @@
-//! Tables of changes and what is said about them.
+//! Tables of changes and their errors.
 
 use serde_json::json;
 

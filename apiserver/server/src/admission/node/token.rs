@@ -68,7 +68,7 @@ impl Request<'_> {
         match found.check(spec, namespace) {
             Ok(()) => Ok(()),
             Err(Fault::Wrong(why)) => self.refuse(why),
-            // The server may not have heard of a change yet: to try again may help.
+            // The server may not have seen a change yet: a retry may help.
             Err(Fault::Early(why)) => Err(ApiError::new(500, "", why)),
         }
     }
@@ -109,19 +109,19 @@ fn requested_audience(request: &Value) -> Result<&str, &'static str> {
     }
 }
 
-/// What a PodCertificateRequest describes, as far as it exists.
+/// The objects that a PodCertificateRequest describes, as far as they exist.
 struct Described<'a> {
     node: Option<&'a Value>,
     pod: Option<&'a Value>,
     account: Option<&'a Value>,
 }
 
-/// What is wrong with a PodCertificateRequest.
+/// The fault of a PodCertificateRequest.
 #[derive(Debug, PartialEq, Eq)]
 enum Fault {
-    /// It describes what is not so.
+    /// Its description is wrong.
     Wrong(String),
-    /// It may describe what this server has not heard of yet.
+    /// It may describe objects that this server has not seen yet.
     Early(String),
 }
 

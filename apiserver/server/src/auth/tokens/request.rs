@@ -10,9 +10,9 @@ const MIN_SECONDS: i64 = 600;
 const MAX_SECONDS: i64 = 1 << 32;
 
 impl Issuer {
-    /// Answers a `TokenRequest` for `service_account` (the whole object): the request with its status.
-    /// 422 for a bad duration or audience, 404 and 409 for what the token cannot be bound to. Who may
-    /// ask for what is judged by admission.
+    /// Answers a `TokenRequest` for `service_account` (the whole object): the request with its status. 422
+    /// for a bad duration or audience, 404 and 409 for an object that the token cannot be bound to. Admission
+    /// has decided before who may ask.
     pub fn token_request(
         &self,
         service_account: &Value,

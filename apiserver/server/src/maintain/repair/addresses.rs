@@ -38,12 +38,12 @@ enum Fix {
     Remove { address: IpAddr, revision: Revision },
 }
 
-/// What to do, and what to say if that was done.
+/// A repair, and the finding to report once it is done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Step {
     fix: Option<Fix>,
     finding: Finding,
-    /// Of the object that the finding is about.
+    /// The kind of the object that the finding is about.
     kind: &'static str,
 }
 
@@ -56,8 +56,8 @@ pub async fn run(
         return Ok(Vec::new());
     };
     server.fresh().await?;
-    // Addresses first: whatever happens in between then looks like a Service that is newer than
-    // its address, and the attempt to write that address finds that it is there.
+    // Addresses first: a change in between then looks like a Service that is newer than its address, and the
+    // attempt to write that address finds that it exists.
     let snapshot = server.cache(resource)?.snapshot();
     let claims: BTreeMap<IpAddr, Claim> = snapshot
         .objects
@@ -85,8 +85,8 @@ pub async fn run(
     Ok(said)
 }
 
-/// What to say after IPAddresses were deleted: each one whose Service holds the address is written
-/// again at once. Of the Services only their owners are looked at.
+/// Returns the findings after IPAddresses were deleted: each one whose Service holds the address is written
+/// again at once. Only their owners among the Services are looked at.
 pub async fn deleted(
     server: &Arc<Server>,
     deleted: &[Value],
@@ -106,7 +106,7 @@ pub async fn deleted(
         let Ok(ip) = meta::name(address).parse::<IpAddr>() else { continue };
         let Some(service) = service.filter(|service| addresses_of(service).contains(&ip)) else { continue };
         if addresses.get(meta::name(address)).is_some() {
-            // Somebody was faster; whether it is right is for the next run over everything.
+            // It was changed meanwhile; the next run over everything checks it.
             continue;
         }
         let (holders, inside) = (BTreeMap::new(), |address: IpAddr| server.blocks().contains(address));
@@ -149,7 +149,7 @@ async fn apply(server: &Arc<Server>, fix: &Fix) -> Result<bool, ApiError> {
     done.map_err(storage::store_error)
 }
 
-/// What has to be done: pure. `suspects` are the addresses that had no Service at the last run.
+/// Decides what has to be done: pure. `suspects` are the addresses that had no Service at the last run.
 fn compare(
     services: &[Value],
     claims: &BTreeMap<IpAddr, Claim>,

@@ -75,7 +75,7 @@ fn leaked_claims_go_after_their_grace_and_a_second_look() {
     let remove = Fix::Remove { address: ip("10.96.0.5"), revision: 7 };
     let (steps, _) = run(&[], &[("10.96.0.5", claim("ns/a", 61))], &["10.96.0.5"]);
     assert_eq!(reasons(&steps), [("IPAddressNotAllocated", Some(&remove))]);
-    // Those that somebody made by hand are his.
+    // Those that a user made by hand belong to the user.
     let foreign = Claim { ours: false, ..claim("ns/a", 1000) };
     assert_eq!(run(&[], &[("10.96.0.5", foreign)], &["10.96.0.5"]).0, []);
     let modified = Claim { owner: None, ..claim("", 0) };

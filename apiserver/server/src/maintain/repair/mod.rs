@@ -1,4 +1,4 @@
-//! Finds what Services and their claims do not agree on, and puts it right.
+//! Repair of disagreements between Services and their claims.
 //!
 //! A server may die between a claim and the Service that it is for, and somebody may delete an
 //! IPAddress by hand, which is written again at once. Each server looks at everything every few
@@ -30,15 +30,14 @@ const SOON: Duration = Duration::from_secs(30);
 const HEAR_AGAIN: Duration = Duration::from_secs(1);
 const HOOK: &str = "poststarthook/start-service-ip-repair-controllers";
 
-/// What is remembered between two runs.
+/// The state that is kept between two runs.
 #[derive(Default)]
 pub struct Repair {
     /// IPAddresses without a Service at the last run.
     suspects: BTreeSet<String>,
     /// Ports without a Service, and how many more runs they are given.
     leaks: BTreeMap<u16, u32>,
-    /// Events that were written, by who reports them, so that each is written once while its cause
-    /// stays.
+    /// The events that were written, by reporter, so that each is written once while its cause stays.
     told: BTreeMap<&'static str, BTreeSet<String>>,
 }
 
@@ -139,7 +138,7 @@ fn services(server: &Server) -> Result<Vec<Value>, ApiError> {
     Ok(snapshot.objects.values().filter_map(decode).collect())
 }
 
-/// What is heard of IPAddresses.
+/// The subscription to changes of IPAddresses.
 struct Heard(Option<Subscription>);
 
 impl Heard {
@@ -149,8 +148,8 @@ impl Heard {
         Self(cache.map(|cache| cache.subscribe_now(Trigger::All).1))
     }
 
-    /// Those that were deleted, once there is one. Who is too slow to hear of all begins anew; what was
-    /// missed is for the next run over everything.
+    /// Returns deleted IPAddresses, once there is one. If the subscription is too slow to receive all, it
+    /// begins anew; the next run over everything finds those it missed.
     async fn deleted(&mut self, server: &Server) -> Vec<Value> {
         let mut deleted = Vec::new();
         while deleted.is_empty() {
