@@ -47,8 +47,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("apiserver-store", &["apiserver-meta"]),
     (
+        "apiserver-cache",
+        &["apiserver-schema", "apiserver-registry", "apiserver-kinds", "apiserver-store", "userspace-daemon"],
+    ),
+    (
         "apiserver-server",
         &[
+            "apiserver-cache",
             "apiserver-meta",
             "apiserver-schema",
             "apiserver-apply",
@@ -107,7 +112,7 @@ const PRODUCT: &[&str] = &["apiserver", "controllers", "kubelet", "userspace"];
 
 /// Number of top modules of a package that may still be part of import cycles. A row is lowered with each
 /// cycle that is removed, and removed with the last; other packages have none.
-const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 34)];
+const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 28)];
 
 /// Number of doc comments below a folder that may still begin with a word that [`comments`] refuses. A row is
 /// lowered with each that is rewritten, and removed with the last. Of several rows the longest folder applies;

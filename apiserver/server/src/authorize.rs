@@ -8,7 +8,8 @@ use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::metrics::Authorization;
-use crate::rbac::{self, Attributes};
+use crate::rbac;
+use crate::rbac::Attributes;
 
 /// A request that may be carried out as described by its [`RequestInfo`](crate::request::RequestInfo). Only
 /// [`authorize`] makes one, and requests are routed as nothing else: [`crate::verbs::dispatch`] takes one and

@@ -10,13 +10,13 @@ use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use serde_json::Value;
 
-use crate::cache::{Cache, Entry, Past, Trigger};
 use crate::clients::budget::{Budget, Charge};
 use crate::clients::too_many_requests;
 use crate::limits;
 use crate::query::Query;
 use crate::selection::{Entries, Selected};
 use crate::verbs::view::View;
+use apiserver_cache::{Cache, Entry, Past, Trigger};
 
 /// Namespace, label selector and field selector of a list, watch or collection delete.
 pub struct Filter {

@@ -15,9 +15,6 @@ pub const NESTING: usize = 120;
 /// 413. Defaults turn an empty one into some 700 bytes, and the store has no room for as many that are not
 /// empty.
 pub const OBJECTS: usize = apiserver_schema::schema::OBJECTS;
-/// The number of JSON objects above which an object is weighed once it has its defaults, and refused if the
-/// store would not take it, before anything else is done with it.
-pub const OBJECTS_UNWEIGHED: usize = 5_000;
 /// The number of bytes of a body that is too large that are read and dropped, so that its sender receives the
 /// reason.
 pub const DRAINED_BODY: usize = 64 * 1024 * 1024;
@@ -33,69 +30,23 @@ pub const WRITES_IN_FLIGHT: usize = 200;
 pub const FLOW_WAIT: Duration = Duration::from_secs(5);
 /// A new pod waits this long for its namespace's ServiceAccount `default`, which a controller makes.
 pub const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_millis(1_800);
-/// The time that a read waits for the cache to reach its revision, then 504.
-pub const FRESH_WAIT: Duration = Duration::from_secs(3);
-/// A cache that lags asks the store for progress this often.
-pub const PROGRESS_EVERY: Duration = Duration::from_millis(50);
-/// Changes are kept at least this long, for watches that resume: the bookmark period and a margin.
-pub const HISTORY_AGE: Duration = Duration::from_secs(75);
 /// This often changes and states that are too old are looked for.
 pub const AGE_EVERY: Duration = Duration::from_secs(15);
-/// The number of changes kept for each kind at any age.
-pub const HISTORY_MIN: usize = 100;
-/// Changes kept for each kind at most.
-pub const HISTORY_MAX: usize = 102_400;
-/// Bytes that the history of one kind keeps alive: objects that changes have replaced, and watch frames.
-/// The oldest changes go when objects take three quarters of it; the rest is left to frames.
-pub const HISTORY_BYTES: usize = 64 << 20;
-/// The same of all kinds together; beyond three quarters of it the largest history is halved.
-pub const HISTORY_BYTES_ALL: usize = 256 << 20;
-/// The history that each kind may hold, however much the others do.
-pub const HISTORY_SHARE: usize = 4 << 20;
-/// Changes that may wait for one watcher; a slower one is cut off.
-pub const WATCHER_QUEUE: usize = 1024;
 /// Time between bookmarks.
 pub const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before a watch ends.
 pub const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
 /// A watch without a timeout lasts this long, and up to twice that.
 pub const WATCH_MIN: Duration = Duration::from_secs(1800);
-/// Snapshots kept for continue tokens, for each kind.
-pub const SNAPSHOTS: usize = 32;
-/// Bytes that the snapshots of one kind keep alive; beyond it the oldest go.
-pub const SNAPSHOT_BYTES: usize = 64 << 20;
-/// The same of all kinds together; beyond it the kind with most loses its oldest.
-pub const SNAPSHOT_BYTES_ALL: usize = 128 << 20;
-/// The charge for each object that a snapshot keeps alive, besides its bytes: nodes of the tree that contains
-/// it.
-pub const SNAPSHOT_NODES: usize = 2 * 1024;
 /// Objects that an answer reads from the store at one time once the state that it is made of is not kept
 /// any more.
 pub const READ_AGAIN: usize = 16;
-/// So many answers do that at one time.
-pub const READING_AGAIN: usize = 4;
-/// The number of snapshots that were read from the store and share nothing with the present state: each is a
-/// whole kind, so 150,000 pods of 2 KiB are some 300 MiB.
-pub const SNAPSHOTS_READ: usize = 2;
-/// And this long.
-pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
-/// Revisions before the present that a starting server reads too, the first of these that the store
-/// still has: for watches from before a restart.
-pub const RESUMED_REVISIONS: [i64; 3] = [5_000, 1_000, 100];
-/// Pages of the first read of the store.
-pub const LOAD_PAGE: usize = 5000;
-/// So many objects at once, or more, are read and put in order by two threads.
-pub const LOAD_ALONE: usize = 1000;
-/// So many of them a thread takes at a time.
-pub const LOAD_PART: usize = 250;
 /// A list is sent in pieces of about this many bytes.
 pub const LIST_PIECE: usize = 64 * 1024;
 /// So many objects a webhook converts at one time where selectors ask for it.
 pub const CONVERTED_PAGE: usize = 500;
 /// The limit on a webhook's answer: this many times the size of the request, and [`BODY`] more.
 pub const CONVERTED_GROWTH: usize = 4;
-/// The number of forms, besides whole objects, in which a change keeps its watch frames.
-pub const FRAME_FORMS: usize = 8;
 /// A list in protobuf keeps about this many bytes of what it encoded to find out its length.
 pub const LIST_KEPT: usize = 1024 * 1024;
 /// The same for a list whose objects' lengths have not been counted yet: it is still encoded only once if it

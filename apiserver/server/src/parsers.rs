@@ -18,7 +18,8 @@ use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::streams::{Links, Rewriter};
 use crate::verbs::{Continue, Patch, parse_configuration};
-use crate::{body, encoding, negotiate};
+use crate::{body, negotiate};
+use apiserver_cache::encoding;
 
 /// The object of a body, and what the body says twice; 400 or 415.
 pub fn object(content_type: &str, bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {

@@ -10,18 +10,22 @@ use http::header::{CACHE_CONTROL, CONTENT_ENCODING, ETAG, EXPIRES, IF_NONE_MATCH
 use http::{HeaderValue, Method, Response, StatusCode};
 use serde_json::{Value, json};
 
-use crate::body::{self, Body};
+use crate::body;
+use crate::body::Body;
 use crate::clients::accounts::Class;
 use crate::clients::delivery::Shared;
 use crate::context::Context;
-use crate::discovery::{self, Aggregated, Document};
+use crate::discovery;
+use crate::discovery::{Aggregated, Document};
 use crate::health;
 use crate::limits;
 use crate::metrics;
-use crate::negotiate::{self, Format};
-use crate::respond::{self, Answer};
+use crate::negotiate;
+use crate::respond;
+use crate::respond::Answer;
 use crate::server::Server;
 use crate::verbs::{no_such_resource, not_allowed, unknown};
+use apiserver_cache::form::Format;
 
 /// The store has this long to say how large it is.
 const SIZE: Duration = Duration::from_secs(1);

@@ -20,12 +20,15 @@ use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::{Value, json};
 use tower::BoxError;
 
-use crate::body::{self, Body};
+use crate::body;
+use crate::body::Body;
 use crate::clients::delivery::Shared;
 use crate::context::Context;
 use crate::limits;
-use crate::negotiate::{self, Format, Shape};
-use crate::table::{self, Rows};
+use crate::negotiate;
+use crate::table;
+use crate::table::Rows;
+use apiserver_cache::form::{Format, Shape};
 
 /// The result of every verb.
 pub type Answer = Result<Response<Body>, ApiError>;

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use apiserver_store::{Range, Revision, StoreError};
 
-use crate::cache::{Cache, Caches, Entry, Past, Reading};
 use crate::clients::budget::Charge;
 use crate::filter::Filter;
 use crate::limits;
+use apiserver_cache::{Cache, Caches, Entry, Past, Reading};
 
 /// One page, or all.
 pub struct Selected {

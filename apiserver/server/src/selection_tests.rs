@@ -145,8 +145,14 @@ async fn answers_that_nobody_takes_keep_no_more_alive_than_there_is_room_for() {
         written.push(Arc::downgrade(&fixture.cache.get("ns/m000").unwrap()));
     }
     let alive = written.iter().filter(|entry| entry.strong_count() > 0).count() << 20;
-    assert!(alive <= limits::HISTORY_BYTES + limits::SNAPSHOT_BYTES, "{alive} bytes");
-    assert!(alive >= limits::SNAPSHOT_BYTES, "what there is room for is kept: {alive} bytes");
+    assert!(
+        alive <= apiserver_cache::limits::HISTORY_BYTES + apiserver_cache::limits::SNAPSHOT_BYTES,
+        "{alive} bytes"
+    );
+    assert!(
+        alive >= apiserver_cache::limits::SNAPSHOT_BYTES,
+        "what there is room for is kept: {alive} bytes"
+    );
     let value = |entries: Vec<Arc<Entry>>| entries[0].value(None)["data"]["v"].as_str().map(str::len);
     assert_eq!(value(unread[200].fetch(1, 1).await.unwrap()), Some(1 << 20), "it can still be read");
     drop(unread);

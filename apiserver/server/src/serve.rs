@@ -21,14 +21,16 @@ use tower::BoxError;
 
 use crate::auth::listener::ListenerTls;
 use crate::body::Body;
-use crate::chain::{self, PeerCertificate, UnknownCertificate};
+use crate::chain;
+use crate::chain::{PeerCertificate, UnknownCertificate};
 use crate::clients::connections::{Active, Connection, Place};
 use crate::clients::delivery;
 use crate::cork::Corked;
 use crate::farewell::Farewell;
 use crate::limits;
 use crate::server::Server;
-use crate::wire::{self, Spoken};
+use crate::wire;
+use crate::wire::Spoken;
 
 /// Time that connections have to end when no request is in flight any more.
 const DRAIN: Duration = Duration::from_secs(5);

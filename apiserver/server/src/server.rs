@@ -26,16 +26,17 @@ use crate::auth::tokens::{BoundObjects, Issuer};
 use crate::auth::{Authenticator, Bound};
 use crate::body::Body;
 use crate::build::Build;
-use crate::cache::{Cache, Caches, Entry, NotFresh};
 use crate::chain;
 use crate::clients::accounts::Accounts;
 use crate::clients::connections::Connections;
 use crate::clients::lanes::Lanes;
 use crate::components::Components;
-use crate::custom::{self, CustomKinds, Documents};
+use crate::custom;
+use crate::custom::{CustomKinds, Documents};
 use crate::hooks::Hooks;
 use crate::limits;
-use crate::maintain::{self, Endpoint, Kept};
+use crate::maintain;
+use crate::maintain::{Endpoint, Kept};
 use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::nodes;
@@ -45,6 +46,7 @@ use crate::storage;
 use crate::streams::{Kubelets, OwnAddresses};
 use crate::unpacked::Unpacked;
 use crate::verbs::no_such_resource;
+use apiserver_cache::{Cache, Caches, Entry, NotFresh};
 
 /// The configuration of a server. Bounds that cannot be configured are in [`limits`].
 #[derive(Clone)]

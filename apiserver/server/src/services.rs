@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::allocate::{Refused, Reservation};
 use crate::context::Context;
 use crate::server::Server;
-use crate::storage::{self, Outcome};
+use crate::storage;
+use crate::storage::Outcome;
 
 /// Returns true if the kind has addresses.
 pub fn is_service(resource: &Resource) -> bool {

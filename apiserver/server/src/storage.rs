@@ -15,13 +15,14 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio::task::JoinError;
 
-use crate::cache::{Cache, Entry};
-use crate::convert;
 use crate::custom::{Creating, conversion};
-use crate::encoding;
 use crate::limits;
-use crate::room::{self, Share};
+use crate::room;
+use crate::room::Share;
 use crate::server::Server;
+use apiserver_cache::convert;
+use apiserver_cache::encoding;
+use apiserver_cache::{Cache, Entry};
 
 /// An object as the store has it, with its resource version.
 pub struct Stored {
@@ -287,22 +288,14 @@ pub fn store_error(error: StoreError) -> ApiError {
         )),
         // Kubernetes passes on etcd's error in the same way.
         StoreError::Refused { why, .. } => ApiError::new(500, "", why.clone()),
-        StoreError::TooLarge { .. } => value_too_large(),
+        StoreError::TooLarge { .. } => encoding::value_too_large(),
         StoreError::Broken { .. } => ApiError::internal(error.to_string()),
     }
 }
 
-/// etcd's words for an object that no store takes, which Kubernetes passes on.
-const TOO_LARGE: &str = "etcdserver: request is too large";
-
-/// An object that no store takes.
-pub fn value_too_large() -> ApiError {
-    ApiError::new(500, "", TOO_LARGE)
-}
-
 /// `true` for the error of a write that has certainly not been done. Other failed writes may have been.
 pub fn is_refusal(error: &ApiError) -> bool {
-    error.code < 500 || error.message.starts_with(room::NONE) || error.message == TOO_LARGE
+    error.code < 500 || error.message.starts_with(room::NONE) || error.message == encoding::TOO_LARGE
 }
 
 /// 504: the revision asked for has not been reached.

@@ -5,7 +5,8 @@ use apiserver_schema::protobuf;
 use apiserver_schema::protobuf::Malformed;
 use apiserver_store::embedded::Problem;
 
-use crate::encoding::{self, Unreadable};
+use apiserver_cache::encoding;
+use apiserver_cache::encoding::Unreadable;
 
 const REWRITE: &str = "with a Kubernetes that serves this version and a newer one, write the object once more \
                        (`kubectl get` and `kubectl replace`, or the storage version migrator); or delete the key";

@@ -8,45 +8,37 @@ use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use serde_json::{Value, json};
 
+use apiserver_cache::form::Include;
+
 use crate::context::Context;
 
-/// The part of the object that a row contains besides its cells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Include {
-    None,
-    Metadata,
-    Object,
+/// Returns `includeObject`, by default the metadata.
+pub fn include(context: &Context) -> Result<Include, ApiError> {
+    match context.query.get("includeObject") {
+        None | Some("Metadata") => Ok(Include::Metadata),
+        Some("None") => Ok(Include::None),
+        Some("Object") => Ok(Include::Object),
+        Some(other) => Err(ApiError::bad_request(format!(
+            "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be \
+             'Metadata', 'Object', 'None', or empty"
+        ))),
+    }
 }
 
-impl Include {
-    /// `includeObject`, by default the metadata.
-    pub fn of(context: &Context) -> Result<Self, ApiError> {
-        match context.query.get("includeObject") {
-            None | Some("Metadata") => Ok(Self::Metadata),
-            Some("None") => Ok(Self::None),
-            Some("Object") => Ok(Self::Object),
-            Some(other) => Err(ApiError::bad_request(format!(
-                "Unable to convert to Table as requested: includeObject: Invalid value: {other:?}: must be \
-                 'Metadata', 'Object', 'None', or empty"
-            ))),
-        }
-    }
-
-    /// Returns the part of its object that a row contains.
-    fn of_row(self, object: &Value, meta: &str) -> Value {
-        match self {
-            Self::Metadata => metadata_only(object, meta),
-            // A watcher that waits for the end of the first events needs this mark whatever the rows contain.
-            Self::None if is_mark(object) => metadata_only(object, meta),
-            Self::None => Value::Null,
-            Self::Object => object.clone(),
-        }
+/// Returns the part of its object that a row contains.
+fn of_row(include: Include, object: &Value, meta: &str) -> Value {
+    match include {
+        Include::Metadata => metadata_only(object, meta),
+        // A watcher that waits for the end of the first events needs this mark whatever the rows contain.
+        Include::None if is_mark(object) => metadata_only(object, meta),
+        Include::None => Value::Null,
+        Include::Object => object.clone(),
     }
 }
 
 /// The table of a `Scale`, which has columns of its own.
 pub fn of_scale(context: &Context, scale: &Value, meta: &str) -> Result<Value, ApiError> {
-    let include = Include::of(context)?;
+    let include = include(context)?;
     let head = [("Name", "string"), ("Desired", "integer"), ("Available", "integer"), ("Age", "string")];
     let columns = head.map(|(name, kind)| {
         json!({"name": name, "type": kind, "format": "", "priority": 0,
@@ -60,7 +52,7 @@ pub fn of_scale(context: &Context, scale: &Value, meta: &str) -> Result<Value, A
         "apiVersion": meta,
         "metadata": {"resourceVersion": metadata["resourceVersion"]},
         "columnDefinitions": columns,
-        "rows": [{"cells": cells, "object": include.of_row(scale, meta)}],
+        "rows": [{"cells": cells, "object": of_row(include, scale, meta)}],
     }))
 }
 
@@ -77,7 +69,7 @@ pub struct Rows {
 impl Rows {
     /// Returns the rows that the client asks for.
     pub fn of(context: &Context, resource: &Arc<Resource>, meta: &'static str) -> Result<Self, ApiError> {
-        let include = Include::of(context)?;
+        let include = include(context)?;
         let now = context.server.ambient().now();
         Ok(Self { resource: Arc::clone(resource), include, now, meta })
     }
@@ -99,7 +91,7 @@ impl Rows {
     /// The row of an object.
     pub fn row(&self, object: &Value) -> Value {
         let cells = (self.resource.cells)(object, self.now);
-        let mut row = json!({"cells": cells, "object": self.include.of_row(object, self.meta)});
+        let mut row = json!({"cells": cells, "object": of_row(self.include, object, self.meta)});
         let Resource { group, plural, .. } = &*self.resource;
         if let Some(conditions) = columns::row_conditions(group, plural, object) {
             row["conditions"] = conditions;

@@ -7,8 +7,8 @@ use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::{Admission, Operation};
-use crate::cache::Cache;
 use crate::storage;
+use apiserver_cache::Cache;
 
 /// Keeps `spec.priority` and `spec.preemptionPolicy` in a change that does not name them: a client that
 /// writes the manifest of the pod again does not want another priority.

@@ -7,11 +7,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Admission;
-use crate::cache::Trigger;
 use crate::limits;
 use crate::nodes::references::{MIRROR, Pod};
 use crate::server::Server;
 use crate::storage;
+use apiserver_cache::Trigger;
 
 /// The account of pods that name none. A controller makes it in every namespace.
 const DEFAULT: &str = "default";

@@ -15,8 +15,8 @@ use apiserver_store::{Op, Revision, Store, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::cache::Cache;
-use crate::encoding;
+use apiserver_cache::Cache;
+use apiserver_cache::encoding;
 
 /// Says that the allocator made an IPAddress.
 pub const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";

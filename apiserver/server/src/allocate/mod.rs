@@ -38,8 +38,8 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::cache::Cache;
 use crate::metrics::Metrics;
+use apiserver_cache::Cache;
 use blocks::Blocks;
 use claims::Claims;
 use plan::{Item, Plan, Source};

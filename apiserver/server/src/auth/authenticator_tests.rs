@@ -3,7 +3,8 @@
 use super::*;
 use crate::auth::fixture::{TestClock, ambient};
 use crate::auth::pki::{Pki, Subject, certificates};
-use crate::auth::tokens::{BoundKind, KubernetesClaims, NamedUid, tests::Objects};
+use crate::auth::tokens::tests::Objects;
+use crate::auth::tokens::{BoundKind, KubernetesClaims, NamedUid};
 
 struct Setup {
     pki: Pki,

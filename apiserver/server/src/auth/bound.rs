@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::tokens::{self, BoundKind, BoundObject, BoundObjects};
-use crate::cache::{Cache, Caches};
 use crate::storage;
+use apiserver_cache::{Cache, Caches};
 
 /// The objects that tokens are bound to, from the caches.
 pub(crate) struct Bound {

@@ -12,7 +12,6 @@ use serde_json::Value;
 
 use super::conversion::by_webhook;
 use super::webhook;
-use crate::cache::{Cache, Entry};
 use crate::clients::budget::{Budget, Charge};
 use crate::clients::too_many_requests;
 use crate::context::Context;
@@ -21,7 +20,9 @@ use crate::limits;
 use crate::selection::{Entries, Selected};
 use crate::server::Server;
 use crate::storage;
-use crate::verbs::view::{self, Asked, View};
+use crate::verbs::view;
+use crate::verbs::view::{Asked, View};
+use apiserver_cache::{Cache, Entry};
 
 /// Returns the objects that [`Filter::select`] selects, in the version of `resource`.
 pub async fn select(

@@ -20,14 +20,16 @@ use tower::BoxError;
 
 use super::choice::Chosen;
 use super::webhook;
-use crate::body::{self, Body};
+use crate::body;
+use crate::body::Body;
 use crate::context::Context;
 use crate::filter::Filter;
-use crate::negotiate::{self, Format, Shape, Wanted};
+use crate::negotiate;
 use crate::respond;
 use crate::server::Server;
 use crate::table::{Rows, metadata_only};
 use crate::verbs::options;
+use apiserver_cache::form::{Format, Shape, Wanted};
 
 /// The custom kind, if a webhook converts its objects.
 pub fn by_webhook(resource: &Resource) -> Option<&Arc<Custom>> {

@@ -18,8 +18,10 @@ use super::DEFINITIONS;
 use crate::context::Context;
 use crate::limits;
 use crate::server::Server;
-use crate::storage::{self, Outcome};
-use crate::verbs::delete::{self, DeleteOptions};
+use crate::storage;
+use crate::storage::Outcome;
+use crate::verbs::delete;
+use crate::verbs::delete::DeleteOptions;
 
 /// A definition that could not be written, or whose objects are still there, is looked at again
 /// after this time.

@@ -32,12 +32,12 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::cache::{Caches, Entry};
 use crate::context::Context;
-use crate::convert;
 use crate::maintain::Kept;
 use crate::metrics::Queue;
 use crate::verbs::no_such_resource;
+use apiserver_cache::convert;
+use apiserver_cache::{Caches, Entry};
 
 pub use creating::Creating;
 use creating::Creations;

@@ -12,8 +12,10 @@ use serde_json::Value;
 use crate::bootstrap::api_services::{Step, name, plan, wanted};
 use crate::context::Context;
 use crate::server::Server;
-use crate::verbs::delete::{self, DeleteOptions};
-use crate::verbs::update::{self, Part};
+use crate::verbs::delete;
+use crate::verbs::delete::DeleteOptions;
+use crate::verbs::update;
+use crate::verbs::update::Part;
 
 /// Definitions that come close together are registered together.
 const TOGETHER: Duration = Duration::from_millis(100);

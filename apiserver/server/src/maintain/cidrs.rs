@@ -22,7 +22,8 @@ use super::events::{Report, record};
 use super::{create, put};
 use crate::allocate::blocks::Block;
 use crate::server::Server;
-use crate::storage::{self, Stored};
+use crate::storage;
+use crate::storage::Stored;
 
 /// The ServiceCIDR of the flags.
 const DEFAULT: &str = "kubernetes";

@@ -11,11 +11,13 @@ use apiserver_schema::meta;
 use serde_json::Value;
 
 use crate::bootstrap::{Write, flow};
-use crate::cache::Cache;
 use crate::context::Context;
 use crate::server::Server;
-use crate::verbs::delete::{self, DeleteOptions};
-use crate::verbs::update::{self, Part};
+use crate::verbs::delete;
+use crate::verbs::delete::DeleteOptions;
+use crate::verbs::update;
+use crate::verbs::update::Part;
+use apiserver_cache::Cache;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 const SCHEMAS: &str = "flowschemas";

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tokio::sync::Notify;
 
 use super::trust;
-use crate::cache::Caches;
+use apiserver_cache::Caches;
 
 /// One signal for each task. A signal without a waiting task is kept.
 #[derive(Default)]

@@ -20,12 +20,15 @@ use apiserver_schema::meta;
 use apiserver_store::Revision;
 use serde_json::Value;
 
-use crate::allocate::{self, Allocator};
-use crate::bootstrap::{self, Write};
+use crate::allocate;
+use crate::allocate::Allocator;
+use crate::bootstrap;
+use crate::bootstrap::Write;
 use crate::context::Context;
 use crate::limits;
 use crate::server::Server;
-use crate::storage::{self, Outcome};
+use crate::storage;
+use crate::storage::Outcome;
 use crate::verbs::create;
 
 pub use kept::Kept;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use apiserver_store::Usage;
 use userspace_daemon::metrics::{Exposition, Format, Member};
 
-use crate::cache::Cache;
+use apiserver_cache::Cache;
 
 use super::{Clients, Metrics, Requests, Taken, features};
 

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use super::NodeAuthorizer;
 use super::graph::{Kind, References};
 use super::references::{OnNode, PersistentVolume, Pod};
-use crate::cache::{Cache, Caches, Entry};
+use apiserver_cache::{Cache, Caches, Entry};
 
 /// Has the graph follow the caches of all kinds that it is made of.
 pub fn feed(caches: &Caches, authorizer: &Arc<NodeAuthorizer>) {

@@ -14,8 +14,10 @@ use super::update::{self, Part};
 use super::{create, decode};
 use crate::body;
 use crate::context::Context;
-use crate::rbac::{self, Attributes};
-use crate::respond::{self, Answer};
+use crate::rbac;
+use crate::rbac::Attributes;
+use crate::respond;
+use crate::respond::Answer;
 use crate::storage;
 
 /// The media type of configurations; JSON is YAML.

@@ -12,10 +12,13 @@ use serde_json::{Value, json};
 
 use crate::components;
 use crate::context::Context;
-use crate::negotiate::{self, Shape};
-use crate::respond::{self, Answer};
+use crate::negotiate;
+use crate::respond;
+use crate::respond::Answer;
 use crate::storage;
-use crate::table::{self, Rows};
+use crate::table;
+use crate::table::Rows;
+use apiserver_cache::form::Shape;
 
 /// One component; 404 for a name that is none.
 pub async fn get(context: &Context, resource: &Resource) -> Answer {

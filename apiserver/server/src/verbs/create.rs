@@ -15,15 +15,18 @@ use serde_json::{Map, Value, json};
 use super::managed::{self, Tracking};
 use super::update::{self, Part};
 use super::{admin_access, decode};
-use crate::admission::{self, Admission, Operation};
+use crate::admission;
+use crate::admission::{Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::custom;
-use crate::encoding;
 use crate::limits;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
 use crate::services;
-use crate::storage::{self, Outcome, Stored};
+use crate::storage;
+use crate::storage::{Outcome, Stored};
+use apiserver_cache::encoding;
 
 /// Creates the object of the body.
 pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {

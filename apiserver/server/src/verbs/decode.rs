@@ -17,10 +17,10 @@ use serde_json::Value;
 use crate::body;
 use crate::context::Context;
 use crate::custom;
-use crate::encoding;
 use crate::limits;
 use crate::negotiate;
 use crate::{syntax, text};
+use apiserver_cache::encoding;
 
 /// The number of characters of a body that an error repeats, and those of the summary at its end. A client
 /// that sends much garbage does not get as much back.

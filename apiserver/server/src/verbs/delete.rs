@@ -16,16 +16,19 @@ use serde_json::{Value, json};
 
 use super::check_place;
 use super::list::Page;
-use crate::admission::{self, Admission, Operation};
+use crate::admission;
+use crate::admission::{Admission, Operation};
 use crate::body;
-use crate::cache::Entry;
 use crate::context::Context;
-use crate::encoding;
 use crate::limits;
 use crate::negotiate;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
 use crate::services;
-use crate::storage::{self, Outcome};
+use crate::storage;
+use crate::storage::Outcome;
+use apiserver_cache::Entry;
+use apiserver_cache::encoding;
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";

@@ -17,9 +17,10 @@ use super::update::{self, Part};
 use super::view::{self, Asked};
 use crate::admission;
 use crate::context::Context;
-use crate::encoding;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
 use crate::storage;
+use apiserver_cache::encoding;
 
 /// The number of retries for a pod that others change at the same time, at growing intervals.
 const RETRIES: usize = 20;

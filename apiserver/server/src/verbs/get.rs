@@ -6,10 +6,11 @@ use apiserver_registry::Resource;
 use bytes::Bytes;
 
 use super::options;
-use crate::cache::{Cache, Entry};
 use crate::context::Context;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
 use crate::storage;
+use apiserver_cache::{Cache, Entry};
 
 /// Answers from the store's own key where the newest state is asked for, else from the cache.
 pub async fn get(context: &Context, resource: &Resource) -> Answer {

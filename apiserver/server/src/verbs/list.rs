@@ -12,14 +12,16 @@ use super::options::ListOptions;
 use super::pieces::{Head, Pieces};
 use super::view::{self, Asked, Continue, View};
 use crate::body::Body;
-use crate::cache::Cache;
 use crate::context::Context;
 use crate::custom::choice;
 use crate::filter::Filter;
-use crate::negotiate::{self, Shape, Wanted};
-use crate::respond::{self, Answer};
+use crate::negotiate;
+use crate::respond;
+use crate::respond::Answer;
 use crate::selection::Selected;
 use crate::table::Rows;
+use apiserver_cache::Cache;
+use apiserver_cache::form::{Shape, Wanted};
 
 /// One page or all of a collection.
 pub async fn list(context: &Context, resource: &Resource) -> Answer {

@@ -16,9 +16,9 @@ use serde_json::{Value, json};
 use super::reset;
 use super::update::Part;
 use crate::context::Context;
-use crate::convert;
 use crate::custom::conversion::{Webhooked, by_webhook};
 use crate::server::Server;
+use apiserver_cache::convert;
 
 /// The effect of a write on the managed fields of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,13 +32,15 @@ use bytes::Bytes;
 use http::{Method, Request};
 
 use crate::authorize::Authorized;
-use crate::body::{self, Body};
+use crate::body;
+use crate::body::Body;
 use crate::context::Context;
 use crate::custom;
 use crate::custom::conversion::Detour;
 use crate::deprecation;
 use crate::request::is_segment;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
 use update::Part;
 
 pub use apply::parse as parse_configuration;

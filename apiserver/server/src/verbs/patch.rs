@@ -16,11 +16,13 @@ use super::decode::{FieldValidation, Patched};
 use super::managed;
 use super::update::{self, Part};
 use super::{apply, decode};
-use crate::body::{self, go_kind};
+use crate::body;
+use crate::body::go_kind;
 use crate::context::Context;
 use crate::limits;
 use crate::negotiate;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
 
 /// A patch that has been read.
 pub enum Patch {

@@ -19,17 +19,21 @@ use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Value, json};
 use tower::BoxError;
 
-use crate::body::{self, Body};
-use crate::cache::{Cache, Entry, Untranslatable};
+use crate::body;
+use crate::body::Body;
 use crate::clients::budget::{Budget, Charge};
 use crate::clients::too_many_requests;
 use crate::context::Context;
 use crate::limits;
 use crate::metrics::ListCount;
-use crate::negotiate::{self, Format, Shape, Wanted};
-use crate::respond::{self, Answer};
+use crate::negotiate;
+use crate::respond;
+use crate::respond::Answer;
 use crate::selection::Entries;
-use crate::table::{self, Rows};
+use crate::table;
+use crate::table::Rows;
+use apiserver_cache::form::{Format, Shape, Wanted};
+use apiserver_cache::{Cache, Entry, Untranslatable};
 
 /// Field of the items in the message of every list.
 const ITEMS: u16 = 2;

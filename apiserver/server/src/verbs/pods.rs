@@ -17,9 +17,10 @@ use super::update::{self, Part};
 use super::{apply, get, managed, not_allowed};
 use crate::admission;
 use crate::context::Context;
-use crate::encoding;
 use crate::negotiate;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
+use apiserver_cache::encoding;
 
 /// Puts a pod on a node, once.
 pub async fn bind(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {

@@ -14,7 +14,8 @@ use crate::context::Context;
 use crate::respond::Answer;
 use crate::server::Server;
 use crate::storage;
-use crate::streams::{self, Backend, Proxy, ProxyName};
+use crate::streams;
+use crate::streams::{Backend, Proxy, ProxyName};
 
 /// Methods that are passed on.
 pub const METHODS: [Method; 7] =

@@ -9,10 +9,11 @@ use bytes::Bytes;
 use super::update::Part;
 use super::{decode, managed, no_such_resource, not_allowed, pods};
 use crate::context::Context;
-use crate::encoding;
 use crate::negotiate;
 use crate::rbac;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
+use apiserver_cache::encoding;
 
 /// Answers the object that was sent.
 pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {

@@ -19,7 +19,8 @@ use super::update::{self, Part};
 use super::{apply, not_allowed, patch};
 use crate::context::Context;
 use crate::negotiate;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
 use crate::storage;
 use crate::table;
 

@@ -13,12 +13,15 @@ use super::decode::{self, Expected};
 use super::update::{self, Part};
 use super::{evict, get, no_such_resource, not_allowed, patch, pods, proxy, read, scale, websocket};
 use crate::admission;
-use crate::body::{self, Body};
+use crate::body;
+use crate::body::Body;
 use crate::context::Context;
-use crate::encoding;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
 use crate::storage;
-use crate::streams::{self, NodeRequest};
+use crate::streams;
+use crate::streams::NodeRequest;
+use apiserver_cache::encoding;
 
 /// Answers a request for a subresource.
 pub async fn dispatch(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {

@@ -18,16 +18,19 @@ use serde_json::Value;
 
 use super::managed::{self, Tracking};
 use super::{admin_access, apply, check_place, create, decode, delete, options, pods};
-use crate::admission::{self, Admission, Operation};
+use crate::admission;
+use crate::admission::{Admission, Operation};
 use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::custom::conversion::{by_webhook, settled};
-use crate::encoding;
 use crate::negotiate;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
 use crate::room::Share;
 use crate::services;
-use crate::storage::{self, Outcome, Stored, Terms};
+use crate::storage;
+use crate::storage::{Outcome, Stored, Terms};
+use apiserver_cache::encoding;
 
 /// The part of an object that a change may touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use super::options::{ListOptions, Match};
 use crate::body;
-use crate::cache::{Cache, Past, Snapshot};
 use crate::server::Server;
 use crate::storage;
+use apiserver_cache::{Cache, Past, Snapshot};
 
 /// A state of one kind.
 pub struct View {

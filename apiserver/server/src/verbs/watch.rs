@@ -24,18 +24,21 @@ use super::options::ListOptions;
 use super::view::{self, View};
 use super::websocket;
 use crate::body::Body;
-use crate::cache::{Cache, Change, Entry, EventType, Form, Subscription, TooOld};
 use crate::context::Context;
 use crate::custom::conversion::by_webhook;
-use crate::encoding;
 use crate::filter::Filter;
 use crate::limits;
 use crate::metrics::WatchGuard;
-use crate::negotiate::{self, Format, Shape, Wanted};
-use crate::respond::{self, Answer};
+use crate::negotiate;
+use crate::respond;
+use crate::respond::Answer;
 use crate::selection::Entries;
 use crate::server::Server;
-use crate::table::{self, Rows};
+use crate::table;
+use crate::table::Rows;
+use apiserver_cache::encoding;
+use apiserver_cache::form::{Format, Shape, Wanted};
+use apiserver_cache::{Cache, Change, Entry, EventType, Form, Subscription, TooOld};
 
 /// Opens a watch: as a stream of events, or over a WebSocket where the client asks for one.
 pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {

@@ -96,13 +96,13 @@ async fn a_bookmark_never_passes_over_what_a_watcher_was_cut_off_from() {
         let event: Value = serde_json::from_slice(&quick.event().await.unwrap()).unwrap();
         assert_eq!(event["type"], expected);
     }
-    for number in 1..limits::WATCHER_QUEUE + 10 {
+    for number in 1..apiserver_cache::limits::WATCHER_QUEUE + 10 {
         put(number).await.unwrap();
     }
     let passed = server.fresh().await.unwrap();
     slow.due = Some(passed);
     let seen = events(&mut slow).await;
-    assert_eq!(seen.len(), limits::WATCHER_QUEUE, "the end is {:?}", seen.last());
+    assert_eq!(seen.len(), apiserver_cache::limits::WATCHER_QUEUE, "the end is {:?}", seen.last());
     assert!(seen.iter().all(|event| event["type"] == "ADDED"));
 }
 

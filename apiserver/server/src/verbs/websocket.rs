@@ -23,10 +23,11 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig
 use tokio_tungstenite::tungstenite::{Error, Message, Utf8Bytes};
 
 use super::watch::Events;
-use crate::body::{self, Body};
+use crate::body;
+use crate::body::Body;
 use crate::limits;
-use crate::negotiate::Format;
 use crate::respond::Answer;
+use apiserver_cache::form::Format;
 
 /// Bytes of the length before each event of a protobuf stream; a message needs none.
 const LENGTH: usize = 4;

@@ -165,7 +165,7 @@ async fn a_watcher_that_does_not_read_is_cut_off_and_others_are_not() {
     let path = format!("{MAPS}?watch=1&resourceVersion={from}");
     let mut slow = api.watch(&path).await;
     let mut quick = api.watch(&path).await;
-    let count = apiserver_server::limits::WATCHER_QUEUE + 10;
+    let count = apiserver_cache::limits::WATCHER_QUEUE + 10;
     for i in 0..count {
         api.patch("merge", &format!("{MAPS}/a"), json!({"data": {"i": i.to_string()}})).await.expect(200);
         assert_eq!(quick.brief().await, "MODIFIED a");
@@ -174,7 +174,7 @@ async fn a_watcher_that_does_not_read_is_cut_off_and_others_are_not() {
     while slow.next().await.is_some() {
         seen += 1;
     }
-    assert_eq!(seen, apiserver_server::limits::WATCHER_QUEUE);
+    assert_eq!(seen, apiserver_cache::limits::WATCHER_QUEUE);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::{Admission, Operation};
 use crate::context::Context;
-use crate::encoding;
 use crate::rbac::Attributes;
+use apiserver_cache::encoding;
 
 const GROUP: &str = "certificates.k8s.io";
 /// The signer of client certificates that the API server accepts for authentication.

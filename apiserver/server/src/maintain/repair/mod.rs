@@ -18,9 +18,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::events::{Report, record};
-use crate::cache::{Subscription, Trigger};
-use crate::limits;
 use crate::server::Server;
+use apiserver_cache::{Subscription, Trigger};
 
 /// Kubernetes' interval of its repair loops.
 const EVERY: Duration = Duration::from_secs(180);
@@ -134,7 +133,7 @@ fn object(server: &Server, resource: &Resource, key: &str) -> Option<Value> {
 fn services(server: &Server) -> Result<Vec<Value>, ApiError> {
     let Some(resource) = server.registry().by_kind("v1", "Service") else { return Ok(Vec::new()) };
     let snapshot = server.cache(resource)?.snapshot();
-    let decode = |entry: &Arc<crate::cache::Entry>| serde_json::from_slice(&entry.object()).ok();
+    let decode = |entry: &Arc<apiserver_cache::Entry>| serde_json::from_slice(&entry.object()).ok();
     Ok(snapshot.objects.values().filter_map(decode).collect())
 }
 
@@ -165,7 +164,9 @@ impl Heard {
                 if let (Some(old), None) = (&change.old, &change.new) {
                     deleted.extend(serde_json::from_slice::<Value>(&old.object()).ok());
                 }
-                next = (deleted.len() < limits::WATCHER_QUEUE).then(|| subscription.ready().ok()).flatten();
+                next = (deleted.len() < apiserver_cache::limits::WATCHER_QUEUE)
+                    .then(|| subscription.ready().ok())
+                    .flatten();
             }
         }
         deleted

@@ -1,7 +1,7 @@
 //! Tests of the frames of watches that are not whole objects.
 
 use super::*;
-use crate::negotiate::{Format, Shape};
+use crate::form::{Format, Shape};
 
 fn form(shape: Shape, include: Option<Include>, second: i64) -> Form {
     let wanted = Wanted { format: Format::Json, shape, meta: "meta.k8s.io/v1" };

@@ -3,15 +3,21 @@
 //!
 //! One task (`feed`) reads the store's log for all kinds and is the only writer, so a revision
 //! that the feed has passed is in every cache.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod change;
+pub mod convert;
+pub mod encoding;
 mod entry;
 mod feed;
 mod fields;
+pub mod form;
 mod index;
 mod kept;
 mod ledger;
+pub mod limits;
 mod observers;
+pub mod older;
 mod shared;
 mod watchers;
 
@@ -37,8 +43,6 @@ pub use index::Index;
 pub use kept::{Past, Reading};
 pub use watchers::{Subscription, Trigger};
 
-use crate::encoding;
-use crate::limits;
 use kept::States;
 use ledger::{Ledger, Totals};
 use observers::Observers;
@@ -360,7 +364,6 @@ impl Cache {
     }
 
     /// Forgets the oldest state; `false` where there is none.
-    #[cfg(test)]
     pub fn drops_oldest_state(&self) -> bool {
         self.kept.drop_oldest()
     }

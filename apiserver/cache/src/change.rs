@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use super::ledger::Ledger;
 use super::{Entry, EventType, Untranslatable};
+use crate::form::Include;
+use crate::form::Wanted;
 use crate::limits;
-use crate::negotiate::Wanted;
-use crate::table::Include;
 
 /// One change of one object. Only the history owns it: watchers that have not received it yet hold weak
 /// references.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use apiserver_kinds::conversion::Conversion;
 use apiserver_registry::{Change, Resource};
-use serde_json::Value;
 
 use crate::encoding;
 
@@ -43,16 +42,4 @@ fn of(resource: &Resource) -> Option<&'static Conversion> {
 /// Returns true if a built-in kind is stored in another version than this one.
 pub fn is_converted(resource: &Resource) -> bool {
     of(resource).is_some()
-}
-
-/// Returns true if [`upgrade`] may change objects of this apiVersion.
-pub fn is_older(api_version: &str) -> bool {
-    Conversion::concerns(api_version)
-}
-
-/// Turns an object that another server kept in a version of its own choice into the one kept here.
-pub fn upgrade(object: &mut Value) {
-    if let Some(conversion) = Conversion::of_object(object) {
-        conversion.to_kept(object);
-    }
 }

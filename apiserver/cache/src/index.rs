@@ -131,12 +131,17 @@ impl Index {
     pub fn len(&self) -> usize {
         self.0.len()
     }
+
+    /// Returns true if there is no object.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cache::Fields;
+    use crate::Fields;
 
     fn entry(key: &str, node: &str) -> Arc<Entry> {
         let stored = format!(r#"{{"metadata":{{"name":"a"}},"spec":{{"nodeName":"{node}"}}}}"#);

@@ -18,7 +18,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::{convert, limits, older, storage};
+use crate::{limits, older};
 
 /// A stored value is neither JSON nor the envelope of a known kind.
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +40,7 @@ pub fn read(stored: &[u8]) -> Result<Value, Unreadable> {
     if let Some(today) = older::today(text("apiVersion"), text("kind")) {
         object["apiVersion"] = today.into();
     }
-    convert::upgrade(&mut object);
+    older::upgrade(&mut object);
     if protobuf::is_envelope(stored) {
         type_of_claims(&mut object);
     }
@@ -81,7 +81,7 @@ pub fn json(stored: &[u8]) -> Result<Cow<'_, [u8]>, Unreadable> {
     }
     let stored = named_as_today(stored)?;
     let (api_version, kind, _) = protobuf::head(&stored)?;
-    if kind == WITH_CLAIMS || convert::is_older(api_version) {
+    if kind == WITH_CLAIMS || older::is_older(api_version) {
         return Ok(Cow::Owned(ordered::json_text(&read(&stored)?).into_bytes()));
     }
     Ok(Cow::Owned(protobuf::to_json(&stored)?))
@@ -212,7 +212,7 @@ pub fn weigh(resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
         object["metadata"]["managedFields"] = managed;
     }
     match encoded {
-        Ok(bytes) if bytes.len() > VALUE_BYTES => Err(storage::value_too_large()),
+        Ok(bytes) if bytes.len() > VALUE_BYTES => Err(value_too_large()),
         // An object that cannot be encoded is reported where it is stored.
         _ => Ok(()),
     }
@@ -269,6 +269,14 @@ fn is_empty(value: &Value) -> bool {
         Value::Array(items) => items.is_empty(),
         Value::Object(fields) => fields.values().all(is_empty),
     }
+}
+
+/// etcd's words for an object that no store takes, which Kubernetes passes on.
+pub const TOO_LARGE: &str = "etcdserver: request is too large";
+
+/// An object that no store takes.
+pub fn value_too_large() -> ApiError {
+    ApiError::new(500, "", TOO_LARGE)
 }
 
 #[cfg(test)]
@@ -328,7 +336,7 @@ mod tests {
         ] {
             let (text, found) = exact_with_metadata(&value);
             assert_eq!(serde_json::from_slice::<Value>(&text).unwrap(), value);
-            let put = crate::cache::Entry::answer_at(7, &text, found.unwrap());
+            let put = crate::Entry::answer_at(7, &text, found.unwrap());
             assert_eq!(put, wanted.replace('#', version), "{value}");
         }
         for value in [json!({}), json!([1]), json!({"metadata": null})] {

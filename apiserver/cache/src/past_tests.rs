@@ -7,7 +7,7 @@ use std::time::Duration;
 use apiserver_kinds::builtin;
 
 use super::*;
-use crate::negotiate::{Format, Shape, Wanted};
+use crate::form::{Format, Shape, Wanted};
 
 const LARGE: usize = 740 * 1024;
 

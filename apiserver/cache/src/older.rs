@@ -3,6 +3,9 @@
 //! protobuf fields (`generated.proto` in k8s.io/api). Such an object is read as what it is called
 //! today, and written so when it is next changed.
 
+use apiserver_kinds::conversion::Conversion;
+use serde_json::Value;
+
 /// Version of before, version of today, kinds.
 const SAME: &[(&str, &str, &[&str])] = &[
     (
@@ -67,6 +70,18 @@ pub fn today(api_version: &str, kind: &str) -> Option<&'static str> {
         return None;
     }
     SAME.iter().find(|(old, _, kinds)| *old == api_version && kinds.contains(&kind)).map(|(_, new, _)| *new)
+}
+
+/// Returns true if [`upgrade`] may change objects of this apiVersion.
+pub fn is_older(api_version: &str) -> bool {
+    Conversion::concerns(api_version)
+}
+
+/// Converts an object that another server stored in a version of its own choice to the one stored here.
+pub fn upgrade(object: &mut Value) {
+    if let Some(conversion) = Conversion::of_object(object) {
+        conversion.to_kept(object);
+    }
 }
 
 #[cfg(test)]
