@@ -50,8 +50,8 @@ pub fn read(stored: &[u8]) -> Result<Value, Unreadable> {
 /// The kind whose objects contain other objects with types of their own.
 const WITH_CLAIMS: &str = "StatefulSet";
 
-/// Protobuf leaves out what the claims of a StatefulSet say of themselves; Kubernetes' conversion puts it
-/// back, so that reading and writing see the same.
+/// Restores the types of a StatefulSet's claims, which protobuf leaves out and Kubernetes' conversion
+/// restores, so that reading and writing see the same.
 fn type_of_claims(object: &mut Value) {
     if object["kind"] != WITH_CLAIMS {
         return;
@@ -110,7 +110,7 @@ pub fn exact(value: &Value) -> Bytes {
 pub fn exact_with_metadata(value: &Value) -> (Bytes, Option<Metadata>) {
     let mut text = Vec::with_capacity(USUAL);
     let found = ordered::write(&mut text, value);
-    // A buffer that shrinks keeps its place with some allocators; a copy takes what it needs.
+    // A shrunk buffer keeps its memory with some allocators; a copy takes only what it needs.
     (Bytes::copy_from_slice(&text), found)
 }
 
@@ -145,8 +145,9 @@ pub fn complete_kind(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// An object of a built-in kind as it is judged, compared and written: in its normal form, as decoding
-/// into types of Go's leaves it. What the defaults, admission or a store of old put there otherwise goes.
+/// Brings an object of a built-in kind into the form in which it is validated, compared and written: its
+/// normal form, as after decoding into Go's types. Other values from defaults, admission or an old store are
+/// dropped.
 pub fn prepare(resource: &Resource, object: &mut Value) {
     if let Some(message) = message_of(resource) {
         protobuf::normalize(message, object);

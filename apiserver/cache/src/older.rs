@@ -1,7 +1,7 @@
-//! Versions that earlier Kubernetes kept objects in and that are not served any more, or not kept:
-//! those that differ from the one of today by their name alone, in JSON and in the numbers of their
-//! protobuf fields (`generated.proto` in k8s.io/api). Such an object is read as what it is called
-//! today, and written so when it is next changed.
+//! Versions in which earlier Kubernetes stored objects and that are no longer served or stored, and that
+//! differ from the present one only in name, in JSON and in the numbers of their protobuf fields
+//! (`generated.proto` in k8s.io/api). Such an object is read under its present version, and written so when
+//! it is next changed.
 
 use apiserver_kinds::conversion::Conversion;
 use serde_json::Value;
@@ -65,7 +65,7 @@ const SAME: &[(&str, &str, &[&str])] = &[
 
 /// Returns the present apiVersion of a kind of an old version, if nothing else about it has changed.
 pub fn today(api_version: &str, kind: &str) -> Option<&'static str> {
-    // The versions of today are most of what is read.
+    // Most objects have a present version.
     if !api_version.contains("beta") {
         return None;
     }

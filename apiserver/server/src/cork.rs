@@ -27,7 +27,7 @@ pub struct Corked<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Corked<S> {
-    /// Gathers what is written to `stream`.
+    /// Wraps `stream` and buffers writes to it.
     pub fn new(stream: S) -> Self {
         Self { stream, buffer: Vec::new(), sent: 0, fresh: false }
     }

@@ -116,7 +116,7 @@ pub fn in_protobuf(document: &Document) -> Result<Arc<Document>, ApiError> {
 fn encoded(document: &Document) -> Result<Document, ApiError> {
     let failed = |why: &dyn std::error::Error| ApiError::internal(format!("discovery in protobuf: {why}"));
     let mut value: Value = serde_json::from_slice(&document.bytes).map_err(|error| failed(&error))?;
-    // The list of core versions does not say its own.
+    // The list of core versions does not contain its own.
     value["apiVersion"] = "v1".into();
     protobuf::to_envelope(&value)
         .map(|bytes| Document::of(Bytes::from(bytes)))

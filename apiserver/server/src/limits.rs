@@ -47,7 +47,7 @@ pub const LIST_PIECE: usize = 64 * 1024;
 pub const CONVERTED_PAGE: usize = 500;
 /// The limit on a webhook's answer: this many times the size of the request, and [`BODY`] more.
 pub const CONVERTED_GROWTH: usize = 4;
-/// A list in protobuf keeps about this many bytes of what it encoded to find out its length.
+/// The number of bytes that a list in protobuf keeps of the objects encoded to find out its length.
 pub const LIST_KEPT: usize = 1024 * 1024;
 /// The same for a list whose objects' lengths have not been counted yet: it is still encoded only once if it
 /// is no longer than this.
@@ -90,11 +90,11 @@ pub const PATCH_COPY: usize = BODY;
 pub const YAML_DEPTH: usize = 127;
 /// Nesting that is read on the stack at hand; some 20 KiB a level without optimization.
 pub const YAML_SHALLOW: usize = 32;
-/// The stack that deeper bodies are read on, bytes; only what is used of it becomes memory.
+/// The stack that deeper bodies are read on, in bytes; only the used part becomes memory.
 pub const YAML_STACK: usize = 16 << 20;
 /// Events live this long.
 pub const EVENT_TTL: Duration = Duration::from_secs(3600);
-/// Time between compactions of the store; what is older than one period is forgotten.
+/// The time between compactions of the store; history older than one period is dropped.
 pub const COMPACT_EVERY: Duration = Duration::from_secs(300);
 /// Objects that a collection delete works on at one time.
 pub const DELETE_COLLECTION_PAGE: usize = 500;
@@ -102,7 +102,8 @@ pub const DELETE_COLLECTION_PAGE: usize = 500;
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Bytes of an `Audit-ID` that a client may choose.
 pub const AUDIT_ID: usize = 64;
-/// Connections at one time. `clients::door` says how they are divided, and which one gives way to another.
+/// The limit on connections at one time. `clients::door` describes how they are divided, and which one gives
+/// way to another.
 pub const CONNECTIONS: usize = 10_000;
 /// File descriptors that are left to everything but connections.
 pub const OTHER_FILES: usize = 1_024;
@@ -191,7 +192,7 @@ pub const HEAD_BYTES: usize = 128 * 1024;
 pub const HEADER_LIST_BYTES: u32 = 64 * 1024;
 /// Streams on one HTTP/2 connection.
 pub const STREAMS: u32 = 250;
-/// Streams that a client may reset before they were looked at; one more ends the connection.
+/// The number of streams that a client may reset before they are processed; one more ends the connection.
 pub const PENDING_RESETS: usize = 20;
 /// Streams that the server may have to reset because of what a client did; one more ends the
 /// connection.

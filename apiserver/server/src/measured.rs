@@ -33,7 +33,7 @@ impl Measured {
         Self { inner, calls: metrics.store(), lists: metrics.stored_lists(), kinds, failures }
     }
 
-    /// Group and plural of the kind that a key belongs to. Those of custom kinds say so themselves.
+    /// Returns group and plural of the kind that a key belongs to. Keys of custom kinds contain both.
     fn kind<'a>(&'a self, key: &'a str) -> (&'a str, &'a str) {
         let ends = key.match_indices('/').rev().map(|(index, _)| index);
         for end in ends {
@@ -58,7 +58,7 @@ impl Measured {
         }
     }
 
-    /// Answers say what failed, and the log says why.
+    /// Logs an error with its cause; answers only name the failed operation.
     fn tell(&self, error: &StoreError) {
         let own = matches!(
             error,

@@ -168,8 +168,8 @@ pub fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
     ["curl", "Wget", "Mozilla/5.0"].iter().any(|people| agent.starts_with(people))
 }
 
-/// The media type of the body, without parameters, in small letters; empty if none is given, and nothing's
-/// name if what is given is none.
+/// Returns the media type of the body, without parameters, in lower case; empty if none is given, and a text
+/// that matches no type if it is malformed.
 pub fn content_type(headers: &HeaderMap) -> String {
     let given = headers.get(CONTENT_TYPE).filter(|value| !value.is_empty());
     given.map_or_else(String::new, |value| {

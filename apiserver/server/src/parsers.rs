@@ -21,7 +21,7 @@ use crate::verbs::{Continue, Patch, parse_configuration};
 use crate::{body, negotiate};
 use apiserver_cache::encoding;
 
-/// The object of a body, and what the body says twice; 400 or 415.
+/// Returns the object of a body, and the fields that the body repeats; 400 or 415.
 pub fn object(content_type: &str, bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     let decoded = body::decode(content_type, Bytes::copy_from_slice(bytes), "")?;
     let repeated = decoded.repeated();
@@ -33,7 +33,7 @@ pub fn patch(media: &str, schema: &str, old: &Value, patch: &[u8]) -> Result<Val
     Patch::read(media, patch, true)?.0.apply(schema, old)
 }
 
-/// The configuration of an apply, and what it says twice; 400.
+/// Returns the configuration of an apply, and the fields that it repeats; 400.
 pub fn configuration(bytes: &[u8]) -> Result<(Value, Vec<String>), ApiError> {
     parse_configuration(bytes, true)
 }

@@ -27,10 +27,10 @@ use crate::server::Server;
 use crate::verbs::{no_such_resource, not_allowed, unknown};
 use apiserver_cache::form::Format;
 
-/// The store has this long to say how large it is.
+/// The time that the store has to report its size.
 const SIZE: Duration = Duration::from_secs(1);
 
-/// Answers what is not a kind.
+/// Answers requests for paths that do not belong to a kind.
 pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     let path = context.info.path.as_str();
     if !matches!(*method, Method::GET | Method::HEAD) {

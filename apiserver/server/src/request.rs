@@ -31,8 +31,8 @@ pub struct RequestInfo {
     /// The part of the path after the subresource as it was sent, with the slash before it: the path behind
     /// `proxy`.
     pub rest: String,
-    /// True if the path leads through a namespace to the kind. The path of a Namespace, which lies in itself
-    /// as far as authorization is concerned, does not.
+    /// True if the path leads through a namespace to the kind. False for the path of a Namespace, which
+    /// counts as being in itself for authorization.
     pub below_namespace: bool,
     /// True if the path is one of the older ones for watches, `/api/v1/watch/…`.
     pub watch_path: bool,

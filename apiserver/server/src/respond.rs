@@ -270,7 +270,7 @@ pub fn zipped(body: Body) -> Body {
             if let Err(error) = written {
                 return Some((Err(error), (body, None)));
             }
-            // The encoder holds back what it still wants to compare with.
+            // The encoder holds back bytes that it still wants to compare with.
             if !zip.get_ref().is_empty() {
                 let out = Frame::data(Bytes::from(std::mem::take(zip.get_mut())));
                 return Some((Ok(out), (body, Some(zip))));
@@ -295,7 +295,7 @@ struct Indent {
 impl Indent {
     fn put(&mut self, data: &[u8], out: &mut Vec<u8>) {
         for &byte in data {
-            // The line's end behind it goes.
+            // The newline after it is dropped.
             if self.depth == 0 && byte == b'\n' {
                 continue;
             }

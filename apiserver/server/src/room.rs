@@ -20,8 +20,8 @@ pub enum Share {
     /// The whole quota: administrators, the server itself, and heartbeats.
     #[default]
     All,
-    /// Half of the kept part too: the control plane, which creates for others what they ask for, such as the
-    /// pods of a Deployment.
+    /// Half of the reserved part too: the control plane, which creates objects on behalf of others, such as
+    /// the pods of a Deployment.
     ControlPlane,
     /// Nothing of the reserved part, except for updates that grow a little: without them no pod would ever be
     /// removed.
@@ -41,7 +41,8 @@ impl Share {
         }
     }
 
-    /// Bytes of the quota that it leaves alone: with what is new, and with updates that grow a little.
+    /// Returns the bytes of the quota that it must leave free: with new objects, and with updates that grow a
+    /// little.
     fn leaves(self, quota: u64) -> (u64, u64) {
         let quarter = kept(quota) / 4;
         match self {

@@ -49,11 +49,10 @@ pub fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     socket.listen(limits::LISTEN_BACKLOG)
 }
 
-/// Serves until `shutdown`, then ends in good order: readiness is answered with no and the server's
-/// endpoint is withdrawn; after the configured delay new requests are refused, watches end after a
-/// whole event, connections are told to go away; requests in flight are answered, as long as a
-/// request may take; and what is left is cut off. Client certificates that `tls` vouches for
-/// become identities, others are answered with 401.
+/// Serves until `shutdown`, then ends in good order: the server reports that it is not ready and withdraws
+/// its endpoint; after the configured delay new requests are refused, watches end after a whole event,
+/// connections are asked to go away; requests in flight are answered, as long as a request may take; and the
+/// rest is cut off. Client certificates that `tls` accepts become identities, others are answered with 401.
 pub async fn serve(
     listener: TcpListener,
     tls: ListenerTls,
@@ -126,7 +125,7 @@ struct Door {
     tls: ListenerTls,
     server: Arc<Server>,
     connections: TaskTracker,
-    /// Connections end when what is under way on them has ended.
+    /// Cancelled to end connections once the requests under way on them have ended.
     closing: CancellationToken,
 }
 

@@ -178,7 +178,7 @@ pub struct Server {
     endpoint_turn: tokio::sync::Mutex<Endpoint>,
     /// New requests are refused and watches end.
     refusing: CancellationToken,
-    /// Nothing goes on.
+    /// Cancelled to stop everything.
     shutdown: CancellationToken,
 }
 
@@ -256,8 +256,8 @@ impl Server {
         self.shutdown.cancel();
     }
 
-    /// The end is announced: readiness is answered with no, everything else goes on. Takes back
-    /// what others know this server by, and returns when that is done.
+    /// Announces the end: the server reports that it is not ready, everything else continues. Withdraws the
+    /// objects by which others know this server, and returns when that is done.
     pub async fn drain(self: &Arc<Self>) {
         self.draining.cancel();
         maintain::withdraw(self).await;
@@ -359,7 +359,7 @@ impl Server {
         if let Some(kind) = self.kind(group, version, plural) {
             return Some(kind);
         }
-        // Groups of definitions have a dot; others need no look at the store.
+        // Groups of definitions have a dot; others do not depend on the store.
         if !group.contains('.') {
             return None;
         }
@@ -569,7 +569,7 @@ impl tower::Service<Request<Body>> for ApiService {
     type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
 
     fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
-        // Requests wait for their turn in the chain, where it is known what they are.
+        // Requests wait for their turn in the chain, where their attributes are known.
         Poll::Ready(Ok(()))
     }
 

@@ -16,8 +16,8 @@ pub fn is_service(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Service"
 }
 
-/// Fills in a Service; `None` for other kinds. Errors are 422, 500 where nothing is free, and those
-/// of the store.
+/// Fills in a Service; `None` for other kinds. Errors are 422, 500 if nothing is free, and those of the
+/// store.
 pub async fn reserve(
     context: &Context,
     resource: &Resource,
@@ -40,7 +40,7 @@ pub async fn reserve(
     })
 }
 
-/// Keeps or gives back what was reserved, as the write ended.
+/// Commits or releases a reservation, depending on how the write ended.
 pub async fn settle(reservation: Option<Reservation>, outcome: &Result<Outcome, ApiError>) {
     let Some(reservation) = reservation else { return };
     match outcome {

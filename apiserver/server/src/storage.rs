@@ -1,5 +1,5 @@
-//! Objects in the store: keys, encoding, and its errors as answers. Nothing here reads a cache,
-//! so what it says is what the store says.
+//! Objects in the store: keys, encoding, and its errors as answers. Nothing here reads a cache, so the
+//! results are those of the store.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,9 +68,9 @@ pub async fn fetch(
     }
 }
 
-/// An object that another one refers to. Where asking the store costs a round trip the cache answers,
-/// as informers do in Kubernetes' admission; what it does not have is asked of the store, so that only
-/// what has just been deleted can be seen for a moment longer.
+/// Returns an object that another one refers to. If a request to the store costs a round trip the cache
+/// answers, as informers do in Kubernetes' admission; objects that it lacks are read from the store, so that
+/// only one that has just been deleted can be visible for a moment longer.
 pub async fn referred(
     server: &Server,
     resource: &Resource,
@@ -196,8 +196,8 @@ pub async fn put_on(
     }
 }
 
-/// A write that its definition waits for to end, also when the request is cut off before: what was given
-/// to the store may be written all the same.
+/// Performs a write whose end its definition waits for, even if the request is cut off before: the store may
+/// still carry it out.
 async fn counted(server: &Server, creating: Creating, write: Write) -> Result<Written, StoreError> {
     let (store, attempted) = (Arc::clone(server.shared_store()), format!("write {}", write.key));
     let work = tokio::spawn(async move {
@@ -241,7 +241,7 @@ fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)
 }
 
-/// Removes an object if its mod revision is `expected`; says what is there otherwise.
+/// Removes an object if its mod revision is `expected`; returns the present one otherwise.
 pub async fn remove(
     server: &Server,
     resource: &Resource,

@@ -14,8 +14,8 @@ use crate::limits;
 /// The unpacked documents of the moment.
 #[derive(Default)]
 pub struct Unpacked {
-    /// Held while a document is made or unpacked, so that many who ask at once cause it once. The work itself
-    /// holds it, since it goes on where the request that caused it was cut off.
+    /// Held while a document is made or unpacked, so that concurrent requests cause it once. The work itself
+    /// holds it, since it continues if the request that caused it was cut off.
     turn: Arc<tokio::sync::Mutex<()>>,
     documents: Arc<Documents>,
 }

@@ -176,8 +176,8 @@ fn ids(count: usize) -> impl Iterator<Item = u32> {
     (0..u32::try_from(count).unwrap()).map(|index| 2 * index + 1)
 }
 
-/// Sends these frames at once, or each when the one before was handled, and gives the error with which the
-/// server ends the connection; nothing if it does not, and `Some(None)` if it says no error.
+/// Sends these frames at once, or each when the one before was handled, and returns the error with which the
+/// server ends the connection; nothing if it does not, and `Some(None)` if it gives no error.
 async fn end(frames: impl Iterator<Item = Vec<u8>>, at_once: bool) -> Option<Option<u32>> {
     let (client, ..) = connect();
     let (mut reading, mut writing) = tokio::io::split(client);
@@ -211,7 +211,7 @@ async fn end(frames: impl Iterator<Item = Vec<u8>>, at_once: bool) -> Option<Opt
     Some(error)
 }
 
-/// Streams that are opened and reset before they are looked at (CVE-2023-44487).
+/// Streams that are opened and reset before they are processed (CVE-2023-44487).
 #[tokio::test(start_paused = true)]
 async fn resets_without_end_end_the_connection() {
     let resets = |count| {
@@ -234,7 +234,7 @@ async fn resets_that_the_server_is_made_to_send_end_the_connection() {
     };
     assert_eq!(end(resets(limits::ERROR_RESETS), false).await, None);
     assert_eq!(end(resets(limits::ERROR_RESETS + 1), false).await, Some(Some(CALM)));
-    // Here no request was looked at that pays for the frames.
+    // Here no processed request pays for the frames.
     assert!(end(resets(limits::ERROR_RESETS + 1), true).await.is_some());
 }
 

@@ -1,4 +1,4 @@
-//! The server over a real etcd: what it stores others can read, and what others stored it serves.
+//! Tests of the server over a real etcd: others can read what it stores, and it serves what others stored.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -70,7 +70,7 @@ async fn what_the_server_stores_others_read() {
     let (version, kind, object): (_, _, Pod) = stored(&api, "/registry/pods/default/p").await;
     assert_eq!((version.as_str(), kind.as_str()), ("v1", "Pod"));
     assert_eq!(object.metadata.as_ref().unwrap().name(), "p");
-    // The revision of the key says it.
+    // The revision of the key determines it.
     assert_eq!(object.metadata.as_ref().unwrap().resource_version(), "");
     assert_eq!(object.spec.unwrap().containers[0].image(), "i");
     assert_eq!(object.status.unwrap().phase(), "Pending");
@@ -116,7 +116,7 @@ async fn what_others_stored_is_served() {
     assert_eq!(read["spec"]["containers"], json!([{"name": "c", "image": "i", "resources": {}}]));
     let selected = api.get(&format!("{PODS}?fieldSelector=spec.nodeName%3Dn1")).await.expect(200);
     assert_eq!(selected.names(), ["theirs"]);
-    // A change through the server goes on from what was there.
+    // A change through the server builds on the stored object.
     let patch = json!({"metadata": {"labels": {"a": "b"}}});
     api.patch("merge", &format!("{PODS}/theirs"), patch).await.expect(200);
     let (.., object): (_, _, Pod) = stored(&api, "/registry/pods/default/theirs").await;
@@ -190,7 +190,7 @@ async fn without_etcd(api: &Api, version: &str) {
         soon(api.get(&format!("{MAPS}/a{read}"))).await.expect(200);
         assert_eq!(soon(api.get(&format!("{MAPS}{read}"))).await.expect(200).names(), ["a"]);
     }
-    // The rest fails, as a Status that says when to try again; all at the same time.
+    // The rest fails with a Status that tells when to retry; all at the same time.
     let patch = json!({"data": {"a": "2"}});
     let path = format!("{MAPS}/a");
     let (get, list, create, patch, delete) = tokio::join!(
@@ -327,7 +327,7 @@ async fn two_servers_give_nothing_out_twice() {
     two.server.stop();
 }
 
-/// An etcd with what a kube-apiserver has left in it goes on where that ended.
+/// An etcd with the data of a kube-apiserver can be served further.
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_of_a_kube_apiserver_are_honoured() {
     let etcd = EtcdServer::start().await;
@@ -374,7 +374,7 @@ async fn claims_of_a_kube_apiserver_are_honoured() {
     api.server.stop();
 }
 
-/// The address of a server that dies goes with its lease in etcd.
+/// The address of a server that dies is removed with its lease in etcd.
 #[tokio::test(flavor = "multi_thread")]
 async fn master_leases_are_those_of_kubernetes() {
     let etcd = EtcdServer::start().await;

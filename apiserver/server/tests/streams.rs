@@ -1,5 +1,5 @@
-//! Logs and exec, from a client over TLS through the API server to a node; and what is behind pods and
-//! Services.
+//! Tests of logs and exec, from a client over TLS through the API server to a node; and of the proxies of
+//! pods and Services.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -292,8 +292,8 @@ async fn logs_and_exec_reach_the_node() {
     running.stop().await;
 }
 
-/// Clients that prefer protobuf take what a node says in JSON: the length that it gave would not be that of
-/// anything else.
+/// Clients that prefer protobuf get a node's answer in JSON unchanged: its length would be wrong for anything
+/// else.
 #[tokio::test]
 async fn what_a_node_says_reaches_a_client_of_protobuf_as_it_is() {
     let running = Running::start(|_| Kubelets::with_dial(Arc::new(FakeKubelet))).await;

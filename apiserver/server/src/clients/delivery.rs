@@ -1,5 +1,5 @@
-//! Answers on their way to a client. Every answer to a request that came over a connection passes
-//! through [`deliver`], so that all that waits to be sent is charged, and what nobody takes is cut off.
+//! Delivery of answers to clients. Every answer to a request over a connection passes through [`deliver`], so
+//! that all bytes that wait to be sent are charged, and answers that are not taken are cut off.
 //!
 //! A body is handed to the HTTP library in slices whose owner notes when the library lets go of them:
 //! that is when they have been sent. So no code that makes an answer has to say what it holds, unless

@@ -1,4 +1,4 @@
-//! Clients that do not read what they asked for, over HTTP/2 and HTTP/1.1, in paused time.
+//! Tests of clients that do not read their answers, over HTTP/2 and HTTP/1.1, in paused time.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

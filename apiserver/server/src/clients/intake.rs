@@ -50,8 +50,8 @@ struct Held {
     turn: Option<OwnedSemaphorePermit>,
 }
 
-/// Meters the body of a request. What it says that it will bring is charged at once. One that turns out to
-/// be large waits at its end for a place in `heavy`, which it keeps as long as its request is worked on.
+/// Meters the body of a request. Its announced length is charged at once. A body that turns out to be large
+/// waits at its end for a place in `heavy`, which it keeps as long as its request is worked on.
 pub fn meter(
     body: Body,
     budget: &Budget,
@@ -144,7 +144,7 @@ impl Metered {
         Poll::Ready(())
     }
 
-    /// Charges what was received. What is beyond the limit of bodies is not kept.
+    /// Charges received bytes. Bytes beyond the limit of bodies are not kept.
     fn take(&mut self, bytes: usize) -> Result<(), Refused> {
         self.seen += bytes;
         let due = self.seen.min(limits::BODY);

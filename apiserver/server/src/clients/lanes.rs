@@ -30,7 +30,7 @@ pub enum Lane {
     System,
     /// Everything else that nodes ask.
     Nodes,
-    /// Everybody else.
+    /// All others.
     Common,
 }
 
@@ -161,7 +161,7 @@ impl From<NoTurn> for ApiError {
 impl Lanes {
     /// Lanes of which the common one has places for this many reads and writes.
     pub fn new(in_flight: [usize; 2]) -> Self {
-        // One thread is left to everybody else.
+        // One thread is left for all others.
         let threads = std::thread::available_parallelism().map_or(1, |threads| threads.get() - 1);
         Self {
             places: Lane::WITH_PLACES.map(|lane| places(lane.places(in_flight))),

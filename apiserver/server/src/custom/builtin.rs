@@ -25,7 +25,7 @@ enum Extent {
 
 /// The documents of the built-in kinds.
 pub(super) struct Builtin {
-    /// Group, version and plural of what is not served.
+    /// Group, version and plural of kinds that are not served.
     gone: BTreeSet<(String, String, String)>,
     extent: Extent,
     v2: OnceLock<Packed>,

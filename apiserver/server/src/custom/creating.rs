@@ -1,6 +1,6 @@
-//! Creations under way, by definition. A definition that goes must not miss an object that is being
-//! written while the others are deleted: nothing would delete it later, and it would come back with
-//! the next definition of the name.
+//! Creations under way, by definition. The deletion of a definition must not miss an object that is being
+//! written while the others are deleted: nothing would delete it later, and it would come back with the next
+//! definition of the name.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,5 +1,5 @@
-//! Discovery and OpenAPI of what is served: made when they are asked for, and again after the
-//! custom kinds have changed.
+//! Discovery and OpenAPI documents of the served kinds: made on request, and again after the custom kinds
+//! have changed.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

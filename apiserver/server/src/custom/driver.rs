@@ -1,5 +1,5 @@
-//! The one task that drives all definitions: it accepts names, establishes kinds, and clears away
-//! the objects of a definition that goes.
+//! The one task that drives all definitions: it accepts names, establishes kinds, and deletes the objects of
+//! a definition that is being deleted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::storage::Outcome;
 use crate::verbs::delete;
 use crate::verbs::delete::DeleteOptions;
 
-/// A definition that could not be written, or whose objects are still there, is looked at again
-/// after this time.
+/// The time after which a definition is looked at again that could not be written, or whose objects are still
+/// there.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// The definitions that are being deleted, by uid, with the time of the first look at their objects. Other
@@ -118,7 +118,8 @@ async fn write(server: &Server, resource: &Resource, definition: Value) -> Resul
     Ok(matches!(storage::put(server, resource, definition, expected).await?, Outcome::Done(_)))
 }
 
-/// Deletes the objects of a definition that goes, and then lets it go; `false` if objects are left.
+/// Deletes the objects of a definition that is being deleted, and then removes its finalizer; returns `false`
+/// if objects are left.
 async fn clean_up(
     server: &Arc<Server>,
     going: &mut Going,

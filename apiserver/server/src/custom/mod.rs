@@ -116,8 +116,8 @@ fn names_of(definition: &Definition) -> BTreeSet<Name> {
 pub struct CustomKinds {
     caches: Arc<Caches>,
     state: ArcSwap<State>,
-    /// Names of definitions that the driver has not looked at since they changed.
-    /// With the time since when they wait.
+    /// The names of definitions that the driver has not looked at since they changed, with the time from
+    /// which they wait.
     dirty: Mutex<BTreeMap<String, Instant>>,
     wake: Notify,
     queue: Arc<Queue>,
@@ -153,8 +153,8 @@ impl CustomKinds {
         self.state.load().definitions.get(name).cloned()
     }
 
-    /// To be held while a new object of a custom kind is written, `None` for other kinds; 403 or 404
-    /// where its definition goes, has gone or is another one by now.
+    /// Returns a guard to be held while a new object of a custom kind is written, `None` for other kinds; 403
+    /// or 404 if its definition is being deleted, is gone or was replaced.
     pub fn create(&self, resource: &Resource) -> Result<Option<Creating>, ApiError> {
         let Some(custom) = &resource.custom else { return Ok(None) };
         let asked = &custom.definition;
@@ -168,8 +168,8 @@ impl CustomKinds {
         }
     }
 
-    /// Waits for the creations of a definition that goes; `false` if this server does not know of
-    /// that yet, so that there may be further ones.
+    /// Waits for the creations of a definition that is being deleted; returns `false` if this server does not
+    /// know of the deletion yet, so that there may be further ones.
     async fn created(&self, name: &str) -> bool {
         let known = self.definition(name).is_none_or(|definition| definition.terminating);
         if known {
@@ -238,7 +238,7 @@ impl CustomKinds {
         waiting.iter().for_each(|other| self.mark(other));
     }
 
-    /// Puts the caches of what is served now in the place of those of before.
+    /// Replaces the earlier caches by those of the kinds that are served now.
     fn replace_caches(&self, old: Option<&Definition>, new: Option<&Definition>, kinds: &[Arc<Resource>]) {
         let prefix = |definition: &Definition| format!("{}/", definition.storage_prefix());
         let prefixes: BTreeSet<String> = old.into_iter().chain(new).map(prefix).collect();
@@ -248,7 +248,7 @@ impl CustomKinds {
         }
     }
 
-    /// Has the driver look at a definition.
+    /// Makes the driver look at a definition.
     fn mark(&self, name: &str) {
         let mut dirty = self.dirty.lock().unwrap_or_else(PoisonError::into_inner);
         if !dirty.contains_key(name) {
@@ -303,7 +303,7 @@ pub async fn admit(context: &Context, resource: &Resource) -> Result<(), ApiErro
     context.server.start_cache(resource).await
 }
 
-/// 403 for new objects, posted or applied, of a kind whose definition goes.
+/// Returns 403 for new objects, posted or applied, of a kind whose definition is being deleted.
 pub fn may_create(resource: &Resource) -> Result<(), ApiError> {
     if resource.custom.as_ref().is_some_and(|custom| custom.definition.terminating) {
         return Err(terminating(resource));

@@ -40,7 +40,7 @@ pub enum ConversionError {
     /// There is no answer, or it cannot be read.
     #[error("{0}")]
     Call(String),
-    /// The webhook says no.
+    /// The webhook refuses.
     #[error("{0}")]
     Refused(String),
     /// The objects that came back are not those that were sent.

@@ -52,7 +52,7 @@ pub async fn keep(server: &Arc<Server>) {
     }
 }
 
-/// One for each group and version, by name. What is built in goes before definitions.
+/// Returns one for each group and version, by name. Built-in ones take precedence over definitions.
 fn all(server: &Server) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
     let builtin = server.registry().iter().map(|kind| (kind.group.clone(), kind.version.clone(), false));

@@ -106,7 +106,7 @@ pub async fn keep(server: &Arc<Server>) {
     }
 }
 
-/// Brings one up to date. `settled`: all servers know by now that it goes.
+/// Brings one up to date. `settled`: all servers know by now that it is being deleted.
 async fn look(
     server: &Arc<Server>,
     resource: &Arc<Resource>,

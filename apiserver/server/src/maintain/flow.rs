@@ -1,5 +1,5 @@
-//! FlowSchemas and PriorityLevelConfigurations: those of Kubernetes are there, those of older servers
-//! go, and each schema says whether its priority level exists.
+//! FlowSchemas and PriorityLevelConfigurations: creates those of Kubernetes, deletes those of older servers,
+//! and keeps the condition of each schema that tells whether its priority level exists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ const EVERY: Duration = Duration::from_secs(60);
 /// Changes that come close together are answered by one look.
 const TOGETHER: Duration = Duration::from_millis(100);
 
-/// Writes what is missing or outdated. Where nothing is, the store is not asked.
+/// Writes missing and outdated objects. If there are none, the store is not asked.
 pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
     let objects = flow::objects();
     let writes = objects.iter().map(|wanted| ensure_one(server, wanted));
@@ -70,7 +70,7 @@ pub async fn keep(server: &Arc<Server>) {
     }
 }
 
-/// Has each schema say whether its level exists.
+/// Sets the condition of each schema that tells whether its level exists.
 async fn mark(server: &Arc<Server>) -> Result<(), ApiError> {
     let (Some((resource, schemas)), Some((_, levels))) = (served(server, SCHEMAS), served(server, LEVELS))
     else {

@@ -202,7 +202,7 @@ async fn put(server: &Arc<Server>, resource: &Arc<Resource>, object: Value) -> R
     Ok(matches!(storage::put(server, resource, object, expected).await?, Outcome::Done(_)))
 }
 
-/// Creates an object, or sets in it what is wanted and leaves the rest.
+/// Creates an object, or sets the wanted fields in it and leaves the rest.
 async fn keep(server: &Arc<Server>, wanted: Value) -> Result<(), ApiError> {
     let (api_version, kind) = (meta::text(&wanted, "/apiVersion"), meta::text(&wanted, "/kind"));
     let Some(resource) = server.registry().by_kind(api_version, kind) else { return Ok(()) };
@@ -223,8 +223,8 @@ async fn keep(server: &Arc<Server>, wanted: Value) -> Result<(), ApiError> {
     Err(storage::modified(resource, meta::name(&wanted)))
 }
 
-/// Sets in `object` what `wanted` says; lists of equal length are merged item by item, so that
-/// defaults stay.
+/// Sets in `object` the fields of `wanted`; lists of equal length are merged item by item, so that defaults
+/// stay.
 fn overlay(object: &mut Value, wanted: &Value) {
     match (object, wanted) {
         (Value::Object(object), Value::Object(wanted)) => {
@@ -250,8 +250,8 @@ async fn age(server: &Arc<Server>) {
 /// The key under which the servers of one store agree which one compacts it, as Kubernetes' servers do.
 const COMPACTION: &str = "compact_rev_key";
 
-/// Forgets what is older than one period. Of several servers over one store one does it: the one
-/// whose write of the key succeeds.
+/// Compacts history older than one period. Of several servers over one store one does it: the one whose write
+/// of the key succeeds.
 async fn compact(server: &Arc<Server>) {
     let every = server.config().compaction_interval;
     if every.is_zero() {

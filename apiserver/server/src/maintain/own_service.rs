@@ -59,7 +59,7 @@ pub async fn keep(server: &Arc<Server>) {
     }
 }
 
-/// Writes what is missing of the Service, and the endpoints as they are now.
+/// Writes the missing parts of the Service, and the present endpoints.
 pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
     let Some(address) = server.config().advertise else { return Ok(()) };
     let addresses = server.allocator()?.kubernetes_addresses();

@@ -28,7 +28,7 @@ pub(super) const NAME: &str = "extension-apiserver-authentication";
 const EVERY: Duration = Duration::from_secs(60);
 /// A write that the store did not take is tried again after this.
 const AGAIN: Duration = Duration::from_secs(1);
-/// Certificates count this much longer than they say, in seconds, for clocks that are behind.
+/// The number of seconds by which certificates count longer than their validity, for clocks that are behind.
 const SKEW: i64 = 300;
 
 const CLIENT_CA: &str = "client-ca-file";

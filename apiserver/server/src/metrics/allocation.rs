@@ -51,7 +51,7 @@ pub struct Taken {
     pub ports: Option<(u64, u64)>,
 }
 
-/// `static` for what was asked for by its number, `dynamic` for any.
+/// Returns `static` for a requested number, `dynamic` for any.
 fn scope(explicit: bool) -> &'static str {
     if explicit { "static" } else { "dynamic" }
 }

@@ -322,7 +322,7 @@ impl Requests {
         self.response_bytes.observe(bytes as f64);
     }
 
-    /// Adds what was counted elsewhere.
+    /// Adds the counts of another one.
     fn absorb(&self, other: &Self) {
         self.seconds.absorb(&other.seconds);
         self.sli_seconds.absorb(&other.sli_seconds);

@@ -68,7 +68,7 @@ impl Queue {
 }
 
 impl Metrics {
-    /// The queue of definitions that have to be looked at.
+    /// Returns the metrics of the queue of definitions.
     pub fn definitions(&self) -> &Arc<Queue> {
         &self.0.definitions
     }

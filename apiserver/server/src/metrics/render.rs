@@ -26,7 +26,7 @@ pub struct CacheState {
     pub terminated: u64,
     /// Changes that the history has room for.
     pub capacity: usize,
-    /// The cache, for what is counted in it.
+    /// The cache, for its own counts.
     pub cache: Arc<Cache>,
 }
 

@@ -26,7 +26,7 @@ pub type Reason = Cow<'static, str>;
 
 type Verdict = Result<(), Reason>;
 
-/// Decides about the requests of nodes by the graph, and where that says nothing by fixed rules.
+/// Authorizes the requests of nodes by the graph, and by fixed rules if the graph does not decide.
 pub struct NodeAuthorizer {
     graph: RwLock<Graph>,
     /// The rules for every node.
@@ -179,7 +179,8 @@ impl NodeAuthorizer {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, Graph> {
-        // Writers finish what they begin: a panic could only come from an id that was never made.
+        // A panic of a writer cannot leave the graph inconsistent: it could only come from an id that was
+        // never made.
         self.graph.read().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -10,7 +10,7 @@ use super::rules::Rule;
 use super::{Attributes, Authorizer};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
-/// So many bytes of what is missing are named, and what began within them.
+/// The number of bytes up to which missing rules are listed, including the one that crosses it.
 const NAMED_TEXT: usize = 16 * 1024;
 
 /// Checks the creation or change of a `Role` or `ClusterRole` (`kind`); `old` is the object

@@ -37,7 +37,7 @@ pub struct Attributes<'a> {
     pub namespace: &'a str,
     /// Empty for collections.
     pub name: &'a str,
-    /// The URL's path, for what is not a resource.
+    /// The URL's path, for requests that are not about resources.
     pub path: &'a str,
     /// The field selector of `list`, `watch` and `deletecollection`.
     pub fields: Option<&'a FieldSelector>,

@@ -86,7 +86,7 @@ fn self_rules(authorizer: &Authorizer, identity: &Identity, body: &Value) -> Res
         status["incomplete"] = true.into();
         status["evaluationError"] = why.into();
     }
-    // The answer says nothing of the question.
+    // The answer does not repeat the question.
     Ok(answer("authorization.k8s.io/v1", "SelfSubjectRulesReview", &json!({"spec": {}}), status))
 }
 

@@ -1,5 +1,5 @@
-//! Rewrites the links of an HTML page as it comes, in pieces of any length, and nothing else of it. Start
-//! tags are found as the HTML standard's tokenizer finds them; of what is not closed nothing is lost.
+//! Rewrites the links of an HTML page as it arrives, in pieces of any length, and nothing else in it. Start
+//! tags are found as by the HTML standard's tokenizer; unclosed ones are passed on unchanged.
 
 use super::links::Links;
 use crate::limits;
@@ -107,7 +107,7 @@ impl Rewriter {
         Self { state: State::Text, tag: Tag::default(), links }
     }
 
-    /// Takes the next piece, and appends what is known of the new page to `out`.
+    /// Takes the next piece, and appends the known part of the new page to `out`.
     pub fn feed(&mut self, piece: &[u8], out: &mut Vec<u8>) {
         for &byte in piece {
             match self.state {
@@ -119,7 +119,7 @@ impl Rewriter {
         }
     }
 
-    /// Appends what is left of the page when it has ended.
+    /// Appends the rest of the page when it has ended.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         if self.state == State::Open {
             out.push(b'<');
@@ -234,7 +234,7 @@ impl Rewriter {
         self.tag.links.extend(self.tag.begun.take().map(|link| Link { end, ..link }));
     }
 
-    /// Keeps a byte of a tag. A tag that is too long is given up, and goes on as it is.
+    /// Buffers a byte of a tag. A tag that is too long is passed on unchanged.
     fn keep(&mut self, byte: u8, out: &mut Vec<u8>) {
         let tag = &mut self.tag;
         if !tag.kept {

@@ -1,4 +1,4 @@
-//! Links and redirects of what is behind a proxy, rewritten so that clients follow them through the proxy:
+//! Links and redirects of a server behind a proxy, rewritten so that clients follow them through the proxy:
 //! pure functions on texts.
 
 use crate::query::decode;
@@ -151,7 +151,7 @@ fn resolved<'a>(path: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     parts
 }
 
-/// Percent-encodes all but letters, digits, what is encoded already, and the bytes that are `allowed`.
+/// Percent-encodes all but letters, digits, existing escapes, and the bytes that are `allowed`.
 fn encode(text: &[u8], allowed: impl Fn(u8) -> bool) -> String {
     let mut encoded = String::with_capacity(text.len());
     for (index, &byte) in text.iter().enumerate() {

@@ -66,8 +66,8 @@ const NOT_FORWARDED: [HeaderName; 9] = [
     header::UPGRADE,
 ];
 
-/// Headers of an answer that are passed on. All others stay here: a node that is not what it should be
-/// could have clients go elsewhere with their credentials, or log in to it.
+/// Headers of an answer that are passed on. All others are dropped: a compromised node could redirect clients
+/// elsewhere with their credentials, or make them log in to it.
 const PASSED_ON: [HeaderName; 16] = [
     header::ACCEPT_RANGES,
     header::AGE,

@@ -1,6 +1,5 @@
-//! The reverse proxy of pods and Services. Requests and answers pass as they are but for what concerns one
-//! connection, the caller's credentials, and links, which are rewritten so that clients come back through
-//! the proxy.
+//! The reverse proxy of pods and Services. Requests and answers pass unchanged except for hop-by-hop headers,
+//! the caller's credentials, and links, which are rewritten so that clients come back through the proxy.
 //!
 //! A pod may be hostile, and its callers are more powerful than it is: it is shown none of their
 //! credentials, and redirects none of them to any place but itself.
@@ -51,7 +50,7 @@ const OF_THE_HOST: [HeaderName; 4] = [
     header::STRICT_TRANSPORT_SECURITY,
 ];
 
-/// The `proxy` that a request goes through.
+/// The proxy subresource that a request goes through.
 pub struct Proxy<'a> {
     /// The decoded path, without a slash at its end.
     pub prefix: String,
@@ -206,7 +205,7 @@ fn drop_hop_by_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Drops what an answer says about its whole host.
+/// Drops the headers of an answer that concern its whole host.
 fn drop_of_the_host(headers: &mut HeaderMap) {
     let is_cors = |name: &&HeaderName| name.as_str().starts_with("access-control-");
     let cors: Vec<HeaderName> = headers.keys().filter(is_cors).cloned().collect();

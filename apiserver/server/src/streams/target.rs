@@ -14,7 +14,7 @@ const KUBELET_PORT: u16 = 10250;
 pub enum Transport {
     /// The kubelet itself: over TLS, with the API server's certificate, for the node of that name alone.
     Kubelet,
-    /// Another port, or a pod, over TLS. It is shown no credentials, and shows none that are looked at.
+    /// Another port, or a pod, over TLS. It is shown no credentials, and its own are not checked.
     Https,
     /// Another port, or a pod, in the clear.
     Http,

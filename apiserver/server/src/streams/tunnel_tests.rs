@@ -365,7 +365,7 @@ async fn streams_need_an_upgrade_and_logs_have_none() {
     request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
     request.headers_mut().insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     let never = Target { upgrade: Upgrade::Never, ..target(1, "/containerLogs/x".to_owned()) };
-    // It goes on to the kubelet as a plain request.
+    // It is passed on to the kubelet as a plain request.
     assert_eq!(proxy(way, never, request).await.unwrap_err().code, 502);
 }
 

@@ -38,7 +38,7 @@ pub async fn refused(
 /// later, and a grant stays.
 fn wanted(kind: &str, part: Part, new: &Value, old: Option<&Value>) -> Option<String> {
     let asked = |requests: &Value| {
-        // In `v1beta1` the request says itself what `exactly` says since.
+        // In `v1beta1` the request itself has the fields that are in `exactly` since.
         let admin =
             |request: &Value| request["exactly"]["adminAccess"] == true || request["adminAccess"] == true;
         let index = requests.as_array()?.iter().position(admin)?;

@@ -29,7 +29,8 @@ pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: By
     let (namespace, name) = (context.info.namespace_of(resource), context.info.name.as_str());
     loop {
         let present = storage::fetch(&context.server, resource, namespace, name).await?.is_some();
-        // A kind whose definition goes has no such verb, and says why nothing is created.
+        // A kind whose definition is being deleted lacks this verb, and the error says why nothing is
+        // created.
         let creatable =
             part == Part::Main && (resource.custom.is_some() || resource.verbs.contains(&Verb::Create));
         if present {
@@ -166,7 +167,7 @@ impl Configuration {
     }
 }
 
-/// A configuration and, where that is asked for, what it says twice.
+/// Returns a configuration and, if requested, the fields that it repeats.
 pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String>), ApiError> {
     let bad = |why: &str| ApiError::bad_request(format!("error decoding YAML: {why}"));
     let first = bytes.iter().find(|byte| !byte.is_ascii_whitespace());

@@ -70,8 +70,8 @@ pub async fn list(context: &Context, resource: &Arc<Resource>) -> Answer {
     Ok(respond::bytes(200, wanted.format.media(), respond::encoded(wanted.format, &value)?))
 }
 
-/// A ComponentStatus. What a healthy component says is its message; so is why another one is not,
-/// unless it could not be asked.
+/// Returns a ComponentStatus. The condition's message is the result of the check; a check that failed to run
+/// gives its error instead.
 fn status(name: &str, health: &Result<String, components::Sick>) -> Value {
     let mut condition = json!({"type": "Healthy", "status": "True"});
     match health {

@@ -107,7 +107,7 @@ async fn try_store(admission: &Admission<'_>, mut object: Value) -> Result<Bytes
         schema::complete_status(&resource.schema, &mut object);
     }
     encoding::prepare(resource, &mut object);
-    // Addresses are claimed first, so that what is validated is what is stored.
+    // Addresses are claimed first, so that the validated object is the stored one.
     let mut reservation = services::reserve(context, resource, &mut object, None).await?;
     let outcome = judge_and_put(admission, object, &name, reservation.as_mut()).await;
     services::settle(reservation, &outcome).await;
@@ -183,7 +183,7 @@ fn prepare(context: &Context, resource: &Resource, object: &mut Value) {
     if resource.behaviour.generation {
         meta::set(object, "generation", 1);
     }
-    // A kubelet registers its node with what it knows about it.
+    // A kubelet registers its node with its status.
     let with_status = context.internal || (resource.group.is_empty() && resource.kind == "Node");
     if resource.behaviour.status_subresource
         && !with_status

@@ -82,8 +82,8 @@ pub fn object(context: &Context, resource: &Resource, bytes: Bytes) -> Result<Va
     Ok(object)
 }
 
-/// Decodes the body of a subresource that is an object of another kind; 400 if it says that it is in
-/// another namespace than the request.
+/// Decodes the body of a subresource that is an object of another kind; 400 if it names another namespace
+/// than the request.
 pub fn below(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result<Value, ApiError> {
     let object = typed(context, expected, bytes)?;
     let (asked, found) = (context.info.namespace.as_str(), meta::namespace(&object));
@@ -178,7 +178,7 @@ fn restore(expected: &Expected<'_>, object: &mut Value) -> Result<(), Misshapen>
     Ok(())
 }
 
-/// Checks that an object can say its kind and version, which Kubernetes reads before anything else.
+/// Checks that the kind and version of an object are texts, which Kubernetes reads before anything else.
 fn named(object: &Value) -> Result<(), Misshapen> {
     let wrong = |what: &str, into: &str| {
         Err(Misshapen::Type(format!(
@@ -242,10 +242,10 @@ enum Misshapen {
     /// A field has a value of another type.
     #[error("{0}")]
     Type(String),
-    /// It is of another kind: what it says it is, and why it cannot be read as the one expected.
+    /// It is of another kind: the kind that it names, and why it cannot be read as the expected one.
     #[error("{why}")]
     Kind { api_version: String, kind: String, why: String },
-    /// An error that says everything itself.
+    /// A complete error.
     #[error(transparent)]
     Other(ApiError),
     /// Faults that field validation decides about.
@@ -398,7 +398,7 @@ fn another_kind(object: &Value, expected: &Expected<'_>) -> Option<Misshapen> {
     Some(Misshapen::Kind { api_version: api_version.to_owned(), kind: kind.to_owned(), why })
 }
 
-/// 400 for a custom object that does not say what it is.
+/// Returns 400 for a custom object without a kind.
 fn without_kind(object: &Value, wanted: &str) -> ApiError {
     let text = object.to_string();
     let begin = |most: usize| {
@@ -412,7 +412,7 @@ fn without_kind(object: &Value, wanted: &str) -> ApiError {
     ))
 }
 
-/// Puts an object into the namespace of the request; 400 if it says that it is in another.
+/// Puts an object into the namespace of the request; 400 if it names another.
 pub fn namespace(context: &Context, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
     let asked = context.info.namespace_of(resource);
     let found = meta::namespace(object);
@@ -423,7 +423,7 @@ pub fn namespace(context: &Context, resource: &Resource, object: &mut Value) -> 
         return Err(another_namespace());
     }
     match asked {
-        // An object of the whole cluster that says it is in a namespace.
+        // A cluster-scoped object with a namespace.
         "" => meta::unset(object, "namespace"),
         asked => meta::set(object, "namespace", asked),
     }

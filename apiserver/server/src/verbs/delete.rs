@@ -42,9 +42,9 @@ pub struct DeleteOptions {
     pub version: Option<String>,
     pub propagation: Option<Propagation>,
     pub dry_run: bool,
-    /// The older way to say how dependents are deleted.
+    /// The older field for the treatment of dependents.
     pub orphan: Option<bool>,
-    /// Admission has judged the deletion as an eviction; never the client's to say.
+    /// True if admission has checked the deletion as an eviction; never set by the client.
     pub admitted: bool,
 }
 
@@ -321,7 +321,8 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
     let marked = meta::deletion_timestamp(object).is_some();
     if resource.behaviour.graceful_delete {
         if let Some(had) = pending_grace(object).filter(|_| marked) {
-            // A pod that goes already goes sooner if asked to, never later, and nothing else changes.
+            // A later request can shorten the time of a pod that is being deleted, never extend it, and
+            // changes nothing else.
             let Some(asked) = options.grace.filter(|asked| *asked < had) else { return Plan::Wait };
             set_propagation(resource, &mut new, options.propagation);
             shorten(&mut new, had, asked);
@@ -491,7 +492,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
         Err(expired) => return Ok(expired),
     };
     let wanted = wanted.of_list(resource)?;
-    // Deleting takes a while, and what is gone need not be held until the end.
+    // Deleting takes a while, and deleted objects need not be held until the end.
     page.selected.entries.release(context.server.caches(), &cache, page.revision);
     let mut chosen = page.selected.entries.clone();
     let mut gone = VecDeque::new();

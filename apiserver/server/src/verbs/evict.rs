@@ -144,7 +144,7 @@ async fn take(
     update::change(&own, kind, Part::Status, &make).await.map(drop)
 }
 
-/// Says in the pod why it goes, and deletes it.
+/// Records the reason for the eviction in the pod, and deletes it.
 async fn delete_targeted(
     context: &Context,
     resource: &Resource,

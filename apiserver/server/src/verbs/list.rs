@@ -77,7 +77,7 @@ impl Page {
         let count = context.server.metrics().listed(&cache.resource, self.fetched);
         let custom = cache.resource.custom.is_some() && wanted.shape == Shape::Object;
         if custom && self.metadata.get("continue").is_none() {
-            // Lists of custom resources say that there is nothing more.
+            // Lists of custom resources state that nothing follows.
             self.metadata["continue"] = "".into();
         }
         let head = head(context, cache, wanted, self.metadata)?;
@@ -112,7 +112,7 @@ fn metadata(cache: &Cache, filter: &Filter, view: &View, selected: &Selected) ->
     metadata
 }
 
-/// 410 with a token that goes on in the present state.
+/// Returns 410 with a token that continues in the present state.
 fn expired(place: Option<Continue>) -> Response<Body> {
     let error = ApiError::expired(
         "The provided continue parameter is too old to display a consistent list result. You can start a \

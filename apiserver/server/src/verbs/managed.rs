@@ -67,7 +67,7 @@ fn unsupported_options(context: &Context) -> Vec<FieldError> {
     errors
 }
 
-/// Checks the options of a patch, of which `apply` says whether it is one that applies.
+/// Checks the options of a patch; `apply` is true for a server-side apply.
 pub fn check_patch_options(context: &Context, apply: bool) -> Result<(), ApiError> {
     let manager = context.query.get("fieldManager");
     let mut errors = unsupported_options(context);
@@ -97,7 +97,7 @@ fn manager(context: &Context) -> String {
     if context.internal { "kube-apiserver".to_owned() } else { String::new() }
 }
 
-/// Removes what is empty from the metadata.
+/// Removes empty fields from the metadata.
 pub fn drop_empty(object: &mut Value) {
     meta::drop_empty(object);
 }

@@ -1,4 +1,4 @@
-//! The generic verbs, and where a request for a kind goes.
+//! The generic verbs, and the routing of requests for kinds.
 
 mod admin_access;
 mod apply;
@@ -80,7 +80,7 @@ async fn served(context: &Authorized, resource: Arc<Resource>, request: Request<
         Verb::Update | Verb::Patch => info.name.is_empty(),
         _ => false,
     };
-    // Discovery does not name all verbs of a kind whose definition goes.
+    // Discovery does not list all verbs of a kind whose definition is being deleted.
     if misplaced || (resource.custom.is_none() && !resource.verbs.contains(&verb)) {
         return Err(not_allowed());
     }

@@ -62,7 +62,7 @@ pub fn check_media(resource: &Resource, media: &str) -> Result<(), ApiError> {
     if ACCEPTED.contains(&media) && !(custom && media == ACCEPTED[2]) {
         return Ok(());
     }
-    // Nothing says how lists of custom resources are merged.
+    // Lists of custom resources have no merge strategy.
     let accepted: Vec<&str> = ACCEPTED
         .into_iter()
         .enumerate()
@@ -185,8 +185,8 @@ fn unknown_members(patch: &Value) -> Vec<String> {
     operations.flat_map(unknown).take(limits::UNKNOWN_MEMBERS).collect()
 }
 
-/// The operations of a JSON patch; `refused` says in which words one is refused that has not its form, which
-/// differ where it is not read strictly.
+/// Parses the operations of a JSON patch; `refused` gives the words in which a malformed one is refused,
+/// which differ without strict reading.
 fn operations(
     mut value: Value,
     strict: bool,
@@ -242,7 +242,7 @@ fn rooted(operations: &mut Value) {
     }
 }
 
-/// 422: the patch does not fit the object. Kubernetes does not say why.
+/// Returns 422: the patch does not fit the object. Kubernetes does not give the reason.
 fn unfit(why: impl std::fmt::Display) -> ApiError {
     tracing::debug!(%why, "a patch does not fit");
     ApiError::unprocessable()

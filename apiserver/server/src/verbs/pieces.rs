@@ -273,7 +273,7 @@ impl Pieces {
         let body = if self.ended && !packed {
             body::full(joined(first, size))
         } else {
-            // They wait until the client has taken enough of what it asked for before.
+            // They wait until the client has taken enough of its earlier answers.
             let charge = context.budget.try_charge(size).ok_or_else(too_many_requests)?;
             self.entries.release(context.server.caches(), cache, revision);
             let body = self.stream(first, charge);
@@ -333,7 +333,7 @@ impl Pieces {
                     out.put_u8(b',');
                 }
                 if out.is_empty() {
-                    // A large object gets what it needs; growing would double it.
+                    // A large object gets the room that it needs; growing would double it.
                     out.reserve(entry.object_len());
                 }
                 self.items.put(&mut out, &mut scratch, entry)?;

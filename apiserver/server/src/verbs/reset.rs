@@ -10,8 +10,8 @@ use super::update::Part;
 /// Metadata that no status carries.
 const NOT_OF_STATUS: [&str; 3] = ["deletionTimestamp", "finalizers", "ownerReferences"];
 
-/// The fields that a request through `subresource`, for this part of the object, leaves alone. `new`
-/// and `live` say which fields there are.
+/// Returns the fields that a request through `subresource`, for this part of the object, leaves alone. `new`
+/// and `live` show which fields exist.
 pub fn fields(
     resource: &Resource,
     part: Part,

@@ -104,7 +104,7 @@ pub async fn change(
     change_with(context, resource, part, Tracking::of(context), make).await
 }
 
-/// [`change`], and what it means for the managed fields.
+/// Does what [`change`] does, with the given tracking of managed fields.
 pub async fn change_with(
     context: &Context,
     resource: &Resource,
@@ -155,10 +155,10 @@ pub async fn change_object(
     }
 }
 
-/// The object as the cache has it, where asking the store costs a round trip that the comparison of the
-/// write makes unnecessary. It may be out of date: what is refused or left as it is because of it is
-/// judged again by what the store says. Services are not guessed, as each attempt may reserve addresses,
-/// nor what a webhook converts.
+/// Returns the cached object, if a request to the store costs a round trip that the comparison of the write
+/// makes unnecessary. It may be out of date: a refusal or no-op because of it is decided again on the stored
+/// object. Services are not guessed, as each attempt may reserve addresses, nor are objects that a webhook
+/// converts.
 fn guess(context: &Context, resource: &Resource, namespace: &str, name: &str) -> Option<Stored> {
     let server = &context.server;
     if !server.store().shared() || services::is_service(resource) || by_webhook(resource).is_some() {
@@ -186,8 +186,8 @@ async fn once(
     Ok((attempt(context, resource, how, current, new).await?, pinned))
 }
 
-/// An object that is changed by its uid is that one. A PUT names what it means to replace; a patch
-/// would give the object another uid.
+/// Checks that an object has the uid that the change names. A PUT names the object that it means to replace;
+/// a patch would give the object another uid.
 pub(super) fn same_uid(
     context: &Context,
     resource: &Resource,
@@ -210,8 +210,8 @@ pub(super) fn same_uid(
     Err(ApiError::conflict(&resource.group, &resource.plural, name, &why))
 }
 
-/// 422 for a field of the metadata that the client may not change: Kubernetes looks at it for all
-/// kinds, and then as one of the kind's own rules.
+/// Returns 422 for a field of the metadata that the client may not change: Kubernetes checks it for all
+/// kinds, and then by the kind's own rules.
 fn immutable(resource: &Resource, name: &str, field: &str, value: &Value) -> ApiError {
     let error = FieldError::invalid(format!("metadata.{field}"), value, "field is immutable");
     let rounds = match resource.custom {
@@ -221,7 +221,7 @@ fn immutable(resource: &Resource, name: &str, field: &str, value: &Value) -> Api
     invalid(resource, name, &vec![error; rounds])
 }
 
-/// Some kinds are changed only by those who say which version they have seen.
+/// Checks that a change has a resource version, for the kinds that require one.
 pub fn versioned(resource: &Resource, new: &Value) -> Result<(), ApiError> {
     if !resource.behaviour.needs_version || !matches!(meta::resource_version(new), "" | "0") {
         return Ok(());
@@ -231,7 +231,7 @@ pub fn versioned(resource: &Resource, new: &Value) -> Result<(), ApiError> {
     Err(ApiError::invalid(&resource.group, &resource.plural, meta::name(new), &[error]))
 }
 
-/// Checks uid and resource version; says whether the client insists on a version of its own.
+/// Checks uid and resource version; returns true if the client requires a version of its own.
 fn pinned(context: &Context, resource: &Resource, current: &Stored, new: &Value) -> Result<bool, ApiError> {
     same_uid(context, resource, &current.object, new)?;
     match meta::resource_version(new) {
@@ -420,7 +420,7 @@ fn errors_of(resource: &Resource, part: Part, new: &Value, old: &Value) -> Vec<F
     let mut errors = metadata::validate_update(new, old);
     errors.extend(errors_of_kind(resource, part, new, old));
     if errors.iter().any(|error| error.field.starts_with("metadata.")) {
-        // Kubernetes looks at the metadata of every kind, and then again by the kind's own rules.
+        // Kubernetes validates the metadata of every kind, and then again by the kind's own rules.
         let mut common = metadata::validate(new, |_| Vec::new());
         common.extend(metadata::validate_update(new, old));
         common.append(&mut errors);

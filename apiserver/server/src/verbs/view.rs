@@ -85,8 +85,8 @@ pub async fn view(server: &Server, cache: &Arc<Cache>, asked: &Asked) -> Result<
     Ok(View { revision: view.revision.max(least), ..view })
 }
 
-/// 503 for the cache of a custom kind whose definition changed while the request waited: what it
-/// holds may be out of date.
+/// Returns 503 for the cache of a custom kind whose definition changed while the request waited: its objects
+/// may be out of date.
 pub fn live(cache: &Cache) -> Result<(), ApiError> {
     if cache.is_live() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `watch`: changes as they come, each encoded once for everybody.
+//! `watch`: changes as they happen, each encoded once for all watchers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -369,7 +369,7 @@ impl WatchStream {
                     Ok(change) => change,
                     Err(TryRecvError::Empty) => return None,
                     Err(TryRecvError::Disconnected) => {
-                        // It was cut off, and a bookmark would pass over what was not in the queue.
+                        // It was cut off, and a bookmark would skip changes that were not in the queue.
                         self.due = None;
                         return None;
                     }
@@ -445,8 +445,8 @@ struct Encoder {
 }
 
 impl Encoder {
-    /// The event about an object; `change` is what it comes from, if it is not the state at the
-    /// beginning. Whole objects are encoded once for all watchers.
+    /// Returns the event about an object; `change` is its change, unless it is part of the initial state.
+    /// Whole objects are encoded once for all watchers.
     fn event(&mut self, event: EventType, entry: &Entry, change: Option<&Change>) -> Bytes {
         let encoded = self.encoded(event, entry, change);
         self.open.sent(encoded.len());

@@ -75,8 +75,8 @@ async fn events(stream: &mut WatchStream) -> Vec<Value> {
     events
 }
 
-/// Found by reading: between a look at the queue and a look at how far the cache is, a burst of changes can
-/// overflow the queue. The bookmark that followed said that the client had what it was never sent.
+/// Regression: between a look at the queue and a look at the cache's revision, a burst of changes can
+/// overflow the queue. The bookmark that followed claimed that the client had changes that it was never sent.
 #[tokio::test(start_paused = true)]
 async fn a_bookmark_never_passes_over_what_a_watcher_was_cut_off_from() {
     let (store, server) = server().await;

@@ -1,4 +1,4 @@
-//! Server-side apply over HTTP: what it makes, merges, takes away and refuses.
+//! Tests of server-side apply over HTTP: creation, merging, removal and refusals.
 
 use apiserver_meta::identity::Identity;
 use serde_json::{Value, json};

@@ -40,7 +40,7 @@ pub fn bad(says: &'static str) -> (u16, &'static str, &'static str) {
     (400, "BadRequest", says)
 }
 
-/// A server with a ConfigMap and a pod, and what is in it.
+/// Starts a server with a ConfigMap and a pod.
 pub async fn world() -> Api {
     let api = Api::start().await;
     api.config_map("m", json!({"app": "m"})).await;

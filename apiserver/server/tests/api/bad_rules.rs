@@ -1,5 +1,5 @@
-//! Rules and patterns that would run for ever: they are refused or stopped by what they cost, never
-//! by a clock.
+//! Tests of rules and patterns that would run for ever: they are refused or stopped by their cost, never by a
+//! clock.
 
 use serde_json::{Value, json};
 
@@ -102,7 +102,7 @@ async fn patterns_take_time_linear_in_the_text() {
         assert!(refused.message().contains("pattern"), "{}", refused.text);
     }
     api.post(CRDS, pattern("^(a|a)*(a+)+$")).await.expect(201);
-    // An engine that goes back would need 2 to the 100,000th steps.
+    // A backtracking engine would need 2 to the 100,000th steps.
     let text = format!("{}b", "a".repeat(100_000));
     let refused = create(&api, json!({"metadata": {"name": "a"}, "p": text})).await.expect(422);
     assert!(refused.message().contains("should match '^(a|a)*(a+)+$'"), "{}", &refused.text[..100]);

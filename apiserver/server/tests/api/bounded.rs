@@ -1,5 +1,5 @@
-//! Bodies with thousands of items: what is done with them grows with their length, not with its square,
-//! and so do the answers. Each of these took seconds or gigabytes once; none looks at a clock.
+//! Tests of bodies with thousands of items: the work grows with their length, not with its square, and so do
+//! the answers. Each of these took seconds or gigabytes once; none uses a clock.
 
 use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
@@ -133,8 +133,8 @@ async fn of_thousands_of_faults_a_thousand_are_named() {
     }
 }
 
-/// A container that says nothing gets hundreds of bytes of defaults, and has two faults of its own and the name of
-/// the one before it.
+/// An empty container gets hundreds of bytes of defaults, and has two faults of its own and the name of the
+/// one before it.
 #[tokio::test]
 async fn an_object_is_weighed_with_its_defaults_before_anything_else_is_done_with_it() {
     const TOO_LARGE: &str = "etcdserver: request is too large";

@@ -26,9 +26,9 @@ const V2: &str = "/apis/example.com/v2/namespaces/default/hosts";
 #[derive(Clone, Copy, PartialEq)]
 enum Manner {
     Sound,
-    /// It says no.
+    /// It refuses.
     Refuses,
-    /// It says so with a code of HTTP.
+    /// It refuses with an HTTP status.
     Fails,
     /// It redirects its callers.
     Redirects,
@@ -387,7 +387,7 @@ async fn what_a_webhook_does_wrong_is_said_and_nothing_is_stored() {
             refused.text
         );
         assert_eq!(api.get(V1).await.expect(200).names(), Vec::<&str>::new());
-        // The stored version goes on without a webhook.
+        // The stored version works without a webhook.
         create(&api, V1, v1("b", "beta:2")).await.expect(201);
         api.get(&format!("{V2}/b")).await.expect(500);
         api.get(&format!("{V1}/b")).await.expect(200);

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use crate::harness::Api;
 
-/// Kinds of which the answer is the object, as Kubernetes' OpenAPI has it. It is so for namespaces too, but
-/// OpenAPI does not say it.
+/// The kinds whose deletion is answered with the object, according to Kubernetes' OpenAPI. Namespaces are
+/// answered so too, but OpenAPI does not declare it.
 pub const ANSWERED_WITH_OBJECT: [&str; 19] = [
     "csidrivers",
     "csinodes",

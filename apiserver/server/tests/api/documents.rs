@@ -1,4 +1,4 @@
-//! Discovery and OpenAPI in every form: what each says must be what is served.
+//! Tests of discovery and OpenAPI in every form: each must describe the served APIs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -330,7 +330,7 @@ async fn openapi_says_which_values_media_types_and_parameters_are_taken() {
         let mut consumed = texts(&operation(&v2, &one, "patch")["consumes"]);
         consumed.sort();
         assert!(consumed.iter().eq(media.iter()), "{one} {consumed:?}");
-        // Kubernetes says of collections of custom objects what it says of lists, and names no body.
+        // Kubernetes documents collections of custom objects like lists, and without a body.
         let removal = if strategic { "propagationPolicy" } else { "limit" };
         let delete = operation(document, collection, "delete");
         assert_eq!(delete.get("requestBody").is_some(), strategic, "{delete}");
@@ -432,7 +432,7 @@ async fn groups_come_in_the_order_of_kubernetes_priorities() {
     assert_eq!(named(&newer["items"], "/metadata/name"), wanted);
 }
 
-/// A definition may name its lists as it likes: every form of a list, and every schema, says that name.
+/// A definition may choose the name of its lists: every form of a list, and every schema, uses it.
 #[tokio::test(start_paused = true)]
 async fn lists_are_called_as_the_definition_says() {
     let api = Api::start().await;

@@ -84,7 +84,7 @@ async fn a_budget_allows_as_many_disruptions_as_its_controller_says() {
 
     let refused = evict(&api, "p1", Value::Null).await.expect(429);
     assert_eq!(cause(&refused), "The disruption budget b does not allow evicting pods currently");
-    // A pod that goes already may be evicted again, and one that is not ready is none of the healthy.
+    // A pod that is being deleted may be evicted again, and one that is not ready does not count as healthy.
     evict(&api, "p0", Value::Null).await.expect(201);
     ready(&api, "p1", "False").await;
     evict(&api, "p1", Value::Null).await.expect(201);

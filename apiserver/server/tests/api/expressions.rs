@@ -1,5 +1,5 @@
-//! Expressions in CEL as clients meet them: what definitions, policies, webhooks and device classes
-//! are refused for, and what the rules of a definition say of objects.
+//! Tests of CEL expressions as clients meet them: refusals of definitions, policies, webhooks and device
+//! classes, and the results of a definition's rules on objects.
 
 use serde_json::{Value, json};
 
@@ -57,7 +57,7 @@ async fn a_definition_is_told_of_all_that_is_wrong_with_its_rules() {
             "Invalid value: {\"Rule\":\"self.n\",\"Message\":\"\",\"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}: cel expression must evaluate to a bool",
         ),
         ("[3].messageExpression", "messageExpression must evaluate to a string"),
-        // An optional does not compare with what it may hold.
+        // An optional does not compare with its content.
         ("[4].rule", "'_>_' applied to '(int, optional_type(int))'"),
         ("[4].optionalOldSelf", "may not be set if oldSelf is not used in rule"),
         (
@@ -70,7 +70,7 @@ async fn a_definition_is_told_of_all_that_is_wrong_with_its_rules() {
         assert!(found.iter().any(|f| f.contains(place) && f.contains(text)), "{place} {text}\n{found:#?}");
     }
     assert_eq!(found.len(), wanted.len(), "{found:#?}");
-    // An empty rule takes away what is said of its own place and of those around it, no more.
+    // An empty rule suppresses the errors of its own place and of those around it, no more.
     let schema = json!({"type": "object", "properties": {
         "a": {"type": "object", "x-kubernetes-validations": [{"rule": " "}, {"rule": "1"}]},
         "b": {"type": "object", "x-kubernetes-validations": [{"rule": "2"}]}}});

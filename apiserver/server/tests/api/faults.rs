@@ -27,7 +27,7 @@ pub struct Flaky {
     pub inner: Embedded,
     /// Breaks the open watch.
     cut: Arc<Notify>,
-    /// The next error says that history is gone.
+    /// True if the next error is that history is compacted.
     pub compacted: AtomicBool,
     refuse_watches: AtomicBool,
     lose_answers: AtomicBool,
@@ -334,7 +334,7 @@ async fn a_definition_waits_for_the_objects_that_are_being_written() {
     }
 }
 
-/// Found by reading: the client went away, and with its request the count of what is being written.
+/// Regression: the client went away, and with its request the count of the writes under way.
 #[tokio::test(start_paused = true)]
 async fn a_definition_waits_for_an_object_whose_client_has_gone() {
     let store = Flaky::new().await;

@@ -1,4 +1,4 @@
-//! `metadata.generation` of Pods: what is a change of what is wanted, and what is not.
+//! Tests of `metadata.generation` of Pods: changes of the desired state, and others.
 
 use serde_json::{Value, json};
 

@@ -95,7 +95,7 @@ async fn the_flow_schemas_of_kubernetes_are_there() {
 async fn flow_schemas_are_kept_as_far_as_users_let_them() {
     let api = Api::with(ServerConfig::default()).await;
     let (schemas, levels) = (format!("{FLOW}/flowschemas"), format!("{FLOW}/prioritylevelconfigurations"));
-    // Gone and changed ones come back, and keep their generations; what is opted out stays.
+    // Deleted and changed ones are restored, and keep their generations; those that opted out stay.
     api.delete(&format!("{schemas}/probes"), Value::Null).await.expect(200);
     let changed = json!({"spec": {"matchingPrecedence": 77}});
     api.patch("merge", &format!("{schemas}/catch-all"), changed).await.expect(200);

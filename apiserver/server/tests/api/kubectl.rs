@@ -175,7 +175,7 @@ fn moves_from_client_side(kubectl: &Kubectl) {
     assert_eq!(moved["data"], json!({"a": "9"}));
     let annotation = moved["metadata"]["annotations"][LAST].as_str().unwrap();
     assert!(annotation.contains("\"data\":{\"a\":\"9\"}"), "{annotation}");
-    // And back: client-side apply goes by the annotation, which was kept in step.
+    // And back: client-side apply uses the annotation, which was kept in step.
     let third = kubectl.file("map.json", &map(json!({"c": "3"})));
     kubectl.run(&format!("apply -f {third}"));
     assert_eq!(kubectl.object("configmap/m")["data"], json!({"c": "3"}));

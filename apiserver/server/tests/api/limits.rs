@@ -270,7 +270,7 @@ async fn a_store_that_tenants_and_nodes_have_filled_has_room_for_the_control_pla
         "metadata": {"name": "s"}, "spec": {"clusterIP": "10.96.0.77", "ports": [{"port": 80}]},
     });
     tenant.post(SERVICES, service.clone()).await.expect(500);
-    // The control plane goes on, and no address is held by what was refused.
+    // The control plane continues, and refused requests hold no address.
     api.post(SERVICES, service).await.expect(201);
     scheduler.post("/api/v1/namespaces/default/events", event).await.expect(201);
     // Controllers make what tenants ask for, so they leave something too.
@@ -296,7 +296,7 @@ async fn a_store_that_tenants_and_nodes_have_filled_has_room_for_the_control_pla
     tenant.post(MAPS, map("again", 20_000)).await.expect(201);
 }
 
-/// A body that has begun and goes on for as long as the test does.
+/// Returns a body that never ends.
 fn endless() -> Body {
     let begun = stream::iter([Ok(Frame::data(Bytes::from_static(b"{\"metadata\": ")))]);
     StreamBody::new(begun.chain(stream::pending())).boxed_unsync()

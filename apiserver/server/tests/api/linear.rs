@@ -117,7 +117,7 @@ async fn live(seed: u64) -> History {
     seen.history.take()
 }
 
-/// A third of what is done meanwhile changes the same few objects; a disk that hangs is part of it.
+/// Runs a client. A third of its requests change the same few objects; a disk that hangs is part of it.
 async fn client_of(api: Rc<Api>, seen: Rc<Seen>, disk: SimDisk, seed: u64) {
     let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut below = move |limit: u64| {

@@ -345,7 +345,7 @@ async fn a_node_makes_no_pod_that_refers_to_others_objects() {
     let mut plain = mirror("plain");
     plain["metadata"]["annotations"] = json!(null);
     says(&kubelet.post(&pods, plain).await, "node \"n1\" can only create mirror pods");
-    // The plugin ServiceAccount, which comes first, refuses some of them to everybody.
+    // The plugin ServiceAccount, which comes first, refuses some of them to all users.
     for (name, field, value, why) in [
         (
             "a",

@@ -50,7 +50,7 @@ fn service() -> Value {
     json!({"metadata": {"name": "a"}, "spec": {"ports": [{"port": 80}]}})
 }
 
-/// The object with `""` at a pointer; what is missing on the way is made.
+/// Returns the object with `""` at a pointer, creating missing parents.
 fn emptied(mut object: Value, pointer: &str) -> Value {
     let mut at = &mut object;
     for step in pointer[1..].split('/') {

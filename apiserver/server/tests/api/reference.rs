@@ -1,5 +1,5 @@
-//! Answers that were compared, request by request, with those of Kubernetes' own generic API server
-//! of 1.36: what was found to differ.
+//! Tests of answers that were compared, request by request, with those of Kubernetes' own generic API server
+//! of 1.36, where they differed.
 
 use serde_json::{Value, json};
 
@@ -269,7 +269,7 @@ async fn a_collection_goes_page_by_page_and_is_shown_as_asked() {
         (gone.body["kind"].as_str(), gone.names()),
         (Some("PartialObjectMetadataList"), vec!["c", "d"])
     );
-    // An empty list of custom resources says that nothing follows.
+    // An empty list of custom resources states that nothing follows.
     let left = api.get(WIDGETS).await.expect(200);
     assert_eq!((left.names().len(), &left.body["metadata"]["continue"]), (0, &json!("")));
     assert_eq!(api.get(MAPS).await.expect(200).body["metadata"].get("continue"), None);

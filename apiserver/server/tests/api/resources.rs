@@ -106,7 +106,8 @@ pub fn object(api_version: &str, plural: &str) -> Value {
     object
 }
 
-/// The status of a kind that has one, or what is asked of a kind that is only made, such as a TokenReview.
+/// Returns the status of a kind that has one, or the spec of a kind that is only created, such as a
+/// TokenReview.
 pub fn status_or_review(api_version: &str, plural: &str) -> Option<Value> {
     let entry = table().into_iter().find(|e| e.api_version() == api_version && e.plural == plural)?;
     if !entry.has("create") || plural == "bindings" {
@@ -389,7 +390,7 @@ impl<'a> Subject<'a> {
         self.gone().await;
     }
 
-    /// Takes away the finalizer that a controller removes where nothing uses the object.
+    /// Removes the finalizer that a controller removes once nothing uses the object.
     async fn release(&self) {
         if finalizers::finalizer(&self.entry.group, &self.entry.plural).is_some() {
             let patch = json!({"metadata": {"finalizers": null}});

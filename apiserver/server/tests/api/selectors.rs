@@ -1,4 +1,4 @@
-//! Every selectable field of every kind that is served, and what is said of the others.
+//! Tests of every selectable field of every served kind, and of the errors for others.
 
 use apiserver_kinds::builtin;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! Several servers over one store are one API: what they give out, what they say about each other.
+//! Tests of several servers over one store, which are one API: their allocations, and their knowledge of each
+//! other.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -55,7 +56,7 @@ pub async fn churn(api: &Api, client: usize, rounds: usize) {
     }
 }
 
-/// Nothing is held twice, and what is claimed is what Services hold.
+/// Checks that nothing is held twice, and that the claims are those of the Services.
 pub async fn check(api: &Api) {
     let services = api.get(SERVICES).await.expect(200).body;
     let (mut addresses, mut ports) = (BTreeSet::new(), BTreeSet::new());
@@ -75,7 +76,7 @@ pub async fn check(api: &Api) {
     }
     let claimed: BTreeSet<String> = keys(api, "/registry/ipaddresses/").await.into_iter().collect();
     assert_eq!(claimed, addresses, "neither missing nor leaked");
-    // Every port is free again or taken, as the Services say.
+    // Every port is free again or taken, as in the Services.
     for port in ports {
         let spec = json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": port}]});
         let probe = json!({"metadata": {"name": "probe"}, "spec": spec});
@@ -139,7 +140,7 @@ async fn the_endpoints_of_kubernetes_are_the_servers_that_are_alive() {
     one.server.stop();
     tokio::time::sleep(Duration::from_secs(26)).await;
     assert_eq!(endpoints(&two).await, ["192.0.2.2"]);
-    // A new one comes, and goes in good order: at once.
+    // A new server starts, and shuts down in good order: at once.
     let three = Api::over(config("192.0.2.3", "three"), Arc::clone(&two.store)).await;
     assert_eq!(endpoints(&three).await, ["192.0.2.2", "192.0.2.3"]);
     three.server.drain().await;

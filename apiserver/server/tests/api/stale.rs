@@ -1,4 +1,4 @@
-//! Servers and caches that are behind the store: what they answer is true all the same.
+//! Tests of servers and caches that are behind the store: their answers are true all the same.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -225,7 +225,7 @@ impl Sweep {
         object
     }
 
-    /// Sends a request; also says what it touched.
+    /// Sends a request; also returns its accesses.
     async fn send(&self, api: &Api, method: &str, path: &str, body: &Value) -> (Reply, Vec<Access>) {
         let media = if method == "PATCH" { "application/merge-patch+json" } else { "application/json" };
         let body = if matches!(method, "POST" | "PUT" | "PATCH") { body.to_string() } else { String::new() };
@@ -320,7 +320,7 @@ struct Tally {
 }
 
 impl Tally {
-    /// Compares what was authorized with what was done.
+    /// Compares the authorized request with the actual accesses.
     fn judge(
         &mut self,
         sweep: &Sweep,
@@ -411,7 +411,7 @@ fn permits(sweep: &Sweep, kind: &Resource, asked: &Asked, access: &Access) -> bo
             }
         }
         Access::Write(found, _) => !reads && own(found),
-        // The cache of the kind is loaded as a whole; the answer shows what was chosen from it.
+        // The cache of the kind is loaded as a whole; the answer shows the selection.
         Access::Range(found) => *found == format!("{}/", kind.storage_prefix),
         Access::Read(found) if own(found) => true,
         // Other reads of admission and validation: the namespace, and references of objects. None is in
@@ -452,7 +452,7 @@ impl Sweep {
         body["status"].is_object() && subset(&body["status"], &value["status"])
     }
 
-    /// Compares what is written to an object with the verb and subresource that were authorized.
+    /// Compares a write of an object with the authorized verb and subresource.
     fn written_as(
         &self,
         kind: &Resource,

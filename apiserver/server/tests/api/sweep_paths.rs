@@ -17,7 +17,7 @@ const SELECTORS: [&str; 5] = [
     "metadata.namespace%3Dright",
 ];
 
-/// Kind, verb (empty for all) and subresource of what is not carried out here, and why.
+/// Kind, verb (empty for all) and subresource of the requests that are not carried out here, and the reason.
 pub const UNREACHED: [(&str, &str, &str, &str); 9] = [
     ("componentstatuses", "get", "", "none is called `one`"),
     ("flowschemas", "update", "", "refused: its rules are not complete"),
@@ -29,7 +29,7 @@ pub const UNREACHED: [(&str, &str, &str, &str); 9] = [
     ("serviceaccounts", "create", "token", "needs a signing key: tls.rs"),
     ("tokenreviews", "create", "", "needs an authenticator: tls.rs"),
 ];
-/// Kinds whose names say what they are, so that no object of them that is called `one` can be changed.
+/// Kinds whose names have a fixed form, so that no object of them can be called `one`.
 pub const NAMED: [&str; 5] =
     ["apiservices", "clustertrustbundles", "customresourcedefinitions", "ipaddresses", "storageversions"];
 

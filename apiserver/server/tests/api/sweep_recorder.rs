@@ -32,7 +32,7 @@ tokio::task_local! {
 /// The accesses of the request under way. New custom objects are written by tasks of their own.
 static CURRENT: Mutex<Option<Touched>> = Mutex::new(None);
 
-/// Runs a request; also returns what it touched.
+/// Runs a request; also returns its accesses.
 pub async fn recorded<T>(request: impl Future<Output = T>) -> (T, Vec<Access>) {
     let touched = Touched::default();
     *CURRENT.lock().unwrap() = Some(Arc::clone(&touched));

@@ -41,7 +41,7 @@ async fn what_makes_no_sense_together_is_422_in_kubernetes_words() {
     );
 }
 
-/// Beginnings: what is sent before the first change.
+/// The events before the first change.
 #[tokio::test(start_paused = true)]
 async fn each_beginning_sends_what_it_should() {
     let api = Api::start().await;

@@ -148,7 +148,7 @@ async fn service_cidrs() {
         let object =
             json!({"metadata": {"name": name, "labels": {"special": "yes"}}, "spec": {"cidrs": [cidr]}});
         api.post(path, object).await.expect(201);
-        // The server says itself that it allocates from them, and keeps those in use.
+        // The server itself sets the condition that it allocates from them, and keeps those in use.
         let ready = seen(&mut watch, name, |event| event["object"]["status"]["conditions"][0].is_object());
         let ready = ready.await;
         assert_eq!(ready["object"]["status"]["conditions"][0]["type"], "Ready");

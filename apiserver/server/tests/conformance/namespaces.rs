@@ -1,4 +1,4 @@
-//! Namespaces. That what is in them goes with them is shown where the controllers are.
+//! Tests of namespaces. The deletion of their contents is tested with the controllers.
 
 use serde_json::json;
 

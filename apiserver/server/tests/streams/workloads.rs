@@ -20,7 +20,7 @@ pub enum Page {
     Echo,
 }
 
-/// The ports of the pods, whether they speak TLS, and what they serve.
+/// The ports of the pods, whether they use TLS, and their answers.
 const PORTS: [(u16, bool, Page); 9] = [
     (80, false, Page::Text("text/html", r#"<a href="/rewriteme">test</a>"#)),
     (1080, false, Page::Text("text/html; charset=utf-8", r#"<a href="/rewriteme">test</a>"#)),
@@ -116,7 +116,7 @@ async fn answer(request: Request<Incoming>, page: Page) -> Result<Response<PageB
     Ok(response)
 }
 
-/// Says what was asked for. `/answer/CODE?NAME=VALUE` chooses status and headers of the answer; an upgrade
+/// Answers with the request. `/answer/CODE?NAME=VALUE` chooses status and headers of the answer; an upgrade
 /// is echoed.
 async fn echo(mut request: Request<Incoming>) -> Response<Full<Bytes>> {
     let uri = request.uri().clone();

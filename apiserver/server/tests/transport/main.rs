@@ -37,7 +37,7 @@ struct Running {
     _directory: tempfile::TempDir,
 }
 
-/// A server in which everybody may do everything.
+/// Starts a server in which all users may do everything.
 async fn run() -> Running {
     run_with(ServerConfig { authorization: vec![Mode::AlwaysAllow], ..ServerConfig::default() }).await
 }

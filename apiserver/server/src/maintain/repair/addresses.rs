@@ -47,7 +47,7 @@ struct Step {
     kind: &'static str,
 }
 
-/// One run; returns what to say, with the kind of the object that it is about.
+/// Runs once; returns the findings, with the kind of the object that each is about.
 pub async fn run(
     server: &Arc<Server>,
     suspects: &mut BTreeSet<String>,
@@ -96,7 +96,7 @@ pub async fn deleted(
         server.registry().by_kind("networking.k8s.io/v1", "IPAddress"),
     );
     let (Some(services), Some(addresses)) = (services, addresses) else { return Ok(Vec::new()) };
-    // A Service that went before its address is gone from what is looked at then.
+    // A Service deleted before its address is absent from the state read then.
     server.fresh().await?;
     let (services, addresses) = (server.cache(services)?, server.cache(addresses)?);
     let mut said = Vec::new();

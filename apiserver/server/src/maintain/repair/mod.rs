@@ -23,7 +23,7 @@ use apiserver_cache::{Subscription, Trigger};
 
 /// Kubernetes' interval of its repair loops.
 const EVERY: Duration = Duration::from_secs(180);
-/// Addresses that seem to have leaked are looked at again after this time.
+/// The time after which addresses that seem to have leaked are looked at again.
 const SOON: Duration = Duration::from_secs(30);
 /// Pause before listening again where changes were missed.
 const HEAR_AGAIN: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub struct Repair {
     told: BTreeMap<&'static str, BTreeSet<String>>,
 }
 
-/// Something to say about a Service.
+/// A finding about a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Finding {
     /// `NAMESPACE/NAME`, or the name of an IPAddress.

@@ -18,11 +18,11 @@ const RUNS: u32 = 3;
 /// Attempts against servers that write at the same time.
 const ATTEMPTS: usize = 8;
 
-/// One run; returns what to say about Services.
+/// Runs once; returns the findings about Services.
 pub async fn run(server: &Arc<Server>, leaks: &mut BTreeMap<u16, u32>) -> Result<Vec<Finding>, ApiError> {
     let range = server.config().node_ports.clone();
     for _ in 0..ATTEMPTS {
-        // Ports first: what was given out since then fails the write below.
+        // Ports first: an allocation made since then fails the write below.
         let known = ports::read(server.store(), &range).await.map_err(storage::store_error)?;
         server.fresh().await?;
         let mut next = leaks.clone();
@@ -46,7 +46,7 @@ pub async fn run(server: &Arc<Server>, leaks: &mut BTreeMap<u16, u32>) -> Result
     Ok(Vec::new())
 }
 
-/// The ports that should be taken, and what is wrong: pure.
+/// Returns the ports that should be taken, and the findings: pure.
 fn compare(
     services: &[Value],
     stored: &BTreeSet<u16>,
