@@ -17,7 +17,7 @@ use serde_saphyr::DuplicateKeyPolicy;
 use tower::BoxError;
 
 use crate::clients::intake;
-use crate::{limits, syntax, text};
+use crate::{limits, lossy_text, syntax};
 
 /// The body of requests and answers.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
@@ -230,7 +230,7 @@ pub fn decode(content_type: &str, bytes: Bytes, kind: &str) -> Result<Decoded, A
         "" | "application/json" => {
             let (value, repeats) = parse(&bytes).map_err(refused)?;
             let value = object_of(value).map_err(refused)?;
-            let bytes = if repeats { text::replaced(&bytes).map_or(bytes, Bytes::from) } else { bytes };
+            let bytes = if repeats { lossy_text::replaced(&bytes).map_or(bytes, Bytes::from) } else { bytes };
             Ok(Decoded { value, source: if repeats { Source::Json(bytes) } else { Source::Once } })
         }
         "application/yaml" => {
@@ -336,7 +336,7 @@ fn parse(bytes: &[u8]) -> Result<(Value, bool), String> {
 /// Decodes a JSON value and notes whether a field is repeated in it; bytes that are not Unicode are replaced
 /// as Go does it.
 pub fn noting(bytes: &[u8]) -> Result<(Value, bool), serde_json::Error> {
-    schema::parse_noting(bytes).or_else(|error| match text::replaced(bytes) {
+    schema::parse_noting(bytes).or_else(|error| match lossy_text::replaced(bytes) {
         Some(text) => schema::parse_noting(&text),
         None => Err(error),
     })
@@ -372,7 +372,7 @@ pub fn yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, A
 /// Reads a text. The parser recurses and takes several KiB a level, more than the stack of a task
 /// holds for the deepest text that is allowed: such a text is read once more on a stack of its own.
 fn read_yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, String> {
-    let text = text::of_yaml(bytes)?;
+    let text = lossy_text::of_yaml(bytes)?;
     let text = first_document(text);
     match yaml_within(text, limits::YAML_SHALLOW, duplicate_keys) {
         Err(Misread::TooDeep) => {}

@@ -102,7 +102,7 @@ pub const DELETE_COLLECTION_PAGE: usize = 500;
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Bytes of an `Audit-ID` that a client may choose.
 pub const AUDIT_ID: usize = 64;
-/// The limit on connections at one time. `clients::door` describes how they are divided, and which one gives
+/// The limit on connections at one time. `clients::connection_admission` describes how they are divided, and which one gives
 /// way to another.
 pub const CONNECTIONS: usize = 10_000;
 /// File descriptors that are left to everything but connections.
@@ -209,7 +209,7 @@ pub const KEEP_ALIVE_ANSWER: Duration = Duration::from_secs(20);
 /// Reads of a connection, of 16 KiB at most, before it lets others run.
 pub const READS_IN_A_ROW: usize = 4;
 /// The cost of each HTTP/2 frame to its connection, besides one for each `FRAME_BYTES_FREE` bytes of it.
-/// `clients::calm` describes what earns it back.
+/// `clients::frame_limit` describes what earns it back.
 pub const FRAME_COST: u64 = 64;
 /// Bytes.
 pub const FRAME_BYTES_FREE: u64 = 16;

@@ -25,12 +25,12 @@ use crate::chain;
 use crate::chain::{PeerCertificate, UnknownCertificate};
 use crate::clients::connections::{Active, Connection, Place};
 use crate::clients::delivery;
-use crate::cork::Corked;
-use crate::farewell::Farewell;
+use crate::close_notify::Farewell;
+use crate::connection_bounds;
+use crate::connection_bounds::Spoken;
 use crate::limits;
 use crate::server::Server;
-use crate::wire;
-use crate::wire::Spoken;
+use crate::write_coalescing::Corked;
 
 /// Time that connections have to end when no request is in flight any more.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -194,7 +194,7 @@ async fn answer(
     active: Active,
     mut request: Request<Body>,
 ) -> Response<Body> {
-    let response = match wire::refusal(&request) {
+    let response = match connection_bounds::refusal(&request) {
         Some(response) => response,
         None => {
             request.extensions_mut().insert(Arc::clone(&connection));
@@ -238,7 +238,7 @@ async fn connection(
             async move { Ok::<_, Infallible>(answer(server, connection, active, request).await) }
         }
     });
-    let builder = wire::builder();
+    let builder = connection_bounds::builder();
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let stream = Spoken::soon(Farewell(stream)).with_place(place);
     if is_http2 {

@@ -27,24 +27,24 @@ use crate::auth::{Authenticator, Bound};
 use crate::body::Body;
 use crate::build::Build;
 use crate::chain;
+use crate::circuit_breaker::CircuitBreaker;
 use crate::clients::accounts::Accounts;
 use crate::clients::connections::Connections;
 use crate::clients::lanes::Lanes;
 use crate::components::Components;
 use crate::custom;
 use crate::custom::{CustomKinds, Documents};
+use crate::decompressed::Unpacked;
 use crate::hooks::Hooks;
 use crate::limits;
 use crate::maintain;
 use crate::maintain::{Endpoint, Kept};
-use crate::measured::Measured;
 use crate::metrics::Metrics;
 use crate::nodes;
-use crate::patience::Patience;
 use crate::rbac::{Authorizer, Mode};
 use crate::storage;
+use crate::store_metrics::Measured;
 use crate::streams::{Kubelets, OwnAddresses};
-use crate::unpacked::Unpacked;
 use crate::verbs::no_such_resource;
 use apiserver_cache::{Cache, Caches, Entry, NotFresh};
 
@@ -163,7 +163,7 @@ pub struct Server {
     blocks: Arc<Blocks>,
     hooks: Hooks,
     custom: Arc<CustomKinds>,
-    patience: Patience,
+    store_breaker: CircuitBreaker,
     kept: Arc<Kept>,
     metrics: Metrics,
     unpacked: Unpacked,
@@ -213,7 +213,7 @@ impl Server {
         let in_flight = [config.reads_in_flight, config.writes_in_flight];
         Ok(Arc::new(Self {
             custom,
-            patience: Patience::default(),
+            store_breaker: CircuitBreaker::default(),
             kept,
             unpacked: Unpacked::default(),
             accounts: Accounts::new(in_flight),
@@ -490,7 +490,7 @@ impl Server {
 
     /// Does the same if the store answers soon; for answers that can be given from memory otherwise.
     pub(crate) async fn fresh_soon(&self) {
-        self.patience.ask(self.fresh()).await;
+        self.store_breaker.ask(self.fresh()).await;
     }
 
     /// Waits until the caches hold everything up to `revision`; 504.

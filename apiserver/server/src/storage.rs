@@ -17,9 +17,9 @@ use tokio::task::JoinError;
 
 use crate::custom::{Creating, conversion};
 use crate::limits;
-use crate::room;
-use crate::room::Share;
 use crate::server::Server;
+use crate::store_quota;
+use crate::store_quota::Share;
 use apiserver_cache::convert;
 use apiserver_cache::encoding;
 use apiserver_cache::{Cache, Entry};
@@ -171,7 +171,7 @@ pub async fn put_on(
     }
     // Without the tree, whose place other requests can use while this one waits.
     drop(object);
-    room::check(server, &key, value.len(), share).await?;
+    store_quota::check(server, &key, value.len(), share).await?;
     // A definition may call its kind the same, and its objects stay.
     let expires = resource.kind == "Event" && resource.custom.is_none();
     let ttl_seconds = if expires { seconds(server.config().event_ttl) } else { 0 };
@@ -282,7 +282,7 @@ pub fn store_error(error: StoreError) -> ApiError {
         StoreError::Unavailable { .. } => {
             retry_after(ApiError::new(503, "ServiceUnavailable", error.to_string()), 1)
         }
-        StoreError::NoSpace { used, quota, .. } => room::none(format!(
+        StoreError::NoSpace { used, quota, .. } => store_quota::none(format!(
             "{used} bytes are stored, and the quota (--quota-backend-bytes) is {quota}; delete objects to \
              make room"
         )),
@@ -295,7 +295,7 @@ pub fn store_error(error: StoreError) -> ApiError {
 
 /// `true` for the error of a write that has certainly not been done. Other failed writes may have been.
 pub fn is_refusal(error: &ApiError) -> bool {
-    error.code < 500 || error.message.starts_with(room::NONE) || error.message == encoding::TOO_LARGE
+    error.code < 500 || error.message.starts_with(store_quota::NONE) || error.message == encoding::TOO_LARGE
 }
 
 /// 504: the revision asked for has not been reached.

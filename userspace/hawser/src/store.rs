@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use apiserver_server::stored;
+use apiserver_server::store_check;
 use apiserver_store::disk::RealDisk;
 use apiserver_store::embedded::{
     Report, Snapshot, is_served, restore_directory, restore_running, snapshot_directory, verify_directory,
@@ -107,7 +107,7 @@ async fn verify_etcd(args: &crate::args::EtcdArgs) -> Result<Report> {
         for kv in &page.kvs {
             report.keys += 1;
             report.bytes += kv.value.len() as u64;
-            if let Err(problem) = stored::check(&kv.key, &kv.value) {
+            if let Err(problem) = store_check::check(&kv.key, &kv.value) {
                 report.problems.push(problem);
             }
         }

@@ -1,4 +1,4 @@
-//! The table of connections: what [`door`](super::door) decides on, and what carries its decisions out.
+//! The table of connections: the data that [`connection_admission`](super::connection_admission) decides on, and the execution of its decisions.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,9 +11,9 @@ use userspace_daemon::metrics::Counter;
 
 use super::accounts::{Account, Class};
 use super::budget::{Budget, Level};
-use super::calm::Earnings;
+use super::connection_admission::{self, Bounds, Network, Seen, Stage};
 use super::delivery::Progress;
-use super::door::{self, Bounds, Network, Seen, Stage};
+use super::frame_limit::Earnings;
 use crate::limits;
 
 /// A connection of a client.
@@ -276,7 +276,7 @@ impl Connections {
         // Authenticated ones do not give way.
         let part = table.values().filter(|c| c.account.get().is_none() && !c.closed.is_cancelled());
         let seen: Vec<Seen> = part.map(|c| c.seen()).collect();
-        if let Some(gone) = door::admit(seen.iter(), network, loopback, &self.bounds)
+        if let Some(gone) = connection_admission::admit(seen.iter(), network, loopback, &self.bounds)
             && let Some(gone) = table.get(&gone)
         {
             self.displaced.add(1);
@@ -313,8 +313,8 @@ impl Connections {
         let (counts, now) = (self.counts(), self.now());
         let unknown = counts.handshakes + counts.unknown;
         let patience = [
-            door::idle_time(false, unknown, self.bounds.unknown),
-            door::idle_time(true, counts.known, self.bounds.known),
+            connection_admission::idle_time(false, unknown, self.bounds.unknown),
+            connection_admission::idle_time(true, counts.known, self.bounds.known),
         ];
         for connection in all {
             connection.held.wake(usize::MAX);

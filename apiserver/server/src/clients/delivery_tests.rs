@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use super::super::accounts::{Accounts, Class};
 use super::super::connections::Connections;
 use super::*;
-use crate::wire;
+use crate::connection_bounds;
 
 const MIB: usize = 1 << 20;
 
@@ -71,8 +71,8 @@ impl Wire {
             }
         });
         tokio::spawn(async move {
-            let stream = wire::Spoken::soon(server).with_place(place);
-            let builder = wire::builder();
+            let stream = connection_bounds::Spoken::soon(server).with_place(place);
+            let builder = connection_bounds::builder();
             let serving = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
             tokio::select! {
                 _ = serving => {}

@@ -2,10 +2,10 @@
 
 pub mod accounts;
 pub mod budget;
-pub mod calm;
+pub mod connection_admission;
 pub mod connections;
 pub mod delivery;
-pub mod door;
+pub mod frame_limit;
 pub mod intake;
 pub mod lanes;
 

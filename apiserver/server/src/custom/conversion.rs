@@ -18,7 +18,7 @@ use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Value, json};
 use tower::BoxError;
 
-use super::choice::Chosen;
+use super::converted_selection::Chosen;
 use super::webhook;
 use crate::body;
 use crate::body::Body;

@@ -10,11 +10,11 @@
 //! kept in memory only after somebody has asked for the kind.
 
 mod builtin;
-pub mod choice;
 pub mod conversion;
-mod creating;
+pub mod converted_selection;
 mod documents;
 mod driver;
+mod pending_creates;
 pub(crate) mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,10 +39,10 @@ use crate::verbs::no_such_resource;
 use apiserver_cache::convert;
 use apiserver_cache::{Caches, Entry};
 
-pub use creating::Creating;
-use creating::Creations;
 pub use documents::Documents;
 pub use driver::run;
+pub use pending_creates::Creating;
+use pending_creates::Creations;
 
 /// Plural of definitions.
 pub const DEFINITIONS: &str = "customresourcedefinitions";

@@ -6,7 +6,7 @@ mod cidrs;
 mod events;
 mod flow;
 mod identity;
-mod kept;
+mod notifications;
 mod own_service;
 mod repair;
 mod trust;
@@ -31,7 +31,7 @@ use crate::storage;
 use crate::storage::Outcome;
 use crate::verbs::create;
 
-pub use kept::Kept;
+pub use notifications::Kept;
 pub use own_service::Endpoint;
 
 /// Pause after a bootstrap that the store did not take.

@@ -19,7 +19,7 @@ use crate::context::Context;
 use crate::custom;
 use crate::limits;
 use crate::negotiate;
-use crate::{syntax, text};
+use crate::{lossy_text, syntax};
 use apiserver_cache::encoding;
 
 /// The number of characters of a body that an error repeats, and those of the summary at its end. A client
@@ -322,7 +322,8 @@ fn shape(
     }
     told.extend(unknown);
     if let Some(text) = text.filter(|_| !told.is_empty()) {
-        told = schema::misplaced_fields(expected.schema, &text::replaced(&text).map_or(text, Bytes::from));
+        told =
+            schema::misplaced_fields(expected.schema, &lossy_text::replaced(&text).map_or(text, Bytes::from));
     }
     match validation {
         FieldValidation::Strict if !told.is_empty() => return Err(Misshapen::Strict(told)),

@@ -13,7 +13,7 @@ use super::pieces::{Head, Pieces};
 use super::view::{self, Asked, Continue, View};
 use crate::body::Body;
 use crate::context::Context;
-use crate::custom::choice;
+use crate::custom::converted_selection;
 use crate::filter::Filter;
 use crate::negotiate;
 use crate::respond;
@@ -66,7 +66,8 @@ impl Page {
             other => other?,
         };
         let start = place.as_ref().map_or("", |place| place.start.as_str());
-        let selected = choice::select(context, resource, &filter, &view, start, options.limit).await?;
+        let selected =
+            converted_selection::select(context, resource, &filter, &view, start, options.limit).await?;
         let metadata = metadata(cache, &filter, &view, &selected);
         let fetched = view.past.objects.len();
         Ok(Ok(Self { selected, revision: view.revision, fetched, metadata }))

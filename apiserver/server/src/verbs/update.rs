@@ -26,10 +26,10 @@ use crate::custom::conversion::{by_webhook, settled};
 use crate::negotiate;
 use crate::respond;
 use crate::respond::Answer;
-use crate::room::Share;
 use crate::services;
 use crate::storage;
 use crate::storage::{Outcome, Stored, Terms};
+use crate::store_quota::Share;
 use apiserver_cache::encoding;
 
 /// The part of an object that a change may touch.

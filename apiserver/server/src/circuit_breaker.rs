@@ -12,12 +12,12 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Remembers whether the store has just kept a request waiting in vain, so that others do not wait too.
 #[derive(Default)]
-pub struct Patience {
+pub struct CircuitBreaker {
     /// The time until which no request waits.
     until: Mutex<Option<Instant>>,
 }
 
-impl Patience {
+impl CircuitBreaker {
     /// Waits for the answer; returns `None` if there was none soon, or none is to be expected.
     pub async fn ask<T, E: std::fmt::Display>(
         &self,

@@ -13,9 +13,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use crate::body::Body;
-use crate::clients::calm::{Allowance, Earnings, Frames};
 use crate::clients::connections::Place;
 use crate::clients::delivery::StreamTasks;
+use crate::clients::frame_limit::{Allowance, Earnings, Frames};
 use crate::limits;
 use crate::respond;
 
@@ -214,5 +214,5 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for Spoken<T> {
 }
 
 #[cfg(test)]
-#[path = "wire_tests.rs"]
+#[path = "connection_bounds_tests.rs"]
 mod tests;
