@@ -5,9 +5,8 @@
 //!                                └── eval(variables, limit) ─▶ a value, and what it cost
 //! ```
 //!
-//! `declare` is the table of functions, `schema` what is known of objects, `functions` what the
-//! functions do, with `texts`, `lists` and `format`. Nothing here knows where expressions stand: see `structural::cel` for the rules of
-//! custom resources and `admission` for those of admission and of devices.
+//! `types::declare` is the table of functions, `types::schema` describes objects, and `functions` implements the
+//! functions. `rules` are those of custom resources; `admission` is for admission policies and devices.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod admission;
