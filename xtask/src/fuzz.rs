@@ -13,9 +13,10 @@ use crate::shell;
 const INSTRUMENTATION: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=4";
-/// Default seconds per target: sixteen targets on CI's two CPUs take about five minutes. Rare bugs need
-/// longer runs from time to time.
-pub const SECONDS: u64 = 35;
+/// Default seconds per target of `--fuzz`. Rare bugs need longer runs from time to time.
+pub const SECONDS: u64 = 60;
+/// Seconds per target in a run of all tests: the corpus and a short search, about a minute and a half on two CPUs.
+pub const SHORT: u64 = 10;
 /// Seconds after which an input is a finding: generous, since machines are slow and shared.
 const SLOW: u64 = 30;
 /// Memory limit of a target in MiB; exceeding it is a finding.

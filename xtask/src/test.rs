@@ -126,7 +126,7 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         real_clients(&environment, &filter, counts)?;
     }
     if !args.e2e && args.filter.is_none() {
-        timed("fuzz targets", || fuzz::run(None, fuzz::SECONDS, Some(fuzz::SEED)))?;
+        timed("fuzz targets", || fuzz::run(None, fuzz::SHORT, Some(fuzz::SEED)))?;
     }
     if args.unprivileged {
         return Ok(());
