@@ -8,6 +8,9 @@
 //!  kernel's interfaces ─ Links ────────────────────────┘
 //! ```
 //!
+//! Without an API server nothing is withdrawn: the caches retry (`apiserver_client::outage`), and the worker
+//! keeps the last tables.
+//!
 //! `compile` is pure and total. The worker is one task: it owns the desired state and the data
 //! plane, and acts on a change as soon as it is told of it.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

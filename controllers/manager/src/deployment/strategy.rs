@@ -1,4 +1,5 @@
-//! Bounds of a rolling update: how many pods may be added or missing.
+//! Resolves `maxSurge` and `maxUnavailable` of a rolling update to numbers of pods. The API server validates
+//! them (`apiserver/kinds/src/validation/workload.rs`).
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

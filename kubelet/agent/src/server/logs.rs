@@ -1,4 +1,7 @@
 //! Serves the logs of containers from their files.
+//!
+//! Following ends when that run of the container has ended and its log has been sent, when the pod is gone, at
+//! `limitBytes`, or when the client leaves. It does not continue with the next run of the container.
 
 use std::{io, os::unix::fs::MetadataExt, sync::Arc};
 

@@ -175,7 +175,7 @@ impl<S: Store> Synchronizer<S> {
         self.write(&mut pass);
         // By now they are with whom they belong to.
         pass.moved.clear();
-        self.let_go(&mut pass);
+        self.free_blocks(&mut pass);
         if let Some((service, limit)) = pass.without_table {
             tracing::warn!(
                 service,
@@ -258,11 +258,11 @@ impl<S: Store> Synchronizer<S> {
             self.refused(&puts, refused, pass);
         }
         self.raise_epoch(pass);
-        self.let_go(pass);
+        self.free_blocks(pass);
     }
 
     /// Gives back what no frontend names.
-    fn let_go(&mut self, pass: &mut Pass<'_>) {
+    fn free_blocks(&mut self, pass: &mut Pass<'_>) {
         if !pass.moved.is_empty() {
             // A frontend that has not moved yet names a block of its former service.
             return;

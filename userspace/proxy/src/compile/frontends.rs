@@ -102,6 +102,7 @@ impl Plan<'_> {
                 ips.iter().copied().filter(|ip| Family::of(*ip) == family).collect()
             };
             let cluster_ips = here(&self.cluster_ips);
+            // Without a cluster IP of the family there is no node port of it either: such packets pass to the host.
             if cluster_ips.is_empty() {
                 continue;
             }
