@@ -119,7 +119,6 @@ const OLD_COMMENTS: &[(&str, usize)] = &[
     ("apiserver/store", 0),
     ("ebpf", 109),
     ("tests/against", 7),
-    ("userspace", 53),
 ];
 
 /// Checks all rules and reports every violation.

@@ -130,7 +130,7 @@ pub trait Store: Send {
     /// Returns `true` if the look-up table has these entries.
     fn lut_equals(&self, lut: Lut, entries: &[u16]) -> bool;
 
-    /// Inserts or replaces frontends, each atomically. Values need no check code; the store seals them.
+    /// Inserts or replaces frontends, each atomically. Values need no checksum; the store seals them.
     fn put_frontends(&mut self, frontends: &[(FrontendKey, Frontend)]) -> Refused;
 
     /// Deletes those of the frontends that belong to the service; returns the number deleted.

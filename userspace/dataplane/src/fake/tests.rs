@@ -131,8 +131,8 @@ fn worlds() -> impl Strategy<Value = Tables> {
 proptest! {
     #![proptest_config(crate::seeded::config(256))]
 
-    /// Whatever the tables were before, and whether or not the process restarts in between: they become equal
-    /// to the desired ones, and a second apply writes nothing.
+    /// Tables become equal to the desired ones, whatever they were before and whether or not the process
+    /// restarts in between, and a second apply writes nothing.
     #[test]
     fn becomes_what_is_desired(steps in prop::collection::vec((worlds(), any::<bool>()), 1..8)) {
         let mut fake = Fake::new(FakeLimits { backends: 256, ..FakeLimits::default() });

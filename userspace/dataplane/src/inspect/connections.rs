@@ -45,7 +45,7 @@ pub struct ConnectionRow {
     #[serde(serialize_with = "wire::optional_place")]
     pub source: Option<(IpAddr, u16)>,
     pub state: State,
-    /// Whether it came in on an uplink; `None` for a local socket.
+    /// It came in on an uplink; `None` for a local socket.
     pub external: Option<bool>,
     /// The way in which its packets reach the backend.
     pub forwarding: Forwarding,

@@ -157,7 +157,7 @@ pub struct Kernel {
     families: [bool; 2],
     /// Kernel switches that were logged as being off.
     not_forwarding: BTreeSet<String>,
-    /// What was attached at the last check; `None` before the first one.
+    /// The attached programs at the last check; `None` before the first one.
     baseline: Option<check::Baseline>,
     /// Programs of a layout that we cannot read are still attached, and serve until our tables are written.
     strangers: bool,

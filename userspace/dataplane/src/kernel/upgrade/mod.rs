@@ -268,8 +268,8 @@ impl Predecessor {
     }
 
     /// Copies connections, sockets and affinities that are not here yet; those that our programs have made
-    /// are newer. With `early`, the old programs still begin connections: then no flows are copied, only
-    /// reserved; `ports` are the source ports of our programs.
+    /// are newer. With `early`, the source ports of our programs, the old ones still begin connections: then
+    /// flows are not copied, only reserved.
     fn carry_connections(
         &self,
         ours: &Synchronizer<Maps>,
