@@ -117,7 +117,6 @@ const OLD_COMMENTS: &[(&str, usize)] = &[
     ("apiserver/client", 0),
     ("apiserver/meta", 0),
     ("apiserver/store", 0),
-    ("ebpf", 109),
     ("tests/against", 7),
 ];
 
