@@ -1,5 +1,5 @@
-//! Copies the compiled eBPF programs to where the crate embeds them. Without them the crate still
-//! builds, around an empty object that refuses to load.
+//! Copies the compiled eBPF programs to the place where the crate embeds them. Without them the crate still
+//! builds, with an empty object that refuses to load.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -15,7 +15,7 @@ fn main() {
     copy(&object, &out);
 }
 
-/// The object, or nothing where it has not been built.
+/// Copies the object, or writes an empty file if it has not been built.
 fn copy(object: &Path, out: &Path) {
     let bytes = fs::read(object).unwrap_or_default();
     fs::write(out, bytes).expect("OUT_DIR is writable");

@@ -1,7 +1,7 @@
-//! Tells the program what it was made of, for `/version`: the commit, whether the tree was as
-//! committed, the date, and the compiler. Without git, as in an unpacked archive, the commit is what
-//! `HAWSER_GIT_COMMIT` says, or unknown. The date is `SOURCE_DATE_EPOCH` or that of the commit and
-//! never the present one, so that the same sources make the same program.
+//! Records what the program was built from, for `/version`: the commit, whether the tree had uncommitted
+//! changes, the date, and the compiler. Without git, as in an unpacked archive, the commit is that of
+//! `HAWSER_GIT_COMMIT`, or unknown. The date is `SOURCE_DATE_EPOCH` or that of the commit, never the current
+//! one, so that the same sources build the same program.
 
 // Cargo reads what a build script prints.
 #![allow(clippy::print_stdout)]
@@ -21,7 +21,7 @@ fn main() {
             Some(changes) if changes.is_empty() => "clean",
             _ => "dirty",
         },
-        // As in Kubernetes.
+        // The same word as in Kubernetes.
         _ => "archive",
     };
     let epoch = std::env::var("SOURCE_DATE_EPOCH").ok().filter(|text| !text.is_empty());
@@ -37,7 +37,7 @@ fn set(name: &str, value: &str) {
     println!("cargo::rustc-env=HAWSER_BUILD_{name}={value}");
 }
 
-/// Has the script run again after a commit or a checkout.
+/// Makes Cargo run the script again after a commit or a checkout.
 fn watch() {
     println!("cargo::rerun-if-changed=build.rs");
     for name in ["HEAD", "logs/HEAD"] {
@@ -49,7 +49,7 @@ fn watch() {
     }
 }
 
-/// What git says, if there is git and this is its tree.
+/// Runs git and returns its output, if git is installed and this is its tree.
 fn git(arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
@@ -64,8 +64,8 @@ fn compiler() -> String {
     said.split_whitespace().take(2).collect::<Vec<_>>().join(" ")
 }
 
-/// RFC 3339, of seconds since 1970: the civil date of a day of the proleptic Gregorian calendar, as
-/// in "chrono-Compatible Low-Level Date Algorithms" by Howard Hinnant.
+/// Formats seconds since 1970 as RFC 3339: the civil date of a day of the proleptic Gregorian calendar, as in
+/// "chrono-Compatible Low-Level Date Algorithms" by Howard Hinnant.
 fn date(seconds: i64) -> String {
     let (days, rest) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let shifted = days + 719_468;

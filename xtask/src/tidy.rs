@@ -114,11 +114,6 @@ const PRODUCT: &[&str] = &["apiserver", "controllers", "kubelet", "userspace"];
 /// cycle that is removed, and removed with the last; other packages have none.
 const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 28)];
 
-/// Number of doc comments below a folder that may still begin with a word that [`comments`] refuses. A row is
-/// lowered with each that is rewritten, and removed with the last. Of several rows the longest folder applies;
-/// folders without a row have none.
-const OLD_COMMENTS: &[(&str, usize)] = &[("ebpf", 109), ("tests/against", 7), ("userspace", 589)];
-
 /// Checks all rules and reports every violation.
 pub fn run() -> Result<()> {
     let files = rust_files()?;
@@ -276,32 +271,18 @@ fn import_cycles(files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(breaches)
 }
 
-/// Compares the beginnings of doc comments with [`OLD_COMMENTS`].
+/// Finds the doc comments that begin with a word that [`comments`] refuses.
 fn comment_openings(files: &[PathBuf]) -> Result<Vec<String>> {
-    let mut found: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut breaches = Vec::new();
     for file in files {
         let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
         let path = file.strip_prefix(shell::root()).unwrap_or(file);
-        let rows = OLD_COMMENTS.iter().filter(|(folder, _)| path.starts_with(folder));
-        let folder = rows.max_by_key(|(folder, _)| folder.len()).map_or("", |(folder, _)| *folder);
-        found.entry(folder).or_default().extend(comments::openings(&text).into_iter().map(|(line, word)| {
+        breaches.extend(comments::openings(&text).into_iter().map(|(line, word)| {
             format!(
                 "{}:{line}: a doc comment begins with {word:?}; say what the item is or does",
                 path.display()
             )
         }));
-    }
-    let mut breaches = Vec::new();
-    for (folder, comments) in found {
-        let allowed = OLD_COMMENTS.iter().find(|(row, _)| *row == folder).map_or(0, |(_, count)| *count);
-        if comments.len() > allowed && allowed > 0 {
-            breaches.push(format!(
-                "{folder}: {} doc comments begin with a question word, its row in OLD_COMMENTS allows {allowed}",
-                comments.len()
-            ));
-        } else if comments.len() > allowed {
-            breaches.extend(comments);
-        }
     }
     Ok(breaches)
 }

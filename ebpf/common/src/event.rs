@@ -1,5 +1,5 @@
-//! What the programs tell about single packets and system calls: drops, refusals, and what had to
-//! give way. Sampled, so that a flood of packets is not a flood of events.
+//! Events that the programs report about single packets and system calls: drops, refusals, and evictions.
+//! They are sampled, so that a flood of packets does not become a flood of events.
 
 /// Record in the ring buffer `EVENTS`.
 #[repr(C)]
@@ -7,7 +7,7 @@
 pub struct Event {
     /// Nanoseconds since the machine started.
     pub time: u64,
-    /// A v4 address uses the first word; as the packet carries them, like the ports.
+    /// A v4 address uses the first word; in the form of packets, like the ports.
     pub source: [u32; 4],
     pub destination: [u32; 4],
     pub source_port: u16,
@@ -24,49 +24,49 @@ pub struct Event {
     pub protocol: u8,
     /// 4 or 6.
     pub family: u8,
-    /// Events of this processor that were left out since the last one.
+    /// Number of events of this processor that were suppressed since the last one.
     pub suppressed: u32,
     pub reserved: u32,
 }
 
-/// Element of `EVENT_BUDGET`, one a processor.
+/// Element of `EVENT_BUDGET`, one per processor.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EventBudget {
-    /// Tick that `sent` is about.
+    /// The tick in which `sent` events were counted.
     pub tick: u32,
     pub sent: u32,
     pub suppressed: u32,
     pub reserved: u32,
 }
 
-/// Why there is an event.
+/// The causes of events.
 pub mod kind {
-    /// No backend: the sender was told.
+    /// No backend: the sender got an error.
     pub const REFUSED: u8 = 1;
-    /// No backend, and the frontend says to drop.
+    /// No backend, and the frontend drops in that case.
     pub const DROPPED_EMPTY: u8 = 2;
     /// The source is in none of the service's ranges.
     pub const SOURCE_RANGE: u8 = 3;
     /// An address of the service range that no service has.
     pub const UNALLOCATED: u8 = 4;
-    /// An address of a service, a port that it does not have: refused.
+    /// An address of a service with a port that the service does not have: refused.
     pub const UNKNOWN_PORT: u8 = 5;
     /// No source port was free.
     pub const SNAT_EXHAUSTED: u8 = 6;
     /// The packet needs the node's address as its source, and the node has none.
     pub const SNAT_NO_ADDRESS: u8 = 7;
-    /// A flow that was in use gave way to a new one.
+    /// A flow in use was evicted by a new one.
     pub const FLOW_EVICTED: u8 = 8;
-    /// A fragment whose first one was not seen.
+    /// A fragment whose first one is not known.
     pub const FRAGMENT_UNKNOWN: u8 = 9;
-    /// The packet does not fit into the path with what direct server return adds.
+    /// The packet exceeds the path MTU with the additional bytes of direct server return.
     pub const TOO_BIG: u8 = 10;
-    /// A process wanted to bind a node port.
+    /// A process tried to bind a node port.
     pub const BIND_REFUSED: u8 = 11;
     /// The packet could not be rewritten.
     pub const MALFORMED: u8 = 12;
-    /// Labels in the order of the numbers; the first is nobody's.
+    /// Labels in the order of the numbers; number 0 is unused.
     pub const LABELS: [&str; 13] = [
         "unknown",
         "refused",
@@ -84,7 +84,7 @@ pub mod kind {
     ];
 }
 
-/// Where an event comes from.
+/// The origins of events.
 pub mod hook {
     pub const SOCKET: u8 = 0;
     pub const POD: u8 = 1;
@@ -95,7 +95,7 @@ pub mod hook {
     pub const LABELS: [&str; 5] = ["socket", "pod", "uplink", "xdp", "egress"];
 }
 
-/// Events that one processor gives in a tick.
+/// Maximum number of events per processor and tick.
 pub const EVENTS_PER_TICK: u32 = 32;
 
 const _: () = {

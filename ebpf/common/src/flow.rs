@@ -1,22 +1,21 @@
-//! Connections that packets belong to. Sockets whose connection was translated when it was made
-//! have none.
+//! Connections of packets. Sockets whose connection was translated when it was made have none.
 //!
-//! A flow table is three arrays: slots of whole cache lines, and for each set of [`WAYS`] of them a
-//! line of marks and sixteen bytes of hints. The hash of a key names a set; a flow lies in one of its
-//! slots or, where all of them were taken, in one of the set beside it (whose number differs in the
-//! lowest bit). Hints are so few that caches keep them: they say at once in which slot a flow is, or
-//! that there is none, so that a packet of a known flow touches one line of the table. Marks say who
-//! owns which slot, and how long its flow has been quiet. A new flow takes an empty slot of either
-//! set, or the one of its set that has been quiet for longest: the table never refuses.
+//! A flow table is three arrays: slots of whole cache lines, and for each set of [`WAYS`] of them a line of
+//! marks and sixteen bytes of hints. The hash of a key selects a set; a flow is in one of its slots or, if
+//! all of them were taken, in one of the neighbouring set (whose number differs in the lowest bit). Hints are
+//! so small that they stay in caches: they show at once in which slot a flow is, or that there is none, so
+//! that a packet of a known flow touches one line of the table. Marks show which slots are taken, and how
+//! long their flows have been quiet. A new flow takes an empty slot of either set, or the one of its set that
+//! has been quiet for longest: the table never refuses.
 //!
-//! First ways of all sets come first in the array of slots, then all second ones ([`slot_of`]), and
-//! sets are filled from their ends: what packets of few flows touch lies in few pages.
+//! The first ways of all sets come first in the array of slots, then all second ones ([`slot_of`]), and sets
+//! are filled from their ends: the packets of few flows touch few pages.
 
-/// Slots of a set.
+/// Number of slots of a set.
 pub const WAYS: u32 = 16;
 
-/// Both ends of a packet: a key that one backend behind two frontends does not make collide.
-/// `A` is an address: `u32`, or `[u32; 4]`.
+/// Both ends of a packet: a key that stays distinct if one backend is behind two frontends. `A` is an
+/// address: `u32`, or `[u32; 4]`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowKey<A> {
@@ -28,12 +27,12 @@ pub struct FlowKey<A> {
     pub protocol: u32,
 }
 
-/// Element of `FLOWS4` and `FLOWS6`: what a packet of the flow becomes. Both directions have one
-/// of their own; the reversed result of one is the key of the other.
+/// Element of `FLOWS4` and `FLOWS6`: the rewritten ends of a packet of the flow. Both directions have an
+/// element of their own; the reversed result of one is the key of the other.
 ///
-/// A slot is reused while others may read it. Whoever writes a slot's key or result makes
-/// `version` odd before and even after; who reads them looks at `version` before and after, and
-/// takes a slot that has changed in between for another flow's.
+/// A slot is reused while others may read it. A writer of a slot's key or result makes `version` odd before
+/// and even after; a reader compares `version` before and after, and takes a slot that has changed in between
+/// for another flow's.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow<A> {
@@ -44,14 +43,14 @@ pub struct Flow<A> {
     pub source_port: u16,
     pub destination_port: u16,
     pub service: u32,
-    /// [`crate::Config::epoch`] when the backend was last known to be in use.
+    /// Value of [`crate::Config::epoch`] when the backend was last known to be in use.
     pub epoch: u32,
-    /// Tick of the last packet. A next hop is trusted within it.
+    /// Tick of the last packet. A next hop is valid only within it.
     pub seen: u32,
     /// Bits of [`flow_flag`].
     pub flags: u16,
     pub reserved: u16,
-    /// Where XDP sends packets of this flow; 0 until it is known.
+    /// The interface to which XDP sends packets of this flow; 0 until it is known.
     pub hop_ifindex: u32,
     pub hop_destination: [u8; 6],
     pub hop_source: [u8; 6],
@@ -59,7 +58,7 @@ pub struct Flow<A> {
 
 /// A v4 slot: one cache line.
 pub type Flow4 = Flow<u32>;
-/// A v6 slot with the fill to whole cache lines.
+/// A v6 slot, padded to whole cache lines.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow6 {
@@ -67,7 +66,7 @@ pub struct Flow6 {
     pub reserved: [u32; 4],
 }
 
-/// Element of `FLOW_TAGS4` and `FLOW_TAGS6`: which flows the slots of one set hold.
+/// Element of `FLOW_TAGS4` and `FLOW_TAGS6`: the marks of the slots of one set.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowTags {
@@ -80,25 +79,25 @@ pub struct FlowTags {
 pub mod tag {
     /// The slot holds no flow.
     pub const EMPTY: u32 = 0;
-    /// Somebody is filling the slot.
+    /// A processor is filling the slot.
     pub const BUSY: u32 = 1;
-    /// The least mark that a flow can have.
+    /// The smallest mark of a flow.
     pub const FIRST: u32 = 1 << AGE_BITS;
-    /// Bits of the age in a mark; the tag is above them. They begin anew after three days; what has been
-    /// quiet for longer looks younger, and gives way a little later.
+    /// Number of bits of the age in a mark; the tag is above them. They wrap after three days: a flow that
+    /// has been quiet for longer looks younger, and is evicted a little later.
     pub const AGE_BITS: u32 = 18;
     /// All bits of the age.
     pub const AGE: u32 = FIRST - 1;
-    /// Added to the age of a flow that has ended: it looks quiet for 39 hours longer than it has been,
-    /// and gives way before others.
+    /// Added to the age of a flow that has ended: it looks quiet for 39 hours longer than it has been, and is
+    /// evicted before others.
     pub const ENDED: u32 = 1 << (AGE_BITS - 1);
-    /// Ticks that a mark may be ahead of the processor that looks at it, which may have read the time
-    /// before it was held up.
+    /// Ticks that a mark may be ahead of the processor that reads it, which may have read the time before it
+    /// was delayed.
     pub const AHEAD: u32 = 4;
 }
 
-/// Element of `FLOW_HINTS4` and `FLOW_HINTS6`: a byte for each slot of a set, the hint of its flow's
-/// hash (see [`hint_of`]), or 0 where there is none. The first way is the lowest byte.
+/// Element of `FLOW_HINTS4` and `FLOW_HINTS6`: a byte for each slot of a set, the hint of its flow's hash
+/// (see [`hint_of`]), or 0 if there is none. The first way is the lowest byte.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowHints {
@@ -107,10 +106,10 @@ pub struct FlowHints {
 
 /// Bits of [`Flow::flags`].
 pub mod flow_flag {
-    /// From the backend to the client.
+    /// The direction from the backend to the client.
     pub const REVERSE: u16 = 1;
-    /// The client is outside and the backend elsewhere: packets leave through the programs, without
-    /// the stack. The client's address is replaced by the node's, but for direct server return.
+    /// The client is outside and the backend on another node: packets leave through the programs, without the
+    /// stack. The client's address is replaced by the node's, except with direct server return.
     pub const THROUGH: u16 = 2;
     /// This direction has sent its FIN.
     pub const FIN: u16 = 4;
@@ -118,9 +117,9 @@ pub mod flow_flag {
     pub const FIN_PEER: u16 = 8;
     /// Either direction has sent RST.
     pub const RESET: u16 = 16;
-    /// All that a new connection clears.
+    /// All bits that a new connection clears.
     pub const CLOSING: u16 = FIN | FIN_PEER | RESET;
-    /// Where the frontend was looked up: set for packets from an uplink.
+    /// The external scope was looked up: set for packets from an uplink.
     pub const EXTERNAL: u16 = 32;
     /// The backend answers the client itself (direct server return): the packet goes to the
     /// backend's node with the frontend in an IP option, or
@@ -130,7 +129,7 @@ pub mod flow_flag {
 }
 
 impl<A: Copy> FlowKey<A> {
-    /// The key of packets in the other direction.
+    /// Returns the key of packets in the other direction.
     #[inline(always)]
     pub const fn reversed(&self) -> Self {
         Self {
@@ -143,14 +142,14 @@ impl<A: Copy> FlowKey<A> {
     }
 }
 
-/// One step of a hash.
+/// Computes one step of a hash.
 #[inline(always)]
 const fn stir(state: u64, word: u64) -> u64 {
     let state = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     state ^ state >> 32
 }
 
-/// Last step of a hash: ports and protocol.
+/// Computes the last step of a hash: ports and protocol.
 #[inline(always)]
 const fn finish(state: u64, source_port: u16, destination_port: u16, protocol: u32) -> u64 {
     let ends = source_port as u64 | (destination_port as u64) << 16 | (protocol as u64) << 32;
@@ -159,15 +158,15 @@ const fn finish(state: u64, source_port: u16, destination_port: u16, protocol: u
     state ^ state >> 32
 }
 
-/// Where the hash of a key begins, for [`crate::Config::seed`].
+/// Returns the initial state of a hash, for [`crate::Config::seed`].
 #[inline(always)]
 const fn begin(seed: u32) -> u64 {
     (seed as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
 impl FlowKey<u32> {
-    /// The lower half names the set (see [`set_of`]), the upper half makes the tag and the hint.
-    /// Programs and user space have to agree.
+    /// Returns the hash of the key. The lower half selects the set (see [`set_of`]), the upper half makes the
+    /// tag and the hint. Programs and user space must agree.
     #[inline(always)]
     pub const fn hash(&self, seed: u32) -> u64 {
         let state = stir(begin(seed), self.source as u64 | (self.destination as u64) << 32);
@@ -176,7 +175,7 @@ impl FlowKey<u32> {
 }
 
 impl FlowKey<[u32; 4]> {
-    /// As [`FlowKey::<u32>::hash`].
+    /// Returns the hash of the key, like [`FlowKey::<u32>::hash`].
     #[inline(always)]
     pub const fn hash(&self, seed: u32) -> u64 {
         let (source, destination) = (&self.source, &self.destination);
@@ -188,59 +187,59 @@ impl FlowKey<[u32; 4]> {
     }
 }
 
-/// The set of a hash, in a table of `flow_mask + 1` slots.
+/// Returns the set of a hash, in a table of `flow_mask + 1` slots.
 #[inline(always)]
 pub const fn set_of(hash: u64, flow_mask: u32) -> u32 {
     hash as u32 & sets_mask(flow_mask)
 }
 
-/// Number of sets in a table of `flow_mask + 1` slots, less one.
+/// Returns the number of sets in a table of `flow_mask + 1` slots, less one.
 #[inline(always)]
 pub const fn sets_mask(flow_mask: u32) -> u32 {
     flow_mask / WAYS
 }
 
-/// Index of the slot of a set's way, in a table of `flow_mask + 1` slots.
+/// Returns the index of the slot of a set's way, in a table of `flow_mask + 1` slots.
 #[inline(always)]
 pub const fn slot_of(set: u32, way: u32, flow_mask: u32) -> u32 {
     way * (sets_mask(flow_mask) + 1) + set
 }
 
-/// The way that gives way first where all others have been quiet for as long.
+/// Returns the way that is evicted first if all others have been quiet for as long.
 #[inline(always)]
 pub const fn start_of(hash: u64) -> u32 {
     (hash >> 28) as u32 & (WAYS - 1)
 }
 
-/// The tag of a hash: a mark without its age.
+/// Returns the tag of a hash: a mark without its age.
 #[inline(always)]
 pub const fn tag_of(hash: u64) -> u32 {
     (hash >> 24) as u32 & !tag::AGE | 1 << 31
 }
 
-/// The hint of a hash: never 0.
+/// Returns the hint of a hash, which is never 0.
 #[inline(always)]
 pub const fn hint_of(hash: u64) -> u8 {
     let hint = (hash >> 56) as u8;
     if hint == 0 { 1 << 7 } else { hint }
 }
 
-/// The age in the mark of a flow: its last tick, and an earlier one if it has ended.
+/// Returns the age in the mark of a flow: its last tick, or an earlier one if it has ended.
 #[inline(always)]
 pub const fn age_of(seen: u32, ended: bool) -> u32 {
     let earlier = if ended { tag::ENDED } else { 0 };
     seen.wrapping_sub(earlier) & tag::AGE
 }
 
-/// Ticks for which the flow of a mark has been quiet at the tick `now`, and [`tag::AHEAD`] more: less
-/// where another processor's tick was later.
+/// Returns the ticks for which the flow of a mark has been quiet at the tick `now`, plus [`tag::AHEAD`]: less
+/// if another processor's tick was later.
 #[inline(always)]
 pub const fn quiet_of(mark: u32, now: u32) -> u32 {
     now.wrapping_add(tag::AHEAD).wrapping_sub(mark) & tag::AGE
 }
 
 impl<A: Copy> Flow<A> {
-    /// The key of the element for the other direction.
+    /// Returns the key of the element for the other direction.
     #[inline(always)]
     pub const fn sibling(&self) -> FlowKey<A> {
         FlowKey {
@@ -263,19 +262,19 @@ pub struct FragmentKey {
     pub protocol: u32,
 }
 
-/// Value of `FRAGMENTS`: what only the first fragment says, and who waits for it.
+/// Value of `FRAGMENTS`: the parts that only the first fragment has, and the list of those that wait for it.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fragment {
-    /// Those of the datagram, once [`Fragment::KNOWN`].
+    /// Ports of the datagram, once [`Fragment::KNOWN`].
     pub source_port: u16,
     pub destination_port: u16,
     /// Tick of the first fragment, or of the first that waited for it.
     pub seen: u32,
-    /// [`Fragment::KNOWN`] if the first fragment has come; else the place in `HELD` of the fragment
-    /// that came last, and one; 0 for none.
+    /// [`Fragment::KNOWN`] if the first fragment has come; else one plus the index in `HELD` of the fragment
+    /// that came last; 0 for none.
     pub waiting: u32,
-    /// Of SCTP: bytes of the whole datagram, without IP headers, once its last fragment has come; with
+    /// For SCTP: bytes of the whole datagram, without IP headers, once its last fragment has come; with
     /// [`Fragment::FIRST_WAITS`].
     pub length: u32,
 }
@@ -287,16 +286,16 @@ impl Fragment {
     pub const FIRST_WAITS: u32 = 1 << 31;
 }
 
-/// Element of `HELD`: a fragment that waits for its first one. All that wait for the same one are a
-/// list, the last that came first; its head is [`Fragment::waiting`].
+/// Element of `HELD`: a fragment that waits for its first one. All that wait for the same one are a list, the
+/// latest first; its head is [`Fragment::waiting`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Held {
     /// One of [`held`].
     pub state: u32,
-    /// As [`Fragment::waiting`]: the one that came before.
+    /// The previous fragment of the list, in the form of [`Fragment::waiting`].
     pub next: u32,
-    /// Bytes of `packet` in use.
+    /// Number of bytes of `packet` in use.
     pub length: u32,
     pub reserved: [u32; 3],
     pub key: FragmentKey,
@@ -305,15 +304,14 @@ pub struct Held {
 }
 
 impl Held {
-    /// The longest packet that may wait: what interfaces with large frames are usually set to, and
-    /// an outer header.
+    /// The longest packet that may wait: the usual MTU of interfaces with large frames, and an outer header.
     pub const PACKET: usize = 9_152;
 }
 
 /// Values of [`Held::state`].
 pub mod held {
     pub const FREE: u32 = 0;
-    /// Somebody is filling or emptying it.
+    /// A processor is filling or emptying it.
     pub const BUSY: u32 = 1;
     pub const FULL: u32 = 2;
 }

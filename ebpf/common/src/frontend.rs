@@ -1,8 +1,8 @@
 //! Frontends, their backends, and the value by which one is switched to another set of backends.
 //!
-//! A frontend with port 0 and protocol 0 (scope internal) is a mark: the address is a service's.
-//! Packets to a port of it that no frontend has are refused; to an address of the service ranges
-//! without a mark they are dropped.
+//! A frontend with port 0 and protocol 0 (scope internal) is a mark: the address is a service's. Packets to a
+//! port of it that no frontend has are refused; packets to an address of the service ranges without a mark
+//! are dropped.
 
 /// Key of `FRONTENDS4`.
 #[repr(C)]
@@ -27,20 +27,20 @@ pub struct FrontendKey6 {
 
 /// Value of `FRONTENDS4` and `FRONTENDS6`.
 ///
-/// The kernel recycles the memory of a hash element while a program may still read it. The value
-/// therefore verifies itself: [`Frontend::check`] is the exclusive or of the key and of all other
-/// fields. A program that reads a mixture of two elements notices, and looks again.
+/// The kernel recycles the memory of a hash element while a program may still read it. The value therefore
+/// verifies itself: [`Frontend::check`] is the exclusive or of the key and of all other fields. A program
+/// that reads a mixture of two elements notices, and reads again.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Frontend {
-    /// Where the backends are, see [`Frontend::pack`]: replaced as one word, so that backends
-    /// are switched as a unit.
+    /// The block of the backends, see [`Frontend::pack`]: replaced as one word, so that backends are switched
+    /// as a unit.
     pub switch: u64,
     /// Index into `LOSSES` and `SERVICE_METRICS`.
     pub service: u32,
-    /// Where the look-up table for weighted and consistent choice is, see [`Lut`]; 0 for none.
+    /// The look-up table for weighted and consistent choice, see [`Lut`]; 0 for none.
     pub lut: u32,
-    /// Ticks that a client stays with its backend; 0 for none.
+    /// Ticks for which a client stays with its backend; 0 for none.
     pub affinity: u32,
     pub reserved: u32,
     pub check: u64,
@@ -50,53 +50,53 @@ pub struct Frontend {
 pub mod frontend_flag {
     /// Without backends, packets are dropped instead of refused.
     pub const DROP_WHEN_EMPTY: u16 = 1;
-    /// The source always becomes the node's address.
+    /// The source is always replaced by the node's address.
     pub const MASQUERADE: u16 = 2;
-    /// Backends elsewhere answer the client themselves; the frontend travels in an IP option, or
+    /// Remote backends answer the client themselves; the frontend is sent in an IP option, or
     pub const DSR_OPTION: u16 = 4;
     /// in an outer IP header.
     pub const DSR_IPIP: u16 = 8;
-    /// Only sources in `SOURCE_RANGES` may come in.
+    /// Only sources in `SOURCE_RANGES` are admitted.
     pub const SOURCE_RANGES: u16 = 16;
-    /// The backend follows from the packet's ends, alike on all nodes, and hardly changes when
-    /// the list of backends does: by [`Lut`] where there is one, else by the highest of one hash a
-    /// backend (rendezvous hashing).
+    /// The backend depends on the packet's ends, in the same way on all nodes, and hardly changes when the
+    /// list of backends does: by [`Lut`] if there is one, else by the highest of one hash per backend
+    /// (rendezvous hashing).
     pub const CONSISTENT: u16 = 32;
 }
 
 impl Frontend {
-    /// Block start in bits 0–31, number of backends in 32–47, flags in 48–63.
+    /// Packs the block start into bits 0–31, the number of backends into 32–47, the flags into 48–63.
     #[inline(always)]
     pub const fn pack(block: u32, count: u16, flags: u16) -> u64 {
         block as u64 | (count as u64) << 32 | (flags as u64) << 48
     }
 
-    /// First element of the block in the arena.
+    /// Returns the first element of the block in the arena.
     #[inline(always)]
     pub const fn block(&self) -> u32 {
         self.switch as u32
     }
 
-    /// Number of backends in the block.
+    /// Returns the number of backends in the block.
     #[inline(always)]
     pub const fn count(&self) -> u16 {
         (self.switch >> 32) as u16
     }
 
-    /// Bits of [`frontend_flag`].
+    /// Returns bits of [`frontend_flag`].
     #[inline(always)]
     pub const fn flags(&self) -> u16 {
         (self.switch >> 48) as u16
     }
 
-    /// What [`Frontend::check`] has to be, given [`FrontendKey4::fold`] or its v6 likeness.
+    /// Returns the correct value of [`Frontend::check`], given [`FrontendKey4::fold`] or its v6 equivalent.
     #[inline(always)]
     pub const fn checksum(&self, key: u64) -> u64 {
         let first = self.service as u64 | (self.lut as u64) << 32;
         key ^ self.switch ^ first ^ (self.affinity as u64).rotate_left(13)
     }
 
-    /// The value with its check filled in.
+    /// Returns the value with its check filled in.
     pub const fn sealed(mut self, key: u64) -> Self {
         self.check = self.checksum(key);
         self
@@ -104,7 +104,7 @@ impl Frontend {
 }
 
 impl FrontendKey4 {
-    /// The key as one word.
+    /// Returns the key as one word.
     #[inline(always)]
     pub const fn fold(&self) -> u64 {
         self.address as u64
@@ -115,7 +115,7 @@ impl FrontendKey4 {
 }
 
 impl FrontendKey6 {
-    /// The key folded into one word.
+    /// Returns the key folded into one word.
     #[inline(always)]
     pub const fn fold(&self) -> u64 {
         let high = self.address[0] as u64 | (self.address[1] as u64) << 32;
@@ -125,9 +125,9 @@ impl FrontendKey6 {
     }
 }
 
-/// A look-up table: a run of 2^`bits` places in a block, 16 bits each, four to an element of
-/// `LUTS`. A hash gives an entry, the entry a backend. Packed into [`Frontend::lut`]: the first
-/// element divided by 16 in bits 0–26, `bits` in 27–31. Element 0 is nobody's.
+/// A look-up table: 2^`bits` indexes into a block, 16 bits each, four to an element of `LUTS`. A hash selects
+/// an entry, the entry a backend. Packed into [`Frontend::lut`]: the first element divided by 16 in bits
+/// 0–26, `bits` in 27–31. Element 0 is unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lut {
     /// First element of `LUTS`; a multiple of 16, below 2^31.
@@ -137,13 +137,13 @@ pub struct Lut {
 }
 
 impl Lut {
-    /// The word that a frontend has.
+    /// Returns the word of a frontend.
     #[inline(always)]
     pub const fn pack(&self) -> u32 {
         self.start >> 4 | self.bits << 27
     }
 
-    /// From the word of a frontend; none for 0.
+    /// Returns the table of the word of a frontend; `None` for 0.
     #[inline(always)]
     pub const fn unpack(word: u32) -> Option<Self> {
         if word == 0 {
@@ -152,7 +152,7 @@ impl Lut {
         Some(Self { start: (word & 0x07ff_ffff) << 4, bits: word >> 27 })
     }
 
-    /// Element of `LUTS`, and the place in it (0 to 3), for a hash.
+    /// Returns the element of `LUTS`, and the index in it (0 to 3), for a hash.
     #[inline(always)]
     pub const fn place(&self, hash: u32) -> (u32, u32) {
         let entry = hash >> (32 - self.bits);
@@ -181,8 +181,8 @@ pub struct Backend6 {
 }
 
 impl Backend4 {
-    /// Place of a backend in its block: blocks are sorted by it, so that one is found quickly (by
-    /// its address alone too, with port 0), and so that every node has the same order. Less than
+    /// Returns the sort key of a backend in its block: blocks are sorted by it, so that a backend is found
+    /// quickly (by its address alone too, with port 0), and so that every node has the same order. Less than
     /// 2^63.
     #[inline(always)]
     pub const fn order(address: u32, port: u16) -> u64 {
@@ -191,7 +191,8 @@ impl Backend4 {
 }
 
 impl Backend6 {
-    /// As [`Backend4::order`]. Two addresses may, though hardly will, have the same place.
+    /// Returns the sort key, like [`Backend4::order`]. Two addresses can have the same one, though that is
+    /// unlikely.
     #[inline(always)]
     pub const fn order(address: &[u32; 4], port: u16) -> u64 {
         let high = address[0] as u64 | (address[1] as u64) << 32;
@@ -211,8 +212,8 @@ pub mod backend_flag {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AffinityKey {
-    /// Address of a v4 client, folded address of a v6 client, or with [`AffinityKey::SOCKET`]
-    /// the cookie of a local client's network namespace.
+    /// Address of a v4 client, folded address of a v6 client, or with [`AffinityKey::SOCKET`] the cookie of a
+    /// local client's network namespace.
     pub client: u64,
     pub service: u32,
     /// 4 or 6.
@@ -237,12 +238,12 @@ pub struct Affinity {
     pub reserved: u32,
 }
 
-/// Key of `SOURCE_RANGES4` and `SOURCE_RANGES6`, a trie of prefixes; `A` as in
-/// [`crate::flow::FlowKey`]. Whatever is found may come in.
+/// Key of `SOURCE_RANGES4` and `SOURCE_RANGES6`, a trie of prefixes; `A` as in [`crate::flow::FlowKey`]. A
+/// source that is found is admitted.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SourceRangeKey<A> {
-    /// Bits that count: 32 for the service, and those of the address.
+    /// Number of significant bits: 32 for the service, and those of the address.
     pub bits: u32,
     pub service: u32,
     pub address: A,

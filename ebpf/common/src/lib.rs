@@ -1,9 +1,9 @@
-//! The contract between the kernel programs and user space: map keys, values, limits and the
-//! layout version. Every type is `repr(C)`, fixed in width and free of implicit padding; sizes
-//! and offsets are asserted at compile time. `docs/dataplane.md` draws them.
+//! The contract between the kernel programs and user space: map keys, values, limits and the layout version.
+//! Every type is `repr(C)`, fixed in width and free of implicit padding; sizes and offsets are asserted at
+//! compile time. `docs/dataplane.md` draws them.
 //!
-//! Addresses and ports are kept as the packet carries them (network byte order); every other
-//! integer is in the byte order of the machine.
+//! Addresses and ports are stored in the form of packets (network byte order); every other integer is in
+//! native byte order.
 #![no_std]
 
 pub mod choice;
@@ -16,8 +16,8 @@ pub mod socket;
 pub mod trace;
 pub mod waiting;
 
-/// Changes whenever a map's key, value or meaning does. Part of the path that maps and links
-/// are pinned under, so that two layouts never meet.
+/// The version of the layout, raised whenever a map's key, value or meaning changes. It is part of the path
+/// of pinned maps and links, so that two layouts never mix.
 pub const LAYOUT_VERSION: u32 = 2;
 
 /// IP protocol numbers that are balanced.
@@ -29,7 +29,7 @@ pub mod protocol {
     pub const SCTP: u8 = 132;
 }
 
-/// For whom a frontend answers; part of its key.
+/// The origin of the traffic that a frontend serves; part of its key.
 pub mod scope {
     /// Local sockets, and packets that arrive on the interface of a local endpoint.
     pub const INTERNAL: u8 = 0;
@@ -37,29 +37,29 @@ pub mod scope {
     pub const EXTERNAL: u8 = 1;
 }
 
-/// Length of an event tick is 2^30 ns (1.07 s): the kernel's coarse clock, shifted. Cheap to
-/// compute in a program that has no division, and fine enough for expiry.
+/// Shift from nanoseconds of the kernel's coarse clock to ticks of 2^30 ns (1.07 s): cheap to compute in a
+/// program that has no division, and fine enough for expiry.
 pub const TICK_SHIFT: u32 = 30;
 
-/// Node-wide settings that every program reads: the only element of `CONFIG`. What each packet
-/// needs comes first, within one cache line.
+/// Node-wide settings that every program reads: the only element of `CONFIG`. The fields that each packet
+/// needs come first, within one cache line.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Config {
-    /// Cookie of the network namespace whose loopback answers wildcard frontends; 0 for none.
+    /// Cookie of the network namespace whose loopback addresses serve wildcard frontends; 0 for none.
     pub netns_cookie: u64,
-    /// Grows whenever any service loses a backend, after its frontends and its element of
-    /// `LOSSES` are written.
+    /// Incremented whenever any service loses a backend, after its frontends and its element of `LOSSES` are
+    /// written.
     pub epoch: u32,
     /// Number of slots of `FLOWS4` and of `FLOWS6`, less one; the numbers are powers of two.
     pub flow_mask4: u32,
     pub flow_mask6: u32,
-    /// Part of every hash of a flow, so that nobody outside can aim at one set.
+    /// Seed of every hash of a flow, so that nobody outside can target one set.
     pub seed: u32,
-    /// Source of packets that must come back through this node (network byte order); 0 for none.
+    /// Source address of packets that must come back through this node (network byte order); 0 for none.
     pub snat_address4: u32,
-    /// Lowest and highest port (host byte order, inclusive) of frontends with the unspecified
-    /// address; `min > max` means that there are none. Spares the miss path two look-ups.
+    /// Lowest and highest port (host byte order, inclusive) of frontends with the unspecified address; `min >
+    /// max` if there are none. Saves the miss path two look-ups.
     pub wildcard_port_min: u16,
     pub wildcard_port_max: u16,
     /// Range of source ports for translated packets (host byte order, inclusive).
@@ -67,10 +67,9 @@ pub struct Config {
     pub snat_port_max: u16,
     /// Bits of [`config_flag`].
     pub flags: u32,
-    /// As `snat_address4`, for v6; all zero for none.
+    /// The same for v6; all zero for none.
     pub snat_address6: [u32; 4],
-    /// Address ranges of services: network and mask, in network byte order. A mask of zero is no
-    /// range.
+    /// Address ranges of services: network and mask, in network byte order. A mask of zero means no range.
     pub ranges4: [Range<u32>; 2],
     pub ranges6: [Range<[u32; 4]>; 2],
 }
@@ -89,58 +88,58 @@ pub mod config_flag {
     pub const XDP_REDIRECT: u32 = 1;
     /// `EXEMPT` has elements.
     pub const EXEMPTIONS: u32 = 2;
-    /// Rewritten packets for this node's pods go through the stack, where packet filters of others
-    /// see them, instead of straight to the pod's interface.
+    /// Rewritten packets for this node's pods go through the stack, where packet filters of others see them,
+    /// instead of directly to the pod's interface.
     pub const THROUGH_STACK: u32 = 4;
     /// Processes of the node's own network namespace may not bind node ports in use.
     pub const GUARD_NODE_PORTS: u32 = 8;
-    /// Wildcard frontends do not answer on loopback addresses.
+    /// Wildcard frontends are not served on loopback addresses.
     pub const LOOPBACK_CLOSED: u32 = 16;
-    /// Programs of another layout run behind these on every hook: what has a flow here keeps it,
-    /// everything else is left to them. Set by a process that replaces the layout.
+    /// Programs of another layout run behind these on every hook: connections with a flow here stay here,
+    /// everything else is left to the others. Set by a process that replaces the layout.
     pub const LEAVING: u32 = 32;
-    /// `TRACKED4` or `TRACKED6` has elements: packets of those connections pass untouched.
+    /// `TRACKED4` or `TRACKED6` has elements: packets of those connections pass unchanged.
     pub const TRACKED: u32 = 64;
-    /// Others' rules have only just stopped to translate what is new: segments in the middle of a
-    /// connection that no flow is known of are theirs, and pass.
+    /// The rules of others have only just stopped translating new connections: segments in the middle of a
+    /// connection without a flow are theirs, and pass.
     pub const SETTLING: u32 = 128;
 }
 
-/// Values of `TRACKED4` and `TRACKED6`: connections that the kernel's own connection tracking
-/// translates, by rules of others. Keys are those of flows, in the direction of the packets that
-/// arrive for translation.
+/// Values of `TRACKED4` and `TRACKED6`: connections that the kernel's own connection tracking translates, by
+/// rules of others. Keys are those of flows, in the direction of the packets that arrive for translation.
 pub mod tracked {
-    /// The connection is under way: a packet that opens one with its ends opens another.
+    /// The connection is established: a packet that opens one with its ends opens another.
     pub const UNDER_WAY: u32 = 1;
     /// It is being opened: packets that do so belong to it as well.
     pub const OPENING: u32 = 2;
 }
 
-/// What one service counted, on some of the processors: each service has [`ServiceMetrics::STRIPES`]
-/// elements in an array that all processors share, which is added to atomically. An array with a
-/// value for each processor would be exact as well, but the kernel takes a microsecond a service and
-/// a cache line a processor to make it: a second on a large machine.
+/// The counters of one service, for some of the processors: each service has [`ServiceMetrics::STRIPES`]
+/// elements in an array that all processors share, with atomic additions. A per-processor array would be
+/// exact as well, but the kernel takes a microsecond per service and a cache line per processor to create it:
+/// a second on a large machine.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ServiceMetrics {
-    /// Connections, or first datagrams of a flow, that were given a backend.
+    /// Connections, or first datagrams of a flow, that got a backend.
     pub connections: u64,
     /// Connections and datagrams that found no backend.
     pub refused: u64,
 }
 
 impl ServiceMetrics {
-    /// Elements of a service. Processors whose numbers are alike modulo this share one.
+    /// Number of elements of a service. Processors whose numbers are equal modulo this share one.
     pub const STRIPES: u32 = 4;
 
-    /// Index of a service's element. A cache line has those of four services and of one stripe, so
-    /// that processors of different stripes do not take it from each other.
+    /// Returns the index of a service's element. A cache line contains those of four services and of one
+    /// stripe, so that processors of different stripes do not compete for it.
     #[inline(always)]
     pub const fn place(service: u32, processor: u32) -> u32 {
         ((service & !3) * Self::STRIPES) | ((processor % Self::STRIPES) << 2) | (service & 3)
     }
 
-    /// Elements for so many services, whose arithmetic does not overflow below 2^29 of them.
+    /// Returns the number of elements for this number of services; its arithmetic does not overflow below
+    /// 2^29 of them.
     pub const fn elements(services: u32) -> u32 {
         services.next_multiple_of(4) * Self::STRIPES
     }

@@ -1,9 +1,9 @@
-//! Bounds of maps and of loops, with their arithmetic. User space may give other map sizes when
-//! it creates them; bounds of loops are compiled in.
+//! Bounds of maps and of loops, with their arithmetic. User space may choose other map sizes when it creates
+//! them; bounds of loops are compiled in.
 
-/// Frontends of one family. A service has a mark for each address, and a service port one frontend
-/// inside and one outside: four for each of 131,072 services. Allocated as they come: 48 + 8 + 32 = 88
-/// bytes each, and 8 MiB of buckets.
+/// Frontends of one family. A service has a mark for each address, and a service port one frontend inside and
+/// one outside: four for each of 131,072 services. Allocated on demand: 48 + 8 + 32 = 88 bytes each, and 8
+/// MiB of buckets.
 pub const FRONTENDS: u32 = 524_288;
 /// Backends of one family, in blocks. 8 bytes (v4), 24 bytes (v6) each: 2 and 6 MiB.
 pub const BACKENDS: u32 = 262_144;
@@ -12,12 +12,12 @@ pub const BACKENDS: u32 = 262_144;
 pub const LUTS: u32 = 65_536;
 /// Services. 8 bytes of losses, 64 bytes of counters: 9 MiB.
 pub const SERVICES: u32 = 131_072;
-/// Slots of flows, two a connection; a power of two. 64 + 5 bytes (v4): 34.5 MiB. With 100,000
-/// connections it is 38 % full, and one set with its neighbour all but never.
+/// Slots of flows, two per connection; a power of two. 64 + 5 bytes (v4): 34.5 MiB. With 100,000 connections
+/// it is 38 % full, and a set with its neighbour almost never.
 pub const FLOWS4: u32 = 524_288;
-/// 128 + 5 bytes (v6): 8.3 MiB.
+/// The same for v6. 128 + 5 bytes: 8.3 MiB.
 pub const FLOWS6: u32 = 65_536;
-/// Datagrams whose fragments are under way. 104 bytes each.
+/// Datagrams whose fragments are in transit. 104 bytes each.
 pub const FRAGMENTS: u32 = 8_192;
 /// Groups of places for fragments that wait for their first one, see [`crate::waiting`].
 pub const HELD_GROUPS: u32 = 8;
@@ -25,63 +25,62 @@ pub const HELD_GROUPS: u32 = 8;
 /// smallest MTU of 1,280 bytes a fragment carries 1,232, so that 64 KiB are 54 fragments, of which
 /// all but the first may wait.
 pub const HELD_PER_GROUP: u32 = 64;
-/// Fragments that wait. 9,216 bytes each: 4.5 MiB.
+/// Maximum number of fragments that wait. 9,216 bytes each: 4.5 MiB.
 pub const HELD: u32 = HELD_GROUPS * HELD_PER_GROUP;
-/// How often a fragment tries to get into the list of those that wait, while others do.
+/// Maximum number of attempts to insert a fragment into the list of waiting ones, while others do the same.
 pub const HELD_TRIES: u32 = 4;
-/// Connected sockets of both families; a power of two. Further ones are kept as unconnected ones
-/// are. 64 + 4 bytes: 4.3 MiB.
+/// Connected sockets of both families; a power of two. Further ones are stored like unconnected ones. 64 + 4
+/// bytes: 4.3 MiB.
 pub const CONNECTED: u32 = 65_536;
-/// Two elements an unconnected socket and peer. 80 bytes (v4): 10 MiB.
+/// Two elements per unconnected socket and peer. 80 bytes (v4): 10 MiB.
 pub const SOCKETS: u32 = 131_072;
-/// One element a client and service with affinity. 88 bytes: 5.5 MiB.
+/// One element per client and service with affinity. 88 bytes: 5.5 MiB.
 pub const AFFINITY: u32 = 65_536;
-/// Ranges of sources, of one family, allocated as they come.
+/// Source ranges of one family, allocated on demand.
 pub const SOURCE_RANGES: u32 = 65_536;
 /// Network namespaces whose sockets are left alone.
 pub const EXEMPT: u32 = 4_096;
-/// Connections of one family that the kernel's own connection tracking translates, allocated as they
-/// come: 1 MiB of buckets, 64 bytes (v4) or 88 bytes (v6) each.
+/// Connections of one family that the kernel's own connection tracking translates, allocated on demand: 1 MiB
+/// of buckets, 64 bytes (v4) or 88 bytes (v6) each.
 pub const TRACKED: u32 = 65_536;
 /// Bytes of the ring buffer of events; a power of two and a multiple of the page.
 pub const EVENT_BYTES: u32 = 262_144;
-/// Bytes of the log of a trace, at some 200 a step; a power of two and a multiple of the page. What does
-/// not fit is lost.
+/// Bytes of the log of a trace, at some 200 per step; a power of two and a multiple of the page. Records that
+/// do not fit are lost.
 pub const TRACE_BYTES: u32 = 1_048_576;
 /// Addresses of this node, of one family.
 pub const LOCAL_ADDRESSES: u32 = 1_024;
 /// Interfaces that XDP may send to.
 pub const DEVICES: u32 = 256;
-/// Length of a service's name in `SERVICE_NAMES`, filled with zeros: two DNS labels of 63 bytes
-/// and a slash.
+/// Length of a service's name in `SERVICE_NAMES`, padded with zeros: two DNS labels of 63 bytes and a slash.
 pub const SERVICE_NAME: usize = 128;
 
-/// Backends that a frontend may have: its count is 16 bits wide.
+/// Maximum number of backends of a frontend: its count is 16 bits wide.
 pub const BACKENDS_PER_FRONTEND: u32 = 65_535;
-/// Source ports tried for one new flow before it is refused.
+/// Number of source ports tried for one new flow before it is refused.
 pub const SNAT_TRIES: u32 = 16;
-/// Halvings of a block until one element is left: 2^16 is more than a block has.
+/// Number of halvings of a block until one element is left: 2^16 is more than a block has.
 pub const HALVINGS: u32 = 16;
-/// Reads of one frontend that may find it half replaced.
+/// Number of reads of one frontend that may find it half replaced.
 pub const FRONTEND_TRIES: u32 = 4;
 
-/// Ticks without a packet after which the ports of a flow may serve another.
+/// Ticks without a packet after which the ports of a flow may be given to another.
 pub mod idle {
     pub const TCP: u32 = 7_200;
     pub const TCP_CLOSED: u32 = 1;
     pub const UDP: u32 = 120;
 }
 
-/// Backends up to which a consistent choice hashes each; more have a look-up table.
+/// Maximum number of backends that a consistent choice hashes one by one; more have a look-up table.
 pub const RENDEZVOUS: u32 = 8;
-/// Entries of a look-up table for each backend, at least: a backend that goes then moves at most
-/// 1 % of the flows of others.
+/// Minimum number of entries of a look-up table per backend: a backend that leaves then moves at most 1 % of
+/// the flows of others.
 pub const LUT_ENTRIES_PER_BACKEND: u32 = 128;
 /// Bounds of [`crate::frontend::Lut::bits`].
 pub const LUT_BITS_MIN: u32 = 6;
 pub const LUT_BITS_MAX: u32 = 17;
 
-/// Source ports given to translated packets unless configured otherwise: below the usual ranges
-/// of node ports (30000–32767) and of local sockets (32768–60999). 28,976 flows a backend.
+/// Default range of source ports of translated packets: below the usual ranges of node ports (30000–32767)
+/// and of local sockets (32768–60999). 28,976 flows per backend.
 pub const SNAT_PORT_MIN: u16 = 1_024;
 pub const SNAT_PORT_MAX: u16 = 29_999;

@@ -1,4 +1,4 @@
-//! Index into `METRICS`: 64-bit counters, one set a CPU.
+//! Indexes into `METRICS`: 64-bit counters, one set per CPU.
 
 macro_rules! metrics {
     ($($(#[doc = $doc:literal])* $name:ident = $index:literal, $label:literal;)*) => {
@@ -20,19 +20,19 @@ macro_rules! metrics {
 pub const COUNT: u32 = 30;
 
 metrics! {
-    /// A socket's connect or first datagram was given a backend.
+    /// A socket's connect or first datagram got a backend.
     SOCKET_TRANSLATED = 0, "socket_translated";
-    /// A socket was refused for want of a backend.
+    /// A socket was refused for lack of a backend.
     SOCKET_REFUSED = 1, "socket_refused";
     /// A packet began a flow.
     FLOW_CREATED = 2, "flow_created";
     /// No packet could begin the flow: every port tried was in use.
     SNAT_EXHAUSTED = 3, "snat_exhausted";
-    /// No slot could be had for a flow: others were filling all of its set.
+    /// No slot was free for a flow: others were filling all of its set.
     FLOW_INSERT_FAILED = 4, "flow_insert_failed";
-    /// A reset or an unreachable message was sent for want of a backend.
+    /// A reset or an unreachable message was sent for lack of a backend.
     PACKET_REFUSED = 5, "packet_refused";
-    /// A packet was dropped for want of a backend.
+    /// A packet was dropped for lack of a backend.
     PACKET_DROPPED_EMPTY = 6, "packet_dropped_empty";
     /// XDP sent a packet out of the interface it came from.
     XDP_TRANSMITTED = 7, "xdp_transmitted";
@@ -40,7 +40,7 @@ metrics! {
     XDP_REDIRECTED = 8, "xdp_redirected";
     /// tcx sent a packet past the stack.
     TCX_REDIRECTED = 9, "tcx_redirected";
-    /// tcx translated a packet and gave it to the stack.
+    /// tcx translated a packet and passed it to the stack.
     TCX_TO_STACK = 10, "tcx_to_stack";
     /// A flow left a backend that is gone.
     FLOW_MOVED = 11, "flow_moved";
@@ -48,7 +48,7 @@ metrics! {
     FRONTEND_REREAD = 12, "frontend_reread";
     /// A packet needs the node's address as its source, and the node has none.
     SNAT_NO_ADDRESS = 13, "snat_no_address";
-    /// A flow took the slot of another that was quiet for long or had ended.
+    /// A flow took the slot of another that had been quiet for long or had ended.
     FLOW_REPLACED = 14, "flow_replaced";
     /// A flow took the slot of another that may still be in use: the table is too small.
     FLOW_EVICTED = 15, "flow_evicted";
@@ -62,21 +62,21 @@ metrics! {
     ECHO_ANSWERED = 19, "echo_answered";
     /// An ICMP error about a translated flow was translated.
     ICMP_TRANSLATED = 20, "icmp_translated";
-    /// A fragment was translated by what its first one had said.
+    /// A fragment was translated by the ports of its first one.
     FRAGMENT_TRANSLATED = 21, "fragment_translated";
-    /// A fragment came before its first one and could not wait for it, or gave way to another.
+    /// A fragment came before its first one and could not wait for it, or was evicted while waiting.
     FRAGMENT_UNKNOWN = 22, "fragment_unknown";
     /// A packet went to a backend that answers the client itself.
     DSR_SENT = 23, "dsr_sent";
     /// A packet came for a backend here that answers the client itself.
     DSR_RECEIVED = 24, "dsr_received";
-    /// A packet was too big for the path; its sender was told.
+    /// A packet was too big for the path; its sender got an error.
     TOO_BIG = 25, "too_big";
     /// A process was kept from binding a node port.
     BIND_REFUSED = 26, "bind_refused";
     /// A packet could not be rewritten.
     MALFORMED = 27, "malformed";
-    /// Events that were left out.
+    /// Events were suppressed.
     EVENTS_SUPPRESSED = 28, "events_suppressed";
     /// A fragment came before its first one, and waits for it.
     FRAGMENT_HELD = 29, "fragment_held";

@@ -1,9 +1,9 @@
-//! Local sockets that were sent elsewhere when they connected, or when they sent a datagram.
+//! Local sockets that were redirected when they connected, or when they sent a datagram.
 //!
-//! A connected socket has a slot in `CONNECTED`: its cookie names a set of [`WAYS`] slots, and the
-//! line of tags in `CONNECTED_TAGS` says which of them is its own. The slot is given back when the
-//! socket is closed. `SOCKETS4` and `SOCKETS6` hold the peers of sockets without a connection, and
-//! connections whose set had no slot left.
+//! A connected socket has a slot in `CONNECTED`: its cookie selects a set of [`WAYS`] slots, and the line of
+//! tags in `CONNECTED_TAGS` shows which of them is its own. The slot is freed when the socket is closed.
+//! `SOCKETS4` and `SOCKETS6` hold the peers of sockets without a connection, and connections whose set had no
+//! slot left.
 
 use crate::flow::WAYS;
 use crate::limits;
@@ -20,14 +20,14 @@ pub struct SocketKey4 {
     pub direction: u8,
 }
 
-/// Value of `SOCKETS4`: the other of frontend and backend.
+/// Value of `SOCKETS4`: the backend for a frontend, or the frontend for a backend.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Socket4 {
     pub address: u32,
     pub port: u16,
     pub reserved: u16,
-    /// [`crate::Config::epoch`] when the backend was last known to be in use.
+    /// Value of [`crate::Config::epoch`] when the backend was last known to be in use.
     pub epoch: u32,
     pub service: u32,
 }
@@ -55,26 +55,26 @@ pub struct Socket6 {
     pub service: u32,
 }
 
-/// Which way a key of `SOCKETS4` or `SOCKETS6` leads.
+/// The direction of a key of `SOCKETS4` or `SOCKETS6`.
 pub mod direction {
     /// From frontend to backend: keeps the datagrams of an unconnected socket together.
     pub const FORWARD: u8 = 0;
-    /// From backend to frontend: names the peer that the application knows.
+    /// From backend to frontend: gives the peer that the application knows.
     pub const REVERSE: u8 = 1;
 }
 
-/// Element of `CONNECTED`. Addresses of v4 use the first word; the others are then nobody's.
+/// Element of `CONNECTED`. Addresses of v4 use the first word; the others are undefined then.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connected {
-    /// Of the socket, 0 while the slot is being written. Written last: a slot whose cookie does not
-    /// belong to its tag is not one yet.
+    /// Cookie of the socket, 0 while the slot is being written. Written last: a slot whose cookie does not
+    /// belong to its tag is not complete yet.
     pub cookie: u64,
     /// Cookie of the network namespace of a datagram socket; else 0.
     pub netns: u64,
-    /// What the application connected to.
+    /// The address that the application connected to.
     pub frontend: [u32; 4],
-    /// What its packets are sent to.
+    /// The address that its packets are sent to.
     pub backend: [u32; 4],
     pub frontend_port: u16,
     pub backend_port: u16,
@@ -87,25 +87,24 @@ pub struct Connected {
 }
 
 impl Connected {
-    /// Sets of [`WAYS`] slots, and lines of tags; a power of two.
+    /// Number of sets of [`WAYS`] slots, and of lines of tags; a power of two.
     pub const SETS: u32 = limits::CONNECTED / WAYS;
 
-    /// Where the slots of a socket are. Cookies are given out one after the other, so sets fill
-    /// evenly; as many as a set has slots share it, so that its lines are still in the cache when
-    /// sockets come and go.
+    /// Returns the set of a socket's slot. Cookies are assigned consecutively, so sets fill evenly; as many
+    /// as a set has slots share it, so that its lines are still in the cache when sockets open and close.
     #[inline(always)]
     pub const fn set(cookie: u64) -> u32 {
         (cookie as u32 / WAYS) & (Self::SETS - 1)
     }
 
-    /// What tells the sockets of one set apart; never 0, which is for slots that are free.
+    /// Returns the tag that distinguishes the sockets of one set; never 0, which marks free slots.
     #[inline(always)]
     pub const fn tag(cookie: u64) -> u32 {
         let high = cookie >> limits::CONNECTED.trailing_zeros();
         (high as u32).wrapping_mul(WAYS) | (cookie as u32 % WAYS) | 1 << 31
     }
 
-    /// Element of `CONNECTED`.
+    /// Returns the index of an element of `CONNECTED`.
     #[inline(always)]
     pub const fn element(set: u32, way: u32) -> u32 {
         set * WAYS + way

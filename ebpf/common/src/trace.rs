@@ -1,11 +1,11 @@
-//! Which flow the tracing copy of the programs logs. The copy is the same object, loaded with other
+//! The flow that the tracing copy of the programs logs. The copy is the same object, loaded with other
 //! constants: a log level, and [`Traced`] as words.
 
 /// The connection, or the exchange of datagrams, that is traced.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traced {
-    /// Its source; zero for any. A v4 address uses the first word; as packets carry them, like the ports.
+    /// Its source; zero for any. A v4 address uses the first word; in the form of packets, like the ports.
     pub source: [u32; 4],
     pub destination: [u32; 4],
     /// Zero for any.
@@ -21,7 +21,7 @@ impl Traced {
     /// Number of words.
     pub const WORDS: usize = size_of::<Self>() / 4;
 
-    /// The constant that the programs are loaded with.
+    /// Returns the constant that the programs are loaded with.
     pub const fn words(&self) -> [u32; Self::WORDS] {
         let (source, destination) = (self.source, self.destination);
         [
@@ -38,7 +38,7 @@ impl Traced {
         ]
     }
 
-    /// The flow that a constant names.
+    /// Returns the flow of a constant.
     #[inline(always)]
     pub const fn from_words(words: &[u32; Self::WORDS]) -> Self {
         Self {
@@ -51,19 +51,19 @@ impl Traced {
         }
     }
 
-    /// The family and the protocol are those of the flow.
+    /// Returns `true` if the family and the protocol are those of the flow.
     #[inline(always)]
     pub fn is_of(&self, family: u8, protocol: u8) -> bool {
         self.family == family as u16 && self.protocol == protocol as u16
     }
 
-    /// The address and the port are the flow's destination.
+    /// Returns `true` if the address and the port are the flow's destination.
     #[inline(always)]
     pub fn goes_to(&self, address: &[u32; 4], port: u16) -> bool {
         same(&self.destination, address) && self.destination_port == port
     }
 
-    /// The address and the port are the flow's source, or one that it may have.
+    /// Returns `true` if the flow may have this address and port as its source.
     #[inline(always)]
     pub fn comes_from(&self, address: &[u32; 4], port: u16) -> bool {
         let any = same(&self.source, &[0; 4]);
@@ -71,22 +71,22 @@ impl Traced {
     }
 }
 
-/// Word by word: the compiler would call a function that compares bytes.
+/// Compares word by word: the compiler would call a function that compares bytes.
 #[inline(always)]
 fn same(one: &[u32; 4], other: &[u32; 4]) -> bool {
     one[0] == other[0] && one[1] == other[1] && one[2] == other[2] && one[3] == other[3]
 }
 
-/// What a step says beside the addresses, as numbers that a reader names.
+/// The outcomes in log records, as numbers that the reader replaces by names.
 pub mod outcome {
-    /// Left to the next program, or to the stack, as it is.
+    /// Passed unchanged to the next program, or to the stack.
     pub const PASSED: u32 = 0;
     pub const DROPPED: u32 = 1;
-    /// The sender is told.
+    /// The sender gets an error.
     pub const REFUSED: u32 = 2;
     /// Rewritten and sent out of an interface.
     pub const SENT: u32 = 3;
-    /// Rewritten and left to the stack.
+    /// Rewritten and passed to the stack.
     pub const TO_STACK: u32 = 4;
     /// Labels in the order of the numbers.
     pub const LABELS: [&str; 5] = [

@@ -1,7 +1,7 @@
-//! The kernel programs: parse, look up, decide, rewrite. Elsewhere than on the bpf target this is
-//! an empty program, so that the workspace builds as a whole.
+//! The kernel programs: parse, look up, decide, rewrite. On other targets than bpf this is an empty program,
+//! so that the workspace builds as a whole.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
-// Atomic instructions: the compiler offers none for this target.
+// The compiler offers no atomic instructions for this target.
 #![cfg_attr(target_arch = "bpf", feature(asm_experimental_arch))]
 // Programs talk to the kernel through raw pointers; each block says why it is sound.
 #![allow(unsafe_code)]

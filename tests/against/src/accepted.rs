@@ -9,7 +9,7 @@ struct Accepted {
     matches: fn(&Case, &Difference) -> bool,
 }
 
-/// Whoever writes the first finalizer owns the list.
+/// The list of finalizers, which belongs to the manager that writes the first one.
 const OWNED_FINALIZERS: &str = ".metadata.managedFields[].fieldsV1.f:metadata.f:finalizers.";
 
 const ACCEPTED: &[Accepted] = &[
@@ -34,7 +34,7 @@ const ACCEPTED: &[Accepted] = &[
     },
 ];
 
-/// Why a verdict is accepted, if it is.
+/// Returns the reason for which a verdict is accepted, if it is.
 pub fn reason(case: &Case, verdict: &Verdict) -> Option<&'static str> {
     let (Verdict::Different(found) | Verdict::Words(found)) = verdict else { return None };
     let all = |accepted: &&Accepted| found.iter().all(|difference| (accepted.matches)(case, difference));

@@ -23,7 +23,7 @@ pub struct Difference {
     pub theirs: String,
 }
 
-/// How two answers compare.
+/// The result of comparing two answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
     /// To the word.
@@ -299,7 +299,7 @@ fn causes(status: &Value) -> Vec<(String, String, String)> {
     all
 }
 
-/// Where two values differ; absent and `null` are not alike.
+/// Finds the places in which two values differ; absent and `null` are not alike.
 fn values(ours: &Value, theirs: &Value, place: &str, found: &mut Vec<Difference>) {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) => {

@@ -32,7 +32,7 @@ struct Args {
     /// Draw the requests from this number again
     #[arg(long)]
     seed: Option<u64>,
-    /// How many requests to send
+    /// Number of requests to send
     #[arg(long, default_value_t = 7000)]
     requests: usize,
     /// Only this request of the run
@@ -41,7 +41,7 @@ struct Args {
     /// Write every answer that differs to a file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// How many groups of differences to print
+    /// Number of groups of differences to print
     #[arg(long, default_value_t = 60)]
     groups: usize,
 }

@@ -10,7 +10,7 @@ use crate::kinds::{Kind, named};
 use crate::plan::Base;
 use crate::server::Server;
 
-/// How long the controllers of a server have for a namespace before it is finalized from here.
+/// Time that the controllers of a server have for a namespace before it is finalized from here.
 const NAMESPACE_GOES: Duration = Duration::from_secs(5);
 
 /// A namespace and the objects that were created, on both servers.

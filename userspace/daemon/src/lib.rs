@@ -1,5 +1,5 @@
-//! What the daemons share, each thing once: listeners that strangers cannot exhaust, metrics, TLS, logs,
-//! signals, and the memory of the process.
+//! The parts that all daemons share: listeners that strangers cannot exhaust, metrics, TLS, logs, signals,
+//! and the memory of the process.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod heap;

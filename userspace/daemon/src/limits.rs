@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-/// Connections to a listener for health, probes or metrics at once.
+/// Maximum number of connections to a listener for health, probes or metrics.
 pub const CONNECTIONS: usize = 64;
-/// A client has this long for its TLS handshake, and for the head of each request.
+/// Maximum time of a client for its TLS handshake, and for the head of each request.
 pub const HEAD: Duration = Duration::from_secs(10);
-/// Bytes of a request line and headers.
+/// Maximum number of bytes of a request line and headers.
 pub const HEAD_BYTES: usize = 16 * 1024;
-/// A connection ends after this, whatever it does: scrapers and probes open another one.
+/// Maximum lifetime of a connection, whatever it does: scrapers and probes open another one.
 pub const LIFE: Duration = Duration::from_secs(60);
 /// Pause after an error of `accept`, such as too many open files.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// A peer that is silent for this long is asked whether it is still there, by TCP.
+/// Time of silence after which TCP probes whether a peer is still there.
 pub const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(30);
-/// Pause between two such questions.
+/// Interval between two such probes.
 pub const KEEP_ALIVE_PAUSE: Duration = Duration::from_secs(10);
-/// Questions without an answer after which a connection ends.
+/// Number of unanswered probes after which a connection ends.
 pub const KEEP_ALIVE_PROBES: u32 = 3;
-/// Members of one family of metrics; further labels are counted together.
+/// Maximum number of members of one family of metrics; further labels are counted together.
 pub const METRIC_MEMBERS: usize = 50_000;

@@ -20,7 +20,7 @@ use crate::{Bounds, Place, Places, limits, page::Answer};
 /// Answers requests. Their bodies are not read.
 pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
 
-/// Serves short pages until shutdown, over TLS where there is an acceptor.
+/// Serves short pages until shutdown, over TLS if there is an acceptor.
 pub async fn serve(
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
@@ -41,8 +41,8 @@ pub async fn serve(
     .await;
 }
 
-/// Waits for the next connection. An error that concerns none, such as too many open files, is logged, and
-/// tried again after a pause. Nothing is lost if the future is dropped.
+/// Waits for the next connection. An error that concerns no single connection, such as too many open files,
+/// is logged, and followed by another attempt after a pause. Nothing is lost if the future is dropped.
 pub async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
@@ -56,8 +56,8 @@ pub async fn next_connection(listener: &TcpListener) -> (TcpStream, SocketAddr) 
     }
 }
 
-/// Hands connections that find a place to `serve`, until shutdown, and closes the others. What is
-/// served ends with the shutdown, or when its place is given to a newer connection.
+/// Passes connections that get a place to `serve`, until shutdown, and closes the others. A connection ends
+/// with the shutdown, or when its place is given to a newer one.
 pub async fn accept<F>(
     listener: TcpListener,
     places: Arc<Places>,
@@ -74,7 +74,7 @@ pub async fn accept<F>(
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
             accepted = next_connection(&listener) => accepted,
         };
-        // Without an address of its own the connection is gone already.
+        // A connection without a local address is gone already.
         let Ok(local) = stream.local_addr() else { continue };
         let Some(place) = places.take(peer.ip(), local.ip()) else {
             debug!("a connection found no place");
@@ -95,8 +95,8 @@ pub async fn accept<F>(
     }
 }
 
-/// Lets the kernel end a connection whose peer is gone without a word, as after a power failure, so
-/// that it does not hold its place forever.
+/// Enables TCP keepalive, so that a connection whose peer vanished silently, as after a power failure, does
+/// not hold its place forever.
 fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(stream, true)?;
     sockopt::set_tcp_keepidle(stream, limits::KEEP_ALIVE_IDLE)?;
@@ -105,7 +105,7 @@ fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns whether a client has gone before it was looked at.
+/// Returns `true` if a client has gone before its connection was accepted.
 fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionReset, NotConnected};
     matches!(error.kind(), ConnectionAborted | ConnectionReset | NotConnected)
@@ -154,7 +154,7 @@ mod tests {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
         let mut text = String::new();
-        // One that is closed at once may refuse the request or answer nothing.
+        // A connection that is closed at once may fail the request or answer nothing.
         if stream.write_all(request).await.is_ok() {
             let _ = stream.read_to_string(&mut text).await;
         }
@@ -169,7 +169,7 @@ mod tests {
         let mut idle = Vec::new();
         for _ in 0..limits::CONNECTIONS {
             let mut stream = TcpStream::connect(address).await.unwrap();
-            // It is served once, so that its place is taken for sure.
+            // After one answer, the connection has certainly taken its place.
             stream.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
             assert!(stream.read(&mut [0; 1024]).await.unwrap() > 0);
             idle.push(stream);
@@ -178,7 +178,7 @@ mod tests {
             assert_eq!(ask(address).await, "", "there is no place for another one");
         }
         drop(idle);
-        // The server hears of it by and by.
+        // The server notices the end of the connection a moment later.
         while !ask(address).await.ends_with("well") {}
         shutdown.cancel();
         server.await.unwrap();

@@ -5,7 +5,8 @@ use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::ParseError;
 
-/// Crates that warn of what strangers send, a line for each frame: whoever reaches a port could fill the disk.
+/// Crates that log a warning for each bad frame from a stranger: everybody who reaches a port could fill the
+/// disk.
 const QUIET: &str = "h2=error,hyper=error,rustls=error,tungstenite=error";
 
 /// The form of a line.
@@ -14,11 +15,11 @@ pub enum Form {
     /// For people, with colours on a terminal.
     #[default]
     Text,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Logs from now on what `filter` selects, for the rest of the process. Call it once.
+/// Starts logging of what `filter` selects, for the rest of the process. Call it once.
 pub fn start(filter: &str, form: Form) -> Result<(), ParseError> {
     let filter = parse(filter)?;
     let colours = std::io::stderr().is_terminal();
@@ -31,7 +32,7 @@ pub fn start(filter: &str, form: Form) -> Result<(), ParseError> {
     Ok(())
 }
 
-/// Parses a filter. The quiet crates come first, so that a filter may name them to hear more.
+/// Parses a filter. The quiet crates come first, so that a filter that names them can select more.
 fn parse(filter: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::try_new(format!("{QUIET},{filter}"))
 }

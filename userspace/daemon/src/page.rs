@@ -1,4 +1,4 @@
-//! Short pages: what listeners for health, probes and metrics answer.
+//! Short pages: the answers of listeners for health, probes and metrics.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use hyper::body::Incoming;
 
 use crate::Handler;
 
-/// An answer whose whole body is there.
+/// An answer with its whole body.
 pub type Page = Response<Full<Bytes>>;
 
-/// A page, or the work that makes it.
+/// The future of a page.
 pub type Answer = BoxFuture<'static, Page>;
 
 /// Makes a page of any media type.
@@ -37,13 +37,13 @@ pub fn json(code: StatusCode, body: impl Into<Bytes>) -> Page {
     page
 }
 
-/// Wraps a page that is there already.
+/// Wraps a finished page.
 pub fn ready(page: Page) -> Answer {
     Box::pin(std::future::ready(page))
 }
 
-/// Makes a handler for GET and HEAD of the paths that `find` knows; others get 405 or 404, in the words of
-/// Go's HTTP server.
+/// Returns a handler for GET and HEAD of the paths that `find` knows; others get 405 or 404, with the texts
+/// of Go's HTTP server.
 pub fn pages(find: impl Fn(&Request<Incoming>) -> Option<Answer> + Send + Sync + 'static) -> Handler {
     Arc::new(move |request| {
         if !is_read(request.method()) {

@@ -1,4 +1,4 @@
-//! Who may have how many connections.
+//! The bounds on connections, in total and per client.
 
 use std::{
     cmp::Reverse,
@@ -9,25 +9,26 @@ use std::{
 
 use tokio_util::sync::CancellationToken;
 
-/// How many connections a listener has at once.
+/// The maximum numbers of connections of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// All together.
+    /// The total.
     pub connections: usize,
-    /// Those of one address of another machine.
+    /// Connections of one address of another machine.
     pub per_address: usize,
-    /// Kept free for clients on this machine.
+    /// Connections reserved for clients on this machine.
     pub reserved: usize,
 }
 
 impl Bounds {
-    /// A quarter for each address of another machine, and an eighth kept for this one.
+    /// Returns bounds with a quarter for each address of another machine, and an eighth reserved for this
+    /// one.
     pub fn new(connections: usize) -> Self {
         Self { connections, per_address: (connections / 4).max(1), reserved: connections / 8 }
     }
 }
 
-/// Connections by their numbers, which grow: the oldest is the first.
+/// Connections by number, in ascending order: the oldest is the first.
 type Numbered = BTreeMap<u64, CancellationToken>;
 
 #[derive(Debug, Default)]
@@ -44,7 +45,7 @@ impl Taken {
         self.unproved.get(&address).map_or(0, Numbered::len)
     }
 
-    /// The address that has most unproved connections, or of several the one with the oldest.
+    /// Returns the address with the most unproved connections, or of several the one with the oldest.
     fn busiest(&self) -> Option<IpAddr> {
         let rank = |connections: &Numbered| (connections.len(), Reverse(connections.keys().next().copied()));
         self.unproved.iter().max_by_key(|(_, connections)| rank(connections)).map(|(address, _)| *address)
@@ -57,7 +58,7 @@ impl Taken {
         number
     }
 
-    /// Whether it was there: a connection that was evicted is not.
+    /// Removes a connection. Returns `true` if it was there: one that was evicted is not.
     fn remove(&mut self, address: IpAddr, number: u64) -> bool {
         let Some(connections) = self.unproved.get_mut(&address) else { return false };
         let removed = connections.remove(&number).is_some();
@@ -87,15 +88,15 @@ pub struct Places {
 }
 
 impl Places {
-    /// None of them is taken.
+    /// Creates bounds of which no place is taken.
     pub fn new(bounds: Bounds) -> Arc<Self> {
         Arc::new(Self { bounds, taken: Mutex::default() })
     }
 
-    /// A place for a connection from `peer` to `local`. Where there is none left, or the peer's address
-    /// has had its share, the oldest connection from another machine whose peer has not proved who it
-    /// is gives way: one of the same address, or else of the address that has most of them. None if
-    /// there is no such connection.
+    /// Takes a place for a connection from `peer` to `local`. If none is left, or the peer's address has had
+    /// its share, the oldest connection from another machine whose peer has not proved who it is gives way:
+    /// one of the same address, or else of the address that has most of them. `None` if there is no such
+    /// connection.
     pub fn take(self: &Arc<Self>, peer: IpAddr, local: IpAddr) -> Option<Place> {
         let (peer, local) = (peer.to_canonical(), local.to_canonical());
         let stranger = (!peer.is_loopback() && peer != local).then_some(peer);
@@ -104,7 +105,7 @@ impl Places {
             Some(_) => self.bounds.connections.saturating_sub(self.bounds.reserved),
             None => self.bounds.connections,
         };
-        // The machine itself may have taken more than what is kept for it.
+        // The machine itself may have taken more than its reservation.
         if taken.all > limit {
             return None;
         }
@@ -127,18 +128,19 @@ impl Places {
     }
 }
 
-/// A connection's place; free again when dropped.
+/// A connection's place; released when dropped.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
-    /// Address on another machine that it counts for, and its number, until the peer has proved who it is.
+    /// The address on another machine that it counts for, and its number, until the peer has proved who it
+    /// is.
     unproved: Option<(IpAddr, u64)>,
     evicted: CancellationToken,
 }
 
 impl Place {
-    /// The peer has proved who it is: the connection no longer counts for its address and gives way to
-    /// no other. It still counts among all.
+    /// Records that the peer has proved who it is: the connection no longer counts for its address and is
+    /// never evicted. It still counts in the total.
     pub fn prove(&mut self) {
         if let Some((address, number)) = self.unproved
             && self.places.lock().remove(address, number)
@@ -147,7 +149,7 @@ impl Place {
         }
     }
 
-    /// Cancelled when the connection has to give way to a newer one.
+    /// Returns a token that is cancelled when the connection has to give way to a newer one.
     pub fn evicted(&self) -> CancellationToken {
         self.evicted.clone()
     }

@@ -1,4 +1,4 @@
-//! `/healthz`, `/livez` and `/readyz`, by which others learn how a daemon is.
+//! `/healthz`, `/livez` and `/readyz`: the health of a daemon for others.
 
 use http::{StatusCode, header};
 
@@ -8,11 +8,11 @@ use crate::page::{Page, pages, ready, text};
 /// A question about a daemon's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Probe {
-    /// Whether it does its work: `/healthz`.
+    /// It works: `/healthz`.
     Health,
-    /// Whether a restart would not help: `/livez`.
+    /// It does not need a restart: `/livez`.
     Live,
-    /// Whether it may be relied on now: `/readyz`.
+    /// It can be relied on now: `/readyz`.
     Ready,
 }
 
@@ -28,8 +28,8 @@ impl Probe {
     }
 }
 
-/// Makes a handler of the three probes for a process that is well as long as it answers, such as one that
-/// ends when it loses its lease. Everybody may ask.
+/// Returns a handler of the three probes for a process that is healthy as long as it answers, such as one
+/// that ends when it loses its lease. They need no credentials.
 pub fn always_well() -> Handler {
     pages(|request| Probe::at(request.uri().path()).map(|_| ready(well())))
 }

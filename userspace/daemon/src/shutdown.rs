@@ -14,8 +14,8 @@ pub struct SignalError {
     source: io::Error,
 }
 
-/// Returns a token that the first SIGTERM or SIGINT cancels. A second one ends the process at once, with
-/// the exit code that shells give to such an end.
+/// Returns a token that the first SIGTERM or SIGINT cancels. A second one exits the process at once, with the
+/// code that shells use for that signal.
 pub fn on_signal() -> Result<CancellationToken, SignalError> {
     let mut terminate = listen("SIGTERM", SignalKind::terminate())?;
     let mut interrupt = listen("SIGINT", SignalKind::interrupt())?;

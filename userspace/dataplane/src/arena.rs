@@ -1,4 +1,4 @@
-//! Who owns which part of the backends' arena. Pure bookkeeping.
+//! The owners of the parts of the backends' arena. Pure bookkeeping.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,16 +9,16 @@ pub struct Block {
     pub length: u32,
 }
 
-/// Free space by place and by length, and space that programs may still be reading.
+/// Free space by start and by length, and space that programs may still be reading.
 #[derive(Debug)]
 pub struct Arena {
     capacity: u32,
     taken: u32,
     /// Free runs, by start; no two touch.
     by_start: BTreeMap<u32, u32>,
-    /// The same, by (length, start): the shortest that fits is taken.
+    /// The same by (length, start): the shortest run that fits is taken.
     by_length: BTreeSet<(u32, u32)>,
-    /// Given back, but not yet through a grace period.
+    /// Freed, but a grace period has not passed yet.
     resting: Vec<Block>,
     resting_elements: u32,
 }
@@ -43,13 +43,13 @@ impl Arena {
         self.capacity
     }
 
-    /// Elements that are in use, or rest.
+    /// Returns the number of elements that are in use or resting.
     #[cfg(test)]
     pub fn taken(&self) -> u32 {
         self.taken
     }
 
-    /// Takes `length` elements; none if no free run is long enough.
+    /// Takes `length` elements; `None` if no free run is long enough.
     pub fn allocate(&mut self, length: u32) -> Option<Block> {
         assert!(length > 0, "an empty block needs no place");
         let &(found, start) = self.by_length.range((length, 0)..).next()?;
@@ -60,7 +60,7 @@ impl Arena {
         Some(Block { start, length })
     }
 
-    /// Takes a certain run; false, and nothing taken, if part of it is not free.
+    /// Takes a given run; returns `false`, and takes nothing, if part of it is not free.
     pub fn reserve(&mut self, block: Block) -> bool {
         let Some(end) = block.start.checked_add(block.length) else {
             return false;
@@ -81,18 +81,18 @@ impl Arena {
         true
     }
 
-    /// Gives a block back. It can be taken again after [`Arena::rested`].
+    /// Frees a block. It can be taken again after [`Arena::rested`].
     pub fn free(&mut self, block: Block) {
         self.resting.push(block);
         self.resting_elements += block.length;
     }
 
-    /// Elements that wait for a grace period.
+    /// Returns the number of elements that wait for a grace period.
     pub fn resting(&self) -> u32 {
         self.resting_elements
     }
 
-    /// A grace period has passed since the last [`Arena::free`].
+    /// Makes resting blocks free; call it after a grace period since the last [`Arena::free`].
     pub fn rested(&mut self) {
         for block in std::mem::take(&mut self.resting) {
             self.merge(block);
@@ -100,7 +100,7 @@ impl Arena {
         self.resting_elements = 0;
     }
 
-    /// Elements that can be taken now.
+    /// Returns the number of elements that can be taken now.
     #[cfg(test)]
     pub fn available(&self) -> u32 {
         self.by_start.values().sum()
@@ -173,7 +173,7 @@ mod tests {
     proptest! {
         #![proptest_config(crate::seeded::config(256))]
 
-        /// Blocks in use never overlap, and what is free plus what is used is everything.
+        /// Blocks in use never overlap, and free plus used elements are all elements.
         #[test]
         fn keeps_count(steps in prop::collection::vec((0_u8..3, 1_u32..20), 1..200)) {
             let mut arena = Arena::new(128);

@@ -1,4 +1,4 @@
-//! The file system that keeps maps and links alive: found, or mounted, and left as it was.
+//! The file system that keeps maps and links alive: found or mounted, and left as it was.
 
 use std::ffi::CString;
 use std::io;
@@ -9,12 +9,12 @@ use std::{fs, mem};
 
 /// `f_type` of the BPF file system.
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
-/// Where the kernel has a directory for it.
+/// The directory that the kernel provides for it.
 const USUAL: &str = "/sys/fs/bpf";
-/// A directory below the root that says: we mounted what it is on.
+/// A directory below the root that marks the file system as mounted by us.
 const MARKER: &str = "mounted";
 
-/// `f_type` of the file system that a path is on.
+/// Returns the `f_type` of the file system of a path.
 pub fn file_system(path: &Path) -> io::Result<u64> {
     let name = string(path)?;
     // SAFETY: all fields are integers, for which zero is a value.
@@ -26,8 +26,8 @@ pub fn file_system(path: &Path) -> io::Result<u64> {
     Ok(status.f_type as u64)
 }
 
-/// Makes `root` a directory on a BPF file system. Where there is none, one is mounted: at
-/// /sys/fs/bpf if `root` is below it, else at `root` itself.
+/// Makes `root` a directory on a BPF file system. If there is none, one is mounted: at /sys/fs/bpf if `root`
+/// is below it, else at `root` itself.
 pub fn prepare(root: &Path) -> io::Result<()> {
     let existing = root.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     if file_system(existing)? == BPF_FS_MAGIC {
@@ -39,8 +39,8 @@ pub fn prepare(root: &Path) -> io::Result<()> {
     fs::create_dir_all(root.join(MARKER))
 }
 
-/// Undoes [`prepare`]: `root` has been emptied of pins before. A file system that others use by now
-/// stays mounted.
+/// Undoes [`prepare`]; pins in `root` must have been removed before. A file system that others have begun to
+/// use stays mounted.
 pub fn release(root: &Path) -> io::Result<()> {
     let marker = root.join(MARKER);
     let ours = marker.exists();
@@ -50,7 +50,7 @@ pub fn release(root: &Path) -> io::Result<()> {
     let place = mount_point(root)?;
     if place != root {
         fs::remove_dir(root)?;
-        // Directories above it go too, as far as they are empty.
+        // Parent directories go too, as far as they are empty.
         let above = root.ancestors().skip(1).take_while(|path| *path != place);
         above.map(fs::remove_dir).take_while(Result::is_ok).for_each(drop);
     }
@@ -63,7 +63,7 @@ pub fn release(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Nobody else has pinned anything on the file system. The kernel's own files do not count.
+/// Returns `true` if nobody else has pinned anything on the file system. The kernel's own files do not count.
 fn is_unused(place: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(place)? {
         let name = entry?.file_name();
@@ -74,7 +74,7 @@ fn is_unused(place: &Path) -> io::Result<bool> {
     Ok(true)
 }
 
-/// The highest directory on the same file system as `path`.
+/// Returns the highest directory on the same file system as `path`.
 fn mount_point(path: &Path) -> io::Result<PathBuf> {
     let device = fs::metadata(path)?.dev();
     let mut place = path;

@@ -1,4 +1,4 @@
-//! The sockets that programs keep by cookie, read beside them.
+//! The sockets that programs keep by cookie, read concurrently with them.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,16 +13,16 @@ use crate::map::MappedArray;
 /// A socket that is connected to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Connection {
-    /// Of the socket.
+    /// Cookie of the socket.
     pub cookie: u64,
     /// Cookie of the network namespace of a datagram socket; else 0.
     pub netns: u64,
     pub service: u32,
     /// IP protocol number.
     pub protocol: u8,
-    /// What the application connected to.
+    /// The address that the application connected to.
     pub frontend: (IpAddr, u16),
-    /// What its packets are sent to.
+    /// The address that its packets are sent to.
     pub backend: (IpAddr, u16),
 }
 
@@ -45,23 +45,23 @@ impl ConnectedTable {
         Ok(Self { slots, tags })
     }
 
-    /// Number of slots.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Number of slots that belong to a socket. Reads the tags only.
+    /// Returns the number of slots that belong to a socket. Reads the tags only.
     pub fn used(&self) -> usize {
         let held = |line| self.tags.get(line).tags.into_iter().filter(|held| *held != tag::EMPTY).count();
         (0..self.tags.len()).map(held).sum()
     }
 
-    /// Some set has no slot left: further sockets of it are kept elsewhere.
+    /// Returns `true` if some set has no slot left: further sockets of it are kept elsewhere.
     pub fn is_overflowing(&self) -> bool {
         (0..self.tags.len()).any(|line| !self.tags.get(line).tags.contains(&tag::EMPTY))
     }
 
-    /// Copies of the connections. One that is being made or ended meanwhile may be left out.
+    /// Returns copies of the connections. One that starts or ends meanwhile may be missing.
     pub fn iter(&self) -> impl Iterator<Item = Connection> + '_ {
         (0..Connected::SETS).flat_map(move |set| {
             let tags = self.tags.get(set as usize).tags;
@@ -70,7 +70,7 @@ impl ConnectedTable {
         })
     }
 
-    /// The connection of one socket. None if it has no slot, or is being made or ended meanwhile.
+    /// Returns the connection of a socket. `None` if it has no slot, or if it starts or ends meanwhile.
     pub fn get(&self, cookie: u64) -> Option<Connection> {
         let (set, wanted) = (Connected::set(cookie), Connected::tag(cookie));
         let tags = self.tags.get(set as usize).tags;
@@ -85,7 +85,7 @@ impl ConnectedTable {
     }
 }
 
-/// What a slot says; none while it is not, or no longer, that of the tag.
+/// Returns the connection in a slot; `None` if the slot does not belong, or no longer belongs, to the tag.
 fn connection(set: u32, tag: u32, slot: &Connected) -> Option<Connection> {
     if slot.cookie == 0 || Connected::set(slot.cookie) != set || Connected::tag(slot.cookie) != tag {
         return None;
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(read.frontend, ("10.96.0.10".parse().unwrap(), 53));
         assert_eq!(read.backend, ("10.1.0.5".parse().unwrap(), 5_353));
         assert_eq!((read.cookie, read.protocol, read.service), (cookie, 17, 3));
-        // Being written, left by another socket of the set, or of another set.
+        // Being written, left over from another socket of the set, or of another set.
         assert_eq!(connection(set, tag, &Connected { cookie: 0, ..slot }), None);
         assert_eq!(connection(set, Connected::tag(cookie + u64::from(limits::CONNECTED)), &slot), None);
         assert_eq!(connection(set + 1, tag, &slot), None);
@@ -143,7 +143,7 @@ mod tests {
             assert_ne!(Connected::tag(cookie), tag::EMPTY);
             assert!(Connected::set(cookie) < Connected::SETS);
         }
-        // Cookies of the same set have tags of their own.
+        // Cookies of the same set have distinct tags.
         let mut seen = std::collections::BTreeSet::new();
         for cookie in (0..64 * u64::from(limits::CONNECTED)).step_by(7) {
             assert!(seen.insert((Connected::set(cookie), Connected::tag(cookie))), "cookie {cookie}");
@@ -157,7 +157,7 @@ mod tests {
             tags: MappedArray::anonymous(Connected::SETS as usize),
         };
         let word = word("10.96.0.10".parse().unwrap());
-        // Cookies of one set: two that are beside each other, and one of the next round.
+        // Cookies of one set: two adjacent ones, and one of the next round.
         let (set, cookies) = (Connected::set(160), [160, 161, 160 + u64::from(limits::CONNECTED)]);
         let mut tags = FlowTags::default();
         for (way, cookie) in [(9, cookies[0]), (2, cookies[1]), (0, cookies[2])] {

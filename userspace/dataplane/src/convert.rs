@@ -1,4 +1,4 @@
-//! Between the tables that others fill and the layout that programs read.
+//! Conversion between the tables of this crate's users and the layout that programs read.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -8,7 +8,7 @@ use ipnetwork::IpNetwork;
 
 use crate::tables::{Backend, FrontendKey, Protocol, Scope};
 
-/// The address of all addresses of a family, under which node ports are.
+/// Returns the unspecified address of a family, under which node ports are stored.
 pub fn unspecified(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -16,7 +16,7 @@ pub fn unspecified(address: IpAddr) -> IpAddr {
     }
 }
 
-/// The address lies where services' addresses come from, as programs see it.
+/// Returns `true` if the address lies in a service range, as programs see it.
 pub fn is_in_ranges(config: &Config, address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -32,24 +32,24 @@ pub fn is_in_ranges(config: &Config, address: IpAddr) -> bool {
     }
 }
 
-/// A key of either family, as programs have it.
+/// A key of either family in the layout of programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawKey {
     V4(FrontendKey4),
     V6(FrontendKey6),
 }
 
-/// A v4 address as the packet carries it.
+/// Converts an IPv4 address to the form in packets.
 pub fn word(address: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(address.octets())
 }
 
-/// The address that [`word`] came from.
+/// Converts the result of [`word`] back to the address.
 pub fn address4(word: u32) -> Ipv4Addr {
     Ipv4Addr::from(word.to_ne_bytes())
 }
 
-/// A v6 address as the packet carries it.
+/// Converts an IPv6 address to the form in packets.
 pub fn words(address: Ipv6Addr) -> [u32; 4] {
     let bytes = address.octets();
     std::array::from_fn(|word| {
@@ -57,7 +57,7 @@ pub fn words(address: Ipv6Addr) -> [u32; 4] {
     })
 }
 
-/// The address that [`words`] came from.
+/// Converts the result of [`words`] back to the address.
 pub fn address6(words: [u32; 4]) -> Ipv6Addr {
     let mut bytes = [0_u8; 16];
     for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
@@ -87,7 +87,7 @@ pub fn protocol(value: u8) -> Option<Protocol> {
         .find(|known| *known as u8 == value)
 }
 
-/// The key as programs have it.
+/// Converts a key to the layout of programs.
 pub fn raw_key(key: &FrontendKey) -> RawKey {
     let (port, protocol, scope) = (key.port.to_be(), key.protocol as u8, raw_scope(key.scope));
     match key.address {
@@ -96,7 +96,7 @@ pub fn raw_key(key: &FrontendKey) -> RawKey {
     }
 }
 
-/// The key that programs have; none if no build of ours wrote it.
+/// Converts a key from the layout of programs; `None` if no build of ours wrote it.
 pub fn key4(raw: &FrontendKey4) -> Option<FrontendKey> {
     Some(FrontendKey {
         address: IpAddr::V4(address4(raw.address)),
@@ -106,7 +106,7 @@ pub fn key4(raw: &FrontendKey4) -> Option<FrontendKey> {
     })
 }
 
-/// As [`key4`].
+/// Converts a key as [`key4`] does.
 pub fn key6(raw: &FrontendKey6) -> Option<FrontendKey> {
     Some(FrontendKey {
         address: IpAddr::V6(address6(raw.address)),
@@ -120,7 +120,7 @@ fn flags(local: bool) -> u16 {
     if local { backend_flag::LOCAL } else { 0 }
 }
 
-/// The backend as programs have it; none if it is of the other family.
+/// Converts a backend to the layout of programs; `None` if it is of the other family.
 pub fn raw_backend4(backend: &Backend) -> Option<Backend4> {
     match backend.address {
         IpAddr::V4(address) => {
@@ -130,7 +130,7 @@ pub fn raw_backend4(backend: &Backend) -> Option<Backend4> {
     }
 }
 
-/// As [`raw_backend4`].
+/// Converts a backend as [`raw_backend4`] does.
 pub fn raw_backend6(backend: &Backend) -> Option<Backend6> {
     match backend.address {
         IpAddr::V6(address) => Some(Backend6 {
@@ -143,29 +143,29 @@ pub fn raw_backend6(backend: &Backend) -> Option<Backend6> {
     }
 }
 
-/// The backend that programs have, with the weight that all have: tables keep weights elsewhere.
+/// Converts a backend from the layout of programs, with the default weight: tables store weights elsewhere.
 pub fn backend4(raw: &Backend4) -> Backend {
     let local = raw.flags & backend_flag::LOCAL != 0;
     Backend::new(IpAddr::V4(address4(raw.address)), u16::from_be(raw.port), local)
 }
 
-/// As [`backend4`].
+/// Converts a backend as [`backend4`] does.
 pub fn backend6(raw: &Backend6) -> Backend {
     let local = raw.flags & backend_flag::LOCAL != 0;
     Backend::new(IpAddr::V6(address6(raw.address)), u16::from_be(raw.port), local)
 }
 
-/// A key of the ranges of sources, of either family.
+/// A key of the source ranges, of either family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RawRange {
     V4(SourceRangeKey<u32>),
     V6(SourceRangeKey<[u32; 4]>),
 }
 
-/// Bits of a range's key that name the service.
+/// Number of bits of a range's key that name the service.
 const SERVICE_BITS: u32 = 32;
 
-/// The range as programs have it: the host's bits are zero.
+/// Converts a range to the layout of programs; host bits are zero.
 pub fn raw_range(service: u32, range: &IpNetwork) -> RawRange {
     let bits = SERVICE_BITS + u32::from(range.prefix());
     match range {
@@ -181,7 +181,7 @@ pub fn raw_range(service: u32, range: &IpNetwork) -> RawRange {
 fn range(address: IpAddr, bits: u32) -> IpNetwork {
     let longest = if address.is_ipv4() { 32 } else { 128 };
     let prefix = bits.saturating_sub(SERVICE_BITS).min(longest) as u8;
-    // No prefix is longer than its family allows.
+    // The prefix is never longer than its family allows.
     IpNetwork::new(address, prefix).unwrap_or_else(|_| IpNetwork::from(address))
 }
 
@@ -193,7 +193,7 @@ pub fn range6(raw: &SourceRangeKey<[u32; 4]>) -> IpNetwork {
     range(IpAddr::V6(address6(raw.address)), raw.bits)
 }
 
-/// Brings backends of one family into the order of their blocks, alike on all nodes.
+/// Sorts backends of one family into the order of their blocks, which is the same on all nodes.
 pub fn sort(backends: &mut [Backend]) {
     backends.sort_unstable_by_key(|backend| (place(backend), *backend));
 }
@@ -206,7 +206,7 @@ fn place(backend: &Backend) -> u64 {
     }
 }
 
-/// What a consistent choice knows a backend by: follows from address and port alone.
+/// Returns the identity of a backend in a consistent choice, which depends on address and port alone.
 pub fn identity(backend: &Backend) -> u64 {
     let (high, low) = match backend.address {
         IpAddr::V4(address) => (0, u64::from(u32::from(address))),
@@ -219,12 +219,12 @@ pub fn identity(backend: &Backend) -> u64 {
     spread.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(16) ^ u64::from(backend.port)
 }
 
-/// Seconds in ticks of the programs' clock, rounded up; 0 stays 0.
+/// Converts seconds to ticks of the programs' clock, rounded up; 0 stays 0.
 pub fn ticks(seconds: u32) -> u32 {
     u64::from(seconds).saturating_mul(1_000_000_000).div_ceil(1 << TICK_SHIFT).try_into().unwrap_or(u32::MAX)
 }
 
-/// Ticks in seconds, rounded down.
+/// Converts ticks to seconds, rounded down.
 pub fn seconds(ticks: u32) -> u64 {
     (u64::from(ticks) << TICK_SHIFT) / 1_000_000_000
 }
@@ -269,7 +269,7 @@ mod tests {
             };
             assert_eq!(back, (7, range), "{text}");
         }
-        // What the host's bits say does not matter: the trie would not find it twice.
+        // Host bits have no effect: otherwise the trie would not find the range again.
         assert_eq!(
             raw_range(1, &"10.1.2.3/8".parse().unwrap()),
             raw_range(1, &"10.0.0.0/8".parse().unwrap())

@@ -1,5 +1,5 @@
-//! A data plane in memory, for simulation and tests: the same tables, arena and order of writes
-//! as the kernel's, and a plain reading of what a connection would get.
+//! A data plane in memory, for simulation and tests: the same tables, arena and order of writes as the
+//! kernel's, and a plain evaluation of the outcome of a connection.
 
 pub(crate) mod memory;
 
@@ -19,10 +19,10 @@ use crate::tables::{
     ServiceTables, Tables,
 };
 
-/// What a connection would get.
+/// The outcome of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
-    /// No service has the address: it goes where it says.
+    /// No service has the address: the destination is unchanged.
     NotAService,
     /// No backend, or no such port at a service's address: refused at once.
     Refused,
@@ -39,7 +39,7 @@ pub struct FakeLimits {
     pub services: u32,
     /// Elements of look-up tables, four entries each.
     pub luts: u32,
-    /// Of each family.
+    /// Maximum number of source ranges, per family.
     pub source_ranges: u32,
 }
 
@@ -69,7 +69,7 @@ impl Default for Fake {
 }
 
 impl Fake {
-    /// An empty one.
+    /// Creates an empty data plane.
     pub fn new(limits: FakeLimits) -> Self {
         let memory = Memory::new(limits);
         match Synchronizer::new(memory) {
@@ -78,7 +78,7 @@ impl Fake {
         }
     }
 
-    /// What a new process finds: the same maps, nothing remembered.
+    /// Returns the data plane as a new process finds it: the same maps, nothing remembered.
     pub fn restarted(self) -> Self {
         match Synchronizer::new(self.tables.store) {
             Ok(tables) => Self { tables, ..self },
@@ -86,9 +86,8 @@ impl Fake {
         }
     }
 
-    /// What a connection to an address gets, wherever it comes from. `hash` chooses among the
-    /// backends as the programs do: by the look-up table where there is one, else index
-    /// `hash * count / 2^32`.
+    /// Returns the outcome of a connection to an address, from any source. `hash` selects among the backends
+    /// as in the programs: by the look-up table if there is one, else index `hash * count / 2^32`.
     pub fn resolve(
         &self,
         address: IpAddr,
@@ -123,7 +122,7 @@ impl Fake {
         }
     }
 
-    /// What an address gets on a port that no frontend has.
+    /// Returns the outcome on a port that no frontend has.
     fn without_frontend(&self, address: IpAddr) -> Resolution {
         if self.tables.store.frontends.contains_key(&tables::Frontend::mark(address).key) {
             Resolution::Refused
@@ -134,7 +133,7 @@ impl Fake {
         }
     }
 
-    /// Whether a source may come in to a frontend; none if there is no such frontend.
+    /// Returns `true` if a frontend admits a source; `None` if there is no such frontend.
     pub fn admits(&self, key: &FrontendKey, source: IpAddr) -> Option<bool> {
         let memory = &self.tables.store;
         let frontend = memory.frontends.get(key)?;
@@ -143,8 +142,8 @@ impl Fake {
         Some(!limited || ranges.into_iter().any(|(_, range)| range.contains(source)))
     }
 
-    /// Backends of a frontend, local ones first, then by address and port; none if there is no such
-    /// frontend.
+    /// Returns the backends of a frontend, local ones first, then by address and port; `None` if there is no
+    /// such frontend.
     pub fn backends(&self, key: &FrontendKey) -> Option<Vec<Backend>> {
         let memory = &self.tables.store;
         let frontend = memory.frontends.get(key)?;
@@ -155,37 +154,37 @@ impl Fake {
         Some(backends)
     }
 
-    /// The frontend as programs have it; none if there is no such frontend.
+    /// Returns the frontend in the layout of programs; `None` if there is no such frontend.
     pub fn frontend(&self, key: &FrontendKey) -> Option<Frontend> {
         self.tables.store.frontends.get(key).copied()
     }
 
-    /// Times that services have lost backends so far.
+    /// Returns the epoch, the number of times that services have lost backends so far.
     pub fn epoch(&self) -> u32 {
         self.tables.store.epoch()
     }
 
-    /// Number of frontends in the tables.
+    /// Returns the number of frontends in the tables.
     pub fn frontends(&self) -> usize {
         self.tables.store.frontends.len()
     }
 
-    /// Names of the services in the tables.
+    /// Returns the names of the services in the tables.
     pub fn services(&self) -> BTreeSet<String> {
         self.tables.store.names.values().cloned().collect()
     }
 
-    /// What [`DataPlane::set_interfaces`] was last given.
+    /// Returns the last argument of [`DataPlane::set_interfaces`].
     pub fn interfaces(&self) -> &[Interface] {
         &self.interfaces
     }
 
-    /// What [`DataPlane::set_node`] was last given.
+    /// Returns the last argument of [`DataPlane::set_node`].
     pub fn node(&self) -> &NodeTables {
         &self.node
     }
 
-    /// Grace periods waited for so far.
+    /// Returns the number of grace periods waited for so far.
     pub fn grace_periods(&self) -> usize {
         self.tables.store.grace_periods
     }

@@ -1,6 +1,6 @@
-//! Classifiers as filters of traffic control, for kernels without tcx (before 6.6). A filter lives
-//! in its interface, not in a file: it is recognised by its name, which carries the directory of
-//! our pins, and is replaced without a gap because every process puts it in the same place.
+//! Classifiers as filters of traffic control, for kernels without tcx (before 6.6). A filter is stored in its
+//! interface, not in a file: it is recognised by its name, which contains the directory of our pins, and is
+//! replaced without a gap because every process puts it in the same place.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
@@ -20,18 +20,18 @@ const RTM_NEWTFILTER: u16 = 44;
 const RTM_DELTFILTER: u16 = 45;
 const RTM_GETTFILTER: u16 = 46;
 
-/// Where `clsact` is, and its handle.
+/// The parent of filters below `clsact`, and its handle.
 const CLSACT: u32 = 0xffff_fff1;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
 const CLSACT_KIND: &str = "clsact";
-/// Ours among the filters of an interface: after those that a network plugin puts first, before
-/// those whose place the kernel chose.
+/// The priority of our filters: after those that a network plugin puts first, before those whose priority the
+/// kernel chose.
 const PRIORITY: u32 = 0x4857;
-/// Behind those: where programs wait that replace them, see [`Filters::put_behind`].
+/// The priority of programs that wait behind ours to replace them, see [`Filters::put_behind`].
 const BEHIND: u32 = PRIORITY + 1;
 const HANDLE: u32 = 1;
 
-/// Which packets of an interface.
+/// The direction of packets on an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     Ingress,
@@ -66,12 +66,12 @@ pub struct Filters {
 }
 
 impl Filters {
-    /// Those of the data plane whose pins are in a directory.
+    /// Returns the filters of the data plane whose pins are in a directory.
     pub fn new(bpf_root: &Path) -> Self {
         Self { prefix: format!("hawser {} ", bpf_root.display()) }
     }
 
-    /// All that are there.
+    /// Returns all filters that exist.
     pub fn all(&self) -> Result<Vec<Filter>, Refused> {
         let mut socket = Socket::open()?;
         let mut found = Vec::new();
@@ -91,7 +91,7 @@ impl Filters {
     ) -> Result<Option<Filter>, Refused> {
         let filters = dump(socket, interface, direction)?;
         Ok(filters.iter().find_map(|filter| {
-            // One of a kind that is not understood is not ours.
+            // A filter of an unknown kind is not ours.
             let filter = TcMessage::parse(filter).ok()?;
             let options: Vec<&TcFilterBpfOption> = options(&filter).collect();
             let program = options.iter().find_map(|option| match option {
@@ -106,10 +106,10 @@ impl Filters {
         }))
     }
 
-    /// Puts a program where ours go; what is there already is replaced without a gap.
+    /// Attaches a program in the place of our filters; an existing one is replaced without a gap.
     ///
     /// # Errors
-    /// The interface is gone (ENODEV), or it has a queueing discipline that excludes `clsact`.
+    /// Fails if the interface is gone (ENODEV), or has a queueing discipline that excludes `clsact`.
     pub fn put(
         &self,
         interface: u32,
@@ -120,12 +120,12 @@ impl Filters {
         self.put_at(PRIORITY, interface, direction, name, program)
     }
 
-    /// Puts a program behind ours: it gets what that one passes on.
+    /// Attaches a program behind ours: it gets the packets that ours passes on.
     pub fn put_behind(&self, filter: &Filter, name: &str, program: BorrowedFd<'_>) -> Result<(), Refused> {
         self.put_at(BEHIND, filter.interface, filter.direction, name, program)
     }
 
-    /// Removes what [`Filters::put_behind`] has put; nothing there is no error.
+    /// Removes the filter of [`Filters::put_behind`], if there is one.
     pub fn remove_behind(&self, filter: &Filter) -> Result<(), Refused> {
         let mut socket = Socket::open()?;
         absent(socket.change(removal(filter, BEHIND)))?;
@@ -154,8 +154,7 @@ impl Filters {
         socket.change(Message::of(RTM_NEWTFILTER, NLM_F_CREATE | NLM_F_REPLACE, &filter))
     }
 
-    /// Removes a filter, and `clsact` if nobody else has a filter there. What is gone already is no
-    /// error.
+    /// Removes a filter, and `clsact` if nobody else has a filter there. Succeeds if it is gone already.
     pub fn remove(&self, filter: &Filter) -> Result<(), Refused> {
         let mut socket = Socket::open()?;
         self.remove_behind(filter)?;
@@ -180,14 +179,14 @@ pub fn remove_all(bpf_root: &Path) -> Result<(), Refused> {
     Ok(())
 }
 
-/// Filters that take their interface for an uplink, of those that one data plane has in the network
-/// namespace of this thread; none if they cannot be listed.
+/// Returns the number of filters of one data plane that treat their interface as an uplink, in the network
+/// namespace of this thread; `None` if they cannot be listed.
 pub fn uplinks(bpf_root: &Path) -> Option<usize> {
     let all = Filters::new(bpf_root).all().ok()?;
     Some(all.iter().filter(|filter| filter.program == Program::UplinkIngress.name()).count())
 }
 
-/// Priority and protocol (all) as the kernel packs them.
+/// Returns priority and protocol (all) as the kernel packs them.
 fn place(priority: u32) -> u32 {
     priority << 16 | u32::from((libc::ETH_P_ALL as u16).to_be())
 }
@@ -197,7 +196,7 @@ fn header(interface: u32, handle: u32, parent: u32, info: u32) -> TcHeader {
     TcHeader { index: interface as i32, handle, parent, info, ..TcHeader::default() }
 }
 
-/// What is set of a filter that is a program.
+/// Returns the options of a filter that is a program.
 fn options(filter: &TcMessage) -> impl Iterator<Item = &TcFilterBpfOption> {
     let all = filter.attributes.iter().filter_map(|attribute| match attribute {
         TcAttribute::Options(options) => Some(options),
@@ -221,8 +220,8 @@ fn clsact(kind: u16, flags: u16, interface: u32) -> Message {
     Message::of(kind, flags, &TcMessage::from_parts(header, attributes))
 }
 
-/// Makes `clsact` unless it is there. Its place may be taken by `ingress`, which knows no egress and
-/// would take our filter for one of its own: that is an error.
+/// Adds `clsact` unless it exists. Its place may be taken by `ingress`, which has no egress and would take
+/// our filter for one of its own: that is an error.
 fn add_clsact(socket: &mut Socket, interface: u32) -> Result<(), Refused> {
     match socket.change(clsact(RTM_NEWQDISC, NLM_F_CREATE | NLM_F_EXCL, interface)) {
         Err(refused) if refused.cause.raw_os_error() == Some(libc::EEXIST) => {
@@ -237,7 +236,7 @@ fn add_clsact(socket: &mut Socket, interface: u32) -> Result<(), Refused> {
     }
 }
 
-/// Interfaces with `clsact`.
+/// Returns the interfaces with `clsact`.
 fn clsacts(socket: &mut Socket) -> Result<Vec<u32>, Refused> {
     let found = socket.dump(Message::of(RTM_GETQDISC, 0, &TcMessage::default()))?;
     let kind = TcAttribute::Kind(CLSACT_KIND.to_owned());
@@ -246,13 +245,13 @@ fn clsacts(socket: &mut Socket) -> Result<Vec<u32>, Refused> {
     Ok(ours.map(|qdisc| qdisc.header.index as u32).collect())
 }
 
-/// All filters of an interface, whoever's.
+/// Returns all filters of an interface, including foreign ones.
 fn dump(socket: &mut Socket, interface: u32, direction: Direction) -> Result<Vec<Vec<u8>>, Refused> {
     let header = header(interface, 0, direction.parent(), 0);
     socket.dump(Message::of(RTM_GETTFILTER, 0, &TcMessage::from_parts(header, Vec::new())))
 }
 
-/// None if what was asked about is not there, nor its interface.
+/// Returns `None` if the object of a request, or its interface, does not exist.
 fn absent<T>(outcome: Result<T, Refused>) -> Result<Option<T>, Refused> {
     match outcome {
         Ok(value) => Ok(Some(value)),

@@ -1,4 +1,4 @@
-//! The flows that programs keep, read beside them.
+//! The flows that programs keep, read concurrently with them.
 
 use std::io;
 use std::path::Path;
@@ -10,12 +10,12 @@ use ebpf_common::flow::{
 
 use crate::map::{MappedArray, Plain};
 
-/// Reads of one slot that may find it half written, before it is taken for empty.
+/// Number of reads of one slot that may find it half written, before it is taken for empty.
 const TRIES: usize = 4;
 
 /// An element of a flow table, of either family.
 pub trait Slot: Plain + PartialEq {
-    /// Odd while somebody writes.
+    /// Returns the version, which is odd during a write.
     fn version(&self) -> u32;
 }
 
@@ -49,19 +49,19 @@ impl<T: Slot> FlowTable<T> {
         Ok(Self { slots, tags })
     }
 
-    /// Number of slots.
+    /// Returns the number of slots.
     pub fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// Number of slots that hold a flow. Reads the tags only: one page in seventeen.
+    /// Returns the number of slots that hold a flow. Reads the tags only: one page in seventeen.
     pub fn used(&self) -> usize {
         let held =
             |line: usize| self.tags.get(line).tags.into_iter().filter(|held| *held >= tag::FIRST).count();
         (0..self.tags.len()).map(held).sum()
     }
 
-    /// Copies of the flows, each whole; a slot that keeps changing is left out.
+    /// Returns consistent copies of the flows; a slot that keeps changing is left out.
     pub fn iter(&self) -> impl Iterator<Item = T> + '_ {
         (0..self.tags.len()).flat_map(move |line| {
             let tags = self.tags.get(line).tags;
@@ -70,13 +70,13 @@ impl<T: Slot> FlowTable<T> {
         })
     }
 
-    /// All flows.
+    /// Returns all flows.
     #[cfg(test)]
     pub fn read_all(&self) -> Vec<T> {
         self.iter().collect()
     }
 
-    /// The slot of a way of the set with this line of tags.
+    /// Returns the slot of a way of the set with this line of tags.
     fn index(&self, line: usize, way: usize) -> usize {
         way * self.tags.len() + line
     }
@@ -84,10 +84,10 @@ impl<T: Slot> FlowTable<T> {
     fn read(&self, index: usize) -> Option<T> {
         for _ in 0..TRIES {
             let before = self.slots.get(index);
-            // Reads are not moved past each other: the second copy is no older than the first.
+            // Reads are not reordered: the second copy is no older than the first.
             fence(Ordering::SeqCst);
             let after = self.slots.get(index);
-            // A version alone would do if copies were taken in order; two equal copies need none.
+            // If copies were taken in order, the version alone would do; two equal copies need no order.
             if before.version().is_multiple_of(2) && before == after {
                 return Some(before);
             }
@@ -96,18 +96,18 @@ impl<T: Slot> FlowTable<T> {
     }
 }
 
-/// Whether a flow has been closed by both ends, or by a reset.
+/// Returns `true` if a flow has been closed by both ends, or by a reset.
 pub fn closed<A>(flow: &Flow<A>) -> bool {
     use ebpf_common::flow::flow_flag::{FIN, FIN_PEER, RESET};
     flow.flags & RESET != 0 || flow.flags & (FIN | FIN_PEER) == FIN | FIN_PEER
 }
 
-/// Slots and tags of one family, mapped for writing beside the programs, by their rules.
+/// Slots and tags of one family, mapped for writing concurrently with the programs, by their rules.
 ///
-/// A slot belongs to who turns its mark into [`tag::BUSY`]. Its owner makes the version odd, writes,
-/// writes the hint and publishes the mark, looks for another slot with the same key, and only then
-/// makes the version even, unless somebody has raised it meanwhile. The programs' table of flows says
-/// why that leaves a key in the table once.
+/// The owner of a slot is whoever turns its mark into [`tag::BUSY`]. It makes the version odd, writes, writes
+/// the hint and publishes the mark, looks for another slot with the same key, and only then makes the version
+/// even, unless somebody has raised it meanwhile. The programs' table of flows explains why this leaves a key
+/// in the table once.
 pub struct FlowWriter<T> {
     slots: MappedArray<T>,
     tags: MappedArray<FlowTags>,
@@ -121,16 +121,16 @@ struct Place {
     way: u32,
 }
 
-/// Place of the version in a slot, in words.
+/// Offset of the version in a slot, in words.
 const VERSION: usize = std::mem::offset_of!(Flow4, version) / 4;
 const VERSION6: usize = std::mem::offset_of!(Flow6, flow.version) / 4;
 
 /// A slot that can be written word by word.
 pub trait WritableSlot: Slot {
-    /// Words of its key, which comes first, and of its version, which is next.
+    /// Number of words of its key, which comes first; the version comes next.
     const KEY_WORDS: usize;
 
-    /// Tick of its flow's last packet.
+    /// Returns the tick of its flow's last packet.
     fn seen(&self) -> u32;
 }
 
@@ -171,7 +171,7 @@ impl<T: WritableSlot> FlowWriter<T> {
         Ok(Self { slots, tags, hints })
     }
 
-    /// An empty table that no program knows.
+    /// Creates an empty table that no program knows.
     #[cfg(test)]
     pub fn anonymous(slots: usize) -> Self {
         let sets = slots / WAYS as usize;
@@ -182,8 +182,8 @@ impl<T: WritableSlot> FlowWriter<T> {
         }
     }
 
-    /// Puts a flow in; false if its key is there already, or if neither its set nor the one beside
-    /// it has an empty slot: nothing gives way. `hash` is the key's.
+    /// Inserts a flow; returns `false` if its key exists already, or if neither its set nor the next one has
+    /// an empty slot: nothing is evicted. `hash` is the key's.
     pub fn insert(&self, flow: &T, hash: u64) -> bool {
         let set = set_of(hash, self.mask());
         let words = crate::map::words(flow);
@@ -222,11 +222,11 @@ impl<T: WritableSlot> FlowWriter<T> {
         false
     }
 
-    /// The flow with the key of `flow`, if it is there and whole.
+    /// Returns the flow with the key of `flow`, if it is there and consistent.
     pub fn get(&self, flow: &T, hash: u64) -> Option<T> {
         let words = crate::map::words(flow);
         let holds = |place: &Place| self.has(*place, hash, words) && !self.is_pending(*place);
-        // Of one that is in use the fields that tell of that change at any time.
+        // A flow in use keeps changing the fields that record its use.
         for _ in 0..TRIES {
             let found = self.whole(self.places(set_of(hash, self.mask())).find(holds)?);
             if found.is_some() {
@@ -236,7 +236,7 @@ impl<T: WritableSlot> FlowWriter<T> {
         None
     }
 
-    /// The flows that lie where one with this hash may lie.
+    /// Returns the flows in the slots where one with this hash may be.
     #[cfg(test)]
     pub fn around(&self, hash: u64) -> impl Iterator<Item = T> {
         let places = self.places(set_of(hash, self.mask()));
@@ -244,21 +244,21 @@ impl<T: WritableSlot> FlowWriter<T> {
         places.filter(taken).filter_map(|place| self.whole(place))
     }
 
-    /// The flow in a slot, unless it changes meanwhile.
+    /// Returns the flow in a slot, unless it changes meanwhile.
     fn whole(&self, place: Place) -> Option<T> {
         let found = self.slots.get(self.index(place));
-        // Reads are not moved past each other.
+        // Reads are not reordered.
         fence(Ordering::SeqCst);
         (found.version().is_multiple_of(2) && self.slots.get(self.index(place)) == found).then_some(found)
     }
 
-    /// Takes out a flow that [`FlowWriter::get`] gave, unless it has changed hands since.
+    /// Removes a flow that [`FlowWriter::get`] returned, unless it has changed hands since.
     pub fn remove(&self, flow: &T, hash: u64) {
         let words = crate::map::words(flow);
         let mut places = self.places(set_of(hash, self.mask()));
         let Some(place) = places.find(|place| self.has(*place, hash, words)) else { return };
         let (tag, version) = (self.tag(place), self.word(place, T::KEY_WORDS));
-        // Whoever has it now is not to miss his mark, if only for a moment.
+        // The present owner must not miss its mark, not even for a moment.
         if version.load(Ordering::SeqCst) != flow.version() {
             return;
         }
@@ -276,12 +276,12 @@ impl<T: WritableSlot> FlowWriter<T> {
         }
     }
 
-    /// Number of slots, less one.
+    /// Returns the number of slots, less one.
     fn mask(&self) -> u32 {
         self.slots.len() as u32 - 1
     }
 
-    /// Where a flow may lie: in its set, then in the set beside it.
+    /// Returns the places where a flow may be: in its set, then in the next one.
     fn places(&self, set: u32) -> impl Iterator<Item = Place> + use<T> {
         let sets = self.tags.len();
         [set, set ^ 1]
@@ -294,7 +294,7 @@ impl<T: WritableSlot> FlowWriter<T> {
         slot_of(place.set, place.way, self.mask()) as usize
     }
 
-    /// A word of a slot.
+    /// Returns a word of a slot.
     fn word(&self, place: Place, word: usize) -> &AtomicU32 {
         self.slots.word(self.index(place), word)
     }
@@ -303,7 +303,7 @@ impl<T: WritableSlot> FlowWriter<T> {
         self.tags.word(place.set as usize, place.way as usize)
     }
 
-    /// Writes the hint of a slot that is ours, and leaves those beside it as others write them.
+    /// Writes the hint of a slot that is ours, and leaves the adjacent ones, which others write.
     fn set_hint(&self, place: Place, hint: u8) {
         let word = self.hints.word(place.set as usize, place.way as usize / 4);
         let shift = place.way % 4 * 8;
@@ -311,7 +311,7 @@ impl<T: WritableSlot> FlowWriter<T> {
         word.fetch_or(u32::from(hint) << shift, Ordering::SeqCst);
     }
 
-    /// A slot has the key, valid or pending.
+    /// Returns `true` if a slot has the key, valid or pending.
     fn has(&self, place: Place, hash: u64, words: &[u32]) -> bool {
         self.tag(place).load(Ordering::SeqCst) & !tag::AGE == tag_of(hash)
             && (0..T::KEY_WORDS).all(|at| self.word(place, at).load(Ordering::SeqCst) == words[at])
@@ -321,7 +321,7 @@ impl<T: WritableSlot> FlowWriter<T> {
         self.word(place, T::KEY_WORDS).load(Ordering::SeqCst) % 2 == 1
     }
 
-    /// Keeps a flow that is still pending from becoming valid; false if it is valid.
+    /// Keeps a pending flow from becoming valid; returns `false` if it is valid.
     fn revoke(&self, place: Place) -> bool {
         let version = self.word(place, T::KEY_WORDS);
         let found = version.load(Ordering::SeqCst);
@@ -398,7 +398,7 @@ mod tests {
     #[test]
     fn a_full_set_and_the_one_beside_it_take_no_more() {
         let writer = writer(4 * WAYS as usize);
-        // Those that belong into the first set.
+        // Numbers whose flows belong in the first set.
         let mut numbers = (0..).filter(|number| set_of(flow(*number).key.hash(1), 4 * WAYS - 1) == 0);
         for number in numbers.by_ref().take(2 * WAYS as usize) {
             assert!(writer.insert(&flow(number), flow(number).key.hash(1)));
@@ -431,7 +431,7 @@ mod tests {
             }
             writer.slots.word(other, VERSION).store(3, Ordering::SeqCst);
             writer.tags.word(0, other).store(tag_of(hash), Ordering::SeqCst);
-            // All others but one in the middle are taken.
+            // All other slots but one in the middle are taken.
             for way in (0..WAYS as usize).filter(|way| *way != other && *way != 7) {
                 writer.tags.word(0, way).store(tag::BUSY, Ordering::SeqCst);
             }

@@ -9,7 +9,7 @@
 // The fence: bpf(2), mmap(2) and mount(2) are reached from here, each block with its reason.
 #![allow(unsafe_code)]
 
-// What tests share names the crate as they do.
+// Shared test modules name the crate as integration tests do.
 #[cfg(test)]
 extern crate self as userspace_dataplane;
 

@@ -1,6 +1,6 @@
-//! The right to one directory of pins: one process at a time loads, writes or removes what is
-//! below it. A lock of the directory itself, since a BPF file system has no plain files. The
-//! kernel lets go of it when the process ends, however it ends.
+//! The exclusive right to a directory of pins: one process at a time loads, writes or removes what is below
+//! it. It is a lock of the directory itself, since a BPF file system has no plain files. The kernel releases
+//! it when the process ends for whatever reason.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use crate::bpffs;
 
-/// Tries to lock a directory that is replaced meanwhile: whoever held it may have removed it.
+/// Maximum number of attempts to lock a directory that is replaced meanwhile: the previous holder may have
+/// removed it.
 const TRIES: usize = 8;
 
-/// Held as long as this value lives.
+/// The lock, held as long as this value lives.
 #[derive(Debug)]
 pub struct RootLock {
     _directory: File,
@@ -34,10 +35,10 @@ pub enum LockError {
     },
 }
 
-/// Who holds a lock, as far as that can be seen from here.
+/// The holder of a lock, as far as visible from here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Process id and name; none where the process is in a namespace that we cannot look into.
+    /// Process id and name; `None` if the process is in a namespace that is not visible.
     pub process: Option<(u32, String)>,
 }
 
@@ -51,10 +52,10 @@ impl std::fmt::Display for Holder {
 }
 
 impl RootLock {
-    /// Takes the lock of `root`, which is made, on a BPF file system, if need be.
+    /// Takes the lock of `root`, which is created, on a BPF file system, if necessary.
     ///
     /// # Errors
-    /// Another process has it, or the directory cannot be made or opened.
+    /// Fails if another process has it, or if the directory cannot be created or opened.
     pub fn take(root: &Path) -> Result<Self, LockError> {
         for _ in 0..TRIES {
             bpffs::prepare(root).map_err(|cause| failed(root, cause))?;
@@ -65,10 +66,11 @@ impl RootLock {
         Err(failed(root, io::Error::other("it is removed again and again")))
     }
 
-    /// As [`RootLock::take`]; none where there is no such directory, and so nothing to protect.
+    /// Takes the lock as [`RootLock::take`] does; `None` if there is no such directory, and so nothing to
+    /// protect.
     ///
     /// # Errors
-    /// As [`RootLock::take`].
+    /// The same as those of [`RootLock::take`].
     pub fn take_existing(root: &Path) -> Result<Option<Self>, LockError> {
         for _ in 0..TRIES {
             if !root.exists() {
@@ -81,7 +83,7 @@ impl RootLock {
         Err(failed(root, io::Error::other("it is removed again and again")))
     }
 
-    /// None if the directory went, or was replaced, before it was locked.
+    /// Tries once; `None` if the directory was removed or replaced before it was locked.
     fn try_existing(root: &Path) -> Result<Option<Self>, LockError> {
         let directory = match File::open(root) {
             Ok(directory) => directory,
@@ -119,12 +121,12 @@ fn holder(directory: (u64, u64)) -> Holder {
     Holder { process: pid.and_then(named) }
 }
 
-/// The process that holds a lock, by the kernel's table of locks.
+/// Returns the process that holds a lock, from the kernel's table of locks.
 fn locker(table: &str, (device, inode): (u64, u64)) -> Option<u32> {
     let place = format!("{:02x}:{:02x}:{inode}", libc::major(device), libc::minor(device));
     table.lines().find_map(|line| {
         let mut words = line.split_whitespace().skip(1);
-        // One that waits stands below with an arrow in front.
+        // A waiter is listed below, with an arrow in front.
         (words.next()? == "FLOCK").then_some(())?;
         let pid = words.nth(2)?;
         (words.next()? == place).then(|| pid.parse().ok())?
@@ -148,14 +150,15 @@ mod tests {
         assert!(said.contains("stop it first"), "{said}");
         drop(first);
         let second = once_free(&root);
-        // Whoever removes the directory frees the name at once: what is made then is another one.
+        // Removing the directory frees the name at once: a new one is another directory.
         fs::remove_dir(&root).unwrap();
         fs::create_dir(&root).unwrap();
         let third = RootLock::take_existing(&root).unwrap().unwrap();
         drop((second, third));
     }
 
-    /// A child that another test starts has our descriptors until it is another program.
+    /// Takes the lock once it is free: a child that another test starts has our descriptors until it executes
+    /// another program.
     fn once_free(root: &Path) -> RootLock {
         for _ in 0..500 {
             if let Ok(lock) = RootLock::take_existing(root) {
@@ -176,7 +179,7 @@ mod tests {
         assert_eq!(locker(table, (libc::makedev(8, 1), 12)), None);
     }
 
-    /// Pins live on such a file system alone.
+    /// Pins need such a file system.
     #[test]
     #[ignore = "needs root and eBPF: cargo xtask test"]
     fn a_directory_of_a_bpf_file_system_can_be_locked_and_a_killed_holder_leaves_no_lock() {

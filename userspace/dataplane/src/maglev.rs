@@ -1,42 +1,41 @@
-//! Look-up tables for weighted and consistent choice: Maglev hashing over tables whose sizes are
-//! powers of two. Pure: the same backends and weights give the same table on every node.
+//! Look-up tables for weighted and consistent choice: Maglev hashing over tables whose sizes are powers of
+//! two. Pure: the same backends and weights give the same table on every node.
 //!
-//! Every backend has an order of its own over all entries: an offset, then steps of an odd width,
-//! which reach each entry of a power of two once. Backends take turns, as often as their weights
-//! say, and each tries the next entry of its order.
+//! Every backend has an order of its own over all entries: an offset, then steps of an odd width, which reach
+//! each entry of a power of two once. Backends take turns, as often as their weights say, and each tries the
+//! next entry of its order.
 //!
-//! In the algorithm as published, a backend goes on until it finds a free entry. Shares are then
-//! exact, but the entries of one that goes start chains: who finds one needs one less of those
-//! behind, which somebody else finds. At 128 entries a backend that moves 1.4 % of the others'
-//! entries. Here a backend that finds its entry taken waits for its next turn, so that each entry
-//! belongs to who reaches it first, whoever else is there: nothing else moves. Shares would be left
-//! to chance; a bound on either side ([`CAP`], [`LAG`]) brings them near to what weights say for 0.1 %
-//! of the entries moved.
+//! In the published algorithm, a backend goes on until it finds a free entry. Shares are then exact, but the
+//! entries of a backend that leaves start chains: a backend that gets one of them takes one less later in its
+//! order, which another one gets. At 128 entries a backend that leaves moves 1.4 % of the others' entries.
+//! Here a backend that finds its entry taken waits for its next turn, so that each entry belongs to the one
+//! that reaches it first, independently of the rest: nothing else moves. Shares alone would then be random; a
+//! bound on either side ([`CAP`], [`LAG`]) brings them close to the weights for 0.1 % of the entries moved.
 
 use ebpf_common::limits;
 
-/// Entries that the lightest backend shall have, as far as [`SHARE_BITS`] allows: one more or less
-/// then changes its share by a sixteenth at most.
+/// Target for the number of entries of the lightest backend, as far as [`SHARE_BITS`] allows: one more or
+/// less then changes its share by a sixteenth at most.
 const SHARE: u64 = 16;
-/// Bound of what [`SHARE`] asks for.
+/// Upper bound of the size that [`SHARE`] asks for.
 const SHARE_BITS: u32 = 13;
-/// Nobody has more than its share and this part of it (1/16), rounded up.
+/// No backend exceeds its share by more than this part of it (1/16), rounded up.
 const CAP: u64 = 16;
-/// Who lags behind its share by this part of it (1/8) goes on until it finds a free entry.
+/// A backend that lags behind its share by this part of it (1/8) goes on until it finds a free entry.
 const LAG: u64 = 8;
-/// An entry that nobody has taken yet. No list is that long.
+/// A free entry. No list is that long.
 const FREE: u16 = u16::MAX;
 
 /// A backend as the table sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Follows from address and port alone, see [`crate::convert::identity`].
+    /// Depends on address and port alone, see [`crate::convert::identity`].
     pub identity: u64,
     /// Share of the entries, relative to those of others; 0 for none.
     pub weight: u16,
 }
 
-/// Logarithm of the number of entries that these candidates need.
+/// Returns the logarithm of the number of entries that these candidates need.
 pub fn bits(candidates: &[Candidate]) -> u32 {
     let weights =
         || candidates.iter().map(|candidate| u64::from(candidate.weight)).filter(|weight| *weight > 0);
@@ -48,8 +47,8 @@ pub fn bits(candidates: &[Candidate]) -> u32 {
     bits.clamp(limits::LUT_BITS_MIN, limits::LUT_BITS_MAX)
 }
 
-/// A table of 2^`bits` entries, each the index of a candidate. Without any weight all candidates
-/// count alike: a service that drains altogether is still served.
+/// Returns a table of 2^`bits` entries, each the index of a candidate. If all weights are 0, all candidates
+/// count alike: a service that drains completely is still served.
 pub fn table(candidates: &[Candidate], bits: u32) -> Vec<u16> {
     assert!(!candidates.is_empty() && candidates.len() <= usize::from(FREE), "indexes fit an entry");
     let mut turns = turns(candidates, 1 << bits);
@@ -57,8 +56,8 @@ pub fn table(candidates: &[Candidate], bits: u32) -> Vec<u16> {
     let count = turns.len() as u64;
     let mut entries = vec![FREE; 1 << bits];
     let mut filled = 0;
-    // Everybody tries in the first round, so that no weight is too small for an entry; later ones
-    // have as many tries as there are candidates, shared by weight.
+    // In the first round every candidate tries, so that no weight is too small for an entry; later ones have
+    // as many tries as there are candidates, shared by weight.
     turns.iter_mut().for_each(|turn| turn.credit = sum);
     loop {
         for turn in &mut turns {
@@ -74,7 +73,7 @@ pub fn table(candidates: &[Candidate], bits: u32) -> Vec<u16> {
     }
 }
 
-/// Candidates that shall have entries, at the beginning of their ways.
+/// Returns the candidates that get entries, at the start of their orders.
 fn turns(candidates: &[Candidate], size: u64) -> Vec<Turn> {
     let drains = candidates.iter().all(|candidate| candidate.weight == 0);
     let weight = |candidate: &Candidate| if drains { 1 } else { u64::from(candidate.weight) };
@@ -96,24 +95,24 @@ fn turns(candidates: &[Candidate], size: u64) -> Vec<Turn> {
     candidates.iter().zip(0_u16..).map(turn).filter(|turn| turn.weight > 0).collect()
 }
 
-/// Where a candidate is on its way over the entries.
+/// The position of a candidate in its order of the entries.
 struct Turn {
     index: u16,
     next: u32,
-    /// Where it looks for what it lacks.
+    /// The position from which it searches for missing entries.
     spare: u32,
-    /// Odd.
+    /// The step width, which is odd.
     step: u32,
     weight: u64,
-    /// What it may spend on tries; grows with each round.
+    /// The budget for tries; grows with each round.
     credit: u64,
     taken: u64,
     most: u64,
 }
 
 impl Turn {
-    /// Takes the next entry of its way, if it is free; one that lags behind goes on until it finds
-    /// one. True if it has one more.
+    /// Takes the next entry of its order, if it is free; a candidate that lags behind goes on until it finds
+    /// one. Returns `true` if it has one more.
     fn attempt(&mut self, entries: &mut [u16], filled: u64, sum: u64) -> bool {
         if self.taken >= self.most {
             return false;
@@ -125,7 +124,7 @@ impl Turn {
         let found = if entries[first as usize] == FREE {
             Some(first)
         } else if lags {
-            // Another way, so that what comes next on its own does not depend on others.
+            // A separate order, so that its own next entries do not depend on others.
             loop {
                 let spare = self.spare & mask;
                 self.spare = self.spare.wrapping_add(self.step);
@@ -172,7 +171,7 @@ mod tests {
         counts
     }
 
-    /// Share of entries that stayed with none of those who had them and remain.
+    /// Returns the share of entries that moved although their backend remains.
     fn moved(before: &[Candidate], gone: usize) -> f64 {
         let mut after = before.to_vec();
         after.remove(gone);
@@ -215,14 +214,14 @@ mod tests {
     proptest! {
         #![proptest_config(crate::seeded::config(48))]
 
-        /// One of a hundred goes: at most 1 % of the others' entries move.
+        /// If one of a hundred leaves, at most 1 % of the others' entries move.
         #[test]
         fn hardly_anything_moves_when_one_of_a_hundred_goes(salt in any::<u64>(), gone in 0_usize..100) {
             let moved = moved(&candidates(&[1; 100], salt), gone);
             prop_assert!(moved <= 0.01, "{:.2} % moved", moved * 100.0);
         }
 
-        /// Entries are as many as weights say, nearly, and every weight has one.
+        /// Numbers of entries nearly equal the weights, and every weight has one.
         #[test]
         fn entries_follow_weights(
             salt in any::<u64>(),

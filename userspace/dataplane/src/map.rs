@@ -1,4 +1,4 @@
-//! Typed maps over descriptors: hashes, arrays mapped into memory, counters kept by processor.
+//! Typed maps over descriptors: hashes, arrays mapped into memory, per-processor counters.
 
 use std::cell::OnceCell;
 use std::io;
@@ -65,7 +65,7 @@ plain!(
 #[cfg(test)]
 plain!([u64; 3], [u64; 4], [u32; 6], [u32; 12]);
 
-/// Name of a service, cut to its place and filled with zeros.
+/// Name of a service, truncated to its field and padded with zeros.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Name([u8; limits::SERVICE_NAME]);
@@ -106,14 +106,14 @@ fn open(path: &Path, key: usize, value: usize) -> io::Result<(OwnedFd, sys::MapI
     Ok((fd, info))
 }
 
-/// A value as words.
+/// Returns a value as words.
 pub fn words<T: Plain>(value: &T) -> &[u32] {
     assert!(align_of::<T>() >= align_of::<u32>() && size_of::<T>().is_multiple_of(4), "made of words");
     // SAFETY: a plain value is initialised throughout, and aligned and long enough by the assertion.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>() / 4) }
 }
 
-/// Number of elements of the array pinned at `path`.
+/// Returns the number of elements of the array pinned at `path`.
 pub fn length<T: Plain>(path: &Path) -> io::Result<u32> {
     open(path, size_of::<u32>(), size_of::<T>()).map(|(_, info)| info.max_entries)
 }
@@ -151,8 +151,8 @@ impl<K: Plain, V: Plain> HashTable<K, V> {
         unsafe { sys::map_update(self.fd.as_fd(), key, value, sys::Update::Any) }
     }
 
-    /// Inserts an element unless its key is there; true if it has. What is full takes no more of
-    /// them, and gives false.
+    /// Inserts an element unless its key exists; returns `true` if it did. A full map takes no new element,
+    /// and returns `false`.
     pub fn insert_new(&self, key: &K, value: &V) -> io::Result<bool> {
         // SAFETY: `open` has checked the sizes.
         match unsafe { sys::map_update(self.fd.as_fd(), key, value, sys::Update::New) } {
@@ -164,19 +164,19 @@ impl<K: Plain, V: Plain> HashTable<K, V> {
         }
     }
 
-    /// Inserts many; on failure gives how many were done before the one that failed.
+    /// Inserts many; on failure returns the number of elements before the one that failed.
     pub fn insert_all(&self, keys: &[K], values: &[V]) -> Result<(), (usize, io::Error)> {
         // SAFETY: `open` has checked the sizes.
         unsafe { sys::map_update_batch(self.fd.as_fd(), keys, values) }
     }
 
-    /// Removes an element; false if there was none.
+    /// Removes an element; returns `false` if there was none.
     pub fn remove(&self, key: &K) -> io::Result<bool> {
         // SAFETY: `open` has checked the sizes.
         unsafe { sys::map_delete(self.fd.as_fd(), key) }
     }
 
-    /// All keys, one system call each: for maps that have no batches.
+    /// Returns all keys, with one system call each: for maps without batch operations.
     pub fn keys(&self) -> io::Result<Vec<K>>
     where
         K: Default,
@@ -189,7 +189,7 @@ impl<K: Plain, V: Plain> HashTable<K, V> {
         Ok(keys)
     }
 
-    /// All elements, in no order. What changes meanwhile may be missing or appear twice.
+    /// Returns all elements, in no order. Elements that change meanwhile may be missing or appear twice.
     pub fn read_all(&self) -> io::Result<Vec<(K, V)>>
     where
         K: Default,
@@ -202,7 +202,7 @@ impl<K: Plain, V: Plain> HashTable<K, V> {
         Ok(all)
     }
 
-    /// Number of elements, by reading them all.
+    /// Returns the number of elements, by reading them all.
     pub fn count(&self) -> io::Result<usize>
     where
         K: Default,
@@ -216,20 +216,20 @@ impl<K: Plain, V: Plain> HashTable<K, V> {
     }
 }
 
-/// Bytes of an array that are mapped at once. What is mapped counts as this process's memory, used
-/// or not: arrays are large, and most of them empty.
+/// Bytes of an array that are mapped at a time. Mapped memory counts as this process's, used or not: arrays
+/// are large, and most of them empty.
 const WINDOW: usize = 256 * 1_024;
 const PAGE: usize = 4_096;
 
-/// An array mapped into memory, window by window as they are touched.
+/// An array mapped into memory, window by window on first use.
 pub struct MappedArray<T> {
-    /// A window reaches a page into the next one, so that each element is within one.
+    /// A window extends a page into the next one, so that each element is within one.
     windows: Box<[OnceCell<NonNull<u8>>]>,
     length: usize,
-    /// Of the whole array, in full pages.
+    /// Size of the whole array, in full pages.
     bytes: usize,
     writable: bool,
-    /// The map; none for memory of our own.
+    /// The map; `None` for anonymous memory.
     fd: Option<OwnedFd>,
     kind: PhantomData<T>,
 }
@@ -243,14 +243,14 @@ impl<T: Plain> MappedArray<T> {
         let (fd, info) = open(path, size_of::<u32>(), size_of::<T>())?;
         let this = Self::over(info.max_entries as usize, write, Some(fd));
         if this.length > 0 {
-            // Later windows of a map that has let us have the first are not refused.
+            // The first window shows that the map can be mapped.
             let first = this.map(0)?;
             let _ = this.windows[0].set(first);
         }
         Ok(this)
     }
 
-    /// Memory that is no map's, all zero.
+    /// Returns memory of no map, all zero.
     #[cfg(test)]
     pub fn anonymous(length: usize) -> Self {
         Self::over(length, true, None)
@@ -267,7 +267,7 @@ impl<T: Plain> MappedArray<T> {
         Self { windows, length, bytes, writable, fd, kind: PhantomData }
     }
 
-    /// Bytes of a window.
+    /// Returns the size of a window in bytes.
     fn extent(&self, window: usize) -> usize {
         (self.bytes - window * WINDOW).min(WINDOW + PAGE)
     }
@@ -288,7 +288,7 @@ impl<T: Plain> MappedArray<T> {
             .ok_or_else(|| io::Error::new(io::ErrorKind::AddrNotAvailable, "mapped at zero"))
     }
 
-    /// The element at `index`, in its window.
+    /// Returns the element at `index`, in its window.
     fn place(&self, index: usize) -> NonNull<T> {
         assert!(index < self.length, "index {index} of {}", self.length);
         let byte = index * size_of::<T>();
@@ -306,27 +306,28 @@ impl<T: Plain> MappedArray<T> {
         self.length
     }
 
-    /// The element at `index`, read whole if it is one word.
+    /// Returns the element at `index`, read atomically if it is one word.
     pub fn get(&self, index: usize) -> T {
         // SAFETY: an element within its window.
         unsafe { self.place(index).read_volatile() }
     }
 
-    /// Writes the element at `index`, whole if it is one word. Opened for writing only.
+    /// Writes the element at `index`, atomically if it is one word. The array must be open for writing.
     pub fn set(&mut self, index: usize, value: T) {
         assert!(self.writable, "opened for writing");
         // SAFETY: an element within its window.
         unsafe { self.place(index).write_volatile(value) }
     }
 
-    /// Writes 32 bits of the element at `index`, whole, and nothing beside them. `offset` is that of
-    /// a word within the element. Opened for writing only.
+    /// Writes 32 bits of the element at `index`, atomically, and nothing beside them. `offset` is that of a
+    /// word within the element. The array must be open for writing.
     pub fn set_word(&mut self, index: usize, offset: usize, value: u32) {
         assert_eq!(offset % 4, 0, "a word of an element");
         self.word(index, offset / 4).store(value, Ordering::SeqCst);
     }
 
-    /// A word of the element at `index`, which programs read and write too. Opened for writing only.
+    /// Returns a word of the element at `index`, which programs read and write too. The array must be open
+    /// for writing.
     pub fn word(&self, index: usize, word: usize) -> &AtomicU32 {
         assert!(self.writable && word < size_of::<T>() / 4, "a word of an element");
         // SAFETY: within its window; elements begin at multiples of eight bytes. All access to what
@@ -347,7 +348,7 @@ impl<T> Drop for MappedArray<T> {
     }
 }
 
-/// An array with one value a processor.
+/// An array with one value per processor.
 pub struct PerProcessor<T> {
     fd: OwnedFd,
     length: u32,
@@ -368,7 +369,7 @@ impl<T: Plain + Default> PerProcessor<T> {
         self.length
     }
 
-    /// The values of all processors at `index`.
+    /// Returns the values of all processors at `index`.
     pub fn get(&self, index: u32) -> io::Result<Vec<T>> {
         let mut values = vec![T::default(); self.processors];
         // SAFETY: `open` has checked the sizes; the kernel fills one value a processor.

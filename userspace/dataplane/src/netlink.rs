@@ -1,4 +1,4 @@
-//! Requests to the kernel over netlink, with its own words on refusal; dumps; attributes. Sockets and the
+//! Requests to the kernel over netlink, with its own error messages; dumps; attributes. Sockets and the
 //! framing of messages and attributes are those of netlink-sys and netlink-packet-core.
 
 use std::io;
@@ -13,15 +13,15 @@ use netlink_packet_core::{
 const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// Longest answer that the kernel gives at once.
+/// Maximum size of a datagram of the kernel's answer.
 const LOT: usize = 64 * 1024;
 
-/// Why the kernel refused a request.
+/// The reason why the kernel refused a request.
 #[derive(Debug, thiserror::Error)]
 pub struct Refused {
     #[source]
     pub cause: io::Error,
-    /// What the kernel or a driver said about it.
+    /// The message of the kernel or a driver.
     pub words: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl From<io::Error> for Refused {
     }
 }
 
-/// A request in the making: its kind, its flags, and what follows the header.
+/// A request under construction: its kind, its flags, and what follows the header.
 pub struct Message {
     kind: u16,
     flags: u16,
@@ -48,12 +48,12 @@ pub struct Message {
 }
 
 impl Message {
-    /// One of that kind, with its fixed part.
+    /// Creates a request of a kind, with its fixed part.
     pub fn new(kind: u16, flags: u16, fixed: &[u8]) -> Self {
         Self { kind, flags, body: fixed.to_vec() }
     }
 
-    /// One of that kind, as netlink-packet-route describes it.
+    /// Creates a request of a kind, as netlink-packet-route describes it.
     pub fn of(kind: u16, flags: u16, message: &impl Emitable) -> Self {
         let mut body = vec![0; message.buffer_len()];
         message.emit(&mut body);
@@ -68,19 +68,19 @@ impl Message {
         self
     }
 
-    /// What follows the header.
+    /// Returns what follows the header.
     #[cfg(test)]
     pub fn body(&self) -> &[u8] {
         &self.body
     }
 
-    /// An attribute that is made of attributes.
+    /// Adds an attribute that consists of attributes.
     pub fn nested(self, kind: u16, fill: impl FnOnce(Self) -> Self) -> Self {
         let inner = fill(Self::new(self.kind, self.flags, &[]));
         self.attribute(kind, &inner.body)
     }
 
-    /// The whole message.
+    /// Returns the whole message.
     fn bytes(&self, flags: u16, sequence_number: u32) -> Vec<u8> {
         let mut bytes = vec![0; HEADER];
         bytes.extend(&self.body);
@@ -94,7 +94,7 @@ impl Message {
     }
 }
 
-/// A socket to the network namespace of this thread.
+/// A socket in the network namespace of this thread.
 pub struct Socket {
     socket: netlink_sys::Socket,
     sequence: u32,
@@ -102,21 +102,21 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// For interfaces and what is attached to them.
+    /// Opens a socket for interfaces and what is attached to them.
     pub fn open() -> io::Result<Self> {
         Self::to(libc::NETLINK_ROUTE)
     }
 
-    /// To a part of the kernel, one of `NETLINK_*`.
+    /// Opens a socket to a part of the kernel, one of `NETLINK_*`.
     pub fn to(protocol: i32) -> io::Result<Self> {
         let socket = netlink_sys::Socket::new(protocol as isize)?;
-        // A kernel that knows neither option answers with less.
+        // A kernel without these options answers with less.
         let _ = socket.set_cap_ack(true);
         let _ = socket.set_ext_ack(true);
         Ok(Self { socket, sequence: 0, buffer: vec![0; LOT] })
     }
 
-    /// How long an answer may take.
+    /// Sets the maximum time to wait for an answer.
     pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
         let time = libc::timeval {
             tv_sec: patience.as_secs() as libc::time_t,
@@ -135,26 +135,26 @@ impl Socket {
         if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Asks for a change and waits until it is made.
+    /// Requests a change and waits until it is made.
     pub fn change(&mut self, message: Message) -> Result<(), Refused> {
         self.exchange(&message, NLM_F_ACK, &mut |_| {})
     }
 
-    /// Asks for one object: the message's fixed part and attributes.
+    /// Requests one object: the message's fixed part and attributes.
     pub fn get(&mut self, message: Message) -> Result<Option<Vec<u8>>, Refused> {
         let mut last = None;
         self.exchange(&message, NLM_F_ACK, &mut |object| last = Some(object.to_vec()))?;
         Ok(last)
     }
 
-    /// Asks for all objects of a kind.
+    /// Requests all objects of a kind.
     pub fn dump(&mut self, message: Message) -> Result<Vec<Vec<u8>>, Refused> {
         let mut all = Vec::new();
         self.dump_each(message, &mut |object| all.push(object.to_vec()))?;
         Ok(all)
     }
 
-    /// As [`Socket::dump`], for objects of which there may be many: they are read lot by lot.
+    /// Dumps as [`Socket::dump`] does, for many objects: they are read in batches.
     pub fn dump_each(&mut self, message: Message, take: &mut dyn FnMut(&[u8])) -> Result<(), Refused> {
         self.exchange(&message, NLM_F_DUMP, take)
     }
@@ -185,7 +185,7 @@ fn cut() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "an answer of netlink's is cut short")
 }
 
-/// Takes one datagram apart; true if the answer is complete.
+/// Parses one datagram; returns `true` if the answer is complete.
 fn read_answer(mut bytes: &[u8], sequence: u32, take: &mut dyn FnMut(&[u8])) -> Result<bool, Refused> {
     while !bytes.is_empty() {
         let message = NetlinkBuffer::new_checked(bytes).map_err(|_| cut())?;
@@ -201,13 +201,13 @@ fn read_answer(mut bytes: &[u8], sequence: u32, take: &mut dyn FnMut(&[u8])) -> 
     Ok(false)
 }
 
-/// What an acknowledgement says, if it is none.
+/// Returns the refusal in an acknowledgement, if it is one.
 fn refusal(body: &[u8], flags: u16) -> Option<Refused> {
     let Ok(error) = ErrorBuffer::new_checked(body) else {
         return Some(cut().into());
     };
     let code = error.code()?.get().wrapping_neg();
-    // The request follows: its header, and unless it was left out, all of it.
+    // The request follows: its header and, unless it was left out, all of it.
     let request = error.payload();
     let length = if flags & NLM_F_CAPPED == 0 { word(request, 0) as usize } else { HEADER };
     let words = request.get(length.next_multiple_of(4)..).filter(|_| flags & NLM_F_ACK_TLVS != 0);
@@ -215,7 +215,7 @@ fn refusal(body: &[u8], flags: u16) -> Option<Refused> {
     Some(Refused { cause: io::Error::from_raw_os_error(code), words })
 }
 
-/// Attributes, by kind.
+/// Returns the attributes, by kind.
 pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     NlasIterator::new(bytes).map_while(Result::ok).map(|attribute: NlaBuffer<&[u8]>| {
         let (kind, length) = (attribute.kind(), attribute.value_length());
@@ -223,17 +223,17 @@ pub fn attributes(bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-/// The attribute of that kind.
+/// Returns the attribute of that kind.
 pub fn attribute(bytes: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(bytes).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
-/// A string that may end with zero.
+/// Returns a string that may end with zero.
 pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()
 }
 
-/// The 32 bits at an offset; 0 past the end.
+/// Returns the 32 bits at an offset; 0 past the end.
 pub fn word(bytes: &[u8], offset: usize) -> u32 {
     bytes.get(offset..offset + 4).and_then(|b| b.try_into().ok()).map_or(0, u32::from_ne_bytes)
 }

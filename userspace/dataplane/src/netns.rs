@@ -7,19 +7,19 @@ use std::path::Path;
 
 use crate::sys;
 
-/// The cookie of this thread's network namespace; greater than 0.
+/// Returns the cookie of this thread's network namespace; greater than 0.
 ///
 /// # Errors
-/// The kernel has no such cookies (before Linux 5.14), or refuses a socket.
+/// Fails if the kernel has no such cookies (before Linux 5.14), or refuses a socket.
 pub fn own_netns_cookie() -> io::Result<u64> {
     sys::netns_cookie()
 }
 
-/// The cookie of the network namespace that a file such as `/proc/PID/ns/net` leads to. Entered by
-/// a thread of its own, which ends with it. Blocks for less than a millisecond.
+/// Returns the cookie of the network namespace that a file such as `/proc/PID/ns/net` leads to. A new thread
+/// enters it and ends there. Blocks for less than a millisecond.
 ///
 /// # Errors
-/// There is no such file, or it may not be entered.
+/// Fails if there is no such file, or if it may not be entered.
 pub fn netns_cookie(namespace: &Path) -> io::Result<u64> {
     let file = File::open(namespace)?;
     #[expect(clippy::disallowed_methods, reason = "it enters a namespace, and is joined at once")]

@@ -1,4 +1,4 @@
-//! What the machine must have, asked before anything is touched. One line an answer.
+//! The requirements on the machine, checked before anything is changed. Each answer is one line.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use crate::{bpffs, kernel};
 
 /// `f_type` of the unified control group hierarchy.
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
-/// The oldest kernel on which the tests run. An older one that has what is needed is not refused.
+/// The oldest kernel on which the tests run. An older one with all required features is not refused.
 const KERNEL: &str = "6.1";
 
-/// What is missing, and what to do about it.
+/// A missing requirement, with advice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
     #[error("this build has no eBPF programs in it; run `cargo xtask build-ebpf` and build again")]
@@ -31,7 +31,7 @@ pub enum Missing {
 /// Checks that [`kernel::Kernel::open`] can work with this configuration.
 ///
 /// # Errors
-/// The first thing that is missing.
+/// Returns the first requirement that is missing.
 pub fn preflight(config: &Config) -> Result<(), Missing> {
     if object::bytes().is_empty() {
         return Err(Missing::Object);
@@ -40,7 +40,7 @@ pub fn preflight(config: &Config) -> Result<(), Missing> {
     if unsafe { libc::geteuid() } != 0 {
         return Err(Missing::Root);
     }
-    // The directory itself may still have to be made; what it is made in tells.
+    // If the directory does not exist yet, its parent decides.
     let existing = config.cgroup.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     if bpffs::file_system(existing).ok() != Some(CGROUP2_MAGIC) {
         return Err(Missing::Cgroup { path: config.cgroup.clone() });
@@ -53,7 +53,7 @@ pub fn preflight(config: &Config) -> Result<(), Missing> {
     Err(Missing::Kernel { found: release.trim().to_owned(), feature })
 }
 
-/// Where the unified control group hierarchy is mounted.
+/// Returns the mount point of the unified control group hierarchy.
 pub fn find_cgroup2() -> Option<PathBuf> {
     let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
     table.lines().find_map(|line| {

@@ -1,6 +1,6 @@
-//! Names of the programs, and what each is attached to.
+//! Names of the programs, and their hooks.
 
-/// The programs, by what they are attached to.
+/// The programs, by the hooks that they are attached to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     Connect4,
@@ -44,7 +44,7 @@ impl Program {
         Self::UplinkXdp,
     ];
 
-    /// Name of the program in the object.
+    /// Returns the name of the program in the object.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect4 => "connect4",
@@ -65,12 +65,12 @@ impl Program {
         }
     }
 
-    /// The program of that name.
+    /// Returns the program of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|program| program.name() == name)
     }
 
-    /// `enum bpf_attach_type` of the kernel.
+    /// Returns the kernel's `enum bpf_attach_type`.
     pub fn attach_type(self) -> u32 {
         match self {
             Self::Connect4 => 10,
@@ -90,7 +90,7 @@ impl Program {
         }
     }
 
-    /// The program belongs on a cgroup, not on an interface.
+    /// Returns `true` if the program belongs on a cgroup, not on an interface.
     pub fn on_cgroup(self) -> bool {
         self <= Self::Release
     }

@@ -1,5 +1,5 @@
-//! bpf(2) and its neighbours, where aya has no door: links adopted from pins, batches, mapped
-//! arrays, test runs.
+//! bpf(2) and related system calls that aya does not cover: links adopted from pins, batches, mapped arrays,
+//! test runs.
 
 use std::ffi::CString;
 use std::io;
@@ -76,7 +76,7 @@ fn path_string(path: &Path) -> io::Result<CString> {
         .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
 }
 
-/// Opens what is pinned at a path.
+/// Opens the object pinned at a path.
 pub fn object_get(path: &Path) -> io::Result<OwnedFd> {
     let name = path_string(path)?;
     let mut attr = Attr::default();
@@ -97,19 +97,19 @@ pub fn object_pin(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Which element may be there when one is updated.
+/// The condition of an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Update {
     Any = 0,
-    /// None.
+    /// The key must not exist.
     New = 1,
 }
 
-/// Copies the element under `key`; false if there is none.
+/// Copies the element under `key`; returns `false` if there is none.
 ///
 /// # Safety
-/// The map's keys and values must be as long as `K` and `V`, and any bytes be a `V`.
+/// The map's keys and values must be as long as `K` and `V`, and any bytes must be a `V`.
 pub unsafe fn map_lookup<K, V>(map: BorrowedFd<'_>, key: &K, value: *mut V) -> io::Result<bool> {
     let mut attr = Attr::default();
     attr.u32(0, fd_u32(map)).u64(8, address(key)).u64(16, address(value.cast_const()));
@@ -131,7 +131,7 @@ pub unsafe fn map_update<K, V>(map: BorrowedFd<'_>, key: &K, value: &V, flags: U
     Ok(())
 }
 
-/// Deletes the element under `key`; false if there was none.
+/// Deletes the element under `key`; returns `false` if there was none.
 ///
 /// # Safety
 /// The map's keys must be as long as `K`.
@@ -146,10 +146,10 @@ pub unsafe fn map_delete<K>(map: BorrowedFd<'_>, key: &K) -> io::Result<bool> {
     }
 }
 
-/// The key after `previous`, or the first; none at the end.
+/// Returns the key after `previous`, or the first; `None` at the end.
 ///
 /// # Safety
-/// The map's keys must be as long as `K`, and any bytes be one.
+/// The map's keys must be as long as `K`, and any bytes must be one.
 pub unsafe fn map_next_key<K: Default>(map: BorrowedFd<'_>, previous: Option<&K>) -> io::Result<Option<K>> {
     let mut next = K::default();
     let mut attr = Attr::default();
@@ -162,7 +162,7 @@ pub unsafe fn map_next_key<K: Default>(map: BorrowedFd<'_>, previous: Option<&K>
     }
 }
 
-/// Updates many elements. On failure, gives how many were done before the one that failed.
+/// Updates many elements. On failure, returns the number of elements before the one that failed.
 ///
 /// # Safety
 /// The map's keys and values must be as long as `K` and `V`.
@@ -187,16 +187,16 @@ pub unsafe fn map_update_batch<K, V>(
     }
 }
 
-/// Gives every element of a hash map to `visit`, batch by batch.
+/// Passes every element of a hash map to `visit`, batch by batch.
 ///
 /// # Safety
-/// The map's keys and values must be as long as `K` and `V`, and any bytes be one.
+/// The map's keys and values must be as long as `K` and `V`, and any bytes must be one.
 pub unsafe fn map_visit<K: Copy + Default, V: Copy + Default>(
     map: BorrowedFd<'_>,
     entries: usize,
     mut visit: impl FnMut(&[K], &[V]),
 ) -> io::Result<()> {
-    // A batch holds whole buckets; a batch of this size holds any bucket there can be.
+    // A batch holds whole buckets; one of this size holds any possible bucket.
     let mut room = entries.clamp(1, 4096);
     let mut keys = vec![K::default(); room];
     let mut values = vec![V::default(); room];
@@ -234,7 +234,7 @@ pub unsafe fn map_visit<K: Copy + Default, V: Copy + Default>(
     }
 }
 
-/// Creates a map with nothing in it.
+/// Creates an empty map.
 #[cfg(test)]
 pub fn map_create(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> io::Result<OwnedFd> {
     let mut attr = Attr::default();
@@ -245,7 +245,7 @@ pub fn map_create(kind: u32, key: u32, value: u32, entries: u32, flags: u32) -> 
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Creates and drops a small hash map: bpf(2) is there, and allowed.
+/// Creates and drops a small hash map, which shows that bpf(2) exists and is allowed.
 pub fn probe() -> io::Result<()> {
     const BPF_MAP_TYPE_HASH: u32 = 1;
     let mut attr = Attr::default();
@@ -257,7 +257,7 @@ pub fn probe() -> io::Result<()> {
     Ok(())
 }
 
-/// What the kernel says about a map.
+/// The kernel's description of a map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MapInfo {
     pub key_size: u32,
@@ -285,14 +285,14 @@ pub fn map_info(map: BorrowedFd<'_>) -> io::Result<MapInfo> {
     Ok(MapInfo { key_size: half(&info, 8), value_size: half(&info, 12), max_entries: half(&info, 16) })
 }
 
-/// What the kernel says about a link.
+/// The kernel's description of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LinkInfo {
     pub id: u32,
     pub program_id: u32,
-    /// Of a link to a cgroup: the cgroup's id.
+    /// For a link to a cgroup: the cgroup's id.
     pub cgroup: u64,
-    /// Of a link to an interface: its index, 0 when it is gone.
+    /// For a link to an interface: its index, 0 if it is gone.
     pub ifindex: u32,
 }
 
@@ -303,7 +303,7 @@ pub fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     Ok(LinkInfo { id: half(&info, 4), program_id: half(&info, 8), cgroup: info[2], ifindex: half(&info, 16) })
 }
 
-/// Where a program is attached.
+/// The target of an attachment.
 #[derive(Clone, Copy, Debug)]
 pub enum Target<'a> {
     Cgroup(BorrowedFd<'a>),
@@ -329,8 +329,8 @@ pub fn link_create(
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// Whether classifiers can be attached through links of tcx: asked with an interface that cannot be
-/// there, about which only a kernel with tcx complains.
+/// Returns `true` if classifiers can be attached through links of tcx: tested with an interface that cannot
+/// exist, about which only a kernel with tcx complains.
 pub fn has_tcx(classifier: BorrowedFd<'_>) -> bool {
     const BPF_TCX_INGRESS: u32 = 46;
     let nowhere = Target::Interface(i32::MAX as u32);
@@ -338,21 +338,22 @@ pub fn has_tcx(classifier: BorrowedFd<'_>) -> bool {
     outcome.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
 }
 
-/// The kernel's id of a program.
+/// Returns the kernel's id of a program.
 pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = [0_u64; 16];
     object_info(program, &mut info)?;
     Ok(half(&info, 4))
 }
 
-/// The tag of a program: a hash of its instructions as they were loaded, without the constants that they read.
+/// Returns the tag of a program: a hash of its instructions as they were loaded, without the constants that
+/// they read.
 pub fn program_tag(program: BorrowedFd<'_>) -> io::Result<u64> {
     let mut info = [0_u64; 16];
     object_info(program, &mut info)?;
     Ok(info[1])
 }
 
-/// Instructions of a program after the kernel has taken out those that cannot be reached, in bytes.
+/// Returns the size of a program's instructions in bytes, after the kernel has removed unreachable ones.
 #[cfg(test)]
 pub fn translated_bytes(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = [0_u64; 16];
@@ -370,7 +371,7 @@ pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// How many instructions the kernel followed to check a program: each as often as it came to it.
+/// Returns the number of instructions that the kernel processed to verify a program, counting each visit.
 #[cfg(test)]
 pub fn verified_instructions(program: BorrowedFd<'_>) -> io::Result<u32> {
     let mut info = [0_u64; 28];
@@ -378,8 +379,8 @@ pub fn verified_instructions(program: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(half(&info, 216))
 }
 
-/// Loads a program given as instructions, to see whether the kernel takes it. `attach_type` is 0 for
-/// kinds that are not bound to one.
+/// Loads a program given as instructions, to test whether the kernel accepts it. `attach_type` is 0 for kinds
+/// without one.
 pub fn load_program(kind: u32, attach_type: u32, instructions: &[u64]) -> io::Result<OwnedFd> {
     let license = c"GPL";
     let mut attr = Attr::default();
@@ -412,7 +413,7 @@ pub fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// What a test run gave.
+/// The result of a test run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRun {
     /// The program's return value.
@@ -441,13 +442,13 @@ pub fn test_run(program: BorrowedFd<'_>, packet: &[u8], context: &[u8], repeat: 
     Ok(TestRun { verdict: attr.get_u32(4), packet: out, nanoseconds: attr.get_u32(36) })
 }
 
-/// Waits until every program that was running has ended: a grace period.
+/// Waits for a grace period, until every program that was running has ended.
 pub fn grace_period() {
     const MEMBARRIER_CMD_GLOBAL: i32 = 1;
     // SAFETY: the call takes numbers only.
     let result = unsafe { libc::syscall(libc::SYS_membarrier, MEMBARRIER_CMD_GLOBAL, 0, 0) };
     if result != 0 {
-        // A kernel with processors set apart refuses; programs run for microseconds.
+        // A kernel with isolated processors refuses; programs run for microseconds.
         #[expect(
             clippy::disallowed_methods,
             reason = "called where blocking is expected, outside of the runtime"
@@ -456,7 +457,7 @@ pub fn grace_period() {
     }
 }
 
-/// Cookie of this thread's network namespace.
+/// Returns the cookie of this thread's network namespace.
 pub fn netns_cookie() -> io::Result<u64> {
     const SO_NETNS_COOKIE: i32 = 71;
     // SAFETY: the call takes numbers only.
@@ -481,7 +482,7 @@ pub fn netns_cookie() -> io::Result<u64> {
     if result == 0 { Ok(cookie) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A number that nobody outside can guess.
+/// Returns a number that nobody outside can guess.
 #[expect(clippy::disallowed_methods, reason = "a key of a hash that nobody outside may guess")]
 pub fn random() -> u32 {
     let mut bytes = [0_u8; 4];
@@ -491,7 +492,7 @@ pub fn random() -> u32 {
     u32::from_ne_bytes(bytes)
 }
 
-/// Number of processors that a per-processor map has values for.
+/// Returns the number of processors for which a per-processor map has values.
 pub fn possible_processors() -> io::Result<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
     text.trim()

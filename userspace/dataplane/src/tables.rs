@@ -1,4 +1,4 @@
-//! What the tables shall hold, as plain data.
+//! The desired content of the tables, as plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
-/// Transport protocol, with its IP protocol number. `Any` is for marks only, see
-/// [`Frontend::mark`].
+/// Transport protocol, with its IP protocol number. `Any` is for marks only, see [`Frontend::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[repr(u8)]
@@ -18,7 +17,7 @@ pub enum Protocol {
     Sctp = 132,
 }
 
-/// For whom a frontend answers.
+/// The origin of the traffic that a frontend serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -28,7 +27,7 @@ pub enum Scope {
     External,
 }
 
-/// Where a frontend listens. A node port has the unspecified address of its family: it answers on
+/// The address and port of a frontend. A node port has the unspecified address of its family: it is served on
 /// every address given to [`DataPlane::set_node`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct FrontendKey {
@@ -38,55 +37,54 @@ pub struct FrontendKey {
     pub scope: Scope,
 }
 
-/// One place that traffic may go to.
+/// One destination of traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 pub struct Backend {
     pub address: IpAddr,
     pub port: u16,
     /// The backend is on this node.
     pub local: bool,
-    /// Share of the new connections, relative to those of the others; 0 for none, so that a
-    /// backend drains.
+    /// Share of the new connections, relative to those of the others; 0 for none, so that a backend drains.
     pub weight: u16,
 }
 
 impl Backend {
-    /// A backend with the weight that all have unless they are told otherwise.
+    /// Returns a backend with the default weight.
     pub fn new(address: IpAddr, port: u16, local: bool) -> Self {
         Self { address, port, local, weight: 1 }
     }
 }
 
-/// How a frontend gives connections to its backends.
+/// The algorithm by which a frontend distributes connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Algorithm {
     /// At random, by weight.
     #[default]
     Random,
-    /// By a hash of the packet's ends that all nodes compute alike, by weight; few connections
-    /// move when the list changes.
+    /// By weight and a hash of the packet's ends that is the same on all nodes; few connections move when the
+    /// list changes.
     #[serde(rename = "maglev")]
     Consistent,
 }
 
-/// How packets reach backends on other nodes, and their replies the client.
+/// The way in which packets reach backends on other nodes, and their replies the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Forwarding {
     /// Replies come back through this node, whose address the backend sees.
     #[default]
     Nat,
-    /// The backend's node answers the client itself (direct server return). It learns the frontend
-    /// from an IP option, or an IPv6 destination option, in the packets that open a connection.
+    /// The backend's node answers the client itself (direct server return). It learns the frontend from an IP
+    /// option, or an IPv6 destination option, in the packets that open a connection.
     #[serde(rename = "dsr")]
     DsrOption,
-    /// As `DsrOption`, with the whole packet in an outer IP header.
+    /// The same, with the whole packet in an outer IP header.
     #[serde(rename = "dsr-ipip")]
     DsrIpip,
 }
 
-/// What traffic to a frontend gets. With no backends it is refused at once.
+/// The treatment of traffic to a frontend. Without backends it is refused at once.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Frontend {
     pub key: FrontendKey,
@@ -101,12 +99,12 @@ pub struct Frontend {
     pub forwarding: Forwarding,
     /// Packets always take the node's address as their source.
     pub masquerade: bool,
-    /// Only sources in [`ServiceTables::source_ranges`] may come in.
+    /// Only sources in [`ServiceTables::source_ranges`] are admitted.
     pub limited: bool,
 }
 
 impl Frontend {
-    /// A frontend without any of the choices.
+    /// Returns a frontend with default settings.
     pub fn new(key: FrontendKey, backends: Vec<Backend>) -> Self {
         Self {
             key,
@@ -120,9 +118,9 @@ impl Frontend {
         }
     }
 
-    /// The mark of an address that belongs to a service: packets to a port of it that no frontend
-    /// has are refused, echo requests are answered. Packets to an address of the service ranges
-    /// (see [`DataPlane::set_node`]) without a mark are dropped.
+    /// Returns the mark of an address that belongs to a service: packets to a port of it that no frontend has
+    /// are refused, echo requests are answered. Packets to an address of the service ranges (see
+    /// [`DataPlane::set_node`]) without a mark are dropped.
     pub fn mark(address: IpAddr) -> Self {
         let key = FrontendKey { address, port: 0, protocol: Protocol::Any, scope: Scope::Internal };
         Self::new(key, Vec::new())
@@ -132,37 +130,37 @@ impl Frontend {
 /// Everything that one Service puts into the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ServiceTables {
-    /// In the order of their keys.
+    /// Frontends sorted by key.
     pub frontends: Vec<Frontend>,
-    /// Whence clients of frontends that are limited may come, sorted.
+    /// Source ranges of clients of limited frontends, sorted.
     pub source_ranges: Vec<IpNetwork>,
 }
 
-/// What tables depend on that is the node's own.
+/// The node's own settings that tables depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeTables {
-    /// On which node ports answer; sorted.
+    /// Addresses that serve node ports, sorted.
     pub addresses: Vec<IpAddr>,
-    /// Sources of packets that must come back through this node, at most one a family; if none is
-    /// given, the first of `addresses` that is no loopback one.
+    /// Source addresses of packets that must come back through this node, at most one per family; by default,
+    /// the first of `addresses` that is not a loopback one.
     pub snat_addresses: Vec<IpAddr>,
-    /// Whence services' addresses come, at most two a family. Addresses in them that no service
+    /// Ranges of services' addresses, at most two per family. Packets to addresses in them that no service
     /// has are dropped.
     pub service_ranges: Vec<IpNetwork>,
     /// Cookies of network namespaces whose sockets are left alone.
     pub exempt: BTreeSet<u64>,
-    /// Rewritten packets for pods go through the stack, where others' packet filters see them.
+    /// Rewritten packets for pods go through the stack, where packet filters of others see them.
     pub through_stack: bool,
     /// Processes of the node's own network namespace may not bind node ports in use.
     pub guard_node_ports: bool,
-    /// Node ports do not answer on loopback addresses.
+    /// Node ports are not served on loopback addresses.
     pub loopback_closed: bool,
 }
 
 /// Desired state: by service name, `namespace/name`.
 pub type Tables = BTreeMap<String, ServiceTables>;
 
-/// What an apply did.
+/// The changes of an apply.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Applied {
     pub frontends_written: usize,
@@ -171,7 +169,7 @@ pub struct Applied {
     pub blocks_freed: usize,
 }
 
-/// The tables refused a change, or the kernel did; what was there before is still there.
+/// The tables or the kernel refused a change; the previous state remains.
 #[derive(Debug, thiserror::Error)]
 pub enum DataPlaneError {
     /// A map is full; raise the limit named.
@@ -180,70 +178,70 @@ pub enum DataPlaneError {
     /// The kernel refused.
     #[error("{attempted}")]
     Kernel {
-        /// What was attempted, on which map, program or interface.
+        /// The attempted operation, and its map, program or interface.
         attempted: String,
         #[source]
         cause: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// What [`DataPlane::check`] found.
+/// The result of [`DataPlane::check`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checkup {
-    /// What was otherwise than it had been left, a sentence each. Mended where that could be done;
-    /// the next look tells.
+    /// Differences from the state as it was left, a sentence each. They are repaired if possible; the next
+    /// check shows.
     pub faults: Vec<String>,
-    /// How uplinks run XDP, by interface name.
+    /// The XDP mode of each uplink, by interface name.
     pub xdp: BTreeMap<String, XdpRow>,
-    /// What became of datagram sockets whose backend was gone.
+    /// Totals about datagram sockets whose backend was gone.
     pub reconciled: Reconciled,
 }
 
-/// How far the take-over from others' rules has come.
+/// The progress of taking over from the rules of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// The tables are empty, and others translate what comes in.
     Before,
-    /// The tables are there; a connection that has begun just before may not have been seen yet.
+    /// The tables are written; a connection that has begun just before may not have been seen yet.
     Settling,
-    /// The tables are those of an earlier process: it has seen what others had.
+    /// The tables are those of an earlier process, which has seen the connections of others.
     Kept,
-    /// What is not known to be others' is ours.
+    /// All connections that are not known to be others' are ours.
     Settled,
 }
 
 /// Connections to services that others translate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Others {
-    /// Those that are not over yet.
+    /// Connections that are not over yet.
     pub connections: usize,
-    /// Of them, those to addresses that are services' and not the node's.
+    /// Those of them whose destinations are services' and not the node's.
     pub to_services: usize,
-    /// Translations that were taken away, as their endpoint is gone.
+    /// Translations that were removed, as their endpoint is gone.
     pub removed: usize,
 }
 
-/// What was done about datagrams whose backend was gone.
+/// Totals about datagrams whose backend was gone.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
     /// Sockets that this process has destroyed so far, of frontends with an IPv4 address.
     pub destroyed4: u64,
-    /// As `destroyed4`, of IPv6.
+    /// The same of IPv6.
     pub destroyed6: u64,
-    /// Translations by others, to an endpoint that was gone, that this process has taken away so far.
+    /// Foreign translations to an endpoint that was gone, which this process has removed so far, of IPv4.
     pub removed4: u64,
-    /// As `removed4`, of IPv6.
+    /// The same of IPv6.
     pub removed6: u64,
-    /// How long each look for such sockets took, since this was last asked for.
+    /// Durations of the scans for such sockets since the last call.
     pub looks: Vec<Duration>,
 }
 
-/// How an uplink runs XDP.
+/// The XDP mode of an uplink.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct XdpRow {
-    /// `native`, `generic`, or `off`: then the stack's hooks carry all packets.
+    /// `native`, `generic`, or `off`: then the stack's hooks handle all packets.
     pub mode: &'static str,
-    /// Why it is off.
+    /// The reason if it is off.
     pub reason: Option<String>,
 }
 

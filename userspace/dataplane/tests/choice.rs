@@ -1,4 +1,4 @@
-//! How packets are given to backends: alike on all nodes, by weight, and hardly changed when one
+//! The distribution of packets to backends: the same on all nodes, by weight, and hardly changed when one
 //! leaves.
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
@@ -30,17 +30,17 @@ const SIDE6: Side<Ipv6Addr> = Side {
     pod: |number| Ipv6Addr::new(0xfd00, 2, 0, 0, 0, 0, 0, number as u16),
 };
 
-/// Which pod each flow, by source port, is given to.
+/// The pod that each flow, by source port, is given to.
 type Choices = BTreeMap<u16, IpAddr>;
 
 impl<A: Address + Send + Sync> Side<A> {
-    /// Pods with these numbers, and their weights.
+    /// Returns pods with these numbers, and their weights.
     fn backends(&self, pods: impl IntoIterator<Item = (u8, u16)>) -> Vec<Backend> {
         let of = |(number, weight)| Backend { weight, ..backend((self.pod)(number).into(), 8_080, false) };
         pods.into_iter().map(of).collect()
     }
 
-    /// What a node that has seen none of the flows does with them.
+    /// Returns the choices of a node that has seen none of the flows.
     fn choices(&self, algorithm: Algorithm, backends: &[Backend], flows: u16) -> Choices {
         in_namespace(|| {
             let topology = Topology::new();
@@ -81,7 +81,8 @@ fn shares(choices: &Choices) -> BTreeMap<IpAddr, usize> {
     shares
 }
 
-/// Of the flows whose backend stays, those that go to another.
+/// Returns the number of flows whose backend stays but that go to another, and the number of all whose
+/// backend stays.
 fn moved(before: &Choices, after: &Choices, gone: IpAddr) -> (usize, usize) {
     let stay: Vec<_> = before.iter().filter(|(_, pod)| **pod != gone).collect();
     (stay.iter().filter(|(flow, pod)| after[flow] != **pod).count(), stay.len())

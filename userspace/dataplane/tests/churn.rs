@@ -1,7 +1,7 @@
-//! Traffic at full rate while the endpoints change all the time and the process that changes them
-//! is replaced by another again and again. Nothing may fail, nobody may get a backend that was
-//! gone before he asked, and no packet may find none. Of a million datagrams one may have to be sent
-//! again: queues of the kernel give no guarantee, and no flow may be broken by it.
+//! Traffic at full rate while the endpoints change all the time and the process that changes them is replaced
+//! again and again. No exchange may fail, no client may get a backend that was gone before its request, and
+//! no packet may find none. Of a million datagrams one may have to be sent again: queues of the kernel give
+//! no guarantee, and no flow is broken by it.
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -28,29 +28,29 @@ const VIP: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 10), 80);
 const NODE_PORT: u16 = 30_080;
 const BACKENDS: usize = 8;
 const FIRST_PORT: u16 = 9_000;
-/// Changes of the endpoints in each of the tests.
+/// Number of changes of the endpoints in each of the tests.
 const CHANGES: u32 = 4_000;
-/// How often another process takes over in the meantime.
+/// Number of times that another process takes over meanwhile.
 const RESTARTS: u32 = 10;
 
-/// What clients and the one who changes the endpoints know of each other.
+/// The state that clients share with the thread that changes the endpoints.
 #[derive(Default)]
 struct Ledger {
-    /// Backends that have been withdrawn: a bit is set after the change, and cleared before the
-    /// next one that brings the backend back.
+    /// Backends that have been withdrawn: a bit is set after the change, and cleared before the next one that
+    /// brings the backend back.
     gone: AtomicU32,
-    /// How often each has come back.
+    /// Number of times that each has come back.
     returns: [AtomicU64; BACKENDS],
     exchanges: AtomicU64,
     failures: AtomicU64,
-    /// Datagrams without an answer, whose repetition had one.
+    /// Datagrams without an answer whose repetition was answered.
     repeated: AtomicU64,
     /// Exchanges with a backend that was gone all the while.
     stale: AtomicU64,
     stop: AtomicBool,
 }
 
-/// What a client sees before it asks.
+/// The state that a client reads before its request.
 struct Before {
     gone: u32,
     returns: [u64; BACKENDS],
@@ -58,7 +58,7 @@ struct Before {
 
 impl Ledger {
     fn before(&self) -> Before {
-        // In this order: what comes back in between has one more return afterwards.
+        // In this order: a backend that comes back in between has one more return afterwards.
         let returns = std::array::from_fn(|index| self.returns[index].load(Ordering::SeqCst));
         Before { gone: self.gone.load(Ordering::SeqCst), returns }
     }
@@ -81,8 +81,8 @@ impl Ledger {
         self.exchanges.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Sends a datagram and waits for its answer; once more if there is none. The backend's index, and who
-    /// has answered.
+    /// Sends a datagram and waits for its answer; once more if there is none. Returns the backend's index,
+    /// and the address that answered.
     fn ask(&self, socket: &UdpSocket, to: SocketAddr) -> std::io::Result<(usize, SocketAddr)> {
         let mut buffer = [0; 64];
         let mut once = || {
@@ -144,12 +144,12 @@ fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// For an answer.
+/// The maximum time to wait for an answer.
 fn waiting() -> Duration {
     patience(Duration::from_secs(20))
 }
 
-/// A connection an exchange.
+/// Opens a connection per exchange.
 fn short_connections(ledger: &Ledger, to: SocketAddr) {
     while !ledger.stopped() {
         let before = ledger.before();
@@ -162,7 +162,7 @@ fn short_connections(ledger: &Ledger, to: SocketAddr) {
     }
 }
 
-/// Connections that are there all the time, and keep the backend that they began with.
+/// Uses permanent connections, which keep the backend that they began with.
 fn long_connections(ledger: &Ledger, to: SocketAddr) {
     let mut streams: Vec<(TcpStream, usize)> = (0..8)
         .map(|_| {
@@ -183,7 +183,7 @@ fn long_connections(ledger: &Ledger, to: SocketAddr) {
     }
 }
 
-/// A socket an exchange, without a peer of its own.
+/// Opens a socket per exchange, without a peer of its own.
 fn datagrams(ledger: &Ledger, to: SocketAddr) {
     while !ledger.stopped() {
         let before = ledger.before();
@@ -197,7 +197,7 @@ fn datagrams(ledger: &Ledger, to: SocketAddr) {
     }
 }
 
-/// One socket for all exchanges: it must leave a backend that is gone with its next datagram.
+/// Uses one socket for all exchanges: it must leave a backend that is gone with its next datagram.
 fn one_socket(ledger: &Ledger, to: SocketAddr) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.set_read_timeout(Some(waiting())).unwrap();
@@ -208,7 +208,7 @@ fn one_socket(ledger: &Ledger, to: SocketAddr) {
     }
 }
 
-/// The tables while the backends of `mask` are in use.
+/// Returns the tables while the backends of `mask` are in use.
 fn tables(places: &[Backend; BACKENDS], mask: u32) -> ServiceTables {
     let list: Vec<Backend> =
         (0..BACKENDS).filter(|index| mask & 1 << index != 0).map(|index| places[index]).collect();
@@ -221,14 +221,14 @@ fn tables(places: &[Backend; BACKENDS], mask: u32) -> ServiceTables {
     ServiceTables { frontends, ..ServiceTables::default() }
 }
 
-/// Changes the endpoints while clients are at work; `open` makes the next process.
+/// Changes the endpoints under traffic; `open` makes the next process.
 fn churn(ledger: &Ledger, places: &[Backend; BACKENDS], mut kernel: Kernel, open: impl Fn() -> Kernel) {
     let mut roll: u32 = 0x2545_f491;
     let changes = u64::from(share(CHANGES));
     let restart = changes / u64::from(share(RESTARTS));
     let mut mask = u32::MAX >> (32 - BACKENDS);
     for change in 0..changes {
-        // No faster than the clients, so that every state is met.
+        // No faster than the clients, so that every state is reached.
         while ledger.exchanges.load(Ordering::SeqCst) < change {
             std::thread::yield_now();
         }
@@ -255,7 +255,7 @@ fn churn(ledger: &Ledger, places: &[Backend; BACKENDS], mut kernel: Kernel, open
     }
 }
 
-/// Nothing went wrong, and nothing was counted that says so.
+/// Asserts that nothing went wrong, and that no counter says so.
 fn check(ledger: &Ledger, node: &Node) -> BTreeMap<&'static str, u64> {
     let metrics = Inspector::open(&node.bpf_root()).unwrap().metrics().unwrap();
     let exchanges = ledger.exchanges.load(Ordering::SeqCst);
@@ -293,7 +293,7 @@ fn start(
     std::thread::spawn(move || work(&ledger, to))
 }
 
-/// Between namespaces, where every packet meets the programs; half of the backends are on another node.
+/// Runs between namespaces, where every packet passes the programs; half of the backends are on another node.
 fn packets(xdp: XdpMode) {
     let (cluster, node, ledger) = (Cluster::new(), Node::new(), Arc::new(Ledger::default()));
     if xdp == XdpMode::Generic {
@@ -301,7 +301,7 @@ fn packets(xdp: XdpMode) {
             outside.run(|| support::offloads_off("eth0"));
         }
     }
-    // Pods know the way to each other, also between nodes.
+    // Pods have routes to each other, also between nodes.
     cluster.far.run(|| ip(&format!("route add {POD_A}/32 via 192.0.3.1")));
     let places: [Backend; BACKENDS] = std::array::from_fn(|index| {
         let (address, local) = if index % 2 == 0 { (POD_B, true) } else { (FAR_POD, false) };
@@ -315,7 +315,7 @@ fn packets(xdp: XdpMode) {
             serve(address, index, Protocol::Udp);
         });
     }
-    // Room for what a few seconds of new connections leave behind, so that nothing in use gives way.
+    // Room for the remains of a few seconds of new connections, so that nothing in use is evicted.
     let limits = Limits { flows4: 1 << 18, ..node.config().limits };
     let config = Config { xdp, xdp_redirect: xdp != XdpMode::Off, limits, ..node.config() };
     let open = move || {
@@ -346,7 +346,7 @@ fn packets(xdp: XdpMode) {
     ledger.stop.store(true, Ordering::SeqCst);
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     if ledger.repeated.load(Ordering::SeqCst) + ledger.failures.load(Ordering::SeqCst) > 0 {
-        // Whether it was a queue of the kernel's.
+        // Shows whether a queue of the kernel dropped it.
         cluster.show_counters();
     }
     let metrics = check(&ledger, &node);

@@ -39,18 +39,18 @@ const VIP: Dual = (Ipv4Addr::new(10, 96, 0, 10), Ipv6Addr::new(0xfd00, 0x96, 0, 
 const PORT: u16 = 8_080;
 const NODE_PORT: u16 = 30_080;
 const ROUTER: u16 = 254;
-/// Link addresses of the router, towards whom it is.
+/// Interfaces of the router, by where they lead, with their link addresses.
 const LINKS: [(&str, &str); 3] =
     [("toclient", "02:00:00:00:02:fe"), ("tofront", "02:00:00:00:03:fe"), ("toback", "02:00:00:00:04:fe")];
 const POD_LINK: &str = "02:00:00:00:05:01";
-/// What a connection carries each way.
+/// Bytes that a connection carries each way.
 const AMOUNT: usize = 1_000_000;
 
 fn both(place: Dual) -> [IpAddr; 2] {
     [place.0.into(), place.1.into()]
 }
 
-/// Everything; what was made goes when it is dropped.
+/// The whole network; removed when dropped.
 struct Net {
     client: Namespace,
     router: Namespace,
@@ -66,7 +66,7 @@ impl Net {
             namespace.run(|| {
                 sysctl("net/ipv4/ip_forward", "1");
                 sysctl("net/ipv6/conf/all/forwarding", "1");
-                // Replies come from where nobody would go to ask.
+                // Replies come from addresses to which no route leads back.
                 sysctl("net/ipv4/conf/all/rp_filter", "0");
                 sysctl("net/ipv4/conf/default/rp_filter", "0");
             });
@@ -116,7 +116,7 @@ impl Net {
         Self { client, router, front, back, pod }
     }
 
-    /// Segments and checksums as on a wire.
+    /// Makes segments and checksums those of a wire.
     fn without_offloads(&self) {
         for namespace in [&self.client, &self.front, &self.back, &self.pod] {
             namespace.run(|| offloads_off("eth0"));
@@ -126,7 +126,7 @@ impl Net {
     }
 }
 
-/// Net and host of a place made by [`at`].
+/// Returns net and host of a place made by [`at`].
 fn numbers(place: Dual) -> [u16; 2] {
     [place.1.segments()[2], place.1.segments()[7]]
 }
@@ -138,13 +138,13 @@ fn serve_datagrams(address: IpAddr) {
         let mut buffer = vec![0; 65_536];
         while let Ok((length, from)) = socket.recv_from(&mut buffer) {
             let answer = [from.to_string().as_bytes(), b"\n", &buffer[..length]].concat();
-            // Whether it arrives is the test's to find out.
+            // The client finds out whether it arrives.
             let _ = socket.send_to(&answer, from);
         }
     });
 }
 
-/// The service, as a node has it to whom the backend is local or not.
+/// Returns the service as a node has it, whose own the backend is or not.
 fn service(local: bool, forwarding: Forwarding) -> ServiceTables {
     let mut frontends = Vec::new();
     let places = both(VIP).map(|vip| (vip, 80));
@@ -194,7 +194,7 @@ impl Running {
         this
     }
 
-    /// Another process takes over.
+    /// Lets another process take over.
     fn open(&mut self, on: &Namespace) {
         drop(self.kernel.take());
         let config = self.config.clone();
@@ -206,7 +206,7 @@ impl Running {
     }
 }
 
-/// Both nodes, with the service in this manner.
+/// Starts both nodes, with the service in this forwarding mode.
 fn start(net: &Net, forwarding: Forwarding, xdp: XdpMode) -> [Running; 2] {
     [
         Running::start(&net.front, FRONT, xdp, service(false, forwarding), false),
@@ -214,7 +214,7 @@ fn start(net: &Net, forwarding: Forwarding, xdp: XdpMode) -> [Running; 2] {
     ]
 }
 
-/// Bytes that have come in at an interface.
+/// Returns the number of bytes that have come in at an interface.
 fn received(on: &Namespace, interface: &'static str) -> u64 {
     on.run(move || {
         let text = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
@@ -223,8 +223,8 @@ fn received(on: &Namespace, interface: &'static str) -> u64 {
     })
 }
 
-/// Connections with much data each way. The server has to see the client's own address, and what it
-/// sends must not come by the node that was asked.
+/// Makes connections with much data each way. The server has to see the client's own address, and its data
+/// must not come by the node that was asked.
 #[track_caller]
 fn connections(net: &Net, front: Dual, port: u16) {
     for (address, seen) in both(front).into_iter().zip(both(CLIENT)) {
@@ -235,13 +235,13 @@ fn connections(net: &Net, front: Dual, port: u16) {
             assert_eq!(found.unwrap_or_else(|error| panic!("{to}: {error}")).ip(), seen, "{to}");
         }
         let come = received(&net.front, "eth0") - before;
-        // Requests and acknowledgements. What is sent again is little.
+        // Requests and acknowledgements. There are few retransmissions.
         let [once, more] = [AMOUNT as u64, AMOUNT as u64 * 8 / 5];
         assert!((once..more).contains(&come), "{to}: {come} bytes came by the node that was asked");
     }
 }
 
-/// Datagrams that are small, that fill a frame, and that take many.
+/// Exchanges datagrams that are small, that fill a frame, and that take many.
 #[track_caller]
 fn datagrams(net: &Net) {
     for (address, seen) in both(VIP).into_iter().zip(both(CLIENT)) {
@@ -254,8 +254,8 @@ fn datagrams(net: &Net) {
     }
 }
 
-/// Sends a datagram until it comes back; gives the source that the server saw. The first ones tell
-/// how much the path takes.
+/// Sends a datagram until it comes back; returns the source that the server saw. The first ones show the MTU
+/// of the path.
 fn exchange_datagram(to: SocketAddr, length: usize) -> IpAddr {
     let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" }).unwrap();
     socket.connect(to).unwrap();
@@ -263,7 +263,7 @@ fn exchange_datagram(to: SocketAddr, length: usize) -> IpAddr {
     let mut buffer = vec![0; 65_536];
     let end = Instant::now() + patience(Duration::from_secs(5));
     while Instant::now() < end {
-        // Refused where the kernel has learned meanwhile that the packet is too big.
+        // Fails if the kernel has learned meanwhile that the packet is too big.
         let _ = socket.send(&payload);
         socket.set_read_timeout(Some(patience(Duration::from_millis(300)))).unwrap();
         if let Ok(got) = socket.recv(&mut buffer) {
@@ -276,7 +276,7 @@ fn exchange_datagram(to: SocketAddr, length: usize) -> IpAddr {
     panic!("{to}: a datagram of {length} bytes does not come back");
 }
 
-/// How much the client has learned to send to an address at most.
+/// Returns the path MTU that the client has learned for an address.
 fn learned_mtu(net: &Net, to: IpAddr) -> Option<u32> {
     let text = net.client.run(move || {
         let output = Command::new("ip").args(["route", "get", &to.to_string()]).output().unwrap();
@@ -293,7 +293,7 @@ fn everything(forwarding: Forwarding, xdp: XdpMode) {
     connections(&net, VIP, 80);
     connections(&net, FRONT, NODE_PORT);
     datagrams(&net);
-    // What did not fit with what is put in was answered, and the client has understood.
+    // Packets that did not fit with the additional bytes were answered, and the client has adapted.
     let more = if forwarding == Forwarding::DsrIpip { [20, 40] } else { [8, 24] };
     assert!(front.metric("too_big") > 0);
     for (vip, more) in both(VIP).into_iter().zip(more) {
@@ -328,7 +328,7 @@ fn by_outer_header_in_xdp_the_backend_s_node_answers_the_client() {
     everything(Forwarding::DsrIpip, XdpMode::Generic);
 }
 
-/// The way from the router to the backend takes less than the node's own link.
+/// The path from the router to the backend has a smaller MTU than the node's own link.
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn a_router_s_word_about_the_outer_header_reaches_the_client() {
@@ -350,7 +350,7 @@ fn a_router_s_word_about_the_outer_header_reaches_the_client() {
     }
 }
 
-/// As between machines of one host, whose packets are cut by nobody.
+/// The network is like that between machines of one host, where segments are not cut.
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn large_segments_go_as_they_are() {
@@ -393,7 +393,7 @@ fn connections_outlive_the_processes_of_both_nodes() {
     }
 }
 
-/// Sends and receives over one connection until told to stop; gives the number of rounds.
+/// Sends and receives over one connection until told to stop; returns the number of rounds.
 fn keep_talking(to: SocketAddr, stop: &AtomicBool) -> usize {
     use std::io::{BufRead, BufReader, Read, Write};
     let mut stream = std::net::TcpStream::connect_timeout(&to, patience(Duration::from_secs(10))).unwrap();

@@ -1,5 +1,5 @@
-//! Fragments that come in any order, from real network to real sockets: the receiver's own stack puts
-//! them together, which shows that every byte and checksum is right.
+//! Fragments that come in any order, from real networks to real sockets: the receiver's own stack reassembles
+//! them, which shows that every byte and checksum is right.
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 mod support;
@@ -18,10 +18,10 @@ use userspace_dataplane::tables::{Backend, NodeTables, Protocol, Scope, ServiceT
 
 const PORT: u16 = 8_080;
 const NODE_PORT: u16 = 30_080;
-/// Outside the ports that the node gives translated packets.
+/// Outside the range of source ports of the node.
 const CLIENT_PORT: u16 = 51_000;
-/// Lengths of datagrams, and of what their fragments carry: fifteen fragments over the usual MTU, and
-/// the 54 that the longest datagrams have over the smallest one that IPv6 knows.
+/// Lengths of datagrams, and of the payload of their fragments: fifteen fragments over the usual MTU, and the
+/// 54 that the longest datagrams have over the smallest MTU of IPv6.
 const SHAPES: [(usize, usize); 2] = [(21_000, 1_448), (65_507, 1_232)];
 
 /// Link addresses of the node's interfaces.
@@ -30,12 +30,12 @@ const AT_FAR: [u8; 6] = [2, 0, 0, 0, 1, 2];
 const AT_POD_A: [u8; 6] = [2, 0, 0, 0, 2, 1];
 const AT_POD_B: [u8; 6] = [2, 0, 0, 0, 2, 2];
 
-/// Who speaks with whom through what.
+/// The ends and the path of an exchange.
 struct Case<A> {
     client: A,
     service: (A, u16),
     server: A,
-    /// As whom the server sees the client.
+    /// The client's address as the server sees it.
     seen: A,
     links: [[u8; 6]; 2],
 }
@@ -59,7 +59,7 @@ fn service(address: &str, port: u16, scope: Scope, backends: &[Backend]) -> Serv
     }
 }
 
-/// The orders in which fragments may come: the first one last, or in the middle.
+/// Returns the orders in which fragments may come: the first one last, or in the middle.
 fn shuffled(pieces: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
     let reversed: Vec<_> = pieces.iter().rev().cloned().collect();
     let mut turned = pieces.to_vec();
@@ -67,7 +67,7 @@ fn shuffled(pieces: &[Vec<u8>]) -> [Vec<Vec<u8>>; 2] {
     [reversed, turned]
 }
 
-/// Sends frames to the node, the first one only after a while.
+/// Sends frames to the node, the first fragment only after a while.
 fn send(from: &Namespace, frames: Vec<Vec<u8>>, first: Vec<u8>) {
     from.run(move || {
         let wire = Wire::open(index_of("eth0"));
@@ -95,7 +95,7 @@ fn receive(socket: &UdpSocket, what: &str) -> (Vec<u8>, SocketAddr) {
     (buffer, from)
 }
 
-/// There and back, in every order.
+/// Exchanges a datagram, there and back, in every order.
 fn exchange<A: Address>(case: &Case<A>, client: &Namespace, server: &Namespace) {
     let (at_client, at_server) =
         (socket(client, case.client.into(), CLIENT_PORT), socket(server, case.server.into(), PORT));
@@ -141,7 +141,7 @@ fn a_pod_s_fragments_reach_a_pod_in_any_order() {
     exchange(&case, &cluster.pod_a, &cluster.pod_b);
 }
 
-/// Addresses and ports of both ends change, of which only the first fragment has the ports.
+/// Addresses and ports of both ends change, although only the first fragment has the ports.
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn a_client_s_fragments_reach_a_pod_elsewhere_in_any_order() {
@@ -158,7 +158,7 @@ fn a_client_s_fragments_reach_a_pod_elsewhere_in_any_order() {
     exchange(&case, &cluster.client, &cluster.far);
 }
 
-/// All fragments of a datagram of SCTP that arrive at an interface, put together.
+/// Collects and reassembles all fragments of a datagram of SCTP that arrive at an interface.
 fn gather<A: Address>(wire: &Wire, to: A, identification: u32) -> ((u16, u16), Vec<u8>) {
     let is_ours = |frame: &[u8]| {
         let (version, protocol) = (frame[14] >> 4, if A::VERSION == 4 { frame[23] } else { frame[54] });

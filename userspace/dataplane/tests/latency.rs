@@ -1,5 +1,5 @@
-//! Round-trip times by service, and connections in great number: what is shown is what the kernel
-//! says about each socket, and looking takes little.
+//! Round-trip times by service, and connections in great number: the output equals the kernel's statements
+//! about each socket, and a scan takes little.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "in a test, to panic is to fail")]
 
 mod support;
@@ -21,14 +21,14 @@ use userspace_dataplane::{Config, Kernel, Limits, Program};
 
 const NAME: &str = "test/echo";
 
-/// Times of one socket in seconds, smoothed and least, and segments sent again.
+/// Times of one socket in seconds, smoothed and least, and retransmitted segments.
 #[derive(Debug)]
 struct Told {
     rtt: f64,
     least_rtt: f64,
 }
 
-/// What the kernel says about a socket to its owner.
+/// Returns the kernel's statements about a socket, as its owner gets them.
 #[allow(unsafe_code)]
 fn told(stream: &TcpStream) -> Told {
     let mut info = [0_u32; 64];
@@ -52,7 +52,7 @@ fn look(node: &Node) -> Latencies {
     LatencyWatch::default().look(&Inspector::open(&node.bpf_root()).unwrap()).unwrap()
 }
 
-/// Bytes there and back, so that more than the handshake is measured.
+/// Sends bytes there and back, so that more than the handshake is measured.
 fn exchange(mut client: &TcpStream, mut server: &TcpStream) {
     let mut buffer = [0; 4];
     for _ in 0..5 {
@@ -89,8 +89,8 @@ fn sockets_that_were_translated_have_the_times_that_the_kernel_tells_their_owner
         kernel.apply_service(NAME, Some(&tables)).unwrap();
         let before = look(&node);
         assert!(before.services.is_empty(), "{before:?}");
-        // Through the service with either family, with a socket of the newer one to an address of
-        // the older, and past the service.
+        // Through the service with either family, with an IPv6 socket to an IPv4 address, and past the
+        // service.
         let mapped = SocketAddr::from((VIP.0.to_ipv6_mapped(), VIP.1));
         let through: Vec<(TcpStream, TcpStream)> = [(vips[0], 0), (vips[0], 0), (mapped, 0), (vips[1], 1)]
             .map(|(to, n)| connected(to, &listeners[n]))
@@ -113,10 +113,10 @@ fn sockets_that_were_translated_have_the_times_that_the_kernel_tells_their_owner
     });
 }
 
-/// One way over the slow link.
+/// The one-way delay of the slow link.
 const DELAY: Duration = Duration::from_millis(15);
 
-/// An interface whose other end is this process, in the namespace of the calling thread.
+/// Creates an interface whose other end is this process, in the namespace of the calling thread.
 #[allow(unsafe_code)]
 fn tunnel(address: &str, peer: &str) -> File {
     const TUNSETIFF: libc::Ioctl = 0x4004_54ca;
@@ -178,7 +178,7 @@ fn a_slow_link_between_two_other_namespaces_is_seen_from_here() {
         let row = &found.services[NAME];
         assert_eq!(row.connections, 1);
         assert_eq!(row.rtt_p50_seconds, Some(told(&client).rtt));
-        // No packet is faster than the link; how much slower one may be is the machine's affair.
+        // No packet is faster than the link; how much slower one may be depends on the machine.
         let both_ways = 2.0 * DELAY.as_secs_f64();
         assert!(row.rtt_min_seconds.unwrap() >= both_ways, "{row:?}");
         assert!(row.rtt_p50_seconds.unwrap() >= both_ways, "{row:?}");
@@ -226,7 +226,7 @@ fn connections_of_packets_count_once_with_what_the_clients_end_has_measured() {
     assert_eq!(row.rtt_max_seconds, Some(longest));
 }
 
-/// Bytes of memory of its own that the process has.
+/// Returns the bytes of private memory of the process.
 fn own_memory() -> usize {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -264,7 +264,7 @@ fn a_quarter_of_a_million_connections_are_shown_without_being_kept() {
             })
             .unwrap();
         let (took, grown) = (began.elapsed(), most.saturating_sub(before));
-        // Sets of the table fill unevenly, so that a few had to give way.
+        // Sets of the table fill unevenly, so that a few were evicted.
         assert!((CONNECTIONS * 9 / 10..=CONNECTIONS).contains(&shown), "{shown}");
         assert!(grown < 16 << 20, "{grown} bytes for {shown} connections");
         let began = Instant::now();
@@ -276,7 +276,7 @@ fn a_quarter_of_a_million_connections_are_shown_without_being_kept() {
             found.sockets,
             found.namespaces
         );
-        // Who has seen enough gets no more.
+        // An early end gets no more rows.
         let mut shown = 0;
         inspector
             .visit_connections(|_| {

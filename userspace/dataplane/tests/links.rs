@@ -1,5 +1,5 @@
-//! What is attached where: kept without a process, found again, and gone without a trace. Links of
-//! tcx and filters of traffic control do the same.
+//! The attachments: kept without a process, found again, and removed without a trace. Links of tcx and
+//! filters of traffic control behave the same.
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 mod support;
@@ -17,14 +17,14 @@ use userspace_dataplane::{
     ClassifierHook, Config, Kernel, Missing, Program, XdpMode, XdpState, preflight, remove,
 };
 
-/// What the kernel prefers, and what every kernel has.
+/// The hook that the kernel prefers, and the one that every kernel has.
 const HOOKS: [ClassifierHook; 2] = [ClassifierHook::Auto, ClassifierHook::Filter];
 
 fn open(config: Config, hook: ClassifierHook) -> Kernel {
     Kernel::open_with(config, hook).unwrap_or_else(|error| panic!("{}", chain(&error)))
 }
 
-/// What `tc` prints about the namespace of this thread.
+/// Returns the output of `tc` about the namespace of this thread.
 fn tc(arguments: &str) -> String {
     let output = Command::new("tc").args(arguments.split(' ')).output().unwrap();
     assert!(output.status.success(), "tc {arguments}: {}", String::from_utf8_lossy(&output.stderr));
@@ -126,7 +126,7 @@ fn filters_of_others_are_left_alone() {
         assert!(listed.contains("bytecode") && !listed.contains("uplink_ingress"), "{listed}");
         assert!(tc("qdisc show dev up0").contains("clsact"));
         assert!(!tc("qdisc show dev up2").contains("clsact"));
-        // What is in the place of clsact and knows no egress is not mistaken for it.
+        // A queueing discipline in the place of clsact without egress is not mistaken for it.
         run("tc", "qdisc add dev up2 ingress");
         let error = kernel.set_interfaces(&[uplink("up2")]).unwrap_err();
         assert!(chain(&error).contains("for ingress alone"), "{}", chain(&error));
@@ -140,7 +140,7 @@ fn xdp_is_attached_in_the_mode_asked_for() {
         ip("link add up0 type veth peer name up1");
         let interfaces = [uplink("up0")];
         let node = Node::new();
-        // Each process finds what the one before has attached.
+        // Each process finds the attachments of the previous one.
         for (xdp, state) in [
             (XdpMode::Off, "off"),
             (XdpMode::Auto, "off"),
@@ -191,7 +191,7 @@ fn an_interface_that_refuses_xdp_goes_without_and_says_why() {
         }
         kernel.set_interfaces(&interfaces).unwrap();
         assert_eq!(kernel.xdp_states()["big0"], XdpState::Native);
-        // Another program is there first.
+        // Another program is attached first.
         let second = Node::new();
         let mut other = Kernel::open(Config { xdp: XdpMode::ForceNative, ..second.config() }).unwrap();
         other.set_interfaces(&[uplink("up0")]).unwrap();
@@ -212,7 +212,7 @@ fn removal_leaves_nothing() {
             let mounted = || fs::read_to_string("/proc/self/mountinfo").unwrap();
             let root = node.bpf_root();
             assert!(mounted().contains(root.to_str().unwrap()));
-            // Also while the process that opened it still holds descriptors.
+            // Even while the process that opened it still holds descriptors.
             remove(&root).unwrap();
             assert!(!mounted().contains(root.to_str().unwrap()));
             assert!(!root.exists());
@@ -262,7 +262,7 @@ fn the_usual_place_is_mounted_if_need_be_and_left_as_it_was() {
             remove(&config.bpf_root).unwrap();
             assert_eq!(mounts(), usize::from(others), "what others use stays");
         }
-        // Already mounted when we came: so it is when we go.
+        // Mounted before the start, it stays mounted.
         fs::remove_dir("/sys/fs/bpf/others").unwrap();
         drop(Kernel::open(config.clone()).unwrap());
         remove(&config.bpf_root).unwrap();

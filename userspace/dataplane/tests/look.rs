@@ -1,5 +1,5 @@
-//! A look into the live tables: what is foretold about a packet is what the programs do, and what
-//! others undo is found and mended.
+//! Inspection of the live tables: predictions about packets match the programs, and changes by others are
+//! found and repaired.
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 mod support;
@@ -32,7 +32,7 @@ fn on_node(test: impl FnOnce(&mut Kernel, &Topology, &Inspector) + Send) {
     });
 }
 
-/// What is foretold: backend, and source if it is replaced.
+/// Returns the prediction: backend, and source if it is replaced.
 fn foretold<A: Address>(
     inspector: &Inspector,
     source: (A, u16),
@@ -65,7 +65,7 @@ fn backends6(count: u16) -> Vec<Backend> {
     (0..count).map(|n| Backend::new(address(n).into(), 8_080, false)).collect()
 }
 
-/// A service with a cluster address inside and a node port outside.
+/// Returns a service with a cluster address inside and a node port outside.
 fn tables(algorithm: Algorithm, backends: &[Backend]) -> ServiceTables {
     let v4 = backends[0].address.is_ipv4();
     let (vip, nowhere) = if v4 { (VIP.0.to_string(), "0.0.0.0") } else { (VIP6.0.to_string(), "::") };
@@ -162,7 +162,7 @@ fn what_others_undo_is_found_and_mended() {
         let before = kernel.attached().unwrap();
         let links = kernel.maps_directory().with_file_name("links");
         let egress = format!("if{}-egress", topology.pod);
-        // Nobody holds these links but their pins.
+        // Nothing but their pins holds these links.
         for name in ["cgroup-connect4", egress.as_str()] {
             fs::remove_file(links.join(name)).unwrap();
         }
@@ -171,7 +171,7 @@ fn what_others_undo_is_found_and_mended() {
             faults[..2],
             ["link cgroup-connect4 is gone".to_owned(), format!("link {egress} is gone")]
         );
-        // The kernel lets go of links in its own time.
+        // The kernel releases links in its own time.
         let mended = || {
             std::thread::sleep(std::time::Duration::from_millis(50));
             kernel.check().unwrap().faults.is_empty()
@@ -179,10 +179,10 @@ fn what_others_undo_is_found_and_mended() {
         assert!(std::iter::repeat_with(mended).take(100).any(|mended| mended));
         assert_eq!(kernel.attached().unwrap(), before);
         assert!(inspector.links().unwrap().iter().any(|link| link.name == "cgroup-connect4" && link.live));
-        // An interface that vanished is nobody's fault.
+        // A vanished interface is not a fault.
         ip("link del pod2");
         assert_eq!(kernel.check().unwrap().faults, Vec::<String>::new());
-        // A pin of a map cannot be brought back: the next process would begin anew.
+        // A pin of a map cannot be restored: the next process would begin with an empty one.
         fs::remove_file(kernel.maps_directory().join("METRICS")).unwrap();
         let faults = kernel.check().unwrap().faults;
         assert!(faults.len() == 1 && faults[0].starts_with("map METRICS is no longer pinned"), "{faults:?}");
@@ -217,7 +217,7 @@ fn refusals_and_drops_are_told_one_by_one() {
         assert_eq!(told[0].service.as_deref(), Some("default/web"));
         assert_eq!((told[0].source, told[0].destination.1), ((LOCAL_POD.0.into(), LOCAL_POD.1), 80));
         assert!(told.iter().all(|row| row.hook == "pod" && row.interface == Some(topology.pod)));
-        // The same is foretold.
+        // The prediction is the same.
         let query = |words: &str| Query::parse(&[words], Some(From::Pod)).unwrap();
         let outcome = |words: &str| {
             let query = query(words);

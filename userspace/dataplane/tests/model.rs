@@ -33,8 +33,8 @@ fn address(v6: bool, v4: [u8; 4], last: [u16; 3]) -> IpAddr {
     }
 }
 
-/// Places that backends are at: beside the client, the client itself, elsewhere; and whether the
-/// place is on this node.
+/// Returns a place of a backend: beside the client, the client itself, elsewhere; and whether the place is on
+/// this node.
 fn place(v6: bool, number: usize) -> Backend {
     let pod = |node: u8, host: u8| address(v6, [10, node, 0, host], [0xfd00, node.into(), host.into()]);
     let (address, port, local) = [
@@ -53,14 +53,14 @@ fn vip(v6: bool, host: u8) -> IpAddr {
     address(v6, [10, 96, 0, host], [0xfd00, 0x96, host.into()])
 }
 
-/// Where frontends are, with "any of the node's addresses" among them.
+/// Returns a place of a frontend, with "any of the node's addresses" among them.
 fn frontend_at(v6: bool, number: usize) -> (IpAddr, u16) {
     let any = if v6 { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     [(vip(v6, 10), 80), (vip(v6, 10), 81), (vip(v6, 11), 80), (any, NODE_PORT), (any, NODE_PORT + 1)][number]
 }
 const FRONTENDS: usize = 5;
 
-/// Where packets are sent: to all of those, and to some that are nobody's.
+/// Returns a destination of packets: all of those, and some of no frontend.
 fn target(v6: bool, number: usize) -> (IpAddr, u16) {
     let node = if v6 { NODE6.into() } else { NODE.into() };
     let beside = address(v6, [192, 0, 2, 9], [0x2001, 0xdb8, 9]);
@@ -81,7 +81,7 @@ const TARGETS: usize = 8;
 enum Way {
     Pod,
     Uplink,
-    /// Through XDP first, as an uplink has it; what it leaves goes on to tcx.
+    /// Through XDP first, as on an uplink; packets that it leaves go on to tcx.
     Xdp,
 }
 
@@ -138,7 +138,7 @@ fn frontends() -> impl Strategy<Value = Tables> {
     )
 }
 
-/// Sources that may come in: pods and, perhaps, the client outside.
+/// Returns the admitted sources: pods and, optionally, the client outside.
 fn ranges(client: bool) -> Vec<IpNetwork> {
     let pods = ["10.1.0.0/24", "fd00:1::/64"];
     let outside = ["192.0.2.96/27", "2001:db8::100/120"];
@@ -210,7 +210,7 @@ impl Sent {
     }
 }
 
-/// What came out of the programs.
+/// The result of the programs.
 #[derive(Debug)]
 enum Outcome<A> {
     Unchanged,
@@ -242,7 +242,7 @@ fn send<A: Net>(kernel: &Kernel, topology: &Topology, packet: &Packet<A>, way: W
     }
 }
 
-/// The place is on another node.
+/// Returns `true` if the place is on another node.
 fn is_remote(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => address.octets()[1] == 2,
@@ -250,14 +250,14 @@ fn is_remote(address: IpAddr) -> bool {
     }
 }
 
-/// The reply of a backend, through the interface it arrives on.
+/// Sends the reply of a backend, through the interface on which it arrives.
 fn reply<A: Net>(kernel: &Kernel, topology: &Topology, there: &Packet<A>, way: Way) -> Outcome<A> {
     let reply = Packet {
         source: there.destination,
         destination: there.source,
         flags: if there.protocol == TCP { SYN | ACK } else { 0 },
         ttl: 64,
-        // Of SCTP, a chunk that begins nothing.
+        // For SCTP, a chunk that begins nothing.
         payload: if there.protocol == SCTP { vec![2, 0, 0, 4] } else { there.payload.clone() },
         ..there.clone()
     };
@@ -272,13 +272,13 @@ fn reply<A: Net>(kernel: &Kernel, topology: &Topology, there: &Packet<A>, way: W
 /// Both ends and the protocol of a connection.
 type Flow = (IpAddr, u16, IpAddr, u16, u8);
 
-/// What is known of connections.
+/// The state of connections.
 #[derive(Default)]
 struct Known {
     /// The backend, by these tables.
     chosen: BTreeMap<Flow, (IpAddr, u16)>,
-    /// Those that were there by earlier tables: sources that may come in, and whether the node is the
-    /// client, are decided when a connection begins.
+    /// Connections from earlier tables: source ranges, and whether the node is the client, are decided when a
+    /// connection begins.
     earlier: BTreeSet<Flow>,
 }
 
@@ -316,8 +316,8 @@ fn check<A: Net>(
         }
     };
     prop_assert_eq!(&there.payload, &packet.payload);
-    // The client's address is kept but where replies would not come back through this node, or
-    // where the frontend wants it so.
+    // The client's address is kept unless replies would not come back through this node, or the frontend
+    // replaces it.
     let through = sent.scope() == Scope::External && is_remote(there.destination.0.into());
     let itself = there.destination.0 == packet.source.0;
     let own = A::of(if sent.v6 { NODE6.into() } else { NODE.into() });
@@ -339,7 +339,7 @@ fn check<A: Net>(
     }
 }
 
-/// The tables without limits to sources.
+/// Returns the tables without source ranges.
 fn unlimited(tables: &Tables) -> Tables {
     let mut tables = tables.clone();
     for frontend in tables.values_mut().flat_map(|tables| &mut tables.frontends) {
@@ -358,7 +358,7 @@ fn check_refusal<A: Net>(sent: &Sent, packet: &Packet<A>, answer: &Packet<A>) ->
     Ok(())
 }
 
-/// Settings of the node: with or without ranges of services' addresses.
+/// Returns settings of the node, with or without service ranges.
 fn settings(ranges: bool) -> NodeTables {
     let service_ranges = if ranges { vec!["10.96.0.0/16", "fd00:96::/112"] } else { Vec::new() };
     NodeTables {
@@ -382,7 +382,7 @@ fn packets_become_what_the_model_allows() {
         let config = seeded::config(share(1_500));
         let packets = prop::collection::vec(sent(), 1..40);
         let strategy = prop::collection::vec((frontends(), any::<bool>(), packets), 1..3);
-        // Tables follow one another in the same maps, and flows of earlier ones are still there.
+        // Tables follow one another in the same maps, which still contain flows of earlier ones.
         let result = TestRunner::new(config).run(&strategy, |steps| {
             let mut kernel = kernel.borrow_mut();
             for (tables, ranges, packets) in steps {

@@ -1,5 +1,5 @@
-//! Direct server return, case by case: what the first node makes of a packet, what the backend's node
-//! makes of that, and what the client gets.
+//! Direct server return, case by case: the packet after the first node, after the backend's node, and at the
+//! client.
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 mod support;
@@ -15,7 +15,7 @@ use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Backend, Forwarding, Protocol, Scope, ServiceTables};
 use userspace_dataplane::{Kernel, Program, TestRun};
 
-/// Where things are, in one family.
+/// The addresses of one family.
 struct Places<A> {
     node: A,
     client: (A, u16),
@@ -48,7 +48,7 @@ const V6: Places<Ipv6Addr> = Places {
 };
 
 impl<A: Address + Sync> Places<A> {
-    /// The option that says which frontend the client asked.
+    /// Returns the option that names the frontend the client asked.
     fn option(&self) -> Vec<u8> {
         let (address, port) = (self.vip.0.bytes(), self.vip.1.to_be_bytes());
         if A::VERSION == 4 {
@@ -58,7 +58,7 @@ impl<A: Address + Sync> Places<A> {
         }
     }
 
-    /// The service at the virtual address, and on a node port, answered directly.
+    /// Returns the service at the virtual address, and on a node port, with direct replies.
     fn service(&self, protocol: Protocol, backends: &[Backend], forwarding: Forwarding) -> ServiceTables {
         let vip: std::net::IpAddr = self.vip.0.into();
         let any = if A::VERSION == 4 { "0.0.0.0" } else { "::" };
@@ -72,11 +72,11 @@ impl<A: Address + Sync> Places<A> {
         ServiceTables { frontends, ..ServiceTables::default() }
     }
 
-    /// A packet in an outer header.
+    /// Returns a packet in an outer header.
     fn wrapped(&self, inner: &[u8], from: A, to: A) -> Vec<u8> {
         let mut outer = Packet { protocol: self.inside, ..Packet::tcp((from, 0), (to, 0), 0) };
         outer.link = inner[..12].try_into().unwrap();
-        // Of an unknown transport only the ports are written, which are cut out again.
+        // For an unknown transport only the ports are written, which are cut out again.
         let mut frame = outer.bytes();
         let body = inner[14..].to_vec();
         frame.truncate(14 + self.header);
@@ -91,7 +91,7 @@ impl<A: Address + Sync> Places<A> {
         [frame, body].concat()
     }
 
-    /// The inner packet of one in an outer header that is as it should be.
+    /// Returns the inner packet of one with a correct outer header.
     fn unwrapped(&self, frame: &[u8], from: A, to: A) -> Packet<A> {
         let inner = [&frame[..14], &frame[14 + self.header..]].concat();
         let expected = self.wrapped(&inner, from, to);
@@ -129,7 +129,7 @@ fn packet<A: Address + Sync>(protocol: Protocol, from: (A, u16), to: (A, u16), f
     if protocol == Protocol::Udp { Packet::udp(from, to, b"hello") } else { Packet::tcp(from, to, flags) }
 }
 
-/// A packet as XDP sends it on, with the link addresses that the next hop wants.
+/// Returns a packet as XDP sends it on, with the link addresses of the next hop.
 #[track_caller]
 fn sent_by_xdp<A: Address>(run: &TestRun) -> Packet<A> {
     assert_eq!((run.verdict, &run.packet[..6]), (XDP_TX, OTHER_NODE_LINK.as_slice()));
@@ -245,7 +245,7 @@ fn what_nobody_asked_for<A: Address + Sync>(places: &Places<A>) {
             let run = tcx(kernel, Program::UplinkIngress, &told, topology.uplink);
             assert_eq!(run.verdict, DROP);
         };
-        // No such frontend; one of another manner; one without this backend.
+        // No such frontend; one with another forwarding mode; one without this backend.
         dropped(kernel);
         for (backend, forwarding) in [
             (places.local, Forwarding::Nat),
@@ -317,7 +317,7 @@ fn wrapped_packets_arrive<A: Address + Sync>(places: &Places<A>) {
             let expected = Packet { ttl: 63, ..packet(protocol, places.vip, places.client, SYN | ACK) };
             assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
             assert_eq!(metric(node, "dsr_received"), 2);
-            // For no backend here, or of no such service, it is somebody else's tunnel.
+            // Without a backend here, or without such a service, it is a tunnel of others.
             let asked = packet(protocol, places.client, places.vip, SYN);
             let other = places.wrapped(&asked.bytes(), places.node, places.remote.0);
             let run = tcx_bytes(kernel, Program::UplinkIngress, &other, topology.uplink);
@@ -333,7 +333,7 @@ fn the_backend_s_node_unwraps_and_answers_under_the_inner_address() {
     wrapped_packets_arrive(&V6);
 }
 
-/// The answer to a datagram that fills the uplink's 1,500 bytes: what would fit.
+/// Returns the answer to a datagram that fills the uplink's 1,500 bytes; it names the size that fits.
 fn too_big<A: Address + Sync>(places: &Places<A>, forwarding: Forwarding, fits: u32) {
     on_node(|kernel, topology, node| {
         let tables = places.service(Protocol::Udp, &[at(places.remote, false)], forwarding);
@@ -368,7 +368,7 @@ fn what_does_not_fit_any_more_is_answered_with_the_size_that_does() {
     too_big(&V6, Forwarding::DsrIpip, 1_460);
 }
 
-/// The link to the backend takes 1,400 bytes, of which a router tells this node.
+/// The link to the backend has an MTU of 1,400 bytes, of which a router tells this node.
 fn the_outer_header_is_too_big<A: Address + Sync>(places: &Places<A>, router: A) {
     on_node(|kernel, topology, node| {
         let tables = places.service(Protocol::Tcp, &[at(places.remote, false)], Forwarding::DsrIpip);
@@ -382,7 +382,7 @@ fn the_outer_header_is_too_big<A: Address + Sync>(places: &Places<A>, router: A)
             let packet = Packet::icmp(router, from, kind[0], kind[1], &rest);
             tcx(kernel, Program::UplinkIngress, &packet, topology.uplink)
         };
-        // Before the node has sent such a packet it is about nothing.
+        // Before the node has sent such a packet, the error is about nothing.
         assert_eq!(told(500, places.node).verdict, NEXT);
         let run = tcx(kernel, Program::UplinkIngress, &asked, topology.uplink);
         assert_eq!(run.verdict, REDIRECT);
@@ -397,7 +397,7 @@ fn the_outer_header_is_too_big<A: Address + Sync>(places: &Places<A>, router: A)
             let quote = asked.bytes()[14..14 + places.header + 8].to_vec();
             assert_eq!(answer.payload[8..], quote, "what the client has sent");
         }
-        // Too little of it, or somebody else's.
+        // Too little of the packet, or a foreign one.
         assert_eq!(told(2 * places.header, places.node).verdict, NEXT);
         assert_eq!(told(500, places.client.0).verdict, NEXT);
         assert_eq!(metric(node, "too_big"), 2);

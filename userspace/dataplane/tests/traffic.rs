@@ -1,5 +1,5 @@
-//! Real packets between network namespaces: a client, a node, its pods, another node. No socket is
-//! in the node's cgroup, so that all translation happens on interfaces.
+//! Real packets between network namespaces: a client, a node, its pods, another node. No socket is in the
+//! node's cgroup, so that all translation happens on interfaces.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "in a test, to panic is to fail")]
 
 mod support;
@@ -35,7 +35,7 @@ fn both(place: Dual) -> [IpAddr; 2] {
     [place.0.into(), place.1.into()]
 }
 
-/// A cluster whose node balances; the service has these backends, from inside and from outside.
+/// Starts a cluster whose node balances; the service has these backends, from inside and from outside.
 fn start(backends: &'static [(Dual, bool)], xdp: XdpMode) -> (Cluster, Node, Kernel) {
     let cluster = Cluster::new();
     let node = Node::new();
@@ -75,7 +75,7 @@ fn serve(namespace: &Namespace, place: Dual) {
     });
 }
 
-/// Both families and protocols, and enough data for large segments; the server has to see `seen`.
+/// Exchanges data in both families and protocols, enough for large segments; the server has to see `seen`.
 #[track_caller]
 fn exchange(from: &Namespace, to: (Dual, u16), seen: Dual) {
     for (address, expected) in both(to.0).into_iter().zip(both(seen)) {
@@ -177,7 +177,7 @@ fn connections_outlive_the_process() {
 fn nobody_notices_when_processes_come_and_go() {
     let (cluster, node, kernel) = start(&[(AT_FAR_POD, false)], XdpMode::Off);
     serve(&cluster.far, AT_FAR_POD);
-    // Connections that are there all the while, and new ones, one after the other.
+    // Permanent connections, and new ones, one after the other.
     let stop = Arc::new(AtomicBool::new(false));
     let (done, finished) = std::sync::mpsc::channel();
     for address in both(AT_NODE) {
@@ -207,7 +207,7 @@ fn nobody_notices_when_processes_come_and_go() {
     assert!(rounds.len() == 2 && rounds.iter().all(|rounds| *rounds > 100), "{rounds:?}");
 }
 
-/// Sends and receives over one connection until told to stop; gives the number of rounds.
+/// Sends and receives over one connection until told to stop; returns the number of rounds.
 fn keep_talking(to: SocketAddr, stop: &AtomicBool) -> usize {
     use std::io::{BufRead, BufReader, Read, Write};
     let mut stream = std::net::TcpStream::connect_timeout(&to, patience(Duration::from_secs(10))).unwrap();
@@ -227,7 +227,7 @@ fn keep_talking(to: SocketAddr, stop: &AtomicBool) -> usize {
     rounds
 }
 
-/// What the older binary balances: its one backend is [`FAR_POD`], by IPv4 alone.
+/// The service that the older binary balances: its one backend is [`FAR_POD`], by IPv4 alone.
 #[test]
 #[ignore = "needs root, eBPF and an older build of the data plane: HAWSER_OLDER names a program that opens \
             the data plane at the pins and the cgroup it is given, with an echo service"]
@@ -263,8 +263,8 @@ fn a_newer_binary_takes_over_from_an_older_one_while_traffic_goes_on() {
                 }
             }
         }
-        // The one that begins in the old table after it was copied, and goes on in the new one
-        // before that is made up for, is lost.
+        // A connection that begins in the old table after it was copied, and goes on in the new one before
+        // that is corrected, is lost.
         fresh.send(("fresh", if failures > 1 { 0 } else { rounds })).unwrap();
     });
     std::thread::sleep(Duration::from_secs(1));

@@ -28,21 +28,21 @@ use crate::node;
 
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
 
-/// What an API server is started with.
+/// The settings that an API server is started with.
 pub struct Settings<'a> {
     pub data: &'a DataDir,
     pub listen: SocketAddr,
-    /// Where the cluster reaches this server.
+    /// The address at which the cluster reaches this server.
     pub advertise: IpAddr,
     pub store: &'a StoreArgs,
     pub service_cidrs: Vec<IpNetwork>,
     pub serving: Serving,
     pub keys: Keys,
-    /// Where the scheduler and the controllers are.
+    /// The addresses of the scheduler and the controllers.
     pub components: Components,
 }
 
-/// What the build script found out.
+/// The build information that the build script recorded.
 const BUILD: Build = Build {
     commit: env!("HAWSER_BUILD_COMMIT"),
     tree_state: env!("HAWSER_BUILD_TREE_STATE"),
@@ -60,7 +60,7 @@ pub struct Api {
     embedded: Option<(Arc<Embedded>, Control)>,
 }
 
-/// What to do about an address that cannot be listened on.
+/// Returns advice about an address that cannot be listened on.
 pub fn listen_hint(error: &std::io::Error) -> &'static str {
     match error.kind() {
         std::io::ErrorKind::AddrInUse => ": the port is taken, choose another one",
@@ -136,7 +136,7 @@ fn first_address(range: IpNetwork) -> IpAddr {
     range.iter().nth(1).unwrap_or_else(|| range.ip())
 }
 
-/// Where the embedded store is.
+/// Returns the directory of the embedded store.
 pub fn store_directory(data_dir: &Path) -> PathBuf {
     data_dir.join("store")
 }
@@ -170,7 +170,7 @@ async fn open_store(data_dir: &Path, args: &StoreArgs) -> Result<Opened> {
     }
 }
 
-/// Raises the limit of open files as far as the process may, and returns it.
+/// Raises the limit of open files as far as the process is allowed to, and returns it.
 fn open_files() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -181,26 +181,26 @@ fn open_files() -> u64 {
     maximum.unwrap_or(u64::MAX)
 }
 
-/// Connections that are accepted where so many files may be open: at most half of these, since streams to
-/// kubelets take a second one.
+/// Returns the number of connections to accept under this limit of open files: at most half of it, since each
+/// stream to a kubelet takes a second file.
 fn connections(files: u64) -> usize {
     let left = files.saturating_sub(limits::OTHER_FILES as u64).max(files / 2) / 2;
     usize::try_from(left).unwrap_or(usize::MAX).clamp(1, limits::CONNECTIONS)
 }
 
-/// What the system lives by is written although the store is full: only the control plane and nodes may
-/// write there.
+/// Resources that are written even when the store is full, because the cluster depends on them: only the
+/// control plane and nodes may write there.
 const VITAL: [&str; 3] =
     ["/registry/leases/kube-node-lease/", "/registry/leases/kube-system/", "/registry/minions/"];
 
-/// The embedded store's options; a quota of 0 is the default one, as for etcd.
+/// Returns the embedded store's options; a quota of 0 selects the default, as in etcd.
 fn options(quota: u64) -> Options {
     let default = Options::default();
     let quota_bytes = if quota == 0 { default.quota_bytes } else { quota };
     Options { quota_bytes, vital: VITAL.map(str::to_owned).into(), ..default }
 }
 
-/// Connects to etcd as the flags say.
+/// Connects to etcd with the settings of the flags.
 pub async fn connect_etcd(args: &EtcdArgs) -> Result<Etcd> {
     let EtcdArgs { etcd_servers, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_prefix } = args;
     let read =

@@ -9,7 +9,7 @@ use apiserver_server::ServerConfig;
 use apiserver_server::rbac::Mode;
 use clap::{ArgAction, Args};
 
-/// Which built-in APIs there are.
+/// Selects the built-in APIs that are served.
 #[derive(Args, Clone, Default)]
 pub struct Apis {
     /// Built-in APIs to switch on and off: KEY=true|false, separated by commas. A KEY is api/all,
@@ -20,8 +20,7 @@ pub struct Apis {
 }
 
 impl Apis {
-    /// All that was given, the last word on each key being the one that counts. Errors are names
-    /// that are not known.
+    /// Merges all values that were given; the last one for a key wins. Fails on names that are not known.
     pub fn enablement(&self) -> Result<Enablement> {
         let mut all = Enablement::default();
         self.runtime_config.iter().cloned().for_each(|given| all.extend(given));
@@ -41,37 +40,37 @@ pub struct Serving {
     /// Ports that Services of type NodePort get: FIRST-LAST, or FIRST+COUNT
     #[arg(long, default_value = "30000-32767", value_parser = ports, value_name = "RANGE")]
     pub service_node_port_range: RangeInclusive<u16>,
-    /// Reads at one time; what waits too long is answered with 429. 0 for no limit
+    /// Maximum number of reads in flight; a request that waits too long is answered with 429. 0 for no limit
     #[arg(long, default_value_t = 400)]
     pub max_requests_inflight: usize,
-    /// Writes at one time, likewise
+    /// Maximum number of writes in flight; a request that waits too long is answered with 429. 0 for no limit
     #[arg(long, default_value_t = 200)]
     pub max_mutating_requests_inflight: usize,
-    /// How long a request may take that is no watch and no stream
+    /// Time after which a request ends that is neither a watch nor a stream
     #[arg(long, default_value = "1m0s", value_parser = duration, value_name = "DURATION")]
     pub request_timeout: Duration,
-    /// Seconds that a watch lasts at least if its client does not say; each lasts up to twice that
+    /// Minimum duration in seconds of a watch whose client names none; each lasts up to twice that
     #[arg(long, default_value_t = 1800)]
     pub min_request_timeout: u32,
-    /// How long Events are kept
+    /// Time for which Events are kept
     #[arg(long, default_value = "1h0m0s", value_parser = duration, value_name = "DURATION")]
     pub event_ttl: Duration,
-    /// After SIGTERM, how long everything but `/readyz` goes on as before
+    /// Time after SIGTERM during which everything but `/readyz` works as before
     #[arg(long, default_value = "0s", value_parser = duration, value_name = "DURATION")]
     pub shutdown_delay_duration: Duration,
-    /// After that, listen on and answer with 429 and Retry-After until the last request has ended
+    /// After that delay, keep listening and answer with 429 and Retry-After until the last request has ended
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
     pub shutdown_send_retry_after: bool,
-    /// Whether requests without credentials are those of system:anonymous, and not refused
+    /// Treat requests without credentials as those of system:anonymous instead of refusing them
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = true, default_missing_value = "true")]
     pub anonymous_auth: bool,
-    /// Who decides who may do what, asked in this order: AlwaysAllow, AlwaysDeny, Node, RBAC
+    /// Comma-separated authorizers, asked in this order: AlwaysAllow, AlwaysDeny, Node, RBAC
     #[arg(long, value_name = "MODES", value_delimiter = ',', default_values_t = Mode::DEFAULT)]
     pub authorization_mode: Vec<Mode>,
 }
 
 impl Default for Serving {
-    /// What the flags are unless given.
+    /// Returns the defaults of the flags.
     fn default() -> Self {
         let config = ServerConfig::default();
         Self {
@@ -91,7 +90,7 @@ impl Default for Serving {
 }
 
 impl Serving {
-    /// The configuration that the flags ask for; everything else is as by default.
+    /// Returns the configuration that the flags ask for, with defaults for everything else.
     pub fn config(self) -> Result<ServerConfig> {
         let Self {
             apis,
@@ -117,7 +116,7 @@ impl Serving {
         if event_ttl < Duration::from_secs(1) {
             bail!("--event-ttl must be 1s or more");
         }
-        // A semaphore has its own limit, far above what any machine carries.
+        // A semaphore has a maximum of its own, far above what any machine can handle.
         let limit = |number: usize| if number == 0 { usize::MAX >> 4 } else { number };
         Ok(ServerConfig {
             apis: apis.enablement()?,
@@ -136,8 +135,8 @@ impl Serving {
     }
 }
 
-/// `true` if requests without credentials would be allowed everything. As in Kubernetes, AlwaysAllow asks for
-/// credentials.
+/// Returns `true` if requests without credentials would be allowed everything. As in Kubernetes, AlwaysAllow
+/// requires credentials.
 fn open_to_all(anonymous: bool, modes: &[Mode]) -> bool {
     let open = anonymous && modes.contains(&Mode::AlwaysAllow);
     if open {
@@ -149,7 +148,7 @@ fn open_to_all(anonymous: bool, modes: &[Mode]) -> bool {
     open
 }
 
-/// A time as Go writes it: `1h0m0s`, `1.5s`, `300ms`, or `0`.
+/// Parses a duration in Go's format: `1h0m0s`, `1.5s`, `300ms`, or `0`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("invalid duration {text:?}: give numbers with units, such as 1m30s or 300ms");
     if text == "0" {
@@ -183,7 +182,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(total).map_err(|_| wrong())
 }
 
-/// `30000-32767`, `30000+2768`, `30000`.
+/// Parses a range of ports: `30000-32767`, `30000+2768`, `30000`.
 fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     let wrong = || format!("invalid port range {text:?}: give FIRST-LAST, FIRST+COUNT or one port");
     let number = |text: &str| text.trim().parse::<u16>().map_err(|_| wrong());

@@ -1,5 +1,5 @@
-//! Flags of the API server, kube-apiserver's, that name keys and certificates in place of those
-//! that it makes in its data directory: several API servers of one cluster share them.
+//! Flags of kube-apiserver that name keys and certificates to use in place of those that the server makes in
+//! its data directory, so that several API servers of one cluster share them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use apiserver_server::auth::pki::Pki;
 use apiserver_server::auth::tokens::{Issuer, IssuerFiles};
 use clap::Args;
 
-/// The issuer of ServiceAccount tokens, as it stands in them, unless given.
+/// The default issuer of ServiceAccount tokens, as it appears in them.
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
 #[derive(Args, Clone, Default)]
@@ -24,8 +24,8 @@ pub struct Keys {
     pub tls_cert_file: Option<PathBuf>,
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
-    /// RSA or P-256 keys, public or private, PEM, whose ServiceAccount tokens are good, as well as
-    /// the signing key's; may be repeated
+    /// RSA or P-256 keys, public or private, PEM, that verify ServiceAccount tokens, besides the signing key;
+    /// may be repeated
     #[arg(long, value_name = "FILE")]
     pub service_account_key_file: Vec<PathBuf>,
     /// RSA or P-256 private key, PEM, that signs ServiceAccount tokens; made in the data directory
@@ -36,17 +36,17 @@ pub struct Keys {
     /// [default: https://kubernetes.default.svc.cluster.local]
     #[arg(long, value_name = "URL")]
     pub service_account_issuer: Vec<String>,
-    /// Where the keys of ServiceAccount tokens are read, as discovery says it: an https URL; this
-    /// server's at its advertised address unless given
+    /// The https URL of the keys of ServiceAccount tokens that discovery announces; this server's advertised
+    /// address unless given
     #[arg(long, value_name = "URL")]
     pub service_account_jwks_uri: Option<String>,
-    /// Audiences whose tokens are for this API, separated by commas; the issuers unless given
+    /// Comma-separated audiences of tokens that are meant for this API; the issuers unless given
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub api_audiences: Vec<String>,
 }
 
 impl Keys {
-    /// What tokens are issued and verified with.
+    /// Returns the issuer that signs and verifies tokens.
     pub fn issuer(&self, pki: &Pki) -> Result<Issuer> {
         for issuer in &self.service_account_issuer {
             if issuer.is_empty() {
@@ -68,8 +68,8 @@ impl Keys {
             .context("cannot set up ServiceAccount tokens")
     }
 
-    /// Where discovery sends those who verify tokens: the server as the cluster reaches it, which its
-    /// certificate names.
+    /// Returns the URL at which discovery says that the keys of tokens are: the server at the address where
+    /// the cluster reaches it, which its certificate names.
     pub fn jwks_uri(&self, advertised: SocketAddr) -> Result<String> {
         match &self.service_account_jwks_uri {
             Some(url) if !url.starts_with("https://") => {
@@ -80,7 +80,7 @@ impl Keys {
         }
     }
 
-    /// What the port is served with.
+    /// Returns the files that the port is served with.
     pub fn listener(&self) -> ListenerFiles {
         ListenerFiles {
             client_ca: self.client_ca_file.clone(),

@@ -1,5 +1,5 @@
-//! What a person types. Flags are spelled as the Kubernetes component spells them where it has
-//! them; every field is destructured where it is used, so that an unused flag is a warning.
+//! The command line. Flags are spelled as in the corresponding Kubernetes component; every field is
+//! destructured where it is used, so that an unused flag is a warning.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -14,13 +14,13 @@ use crate::apiserver_keys::Keys;
 use crate::probes::Probes;
 use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
 
-/// What is logged unless told otherwise.
+/// The default log filter.
 pub const DEFAULT_LOG: &str = "info";
 
 #[derive(Parser)]
 #[command(name = "hawser", version, about = "A networking-first Kubernetes node stack")]
 pub struct Hawser {
-    /// What is logged: `info`, or a filter such as `info,userspace_proxy=debug`
+    /// Log filter: `info`, or per module, such as `info,userspace_proxy=debug`
     #[arg(long, global = true, default_value = DEFAULT_LOG, env = "HAWSER_LOG")]
     pub log: String,
     #[command(subcommand)]
@@ -31,11 +31,11 @@ pub struct Hawser {
 pub enum Command {
     /// Run a whole cluster on this machine, in one process
     Up(Box<Up>),
-    /// Stop the pods of `up` and put the machine back as it was
+    /// Stop the pods of `up` and restore the machine
     Down(Down),
     /// Run the API server
     Apiserver(Box<Apiserver>),
-    /// Issue what a component on its own needs to reach the API server
+    /// Issue the files that a component outside of `up` needs to reach the API server
     Credentials(Credentials),
     /// Take and restore snapshots of the embedded store, and check what is on disk
     Store(StoreCommand),
@@ -58,14 +58,15 @@ pub enum StoreKind {
 
 #[derive(Args)]
 pub struct StoreArgs {
-    /// Where objects are kept
+    /// Kind of the store that holds the objects
     #[arg(long, value_enum, default_value_t = StoreKind::Embedded)]
     pub store: StoreKind,
-    /// Bytes of keys and values that the embedded store may hold, 150 more counted for each object; then only
-    /// deletions, updates that do not grow, leases and heartbeats are accepted. 0 for the default of 2 GiB
+    /// Maximum number of bytes of keys and values in the embedded store, each object counting 150 more; above
+    /// it, only deletions, updates that do not grow, leases and heartbeats are accepted. 0 for the default of
+    /// 2 GiB
     #[arg(long, default_value_t = 0, value_name = "BYTES")]
     pub quota_backend_bytes: u64,
-    /// Time between compactions of the store; 0 if somebody else does it
+    /// Interval between compactions of the store; 0 if another component compacts it
     #[arg(long, default_value = "5m0s", value_parser = duration, value_name = "DURATION")]
     pub etcd_compaction_interval: Duration,
     #[command(flatten)]
@@ -74,19 +75,19 @@ pub struct StoreArgs {
 
 #[derive(Args)]
 pub struct EtcdArgs {
-    /// Of etcd: URLs, separated by commas
+    /// Comma-separated URLs of the etcd members
     #[arg(long, value_delimiter = ',')]
     pub etcd_servers: Vec<String>,
-    /// Authority of etcd's certificates, for https URLs
+    /// Certificate authority of etcd's serving certificates, for https URLs
     #[arg(long)]
     pub etcd_cafile: Option<PathBuf>,
-    /// Certificate to show to etcd
+    /// Client certificate for etcd
     #[arg(long, requires = "etcd_keyfile")]
     pub etcd_certfile: Option<PathBuf>,
-    /// Key of that certificate
+    /// Private key of the client certificate for etcd
     #[arg(long, requires = "etcd_certfile")]
     pub etcd_keyfile: Option<PathBuf>,
-    /// What all keys in etcd begin with
+    /// Prefix of all keys in etcd
     #[arg(long, default_value = "/registry")]
     pub etcd_prefix: String,
 }
@@ -103,7 +104,8 @@ pub enum StoreAction {
     Snapshot(StoreSnapshot),
     /// Put a snapshot back, into a running server as changes, or into a directory that is not in use
     Restore(StoreRestore),
-    /// Check checksums, revisions and objects. Ends with 0: sound, 1: cannot be checked, 3: damaged
+    /// Check checksums, revisions and objects. Exits with 0 if they are sound, 1 if they cannot be checked, 3
+    /// if they are damaged
     Verify(StoreVerify),
 }
 
@@ -112,21 +114,21 @@ pub struct StoreSnapshot {
     /// The data directory of the API server
     #[arg(long)]
     pub data_dir: PathBuf,
-    /// The file to write; it appears whole or not at all
+    /// The file to write; it appears complete or not at all
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
 }
 
 #[derive(Args)]
 pub struct StoreRestore {
-    /// The snapshot
+    /// The snapshot to restore
     #[arg(value_name = "FILE")]
     pub from: PathBuf,
-    /// The data directory of the API server, running or not; made where it is missing
+    /// The data directory of the API server, running or not; created if missing
     #[arg(long)]
     pub data_dir: PathBuf,
-    /// Without a running server: by how much the revision is to be above all that were seen before.
-    /// By 1 unless given, by 1,000,000,000 where nothing tells which were seen
+    /// Without a running server, the number by which the new revision exceeds all that clients have seen. 1
+    /// by default, or 1,000,000,000 if it is not known which they have seen
     #[arg(long, value_parser = clap::value_parser!(i64).range(1..))]
     pub bump_revision: Option<i64>,
 }
@@ -134,24 +136,24 @@ pub struct StoreRestore {
 #[derive(Args)]
 #[command(group = clap::ArgGroup::new("what").required(true).args(["data_dir", "snapshot", "etcd_servers"]))]
 pub struct StoreVerify {
-    /// The data directory of the API server, running or not; it is only read
+    /// The data directory of the API server, running or not; it is opened for reading only
     #[arg(long)]
     pub data_dir: Option<PathBuf>,
-    /// A snapshot
+    /// The snapshot to check
     #[arg(long, value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
-    /// Instead, every object in etcd
+    /// Check every object in etcd instead.
     #[command(flatten)]
     pub etcd: EtcdArgs,
-    /// One JSON object instead of text
+    /// Print one JSON object instead of text
     #[arg(long)]
     pub json: bool,
 }
 
-/// Bits that tell the addresses of the smallest range for Services apart.
+/// The number of host bits in the smallest range for Services.
 const LEAST_SERVICE_BITS: u8 = 3;
 
-/// A range of addresses for Services; `10.96.0.1/16` is `10.96.0.0/16`.
+/// Parses a range of addresses for Services; `10.96.0.1/16` is read as `10.96.0.0/16`.
 fn service_range(text: &str) -> Result<IpNetwork, String> {
     let range: IpNetwork =
         text.parse().map_err(|error| format!("it is no range such as 10.96.0.0/16: {error}"))?;
@@ -164,8 +166,8 @@ fn service_range(text: &str) -> Result<IpNetwork, String> {
 
 #[derive(Args)]
 pub struct Networks {
-    /// Addresses of Services; one range, or one of IPv4 and one of IPv6, separated by a comma: the
-    /// first is the family that Services have by default
+    /// Addresses of Services: one range, or one of IPv4 and one of IPv6, separated by a comma. The first is
+    /// the default family of Services
     #[arg(
         long = "service-cluster-ip-range",
         alias = "service-cidr",
@@ -184,26 +186,26 @@ pub struct NodeArgs {
     /// The node's name; the host's name unless given
     #[arg(long = "node-name", alias = "hostname-override")]
     pub node_name: Option<String>,
-    /// The node's address; that of the default route unless given
+    /// The node's address; the source address of the default route unless given
     #[arg(long)]
     pub node_ip: Option<IpAddr>,
-    /// The cgroup below which pods and socket hooks are, for several nodes on one machine
+    /// The cgroup that contains the pods and the socket hooks; lets several nodes share one machine
     #[arg(long, default_value = "/")]
     pub cgroup_root: String,
 }
 
 #[derive(Args)]
 pub struct RuntimeArgs {
-    /// CRI socket of a runtime that runs already; without it, a containerd of our own is run
+    /// CRI socket of a runtime that is already running; without it, hawser runs its own containerd
     #[arg(long)]
     pub container_runtime_endpoint: Option<String>,
-    /// Image archives to import at start
+    /// Image archives to import at the start
     #[arg(long = "import", value_name = "FILE")]
     pub imports: Vec<PathBuf>,
-    /// When the node is under pressure: memory.available and nodefs.available, with a quantity or N%
+    /// Thresholds of node pressure: memory.available and nodefs.available, with a quantity or N%
     #[arg(long, default_value = "memory.available<100Mi,nodefs.available<10%", value_parser = Thresholds::parse)]
     pub eviction_hard: Thresholds,
-    /// Comma-separated sysctls that pods may set beside the safe ones, or patterns that end in `*`
+    /// Comma-separated sysctls that pods may set besides the safe ones, or patterns that end in `*`
     #[arg(long, value_delimiter = ',', value_name = "SYSCTLS")]
     pub allowed_unsafe_sysctls: Vec<String>,
     /// Port of the node server; 0 for a free one
@@ -213,13 +215,13 @@ pub struct RuntimeArgs {
 
 #[derive(Args)]
 pub struct Up {
-    /// Everything that the cluster keeps
+    /// Directory of all state of the cluster
     #[arg(long)]
     pub data_dir: PathBuf,
     /// Port of the API, on all addresses; 0 for a free one
     #[arg(long, default_value_t = 6443)]
     pub api_port: u16,
-    /// Where maps, programs and links are pinned
+    /// Directory in which maps, programs and links are pinned
     #[arg(long, default_value = BPF_ROOT)]
     pub bpf_root: PathBuf,
     #[command(flatten)]
@@ -267,7 +269,7 @@ pub struct Apiserver {
     pub keys: Keys,
 }
 
-/// For whom credentials are.
+/// The component that credentials are issued for.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ComponentName {
     Admin,
@@ -284,13 +286,13 @@ pub struct Credentials {
     pub data_dir: PathBuf,
     #[arg(long, value_enum)]
     pub component: ComponentName,
-    /// How the component reaches the API server: `https://ADDRESS:PORT`
+    /// The URL at which the component reaches the API server: `https://ADDRESS:PORT`
     #[arg(long)]
     pub server: String,
-    /// Of a kubelet
+    /// The node's name, for a kubelet
     #[arg(long, required_if_eq("component", "kubelet"))]
     pub node_name: Option<String>,
-    /// Of a kubelet: where the API server reaches it
+    /// The address at which the API server reaches the node, for a kubelet
     #[arg(long)]
     pub node_ip: Option<IpAddr>,
     /// The directory to write to
@@ -302,7 +304,7 @@ pub struct Credentials {
 pub struct Controllers {
     #[arg(long)]
     pub kubeconfig: PathBuf,
-    /// The certificate authority that pods shall trust; that of the kubeconfig if not given
+    /// The certificate authority that pods trust; the kubeconfig's unless given
     #[arg(long)]
     pub root_ca_file: Option<PathBuf>,
     /// Port for /healthz, /livez and /readyz over TLS; 0 for none
@@ -318,7 +320,7 @@ pub struct Controllers {
 pub struct Scheduler {
     #[arg(long)]
     pub kubeconfig: PathBuf,
-    /// Pods with this schedulerName are placed
+    /// schedulerName of the pods to schedule
     #[arg(long, default_value = "default-scheduler")]
     pub scheduler_name: String,
     /// Port for /healthz, /livez and /readyz over TLS; 0 for none
@@ -335,7 +337,7 @@ pub struct Kubelet {
     /// Volumes, logs, the runtime and the pod network's state
     #[arg(long = "root-dir", alias = "data-dir")]
     pub root_dir: PathBuf,
-    /// Clients of the node server show a certificate of this authority
+    /// Certificate authority of the node server's clients
     #[arg(long)]
     pub client_ca_file: Option<PathBuf>,
     /// Serving certificate of the node server; self-signed unless given
@@ -351,10 +353,10 @@ pub struct Kubelet {
 
 #[derive(Args)]
 pub struct ProxyPorts {
-    /// Where `/healthz` and `/livez` of the proxy are
+    /// Address of `/healthz` and `/livez` of the proxy
     #[arg(long, default_value = "0.0.0.0:10256")]
     pub healthz_bind_address: std::net::SocketAddr,
-    /// Where its `/metrics` are
+    /// Address of `/metrics` of the proxy
     #[arg(long, default_value = "127.0.0.1:10249")]
     pub metrics_bind_address: std::net::SocketAddr,
 }
@@ -368,31 +370,31 @@ pub struct Proxy {
     pub run: ProxyRun,
 }
 
-/// Which of the live tables.
+/// A view of the live tables.
 #[derive(Subcommand)]
 pub enum Look {
-    /// Frontends with what they lead to
+    /// Frontends with the backends that they lead to
     Services(RowArgs),
     /// Backends by service
     Backends(RowArgs),
-    /// Tracked connections; sorted where there are no more than 10,000
+    /// Tracked connections; sorted if there are at most 10,000
     Connections(ConnectionArgs),
-    /// Which table decides what for a packet or a connection, step by step
+    /// Show step by step which table decides the fate of a packet or a connection
     Explain(ExplainArgs),
-    /// Live rates and round-trip times by service, drops by reason, and how full the maps are
+    /// Live rates and round-trip times by service, drops by reason, and the fill level of the maps
     Top(TopArgs),
-    /// What was dropped, refused or had to give way, packet by packet
+    /// Packets that were dropped or refused, and entries that were evicted, one by one
     Events(EventArgs),
-    /// What the programs do with the packets and system calls of one flow, step by step, as it happens
+    /// Trace the programs on the packets and system calls of one flow, step by step, live
     Trace(TraceArgs),
 }
 
 #[derive(Args)]
 pub struct LookArgs {
-    /// Where maps are pinned
+    /// Directory in which maps are pinned
     #[arg(long, default_value = BPF_ROOT, env = "HAWSER_BPF_ROOT")]
     pub bpf_root: PathBuf,
-    /// JSON lines instead of text
+    /// Print JSON lines instead of text
     #[arg(long)]
     pub json: bool,
 }
@@ -418,18 +420,18 @@ pub struct ConnectionArgs {
 #[derive(Args)]
 #[command(after_help = EXPLAIN_EXAMPLES)]
 pub struct ExplainArgs {
-    /// `[PROTOCOL] [SOURCE] DESTINATION`, each end as ADDRESS:PORT. The protocol is tcp, udp or
-    /// sctp; without one it is tcp. Without a source it is a connection of a local socket
+    /// `[PROTOCOL] [SOURCE] DESTINATION`, each end as ADDRESS:PORT. The protocol is tcp, udp or sctp, tcp by
+    /// default. Without a source, the flow is a connection of a local socket
     #[arg(required = true, num_args = 1.., value_name = "FLOW")]
     pub flow: Vec<String>,
-    /// Where the packet comes from: a pod's interface, a socket of the host, or an uplink
+    /// Origin of the packet: a pod's interface, a socket of the host, or an uplink
     #[arg(long, value_enum)]
     pub from: Option<From>,
     #[command(flatten)]
     pub look: LookArgs,
 }
 
-/// What `hawser proxy explain --help` ends with.
+/// The end of the output of `hawser proxy explain --help`.
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
   What does a process of the node get when it connects?
@@ -441,7 +443,7 @@ Examples:
   With an arrow the flow has to be in quotes: a shell takes `>` for a file.
     hawser proxy explain 'tcp 10.244.0.5:40000 -> 10.96.0.1:443'";
 
-/// Where a packet or a connection begins.
+/// The origin of a packet or a connection.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum From {
     Pod,
@@ -454,10 +456,10 @@ pub struct TopArgs {
     /// Seconds between two frames
     #[arg(long, default_value_t = 1.0)]
     pub interval: f64,
-    /// One frame, over one interval
+    /// Print a single frame, over one interval
     #[arg(long)]
     pub once: bool,
-    /// Services in a frame, the busiest first
+    /// Maximum number of services in a frame, the busiest first
     #[arg(long, default_value_t = 20)]
     pub lines: usize,
     #[command(flatten)]
@@ -466,7 +468,7 @@ pub struct TopArgs {
 
 #[derive(Args)]
 pub struct EventArgs {
-    /// Go on as more happens
+    /// Keep printing events as they happen
     #[arg(long, short)]
     pub follow: bool,
     /// Only this service: NAMESPACE/NAME, or a NAME in any namespace
@@ -475,7 +477,7 @@ pub struct EventArgs {
     /// Only this kind, such as `refused`
     #[arg(long)]
     pub kind: Option<String>,
-    /// Where the agent serves its metrics
+    /// Address of the agent's metrics
     #[arg(long, default_value = "127.0.0.1:10249")]
     pub metrics_address: std::net::SocketAddr,
     #[command(flatten)]
@@ -485,21 +487,21 @@ pub struct EventArgs {
 #[derive(Args)]
 #[command(after_help = TRACE_EXAMPLES)]
 pub struct TraceArgs {
-    /// `[PROTOCOL] [SOURCE] DESTINATION`, as the client has them. The protocol is tcp, udp or sctp;
-    /// without one it is tcp. The source is `*`, ADDRESS or ADDRESS:PORT; without one it is any
+    /// `[PROTOCOL] [SOURCE] DESTINATION`, as the client sees them. The protocol is tcp, udp or sctp, tcp by
+    /// default. The source is `*`, ADDRESS or ADDRESS:PORT, any by default
     #[arg(required = true, num_args = 1.., value_name = "FLOW")]
     pub flow: Vec<String>,
-    /// Ends after so many decisions on packets or system calls
+    /// End after this number of decisions on packets or system calls
     #[arg(long)]
     pub count: Option<u64>,
-    /// Ends after so many seconds; Ctrl-C ends it before
+    /// End after this number of seconds, or earlier with Ctrl-C
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     pub duration: u64,
     #[command(flatten)]
     pub look: LookArgs,
 }
 
-/// What `hawser proxy trace --help` ends with.
+/// The end of the output of `hawser proxy trace --help`.
 const TRACE_EXAMPLES: &str = "\
 Examples:
   What becomes of the connections to a service, whoever makes them?
@@ -512,20 +514,20 @@ Examples:
 For the time of the trace the node runs a copy of the programs that decides as they do and logs the flow.
 If this command is killed, the proxy puts its programs back within seconds.";
 
-/// The service is the one that was named, in full or without its namespace.
+/// Returns `true` if the service is the one that was named, in full or without its namespace.
 fn is_named(service: &str, wanted: &str) -> bool {
     service == wanted || service.split_once('/').is_some_and(|(_, name)| name == wanted)
 }
 
 impl RowArgs {
-    /// The service is one that was asked for.
+    /// Returns `true` if the service was asked for.
     pub fn wants(&self, service: &str) -> bool {
         self.service.as_ref().is_none_or(|wanted| is_named(service, wanted))
     }
 }
 
 impl EventArgs {
-    /// The event is one that was asked for.
+    /// Returns `true` if the event was asked for.
     pub fn wants(&self, row: &userspace_dataplane::inspect::EventRow) -> bool {
         let service = row.service.as_deref().unwrap_or_default();
         self.service.as_ref().is_none_or(|wanted| is_named(service, wanted))

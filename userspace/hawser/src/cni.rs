@@ -17,7 +17,7 @@ pub fn run_if_called() -> Option<ExitCode> {
     #[expect(clippy::disallowed_methods, reason = "runtimes talk to plugins by the environment")]
     let environment: BTreeMap<String, String> = std::env::vars().collect();
     let mut input = Vec::new();
-    // What cannot be read is reported by the plugin as what is missing.
+    // The plugin reports unreadable input as missing.
     let _ = std::io::stdin().read_to_end(&mut input);
     let outcome = userspace_network::cni::main(&environment, &input, &Ambient::system());
     let written = std::io::stdout().write_all(outcome.stdout.as_bytes());

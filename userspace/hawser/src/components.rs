@@ -1,4 +1,4 @@
-//! Each component on its own, over TLS, against any Kubernetes.
+//! The components as separate processes, over TLS, against any Kubernetes.
 
 use std::path::Path;
 
@@ -84,7 +84,7 @@ fn read(path: &Path) -> Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Unique among those who contend for a lease.
+/// Returns an identity that is unique among the candidates for a lease.
 fn identity(ambient: &Ambient) -> String {
     format!("{}_{}", rustix::system::uname().nodename().to_string_lossy(), ambient.uid())
 }

@@ -1,5 +1,5 @@
-//! `hawser credentials`: what a component on its own needs to be known, issued by the cluster's
-//! authority.
+//! `hawser credentials`: issues, by the cluster's authority, the credentials of a component that runs as its
+//! own process.
 
 use std::fs;
 
@@ -45,14 +45,14 @@ pub fn run(args: Credentials) -> Result<()> {
     Ok(())
 }
 
-/// A file that holds a private key is readable by its owner alone from the first byte on.
+/// Writes a file with a private key, which is readable by its owner alone from the first byte on.
 fn write_private(path: &std::path::Path, content: &str) -> Result<()> {
     use std::io::Write;
     use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
     let write = || -> std::io::Result<()> {
         let mut file =
             fs::OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)?;
-        // The mode above is for a new file only.
+        // The mode above applies to new files only.
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
         file.write_all(content.as_bytes())?;
         file.sync_all()

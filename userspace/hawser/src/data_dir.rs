@@ -1,4 +1,4 @@
-//! The data directory: one process at a time, one format, and what `down` has to know.
+//! The data directory: one process at a time, one format, and a record of what `down` has to remove.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -9,36 +9,36 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
-/// Raised when a newer layout cannot be read by an older program, or the other way round.
+/// The version of the format, raised when an older program cannot read a newer one, or the other way round.
 const VERSION: &str = "1";
-/// How long the lock of a process that was killed is waited for.
+/// Maximum time to wait for the lock of a process that was killed.
 const DYING: Duration = Duration::from_secs(30);
 
 /// A data directory, locked for this process until dropped.
 pub struct DataDir {
     path: PathBuf,
-    /// It was made, or was empty, when this process opened it.
+    /// The directory was created by this process, or was empty when it was opened.
     fresh: bool,
-    /// The directories that this process made for it, the innermost first.
+    /// The parent directories that this process created for it, the innermost first.
     made: Vec<PathBuf>,
     /// Holds the lock.
     _lock: File,
 }
 
-/// What `up` made outside of the directory, for `down` to remove.
+/// The things outside of the directory that `up` made, for `down` to remove.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Made {
     pub node_name: String,
-    /// Where the data plane's pins are, if this process had one.
+    /// The directory of the data plane's pins, if this process had one.
     pub bpf_root: Option<PathBuf>,
-    /// Below the cgroup file systems: `/` or `/some/group`.
+    /// The path below the cgroup file systems: `/` or `/some/group`.
     pub cgroup_root: String,
-    /// A runtime that is not ours, if one was given.
+    /// The endpoint of a runtime that is not ours, if one was given.
     pub runtime_endpoint: Option<String>,
 }
 
 impl DataDir {
-    /// Makes the directory if it is missing, locks it, and checks its version.
+    /// Creates the directory if it is missing, locks it, and checks its version.
     pub fn open(path: &Path) -> Result<Self> {
         let missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
         let made: Vec<PathBuf> = path.ancestors().take_while(missing).map(Path::to_owned).collect();
@@ -53,7 +53,7 @@ impl DataDir {
         Ok(Self { path, fresh, made, _lock: lock })
     }
 
-    /// As [`DataDir::open`], but the directory must have been made by `up`.
+    /// Opens the directory as [`DataDir::open`] does, but fails unless `up` has created it.
     pub fn open_existing(path: &Path) -> Result<Self> {
         if !path.join("version").exists() {
             bail!("{} is not a data directory of hawser: there is no file `version` in it", path.display());
@@ -61,13 +61,14 @@ impl DataDir {
         Self::open(path)
     }
 
-    /// Whether nothing was here before this process; then a start that fails leaves nothing.
+    /// Returns `true` if the directory was empty before this process; a start that fails then leaves nothing
+    /// behind.
     pub fn is_fresh(&self) -> bool {
         self.fresh
     }
 
-    /// Empties a directory that this process made or found empty, and removes what it made of it and
-    /// above it. To be called once nothing writes there any more.
+    /// Empties a directory that this process created or found empty, and removes those parts of its path that
+    /// this process created. Call it once nothing writes there any more.
     pub fn discard(self) -> Result<()> {
         let entries = fs::read_dir(&self.path)
             .with_context(|| format!("cannot read the data directory {}", self.path.display()))?;
@@ -79,7 +80,7 @@ impl DataDir {
         for directory in &self.made {
             match fs::remove_dir(directory) {
                 Ok(()) => {}
-                // Somebody else has begun to use what lies above.
+                // Another process has begun to use the parent directory.
                 Err(error) if error.kind() == std::io::ErrorKind::DirectoryNotEmpty => break,
                 Err(error) => {
                     return Err(error).with_context(|| format!("cannot remove {}", directory.display()));
@@ -89,8 +90,8 @@ impl DataDir {
         Ok(())
     }
 
-    /// After work that failed: discards what is fresh, and leaves what was there before. The failure
-    /// itself is what is to be told, so what cannot be removed goes to the log.
+    /// Cleans up after work that failed: discards a fresh directory and leaves any other. The caller reports
+    /// the failure itself, so errors of the removal are only logged.
     pub fn discard_if_fresh(self) {
         if self.fresh
             && let Err(error) = self.discard()
@@ -107,18 +108,18 @@ impl DataDir {
         self.path.join(name)
     }
 
-    /// Where an administrator finds the API.
+    /// Returns the path of the administrator's kubeconfig.
     pub fn kubeconfig(&self) -> PathBuf {
         self.join("kubeconfig.yaml")
     }
 
-    /// Writes down what is about to be made; before it is made.
+    /// Records what is about to be made, before it is made.
     pub fn remember(&self, made: &Made) -> Result<()> {
         let text = serde_json::to_vec_pretty(made).context("cannot encode what up makes")?;
         write_atomically(&self.join("made.json"), &text)
     }
 
-    /// What an earlier `up` made; `None` if there is nothing to remove.
+    /// Returns what an earlier `up` made; `None` if there is nothing to remove.
     pub fn made(&self) -> Result<Option<Made>> {
         let file = self.join("made.json");
         match fs::read(&file) {
@@ -130,7 +131,7 @@ impl DataDir {
         }
     }
 
-    /// Everything that was made is removed.
+    /// Deletes the record, once everything that was made has been removed.
     pub fn forget(&self) -> Result<()> {
         match fs::remove_file(self.join("made.json")) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -141,15 +142,15 @@ impl DataDir {
     }
 }
 
-/// Whether the directory is empty. One that holds what is not ours is refused: `down` removes by
-/// name, and must not meet another's files. One with nothing but the keys of another API server,
-/// put there to be shared, is as good as an empty one, but is not to be discarded.
+/// Returns `true` if the directory is empty. One with foreign files is refused: `down` removes by name, and
+/// must not remove what belongs to others. One with nothing but the shared keys of another API server counts
+/// as empty, but must not be discarded.
 fn is_fresh(path: &Path) -> Result<bool> {
     if path.join("version").exists() {
         return Ok(false);
     }
     let entries = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
-    // A lock without a version is what a crash at the very first start leaves.
+    // A crash during the very first start leaves a lock without a version.
     let mut shared = false;
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot read {}", path.display()))?;
@@ -177,7 +178,7 @@ fn lock(path: &Path) -> Result<File> {
     let until = Instant::now() + DYING;
     while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         let mut pid = String::new();
-        // Without a readable process id the message is still true.
+        // The message is true without the process id, too.
         let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut pid));
         let pid = pid.trim();
         if !is_dying(pid) || Instant::now() > until {
@@ -194,8 +195,8 @@ fn lock(path: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// Whether a process that was killed has yet to give back what it holds, which takes a second for some
-/// gigabytes: it has no memory any more by then, and so no command line.
+/// Returns `true` if a process that was killed has not yet released its resources, which takes a second for
+/// some gigabytes: it has no memory any more by then, and therefore no command line.
 fn is_dying(pid: &str) -> bool {
     pid.parse::<u32>()
         .is_ok_and(|pid| fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.is_empty()))
@@ -218,7 +219,7 @@ fn check_version(path: &Path) -> Result<()> {
     }
 }
 
-/// The file has either its old or its new content, whenever the machine stops.
+/// Writes a file so that it has either its old or its new content, whenever the machine stops.
 pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
     let next = path.with_extension("next");
     let write = || -> std::io::Result<()> {
@@ -242,12 +243,13 @@ mod tests {
         assert!(error.contains(&format!("in use by process {}", std::process::id())), "{error}");
     }
 
-    /// A server that held gigabytes still had its lock a second after `kill -9`, and its successor gave up.
+    /// Regression: a server that held gigabytes still had its lock a second after `kill -9`, and its
+    /// successor gave up.
     #[test]
     fn the_lock_of_a_process_that_is_dying_is_waited_for() {
         let dir = tempfile::tempdir().unwrap();
         let held = DataDir::open(dir.path()).unwrap();
-        // Nobody has asked how it ended, so it is still there, without a memory of its own.
+        // Nobody has waited for the process, so it is a zombie without memory of its own.
         let mut dead = std::process::Command::new("true").spawn().unwrap();
         let stat = format!("/proc/{}/stat", dead.id());
         while !fs::read_to_string(&stat).unwrap().contains(") Z ") {

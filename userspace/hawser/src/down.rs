@@ -1,4 +1,4 @@
-//! `hawser down`: the machine is as it was. Goes on after errors and reports all of them.
+//! `hawser down`: restores the machine. Goes on after errors and reports all of them.
 
 use anyhow::{Context, Result, bail};
 use kubelet_agent::containerd;
@@ -27,7 +27,7 @@ pub async fn run(args: Down) -> Result<()> {
     data.forget()
 }
 
-/// Removes everything that was made; goes on after errors and gives all of them.
+/// Removes everything that was made; goes on after errors and returns all of them.
 pub async fn remove(data: &DataDir, made: &Made) -> Vec<anyhow::Error> {
     let directories = Directories::new(data.path());
     let mut errors = Vec::new();
@@ -47,7 +47,7 @@ pub async fn remove(data: &DataDir, made: &Made) -> Vec<anyhow::Error> {
         errors.extend(removed.context("cannot remove the eBPF programs and maps").err());
         errors.extend(userspace_proxy::route::remove().await.map_err(anyhow::Error::new).err());
     }
-    // What failed above may be needed for the next try.
+    // The record may be needed for the next attempt if anything failed.
     if errors.is_empty() {
         errors.extend(directories.remove());
     }

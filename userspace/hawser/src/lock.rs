@@ -1,4 +1,4 @@
-//! The lock of the directory of pins, for as long as a process works on it.
+//! The lock of the directory of pins, held for as long as a process works on it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use tracing::info;
 use userspace_dataplane::{LockError, RootLock};
 
-/// A pod that is replaced may still be ending when the next one starts.
+/// Maximum time to wait for the lock: a pod that is replaced may still be ending when the next one starts.
 pub const OVERLAP: Duration = Duration::from_secs(30);
-/// Between looks whether the other one has ended.
+/// Pause between attempts to take the lock.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Takes the lock, waiting for whoever has it.
+/// Takes the lock, waiting for its holder to release it.
 pub async fn take(bpf_root: &Path, patience: Duration) -> Result<RootLock> {
     let deadline = Instant::now() + patience;
     let mut said = false;
@@ -41,7 +41,7 @@ mod tests {
 
     use super::*;
 
-    /// A BPF file system of the test's own.
+    /// A BPF file system for one test.
     struct Mounted(tempfile::TempDir);
 
     impl Mounted {
@@ -55,7 +55,7 @@ mod tests {
 
     impl Drop for Mounted {
         fn drop(&mut self) {
-            // What it fails with, the directory's removal says again.
+            // An error here shows again when the directory is removed.
             let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
         }
     }

@@ -33,9 +33,9 @@ use crate::args::{Command, DEFAULT_LOG, Hawser};
 #[global_allocator]
 static ALLOCATOR: heap::Allocator = heap::Allocator;
 
-/// Threads of `hawser proxy` that run tasks. Those that wait for the kernel come on top.
+/// Worker threads of `hawser proxy`. Threads that block on the kernel are additional.
 const PROXY_THREADS: usize = 2;
-/// After this a daemon has done what it does only once.
+/// Time after which a daemon has finished the work that it does only once.
 const STARTED: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
@@ -54,8 +54,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `--v -1` becomes `--v=-1`: as with the components of Kubernetes, what begins with a minus and a
-/// digit is the value of the flag before it. No flag does.
+/// Turns `--v -1` into `--v=-1`: as in the components of Kubernetes, an argument that begins with a minus and
+/// a digit is the value of the flag before it. No flag begins so.
 fn negative_values(arguments: Vec<OsString>) -> Vec<OsString> {
     let is_flag = |text: &str| text.len() > 2 && text.starts_with("--") && !text.contains('=');
     let is_number = |text: &str| {
@@ -74,7 +74,7 @@ fn negative_values(arguments: Vec<OsString>) -> Vec<OsString> {
     out
 }
 
-/// kube-proxy takes `--log_dir` for `--log-dir`; so does what replaces it.
+/// Accepts kube-proxy's spelling `--log_dir` for `--log-dir`.
 fn kube_proxys_spelling(arguments: Vec<OsString>) -> Vec<OsString> {
     if arguments.get(1).is_none_or(|command| command != "proxy") {
         return arguments;
@@ -92,8 +92,8 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
     tls::install().map_err(|_| anyhow::anyhow!("the TLS provider was set twice"))?;
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     if matches!(command, Command::Proxy(_)) {
-        // One task does the work, and another may wait for the kernel meanwhile: that is as much on
-        // a machine with a hundred processors.
+        // One task does the work while another may block on the kernel: a machine with a hundred processors
+        // needs no more threads.
         runtime.worker_threads(PROXY_THREADS);
     }
     let runtime = runtime.enable_all().build().context("cannot start the runtime")?;
@@ -112,7 +112,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
         };
         done.map(|()| ExitCode::SUCCESS)
     });
-    // What still runs is not waited for: everything that counts is on disk or in the kernel.
+    // Running tasks are not waited for: all state that matters is on disk or in the kernel.
     runtime.shutdown_background();
     outcome
 }
@@ -120,7 +120,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
 /// Releases the pages of the binary that only the start needed, once the start is over.
 async fn release_start() {
     tokio::time::sleep(STARTED).await;
-    // Nobody waits for it, and it fails in nothing.
+    // Nobody waits for the result, and it cannot fail.
     let _ = tokio::task::spawn_blocking(heap::release_file_pages).await;
 }
 

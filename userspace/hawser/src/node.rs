@@ -1,5 +1,5 @@
-//! What runs on a node: runtime, pod network, kubelet, proxy. The same for `up` and for the
-//! components on their own.
+//! The parts of a node: runtime, pod network, kubelet, proxy. They are the same in `up` and in the separate
+//! components.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -32,7 +32,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// What the flags leave open is asked of the machine.
+    /// Builds the node from flags and asks the machine for what they leave open.
     pub fn from_args(args: NodeArgs) -> Self {
         let NodeArgs { node_name, node_ip, cgroup_root } = args;
         Self {
@@ -43,12 +43,12 @@ impl Node {
     }
 }
 
-/// The host's name.
+/// Returns the host's name.
 pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// The address that packets to other hosts would have; nothing is sent. Loopback without a route.
+/// Returns the source address of packets to other hosts, without sending any. Loopback if there is no route.
 pub fn address() -> IpAddr {
     let ask = || -> std::io::Result<IpAddr> {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
@@ -59,7 +59,7 @@ pub fn address() -> IpAddr {
     ask().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
 }
 
-/// What every component of the node is given.
+/// The context that every component of the node gets.
 pub struct Surroundings<'a> {
     pub ambient: &'a Ambient,
     pub stop: &'a CancellationToken,
@@ -100,10 +100,10 @@ impl Directories {
         self.root.join("cni/bin")
     }
 
-    /// How our own containerd is set up.
+    /// Returns the configuration of our own containerd.
     ///
     /// # Errors
-    /// There is no containerd on this machine.
+    /// Fails if containerd is not installed on this machine.
     pub fn containerd_config(&self) -> Result<ContainerdConfig> {
         let dir = self.containerd();
         Ok(ContainerdConfig {
@@ -121,8 +121,8 @@ impl Directories {
         LinuxMachine::new(&self.kubelet(), &self.logs()).context("cannot set up the kubelet's directories")
     }
 
-    /// Removes what belongs to running pods and nothing else: their volumes, their logs, the
-    /// runtime's and the network's state.
+    /// Removes the state of running pods and nothing else: their volumes, their logs, and the state of the
+    /// runtime and the network.
     pub fn remove(&self) -> Vec<anyhow::Error> {
         [self.kubelet(), self.logs(), self.containerd(), self.network(), self.root.join("cni")]
             .iter()
@@ -135,7 +135,7 @@ impl Directories {
     }
 }
 
-/// A program in the `PATH` or where system programs are.
+/// Finds a program in `PATH` or in the directories of system programs.
 pub fn find(program: &str) -> Result<PathBuf> {
     #[expect(clippy::disallowed_methods, reason = "where programs are is said there alone")]
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -151,7 +151,7 @@ pub fn find(program: &str) -> Result<PathBuf> {
         })
 }
 
-/// The container runtime: our own containerd, kept running until shutdown, or the one given.
+/// Returns the container runtime: our own containerd, kept running until shutdown, or the given one.
 pub async fn runtime(
     directories: &Directories,
     args: &RuntimeArgs,
@@ -163,7 +163,7 @@ pub async fn runtime(
             let runtime = CriRuntime::connect(&socket)
                 .await
                 .with_context(|| format!("cannot use the container runtime at {}", socket.display()))?;
-            // What another's containerd has imported may be gone by the next time.
+            // Images that were imported into a foreign containerd may be gone the next time.
             (socket, Arc::new(runtime), None)
         }
         None => {
@@ -195,7 +195,7 @@ async fn import(importer: &Importer, dir: &Path, args: &RuntimeArgs) -> Result<(
     Ok(())
 }
 
-/// Keeps the pod network set up, until shutdown.
+/// Keeps the pod network configured until shutdown.
 pub fn network(
     node: &Node,
     directories: &Directories,
@@ -209,7 +209,7 @@ pub fn network(
         conf_dir: directories.cni_conf(),
         bin_dir: directories.cni_bin(),
         plugin: std::env::current_exe().context("cannot find this program's own file")?,
-        // What nothing translates is kept on the node by whoever translates: the proxy.
+        // The proxy itself keeps untranslated packets on the node.
         service_cidrs: Vec::new(),
         mtu: None,
     };
@@ -217,7 +217,7 @@ pub fn network(
     Ok(tokio::spawn(userspace_network::run(config, client, (*ambient).clone(), (*stop).clone())))
 }
 
-/// What the kubelet's server shows and whom it lets in.
+/// TLS settings of the kubelet's server: its certificate and the clients that it accepts.
 pub struct KubeletTls {
     pub serving: Option<ServingCertificate>,
     pub client_ca: Option<String>,
@@ -254,7 +254,8 @@ pub async fn kubelet(
     Ok(tokio::spawn(async move { Box::pin(run).await.context("the kubelet cannot run") }))
 }
 
-/// Where the socket hooks are attached: below `cgroup_mount`, which is found unless given.
+/// Returns the data plane. The socket hooks are attached below `cgroup_mount`, which is detected unless
+/// given.
 pub fn data_plane(
     cgroup_mount: Option<&Path>,
     cgroup_root: &str,
@@ -275,7 +276,7 @@ pub fn data_plane(
     })
 }
 
-/// The proxy of a cluster of our own.
+/// Returns the configuration of the proxy of a cluster that `up` runs.
 pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Result<userspace_proxy::Config> {
     let ProxyPorts { healthz_bind_address, metrics_bind_address } = ports;
     let kube_proxy = KubeProxyConfiguration {
@@ -291,8 +292,8 @@ pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Res
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")
 }
 
-/// What the service proxy works on. Nobody else may work on the same directory of pins as long as
-/// it lives.
+/// The open data plane and pages of the service proxy. While it exists, no other process can use the same
+/// directory of pins.
 pub struct OpenProxy {
     config: userspace_proxy::Config,
     listeners: userspace_proxy::Listeners,
@@ -300,15 +301,15 @@ pub struct OpenProxy {
     lock: RootLock,
 }
 
-/// Opens the data plane and the pages of the proxy. The kernel takes its time over the programs:
-/// others go on meanwhile.
+/// Opens the data plane and the pages of the proxy. The kernel takes long to verify the programs, so other
+/// tasks run meanwhile.
 pub async fn open_proxy(
     config: userspace_proxy::Config,
     data_plane: userspace_dataplane::Config,
     stop: CancellationToken,
 ) -> Result<OpenProxy> {
     let hard = config.bind_address_hard_fail;
-    // First: whoever has it may still have the ports, and is about to end.
+    // The lock comes first: its holder may still have the ports, and is about to end.
     let lock = tokio::select! {
         lock = lock::take(&data_plane.bpf_root, lock::OVERLAP) => lock?,
         () = stop.cancelled() => bail!("told to end while another proxy was still at work"),
@@ -325,7 +326,7 @@ pub async fn open_proxy(
     Ok(OpenProxy { config, listeners, kernel, lock })
 }
 
-/// Runs the service proxy until shutdown. What it programmed stays.
+/// Runs the service proxy until shutdown. The tables that it has programmed remain.
 pub fn run_proxy(open: OpenProxy, client: Client, around: &Surroundings<'_>) -> JoinHandle<()> {
     let OpenProxy { config, listeners, kernel, lock } = open;
     let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
@@ -337,8 +338,8 @@ pub fn run_proxy(open: OpenProxy, client: Client, around: &Surroundings<'_>) -> 
     })
 }
 
-/// A listener for pages. Without one the proxy tries again while it works, unless a taken port is
-/// to end it.
+/// Binds a listener for pages. If that fails, the proxy tries again while it works, unless `hard` makes a
+/// taken port an error.
 async fn page(address: Option<SocketAddr>, flag: &str, hard: bool) -> Result<Option<TcpListener>> {
     let Some(address) = address else { return Ok(None) };
     match listen(address, flag).await {

@@ -1,5 +1,5 @@
-//! `/healthz`, `/livez` and `/readyz` of a component on its own, over TLS, on the ports where
-//! Kubernetes looks for them. They are answered to everybody, as Kubernetes answers them.
+//! `/healthz`, `/livez` and `/readyz` of a separate component, over TLS, on the ports where Kubernetes
+//! expects them. As in Kubernetes, they need no credentials.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use userspace_daemon::probes;
 use userspace_daemon::tls::{self, ServingCertificate};
 
-/// How probes are answered; the port is the component's own flag.
+/// Settings of the probes; the port is the component's own flag.
 #[derive(Args, Clone)]
 pub struct Probes {
     /// Address that probes are answered on
@@ -27,8 +27,8 @@ pub struct Probes {
 }
 
 impl Probes {
-    /// Answers until `stop`; port 0 is for not at all. An error is a port that is taken or files
-    /// that cannot be used.
+    /// Answers until `stop`; does nothing if the port is 0. Fails if the port is taken or the files cannot be
+    /// used.
     pub async fn answer(&self, port: u16, stop: &CancellationToken) -> Result<()> {
         if port == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! `hawser proxy`: in place of kube-proxy, in any cluster.
+//! `hawser proxy`: replaces kube-proxy in any cluster.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -20,18 +20,18 @@ use crate::node::{self, Surroundings};
 use crate::proxy_args::{Act, Cleanup, ProxyRun, Resolved, resolve};
 use crate::{lock, look};
 
-/// Between looks at the configuration file.
+/// Interval between checks of the configuration file.
 const FILE_PAUSE: Duration = Duration::from_secs(10);
 
-/// What the command line says of the log.
+/// The log settings of the command line.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Logging {
     pub form: Form,
-    /// In place of `info`.
+    /// Replaces `info`.
     pub filter: Option<&'static str>,
 }
 
-/// Runs what the command line says.
+/// Runs the command that was given.
 pub async fn run(args: Proxy) -> Result<()> {
     let Proxy { look, run } = args;
     if let Some(look) = look {
@@ -95,15 +95,15 @@ pub async fn run(args: Proxy) -> Result<()> {
     tokio::select! {
         ended = proxy => ended.context("the proxy ended badly"),
         path = changed(path, text) => {
-            // As kube-proxy does: whoever keeps this process running starts it with the new one.
+            // As kube-proxy does: the supervisor of this process starts it again with the new configuration.
             stop.cancel();
             bail!("the configuration {} has changed: ending, to be started with the new one", path.display())
         }
     }
 }
 
-/// A proxy balances the sockets of a kubelet's pods, and whoever runs those has made their cgroup: one
-/// that is not there is a mistake, and hooks on a new one would see no socket.
+/// Checks that the cgroup exists. A proxy balances the sockets of a kubelet's pods, whose cgroup exists by
+/// then: a missing one is a mistake, and hooks on a new one would see no socket.
 fn existing(cgroup: &Path) -> Result<()> {
     if cgroup.is_dir() {
         return Ok(());
@@ -115,7 +115,7 @@ fn existing(cgroup: &Path) -> Result<()> {
     )
 }
 
-/// What the log is to be like. A configuration that cannot be used is complained about later.
+/// Returns the log settings. A configuration that cannot be used is reported later.
 pub fn logging(args: &Proxy) -> Logging {
     let Proxy { look, run } = args;
     if look.is_some() {
@@ -135,7 +135,7 @@ pub fn logging(args: &Proxy) -> Logging {
     Logging { form, filter }
 }
 
-/// One line for each setting that does not do what one may think.
+/// Logs one line for each setting that may not have the expected effect.
 fn say(resolved: &Resolved, file: Option<&File>, path: Option<&Path>) {
     let Resolved { configuration, overruled, meaningless } = resolved;
     for oddity in file.iter().flat_map(|file| &file.oddities) {
@@ -150,7 +150,7 @@ fn say(resolved: &Resolved, file: Option<&File>, path: Option<&Path>) {
     }
 }
 
-/// What is set and changes nothing, each with the reason if there is more to say than that.
+/// Lists the settings that have no effect, each with the reason where there is one to give.
 fn unused(flags: &[String], notes: &[Note]) -> Option<String> {
     let flags = flags.iter().map(|flag| format!("--{flag}"));
     let fields = notes.iter().map(|note| format!("{} ({})", note.field, note.reason));
@@ -165,8 +165,8 @@ fn write(configuration: KubeProxyConfiguration, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Removes all that a proxy left; goes on after errors and gives all of them. Beside a proxy that
-/// runs, nothing is touched.
+/// Removes all that a proxy left; goes on after errors and returns all of them. Touches nothing while a proxy
+/// runs.
 async fn clean_up(bpf_root: &Path, configuration: &KubeProxyConfiguration) -> Result<()> {
     let _lock = RootLock::take_existing(bpf_root).context("nothing was removed")?;
     let mut errors = remove_leftovers(configuration, false).await;
@@ -180,8 +180,8 @@ async fn clean_up(bpf_root: &Path, configuration: &KubeProxyConfiguration) -> Re
     done(errors)
 }
 
-/// Removes what kube-proxy left, and gives what went wrong. With `hold` the connections go on that it
-/// translated: the kernel's connection tracking knows them without its rules, but needs one to work.
+/// Removes what kube-proxy left, and returns the errors. With `hold`, the connections that it translated go
+/// on: the kernel's connection tracking knows them without its rules, but needs one rule to stay active.
 async fn remove_leftovers(configuration: &KubeProxyConfiguration, hold: bool) -> Vec<anyhow::Error> {
     let mut errors = Vec::new();
     let excluded: Vec<_> =
@@ -228,8 +228,8 @@ fn done(errors: Vec<anyhow::Error>) -> Result<()> {
     bail!("not everything could be removed; run it again after mending this:\n  {}", list.join("\n  "))
 }
 
-/// kube-proxy's rules do no harm: sockets and packets are translated before they are reached. But
-/// they cost time, and nobody keeps them.
+/// Warns of rules that kube-proxy left. They do no harm, since sockets and packets are translated before they
+/// reach them, but they cost time and nothing maintains them.
 async fn warn_of_leftovers() {
     let (found, errors) = cleanup::find(&[]).await;
     for error in errors {
@@ -245,7 +245,8 @@ async fn warn_of_leftovers() {
     }
 }
 
-/// Sets what the configuration names. What the machine refuses is said, and no reason to end.
+/// Applies the kernel settings that the configuration names. A setting that the machine refuses is logged and
+/// does not end the process.
 fn adjust_machine(configuration: &KubeProxyConfiguration) {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     for sysctl in adjust::sysctls(&configuration.conntrack, processors) {
@@ -268,7 +269,8 @@ fn adjust_machine(configuration: &KubeProxyConfiguration) {
     }
 }
 
-/// By the kubeconfig, or the pod's service account; nothing is sent yet. With the server's host.
+/// Returns a client from the kubeconfig or the pod's service account, and the server's host; nothing is sent
+/// yet.
 async fn client(configuration: &KubeProxyConfiguration, master: Option<&str>) -> Result<(Client, String)> {
     let kubeconfig = &configuration.client_connection.kubeconfig;
     let mut config = if kubeconfig.is_empty() {
@@ -292,12 +294,12 @@ async fn client(configuration: &KubeProxyConfiguration, master: Option<&str>) ->
     Ok((client, host))
 }
 
-/// Waits until the file says something else, and for ever without one.
+/// Waits until the content of the file differs, or for ever without a file.
 async fn changed(path: Option<PathBuf>, text: String) -> PathBuf {
     let Some(path) = path else { return std::future::pending().await };
     loop {
         tokio::time::sleep(FILE_PAUSE).await;
-        // A file that is gone for a moment is being replaced.
+        // A file that is missing for a moment is being replaced.
         if std::fs::read_to_string(&path).is_ok_and(|now| now != text) {
             return path;
         }

@@ -17,9 +17,9 @@ use crate::apiserver::{connect_etcd, store_directory};
 use crate::args::{StoreAction, StoreCommand, StoreRestore, StoreSnapshot, StoreVerify};
 use crate::data_dir::DataDir;
 
-/// What `verify` ends with where something is damaged; 1 is for what could not be checked.
+/// The exit code of `verify` if something is damaged; 1 means that something could not be checked.
 const DAMAGED: u8 = 3;
-/// Objects of etcd that are read at one time.
+/// Number of objects that are read from etcd at a time.
 const PAGE: usize = 500;
 
 /// Runs one of the subcommands.
@@ -38,7 +38,7 @@ async fn snapshot(args: StoreSnapshot) -> Result<()> {
     Ok(())
 }
 
-/// Into the running server if there is one, otherwise into the directory.
+/// Restores into the running server if there is one, otherwise into the directory.
 async fn restore(args: StoreRestore) -> Result<()> {
     let StoreRestore { from, data_dir, bump_revision } = args;
     let from = from.canonicalize().with_context(|| format!("cannot find {}", from.display()))?;
@@ -96,7 +96,7 @@ async fn verify(args: StoreVerify) -> Result<ExitCode> {
     Ok(if report.problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(DAMAGED) })
 }
 
-/// Reads every object as the API server would. Checksums of its files are etcd's own business.
+/// Reads every object as the API server does. Checksums of etcd's files are left to etcd.
 async fn verify_etcd(args: &crate::args::EtcdArgs) -> Result<Report> {
     let etcd = connect_etcd(args).await?;
     let mut report = Report::default();

@@ -27,7 +27,7 @@ use crate::data_dir::{DataDir, Made};
 use crate::down;
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
 
-/// Runs a whole cluster until SIGTERM. A start that fails leaves nothing behind.
+/// Runs a whole cluster until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Up) -> Result<()> {
     let start = Instant::now();
     let stop = shutdown::on_signal()?;
@@ -39,7 +39,8 @@ pub async fn run(args: Up) -> Result<()> {
         Err(error) => Err(error),
     };
     if outcome.is_err() {
-        // What runs already must let go before it is removed, and may make nothing after that.
+        // Running components have to release their resources before these are removed, and must not create
+        // any after that.
         stop.cancel();
         if let Err(error) = tasks.all_end().await {
             tracing::warn!(error = format!("{error:#}"), "after the failed start");
@@ -57,7 +58,7 @@ pub async fn run(args: Up) -> Result<()> {
     outcome
 }
 
-/// What can be known before anything is touched.
+/// Checks all that can be known before anything is changed.
 fn check(args: &Up) -> Result<()> {
     args.apis.enablement()?;
     let Networks { service_cidrs, cluster_cidr } = &args.networks;
@@ -122,8 +123,8 @@ async fn cluster(
         runtime_endpoint: runtime.container_runtime_endpoint.clone(),
     })?;
     let (directories, runtime) = (Directories::new(data.path()), Arc::new(runtime));
-    // What needs no API starts beside it: containerd and the kernel's look at the programs take
-    // longer than everything else together.
+    // Components that need no API start at the same time: containerd and the verification of the programs
+    // take longer than everything else together.
     let cri = tasks.begin({
         let (directories, runtime, stop) = (directories.clone(), Arc::clone(&runtime), stop.clone());
         async move { node::runtime(&directories, &runtime, &stop).await }
@@ -164,7 +165,7 @@ async fn cluster(
         stop.cancelled().await;
     };
     tokio::select! {
-        // In order: components that end because they were told to are no failure.
+        // Polled in order, so that components that end because of the shutdown do not count as failures.
         biased;
         () = stop.cancelled() => {}
         () = ready => {}
@@ -174,20 +175,20 @@ async fn cluster(
     api.finish().await
 }
 
-/// What runs in the process. All of it has ended before anything that it made is removed.
+/// The tasks of the process. All of them have ended before anything that they made is removed.
 #[derive(Default)]
 struct Tasks {
-    /// None of them may end before shutdown.
+    /// Components, none of which may end before shutdown.
     components: JoinSet<(&'static str, Result<()>)>,
-    /// What components wait for before they can start.
+    /// Work that components wait for before they can start.
     begun: JoinSet<()>,
 }
 
-/// Work that was begun, and whose result is yet to be asked for.
+/// Work in progress, whose result is yet to be requested.
 struct Begun<T>(oneshot::Receiver<Result<T>>);
 
 impl<T> Begun<T> {
-    /// Waits for its end.
+    /// Waits for the result.
     async fn end(self) -> Result<T> {
         self.0.await.context("it panicked")?
     }
@@ -198,18 +199,18 @@ impl Tasks {
         self.components.spawn(async move { (name, task.await) });
     }
 
-    /// Begins work that ends by itself.
+    /// Starts work that ends by itself.
     fn begin<T: Send + 'static>(
         &mut self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Begun<T> {
         let (sender, receiver) = oneshot::channel();
-        // Where the start has failed meanwhile, nobody asks, and the result is dropped at once.
+        // If the start has failed meanwhile, the receiver is gone and the result is dropped.
         self.begun.spawn(async move { drop(sender.send(work.await)) });
         Begun(receiver)
     }
 
-    /// The first component that ends, as an error; it waits for ever while all of them run.
+    /// Returns the first component that ends, as an error; waits for ever while all of them run.
     async fn first_to_end(&mut self) -> anyhow::Error {
         match self.components.join_next().await {
             Some(Ok((name, Err(error)))) => error.context(format!("the {name} ended")),
@@ -219,7 +220,7 @@ impl Tasks {
         }
     }
 
-    /// Waits for all of them, after shutdown has begun, and gives the first failure.
+    /// Waits for all components after shutdown has begun, and returns the first failure.
     async fn all_end(&mut self) -> Result<()> {
         let mut outcome = Ok(());
         while let Some(ended) = self.begun.join_next().await {
@@ -235,7 +236,7 @@ impl Tasks {
     }
 }
 
-/// A client in this process, as the user that the component is.
+/// Returns an in-process client with the user of the component.
 fn client(api: &Api, component: Component<'_>) -> Client {
     in_process(api.server.service(), Subject::component(component).identity(), component.program())
 }
@@ -277,8 +278,8 @@ fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
     })
 }
 
-/// Waits until the Node says that it is ready, and has said so since `began`: what an earlier run
-/// wrote is no answer.
+/// Waits until the Node is ready and has reported so since `began`: the report of an earlier run does not
+/// count.
 async fn node_ready(
     client: Client,
     name: &str,
@@ -298,7 +299,7 @@ async fn node_ready(
             sender.send_replace(is_ready(new, began));
         }
     });
-    // The sender lives in the cache's handler as long as the watch.
+    // The handler of the cache owns the sender, which therefore lives as long as the watch.
     let _ = ready.wait_for(|ready| *ready).await;
     watch.cancel();
 }
@@ -306,7 +307,7 @@ async fn node_ready(
 fn is_ready(node: &v1::Node, since: jiff::Timestamp) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| {
-        // Times in objects have whole seconds.
+        // Times in objects are whole seconds.
         let fresh =
             condition.last_heartbeat_time.as_ref().is_some_and(|t| t.0.as_second() >= since.as_second());
         condition.type_ == "Ready" && condition.status == "True" && fresh

@@ -1,4 +1,4 @@
-//! `hawser apiserver` as a process: its flags, and its end.
+//! `hawser apiserver` as a process: its flags and its shutdown.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -14,7 +14,7 @@ use kube::api::{Api, PostParams};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 
-/// Killed when dropped.
+/// A process that is killed when dropped.
 struct Process {
     child: Child,
     kubeconfig: PathBuf,
@@ -29,12 +29,12 @@ impl Drop for Process {
 }
 
 impl Process {
-    /// Starts one on the loopback interface and waits until it says that it serves.
+    /// Starts one on the loopback interface and waits until it serves.
     fn start(flags: &[&str]) -> Self {
         Self::start_at("127.0.0.1", flags)
     }
 
-    /// The same, which tells the cluster another address.
+    /// Starts one that announces another address to the cluster.
     fn start_at(advertised: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_hawser"))
@@ -57,7 +57,7 @@ impl Process {
         assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     }
 
-    /// The exit code, which comes within ten seconds.
+    /// Waits up to ten seconds for the exit code.
     fn end(&mut self) -> Option<i32> {
         let began = Instant::now();
         while began.elapsed() < Duration::from_secs(10) {
@@ -93,7 +93,7 @@ async fn sigterm_ends_it_in_good_order() {
     process.terminate();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
     let map = |name: &str| serde_json::from_value(json!({"metadata": {"name": name}})).unwrap();
-    // Not ready, and everything else goes on.
+    // It is not ready, and everything else works as before.
     let began = Instant::now();
     while client.request_text(path("/readyz")).await.is_ok() {
         assert!(began.elapsed() < Duration::from_secs(4), "it is still ready");
@@ -104,7 +104,7 @@ async fn sigterm_ends_it_in_good_order() {
     assert_eq!(process.end(), Some(0));
 }
 
-/// `jwks_uri` was on 127.0.0.1, which is the pod itself for who asks from one.
+/// Regression: `jwks_uri` was on 127.0.0.1, which is the pod itself for a client in a pod.
 #[tokio::test]
 async fn tokens_are_verified_by_what_discovery_tells_a_pod() {
     const ADVERTISED: &str = "192.0.2.7";
@@ -128,7 +128,7 @@ async fn tokens_are_verified_by_what_discovery_tells_a_pod() {
     let about: Value = client.request(path("/.well-known/openid-configuration")).await.unwrap();
     assert_eq!(about["issuer"], issuer);
     assert_eq!(about["jwks_uri"], format!("https://{ADVERTISED}:{port}/openid/v1/jwks"));
-    // A pod trusts the cluster's authority, under the names in both URLs.
+    // A pod trusts the cluster's authority for the names in both URLs.
     for name in [ADVERTISED, "kubernetes.default.svc.cluster.local"] {
         let mut config = config.clone();
         config.tls_server_name = Some(name.to_owned());
@@ -167,8 +167,8 @@ fn flags_that_make_no_sense_are_refused_before_anything_is_touched() {
         (&["--service-node-port-range", "9-1"], "invalid port range"),
         (&["--runtime-config", "app/v1=true"], "--runtime-config: unknown api groups app/v1"),
         (&["--runtime-config=apps/v1/pod"], "unknown resource pod of apps/v1"),
-        // Flags are kube-apiserver's; a slip is told from the nearest one, and a number below zero
-        // from a flag.
+        // Flags are spelled as in kube-apiserver; a typing error is answered with the nearest flag, and a
+        // negative number is not taken for a flag.
         (&["--runtime-confg", "api/all=true"], "'--runtime-config'"),
         (&["--etcd-server=http://127.0.0.1:1"], "'--etcd-servers'"),
         (&["--max-requests-inflight", "-1"], "invalid value '-1' for '--max-requests-inflight"),
@@ -218,7 +218,7 @@ fn a_start_that_fails_leaves_nothing_and_says_why_once() {
     let data = dir.path().join("a/data");
     let started = Command::new(env!("CARGO_BIN_EXE_hawser"))
         .args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1"])
-        // Nobody listens on the port for discarding.
+        // Nothing listens on the port of the discard protocol.
         .args(["--store", "etcd", "--etcd-servers", "http://127.0.0.1:9", "--data-dir"])
         .arg(&data)
         .output()

@@ -1,4 +1,4 @@
-//! A tenant that asks for much and reads nothing: what the process takes stays within bounds, and the
+//! A tenant that requests much and reads nothing: the memory of the process stays within bounds, and the
 //! administrator is answered meanwhile.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -20,10 +20,11 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 const STREAMS: usize = 250;
-/// Of each stream, bytes: enough for a frame, so that the library of this client does not end the connection.
+/// The window of each stream in bytes: enough for a frame, so that this client's library does not end the
+/// connection.
 const WINDOW: u32 = 20_000;
 
-/// Killed when dropped.
+/// A process that is killed when dropped.
 struct Process {
     child: Child,
     port: u16,
@@ -58,14 +59,14 @@ impl Process {
         apiserver_client::connect(&self.dir.path().join("kubeconfig.yaml"), "test").await.unwrap()
     }
 
-    /// A line of `/proc/PID/status`, in bytes.
+    /// Returns a line of `/proc/PID/status`, in bytes.
     fn memory(&self, what: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(what)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
     }
 
-    /// A connection whose streams each have a small window.
+    /// Opens a connection whose streams each have a small window.
     async fn connect(&self) -> SendRequest<Bytes> {
         let mut roots = RootCertStore::empty();
         let authority = std::fs::read(self.dir.path().join("pki/ca.crt")).unwrap();
@@ -95,7 +96,7 @@ async fn call(client: &Client, path: &str, body: Value) -> Value {
     client.request(request.body(body.to_string().into_bytes()).unwrap()).await.unwrap()
 }
 
-/// A namespace with a ServiceAccount that may read its own ConfigMaps, and these: some 12 MiB.
+/// Creates a namespace with a ServiceAccount that may read its own ConfigMaps, and these: some 12 MiB.
 async fn tenant(admin: &Client) -> String {
     call(admin, "/api/v1/namespaces", json!({"metadata": {"name": "a"}})).await;
     let account = json!({"metadata": {"name": "bob"}});
@@ -117,7 +118,7 @@ async fn tenant(admin: &Client) -> String {
     token["status"]["token"].as_str().unwrap().to_owned()
 }
 
-/// Opens all streams of a connection and reads none; answers with the codes.
+/// Opens all streams of a connection without reading any; returns the status codes.
 async fn hoard(process: &Process, path: &str, accept: &str, token: &str) -> (Vec<u16>, Vec<h2::RecvStream>) {
     let mut sender = process.connect().await;
     let mut answers = Vec::new();
@@ -134,7 +135,7 @@ async fn hoard(process: &Process, path: &str, accept: &str, token: &str) -> (Vec
     }
     let (mut codes, mut bodies) = (Vec::new(), Vec::new());
     for answer in answers {
-        // Whoever is refused too often is cut off.
+        // A client that is refused too often is cut off.
         let Ok(answer) = answer.await else { continue };
         codes.push(answer.status().as_u16());
         bodies.push(answer.into_body());
@@ -171,7 +172,7 @@ async fn a_tenant_that_reads_nothing_takes_no_more_than_its_share_and_others_are
         assert_eq!(listed["items"].as_array().unwrap().len(), 12);
     }
     let peak = process.memory("VmHWM");
-    // 64 MiB are charged; the allocator, and the making of twelve MiB at a time, take the rest.
+    // 64 MiB are charged; the allocator, and answers of twelve MiB in the making, take the rest.
     assert!(peak - before < 384 << 20, "{before} -> {peak}, {} streams", held.len());
     assert!(refused > 0);
 }

@@ -1,4 +1,4 @@
-//! The scheduler and the controllers on their own answer probes.
+//! Probes of the scheduler and the controllers as separate processes.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use apiserver_meta::ambient::Ambient;
 use apiserver_server::auth::pki::{Pki, Subject, kubeconfig};
 
-/// Killed when dropped.
+/// A process that is killed when dropped.
 struct Process(Child);
 
 impl Drop for Process {

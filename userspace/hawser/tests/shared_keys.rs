@@ -1,5 +1,5 @@
-//! Several API servers behind one etcd are one API: who is somebody at one of them is the same at
-//! the others, with keys from files and with a copy of the first server's keys.
+//! Several API servers behind one etcd are one API: an identity at one of them is valid at the others, with
+//! keys from files and with a copy of the first server's keys.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -21,7 +21,7 @@ use kube::Client;
 use kube::api::{Api, PostParams};
 use serde_json::{Value, json};
 
-/// Killed when dropped.
+/// A process that is killed when dropped.
 struct Process {
     child: Child,
     url: String,
@@ -57,7 +57,7 @@ impl Process {
         self.data.join("kubeconfig.yaml")
     }
 
-    /// A client with a bearer token.
+    /// Returns a client with a bearer token.
     async fn with_token(&self, token: &str, ca: &Path) -> Client {
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -92,18 +92,18 @@ fn code<T: std::fmt::Debug>(result: Result<T, kube::Error>) -> u16 {
     }
 }
 
-/// The claims of a token for the ServiceAccount `bot` of `default`.
+/// Returns a token of the ServiceAccount `bot` in `default`.
 async fn token(client: &Client) -> String {
     let accounts: Api<ServiceAccount> = Api::default_namespaced(client.clone());
     let account = serde_json::from_value(json!({"metadata": {"name": "bot"}})).unwrap();
-    // The other server may have made it.
+    // The other server may have created it.
     let _ = accounts.create(&PostParams::default(), &account).await;
     let request = TokenRequest { spec: Some(TokenRequestSpec::default()), ..TokenRequest::default() };
     let answer = accounts.create_token_request("bot", &PostParams::default(), &request).await.unwrap();
     answer.status.unwrap().token.unwrap()
 }
 
-/// Servers learn of what others wrote a moment later.
+/// Waits until the token is `bot`'s: servers see the writes of others a moment later.
 async fn becomes_bot(client: &Client) {
     let began = Instant::now();
     loop {
@@ -138,7 +138,7 @@ async fn servers_with_the_same_files_accept_each_others_tokens_and_certificates(
         format!("--service-account-key-file={}", public[1]),
         "--api-audiences=api,vault".to_owned(),
     ];
-    // The issuer's name is being changed: one server has the new one already.
+    // The issuer is being renamed: one server has the new name already.
     let (old, new) =
         ("--service-account-issuer=https://old.example", "--service-account-issuer=https://new.example");
     let start = |name: &str, signing: &str, issuers: [&str; 2]| {
@@ -153,10 +153,10 @@ async fn servers_with_the_same_files_accept_each_others_tokens_and_certificates(
         let client = here.with(&kubeconfig(&here.url, shared.ca_pem(), &admin.certificate, &admin.key)).await;
         assert_eq!(whoami(&client).await.unwrap(), "kubernetes-admin");
         becomes_bot(&there.with_token(&token(&client).await, &ca).await).await;
-        // The administrator's file that each writes leads to itself.
+        // The administrator's kubeconfig of each server leads to that server.
         let own = apiserver_client::connect(&here.kubeconfig(), "test").await.unwrap();
         assert_eq!(whoami(&own).await.unwrap(), "kubernetes-admin");
-        // Its own authority is nobody to the other, which says so.
+        // The other server does not know this one's authority, and answers so.
         let text = std::fs::read_to_string(here.kubeconfig()).unwrap().replace(&here.url, &there.url);
         assert_eq!(code(whoami(&there.with(&text).await).await), 401);
         let page = http::Request::get("/openid/v1/jwks").body(Vec::new()).unwrap();

@@ -1,5 +1,5 @@
-//! The embedded store of a real server process: `kill -9` under load, snapshots and restores beside it
-//! and without it, and what the check says.
+//! The embedded store of a real server process: `kill -9` under load, snapshots and restores with and without
+//! a running server, and the results of the check.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -111,12 +111,12 @@ fn value(map: &ConfigMap) -> String {
     map.data.as_ref().unwrap()["v"].clone()
 }
 
-/// What clients know.
+/// The state that clients know.
 #[derive(Default)]
 struct Known {
-    /// Name, with revision and value of the newest write that was acknowledged.
+    /// Revision and value of the newest acknowledged write, by name.
     acknowledged: BTreeMap<String, (i64, String)>,
-    /// What the watch delivered, by revision.
+    /// The events of the watch, by revision.
     watched: BTreeMap<i64, (String, String)>,
     newest: i64,
 }
@@ -148,7 +148,7 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed_again_and_again(
         for writer in writers {
             writer.await.unwrap();
         }
-        // It ends with the connection; what it had seen is where the next one begins.
+        // The watch ends with the connection; the next one resumes where it stopped.
         watching.await.unwrap();
         if let Some((newest, _)) = known.lock().unwrap().watched.last_key_value() {
             from = newest.to_string();
@@ -163,7 +163,7 @@ async fn nothing_acknowledged_is_lost_when_the_server_is_killed_again_and_again(
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     watching.abort();
-    // The watch saw every write that was acknowledged; that it saw none twice is checked on the way.
+    // The watch saw every acknowledged write; that it saw none twice is checked on the way.
     let known = known.lock().unwrap();
     for (name, (revision, value)) in &known.acknowledged {
         assert_eq!(known.watched.get(revision), Some(&(name.clone(), value.clone())));
@@ -180,7 +180,7 @@ async fn check(api: &Api<ConfigMap>, known: &Mutex<Known>, round: usize) {
     let found: BTreeMap<String, &ConfigMap> = list.items.iter().map(|map| (map.name_any(), map)).collect();
     for (name, (revision, written)) in &known.acknowledged {
         let map = found.get(name).unwrap_or_else(|| panic!("round {round}: {name} is lost"));
-        // A write without an answer may have come on top.
+        // A write without an answer may have been applied as well.
         assert!(version(map) >= *revision, "round {round}: {name} went back");
         assert!(version(map) > *revision || value(map) == *written);
     }
@@ -262,7 +262,7 @@ async fn a_snapshot_is_taken_and_restored_while_the_server_serves_and_without_it
     api.delete("deleted", &DeleteParams::default()).await.unwrap();
     api.create(&PostParams::default(), &map("made", "1", None)).await.unwrap();
     let from = api.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
-    // Into the running server: a watch sees what the restore did.
+    // Restores into the running server: a watch sees the changes.
     let events = api.watch(&WatchParams::default().timeout(290), &from).await.unwrap();
     let mut events = std::pin::pin!(events);
     let restored = store(&["restore", file], &data);
@@ -281,7 +281,7 @@ async fn a_snapshot_is_taken_and_restored_while_the_server_serves_and_without_it
     assert!(version(&api.get("changed").await.unwrap()) > version(&changed));
     let checked = verify(&data);
     assert!(checked.status.success(), "{}", text(&checked));
-    // Damage: the check and the server say where, and the snapshot helps.
+    // Damages a file: the check and the server say where, and the snapshot repairs it.
     let newest: i64 =
         api.list(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap().parse().unwrap();
     server.kill();
@@ -305,7 +305,7 @@ async fn a_snapshot_is_taken_and_restored_while_the_server_serves_and_without_it
     assert!(list.metadata.resource_version.unwrap().parse::<i64>().unwrap() > newest);
     let names: Vec<String> = list.items.iter().map(ResourceExt::name_any).collect();
     assert_eq!(names, ["changed", "deleted"]);
-    // Who watched before is told to begin anew.
+    // Watches from before the restore have to start anew.
     let watch = api.watch(&WatchParams::default().timeout(290), &from).await;
     let told = match watch {
         Err(error) => error.to_string(),
@@ -391,7 +391,7 @@ async fn a_server_over_etcd_with_certificates_and_a_prefix_and_what_the_check_fi
     let check = || hawser().args(["store", "verify", "--json"]).args(flags).output().unwrap();
     let checked = check();
     assert!(checked.status.success(), "{}", text(&checked));
-    // What the server could not read is named, with what to do about it.
+    // An object that the server cannot read is named, with advice.
     let ingress = b"k8s\0\x0a\x24\x0a\x19networking.k8s.io/v1beta1\x12\x07Ingress\x12\0\x1a\0\x22\0";
     for (name, value) in [("ingress/default/old", &ingress[..]), ("pods/default/cut", b"k8s\0\xff")] {
         let op = Op::Put { value: value.to_vec().into(), ttl_seconds: 0 };
@@ -404,7 +404,7 @@ async fn a_server_over_etcd_with_certificates_and_a_prefix_and_what_the_check_fi
     assert_eq!(problems.len(), 2, "{report}");
     assert_eq!(problems[0]["file"], "/registry/ingress/default/old");
     assert!(problems[0]["what"].as_str().unwrap().contains("networking.k8s.io/v1beta1"), "{report}");
-    // Without certificates there is one line that says why.
+    // Without certificates, a single line says why.
     let refused = hawser().args(["store", "verify", "--etcd-servers", &url]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     assert!(text(&refused).contains("cannot reach etcd"), "{}", text(&refused));

@@ -1,4 +1,4 @@
-//! What the node's network needs to know, checked.
+//! The checked configuration of the node's network.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,15 +12,15 @@ use crate::limits;
 pub struct Config {
     /// The own Node.
     pub node_name: String,
-    /// Where addresses in use and what the machine was like are remembered.
+    /// The directory that records addresses in use and the previous state of the machine.
     pub state_dir: PathBuf,
-    /// Where the runtime looks for CNI configurations.
+    /// The directory of the runtime's CNI configurations.
     pub conf_dir: PathBuf,
-    /// Where the runtime looks for CNI plugins.
+    /// The directory of the runtime's CNI plugins.
     pub bin_dir: PathBuf,
     /// The executable that acts as the plugin when it is called by its name.
     pub plugin: PathBuf,
-    /// The addresses of Services: what is not translated must not leave the node.
+    /// The addresses of Services: packets that were not translated must not leave the node.
     pub service_cidrs: Vec<IpNetwork>,
     /// MTU of pods' interfaces; `None` for that of the default route's interface.
     pub mtu: Option<u32>,
@@ -40,7 +40,7 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Refuses what cannot work.
+    /// Fails if the configuration cannot work.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if self.node_name.is_empty() {
             return Err(ConfigError::NoName);
@@ -60,12 +60,12 @@ impl Config {
     }
 }
 
-/// Refuses an MTU that no interface or not every protocol can use.
+/// Fails on an MTU that no interface or not every protocol can use.
 pub fn check_mtu(mtu: u32) -> Result<(), ConfigError> {
     if (limits::MIN_MTU..=limits::MAX_MTU).contains(&mtu) { Ok(()) } else { Err(ConfigError::Mtu(mtu)) }
 }
 
-/// The podCIDRs of a Node: at most one a family, each with room for the node and a pod.
+/// Parses the podCIDRs of a Node: at most one per family, each with room for the node and a pod.
 pub fn pod_ranges(cidrs: &[String]) -> Result<Vec<IpNetwork>, ConfigError> {
     let wrong = |range: &str, reason| ConfigError::PodRange { range: range.to_owned(), reason };
     let mut ranges: Vec<IpNetwork> = Vec::new();
@@ -80,7 +80,7 @@ pub fn pod_ranges(cidrs: &[String]) -> Result<Vec<IpNetwork>, ConfigError> {
     Ok(ranges)
 }
 
-/// Refuses a range that is too small.
+/// Fails on a range that is too small.
 pub fn check_pod_range(range: IpNetwork) -> Result<(), ConfigError> {
     let bits = if range.is_ipv4() { 32 } else { 128 };
     if bits - range.prefix() < 2 {
@@ -90,12 +90,12 @@ pub fn check_pod_range(range: IpNetwork) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// The node's own address in a range: the first after the network's.
+/// Returns the node's own address in a range: the first after the network's.
 pub fn host_address(range: IpNetwork) -> IpAddr {
     nth_address(range, 1)
 }
 
-/// The address `n` places after the network's; `n` must be within the range.
+/// Returns the address `n` places after the network's; `n` must be within the range.
 pub(crate) fn nth_address(range: IpNetwork, n: u32) -> IpAddr {
     match range.network() {
         IpAddr::V4(first) => IpAddr::V4(first.to_bits().wrapping_add(n).into()),

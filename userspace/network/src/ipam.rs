@@ -1,5 +1,5 @@
-//! Which pod has which address: a file in the state directory under a lock, so that plugin calls
-//! in parallel and the node's own processes agree.
+//! The addresses of pods: a file in the state directory under a lock, so that concurrent plugin calls and the
+//! node's own processes agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -26,27 +26,27 @@ pub struct Lease {
     /// The name of the host's end.
     pub host_interface: String,
     pub addresses: Vec<IpAddr>,
-    /// Unix seconds.
+    /// Time of the allocation in Unix seconds.
     pub since: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Released {
     address: IpAddr,
-    /// Unix seconds.
+    /// Time of the release in Unix seconds.
     at: i64,
 }
 
-/// Addresses in use and resting: the content of the file.
+/// Addresses in use and in their cool-down: the content of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leases {
-    /// By container and interface.
+    /// Leases by container and interface.
     leases: BTreeMap<String, Lease>,
     /// Oldest first.
     released: Vec<Released>,
 }
 
-/// No address, or no list of them.
+/// An address cannot be allocated, or the file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum IpamError {
     #[error(
@@ -70,7 +70,7 @@ pub enum IpamError {
 }
 
 impl Leases {
-    /// The addresses of an interface, one of each range; the same ones when asked again.
+    /// Allocates the addresses of an interface, one of each range; the same ones when called again.
     pub fn allocate(
         &mut self,
         container: &str,
@@ -96,31 +96,31 @@ impl Leases {
         Ok(lease)
     }
 
-    /// Gives the addresses of an interface back. `None` if it had none.
+    /// Releases the addresses of an interface. `None` if it had none.
     pub fn release(&mut self, container: &str, interface: &str, now: i64) -> Option<Lease> {
         let lease = self.leases.remove(&key(container, interface))?;
         self.released.extend(lease.addresses.iter().map(|&address| Released { address, at: now }));
         Some(lease)
     }
 
-    /// The lease of an interface.
+    /// Returns the lease of an interface.
     pub fn get(&self, container: &str, interface: &str) -> Option<&Lease> {
         self.leases.get(&key(container, interface))
     }
 
-    /// All leases.
+    /// Returns all leases.
     pub fn iter(&self) -> impl Iterator<Item = &Lease> {
         self.leases.values()
     }
 
-    /// Leases that are not alive, and old enough to be leaks: what is in the making has its lease
-    /// before anything else.
+    /// Returns leases that are not alive and old enough to be leaks: a sandbox that is being made has its
+    /// lease before anything else.
     pub fn leaked(&self, alive: impl Fn(&Lease) -> bool, now: i64) -> Vec<Lease> {
         let old = |lease: &&Lease| now.saturating_sub(lease.since) >= limits::LEAK_AGE_SECONDS;
         self.leases.values().filter(old).filter(|lease| !alive(lease)).cloned().collect()
     }
 
-    /// One that was never used; else the one that rests longest, if that is long enough.
+    /// Returns an address that was never used, or else the one released first, if its cool-down is over.
     fn free(&self, range: IpNetwork, now: i64) -> Result<IpAddr, IpamError> {
         let leased: BTreeSet<_> = self.leases.values().flat_map(|lease| &lease.addresses).collect();
         let resting: BTreeSet<_> = self.released.iter().map(|released| &released.address).collect();
@@ -145,7 +145,7 @@ fn key(container: &str, interface: &str) -> String {
     format!("{container}/{interface}")
 }
 
-/// The last usable place in a range; the very last address of an IPv4 range is its broadcast.
+/// Returns the last usable place in a range; the very last address of an IPv4 range is its broadcast.
 fn last_offset(range: IpNetwork) -> u32 {
     let bits = if range.is_ipv4() { 32 } else { 128 } - u32::from(range.prefix());
     let size = if bits >= 31 { u32::MAX } else { 1 << bits };
@@ -153,7 +153,7 @@ fn last_offset(range: IpNetwork) -> u32 {
     last.min(limits::MAX_OFFSET)
 }
 
-/// The file, locked as long as this lives.
+/// The file, locked for the lifetime of this value.
 pub struct LeaseFile {
     path: PathBuf,
     leases: Leases,
@@ -179,7 +179,7 @@ impl LeaseFile {
             .map_err(|(_, errno)| io("lock", &lock_path)(errno.into()))?;
         let path = lease_path(state_dir);
         let leases = match fs::read(&path) {
-            // An empty file is what a power cut can leave; no pod outlives that.
+            // A power failure can leave an empty file, and no pod survives that.
             Ok(bytes) if bytes.is_empty() => Leases::default(),
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|cause| IpamError::Damaged { path: path.clone(), cause })?,
@@ -189,12 +189,12 @@ impl LeaseFile {
         Ok(Self { path, leases, _lock: lock })
     }
 
-    /// What the file holds.
+    /// Returns the content of the file.
     pub fn leases(&self) -> &Leases {
         &self.leases
     }
 
-    /// Changes the leases and writes the file; after an error it is as before.
+    /// Changes the leases and writes the file; after an error the leases are unchanged.
     pub fn change<T>(&mut self, change: impl FnOnce(&mut Leases) -> T) -> Result<T, IpamError> {
         let before = self.leases.clone();
         let result = change(&mut self.leases);
@@ -227,7 +227,7 @@ fn lock_path(state_dir: &Path) -> PathBuf {
     state_dir.join("leases.lock")
 }
 
-/// Replaces a file in one step. Not synced to disk: what it says does not outlive the kernel.
+/// Replaces a file atomically. It is not synced to disk: its content is not needed after a reboot.
 pub(crate) fn write_whole(path: &Path, value: &impl Serialize) -> io::Result<()> {
     let bytes = serde_json::to_vec_pretty(value).map_err(io::Error::other)?;
     let new = path.with_extension("new");

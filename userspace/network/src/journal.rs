@@ -1,5 +1,5 @@
-//! What the machine was like before: written before each change, so that whatever kills the
-//! process, everything can be put back.
+//! The previous state of the machine: written before each change, so that everything can be restored even if
+//! the process is killed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-/// What was changed and how it was.
+/// The changes and the previous values.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Journal {
-    /// Kernel parameters and their values before, in the order in which to write them back.
+    /// Kernel parameters and their previous values, in the order in which to write them back.
     pub sysctls: Vec<(String, String)>,
     /// Addresses given to the loopback interface.
     pub addresses: BTreeSet<IpAddr>,
@@ -21,9 +21,9 @@ pub(crate) struct Journal {
     pub loopback_down: bool,
     /// Destinations of the routes of last resort, as CIDRs.
     pub unreachable: BTreeSet<String>,
-    /// Files and links made.
+    /// Files and links that were made.
     pub files: BTreeSet<PathBuf>,
-    /// Directories made, removed when they are empty.
+    /// Directories that were made; removed when they are empty.
     pub directories: BTreeSet<PathBuf>,
 }
 
@@ -46,12 +46,12 @@ pub enum JournalError {
 }
 
 impl Journal {
-    /// Where the journal of a state directory is.
+    /// Returns the path of the journal in a state directory.
     pub fn path(state_dir: &Path) -> PathBuf {
         state_dir.join("node.json")
     }
 
-    /// Reads it; empty if there is none.
+    /// Reads the journal; empty if there is none.
     pub fn load(state_dir: &Path) -> Result<Self, JournalError> {
         let path = Self::path(state_dir);
         match fs::read(&path) {
@@ -63,7 +63,7 @@ impl Journal {
         }
     }
 
-    /// Writes it to disk.
+    /// Writes the journal to disk.
     pub fn save(&self, state_dir: &Path) -> Result<(), JournalError> {
         let path = Self::path(state_dir);
         let write = || {
@@ -77,7 +77,7 @@ impl Journal {
         write().map_err(|cause| JournalError::Io { attempted: "write", path: path.clone(), cause })
     }
 
-    /// Remembers a parameter's value. The first one counts: a later one is our own.
+    /// Records a parameter's value. Only the first value is recorded: a later one is our own.
     pub fn remember_sysctl(&mut self, name: &str, value: &str) {
         if !self.sysctls.iter().any(|(known, _)| known == name) {
             self.sysctls.push((name.to_owned(), value.to_owned()));

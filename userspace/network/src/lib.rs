@@ -1,15 +1,15 @@
-//! The pod network of one node: no bridge, no packet filter rules.
+//! The pod network of one node, without a bridge or packet filter rules.
 //!
 //! ```text
 //!   pod's namespace                      node
 //!   eth0 10.244.0.5/32 ════ veth ════ hwp4f0c…      route 10.244.0.5/32 dev hwp4f0c… src 10.244.0.1
 //!   default via 169.254.1.1 onlink       lo 10.244.0.1/32: the node's own address for pods
-//!   169.254.1.1 is at hwp4f0c…'s MAC     unreachable SERVICE-CIDR: what nothing translated stays here
+//!   169.254.1.1 is at hwp4f0c…'s MAC     unreachable SERVICE-CIDR: untranslated packets stay here
 //! ```
 //!
-//! Each pod has a host route of its own and permanent neighbour entries at both ends, so nothing is
-//! broadcast and nothing is resolved. The plugin ([`cni`]) makes and removes the interfaces, [`node`]
-//! sets up the machine and puts it back as it was, [`run()`] waits for the Node's podCIDR.
+//! Each pod has a host route of its own and permanent neighbour entries at both ends, so that nothing is
+//! broadcast and nothing is resolved. The plugin ([`cni`]) makes and removes the interfaces, [`node`] sets up
+//! and restores the machine, [`run()`] waits for the Node's podCIDR.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cni;
@@ -27,9 +27,9 @@ pub use config::{Config, ConfigError};
 pub use node::{NodeError, Prepared, RestoreErrors, prepare, reconcile, restore, sweep};
 pub use run::{run, run_with};
 
-/// How the names of the host's ends of pods' interfaces begin.
+/// The prefix of the names of the host's ends of pods' interfaces.
 pub const POD_INTERFACE_PREFIX: &str = "hwp";
-/// The name of the plugin, in the CNI configuration and as the file name it is called by.
+/// The name of the plugin, in the CNI configuration and as the file name by which it is called.
 pub const PLUGIN_NAME: &str = "hawser-cni";
-/// Marks routes as ours (`proto` in `ip route`).
+/// The protocol number that marks routes as ours (`proto` in `ip route`).
 pub const ROUTE_PROTOCOL: u8 = 143;

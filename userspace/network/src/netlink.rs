@@ -1,4 +1,4 @@
-//! The few things that we ask of rtnetlink.
+//! The operations of rtnetlink that the pod network uses.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -17,14 +17,14 @@ use tokio::task::JoinHandle;
 
 use crate::ROUTE_PROTOCOL;
 
-/// Metric of routes of last resort: a route of somebody else to the same place comes first, and
-/// is not replaced.
+/// Metric of routes of last resort: a foreign route to the same destination takes precedence, and is not
+/// replaced.
 const LAST_RESORT: u32 = 4096;
 
 /// A hardware address.
 pub(crate) type Mac = [u8; 6];
 
-/// The kernel did not do what it was asked.
+/// A request to the kernel failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NetlinkError {
     #[error("cannot open a netlink socket")]
@@ -38,7 +38,7 @@ pub enum NetlinkError {
 }
 
 impl NetlinkError {
-    /// What the kernel said, as an errno.
+    /// Returns the kernel's answer as an errno.
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Request { cause: rtnetlink::Error::NetlinkError(message), .. } => {
@@ -49,7 +49,7 @@ impl NetlinkError {
     }
 }
 
-/// An interface as found.
+/// An existing interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub index: u32,
@@ -73,7 +73,7 @@ pub(crate) enum Way {
     Link(u32),
     /// Through a gateway that is on the link of this interface although no address says so.
     Gateway(IpAddr, u32),
-    /// Nowhere, with an error to the sender.
+    /// Unreachable: the sender gets an error.
     Unreachable,
 }
 
@@ -95,13 +95,13 @@ fn at(attempted: impl Display) -> impl FnOnce(rtnetlink::Error) -> NetlinkError 
 }
 
 impl Netlink {
-    /// Must be called within a runtime.
+    /// Opens a socket. Call it within a runtime.
     pub fn open() -> Result<Self, NetlinkError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(NetlinkError::Open)?;
         Ok(Self { handle, driver: tokio::spawn(connection) })
     }
 
-    /// The interface of a name, if there is one.
+    /// Returns the interface with a name, if there is one.
     pub async fn find(&self, name: &str) -> Result<Option<Found>, NetlinkError> {
         let mut found = self.handle.link().get().match_name(name).execute();
         match found.try_next().await {
@@ -113,7 +113,7 @@ impl Netlink {
         }
     }
 
-    /// The names of all interfaces.
+    /// Returns the names of all interfaces.
     pub async fn names(&self) -> Result<BTreeSet<String>, NetlinkError> {
         let links: Vec<_> =
             self.handle.link().get().execute().try_collect().await.map_err(at("list interfaces"))?;
@@ -125,7 +125,7 @@ impl Netlink {
         Ok(names.collect())
     }
 
-    /// A pair of interfaces, the peer being in another namespace from the start.
+    /// Adds a pair of interfaces, with the peer in another namespace from the start.
     pub async fn add_veth(
         &self,
         (host, host_mac): (&str, Mac),
@@ -159,7 +159,7 @@ impl Netlink {
         self.handle.link().set(message).execute().await.map_err(at(format!("set down interface {index}")))
     }
 
-    /// Removes an interface. True if it was there.
+    /// Removes an interface. Returns `true` if it existed.
     pub async fn delete(&self, name: &str) -> Result<bool, NetlinkError> {
         let Some(found) = self.find(name).await? else { return Ok(false) };
         let result = self.handle.link().del(found.index).execute().await;
@@ -169,11 +169,11 @@ impl Netlink {
         }
     }
 
-    /// Gives an interface an address for itself alone.
+    /// Adds an address to an interface, as a range of one.
     pub async fn add_address(&self, index: u32, address: IpAddr) -> Result<(), NetlinkError> {
         let mut request = self.handle.address().add(index, address, host_prefix(address)).replace();
         if address.is_ipv6() {
-            // Nobody else can have it, so nobody needs to be asked (and waited for).
+            // Nobody else can have the address, so duplicate detection, which takes time, is not needed.
             let message = request.message_mut();
             message.header.flags = AddressHeaderFlags::Nodad;
             message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
@@ -181,9 +181,9 @@ impl Netlink {
         request.execute().await.map_err(at(format!("give {address} to interface {index}")))
     }
 
-    /// Takes an address from an interface. True if it had it.
+    /// Removes an address from an interface. Returns `true` if it had it.
     pub async fn delete_address(&self, index: u32, address: IpAddr) -> Result<bool, NetlinkError> {
-        // An add request makes the message that names the address.
+        // The message of an add request names the address.
         let mut like = self.handle.address().add(index, address, host_prefix(address));
         let message = like.message_mut().clone();
         let result = self.handle.address().del(message).execute().await;
@@ -193,7 +193,7 @@ impl Netlink {
         }
     }
 
-    /// The addresses of an interface.
+    /// Returns the addresses of an interface.
     pub async fn addresses(&self, index: u32) -> Result<Vec<IpAddr>, NetlinkError> {
         let request = self.handle.address().get().set_link_index_filter(index);
         let messages: Vec<_> = request
@@ -210,7 +210,7 @@ impl Netlink {
             .collect())
     }
 
-    /// A neighbour that needs no asking for.
+    /// Adds a permanent neighbour entry, which needs no resolution.
     pub async fn add_neighbour(&self, index: u32, address: IpAddr, mac: Mac) -> Result<(), NetlinkError> {
         let request = self.handle.neighbours().add(index, address).link_layer_address(&mac).replace();
         request.execute().await.map_err(at(format!("set the neighbour {address} of interface {index}")))
@@ -222,7 +222,7 @@ impl Netlink {
         request.execute().await.map_err(at(format!("set the route to {}", route.to)))
     }
 
-    /// Removes a route of ours. True if it was there.
+    /// Removes a route of ours. Returns `true` if it existed.
     pub async fn delete_route(&self, route: Route) -> Result<bool, NetlinkError> {
         let result = self.handle.route().del(message(route)).execute().await;
         match result.map_err(at(format!("remove the route to {}", route.to))) {
@@ -231,7 +231,7 @@ impl Netlink {
         }
     }
 
-    /// Destinations that are routed through an interface.
+    /// Returns the destinations that are routed through an interface.
     pub async fn routes_through(&self, index: u32, ipv4: bool) -> Result<Vec<IpNetwork>, NetlinkError> {
         let filter = if ipv4 {
             RouteMessageBuilder::<Ipv4Addr>::new().build()
@@ -243,7 +243,7 @@ impl Netlink {
         Ok(messages.iter().filter(|route| leads_through(route, index)).filter_map(destination).collect())
     }
 
-    /// The interface of the default route.
+    /// Returns the interface of the default route.
     pub async fn default_interface(&self) -> Result<Option<Found>, NetlinkError> {
         let links: Vec<_> =
             self.handle.link().get().execute().try_collect().await.map_err(at("list interfaces"))?;
@@ -326,12 +326,12 @@ fn destination(route: &RouteMessage) -> Option<IpNetwork> {
     IpNetwork::new(address.unwrap_or(any), route.header.destination_prefix_length).ok()
 }
 
-/// The prefix length of a single address.
+/// Returns the prefix length of a single address.
 pub(crate) fn host_prefix(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// A single address as a destination.
+/// Returns the range of a single address.
 pub(crate) fn host_network(address: IpAddr) -> IpNetwork {
     IpNetwork::from(address)
 }

@@ -1,5 +1,5 @@
-//! Work in another network namespace. A namespace belongs to a thread, so a thread of its own goes
-//! there and ends there.
+//! Work in another network namespace. A namespace is a property of a thread, so a new thread enters it and
+//! ends there.
 
 use std::fs::File;
 use std::future::Future;

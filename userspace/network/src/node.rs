@@ -1,4 +1,4 @@
-//! Setting up the machine for pods, and putting it back.
+//! Sets up the machine for pods, and restores it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,18 +18,18 @@ use crate::journal::{Journal, JournalError};
 use crate::netlink::{Netlink, NetlinkError, Route, Way};
 use crate::sysctl::{self, SysctlError};
 
-/// The name of the configuration file; early, so that it is the one that the runtime takes.
+/// The name of the configuration file; early in the alphabet, so that the runtime selects it.
 pub const CONFLIST: &str = "05-hawser.conflist";
-/// The plugin that runtimes call for the loopback interface. We bring one where none is.
+/// The plugin that runtimes call for the loopback interface. We install one if there is none.
 pub const LOOPBACK_PLUGIN: &str = "loopback";
 const LOOPBACK: &str = "lo";
-/// MTU where there is no default route to take it from.
+/// The MTU if there is no default route to take it from.
 const DEFAULT_MTU: u32 = 1500;
 
-/// The machine is ready for pods.
+/// The result of preparing the machine for pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
-    /// The node's own addresses for pods, one a family.
+    /// The node's own addresses for pods, one per family.
     pub host_addresses: Vec<IpAddr>,
     /// MTU of pods' interfaces.
     pub mtu: u32,
@@ -61,15 +61,14 @@ pub enum NodeError {
     },
 }
 
-/// What could not be put back; the rest was.
+/// The errors of restoring the machine; everything else was restored.
 #[derive(Debug, thiserror::Error)]
 #[error("{} things could not be put back", .0.len())]
 pub struct RestoreErrors(pub Vec<NodeError>);
 
-/// Sets the machine up: kernel parameters, the node's own address, the routes of last resort,
-/// and at the end the plugin and its configuration, on which the runtime reports that the network
-/// is ready. Doing it again changes nothing. Runs in the network namespace of the calling thread
-/// and must be called within a runtime.
+/// Sets up the machine: kernel parameters, the node's own address, the routes of last resort, and finally the
+/// plugin and its configuration, on which the runtime reports that the network is ready. Doing it again
+/// changes nothing. Runs in the network namespace of the calling thread and must be called within a runtime.
 pub async fn prepare(config: &Config, pod_ranges: &[IpNetwork]) -> Result<Prepared, NodeError> {
     config.validate()?;
     let mut journal = Journal::load(&config.state_dir)?;
@@ -90,8 +89,8 @@ pub async fn prepare(config: &Config, pod_ranges: &[IpNetwork]) -> Result<Prepar
     Ok(Prepared { host_addresses, mtu, conflist })
 }
 
-/// The node's own addresses for pods go to the loopback interface: pods can reach them whatever
-/// becomes of the uplinks, and the node has a source for its way to pods even without an uplink.
+/// Adds the node's own addresses for pods to the loopback interface: pods can reach them whatever the state
+/// of the uplinks, and the node has a source address for packets to pods even without an uplink.
 async fn set_host_addresses(
     config: &Config,
     netlink: &Netlink,
@@ -128,8 +127,8 @@ fn set_sysctls(config: &Config, journal: &mut Journal, ranges: &[IpNetwork]) -> 
             continue;
         }
         journal.remember_sysctl(switch, &before);
-        // The switch sets every interface; those that forwarded before are to do so after it is
-        // put back, so they come behind it.
+        // The global switch sets every interface; those that forwarded before must do so after it is
+        // restored, so they are written after it.
         for interface in sysctl::interfaces(family)? {
             let name = format!("net/{family}/conf/{interface}/forwarding");
             if interface != "all" && sysctl::read(&name)?.as_deref() == Some("1") {
@@ -139,7 +138,7 @@ fn set_sysctls(config: &Config, journal: &mut Journal, ranges: &[IpNetwork]) -> 
         wanted.push((switch.to_owned(), "1".to_owned()));
     }
     wanted.extend(loosen_source_checks(journal)?);
-    // Remembered on disk before anything changes.
+    // Recorded on disk before anything changes.
     journal.save(&config.state_dir)?;
     for (name, value) in wanted {
         sysctl::write(&name, &value)?;
@@ -147,9 +146,9 @@ fn set_sysctls(config: &Config, journal: &mut Journal, ranges: &[IpNetwork]) -> 
     Ok(())
 }
 
-/// Answers of Services arrive from pods with the Service's address as their source, which no
-/// route leads back to: pods' interfaces go without the check, and so the one for all has to be
-/// off. Every other interface keeps the strictness that it had.
+/// Relaxes the reverse path filter. Replies of Services arrive from pods with the Service's address as their
+/// source, to which no route leads back: pods' interfaces have no filter, and therefore the global one must
+/// be off. Every other interface keeps its strictness.
 fn loosen_source_checks(journal: &mut Journal) -> Result<Vec<(String, String)>, SysctlError> {
     let all = "net/ipv4/conf/all/rp_filter";
     let Some(before) = sysctl::read(all)?.filter(|value| value != "0") else { return Ok(Vec::new()) };
@@ -172,7 +171,7 @@ fn io_error(attempted: &'static str, path: &Path) -> impl FnOnce(io::Error) -> N
     move |cause| NodeError::Io { attempted, path, cause }
 }
 
-/// Makes a directory and remembers which of its parents were made too.
+/// Creates a directory and records which of its parents were created too.
 fn make_directory(config: &Config, journal: &mut Journal, path: &Path) -> Result<(), NodeError> {
     let missing = path.ancestors().take_while(|ancestor| !ancestor.exists());
     let missing: Vec<_> = missing.map(Path::to_path_buf).collect();
@@ -190,13 +189,13 @@ fn install_plugins(config: &Config, journal: &mut Journal) -> Result<(), NodeErr
         let path = config.bin_dir.join(name);
         let there = path.symlink_metadata().is_ok();
         let right = fs::read_link(&path).is_ok_and(|target| target == config.plugin);
-        // Whoever put a loopback plugin there, it serves.
+        // A loopback plugin from any source will do.
         if right || (there && name == LOOPBACK_PLUGIN && !journal.files.contains(&path)) {
             continue;
         }
         journal.files.insert(path.clone());
         journal.save(&config.state_dir)?;
-        // Replaced in one step: the runtime may be calling it.
+        // Replaced atomically: the runtime may be calling it.
         let new = config.bin_dir.join(".hawser.new");
         let _ = fs::remove_file(&new);
         symlink(&config.plugin, &new).map_err(io_error("create the link", &new))?;
@@ -219,7 +218,7 @@ fn write_conflist(
     if fs::read_to_string(&path).is_ok_and(|there| there == text) {
         return Ok(path);
     }
-    // The runtime watches the directory: it may see the file whole or not at all.
+    // The runtime watches the directory: it must see the complete file or none.
     let new = config.conf_dir.join(".hawser.new");
     fs::write(&new, text).map_err(io_error("write", &new))?;
     fs::rename(&new, &path).map_err(io_error("create", &path))?;
@@ -239,9 +238,9 @@ fn conflist(config: &Config, ranges: &[IpNetwork], mtu: u32) -> serde_json::Valu
     })
 }
 
-/// Puts the machine back as it was before [`prepare`]: pods' interfaces, the node's own
-/// address, routes, files, kernel parameters. Goes on after errors and returns all of them. Nothing
-/// happens if there is nothing to put back.
+/// Restores the machine to its state before [`prepare`]: pods' interfaces, the node's own address, routes,
+/// files, kernel parameters. Goes on after errors and returns all of them. Does nothing if there is nothing
+/// to restore.
 pub async fn restore(state_dir: &Path) -> Result<(), RestoreErrors> {
     let mut errors = Vec::new();
     let journal = Journal::load(state_dir).unwrap_or_else(|error| {
@@ -256,7 +255,7 @@ pub async fn restore(state_dir: &Path) -> Result<(), RestoreErrors> {
         remove(path, &mut errors, fs::remove_file);
     }
     for (name, value) in &journal.sysctls {
-        // An interface that is gone takes its parameters along.
+        // The parameters of an interface vanish with it.
         match sysctl::read(name) {
             Ok(None) => {}
             Ok(Some(_)) => errors.extend(sysctl::write(name, value).err().map(NodeError::from)),
@@ -316,7 +315,7 @@ fn remove(path: &Path, errors: &mut Vec<NodeError>, how: fn(PathBuf) -> io::Resu
     }
 }
 
-/// What others put into a directory of ours keeps it.
+/// Removes a directory of ours unless it contains files of others.
 fn remove_if_empty(path: &Path, errors: &mut Vec<NodeError>) {
     match fs::remove_dir(path) {
         Ok(()) => {}
@@ -327,8 +326,8 @@ fn remove_if_empty(path: &Path, errors: &mut Vec<NodeError>) {
     }
 }
 
-/// Frees the addresses and interfaces of pods that the runtime does not know any more. `live`
-/// are the ids of all sandboxes it has, `now` is in Unix seconds. Returns the ids freed.
+/// Releases the addresses and interfaces of pods that the runtime does not know any more. `live` are the ids
+/// of all its sandboxes, `now` is in Unix seconds. Returns the released ids.
 pub async fn reconcile(
     state_dir: &Path,
     live: &BTreeSet<String>,
@@ -342,9 +341,9 @@ pub async fn reconcile(
     free(state_dir, leaked, now).await
 }
 
-/// Frees the addresses whose interfaces are gone: the kernel removes a pod's interfaces with its
-/// namespace, also when nobody calls the plugin, as at a reboot. `now` is in Unix seconds. Returns
-/// the ids of the containers.
+/// Releases the addresses whose interfaces are gone: the kernel removes a pod's interfaces with its
+/// namespace, even if nobody calls the plugin, as at a reboot. `now` is in Unix seconds. Returns the ids of
+/// the containers.
 pub async fn sweep(state_dir: &Path, now: i64) -> Result<Vec<String>, NodeError> {
     if !state_dir.exists() {
         return Ok(Vec::new());
@@ -363,7 +362,7 @@ async fn free(state_dir: &Path, leaked: Vec<Lease>, now: i64) -> Result<Vec<Stri
     for lease in &leaked {
         netlink.delete(&lease.host_interface).await?;
         LeaseFile::open(state_dir)?.change(|leases| {
-            // Unless it was given out anew meanwhile.
+            // The address may have been given out again meanwhile.
             let same = leases.get(&lease.container, &lease.interface) == Some(lease);
             same.then(|| leases.release(&lease.container, &lease.interface, now))
         })?;

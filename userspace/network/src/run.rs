@@ -1,4 +1,4 @@
-//! From the Node's podCIDR to a network that is ready.
+//! Runs the pod network, from the Node's podCIDR on.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::config::{Config, pod_ranges};
 use crate::limits;
 use crate::node::{NodeError, prepare, sweep};
 
-/// Waits for the own Node's podCIDR and sets the machine up with it; again if it changes. Now and
-/// then frees addresses of pods that vanished. Until shutdown. Pods that have an address of an
-/// earlier podCIDR keep it.
+/// Waits for the own Node's podCIDR and sets the machine up with it, and again if it changes. Releases
+/// addresses of pods that vanished at intervals. Runs until shutdown. Pods with an address of an earlier
+/// podCIDR keep it.
 pub async fn run(config: Config, client: Client, ambient: Ambient, shutdown: CancellationToken) {
     let informers = Informers::new(client, ambient.clone(), shutdown.clone());
     let own = format!("metadata.name={}", config.node_name);
@@ -28,7 +28,7 @@ pub async fn run(config: Config, client: Client, ambient: Ambient, shutdown: Can
     run_with(config, nodes, ambient, shutdown).await;
 }
 
-/// [`run`] on a cache, which holds at least the own Node, that is kept elsewhere.
+/// Runs as [`run`] on a cache that is kept elsewhere and holds at least the own Node.
 pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shutdown: CancellationToken) {
     let changed = Arc::new(Notify::new());
     let notify = Arc::clone(&changed);

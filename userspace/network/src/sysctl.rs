@@ -14,7 +14,7 @@ pub struct SysctlError {
     cause: io::Error,
 }
 
-/// The value of a parameter, named as its path below `/proc/sys`; `None` if there is no such one.
+/// Returns the value of a parameter, named by its path below `/proc/sys`; `None` if it does not exist.
 pub(crate) fn read(name: &str) -> Result<Option<String>, SysctlError> {
     match fs::read_to_string(path(name)) {
         Ok(value) => Ok(Some(value.trim_end().to_owned())),
@@ -32,7 +32,7 @@ pub(crate) fn write(name: &str, value: &str) -> Result<(), SysctlError> {
     })
 }
 
-/// Interfaces that have parameters of a family (`ipv4`, `ipv6`); with `all` and `default`.
+/// Returns the interfaces that have parameters of a family (`ipv4`, `ipv6`), and `all` and `default`.
 pub(crate) fn interfaces(family: &str) -> Result<Vec<String>, SysctlError> {
     let name = format!("net/{family}/conf");
     let entries = match fs::read_dir(path(&name)) {

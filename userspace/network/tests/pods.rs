@@ -1,5 +1,5 @@
-//! Pods through the real plugin, in network namespaces that each test makes for itself: one that
-//! is the node, one for each pod. They vanish with the threads that hold them.
+//! Pods of the real plugin, in network namespaces that each test makes for itself: one for the node, one for
+//! each pod. They vanish with the threads that hold them.
 
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 
@@ -43,7 +43,7 @@ impl Namespace {
             unshare(CloneFlags::CLONE_NEWNET).unwrap();
             let path = PathBuf::from(format!("/proc/self/task/{}/ns/net", nix::unistd::gettid()));
             ready.send((File::open(&path).unwrap(), fs::canonicalize("/proc/self").unwrap(), path)).unwrap();
-            // Ends when the test drops its sender, on failure too.
+            // Ends when the test drops its sender, even on failure.
             let _ = end.recv();
         });
         let (file, _, path) = made.recv_timeout(TIMEOUT).unwrap();
@@ -93,7 +93,7 @@ impl Node {
         });
     }
 
-    /// The configuration as the runtime makes it from the list that `prepare` wrote.
+    /// Returns the configuration as the runtime makes it from the list that `prepare` wrote.
     fn conf(&self, version: &str) -> Value {
         let text = fs::read_to_string(self.config.conf_dir.join("05-hawser.conflist")).unwrap();
         let list: Value = serde_json::from_str(&text).unwrap();
@@ -145,7 +145,7 @@ struct Pod {
     address: IpAddr,
 }
 
-/// Addresses of the loopback interface but its own.
+/// Returns addresses of the loopback interface except its own.
 fn host_addresses(node: &Node) -> String {
     node.namespace.run(|| output("ip", &["-o", "addr", "show", "dev", "lo", "scope", "global"]))
 }
@@ -161,7 +161,7 @@ fn output(program: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// One TCP exchange. Returns what the server saw as the client's address.
+/// Makes one TCP exchange. Returns the client's address as the server saw it.
 fn exchange(server: &Namespace, at: IpAddr, client: &Namespace) -> IpAddr {
     let listener = server.run(|| TcpListener::bind(SocketAddr::new(at, 0)).unwrap());
     let target = listener.local_addr().unwrap();
@@ -183,7 +183,7 @@ fn exchange(server: &Namespace, at: IpAddr, client: &Namespace) -> IpAddr {
     })
 }
 
-/// Everything about a namespace that we could leave behind.
+/// Returns everything about a namespace that could be left behind.
 fn snapshot() -> BTreeMap<String, String> {
     let mut all: BTreeMap<_, _> = [
         &["-o", "link"][..],
@@ -217,7 +217,7 @@ fn walk(path: &Path, all: &mut BTreeMap<String, String>) {
 fn pods_reach_each_other_and_the_node_and_the_node_reaches_them() {
     let node = Node::new();
     node.prepare();
-    // An administrator's wish for other interfaces.
+    // An administrator's setting for other interfaces.
     node.namespace.run(|| {
         fs::write("/proc/sys/net/ipv4/conf/default/forwarding", "0").unwrap();
         fs::write("/proc/sys/net/ipv4/conf/default/rp_filter", "1").unwrap();
@@ -229,7 +229,7 @@ fn pods_reach_each_other_and_the_node_and_the_node_reaches_them() {
     assert_eq!(exchange(&b.namespace, b.address, &a.namespace), a.address);
     assert_eq!(exchange(&node.namespace, host, &a.namespace), a.address);
     assert_eq!(exchange(&a.namespace, a.address, &node.namespace), host);
-    // A pod's own address and its loopback.
+    // The pod's own address, and its loopback interface.
     assert_eq!(exchange(&a.namespace, a.address, &a.namespace), a.address);
     let loopback: IpAddr = "127.0.0.1".parse().unwrap();
     assert_eq!(exchange(&a.namespace, loopback, &a.namespace), loopback);
@@ -256,7 +256,7 @@ fn pods_have_both_families_if_the_node_has() {
 
 /// Sends a router advertisement from a pod, once its interface has an address for that.
 fn advertise(pod: &Pod) {
-    // ICMPv6: a router for 30 minutes, which has 2001:db8:bad::/64 on the link (RFC 4861, 4.2 and 4.6.2).
+    // ICMPv6: a router for 30 minutes that announces 2001:db8:bad::/64 on the link (RFC 4861, 4.2 and 4.6.2).
     let mut message = vec![134, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
     message.extend([3, 4, 64, 0xc0, 0, 0, 7, 8, 0, 0, 7, 8, 0, 0, 0, 0]);
     message.extend("2001:db8:bad::".parse::<Ipv6Addr>().unwrap().octets());
@@ -294,10 +294,10 @@ fn a_pod_does_not_become_the_nodes_router_by_advertising() {
     let routes = || node.namespace.run(|| output("ip", &["-6", "route", "show", "dev", &interface]));
     let before = routes();
     advertise(&pod);
-    // What was sent before an exchange has been looked at after it.
+    // The advertisement was sent before the exchange and has been processed after it.
     exchange(&node.namespace, HOST.parse().unwrap(), &pod.namespace);
     assert_eq!(routes(), before);
-    // It would have been believed.
+    // The parameter shows that it would have been accepted otherwise.
     let parameter = format!("/proc/sys/net/ipv6/conf/{interface}/accept_ra");
     node.namespace.run(|| fs::write(&parameter, "2").unwrap());
     advertise(&pod);
@@ -368,18 +368,18 @@ fn what_nothing_translated_is_refused_at_once() {
 #[ignore = "needs root: cargo xtask test"]
 fn restore_leaves_links_routes_parameters_and_files_as_they_were() {
     let node = Node::new();
-    // A machine with opinions: strict source checks, an interface that forwards already.
+    // A machine with settings of its own: strict reverse path filters, an interface that forwards already.
     node.namespace.run(|| {
         output("ip", &["link", "set", "lo", "up"]);
         output("ip", &["link", "add", "up0", "type", "veth", "peer", "name", "up1"]);
         output("ip", &["addr", "add", "192.0.2.9/24", "dev", "up0"]);
         output("ip", &["link", "set", "up0", "up"]);
-        // Somebody's own way to what will be the Services' range.
+        // A foreign route to the later range of Services.
         output("ip", &["route", "add", "10.96.0.0/16", "dev", "up0"]);
         fs::write("/proc/sys/net/ipv4/conf/all/rp_filter", "1").unwrap();
         fs::write("/proc/sys/net/ipv4/conf/up0/forwarding", "1").unwrap();
     });
-    // Duplicate address detection ends by itself; wait until the addresses no longer change.
+    // Duplicate address detection ends by itself; waits until the addresses no longer change.
     let settled = || {
         node.namespace.run(|| {
             for _ in 0..100 {
@@ -422,7 +422,7 @@ fn the_plugin_speaks_its_versions_and_repeats_itself() {
     let (code, old) = node.call("ADD", &pod, &node.conf("0.4.0"));
     assert_eq!((code, &old["cniVersion"], &old["ips"][0]["version"]), (0, &json!("0.4.0"), &json!("4")));
     assert_eq!(old["interfaces"][1]["name"], "eth0");
-    // Once more for the same container: the same address, and it works.
+    // A second ADD for the same container: the same address, and it works.
     let (code, new) = node.call("ADD", &pod, &node.conf("1.0.0"));
     assert_eq!((code, address(&new)), (0, address(&old)), "{new}");
     assert!(new["ips"][0].get("version").is_none());

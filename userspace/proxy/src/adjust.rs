@@ -1,6 +1,6 @@
-//! What kube-proxy sets on the machine besides services: the kernel's connection tracking, which
-//! others' packet filters go on using, and the process's place in the out-of-memory killer's list.
-//! Only what the configuration names is touched.
+//! The settings of kube-proxy that concern the machine besides services: the kernel's connection tracking,
+//! which packet filters of others still use, and the process's place in the out-of-memory killer's list. Only
+//! settings that the configuration names are touched.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use crate::kube_proxy::{Conntrack, Period};
 /// A kernel parameter and its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sysctl {
-    /// Below `/proc/sys`, with slashes.
+    /// The path below `/proc/sys`, with slashes.
     pub name: &'static str,
     pub value: String,
 }
@@ -26,7 +26,7 @@ pub struct AdjustError {
     cause: io::Error,
 }
 
-/// The parameters that follow from the configuration, for a machine of so many processors.
+/// Returns the kernel parameters that the configuration asks for on a machine with this number of processors.
 pub fn sysctls(conntrack: &Conntrack, processors: usize) -> Vec<Sysctl> {
     let Conntrack {
         max_per_core,
@@ -60,20 +60,20 @@ pub fn sysctls(conntrack: &Conntrack, processors: usize) -> Vec<Sysctl> {
     all.into_iter().filter_map(|(name, value)| Some(Sysctl { name, value: value? })).collect()
 }
 
-/// Sets a kernel parameter. A parameter with the value is not written; one that the kernel does
-/// not have, because it tracks no connections, needs none. True if it was written.
+/// Sets a kernel parameter. A parameter that has the value already is not written, and one that the kernel
+/// lacks, because it tracks no connections, is skipped. Returns `true` if it was written.
 ///
 /// # Errors
-/// The kernel refused; in a container, `/proc/sys` can be read-only.
+/// Fails if the kernel refuses; in a container, `/proc/sys` can be read-only.
 pub fn set(sysctl: &Sysctl) -> Result<bool, AdjustError> {
     let path = PathBuf::from("/proc/sys").join(sysctl.name);
     write_if_other(path, &sysctl.value)
 }
 
-/// Sets this process's `oom_score_adj`, -1000 to 1000. True if it was another.
+/// Sets this process's `oom_score_adj`, -1000 to 1000. Returns `true` if it was different.
 ///
 /// # Errors
-/// The kernel refused: less than the process was started with takes `CAP_SYS_RESOURCE`.
+/// Fails if the kernel refuses: a lower value than at the start of the process takes `CAP_SYS_RESOURCE`.
 pub fn set_oom_score(score: i32) -> Result<bool, AdjustError> {
     write_if_other(PathBuf::from("/proc/self/oom_score_adj"), &score.to_string())
 }

@@ -8,21 +8,21 @@ use crate::compile::{KeptService, Slice};
 use crate::exempt::Exemptions;
 use crate::service_ranges::ServiceRanges;
 
-/// Services, EndpointSlices and the node's own Node, and two facts that are looked for apart.
+/// The caches of Services, EndpointSlices and the own Node, and two facts that are looked up separately.
 #[derive(Clone)]
 pub struct Caches {
     pub services: Cache<KeptService>,
     pub slices: Cache<Slice>,
-    /// The own Node alone.
+    /// The own Node only.
     pub nodes: Cache<Node>,
-    /// Where the configuration names none.
+    /// The ranges of services' addresses, used if the configuration names none.
     pub service_ranges: ServiceRanges,
     /// Pods whose sockets are left alone.
     pub exempt: Exemptions,
 }
 
 impl Caches {
-    /// The caches of a process; shared with whoever asks for the same kinds.
+    /// Returns the caches of a process, shared with other users of the same kinds.
     pub fn of(informers: &Informers, node_name: &str) -> Self {
         let own = Selection { fields: format!("metadata.name={node_name}"), ..Selection::default() };
         Self {

@@ -1,4 +1,4 @@
-//! What changed since the worker last looked. Handlers of the caches write here and do no more.
+//! The changes since the worker last looked. Handlers of the caches record changes here and do nothing else.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -16,12 +16,12 @@ use crate::compile::{ByService, KeptService, Slice};
 use crate::limits;
 use crate::metrics::FAMILIES;
 
-/// Why a Service is to be compiled again.
+/// The reason to compile a Service again.
 #[derive(Clone, Debug)]
 pub(crate) struct Cause {
-    /// When the first change not yet applied arrived.
+    /// The time at which the first unapplied change arrived.
     pub since: Instant,
-    /// Trigger times of the slices that changed, and the families of those.
+    /// Trigger times of the slices that changed, each with the slice's family.
     pub triggers: Vec<(Timestamp, &'static str)>,
     pub service_changes: u64,
     pub endpoint_changes: u64,
@@ -32,7 +32,7 @@ impl Cause {
         Self { since: Instant::now(), triggers: Vec::new(), service_changes: 0, endpoint_changes: 0 }
     }
 
-    /// Adds what a later change says.
+    /// Adds a later change.
     pub fn merge(&mut self, later: Self) {
         self.since = self.since.min(later.since);
         self.service_changes += later.service_changes;
@@ -42,7 +42,7 @@ impl Cause {
     }
 }
 
-/// Everything noted since the last time.
+/// Everything recorded since the previous batch.
 #[derive(Default)]
 pub(crate) struct Batch {
     pub services: BTreeMap<ObjectKey, Cause>,
@@ -52,11 +52,11 @@ pub(crate) struct Batch {
 #[derive(Default)]
 struct State {
     batch: Batch,
-    /// The cache knows them by name only.
+    /// The slices, by Service; the cache knows them by name only.
     slices: BTreeSet<Sorted>,
 }
 
-/// A slice among others, by the Service it belongs to, then by name.
+/// A slice, ordered by the Service it belongs to, then by name.
 struct Sorted(Arc<Slice>);
 
 impl<'a> Borrow<dyn ByService + 'a> for Sorted {
@@ -133,13 +133,13 @@ impl ChangeTracker {
         self.wake.notify_one();
     }
 
-    /// Something changed that the node's own tables follow from.
+    /// Records a change that affects the node's own tables.
     pub fn node_tables(&self) {
         self.lock().batch.node = true;
         self.wake.notify_one();
     }
 
-    /// The slices of a Service, in the order of their names.
+    /// Returns the slices of a Service, sorted by name.
     pub fn slices(&self, service: &ObjectKey) -> Vec<Arc<Slice>> {
         let state = self.lock();
         let first = (service.namespace.as_str(), service.name.as_str(), "");
@@ -152,12 +152,12 @@ impl ChangeTracker {
         own.cloned().collect()
     }
 
-    /// Takes what was noted.
+    /// Takes everything that was recorded.
     pub fn take(&self) -> Batch {
         std::mem::take(&mut self.lock().batch)
     }
 
-    /// Waits until something is noted.
+    /// Waits until a change is recorded.
     pub async fn noted(&self) {
         self.wake.notified().await;
     }
@@ -177,7 +177,7 @@ impl State {
     }
 }
 
-/// The trigger time of a slice with its family, if this change brought it.
+/// Returns the trigger time of a slice with its family, if this change brought it.
 fn fresh_trigger(old: Option<&Slice>, new: &Slice) -> Option<(Timestamp, &'static str)> {
     let [ipv4, ipv6] = FAMILIES;
     let family = if new.is_ipv4() { ipv4 } else { ipv6 };

@@ -1,4 +1,4 @@
-//! The configuration that the proxy works by: kube-proxy's, checked, and what is Hawser's own.
+//! The configuration of the proxy: kube-proxy's, checked, and Hawser's own settings.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -8,22 +8,22 @@ use ipnetwork::IpNetwork;
 use crate::kube_proxy::{HEALTHZ_PORT, KubeProxyConfiguration, METRICS_PORT};
 use crate::limits;
 
-/// How the names of the interfaces that Hawser's own pod network makes begin.
+/// The prefix of the interfaces that Hawser's own pod network makes.
 pub const OWN_PREFIX: &str = "hwp";
 
-/// What kube-proxy has no word for.
+/// The settings that kube-proxy does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Own {
     /// `--external-ips`: serve `spec.externalIPs`.
     pub external_ips: bool,
-    /// `--uplinks`: interfaces towards other hosts; empty to find them.
+    /// `--uplinks`: interfaces towards other hosts; empty to detect them.
     pub uplinks: Vec<String>,
-    /// `--pod-interface-prefix`: how the names of pods' interfaces begin, besides those that
+    /// `--pod-interface-prefix`: prefixes of the names of pods' interfaces, besides those that
     /// `detectLocalMode` finds.
     pub pod_interface_prefixes: Vec<String>,
-    /// `--service-cluster-ip-ranges`; empty to ask the cluster.
+    /// `--service-cluster-ip-ranges`; empty to read them from the cluster.
     pub service_ranges: Vec<IpNetwork>,
-    /// `--through-stack`; `None` to go by whose the pods' interfaces are.
+    /// `--through-stack`; `None` to decide by the origin of the pods' interfaces.
     pub through_stack: Option<bool>,
     /// `--guard-node-ports`.
     pub guard_node_ports: bool,
@@ -32,7 +32,7 @@ pub struct Own {
 }
 
 impl Default for Own {
-    /// As for a process that may not touch the machine's routes.
+    /// Returns the defaults of a process that may not touch the machine's routes.
     fn default() -> Self {
         Self {
             external_ips: false,
@@ -51,59 +51,60 @@ impl Default for Own {
 pub struct Config {
     /// Name of the own Node; not empty.
     pub node_name: String,
-    /// Where `/healthz` and `/livez` are to listen.
+    /// The address of `/healthz` and `/livez`.
     pub healthz_bind_address: Option<SocketAddr>,
-    /// Where `/metrics` and `/proxyMode` are to listen.
+    /// The address of `/metrics` and `/proxyMode`.
     pub metrics_bind_address: Option<SocketAddr>,
-    /// A port that is taken ends the proxy; otherwise it tries again and works on without.
+    /// End the proxy if a port is taken; otherwise it works without the port and tries again.
     pub bind_address_hard_fail: bool,
-    /// The node's primary address of its family, whatever the Node object says.
+    /// The node's primary address of its family, in place of the Node object's.
     pub primary_address: Option<IpAddr>,
-    /// Which interfaces are pods', besides those of `pod_interface_prefixes`.
+    /// The way to find pods' interfaces, besides those of `pod_interface_prefixes`.
     pub detect_local: DetectLocal,
-    /// Which addresses answer on node ports.
+    /// The addresses that serve node ports.
     pub nodeport_addresses: NodePortAddresses,
     /// Traffic to cluster addresses always takes the node's address as its source.
     pub masquerade_all: bool,
     /// Serve `spec.externalIPs`.
     pub external_ips: bool,
-    /// Names of the interfaces towards other hosts; empty to find them.
+    /// Names of the interfaces towards other hosts; empty to detect them.
     pub uplinks: Vec<String>,
-    /// Interfaces whose names begin so are pods'; none is empty.
+    /// Prefixes of the names of pods' interfaces; none is empty.
     pub pod_interface_prefixes: Vec<String>,
-    /// Whence services' addresses come; empty to ask the cluster.
+    /// Ranges of services' addresses; empty to read them from the cluster.
     pub service_ranges: Vec<IpNetwork>,
-    /// Packets for pods go through the stack; `None` where other network plugins' pods are.
+    /// Send packets for pods through the network stack; `None` to do so if there are pods of other network
+    /// plugins.
     pub through_stack: Option<bool>,
-    /// Processes of the node may not bind node ports in use.
+    /// Keep processes of the node from binding node ports in use.
     pub guard_node_ports: bool,
-    /// Keep a route that leads nowhere for the services' ranges.
+    /// Keep an unreachable route for the services' ranges.
     pub route_of_last_resort: bool,
-    /// Host and port of the API server, for metrics; empty where none is called by name.
+    /// Host and port of the API server, for metrics; empty if there is none.
     pub api_server: String,
-    /// Pause between comparisons of the whole tables; at least a second.
+    /// Interval between comparisons of the whole tables; at least a second.
     pub full_sync: Duration,
 }
 
-/// How pods' interfaces are told from others.
+/// A way to tell pods' interfaces from others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DetectLocal {
-    /// By routes or addresses in these ranges, at most one a family, or by well-known names.
+    /// By routes or addresses in these ranges, at most one per family, or by well-known names.
     ClusterCidr(Vec<IpNetwork>),
-    /// As before, in the pods' ranges of the own Node.
+    /// The same with the pods' ranges of the own Node.
     NodeCidr,
     /// The ports of this bridge.
     Bridge(String),
-    /// By the beginning of the name.
+    /// By a prefix of the name.
     Prefix(String),
 }
 
-/// Which of the node's addresses answer on node ports.
+/// The addresses of the node that serve node ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePortAddresses {
-    /// The primary addresses of the Node object, one a family.
+    /// The primary addresses of the Node object, one per family.
     pub primary: bool,
-    /// Every address of the machine but loopback ones.
+    /// Every address of the machine except loopback ones.
     pub all: bool,
     /// Loopback addresses, for the node's own processes: a pod's loopback is the pod's.
     pub localhost: bool,
@@ -137,10 +138,10 @@ impl Config {
         Self::new(&kube_proxy, &Own::default())
     }
 
-    /// Checks everything. An empty address for pages means that they are not served.
+    /// Checks everything. Pages with an empty address are not served.
     ///
     /// # Errors
-    /// The first value that cannot be used, by the name of its field.
+    /// Returns the first invalid value, by the name of its field.
     pub fn new(kube_proxy: &KubeProxyConfiguration, own: &Own) -> Result<Self, ConfigError> {
         let Own {
             external_ips,
@@ -152,7 +153,7 @@ impl Config {
             route_of_last_resort,
         } = own;
         check_ranges(kube_proxy)?;
-        // Kubernetes lowers the host name when it becomes a Node's.
+        // Kubernetes converts the host name to lower case for the Node's name.
         let node_name = kube_proxy.hostname_override.trim().to_lowercase();
         if node_name.is_empty() {
             return Err(ConfigError::Missing { field: "hostnameOverride" });
@@ -198,7 +199,7 @@ impl Config {
     }
 }
 
-/// Which of kube-proxy's modes is replaced: its defaults differ.
+/// The mode of kube-proxy that is replaced: defaults differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     IpTables,
@@ -223,7 +224,7 @@ impl DetectLocal {
             if value.is_empty() { Err(ConfigError::Detect { field, mode }) } else { Ok(value.clone()) }
         };
         let by = &kube_proxy.detect_local;
-        // Checked in every mode, as kube-proxy does.
+        // Checked in every mode, as in kube-proxy.
         let ranges = cluster_cidrs(&kube_proxy.cluster_cidr)?;
         match kube_proxy.detect_local_mode.as_str() {
             "" | "ClusterCIDR" => Ok(Self::ClusterCidr(ranges)),
@@ -257,12 +258,11 @@ impl NodePortAddresses {
         Ok(parsed)
     }
 
-    /// Reads CIDRs and the words `primary`, `localhost` and `all`. Without any it is all. A
-    /// family of which there is no CIDR, while there is one of the other, answers on all of its
-    /// addresses.
+    /// Parses CIDRs and the words `primary`, `localhost` and `all`; `all` if there are none. If there are
+    /// CIDRs of one family only, all addresses of the other serve node ports.
     ///
     /// # Errors
-    /// Something else is among the values.
+    /// Fails on any other value.
     pub fn parse(values: &[String]) -> Result<Self, ConfigError> {
         let mut parsed = Self::default();
         for value in values.iter().flat_map(|value| value.split(',')).map(str::trim) {
@@ -280,14 +280,14 @@ impl NodePortAddresses {
         Ok(parsed)
     }
 
-    /// Node ports answer on loopback addresses, which every machine has.
+    /// Returns `true` if node ports are served on loopback addresses, which every machine has.
     pub fn loopback(&self) -> bool {
         let all = [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()];
         self.localhost || self.ranges.iter().any(|range| all.iter().any(|one| range.contains(*one)))
     }
 
-    /// Chooses among the primary addresses, the Node object's and those of the machine's
-    /// interfaces. Sorted, each once.
+    /// Selects among the primary addresses, the Node object's and those of the machine's interfaces. The
+    /// result is sorted and has no duplicates.
     pub fn choose(&self, primary: &[IpAddr], node: &[IpAddr], machine: &[IpAddr]) -> Vec<IpAddr> {
         let unlisted = |v4: bool| !self.ranges.is_empty() && !self.ranges.iter().any(|r| r.is_ipv4() == v4);
         let wanted = |address: &IpAddr| {
@@ -306,7 +306,7 @@ impl NodePortAddresses {
     }
 }
 
-/// An address and port, or an address alone, which takes the default port.
+/// Parses an address and port, or an address alone, which gets the default port.
 fn socket(field: &'static str, value: &str, port: u16) -> Result<Option<SocketAddr>, ConfigError> {
     let text = value.trim();
     if text.is_empty() {
@@ -319,7 +319,7 @@ fn socket(field: &'static str, value: &str, port: u16) -> Result<Option<SocketAd
 }
 
 fn cidr(field: &'static str, value: &str) -> Result<IpNetwork, ConfigError> {
-    // An address alone would parse as a range of one; Kubernetes refuses it.
+    // A plain address would parse as a range of one; Kubernetes refuses it.
     if !value.contains('/') {
         return Err(wrong(field, value, "a CIDR"));
     }
@@ -337,7 +337,7 @@ fn cluster_cidrs(value: &str) -> Result<Vec<IpNetwork>, ConfigError> {
     if one_a_family { Ok(cidrs) } else { Err(wrong("clusterCIDR", value, "one CIDR, or one of each family")) }
 }
 
-/// Values that have a range, whether or not they mean something here: what kube-proxy refuses is
+/// Checks values that have a range, whether or not they have an effect here: what kube-proxy refuses is
 /// refused.
 fn check_ranges(kube_proxy: &KubeProxyConfiguration) -> Result<(), ConfigError> {
     let within = |field, value: Option<i32>, range: std::ops::RangeInclusive<i32>, expected| match value {
@@ -450,7 +450,7 @@ mod tests {
         assert_eq!(mode("ipvs").nodeport_addresses, all);
         let closed = with(|kube_proxy| kube_proxy.iptables.localhost_node_ports = Some(false)).unwrap();
         assert_eq!(closed.nodeport_addresses, all);
-        // As kube-proxy, whose other modes have no node ports on loopback unless they are named.
+        // As in kube-proxy, whose other modes serve no node ports on loopback unless told so.
         assert!(mode("").nodeport_addresses.loopback() && !closed.nodeport_addresses.loopback());
         assert!(
             !mode("nftables").nodeport_addresses.loopback() && !mode("ipvs").nodeport_addresses.loopback()
@@ -480,7 +480,7 @@ mod tests {
         assert_eq!(choose(&[]), ips(&["192.0.2.1", "192.0.2.2", "198.51.100.7", "2001:db8::1"]));
         assert_eq!(choose(&["primary"]), ips(&["192.0.2.1"]));
         assert_eq!(choose(&["primary", "localhost"]), ips(&["127.0.0.1", "192.0.2.1", "::1"]));
-        // A family without a CIDR answers everywhere.
+        // A family without a CIDR serves on all addresses.
         let both = ips(&["127.0.0.1", "198.51.100.7", "::1", "2001:db8::1"]);
         assert_eq!(choose(&["localhost,198.51.100.0/24"]), both);
         let ranges = ["127.0.0.0/8", "198.51.100.0/24", "fd00::/8"];

@@ -1,4 +1,4 @@
-//! What the programs count, how full the maps are and how uplinks run XDP, as metrics.
+//! Counters of the programs, fill levels of the maps and XDP modes of the uplinks, as metrics.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,10 +14,10 @@ use crate::limits;
 
 const XDP_MODES: [&str; 3] = ["native", "generic", "off"];
 
-/// Read from the tables when somebody asks.
+/// A reading of the tables, taken on request.
 #[derive(Default)]
 pub(crate) struct Counters {
-    /// Set once, where the tables are the kernel's.
+    /// The tables, set once, if they are the kernel's.
     observer: OnceLock<Inspector>,
     reading: Mutex<Reading>,
 }
@@ -34,18 +34,18 @@ struct Reading {
 }
 
 impl Counters {
-    /// Reads here from now on.
+    /// Reads these tables from now on.
     pub fn observe(&self, observer: Inspector) {
-        // A second call would bring the same directory.
+        // A second call would pass the same directory.
         let _ = self.observer.set(observer);
     }
 
-    /// How uplinks run XDP.
+    /// Sets the XDP modes of the uplinks.
     pub fn xdp(&self, xdp: BTreeMap<String, XdpRow>) {
         self.lock().xdp = xdp;
     }
 
-    /// Fills in a reading, for tests.
+    /// Sets a reading, for tests.
     #[cfg(test)]
     pub fn fill(&self) {
         let mut reading = self.lock();
@@ -59,13 +59,13 @@ impl Counters {
         reading.xdp = BTreeMap::from([("eth0".to_owned(), row("off")), ("eth1".to_owned(), row("native"))]);
     }
 
-    /// The last reading is old.
+    /// Returns `true` if the last reading is old.
     pub fn is_due(&self, now: Instant) -> bool {
         self.observer.get().is_some()
             && self.lock().taken.is_none_or(|taken| now - taken >= limits::COUNTERS_FRESH)
     }
 
-    /// Reads everything anew, which takes tens of milliseconds where tables are large.
+    /// Takes a new reading, which takes tens of milliseconds for large tables.
     pub fn read(&self) {
         let Some(observer) = self.observer.get() else { return };
         let outcome = read(observer);
@@ -82,7 +82,7 @@ impl Counters {
         }
     }
 
-    /// Adds what the last reading found to a page.
+    /// Adds the last reading to a page.
     pub fn add(&self, page: &mut Exposition) {
         let reading = self.lock();
         let mut add = |name: &str, kind: &str, help: &str, rows: &[Row<'_>]| {
@@ -140,7 +140,7 @@ fn read(observer: &Inspector) -> Result<Read, InspectError> {
     Ok((observer.metrics()?, observer.pressure()?, observer.counted()?))
 }
 
-/// The services with most connections, by name.
+/// Returns the services with the most connections, by name.
 fn busiest(mut services: Vec<ServiceRow>) -> Vec<ServiceRow> {
     services.sort_by_cached_key(|row| (Reverse(row.connections + row.refused), row.name.clone()));
     services.truncate(limits::METRIC_SERVICES);

@@ -1,6 +1,6 @@
-//! What programs tell about single packets: a few lines of log, and the last ones for
-//! `hawser proxy events`. A ring buffer gives each event once, so that nobody else can read it
-//! while the agent does.
+//! The events that programs report about single packets: a few log lines, and the last events for `hawser
+//! proxy events`. A ring buffer delivers each event once, so that nobody else can read it while the agent
+//! does.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ pub(crate) struct Recent(Mutex<Kept>);
 
 #[derive(Default)]
 struct Kept {
-    /// Number of the last event; the first has 1.
+    /// Sequence number of the last event; the first has 1.
     last: u64,
     events: VecDeque<Numbered>,
 }
@@ -44,7 +44,7 @@ impl Recent {
         kept.events.push_back(Numbered { number, at, event });
     }
 
-    /// The events behind a number, a line of JSON each.
+    /// Returns the events after a sequence number, as JSON lines.
     pub fn lines(&self, after: u64) -> String {
         let kept = self.lock();
         let wanted = kept.events.iter().filter(|event| event.number > after);
@@ -56,7 +56,7 @@ impl Recent {
     }
 }
 
-/// What happened within a window, by kind and service.
+/// The events within a window, by kind and service.
 #[derive(Debug, Default)]
 struct Window(BTreeMap<(String, Option<String>), Sum>);
 
@@ -64,7 +64,7 @@ struct Window(BTreeMap<(String, Option<String>), Sum>);
 struct Sum {
     events: u64,
     suppressed: u64,
-    /// The first one, as an example.
+    /// The first event, as an example.
     first: EventRow,
 }
 
@@ -76,8 +76,8 @@ impl Window {
         sum.suppressed += u64::from(event.suppressed);
     }
 
-    /// One line for each kind and service, the most frequent first, and how many events are in
-    /// none of them.
+    /// Returns one line per kind and service, the most frequent first, and the number of events in none of
+    /// them.
     fn lines(self) -> (Vec<Sum>, u64) {
         let mut sums: Vec<Sum> = self.0.into_values().collect();
         sums.sort_by_key(|sum| std::cmp::Reverse(sum.events));
@@ -113,8 +113,8 @@ fn place((address, port): (std::net::IpAddr, u16)) -> std::net::SocketAddr {
     std::net::SocketAddr::new(address, port)
 }
 
-/// Reads events until shutdown. Once in a while rather than as they come: programs give so few in
-/// a second that the ring holds them all, and lines of the log sum up anyway.
+/// Reads events until shutdown. It polls at intervals: programs emit so few per second that the ring holds
+/// them all, and log lines summarize them anyway.
 pub(crate) async fn follow(
     inspector: Inspector,
     recent: Arc<Recent>,
@@ -143,7 +143,7 @@ pub(crate) async fn follow(
     }
 }
 
-/// Takes what is there, within bounds; true if there may be more.
+/// Takes the available events, within bounds; returns `true` if there may be more.
 fn take(events: &mut Events, recent: &Recent, window: &mut Window, now: Timestamp) -> bool {
     for _ in 0..limits::EVENT_TURN {
         let Some(event) = events.read() else { return false };

@@ -1,10 +1,10 @@
-//! Pods that ask, by the annotation `hawser.dev/socket-hooks: "off"`, that their sockets are left
-//! alone: packets of theirs are served where they leave the pod. For whoever puts a proxy of its
-//! own into the pod, and looks at the addresses that a program connects to.
+//! Pods that ask, by the annotation `hawser.dev/socket-hooks: "off"`, that their sockets are left alone:
+//! their packets are translated where they leave the pod. It is meant for pods with a proxy of their own that
+//! looks at the addresses to which a program connects.
 //!
-//! The kernel knows a pod by the cookie of its network namespace, which is found through a process
-//! of the pod: one whose cgroup has the pod's UID in its path. Pods in the host's network
-//! namespace are never exempt, or all of the node would be.
+//! The kernel knows a pod by the cookie of its network namespace, which is found through a process of the
+//! pod: one whose cgroup has the pod's UID in its path. Pods in the host's network namespace are never
+//! exempt, since that would exempt the whole node.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,24 +28,24 @@ use crate::limits;
 const ANNOTATION: &str = "hawser.dev/socket-hooks";
 const OFF: &str = "off";
 
-/// Cookies of network namespaces whose sockets are left alone. Clones see the same.
+/// Cookies of network namespaces whose sockets are left alone. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Exemptions(watch::Receiver<BTreeSet<u64>>);
 
 impl Default for Exemptions {
-    /// None, and never any.
+    /// Returns a set that is always empty.
     fn default() -> Self {
         Self(watch::channel(BTreeSet::new()).1)
     }
 }
 
 impl Exemptions {
-    /// These, for good.
+    /// Returns a set that never changes.
     pub fn fixed(cookies: BTreeSet<u64>) -> Self {
         Self(watch::channel(cookies).1)
     }
 
-    /// Watches the node's pods until shutdown. Where they may not be seen, none is exempt.
+    /// Watches the node's pods until shutdown. Without permission to do so, none is exempt.
     pub fn watch(client: Client, node_name: &str, shutdown: CancellationToken) -> Self {
         let (sender, receiver) = watch::channel(BTreeSet::new());
         let selection = watcher::Config::default().fields(&format!("spec.nodeName={node_name}"));
@@ -64,7 +64,7 @@ impl Exemptions {
         self.0.borrow().clone()
     }
 
-    /// Waits until they are others than at the last call; for ever when they are fixed.
+    /// Waits until the set has changed since the last call; for ever if it is fixed.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending().await
@@ -72,7 +72,7 @@ impl Exemptions {
     }
 }
 
-/// A pod's name, for people, by its UID.
+/// Names of pods, for messages, by UID.
 type Wanted = BTreeMap<String, String>;
 
 async fn follow(
@@ -118,7 +118,7 @@ async fn follow(
     }
 }
 
-/// Takes an event in. True if other pods want to be exempt than before.
+/// Applies a watch event. Returns `true` if the pods that ask to be exempt have changed.
 fn note(event: Event<PartialObjectMeta<Pod>>, wanted: &mut Wanted, listed: &mut Wanted) -> bool {
     let entry = |pod: &PartialObjectMeta<Pod>| {
         let metadata = &pod.metadata;
@@ -172,16 +172,16 @@ async fn pause(error: &watcher::Error, refused: &mut bool) {
     }
 }
 
-/// What became of the pods that want to be exempt.
+/// The result of the search for the pods that ask to be exempt.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Found {
     cookies: BTreeMap<String, BTreeSet<u64>>,
-    /// In the host's network namespace.
+    /// Pods in the host's network namespace.
     host: BTreeSet<String>,
 }
 
 impl Found {
-    /// When to look again; never while nobody wants anything.
+    /// Returns the pause until the next search; `None` if no pod asks to be exempt.
     fn next(&self, wanted: &Wanted) -> Option<Duration> {
         let known = |uid: &String| self.cookies.contains_key(uid) || self.host.contains(uid);
         if wanted.is_empty() {
@@ -194,7 +194,7 @@ impl Found {
     }
 }
 
-/// Says once what became of a pod.
+/// Logs the result for a pod, once.
 fn tell(found: &Found, wanted: &Wanted, said: &mut BTreeSet<String>) {
     for (uid, name) in wanted {
         if found.host.contains(uid) && said.insert(uid.clone()) {
@@ -205,13 +205,13 @@ fn tell(found: &Found, wanted: &Wanted, said: &mut BTreeSet<String>) {
     }
 }
 
-/// What is asked of the machine.
+/// The queries to the machine.
 trait Machine {
-    /// Processes, and the text of `/proc/PID/cgroup` of each.
+    /// Returns the processes, each with the text of `/proc/PID/cgroup`.
     fn processes(&self) -> Vec<(u32, String)>;
-    /// Cookie of a process's network namespace.
+    /// Returns the cookie of a process's network namespace.
     fn cookie(&self, process: u32) -> io::Result<u64>;
-    /// Cookie of the host's.
+    /// Returns the cookie of the host's.
     fn own_cookie(&self) -> io::Result<u64>;
 }
 
@@ -237,7 +237,7 @@ impl Machine for Proc {
     }
 }
 
-/// The namespaces of these pods, as far as they have processes.
+/// Finds the namespaces of these pods, as far as they have processes.
 fn find(machine: &dyn Machine, uids: &BTreeSet<String>) -> Found {
     let mut found = Found::default();
     let own = match machine.own_cookie() {
@@ -247,7 +247,7 @@ fn find(machine: &dyn Machine, uids: &BTreeSet<String>) -> Found {
             return found;
         }
     };
-    // The kernel's cgroup driver writes the UID as it is, that of systemd with underscores.
+    // The cgroupfs driver writes the UID unchanged, the systemd driver with underscores.
     let spellings: Vec<(String, &String)> =
         uids.iter().flat_map(|uid| [(uid.clone(), uid), (uid.replace('-', "_"), uid)]).collect();
     for (process, cgroup) in machine.processes() {
@@ -346,7 +346,7 @@ mod tests {
 
     #[tokio::test]
     async fn this_process_is_found_by_its_cgroup() {
-        // The edge itself: our own process is there, with some cgroup.
+        // Reads the real machine: our own process is there, with some cgroup.
         assert!(Proc.processes().iter().any(|(pid, _)| *pid == std::process::id()));
     }
 }

@@ -5,17 +5,16 @@ use serde_saphyr::DuplicateKeyPolicy;
 
 use crate::kube_proxy::{API_VERSION, KIND, KubeProxyConfiguration};
 
-/// What a file says.
+/// The content of a configuration file.
 #[derive(Clone, Debug)]
 pub struct File {
-    /// With the defaults for what the file leaves out.
+    /// The configuration, with the defaults for fields that the file leaves out.
     pub configuration: KubeProxyConfiguration,
-    /// What a strict reader refuses. kube-proxy reads such a file nevertheless, and says so; so
-    /// do we.
+    /// Parts that a strict reader refuses. Like kube-proxy, we read such a file nevertheless and report them.
     pub oddities: Vec<Oddity>,
 }
 
-/// Something in a file that means nothing.
+/// A part of a file that has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Oddity {
     #[error("there is no field {0}")]
@@ -24,7 +23,7 @@ pub enum Oddity {
     Twice(String),
 }
 
-/// The file is no configuration of kube-proxy.
+/// The file is not a configuration of kube-proxy.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     #[error("the configuration is no YAML that we understand")]
@@ -42,20 +41,20 @@ pub enum FileError {
 }
 
 impl File {
-    /// Reads the text of a file: YAML or JSON.
+    /// Parses the text of a file: YAML or JSON.
     ///
     /// # Errors
-    /// It is no YAML, no `KubeProxyConfiguration`, or a value has the wrong type.
+    /// Fails if the text is not YAML or not a `KubeProxyConfiguration`, or if a value has the wrong type.
     pub fn parse(text: &str) -> Result<Self, FileError> {
         let mut oddities = Vec::new();
         let lenient = serde_saphyr::options! { duplicate_keys: DuplicateKeyPolicy::LastWins };
         let mut value: Value = serde_saphyr::from_str_with_options(text, lenient)
             .map_err(|error| FileError::Yaml(Box::new(error)))?;
-        // Read as plain data, a file can only fail the second time because of such fields.
+        // Plain data accepts every field, so that a second read can fail only because of such fields.
         if let Err(error) = serde_saphyr::from_str::<Value>(text) {
             let text = error.to_string();
             let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            // What follows is advice for who wrote this program.
+            // The rest of the line is advice to the authors of the program.
             let place = line.split(", set ").next().unwrap_or(line);
             oddities.push(Oddity::Twice(place.to_owned()));
         }
@@ -74,7 +73,7 @@ impl File {
         drop_nulls(&mut value);
         let mut configuration: KubeProxyConfiguration =
             serde_json::from_value(emptied(&value)).map_err(FileError::Field)?;
-        // Every field of the API is in what we write, so what is not there is none.
+        // The output has every field of the API, so that a field missing from it is unknown.
         let known = serde_json::to_value(&configuration).map_err(FileError::Field)?;
         unknown(&value, &known, "", &mut oddities);
         configuration.set_defaults();
@@ -82,17 +81,17 @@ impl File {
     }
 }
 
-/// The configuration with all defaults, as `--write-config-to` writes it.
+/// Returns the configuration with all defaults, as `--write-config-to` writes it.
 ///
 /// # Errors
-/// A value has no form in YAML.
+/// Fails if a value has no form in YAML.
 pub fn write(configuration: KubeProxyConfiguration) -> Result<String, FileError> {
     let complete = serde_json::to_value(configuration.complete()).map_err(FileError::Field)?;
     serde_saphyr::to_string(&complete).map_err(FileError::Write)
 }
 
-/// Fields that the file leaves out are empty, not at their defaults, until [`File::parse`] sets
-/// those: an empty bind address and one left out mean the same.
+/// Returns a configuration in which omitted fields are empty, not at their defaults, until [`File::parse`]
+/// sets those: an empty bind address and an omitted one mean the same.
 fn emptied(given: &Value) -> Value {
     let mut full = given.clone();
     if let Value::Object(fields) = &mut full {
@@ -103,7 +102,7 @@ fn emptied(given: &Value) -> Value {
     full
 }
 
-/// Null is how a field is left out.
+/// Removes nulls, which stand for omitted fields.
 fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -187,7 +186,8 @@ mod tests {
         let File { configuration, oddities } = File::parse(&text).unwrap();
         assert_eq!(oddities, []);
         assert_eq!(configuration, KubeProxyConfiguration::default().complete());
-        // What is written is what runs, and what nobody named is left as it is on the machine.
+        // The written configuration is the one that runs, and settings that nobody named are left as they are
+        // on the machine.
         let runs = crate::adjust::sysctls(&KubeProxyConfiguration::default().conntrack, 4);
         assert_eq!(crate::adjust::sysctls(&configuration.conntrack, 4), runs);
         assert!(text.contains("maxPerCore: 0") && text.contains("tcpEstablishedTimeout: 0s"), "{text}");

@@ -1,6 +1,6 @@
-//! Health check node ports: load balancers outside ask them whether this node has endpoints of a
-//! Service with `externalTrafficPolicy: Local`. As kube-proxy, they answer for the endpoints and
-//! the proxy alone: a node that is about to go says so on `/healthz`.
+//! Health check node ports: load balancers ask them whether this node has endpoints of a Service with
+//! `externalTrafficPolicy: Local`. As in kube-proxy, the answer depends on the endpoints and the proxy alone:
+//! `/healthz` reports a node that is about to go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -23,10 +23,10 @@ use crate::retry::Retry;
 use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
 
-/// How many endpoints of the Service the node has, for balancers that weigh.
+/// The header with the number of endpoints on the node, for balancers that weigh nodes.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// Where the worker tells what it does and finds.
+/// The places where the worker reports its state and findings.
 pub(crate) struct Report {
     pub status: Arc<Status>,
     pub metrics: Arc<Metrics>,
@@ -34,11 +34,11 @@ pub(crate) struct Report {
     pub service_warnings: ServiceWarnings,
 }
 
-/// What is to be answered, and where.
+/// The requested answers and addresses.
 #[derive(Default)]
 struct Wanted {
     checks: BTreeMap<ObjectKey, HealthCheck>,
-    /// `None`: all addresses of the machine.
+    /// `None` for all addresses of the machine.
     addresses: Option<Vec<IpAddr>>,
 }
 
@@ -56,7 +56,7 @@ impl HealthChecks {
         Self { wanted: Mutex::default(), changed: Notify::new(), status, metrics, ambient }
     }
 
-    /// What one Service answers from now on; none if it has no health check node port.
+    /// Sets the answer for one Service; `None` if it has no health check node port.
     pub fn set(&self, service: &ObjectKey, check: Option<HealthCheck>) {
         let mut wanted = self.lock();
         let ports = |check: Option<&HealthCheck>| check.map(|check| check.port);
@@ -71,13 +71,13 @@ impl HealthChecks {
         }
     }
 
-    /// Leaves out every Service but these.
+    /// Removes every Service except these.
     pub fn keep_only(&self, services: &BTreeSet<ObjectKey>) {
         self.lock().checks.retain(|service, _| services.contains(service));
         self.changed.notify_one();
     }
 
-    /// Where the ports are; `None` for all addresses.
+    /// Sets the addresses of the ports; `None` for all addresses.
     pub fn listen_on(&self, addresses: Option<Vec<IpAddr>>) {
         let mut wanted = self.lock();
         if wanted.addresses != addresses {
@@ -87,8 +87,7 @@ impl HealthChecks {
         }
     }
 
-    /// Listens until shutdown. A port that somebody else holds is tried again, and keeps no other
-    /// from being served.
+    /// Listens until shutdown. A port that somebody else holds is tried again, and does not delay the others.
     pub async fn run(self: Arc<Self>, shutdown: CancellationToken) {
         let mut open: BTreeMap<SocketAddr, CancellationToken> = BTreeMap::new();
         let mut retries: BTreeMap<SocketAddr, Retry> = BTreeMap::new();
@@ -145,13 +144,13 @@ impl HealthChecks {
     ) -> CancellationToken {
         let stop = shutdown.child_token();
         let checks = Arc::clone(self);
-        // One page, under any path.
+        // The same page under any path.
         let handler = pages(move |_| Some(ready(checks.page(port))));
         tokio::spawn(userspace_daemon::serve(listener, None, handler, stop.clone()));
         stop
     }
 
-    /// Addresses and ports to listen on.
+    /// Returns the addresses and ports to listen on.
     fn places(&self) -> BTreeSet<SocketAddr> {
         let wanted = self.lock();
         let all = [IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
@@ -169,7 +168,7 @@ impl HealthChecks {
         services.map(|check| check.service.to_string()).collect::<Vec<_>>().join(", ")
     }
 
-    /// What a port answers; the first Service has it, should two want it.
+    /// Returns the answer of a port; if two Services want it, the first one has it.
     fn page(&self, port: u16) -> Page {
         let check = self.lock().checks.values().find(|check| check.port == port).cloned();
         let health = self.status.health(self.ambient.now(), false);
@@ -184,9 +183,9 @@ impl HealthChecks {
     }
 }
 
-/// The answer for a Service: its endpoints here, and whether the proxy is well.
+/// Returns the answer for a Service: its endpoints here, and whether the proxy is healthy.
 fn page(check: Option<&HealthCheck>, healthy: bool) -> Page {
-    // The Service went between the connection and the request.
+    // The Service was removed between the connection and the request.
     let Some(check) = check else { return json(StatusCode::SERVICE_UNAVAILABLE, b"{}".to_vec()) };
     let body = serde_json::json!({
         "service": {"namespace": check.service.namespace, "name": check.service.name},
@@ -203,7 +202,8 @@ fn page(check: Option<&HealthCheck>, healthy: bool) -> Page {
     response
 }
 
-/// Listens for both families where all addresses are meant, as far as the machine has both.
+/// Binds an address; one that stands for all addresses is bound in both families, as far as the machine has
+/// both.
 async fn bind(place: SocketAddr) -> io::Result<TcpListener> {
     let outcome = TcpListener::bind(place).await;
     match &outcome {

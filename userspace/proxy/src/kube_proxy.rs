@@ -19,8 +19,8 @@ pub const METRICS_PORT: u16 = 10_249;
 /// The process's place in the out-of-memory killer's list, unless another is named.
 pub const OOM_SCORE: i32 = -999;
 
-/// Everything that kube-proxy can be told. Fields are spelled as in the API; what each means there
-/// is in Kubernetes' reference, what it means here in [`crate::notes`].
+/// The configuration of kube-proxy. Fields are spelled as in the API; Kubernetes' reference describes their
+/// meaning there, [`crate::notes`] their meaning here.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct KubeProxyConfiguration {
@@ -53,7 +53,7 @@ pub struct KubeProxyConfiguration {
     pub windows_run_as_service: bool,
 }
 
-/// How the apiserver is reached.
+/// The connection to the apiserver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClientConnection {
@@ -64,7 +64,7 @@ pub struct ClientConnection {
     pub burst: i32,
 }
 
-/// What is logged, and how.
+/// Log settings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Logging {
@@ -77,7 +77,7 @@ pub struct Logging {
     pub options: Value,
 }
 
-/// Verbosity of the files that a pattern fits.
+/// Verbosity of the files that match a pattern.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct VModule {
@@ -85,7 +85,7 @@ pub struct VModule {
     pub verbosity: u32,
 }
 
-/// Of kube-proxy's iptables mode; two of them mean something in any mode.
+/// Settings of kube-proxy's iptables mode; two of them apply to any mode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct IpTables {
@@ -98,7 +98,7 @@ pub struct IpTables {
     pub min_sync_period: Period,
 }
 
-/// Of kube-proxy's IPVS mode.
+/// Settings of kube-proxy's IPVS mode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Ipvs {
@@ -114,7 +114,7 @@ pub struct Ipvs {
     pub udp_timeout: Period,
 }
 
-/// Of kube-proxy's nftables mode.
+/// Settings of kube-proxy's nftables mode.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct NfTables {
@@ -137,7 +137,7 @@ pub struct Conntrack {
     pub udp_stream_timeout: Period,
 }
 
-/// Of Windows.
+/// Settings for Windows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Winkernel {
@@ -149,7 +149,7 @@ pub struct Winkernel {
     pub forward_health_check_vip: bool,
 }
 
-/// Which interfaces are pods', for two of the modes.
+/// The interfaces that are pods', for two of the detection modes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct DetectLocalInterfaces {
@@ -158,7 +158,7 @@ pub struct DetectLocalInterfaces {
 }
 
 impl Default for KubeProxyConfiguration {
-    /// As kube-proxy has it when nothing is given.
+    /// Returns kube-proxy's defaults.
     fn default() -> Self {
         let mut empty = Self {
             api_version: API_VERSION.to_owned(),
@@ -194,9 +194,9 @@ impl Default for KubeProxyConfiguration {
 }
 
 impl KubeProxyConfiguration {
-    /// Fills in what is left empty, as kube-proxy does for a file: an empty address is the
-    /// default one. The settings of the kernel's connection tracking and the score of the
-    /// out-of-memory killer stay empty: what nobody asked for is left as it is on the machine.
+    /// Fills in empty fields, as kube-proxy does for a file: an empty address becomes the default one. The
+    /// settings of connection tracking and of the out-of-memory killer stay empty: what nobody asked for is
+    /// left as it is on the machine.
     pub fn set_defaults(&mut self) {
         or(&mut self.bind_address, "0.0.0.0");
         let v6 = self.bind_address.contains(':');
@@ -236,8 +236,8 @@ impl KubeProxyConfiguration {
         }
     }
 
-    /// The object with all that it leaves open, as this proxy works by it. Of connection tracking that
-    /// is nothing where nothing is named, which kube-proxy says with zeros.
+    /// Returns the object with all defaults, as this proxy works by it. Connection tracking settings that
+    /// were not named become zeros, which mean the same to kube-proxy: leave as they are.
     pub fn complete(mut self) -> Self {
         self.set_defaults();
         self.oom_score_adj.get_or_insert(OOM_SCORE);
@@ -256,12 +256,12 @@ fn or(text: &mut String, default: &str) {
     }
 }
 
-/// A duration as Kubernetes writes it: `1h2m3.5s`, `250ms`, `0s`. Nanoseconds, also below zero.
+/// A duration as Kubernetes writes it: `1h2m3.5s`, `250ms`, `0s`. In nanoseconds, possibly negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Period(i64);
 
-/// A text is no duration.
+/// The text is not a duration.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a duration, such as 30s or 1h15m")]
 pub struct PeriodError(String);
@@ -283,12 +283,12 @@ impl Period {
         Self(seconds * 1_000_000_000)
     }
 
-    /// `None` below zero.
+    /// Returns the duration; `None` if it is negative.
     pub fn duration(self) -> Option<Duration> {
         u64::try_from(self.0).ok().map(Duration::from_nanos)
     }
 
-    /// Whole seconds, towards zero.
+    /// Returns whole seconds, rounded towards zero.
     pub const fn whole_seconds(self) -> i64 {
         self.0 / 1_000_000_000
     }
@@ -341,7 +341,7 @@ impl From<Period> for String {
 }
 
 impl fmt::Display for Period {
-    /// As Go writes it.
+    /// Formats as Go does.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let magnitude = self.0.unsigned_abs();
         if self.0 < 0 {

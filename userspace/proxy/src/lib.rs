@@ -1,5 +1,5 @@
-//! Service load balancing for one node: watched Services, EndpointSlices and the own Node become
-//! the desired tables of the data plane.
+//! Service load balancing for one node: watched Services, EndpointSlices and the own Node become the desired
+//! tables of the data plane.
 //!
 //! ```text
 //!  Service ─┐
@@ -11,8 +11,8 @@
 //! Without an API server nothing is withdrawn: the caches retry (`apiserver_client::outage`), and the worker
 //! keeps the last tables.
 //!
-//! `compile` is pure and total. The worker is one task: it owns the desired state and the data
-//! plane, and acts on a change as soon as it is told of it.
+//! `compile` is pure and total. The worker is one task: it owns the desired state and the data plane, and
+//! acts on a change as soon as it is recorded.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod adjust;

@@ -2,67 +2,68 @@
 
 use std::time::Duration;
 
-/// Warnings about one Service, each of which is told: its owner sees by these that there may be more.
+/// Maximum number of warnings about one Service that are reported; at the maximum, its owner knows that there
+/// may be more.
 pub const WARNINGS: usize = 16;
-/// Characters of a value that a warning repeats.
+/// Maximum number of characters of a value in a warning.
 pub const WARNING_CHARACTERS: usize = 100;
-/// Events about one Service at once, and the pause until one more.
+/// Burst of Events about one Service, and the pause until one more.
 pub const SERVICE_EVENTS: u32 = 5;
 pub const SERVICE_EVENT_PAUSE: Duration = Duration::from_mins(5);
-/// Events about all Services at once, and the pause until one more.
+/// Burst of Events about all Services, and the pause until one more.
 pub const ALL_EVENTS: u32 = 100;
 pub const ALL_EVENTS_PAUSE: Duration = Duration::from_secs(1);
-/// Trigger times remembered for one Service until it is applied.
+/// Maximum number of trigger times that are remembered for one Service until it is applied.
 pub const TRIGGERS: usize = 256;
-/// Ranges of services that the programs compare with, for each family.
+/// Maximum number of service ranges that the programs compare with, per family.
 pub const SERVICE_RANGES: usize = 2;
-/// Services with series of their own: those with most connections. More would cost the scraper;
-/// `hawser proxy services` shows all.
+/// Maximum number of services with series of their own: those with the most connections. More would burden
+/// the scraper; `hawser proxy services` shows all.
 pub const METRIC_SERVICES: usize = 200;
-/// A reading of the counters of programs is good for this long.
+/// Time for which a reading of the programs' counters is fresh.
 pub const COUNTERS_FRESH: Duration = Duration::from_secs(5);
-/// Failing Services that `/healthz` names.
+/// Maximum number of failing Services that `/healthz` names.
 pub const FAILING_NAMED: usize = 10;
-/// A change that is not in the tables after this long makes the proxy unhealthy.
+/// Time after which a change that is not in the tables makes the proxy unhealthy.
 pub const TOO_LATE: Duration = Duration::from_secs(60);
-/// Events that `/debug/events` can show.
+/// Maximum number of events that `/debug/events` can show.
 pub const EVENTS: usize = 1_024;
-/// Events read before other tasks get their turn.
+/// Maximum number of events read before other tasks get their turn.
 pub const EVENT_TURN: usize = 256;
-/// Pause between readings of events, over which the lines of the log sum up.
+/// Interval between readings of events, which log lines summarize.
 pub const EVENT_WINDOW: Duration = Duration::from_secs(1);
-/// Lines of the log in one [`EVENT_WINDOW`]; the rest is summed up in one more.
+/// Maximum number of log lines in one [`EVENT_WINDOW`]; one more summarizes the rest.
 pub const EVENT_LINES: usize = 20;
-/// Services applied before other tasks get their turn.
+/// Maximum number of Services applied before other tasks get their turn.
 pub const SERVICE_TURN: usize = 64;
-/// Pause between looks whether the data path is as it was left.
+/// Interval between checks that the data path is unchanged.
 pub const CHECK_PAUSE: Duration = Duration::from_secs(5);
-/// As [`CHECK_PAUSE`], after a look that has found a fault.
+/// The interval instead of [`CHECK_PAUSE`] after a check that found a fault.
 pub const CHECK_AGAIN_PAUSE: Duration = Duration::from_secs(1);
-/// How often the whole of the tables is compared with what they should hold, as a safety net
-/// under the changes that are applied one by one.
+/// Interval between comparisons of the whole tables with their desired content, as a safety net under the
+/// changes that are applied one by one.
 pub const FULL_SYNC: Duration = Duration::from_secs(30 * 60);
 /// Pause after the first failure of an apply or a bind; it doubles up to [`MAX_RETRY`].
 pub const MIN_RETRY: Duration = Duration::from_millis(50);
 /// Longest pause after failures.
 pub const MAX_RETRY: Duration = Duration::from_secs(30);
-/// Pause between attempts to bind an address of a page that is taken.
+/// Pause between attempts to bind a page's address that is taken.
 pub const BIND_PAUSE: Duration = Duration::from_secs(5);
-/// Pause between looks at the routes that nothing called for, and after errors.
+/// Interval between checks of the routes without a notice, and after errors.
 pub const ROUTE_PAUSE: Duration = Duration::from_secs(60);
-/// Pause while a pod without socket hooks is not found yet: its first process may be about to start.
+/// Pause while a pod without socket hooks has not been found yet: its first process may be about to start.
 pub const EXEMPT_SOON: Duration = Duration::from_millis(500);
-/// Pause between looks otherwise: the sandbox of such a pod may be made anew, with another namespace.
+/// Pause between searches otherwise: the sandbox of such a pod may be created again, in another namespace.
 pub const EXEMPT_LATER: Duration = Duration::from_secs(15);
-/// Pause until objects are asked for again that the server does not have or does not show us.
+/// Pause until another request for objects that the server does not have or does not let us read.
 pub const ABSENT_PAUSE: Duration = Duration::from_secs(10 * 60);
-/// Pause until objects are asked for again after any other error.
+/// Pause until another request for objects after any other error.
 pub const ERROR_PAUSE: Duration = Duration::from_secs(5);
-/// For so long after the first tables, a connection may be under way that no look has seen.
+/// Time after the first tables during which connections may exist that no check has seen.
 pub const TAKEOVER_SETTLE: Duration = Duration::from_secs(10);
-/// Pause between looks, while others have connections.
+/// Interval between checks while another proxy has connections.
 pub const TAKEOVER_PAUSE: Duration = Duration::from_secs(5);
-/// As [`TAKEOVER_PAUSE`], after a backend has gone.
+/// The interval instead of [`TAKEOVER_PAUSE`] after a backend has gone.
 pub const TAKEOVER_SOON: Duration = Duration::from_millis(200);
-/// A tool that takes longer is given up: tens of thousands of rules take seconds.
+/// Time after which a tool is given up: tens of thousands of rules take seconds.
 pub const TOOL_TIMEOUT: Duration = Duration::from_secs(120);

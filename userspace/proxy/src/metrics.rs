@@ -1,14 +1,14 @@
 //! Metrics under kube-proxy's names, and those of the data plane under ours.
 //!
-//! Labels are kube-proxy's too. Where it has one proxier a family, one apply here covers both, and
-//! one look for sockets: each is observed once for every family that has services. Names of
-//! kube-proxy 1.36 that are not served, as nothing here is what they count:
+//! Labels are kube-proxy's too. kube-proxy has one proxier per family; here one apply covers both, and one
+//! search for sockets: each is observed once for every family that has services. Names of kube-proxy 1.36
+//! that are not served, because nothing here corresponds to what they count:
 //!
 //! | `kubeproxy_` | why |
 //! |---|---|
 //! | `sync_proxy_rules_iptables_total`, `_iptables_last`, `_iptables_restore_failures_total`, `_iptables_partial_restore_failures_total`, `_nftables_sync_failures_total`, `_nftables_cleanup_failures_total` | no rules are written; failed applies are `kubeproxy_sync_proxy_rules_failures_total` |
 //! | `iptables_ct_state_invalid_dropped_packets_total` | works around the kernel's connection tracking, which takes no part |
-//! | `iptables_localhost_nodeports_accepted_packets_total` | sockets are translated when they connect: no packet of theirs is one for a node port |
+//! | `iptables_localhost_nodeports_accepted_packets_total` | sockets are translated when they connect: none of their packets is addressed to a node port |
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -30,10 +30,10 @@ type Times = Family<1, Histogram>;
 /// Answers, by status code.
 pub(crate) type Codes = Family<1, Counter>;
 
-/// The label of what is counted for IPv4 and IPv6 apart; its values are [`FAMILIES`].
+/// The label that separates IPv4 and IPv6; its values are [`FAMILIES`].
 const IP_FAMILY: [&str; 1] = ["ip_family"];
 
-/// As kube-proxy spells them.
+/// Families as kube-proxy spells them.
 pub(crate) const FAMILIES: [&str; 2] = ["IPv4", "IPv6"];
 
 /// Returns the family of an address.
@@ -64,8 +64,8 @@ static SYNC_SECONDS: [f64; 19] = [
     0.512, 1.024, 2.048, 4.096, 8.192, 16.384,
 ];
 
-/// kube-proxy's bounds, from 0.25 s to 5 min, and finer ones below, where we expect to be: after half a
-/// second each second of the first minute, then every five seconds, every thirty from two minutes on.
+/// kube-proxy's bounds, from 0.25 s to 5 min, and finer ones where values are expected: after half a second
+/// each second of the first minute, then every five seconds, and every thirty from two minutes on.
 static PROGRAMMING_SECONDS: [f64; 87] = {
     let mut bounds = [0.0; 87];
     let fine = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5];
@@ -84,11 +84,11 @@ static PROGRAMMING_SECONDS: [f64; 87] = {
 
 /// All metrics of the proxy.
 pub(crate) struct Metrics {
-    /// Any apply, whole or of one Service.
+    /// Duration of an apply, of everything or of one Service.
     pub sync: Times,
     pub full_sync: Times,
     pub partial_sync: Times,
-    /// From the change that made a slice change to its being in the tables.
+    /// Time from the change that made a slice change until it is in the tables.
     pub programming: Times,
     pub last_applied: Seconds,
     pub last_queued: Seconds,
@@ -96,35 +96,35 @@ pub(crate) struct Metrics {
     pub endpoint_changes: Counter,
     pub service_changes_pending: Gauge,
     pub endpoint_changes_pending: Gauge,
-    /// By family and traffic policy.
+    /// Services without local endpoints, by family and traffic policy.
     pub no_local_endpoints: Family<2, Gauge>,
     pub apply_failures: Counter,
     pub healthz: Codes,
     pub livez: Codes,
-    /// Warnings about what Services ask for.
+    /// Warnings about settings of Services.
     pub warnings: Counter,
-    /// Faults of the data path that were found.
+    /// Faults found in the data path.
     pub faults: Counter,
-    /// Sockets of clients that were told to begin anew, because their backend went.
+    /// Sockets of clients that were closed because their backend went.
     pub sockets_destroyed: Counter,
-    /// The same by the family of the frontend, under kube-proxy's name: it deletes what its kernel
-    /// keeps of such datagrams, we close their sockets.
+    /// The same by the family of the frontend, under kube-proxy's name: it deletes the kernel's tracking
+    /// entries of such datagrams, we close their sockets.
     pub stale_deleted: Family<1, Counter>,
-    /// Time of one look for such sockets.
+    /// Duration of one search for such sockets.
     pub stale_looks: Times,
-    /// Health check node ports that are wanted, and those that somebody else holds.
+    /// Health check node ports: those in use, and those that somebody else holds.
     pub health_checks: Gauge,
     pub health_checks_failing: Gauge,
     pub health_check_requests: Codes,
     /// Network namespaces whose sockets are left alone.
     pub exempt: Gauge,
     requests: Requests,
-    /// What programs count.
+    /// Counters of the programs.
     pub counters: Arc<Counters>,
 }
 
 impl Metrics {
-    /// Makes the metrics, all at zero. The page has what `requests` counts, too.
+    /// Creates the metrics, all at zero. The page includes the counts of `requests`.
     pub fn new(requests: &Requests) -> Self {
         let sync = || Times::new(|| Histogram::new(&SYNC_SECONDS));
         let metrics = Self {
@@ -154,7 +154,7 @@ impl Metrics {
             requests: requests.clone(),
             counters: Arc::default(),
         };
-        // Both families are there from the beginning, with nothing deleted.
+        // Both families are shown from the start, with nothing deleted.
         metrics.reconciled(&Reconciled::default());
         metrics
     }
@@ -192,7 +192,7 @@ impl Metrics {
         }
     }
 
-    /// Adds what is counted under kube-proxy's names.
+    /// Adds the counts under kube-proxy's names.
     fn counts_page(&self, page: &mut Exposition) {
         page.family(
             "kubeproxy_sync_proxy_rules_no_local_endpoints_total",
@@ -219,7 +219,7 @@ impl Metrics {
         }
     }
 
-    /// Adds what has no labels.
+    /// Adds the metrics without labels.
     fn totals_page(&self, page: &mut Exposition) {
         for (name, help, counter) in [
             (
@@ -270,7 +270,7 @@ impl Metrics {
         }
     }
 
-    /// An apply, of everything or of one Service, took so long.
+    /// Records the duration of an apply, of everything or of one Service.
     pub fn applied(&self, whole: bool, took: Duration, families: &BTreeSet<&'static str>) {
         let kind = if whole { &self.full_sync } else { &self.partial_sync };
         for ip_family in families {
@@ -280,7 +280,7 @@ impl Metrics {
         }
     }
 
-    /// Takes over what the data plane did about sockets whose backend went.
+    /// Records what the data plane did about sockets whose backend went.
     pub fn reconciled(&self, reconciled: &Reconciled) {
         let raise = |counter: &Counter, to: u64| {
             counter.add(to.saturating_sub(counter.value()));
@@ -297,11 +297,11 @@ impl Metrics {
         }
     }
 
-    /// Returns the page of `/metrics`. Counters of programs are read for it, at most once in a while.
+    /// Returns the page of `/metrics`. Counters of programs are read for it, with a minimum interval.
     pub async fn page(&self, format: Format) -> String {
         if self.counters.is_due(Instant::now()) {
             let counters = Arc::clone(&self.counters);
-            // After a panic the page has the values of the last reading.
+            // After a panic, the page shows the values of the last reading.
             let _ = spawn_blocking(move || counters.read()).await;
         }
         let mut page = Exposition::new(format);
@@ -316,12 +316,12 @@ impl Metrics {
     }
 }
 
-/// How this program was built.
+/// The build information of this program.
 const BUILD: [(&str, &str); 9] = [
     ("major", env!("CARGO_PKG_VERSION_MAJOR")),
     ("minor", env!("CARGO_PKG_VERSION_MINOR")),
     ("git_version", concat!("v", env!("CARGO_PKG_VERSION"))),
-    // Kubernetes' own have these; a build of ours does not know them.
+    // Kubernetes' builds have these labels; ours does not know them.
     ("git_commit", ""),
     ("git_tree_state", ""),
     ("build_date", ""),
@@ -330,7 +330,7 @@ const BUILD: [(&str, &str); 9] = [
     ("platform", PLATFORM),
 ];
 
-/// As Go names it.
+/// The platform as Go names it.
 const PLATFORM: &str = if cfg!(target_arch = "x86_64") {
     "linux/amd64"
 } else if cfg!(target_arch = "aarch64") {
@@ -343,7 +343,7 @@ const PLATFORM: &str = if cfg!(target_arch = "x86_64") {
 mod tests {
     use super::*;
 
-    /// kube-proxy's own in 1.36, and whether we serve them.
+    /// kube-proxy's own metrics in 1.36, and whether we serve them.
     const NAMES: [(&str, bool); 24] = [
         ("conntrack_reconciler_deleted_entries_total", true),
         ("conntrack_reconciler_sync_duration_seconds", true),
@@ -388,7 +388,7 @@ mod tests {
         assert!(build.contains("git_version=\"v") && build.ends_with("} 1"), "{build}");
     }
 
-    /// Metrics of which each has a value.
+    /// Returns metrics of which each has a value.
     fn filled() -> Metrics {
         let requests = Requests::to("192.0.2.1:6443");
         requests.note(&http::Method::GET, Some(http::StatusCode::OK), Duration::from_millis(5));
@@ -428,7 +428,7 @@ mod tests {
         metrics
     }
 
-    /// Reads types and samples; numbers, also those of bounds, are compared as numbers.
+    /// Parses types and samples; numbers, including those of bounds, are compared as numbers.
     fn parse(page: &str) -> BTreeSet<(String, Vec<String>, String)> {
         let number = |text: &str| text.parse::<f64>().unwrap().to_string();
         let line = |line: &str| {

@@ -1,5 +1,5 @@
-//! What of the tables is the node's own: from the configuration, the Node object and the machine's
-//! interfaces. Pure.
+//! The node's own part of the tables: from the configuration, the Node object and the machine's interfaces.
+//! Pure.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -12,25 +12,24 @@ use crate::config::{Config, OWN_PREFIX};
 use crate::limits;
 use crate::links::{self, Link, machine_addresses};
 
-/// All that the node's own tables follow from.
+/// The inputs of the node's own tables.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeInputs<'a> {
     pub config: &'a Config,
-    /// The own Node, once it is known.
+    /// The own Node, once known.
     pub node: Option<&'a Node>,
-    /// The machine's interfaces, once they are known.
+    /// The machine's interfaces, once known.
     pub links: Option<&'a [Link]>,
-    /// Where the cluster says that services' addresses come from. The configuration's word goes
-    /// first.
+    /// The ranges of services' addresses according to the cluster. The configuration takes precedence.
     pub service_ranges: &'a [IpNetwork],
 }
 
-/// The node's own settings. `exempt` are the network namespaces whose sockets are left alone.
+/// Returns the node's own settings. `exempt` are the network namespaces whose sockets are left alone.
 pub fn node_tables(inputs: &NodeInputs<'_>, exempt: BTreeSet<u64>) -> NodeTables {
     let NodeInputs { config, node, links, service_ranges } = *inputs;
     let ranges = if config.service_ranges.is_empty() { service_ranges } else { &config.service_ranges };
     let mut machine = links.map(|links| machine_addresses(links, config)).unwrap_or_default();
-    // A service's address on an interface (of a DNS cache of the node) is no address of the node.
+    // A service's address on an interface (of a node-local DNS cache) is not an address of the node.
     machine.retain(|address| !ranges.iter().any(|range| range.contains(*address)));
     let candidates = node.map(node_addresses).unwrap_or_default();
     let primary = primary_addresses(config, &candidates);
@@ -45,34 +44,34 @@ pub fn node_tables(inputs: &NodeInputs<'_>, exempt: BTreeSet<u64>) -> NodeTables
     }
 }
 
-/// What to attach to; `None` while the interfaces are not known.
+/// Returns the interfaces to attach to; `None` while they are not known.
 pub fn interfaces(inputs: &NodeInputs<'_>) -> Option<Vec<Interface>> {
     let ranges = inputs.node.map(pod_ranges).unwrap_or_default();
     Some(links::interfaces(inputs.links?, inputs.config, &ranges))
 }
 
-/// Another network plugin made some of the pods' interfaces: its packet filters have to see what
-/// goes to them.
+/// Returns `true` if another network plugin made some of the pods' interfaces: its packet filters have to see
+/// the packets to them.
 fn others_pods(inputs: &NodeInputs<'_>) -> bool {
     let pods = interfaces(inputs).unwrap_or_default();
     pods.iter().any(|one| one.role == Role::Pod && !one.name.starts_with(OWN_PREFIX))
 }
 
-/// `InternalIP` addresses, then `ExternalIP` ones, each kind in the order of the status.
+/// Returns the `InternalIP` addresses, then the `ExternalIP` ones, each kind in the order of the status.
 fn node_addresses(node: &Node) -> Vec<IpAddr> {
     let all = || node.status.iter().flat_map(|status| status.addresses.iter().flatten());
     let of = |kind: &'static str| all().filter(move |address| address.type_ == kind);
     of("InternalIP").chain(of("ExternalIP")).filter_map(|address| address.address.parse().ok()).collect()
 }
 
-/// The ranges of the Node's pods.
+/// Returns the pod ranges of the Node.
 pub(crate) fn pod_ranges(node: &Node) -> Vec<IpNetwork> {
     let Some(spec) = &node.spec else { return Vec::new() };
     let one = spec.pod_cidr.iter().filter(|_| spec.pod_cidrs.is_none());
     one.chain(spec.pod_cidrs.iter().flatten()).filter_map(|range| range.parse().ok()).collect()
 }
 
-/// The first address of each family; the configuration's word goes first.
+/// Returns the first address of each family; the configuration takes precedence.
 fn primary_addresses(config: &Config, candidates: &[IpAddr]) -> Vec<IpAddr> {
     let of_family = |v4: bool| {
         let mut all = config.primary_address.iter().chain(candidates);
@@ -81,8 +80,8 @@ fn primary_addresses(config: &Config, candidates: &[IpAddr]) -> Vec<IpAddr> {
     [true, false].into_iter().filter_map(of_family).collect()
 }
 
-/// Packets that must come back take an address that is on this machine: a Node may name one that
-/// only a router in front of it has.
+/// Returns the source addresses of packets whose replies must come back. They have to be on this machine: a
+/// Node may name one that only a router in front of it has.
 fn snat_addresses(primary: &[IpAddr], candidates: &[IpAddr], machine: &[IpAddr], known: bool) -> Vec<IpAddr> {
     let of_family = |v4: bool| {
         let usable = |address: &&IpAddr| {
@@ -93,7 +92,7 @@ fn snat_addresses(primary: &[IpAddr], candidates: &[IpAddr], machine: &[IpAddr],
     [true, false].into_iter().filter_map(of_family).collect()
 }
 
-/// Ranges without those that lie in others; sorted.
+/// Returns the ranges without those that lie in others, sorted.
 pub(crate) fn merged(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
     let mut normal: Vec<_> =
         ranges.iter().filter_map(|range| IpNetwork::new(range.network(), range.prefix()).ok()).collect();
@@ -105,8 +104,8 @@ pub(crate) fn merged(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
     normal.iter().filter(|one| !normal.iter().any(|other| covers(other, one))).copied().collect()
 }
 
-/// The programs compare with so many; packets to further ranges' unallocated addresses meet the
-/// route of last resort.
+/// Limits the ranges to those that the programs can compare with; packets to unallocated addresses of further
+/// ranges meet the route of last resort.
 fn at_most_two_a_family(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
     let family =
         |v4: bool| ranges.iter().filter(move |range| range.is_ipv4() == v4).take(limits::SERVICE_RANGES);
@@ -172,7 +171,7 @@ mod tests {
         let found = tables(&config, Some(&object), None);
         assert_eq!(found.addresses, ips(&["192.0.2.1", "2001:db8::1"]));
         assert_eq!(found.snat_addresses, ips(&["192.0.2.1", "2001:db8::1"]));
-        // As `bindAddress` says.
+        // Set as by `bindAddress`.
         config.primary_address = Some("192.0.2.7".parse().unwrap());
         assert_eq!(tables(&config, Some(&object), None).addresses, ips(&["192.0.2.7", "2001:db8::1"]));
     }

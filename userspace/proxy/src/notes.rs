@@ -1,11 +1,11 @@
-//! Settings of kube-proxy that are accepted and mean nothing here, with the reason: each that is
-//! set to something else than its default is worth one line in the log.
+//! Settings of kube-proxy that are accepted and have no effect here, with the reason: each that differs from
+//! its default gets one line in the log.
 
 use serde_json::Value;
 
 use crate::kube_proxy::KubeProxyConfiguration;
 
-/// A setting without a meaning.
+/// A setting without an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Its path in the configuration.
@@ -56,7 +56,7 @@ const NOTES: [(&str, &str); 35] = [
     ("conntrack.min", "it means nothing without conntrack.maxPerCore"),
 ];
 
-/// What of the configuration is set and means nothing, in the order of the table above.
+/// Returns the settings that have no effect, in the order of the table above.
 pub fn notes(configuration: &KubeProxyConfiguration) -> Vec<Note> {
     let default = KubeProxyConfiguration::default();
     let (Ok(given), Ok(default)) = (serde_json::to_value(configuration), serde_json::to_value(default))
@@ -76,7 +76,7 @@ pub fn notes(configuration: &KubeProxyConfiguration) -> Vec<Note> {
         .collect()
 }
 
-/// Each of kube-proxy's modes has a setting of its own for one thing.
+/// Returns the note for one thing that each of kube-proxy's modes has a setting of its own for.
 fn of_another_mode(configuration: &KubeProxyConfiguration) -> Option<Note> {
     let (iptables, nftables) = (configuration.iptables.masquerade_all, configuration.nftables.masquerade_all);
     let (counts, other, field) = match configuration.mode.as_str() {
@@ -90,7 +90,7 @@ fn at<'a>(value: &'a Value, path: &str) -> &'a Value {
     path.split('.').fold(value, |value, name| value.get(name).unwrap_or(&Value::Null))
 }
 
-/// Whether a value differs from the empty one, which is how defaults are written out.
+/// Returns `true` if a value differs from the empty one, which is how defaults are written.
 fn says(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
     use crate::File;
 
-    /// Fields that do what they say.
+    /// Fields that have an effect.
     const MEANINGFUL: [&str; 27] = [
         "apiVersion",
         "kind",

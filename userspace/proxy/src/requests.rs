@@ -9,30 +9,30 @@ use kube::client::Body;
 use tokio::time::Instant;
 use userspace_daemon::metrics::{Counter, Exposition, Family, Histogram};
 
-/// In place of a status code where there was no answer; so Kubernetes' client has it.
+/// Replaces the status code if there was no answer, as in Kubernetes' client.
 const NO_ANSWER: &str = "<error>";
-/// Upper bounds in seconds, those of Kubernetes' client.
+/// Upper bounds in seconds, the same as those of Kubernetes' client.
 static BUCKETS: [f64; 12] = [0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0];
 
-/// What one client sent. Clones count together.
+/// The requests of one client. Clones count together.
 #[derive(Clone)]
 pub(crate) struct Requests {
-    /// Of the API server, as in its URL.
+    /// Host of the API server, as in its URL.
     host: Arc<str>,
-    /// By code and method.
+    /// Answers by code and method.
     answers: Arc<Family<2, Counter>>,
-    /// By method.
+    /// Durations by method.
     durations: Arc<Family<1, Histogram>>,
 }
 
 impl Requests {
-    /// Makes the counts of a client of `host`, all at zero.
+    /// Creates the counts of a client of `host`, all at zero.
     pub fn to(host: &str) -> Self {
         let durations = Arc::new(Family::new(|| Histogram::new(&BUCKETS)));
         Self { host: host.into(), answers: Arc::default(), durations }
     }
 
-    /// Adds them to a page.
+    /// Adds the counts to a page.
     pub fn add(&self, page: &mut Exposition) {
         page.family(
             "rest_client_requests_total",
@@ -57,7 +57,7 @@ impl Requests {
         );
     }
 
-    /// A client that does as `client` does, and counts. Within a runtime.
+    /// Wraps a client so that its requests are counted. Call it within a runtime.
     pub fn count(&self, client: Client) -> Client {
         let (requests, namespace) = (self.clone(), client.default_namespace().to_owned());
         let service = tower::service_fn(move |request: Request<Body>| {
@@ -72,7 +72,7 @@ impl Requests {
         Client::new(service, namespace)
     }
 
-    /// Counts an answer, or none. A watch counts once, with the time until it was answered.
+    /// Counts an answer, or the lack of one. A watch counts once, with the time until it was answered.
     pub fn note(&self, method: &Method, status: Option<StatusCode>, took: Duration) {
         self.durations.get(&[method.as_str()]).value.observe(took.as_secs_f64());
         let code = status.as_ref().map_or(NO_ANSWER, StatusCode::as_str);

@@ -1,20 +1,21 @@
-//! When to try again what failed.
+//! Retry times of failed operations.
 
 use tokio::time::Instant;
 
 use crate::limits;
 
-/// How often something failed, and when it is due again.
+/// The number of failures of an operation, and the time of its next attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Retry {
     failures: u32,
     pub due: Instant,
-    /// When it failed first.
+    /// The time of the first failure.
     pub since: Instant,
 }
 
 impl Retry {
-    /// After one more failure. `jitter` is any number; it spreads the attempts of many nodes.
+    /// Returns the state after one more failure. `jitter` is any number; it spreads the attempts of many
+    /// nodes.
     pub fn after(earlier: Option<Self>, now: Instant, jitter: u64) -> Self {
         let failures = earlier.map_or(0, |retry| retry.failures).saturating_add(1);
         let pause = limits::MIN_RETRY.saturating_mul(1 << (failures - 1).min(16)).min(limits::MAX_RETRY);

@@ -1,13 +1,13 @@
-//! The route of last resort: what is sent to a service's address and was translated by nobody
-//! stays on the node, and its sender hears of it.
+//! The route of last resort: a packet to a service's address that nothing translated stays on the node, and
+//! its sender gets an error.
 //!
-//! Sockets are translated before the kernel looks for a route, and packets of pods and of other
-//! hosts where they arrive, so nothing that works ever needs this route. It has the largest metric
-//! and loses against any other to the same range.
+//! Sockets are translated before the kernel looks for a route, and packets of pods and of other hosts where
+//! they arrive, so nothing that works ever needs this route. It has the largest metric and loses against any
+//! other to the same range.
 //!
-//! One thing may: a connection that a socket of the node made while others' rules translated it. Those
-//! come after the choice of a route, which therefore has to be one. So while there are such
-//! connections, there is no route of last resort.
+//! There is one exception: a connection that a socket of the node made while another proxy's rules translated
+//! it. Those apply after the choice of a route, so that a usable route has to exist. While there are such
+//! connections, the route of last resort is therefore absent.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,12 +26,12 @@ use tracing::{info, warn};
 use crate::limits;
 use crate::{Alone, ServiceRanges};
 
-/// Marks routes as the proxy's (`proto` in `ip route`).
+/// The protocol number that marks routes as the proxy's (`proto` in `ip route`).
 pub const ROUTE_PROTOCOL: u8 = 144;
-/// The largest metric that no route of the kernel's own has.
+/// The largest metric that none of the kernel's own routes has.
 const METRIC: u32 = 0x7fff_ffff;
 
-/// The kernel did not do what it was asked.
+/// A request to the kernel failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RouteError {
     #[error("cannot open a netlink socket for routes")]
@@ -64,9 +64,9 @@ impl Drop for Routes {
     }
 }
 
-/// Keeps one such route a range until shutdown, and leaves them then: the data plane goes on
-/// without this process too. A route that somebody removes comes back. There are none while others
-/// translate connections to services; until that is known, nothing is touched.
+/// Keeps one such route per range until shutdown, and leaves them then: the data plane goes on without this
+/// process, too. A route that somebody removes comes back. There are none while another proxy translates
+/// connections to services; until that is known, nothing is touched.
 pub async fn keep(mut ranges: ServiceRanges, mut alone: Alone, shutdown: CancellationToken) {
     let mut routes = None;
     let mut said = false;
@@ -121,17 +121,17 @@ pub async fn keep(mut ranges: ServiceRanges, mut alone: Alone, shutdown: Cancell
     }
 }
 
-/// Waits for a change; for ever where nobody is left to tell them.
+/// Waits for a change; for ever if the sender is gone.
 async fn told(alone: &mut Alone) {
     if alone.changed().await.is_err() {
         std::future::pending().await
     }
 }
 
-/// Removes all routes of the proxy, and says how many there were.
+/// Removes all routes of the proxy and returns their number.
 ///
 /// # Errors
-/// The kernel refused.
+/// Fails if the kernel refuses.
 pub async fn remove() -> Result<usize, RouteError> {
     let routes = Routes::open()?;
     let ours = routes.ours().await?;
@@ -149,7 +149,7 @@ impl Routes {
         Ok(Self { handle, notices, driver: tokio::spawn(socket) })
     }
 
-    /// Ranges that have a route of ours. Reading them costs a list of the node's routes.
+    /// Returns the ranges that have a route of ours. It costs a list of the node's routes.
     async fn ours(&self) -> Result<BTreeSet<IpNetwork>, RouteError> {
         let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
         let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
@@ -165,14 +165,14 @@ impl Routes {
         Ok(found)
     }
 
-    /// Adds what is missing and removes what is too much. True if anything was.
+    /// Adds missing routes and removes superfluous ones. Returns `true` if there were any.
     async fn make(&self, wanted: &BTreeSet<IpNetwork>) -> Result<bool, RouteError> {
         let ours = self.ours().await?;
         for range in wanted.difference(&ours) {
             let request = self.handle.route().add(message(*range));
             let added = request.execute().await.map_err(at(format!("set an unreachable route to {range}")));
             match added {
-                // Somebody was faster: another proxy that is just being replaced.
+                // Another proxy that is just being replaced was faster.
                 Err(error) if errno(&error) == Some(EEXIST) => {}
                 other => other?,
             }
@@ -191,7 +191,7 @@ impl Routes {
         }
     }
 
-    /// Waits until a route of ours is gone, or the socket is.
+    /// Waits until a route of ours is gone, or the socket is closed.
     async fn lost(&mut self) {
         while let Some((notice, _)) = self.notices.next().await {
             if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelRoute(route)) = &notice.payload

@@ -32,22 +32,22 @@ use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
 use crate::worker::Worker;
 
-/// Who writes our Events.
+/// The component name in our Events.
 const COMPONENT: &str = "hawser-proxy";
 
-/// Bound by the caller, so that tests take port 0. None: the pages are not served.
+/// The listeners of the pages, bound by the caller so that tests use port 0. Pages without one are not
+/// served.
 #[derive(Debug, Default)]
 pub struct Listeners {
     pub healthz: Option<TcpListener>,
     pub metrics: Option<TcpListener>,
-    /// Where one is missing, the configuration's address is bound as soon as that is possible.
+    /// If a listener is missing, the configuration's address is bound as soon as possible.
     pub later: bool,
-    /// Services' health check node ports are answered, on the addresses that node ports have.
+    /// Serve the health check node ports of Services, on the addresses of node ports.
     pub health_checks: bool,
 }
 
-/// Runs the proxy until shutdown. What the data plane holds stays when it ends: the kernel goes
-/// on forwarding.
+/// Runs the proxy until shutdown. The content of the data plane stays: the kernel goes on forwarding.
 pub async fn run(
     config: Config,
     client: Client,
@@ -73,7 +73,7 @@ pub async fn run(
     work(config, caches, Box::pin(synced), data_plane, links, ambient, listeners, shutdown, say).await;
 }
 
-/// [`run`] on caches that are kept elsewhere. Nothing is applied before `synced` is done. Without a
+/// Runs as [`run`] on caches that are kept elsewhere. Nothing is applied before `synced` is done. Without a
 /// recorder no Events are written.
 #[expect(clippy::too_many_arguments, reason = "each is a seam that tests and the simulation swap")]
 pub async fn run_with(
@@ -143,7 +143,7 @@ async fn work(
     let report = Report { status, metrics, health, service_warnings: ServiceWarnings::new(recorder) };
     let worker = Worker::new(config, caches, tracker, data_plane, ambient, report, tell);
     worker.run(synced, links, shutdown).await;
-    // Whoever waits for the end of the proxy may remove what it made: nothing is made after that.
+    // A caller that waits for the end of the proxy may remove what it made: nothing must be made after that.
     if let Some(Err(error)) = OptionFuture::from(routes).await {
         warn!(%error, "the route of last resort was not kept to the end");
     }

@@ -13,7 +13,7 @@ use crate::events::Recent;
 use crate::metrics::Metrics;
 use crate::status::Status;
 
-/// What the pages show.
+/// The sources of the pages.
 #[derive(Clone)]
 pub(crate) struct Pages {
     pub status: Arc<Status>,
@@ -22,7 +22,7 @@ pub(crate) struct Pages {
     pub ambient: Ambient,
 }
 
-/// The paths of one listener.
+/// The pages of one listener.
 pub(crate) struct Site {
     pub pages: Pages,
     pub kind: Kind,
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
 }
 
 impl Site {
-    /// Makes the handler of the listener.
+    /// Returns the handler of the listener.
     pub fn handler(self) -> Handler {
         pages(move |request| self.answer(request))
     }
@@ -46,7 +46,7 @@ impl Site {
             (Kind::Health, "/healthz") => ready(pages.health(true)),
             (Kind::Health, "/livez") => ready(pages.health(false)),
             (Kind::Metrics, "/metrics") => pages.metrics(Format::accepted(request.headers())),
-            // kube-proxy names its mode here; scripts compare the whole body.
+            // kube-proxy returns the name of its mode here; scripts compare the whole body.
             (Kind::Metrics, "/proxyMode") => ready(text(StatusCode::OK, "ebpf")),
             (Kind::Metrics, "/healthz") => ready(text(StatusCode::OK, "ok")),
             (Kind::Metrics, "/debug/events") => ready(pages.events(request.uri().query())),
@@ -72,7 +72,7 @@ impl Pages {
         Box::pin(async move { typed(StatusCode::OK, format.media(), metrics.page(format).await) })
     }
 
-    /// A line of JSON an event; with `?after=N` only those behind number N.
+    /// Returns the events as JSON lines; with `?after=N` only those after number N.
     fn events(&self, query: Option<&str>) -> Page {
         let pairs = query.unwrap_or_default().split('&').filter_map(|pair| pair.split_once('='));
         let after = pairs.filter(|(name, _)| *name == "after").find_map(|(_, value)| value.parse().ok());

@@ -1,4 +1,4 @@
-//! Whence services' addresses come, as the cluster says it: `ServiceCIDR` objects.
+//! The ranges of services' addresses according to the cluster's `ServiceCIDR` objects.
 
 use std::collections::BTreeMap;
 
@@ -16,28 +16,28 @@ use tracing::{debug, info, warn};
 use crate::limits;
 use crate::node_tables::merged;
 
-/// The ranges as they are known now. Clones see the same.
+/// The ranges that are known now. Clones share them.
 #[derive(Clone, Debug)]
 pub struct ServiceRanges(watch::Receiver<Ranges>);
 
-/// None until the cluster has said it: what an earlier process has set stands meanwhile.
+/// `None` until the cluster's objects have been read: until then, the settings of an earlier process stay.
 type Ranges = Option<Vec<IpNetwork>>;
 
 impl Default for ServiceRanges {
-    /// None, and never any.
+    /// Returns ranges that are always empty.
     fn default() -> Self {
         Self(watch::channel(Some(Vec::new())).1)
     }
 }
 
 impl ServiceRanges {
-    /// These, for good.
+    /// Returns ranges that never change.
     pub fn fixed(ranges: &[IpNetwork]) -> Self {
         Self(watch::channel(Some(merged(ranges))).1)
     }
 
-    /// Watches the cluster's objects until shutdown. A server that does not serve them, or not to
-    /// us, is asked again once in a while; nothing waits for the answer.
+    /// Watches the cluster's objects until shutdown. A server that does not serve them, or not to us, is
+    /// asked again at intervals; nothing waits for the answer.
     pub fn watch(client: Client, shutdown: CancellationToken) -> Self {
         let (sender, receiver) = watch::channel(None);
         tokio::spawn(async move {
@@ -50,12 +50,12 @@ impl ServiceRanges {
         Self(receiver)
     }
 
-    /// Sorted; none lies in another. Nothing while it is not known.
+    /// Returns the ranges, sorted, none within another; `None` while they are not known.
     pub fn get(&self) -> Option<Vec<IpNetwork>> {
         self.0.borrow().clone()
     }
 
-    /// Waits until they are others than at the last call; for ever when they are fixed.
+    /// Waits until the ranges have changed since the last call; for ever if they are fixed.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending().await
@@ -91,7 +91,7 @@ async fn follow(client: Client, ranges: &watch::Sender<Ranges>) {
     }
 }
 
-/// Asks once in a while until the server shows such objects.
+/// Asks at intervals until the server serves such objects.
 async fn until_served(api: &Api<Readable<ServiceCIDR>>, ranges: &watch::Sender<Ranges>) {
     let mut said = false;
     loop {
@@ -134,7 +134,7 @@ fn publish(known: &BTreeMap<String, Vec<IpNetwork>>, ranges: &watch::Sender<Rang
     });
 }
 
-/// The ranges of an object, or what is known of it where it cannot be read.
+/// Returns the ranges of an object, or the known ones if it cannot be read.
 fn ranges_of(object: Readable<ServiceCIDR>, known: &BTreeMap<String, Vec<IpNetwork>>) -> Vec<IpNetwork> {
     let name = object.name_any();
     let Some(object) = object.object() else { return known.get(&name).cloned().unwrap_or_default() };

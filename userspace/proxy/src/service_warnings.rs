@@ -1,10 +1,9 @@
-//! What Services ask for and do not get, told to their owners: in the log, in a metric, and as a
+//! Reports settings of Services that are not followed to their owners: in the log, in a metric, and as a
 //! Warning Event about the Service.
 //!
-//! Each is told when it is new: once for as long as the Service says it. All nodes find the same, so
-//! they write one Event between them (`Recorder::shared_warning`). A Service whose annotations go to
-//! and fro, and a cluster that is full of odd ones, are bounded in how many Events they make; the
-//! rest is in the log alone.
+//! Each is reported when it is new: once for as long as the Service has it. All nodes find the same, so they
+//! write one Event between them (`Recorder::shared_warning`). The number of Events is bounded, for a Service
+//! whose annotations alternate and for a cluster full of odd ones; the rest is only logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,11 +25,11 @@ struct Bound {
     pause: Duration,
 }
 
-/// How many Events may still be written: as many as the burst, fewer for a while after each.
+/// The number of Events that may still be written: as many as the burst, fewer for a while after each.
 #[derive(Clone, Copy, Debug)]
 struct Allowance {
     left: u32,
-    /// When `left` was right.
+    /// The time for which `left` was computed.
     since: Instant,
 }
 
@@ -39,7 +38,7 @@ impl Allowance {
         Self { left: bound.burst, since: now }
     }
 
-    /// What has come back by now.
+    /// Adds what has become available by now.
     fn refill(&mut self, bound: &Bound, now: Instant) {
         let back = (now - self.since).as_nanos() / bound.pause.as_nanos();
         match u32::try_from(back) {
@@ -52,13 +51,13 @@ impl Allowance {
     }
 }
 
-/// What has been told.
+/// The warnings that have been reported.
 pub(crate) struct ServiceWarnings {
-    /// None where there is no API server to tell.
+    /// `None` if there is no API server.
     recorder: Option<Recorder>,
     said: BTreeMap<Arc<str>, Vec<Warning>>,
     all: Allowance,
-    /// Services that have had Events of late.
+    /// Services that have had Events recently.
     services: BTreeMap<Arc<str>, Allowance>,
 }
 
@@ -68,7 +67,7 @@ impl ServiceWarnings {
         Self { recorder, said: BTreeMap::new(), all, services: BTreeMap::new() }
     }
 
-    /// Tells what is new of these; gives how many that is.
+    /// Reports the new ones of these warnings; returns their number.
     pub fn tell(&mut self, name: &Arc<str>, service: &Service, warnings: Vec<Warning>) -> u64 {
         if warnings.is_empty() {
             self.said.remove(name);
@@ -87,12 +86,12 @@ impl ServiceWarnings {
         told
     }
 
-    /// The Service is gone.
+    /// Forgets a Service that is gone.
     pub fn forget(&mut self, name: &str) {
         self.said.remove(name);
     }
 
-    /// All others are gone.
+    /// Forgets all Services except these.
     pub fn keep_only(&mut self, names: &BTreeSet<String>) {
         self.said.retain(|name, _| names.contains(name.as_ref()));
     }
@@ -103,7 +102,7 @@ impl ServiceWarnings {
         if self.all.left == 0 {
             return false;
         }
-        // No more are remembered than `OF_ALL` lets come in the time in which one is forgotten.
+        // The number of entries is bounded by what `OF_ALL` admits in the time after which one is forgotten.
         self.services.retain(|_, allowance| {
             allowance.refill(&OF_SERVICE, now);
             allowance.left < OF_SERVICE.burst

@@ -1,4 +1,4 @@
-//! What the worker tells the outside about itself.
+//! The state that the worker reports.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,19 +15,19 @@ struct State {
     /// There are tables of an earlier process, which serve until everything is applied.
     kept: bool,
     last_applied: Option<Timestamp>,
-    /// The oldest change that waits for its first or its next attempt.
+    /// The time of the oldest change that waits for its first or its next attempt.
     oldest_pending: Option<Instant>,
     failing: Vec<String>,
     last_error: Option<String>,
     eligible: bool,
-    /// What the last look at the data path found to be otherwise than it was left.
+    /// The faults that the last check of the data path found.
     faults: Vec<String>,
-    /// What keeps packets from outside away from the data path.
+    /// Reasons why packets from outside do not reach the data path.
     unreachable: Vec<String>,
 }
 
 impl Default for State {
-    /// A node gets traffic until something is known that speaks against it.
+    /// Assumes that the node is to get traffic until something to the contrary is known.
     fn default() -> Self {
         Self {
             programmed: false,
@@ -51,26 +51,26 @@ pub(crate) struct Status(Mutex<State>);
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Health {
-    /// As kube-proxy has it: now, while the proxy is healthy, else the time of the last apply.
+    /// Now while the proxy is healthy, as in kube-proxy; else the time of the last apply.
     last_updated: Option<Timestamp>,
     current_time: Timestamp,
     #[serde(skip_serializing_if = "Option::is_none")]
     node_eligible: Option<bool>,
-    /// Whether the first lists arrived and were applied.
+    /// The first lists arrived and were applied.
     programmed: bool,
-    /// Whether there are tables at all: those that were applied, or an earlier process's.
+    /// There are tables: those that were applied, or an earlier process's.
     pub serving: bool,
-    /// Seconds that the oldest change has waited; 0 when none does.
+    /// Seconds that the oldest change has waited; 0 if there is none.
     pending_seconds: f64,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     failing: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_error: Option<String>,
-    /// What somebody else has undone in the kernel, which the worker is about to mend, or cannot;
-    /// and what keeps packets from outside away from it.
+    /// Changes in the kernel by somebody else, which the worker is about to repair or cannot, and reasons why
+    /// packets from outside do not reach the data path.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     data_path_faults: Vec<String>,
-    /// In one sentence, why the proxy is not healthy.
+    /// The reason why the proxy is not healthy, in one sentence.
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<String>,
     #[serde(skip)]
@@ -82,7 +82,7 @@ impl Status {
         self.lock().last_applied = Some(now);
     }
 
-    /// An earlier process's tables serve.
+    /// Records that an earlier process's tables serve.
     pub fn kept(&self) {
         self.lock().kept = true;
     }
@@ -99,7 +99,7 @@ impl Status {
         self.lock().last_error = Some(error);
     }
 
-    /// What waits, and since when.
+    /// Records what waits, and since when.
     pub fn pending(&self, oldest: Option<Instant>, failing: Vec<String>) {
         let mut state = self.lock();
         state.oldest_pending = oldest;
@@ -110,19 +110,19 @@ impl Status {
         state.failing.truncate(limits::FAILING_NAMED);
     }
 
-    /// What the last look at the data path found; nothing when all was as it should be.
+    /// Records the findings of the last check of the data path; empty if there are none.
     pub fn faults(&self, faults: Vec<String>) {
         self.lock().faults = faults;
     }
 
-    /// What keeps packets from outside away from the data path, in words. To start the process anew
-    /// would not help, so it concerns `/healthz` alone.
+    /// Records reasons why packets from outside do not reach the data path. A restart would not help, so they
+    /// concern `/healthz` alone.
     pub fn unreachable(&self, reasons: Vec<String>) {
         self.lock().unreachable = reasons;
     }
 
-    /// `/livez` asks whether programming works; `/healthz` besides, whether load balancers should send
-    /// traffic to the node: there are tables, and the node is to stay.
+    /// Returns the body. `/livez` asks whether programming works; `/healthz` also asks whether load balancers
+    /// should send traffic to the node: there are tables, and the node is to stay.
     pub fn health(&self, now: Timestamp, with_node: bool) -> Health {
         let state = self.lock();
         let waited = state.oldest_pending.map(|since| since.elapsed()).unwrap_or_default();
@@ -153,7 +153,7 @@ impl State {
         self.programmed || self.kept
     }
 
-    /// Why the proxy is not healthy; none if it is.
+    /// Returns the reason why the proxy is not healthy; `None` if it is.
     fn reason(&self, waited: Duration, with_node: bool) -> Option<String> {
         if let Some(fault) = self.faults.first() {
             return Some(format!("the data path was changed by somebody else: {fault}"));
@@ -187,7 +187,7 @@ mod tests {
     async fn each_reason_is_told_and_only_one_is_the_nodes() {
         let status = Status::default();
         assert_eq!(health(&status, true), (false, "the first lists have not been applied yet".to_owned()));
-        // Nothing is wrong with a proxy that waits for its lists: to start it anew would not help.
+        // A proxy that waits for its lists is healthy: a restart would not help.
         assert_eq!(health(&status, false), (true, String::new()));
         status.kept();
         assert_eq!(health(&status, true), (true, String::new()));

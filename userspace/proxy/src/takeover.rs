@@ -1,5 +1,5 @@
-//! The place of another proxy is taken while traffic goes on: connections that its rules translate
-//! stay with the kernel's connection tracking until they end.
+//! Takes the place of another proxy under traffic: connections that its rules translate stay with the
+//! kernel's connection tracking until they end.
 
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -9,15 +9,15 @@ use userspace_dataplane::tables::{DataPlaneError, Look, Others};
 
 use crate::limits;
 
-/// Whether nobody else translates connections to services; none while that is not known.
+/// `true` if no other proxy translates connections to services; `None` while that is not known.
 pub type Alone = watch::Receiver<Option<bool>>;
 
 pub(crate) struct Takeover {
-    /// There are tables of an earlier process: others' connections passed before this one began.
+    /// There are tables of an earlier process, which has already let the connections of other proxies pass.
     kept: bool,
-    /// When our tables were first there.
+    /// The time of our first tables.
     begun: Option<Instant>,
-    /// When to look again; none once nobody else translates anything.
+    /// The time of the next check; `None` once no other proxy translates anything.
     due: Option<Instant>,
     seen: Others,
     failing: bool,
@@ -29,13 +29,13 @@ impl Takeover {
         Self { kept, begun: None, due: None, seen: Others::default(), failing: false, alone }
     }
 
-    /// When the next look is due.
+    /// Returns the time of the next check.
     pub fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// To be called before each apply of everything: the first one takes connections over unless they
-    /// are known to be others'.
+    /// Prepares an apply of everything; call it before each. The first one takes over all connections that
+    /// are not known to be another proxy's.
     pub fn before(&mut self, plane: &mut dyn DataPlane) {
         if self.begun.is_some() {
             return;
@@ -46,7 +46,7 @@ impl Takeover {
         }
     }
 
-    /// To be called after each apply of everything.
+    /// Follows an apply of everything; call it after each.
     pub fn after(&mut self, plane: &mut dyn DataPlane) {
         if self.begun.is_none() {
             self.begun = Some(Instant::now());
@@ -56,13 +56,14 @@ impl Takeover {
         }
     }
 
-    /// A service has lost a backend: whoever still goes there by others' translation is to leave it.
+    /// Records that a service has lost a backend: clients that still reach it by another proxy's translation
+    /// have to leave it.
     pub fn lost(&mut self) {
         let soon = Instant::now() + limits::TAKEOVER_SOON;
         self.due = self.due.map(|due| due.min(soon));
     }
 
-    /// Looks who else translates connections.
+    /// Detects other components that translate connections, such as kube-proxy.
     pub fn look(&mut self, plane: &mut dyn DataPlane) {
         let now = Instant::now();
         let settling = !self.kept && self.begun.is_some_and(|at| now < at + limits::TAKEOVER_SETTLE);
@@ -77,7 +78,7 @@ impl Takeover {
             }
             Err(error) => {
                 self.failed(&error);
-                // As if nobody did; what is known already stays as it is.
+                // Assumes that there are none; what is known already stays.
                 self.alone.send_if_modified(|alone| alone.is_none() && alone.replace(true).is_none());
             }
         }
@@ -121,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Answers looks one after the other, and notes what kind they are of.
+    /// Answers checks in order, and records their kinds.
     #[derive(Default)]
     struct Plane {
         answers: Vec<Others>,
@@ -172,7 +173,7 @@ mod tests {
         assert_eq!((takeover.due(), *known.borrow()), (None, None));
         takeover.after(&mut plane);
         assert_eq!(*known.borrow(), Some(false));
-        // A loss is looked after at once.
+        // A loss is followed by a check at once.
         takeover.lost();
         assert_eq!(takeover.due(), Some(start + limits::TAKEOVER_SOON));
         next(&mut takeover, &mut plane).await;

@@ -41,37 +41,37 @@ pub(crate) struct Worker {
     health: Arc<HealthChecks>,
     context: Context,
     desired: Desired,
-    /// The own Node has been seen: that it is missing means that it was deleted.
+    /// The own Node has been seen: its absence means that it was deleted.
     node_seen: bool,
     service_warnings: ServiceWarnings,
-    /// When to look at the data path; never where it is none of the kernel's.
+    /// The time of the next check of the data path; `None` if it is not the kernel's.
     check_due: Option<Instant>,
     /// The first lists have arrived.
     synced: bool,
     /// Everything was applied at least once; from then on single changes are enough.
     programmed: bool,
-    /// Why Services that are not (yet) in the tables as desired should be.
+    /// The Services that are not in the tables as desired, with the causes of their changes.
     pending: BTreeMap<Arc<str>, Cause>,
     retries: BTreeMap<Arc<str>, Retry>,
     full_retry: Option<Retry>,
-    /// When everything is compared again without a reason.
+    /// The time of the next comparison of everything.
     full_due: Instant,
-    /// The machine's interfaces, as far as they are known.
+    /// The known state of the machine's interfaces.
     links: Known,
     edges: Edges,
     /// Connections that another proxy's rules translate.
     takeover: Takeover,
     /// Those of [`FAMILIES`] that have services.
     families: BTreeSet<&'static str>,
-    /// Services of policy Local with endpoints elsewhere only, by scope and family.
+    /// Services with policy Local that have endpoints on other nodes only, by scope and family.
     no_local: BTreeMap<(Scope, &'static str), BTreeSet<Arc<str>>>,
 }
 
-/// What the data plane was last told about interfaces and addresses.
+/// The interfaces and addresses that the data plane was last given.
 #[derive(Default)]
 struct Edges {
     interfaces: Option<Vec<Interface>>,
-    /// Why packets from outside do not reach it.
+    /// Reasons why packets from outside do not reach the data plane.
     missing: Vec<String>,
     node: Option<NodeTables>,
     retry: Option<Retry>,
@@ -136,7 +136,7 @@ impl Worker {
         loop {
             let wake = self.next_due();
             tokio::select! {
-                // In order, so that equal histories are worked off equally.
+                // Polled in order, so that equal histories give equal results.
                 biased;
                 () = shutdown.cancelled() => return,
                 () = &mut synced, if !self.synced => {
@@ -225,8 +225,8 @@ impl Worker {
             Err(error) => {
                 self.failed("all services", &error);
                 self.full_retry = Some(self.retry_after(self.full_retry));
-                // Where one map is full, what does fit has been applied: single changes go on, and
-                // the whole is tried again.
+                // If one map is full, everything that fits has been applied: single changes go on, and the
+                // whole is tried again.
                 self.programmed |= matches!(error, DataPlaneError::Full { .. });
             }
         }
@@ -263,7 +263,7 @@ impl Worker {
             return;
         }
         if !self.programmed {
-            // The whole is tried again soon, and compiles from the newest objects.
+            // The whole is tried again soon, from the newest objects.
             return;
         }
         let mut effect = compile::Effect::default();
@@ -293,8 +293,7 @@ impl Worker {
         self.desired.set(&name, compile::rank(&service), Some(tables))
     }
 
-    /// The tables of one Service. What it answers to load balancers and what it asks in vain is
-    /// told on the way.
+    /// Returns the tables of one Service. Reports its health check and its warnings on the way.
     fn compile(&mut self, key: &ObjectKey, service: &Service) -> ServiceTables {
         let slices = self.tracker.slices(key);
         let slices = || slices.iter().map(Arc::as_ref);
@@ -340,13 +339,13 @@ impl Worker {
         }
     }
 
-    /// Reads the own Node again. True if tables depend on what changed.
+    /// Reads the own Node again. Returns `true` if tables depend on what changed.
     fn refresh_node(&mut self) -> bool {
         let key = ObjectKey::new("", &self.config.node_name);
         let node = self.caches.nodes.get(&key);
         self.node_seen |= node.is_some();
         let mut view = node.map_or_else(|| self.context.node.clone(), |node| NodeView::of(&node));
-        // A Node that was deleted is as one that is about to be; what is known of it stays.
+        // A deleted Node counts as one that is about to be deleted; what is known of it stays.
         view.eligible &= !self.node_seen || self.caches.nodes.get(&key).is_some();
         self.status.eligible(view.eligible);
         let matters = !view.compiles_as(&self.context.node);
@@ -355,7 +354,7 @@ impl Worker {
         matters
     }
 
-    /// Tells the data plane of interfaces and node addresses that it does not know yet.
+    /// Gives the data plane the interfaces and node addresses that it does not know yet.
     fn apply_edges(&mut self) {
         self.edges.retry = match self.try_edges() {
             Ok(()) => None,
@@ -382,7 +381,7 @@ impl Worker {
             let tables = node_tables(&inputs, self.caches.exempt.get());
             if self.edges.node.as_ref() != Some(&tables) {
                 in_place(|| self.plane.set_node(&tables))?;
-                // kube-proxy, too, listens on all addresses unless it is told which.
+                // kube-proxy, too, listens on all addresses by default.
                 let all = self.config.nodeport_addresses.all;
                 self.health.listen_on((!all).then(|| tables.addresses.clone()));
                 self.metrics.exempt.set(i64::try_from(tables.exempt.len()).unwrap_or(i64::MAX));
@@ -403,13 +402,13 @@ impl Worker {
             in_place(|| self.plane.set_interfaces(&interfaces))?;
             attachment_log::tell(self.edges.interfaces.as_deref(), &interfaces);
             self.edges.interfaces = Some(interfaces);
-            // How uplinks run XDP is to be seen at once.
+            // Checked at once, so that the XDP modes of the uplinks are shown.
             self.check_due = self.check_due.map(|_| Instant::now());
         }
         Ok(())
     }
 
-    /// Looks whether the data path is as it was left.
+    /// Checks that the data path is unchanged.
     fn check(&mut self) {
         let result = in_place(|| self.plane.check());
         let faults = match result {
@@ -442,7 +441,7 @@ impl Worker {
             self.metrics.endpoint_changes.add(cause.endpoint_changes);
             let mut cause = cause.clone();
             if !self.programmed {
-                // What was there before this process says nothing about its speed.
+                // Changes from before this process say nothing about its speed.
                 cause.triggers.clear();
             }
             match self.pending.entry(Arc::from(key.to_string())) {
@@ -452,7 +451,7 @@ impl Worker {
         }
     }
 
-    /// A Service is in the tables as desired.
+    /// Records that a Service is in the tables as desired.
     fn done(&mut self, name: &Arc<str>) {
         let Some(cause) = self.pending.remove(name) else { return };
         let now = self.ambient.now();
@@ -522,12 +521,12 @@ impl Worker {
     }
 }
 
-/// Families of a Service's addresses, one for each frontend.
+/// Returns the families of a Service's addresses, one for each frontend.
 fn families(tables: &ServiceTables) -> impl Iterator<Item = &'static str> {
     tables.frontends.iter().map(|frontend| family(frontend.key.address))
 }
 
-/// Runs what blocks for a while without holding up the other tasks of a threaded runtime.
+/// Runs blocking work without delaying the other tasks of a multi-threaded runtime.
 fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::current().runtime_flavor() {
         RuntimeFlavor::MultiThread => tokio::task::block_in_place(work),

@@ -1,5 +1,5 @@
-//! What the proxy does to a machine besides eBPF, in a network namespace of the test's own: the
-//! route of last resort, and the removal of kube-proxy's rules.
+//! Changes of the proxy to a machine besides eBPF, in a network namespace of the test's own: the route of
+//! last resort, and the removal of kube-proxy's rules.
 #![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
 #![allow(clippy::print_stdout, reason = "a test says what this machine has not")]
 
@@ -29,7 +29,7 @@ fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'stati
     run.join().unwrap();
 }
 
-/// What a command prints; it must succeed.
+/// Runs a command, which must succeed, and returns its output.
 fn out(command: &str, input: &str) -> String {
     let mut words = command.split(' ');
     let mut child = Command::new(words.next().unwrap())
@@ -67,7 +67,7 @@ fn the_route_of_last_resort_comes_back_and_goes_when_told() {
         sh("ip link set up0 up");
         sh("ip addr add 192.0.2.1/24 dev up0");
         sh("ip route add default via 192.0.2.254");
-        // Somebody else's route to a part of the range, and one that is like ours but not ours.
+        // A foreign route to a part of the range, and one that resembles ours but is not.
         sh("ip route add 10.96.7.0/24 via 192.0.2.7");
         sh("ip route add unreachable 10.97.0.0/16");
         let ranges: Vec<IpNetwork> = ["10.96.0.0/16", "fd00:96::/108"].map(|r| r.parse().unwrap()).into();
@@ -75,7 +75,7 @@ fn the_route_of_last_resort_comes_back_and_goes_when_told() {
         let (tell, alone) = tokio::sync::watch::channel(None);
         let kept = tokio::spawn(route::keep(ServiceRanges::fixed(&ranges), alone, stop.clone()));
         let ours = || sh("ip route show proto 144") + &sh("ip -6 route show proto 144");
-        // Not while others have connections there, or may have.
+        // There is no route while another proxy has connections there, or may have.
         tokio::time::sleep(Duration::from_millis(50)).await;
         assert_eq!(ours(), "");
         tell.send_replace(Some(true));
@@ -86,7 +86,7 @@ fn the_route_of_last_resort_comes_back_and_goes_when_told() {
         until("routes are made again", || ours().lines().count() == 2).await;
         assert!(ours().contains("unreachable 10.96.0.0/16"), "{}", ours());
         assert!(ours().contains("unreachable fd00:96::/108"), "{}", ours());
-        // What goes to a service and was translated by nobody fails at once; other ways are open.
+        // An untranslated packet to a service fails at once; other destinations are reachable.
         let way = |to: &str| Command::new("ip").args(["route", "get", to]).output().unwrap();
         let refused = way("10.96.0.10");
         assert!(String::from_utf8_lossy(&refused.stderr).contains("No route to host"), "{refused:?}");
@@ -107,7 +107,7 @@ fn the_route_of_last_resort_comes_back_and_goes_when_told() {
     });
 }
 
-/// Names and roles of what is to be attached to, for a way to detect pods.
+/// Returns names and roles of the interfaces to attach to, for a way to detect pods.
 fn roles(links: &[Link], detect_local: DetectLocal) -> Vec<(String, Role)> {
     let config = Config { detect_local, ..Config::for_node("a").unwrap() };
     let inputs = NodeInputs { config: &config, node: None, links: Some(links), service_ranges: &[] };
@@ -137,7 +137,7 @@ fn pods_are_found_by_the_kernels_routes_and_bridges() {
             "link set far0 up",
             "addr add 192.0.2.1/24 dev eth0",
             "route add default via 192.0.2.254",
-            // Another node's pods, as Flannel's host-gw and BGP have it.
+            // Pods of another node, as with Flannel's host-gw and BGP.
             "route add 10.1.1.0/24 via 192.0.2.7",
             "link add pods type bridge",
             "addr add 10.1.0.1/24 dev pods",
@@ -159,7 +159,7 @@ fn pods_are_found_by_the_kernels_routes_and_bridges() {
         let eth0 = named(&first, "eth0").unwrap();
         assert!(eth0.gateway && eth0.routes == ["192.0.2.0/24".parse().unwrap()], "{eth0:?}");
         assert_eq!(named(&first, "port1").unwrap().master, named(&first, "pods").unwrap().index);
-        // A route to a pod is heard of when it comes.
+        // A new route to a pod is noticed.
         let routed = |links: &[Link]| named(links, "routed1").is_some_and(|link| !link.routes.is_empty());
         assert!(!routed(&first));
         sh("ip route add 10.1.0.9/32 dev routed1");
@@ -194,7 +194,7 @@ COMMIT
 COMMIT
 "#;
 
-/// As kube-proxy's iptables mode lays services out; ADDRESS is of the family.
+/// Services as laid out by kube-proxy's iptables mode; ADDRESS is of the family.
 fn kube_proxys(services: usize, ipv6: bool) -> String {
     let address = |n: usize| if ipv6 { format!("fd00:96::{n:x}") } else { format!("10.96.0.{n}") };
     let pod = |n: usize| if ipv6 { format!("[fd00:1::{n:x}]:80") } else { format!("10.1.0.{n}:80") };
@@ -239,7 +239,7 @@ table FAMILY kube-proxy {
 table FAMILY others { chain c { }; }
 ";
 
-/// Chains that are still there, without counters.
+/// Returns the remaining chains, without counters.
 fn rules(tool: &str) -> Vec<String> {
     let save = sh(&format!("{tool}-save"));
     let lines = save.lines().filter(|line| !line.starts_with('#'));
@@ -261,7 +261,7 @@ async fn clean_up() {
     for tool in tools {
         out(&format!("{tool}-restore --noflush"), &kube_proxys(20, tool.starts_with("ip6")));
     }
-    // Its kind does not matter, and not every kernel has dummies.
+    // Any kind of interface will do, and not every kernel has dummies.
     sh("ip link add kube-ipvs0 type bridge");
     let (found, errors) = find(&[]).await;
     assert!(errors.is_empty(), "{errors:?}");
@@ -294,7 +294,7 @@ fn kube_proxys_rules_go_and_everybody_elses_stay() {
     in_namespace(clean_up);
 }
 
-/// Whether a tool is installed and the kernel has what it is for. What is missing is said.
+/// Returns `true` if a tool is installed and the kernel supports it. What is missing is printed.
 fn works(command: &str) -> bool {
     let mut words = command.split(' ');
     let output = Command::new(words.next().unwrap()).args(words).output();
@@ -325,13 +325,13 @@ async fn clean_up_ipvs() {
         "-A -u 10.96.0.10:53 -s rr",
         "-A -t [fd00:96::1]:443 -s rr",
         "-a -t [fd00:96::1]:443 -r [fd00:1::1]:6443 -m",
-        // Of a balancer that has nothing to do with Kubernetes.
+        // A virtual server of a balancer that has nothing to do with Kubernetes.
         "-A -t 203.0.113.5:80 -s rr",
     ] {
         sh(&format!("ipvsadm {server}"));
     }
     let others = ["203.0.113.0/24".parse().unwrap()];
-    // Without kube-proxy's interface, nobody's virtual servers are kube-proxy's.
+    // Without kube-proxy's interface, no virtual server is kube-proxy's.
     assert_eq!(find(&others).await.0, []);
     sh("ip link add kube-ipvs0 type bridge");
     sh("ip addr add 10.96.0.1/32 dev kube-ipvs0");
@@ -357,7 +357,7 @@ async fn clean_up_sets() {
     if !works("ipset list -n") {
         return;
     }
-    // Their kind does not matter, and not every kernel has all kinds.
+    // Any kind of set will do, and not every kernel has all of them.
     for (set, family) in [
         ("KUBE-CLUSTER-IP", "inet"),
         ("KUBE-LOOP-BACK", "inet"),
@@ -368,7 +368,7 @@ async fn clean_up_sets() {
     ] {
         sh(&format!("ipset create {set} hash:ip,port family {family}"));
     }
-    // A rule holds its set, so that it has to go first.
+    // A rule holds its set and therefore has to go first.
     let held = works("iptables-legacy -t nat -N KUBE-SERVICES")
         && works(
             "iptables-legacy -t nat -A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT",

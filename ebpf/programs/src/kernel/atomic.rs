@@ -1,9 +1,9 @@
-//! What the compiler cannot be made to write: it takes the target for a machine of one processor, and
+//! Operations that the compiler cannot be made to emit: it assumes a target with a single processor, and
 //! knows nothing of the kernel's verifier.
 
 use core::arch::asm;
 
-/// Stores `new` if there is `old`; gives what was there. A full barrier if it stores.
+/// Stores `new` if there is `old`; returns the previous value. A full barrier if it stores.
 ///
 /// # Safety
 /// `place` must lead to an aligned word of a map.
@@ -18,10 +18,10 @@ pub unsafe fn exchange_if(place: *mut u32, old: u32, new: u32) -> u32 {
     found
 }
 
-/// Adds one; gives what was there.
+/// Adds one; returns the previous value.
 ///
 /// # Safety
-/// As [`exchange_if`].
+/// The same as for [`exchange_if`].
 #[inline(always)]
 pub unsafe fn count_up(place: *mut u32) -> u32 {
     let value;
@@ -33,10 +33,10 @@ pub unsafe fn count_up(place: *mut u32) -> u32 {
     value
 }
 
-/// Stores `new`; gives what was there. A full barrier.
+/// Stores `new`; returns the previous value. A full barrier.
 ///
 /// # Safety
-/// As [`exchange_if`].
+/// The same as for [`exchange_if`].
 #[inline(always)]
 pub unsafe fn exchange(place: *mut u32, new: u32) -> u32 {
     let found;
@@ -59,12 +59,12 @@ pub unsafe fn add(place: *mut u64, value: u64) {
     }
 }
 
-/// The value, of which the kernel's verifier shall not know more than that it is a number: it would
-/// follow each value that a loop can give on its own. `any` is a number that it does not know.
+/// Returns the value, as a number of which the kernel's verifier knows nothing: it would follow each value of
+/// a loop separately. `any` is a number that it does not know.
 #[inline(always)]
 pub fn unknown(value: u32, any: u32) -> u32 {
     let result;
-    // SAFETY: adds a number and takes it away again.
+    // SAFETY: adds a number and subtracts it again.
     unsafe {
         asm!("{value} += {any}", "{value} -= {any}", value = inout(wreg) value => result, any = in(wreg) any,
             options(pure, nomem, nostack, preserves_flags));
@@ -72,8 +72,8 @@ pub fn unknown(value: u32, any: u32) -> u32 {
     result
 }
 
-/// A number that is known to be from 1 to `MOST`, which Linux 6.1 does not see for itself: there, a
-/// comparison says nothing of copies of its register, nor one with zero anything at all.
+/// Returns a number that is known to be from 1 to `MOST`, which Linux 6.1 does not see for itself: there, a
+/// comparison says nothing about copies of its register, nor does one with zero say anything at all.
 #[inline(always)]
 pub fn within<const MOST: usize>(number: u32) -> u32 {
     let mut number = u64::from(number);

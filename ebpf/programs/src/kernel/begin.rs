@@ -1,4 +1,4 @@
-//! How a flow begins: its frontend, its backend, and an element for each direction.
+//! The start of a flow: its frontend, its backend, and an element for each direction.
 
 use core::mem::MaybeUninit;
 
@@ -14,7 +14,7 @@ use super::packet::{Packet, To, cleared, copy, tcp_flag};
 use super::table::{self, New};
 use super::{dsr, evict, lookup, maps, pick, trace};
 
-/// Functions that the kernel checks once, and not with each of their calls.
+/// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $address:ty, $create:ident, $choose:ident, $look:ident) => {
         /// See [`create`].
@@ -54,7 +54,7 @@ macro_rules! once {
 once!(V4, u32, create4, choose4, look_at4);
 once!(V6, [u32; 4], create6, choose6, look_at6);
 
-/// What a new flow is made from.
+/// The ingredients of a new flow.
 #[repr(C)]
 pub struct Choice<A> {
     backend: A,
@@ -82,13 +82,13 @@ pub fn begin<F: Family>(
     if trace::is_on() {
         trace_choice::<F>();
     }
-    // What a function that the kernel checks on its own gets must have been written.
+    // The argument of a function that the kernel verifies on its own must have been written.
     // SAFETY: a reference to a value is one to room for it; zero is a value of all fields.
     let to = unsafe { cleared(&mut *(&raw mut *to).cast()) };
     F::create(packet, hash, place, to)
 }
 
-/// Apart, so that the stack of those who begin a flow does not have to hold a key.
+/// Logs the choice. A separate function, so that the stack of its callers does not have to hold a key.
 #[inline(never)]
 fn trace_choice<F: Family>() {
     if let Some(scratch) = F::scratch() {
@@ -98,7 +98,7 @@ fn trace_choice<F: Family>() {
     }
 }
 
-/// Looks for the frontend and one of its backends.
+/// Looks up the frontend and chooses one of its backends.
 #[inline(always)]
 fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u32 {
     let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
@@ -110,7 +110,7 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     if F::VERSION == 4 {
         evict::touch::<F>(set_of(hash, F::flow_mask(config)));
     }
-    // Before the frontend is: see `maps::epoch`.
+    // Read before the frontend: see `maps::epoch`.
     choice.epoch = maps::epoch(config);
     if is_others::<F>(config, packet) {
         return verdict::PASS;
@@ -157,8 +157,8 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     verdict::REWRITE
 }
 
-/// The packet belongs to a connection that the kernel's own connection tracking translates, by rules
-/// of others, and that none of ours is known for: it would be torn from its backend.
+/// Returns `true` if the packet belongs to a connection that the kernel's own connection tracking translates,
+/// by rules of others, and that none of our flows is known for: it would be torn from its backend.
 #[inline(always)]
 pub fn is_others<F: Family>(config: &Config, packet: &Packet<F::Address>) -> bool {
     if config.flags & (config_flag::TRACKED | config_flag::SETTLING) == 0 {
@@ -172,8 +172,8 @@ pub fn is_others<F: Family>(config: &Config, packet: &Packet<F::Address>) -> boo
     found != 0 && (!packet.opens() || found & ebpf_common::tracked::OPENING != 0)
 }
 
-/// What is known of others' connection with these ends. Apart, so that the stack of those who ask does
-/// not have to hold it.
+/// Returns the state of others' connection with these ends. A separate function, so that the stack of its
+/// callers does not have to hold it.
 #[inline(never)]
 fn tracked<F: Family>(ends: &FlowKey<F::Address>) -> u32 {
     let Some(scratch) = F::scratch() else {
@@ -181,7 +181,7 @@ fn tracked<F: Family>(ends: &FlowKey<F::Address>) -> u32 {
     };
     // SAFETY: the room is this processor's own.
     let key = unsafe { &mut (*scratch).sibling };
-    // Older kernels take no key from the memory that a function is given.
+    // Older kernels take no key from the memory of a function's argument.
     // SAFETY: both are values.
     unsafe { copy(ends, &mut *key) };
     let found = F::tracked(key);
@@ -191,7 +191,7 @@ fn tracked<F: Family>(ends: &FlowKey<F::Address>) -> u32 {
     found
 }
 
-/// Notes that another node has chosen a backend here; [`admit`] then begins the flow.
+/// Records that another node has chosen a backend here; [`admit`] then begins the flow.
 #[inline(always)]
 pub fn choose_this<F: Family>(frontend: &Frontend, backend: &F::Backend) {
     let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
@@ -201,7 +201,7 @@ pub fn choose_this<F: Family>(frontend: &Frontend, backend: &F::Backend) {
     let choice = unsafe { &mut (*scratch).choice };
     // SAFETY: both are values.
     unsafe { copy(&backend.address(), &mut choice.backend) };
-    // A change in between is noticed by a later packet at the other node, which asks anew.
+    // A change in between is noticed by a later packet at the other node, which checks again.
     choice.epoch = maps::epoch(config);
     choice.port = backend.port();
     choice.backend_flags = backend.flags() | backend_flag::LOCAL;
@@ -209,7 +209,7 @@ pub fn choose_this<F: Family>(frontend: &Frontend, backend: &F::Backend) {
     choice.flags = 0;
 }
 
-/// Begins a flow to the backend that [`choose_this`] has noted, unless there is one already.
+/// Begins a flow to the backend that [`choose_this`] has recorded, unless there is one already.
 #[inline(always)]
 pub fn admit<F: Family>(packet: &Packet<F::Address>, place: Place) {
     let Some(config) = maps::config() else {
@@ -225,7 +225,7 @@ pub fn admit<F: Family>(packet: &Packet<F::Address>, place: Place) {
     F::create(packet, hash, place, to);
 }
 
-/// Replies with these ends become what `reply` says already. Others are forgotten.
+/// Returns `true` if replies with these ends are already translated as in `reply`. Other flows are removed.
 #[inline(always)]
 pub fn replies_like<F: Family>(reply: &New<F::Address>) -> bool {
     let Some(config) = maps::config() else {
@@ -235,7 +235,7 @@ pub fn replies_like<F: Family>(reply: &New<F::Address>) -> bool {
     let Some(found) = table::find::<F>(config, &reply.key, hash) else {
         return false;
     };
-    // SAFETY: the pointer leads to a slot; a torn reading is of a flow that is given away.
+    // SAFETY: the pointer leads to a slot; a torn reading is of a flow that is being replaced.
     let same = unsafe {
         let ports = (&raw const (*found.slot).source_port).cast::<u32>().read_volatile();
         ports == super::packet::ports(reply.source_port, reply.destination_port)
@@ -261,7 +261,7 @@ fn no_backend<F: Family>(frontend: &Frontend, packet: &Packet<F::Address>, place
     }
 }
 
-/// No frontend has the packet's destination: nothing goes on to an address of the service ranges.
+/// Handles a packet whose destination has no frontend: none may pass to an address of the service ranges.
 #[inline(always)]
 fn unknown<F: Family>(config: &Config, packet: &Packet<F::Address>, place: Place) -> u32 {
     if !F::is_in_ranges(config, &packet.key.destination) {
@@ -343,9 +343,9 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
     verdict::REWRITE
 }
 
-/// The backend must see the node's address as the client's: the frontend wants it so, or the client
-/// is the backend itself, which drops what comes from its own address. A process of this node is no
-/// such backend: packets to it must not come from its own address.
+/// Returns `true` if the backend must see the node's address as the client's: the frontend requires it, or
+/// the client is the backend itself, which drops packets from its own address. The first does not apply to a
+/// process of this node: packets to it must not come from its own address.
 #[inline(always)]
 fn needs_node_address<F: Family>(packet: &Packet<F::Address>, choice: &Choice<F::Address>) -> bool {
     if choice.backend.same(&packet.key.source) {
@@ -354,10 +354,11 @@ fn needs_node_address<F: Family>(packet: &Packet<F::Address>, choice: &Choice<F:
     choice.flags & frontend_flag::MASQUERADE as u32 != 0 && !F::is_local(&choice.backend)
 }
 
-/// Looks for a flow that another processor is beginning.
+/// Maximum number of look-ups of a flow that another processor is beginning.
 const PATIENCE: u32 = 4;
 
-/// Another processor has begun the same flow at the same time, or no slot was free.
+/// Handles the case that another processor has begun the same flow at the same time, or that no slot was
+/// free.
 #[inline(always)]
 fn instead<F: Family>(
     config: &Config,
@@ -365,7 +366,7 @@ fn instead<F: Family>(
     hash: u64,
     to: &mut To<F::Address>,
 ) -> u32 {
-    // The other's element is found as soon as nobody can revoke it any more.
+    // The other's element is found as soon as it cannot be revoked any more.
     let mut found = None;
     for _ in 0..PATIENCE {
         found = table::find::<F>(config, &packet.key, hash);
@@ -388,12 +389,12 @@ fn instead<F: Family>(
             return verdict::REWRITE;
         }
     }
-    // The reply's element is left: it may be the one that the other has.
+    // The reply's element is left: it may be the other's.
     maps::count(metric::FLOW_INSERT_FAILED);
     verdict::DROP
 }
 
-/// Removes the element for replies to what the packet becomes.
+/// Removes the element for replies to the translated packet.
 #[inline(always)]
 fn forget_reply<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>) {
     let Some(scratch) = F::scratch() else {
@@ -412,16 +413,16 @@ fn forget_reply<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>) {
     table::remove::<F>(key);
 }
 
-/// Whether a key of a reply can be had.
+/// The state of a key of a reply.
 pub mod place_of_reply {
     pub const FREE: u32 = 0;
-    /// Somebody has it who may be replaced.
+    /// Taken by a flow that may be replaced.
     pub const LEFT: u32 = 1;
     pub const TAKEN: u32 = 2;
 }
 
-/// Inserts the reverse element, and only if its key is free: replies to two flows must not look
-/// alike. Where they would, another source port is taken.
+/// Inserts the reverse element, and only if its key is free: replies to two flows must not have the same
+/// ends. If they would, another source port is chosen.
 #[inline(always)]
 fn claim<F: Family>(
     config: &Config,
@@ -459,8 +460,8 @@ fn claim<F: Family>(
     false
 }
 
-/// The state of a reply's key. An element under it may make room if it is the same flow, has
-/// ended, or has been quiet for long.
+/// Returns the state of a reply's key. An element under it may be replaced if it is the same flow, has ended,
+/// or has been quiet for long.
 #[inline(always)]
 fn look_at<F: Family>(reply: &New<F::Address>) -> u32 {
     let Some(config) = maps::config() else {
@@ -490,7 +491,7 @@ fn look_at<F: Family>(reply: &New<F::Address>) -> u32 {
         if !quiet((&raw const (*slot).seen).read_volatile()) {
             return place_of_reply::TAKEN;
         }
-        // The client may still be sending where the backend is silent.
+        // The client may still be sending although the backend is silent.
         let Some(scratch) = F::scratch() else {
             return place_of_reply::TAKEN;
         };

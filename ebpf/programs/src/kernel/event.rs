@@ -1,4 +1,4 @@
-//! Tells user space about single packets, a bounded number a tick.
+//! Reports events about single packets to user space, a bounded number per tick.
 
 use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
 use ebpf_common::event::{EVENTS_PER_TICK, Event};
@@ -10,7 +10,7 @@ use super::flow::Place;
 use super::maps::{self, EVENT_BUDGET, EVENTS};
 use super::trace;
 
-/// No more events are given in this tick; then it is noted that there would have been one.
+/// Returns `true` if the budget of this tick is spent; the suppressed event is counted then.
 #[inline(always)]
 pub fn is_spent(tick: u32) -> bool {
     let Some(budget) = EVENT_BUDGET.get_ptr_mut(0) else {
@@ -27,8 +27,8 @@ pub fn is_spent(tick: u32) -> bool {
     }
 }
 
-/// Gives one event: `kind` is one of [`ebpf_common::event::kind`], and `service` 0 where there is none.
-/// Cheap when the budget of the tick is spent.
+/// Emits one event: `kind` is one of [`ebpf_common::event::kind`], and `service` 0 if there is none. Cheap
+/// when the budget of the tick is spent.
 #[inline(never)]
 pub fn emit<F: Family>(kind: u8, place: Place, service: u32, key: &FlowKey<F::Address>) {
     trace::reason(kind, service);

@@ -1,5 +1,5 @@
-//! Which slot a new flow gets, and what becomes of the flow that has it. [`super::table`] says how
-//! processors share slots.
+//! The choice of a slot for a new flow, and the eviction of the flow that has it. [`super::table`] explains
+//! how processors share slots.
 
 use ebpf_common::event::kind;
 use ebpf_common::flow::{Flow, FlowKey, WAYS, flow_flag, quiet_of, set_of, slot_of, start_of, tag};
@@ -12,37 +12,37 @@ use super::remove::{release, reply_of};
 use super::table::{self, Found, NONE, beside, idle_limit, way_of, write_sibling};
 use super::{event, hint, maps};
 
-/// Slots that are tried for a new flow while other processors take them away.
+/// Number of slots that are tried for a new flow while other processors take them.
 const TRIES: u32 = 4;
 
-/// Bits of what [`occupy`] gives: the slot is in the set beside, or holds a flow.
+/// Bits of the result of [`occupy`]: the slot is in the neighbouring set, or holds a flow.
 pub const BESIDE: u32 = WAYS;
 pub const REPLACED: u32 = 2 * WAYS;
 
-/// The other direction of a flow that is to give way, as it was before.
+/// The other direction of a flow to be evicted, as it was before.
 #[repr(C)]
 pub struct Sibling<A> {
     hash: u64,
     key: FlowKey<A>,
-    /// Of its slot; [`NONE`] if there is no such flow.
+    /// Index of its slot; [`NONE`] if there is no such flow.
     index: u32,
     version: u32,
-    /// Of the flow that is to give way.
+    /// Mark of the flow to be evicted.
     mark: u32,
     reserved: u32,
 }
 
-/// What [`foresee`] has found.
+/// The result of [`foresee`].
 #[repr(C)]
 pub struct Foreseen {
     set: u32,
-    /// As [`victim`] gives it; 0 for nothing.
+    /// The result of [`victim`]; 0 for none.
     found: u32,
 }
 
-/// Looks which flow will have to give way if one with this hash is put in, and fetches its slot. The
-/// memory then works at it while something else is done: locked instructions do not let later ones go
-/// ahead, so each line that is asked for no earlier than it is needed would be waited for.
+/// Finds the flow that will be evicted if one with this hash is inserted, and prefetches its slot. The memory
+/// access then runs in parallel with other work: atomic instructions do not let later ones overtake, so that
+/// each line requested only when it is needed would cause a wait.
 #[inline(always)]
 fn foresee<F: Family>(hash: u64, now: u32, reply: bool) {
     let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
@@ -64,7 +64,7 @@ fn foresee<F: Family>(hash: u64, now: u32, reply: bool) {
     }
 }
 
-/// What was foreseen for a set, once; else the [`victim`] as it is now.
+/// Returns the result of [`foresee`] for a set, once; else the current [`victim`].
 ///
 /// # Safety
 /// `scratch` must lead to this processor's room.
@@ -89,12 +89,12 @@ unsafe fn foreseen<F: Family>(
     }
 }
 
-/// Takes a slot: an empty one of the set or of the one beside it, else the one of the set that can be
-/// missed most, from `start` on. Gives its way, with [`BESIDE`] and [`REPLACED`], or [`NONE`].
+/// Takes a slot: an empty one of the set or of the neighbouring one, else the best victim of the set, from
+/// `start` on. Returns its way, with [`BESIDE`] and [`REPLACED`], or [`NONE`].
 #[inline(always)]
 pub fn occupy<F: Family>(config: &Config, set: u32, start: u32, new: &New<F::Address>) -> u32 {
-    // Replies fill sets from their ends, others from their beginnings: where one direction has most of
-    // the packets, these touch fewer pages.
+    // Replies fill sets from their ends, others from their beginnings: if most packets are of one direction,
+    // they touch fewer pages.
     let last = new.flags & flow_flag::REVERSE as u32 != 0;
     let way = F::empty_way(set, last);
     if way < WAYS {
@@ -121,7 +121,7 @@ pub fn occupy<F: Family>(config: &Config, set: u32, start: u32, new: &New<F::Add
         // SAFETY: the pointers lead to elements of their maps, and ways are within a line of tags.
         unsafe {
             let mark = way_of(tags, way).read_volatile();
-            // Whoever has refreshed it since relies on that.
+            // A processor that has refreshed it since relies on it.
             if mark < tag::FIRST || quiet_of(mark, new.seen) != quiet {
                 continue;
             }
@@ -139,11 +139,11 @@ pub fn occupy<F: Family>(config: &Config, set: u32, start: u32, new: &New<F::Add
     NONE
 }
 
-/// Notes where the other direction of a flow is, if that is to be forgotten: a client must not go on
-/// whose replies find no way back, and whose port at the backend another may get. What leads back to a
-/// client stays: it serves replies that are under way, and gives way when its turn comes. Before the
-/// flow's slot is taken: whoever finds it taken begins the connection anew, and what he puts in is not to
-/// be forgotten. Gives the mark, for which there is no room on the stack meanwhile.
+/// Records where the other direction of a flow is, if it must be removed too: a client must not go on if its
+/// replies find no way back, and another may get its port at the backend. An element for replies to a client
+/// stays: it serves replies in transit, and is evicted in its turn. Recorded before the flow's slot is taken:
+/// a processor that finds it taken begins the connection again, and its elements must not be removed. Returns
+/// the mark, for which there is no room on the stack meanwhile.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -170,7 +170,7 @@ unsafe fn note<F: Family>(config: &Config, slot: *const Flow<F::Address>, mark: 
     }
 }
 
-/// Fetches the marks of a set, as [`foresee`] does.
+/// Prefetches the marks of a set, as [`foresee`] does.
 #[inline(always)]
 pub fn touch<F: Family>(set: u32) {
     if let Some(tags) = F::tags(set) {
@@ -179,7 +179,7 @@ pub fn touch<F: Family>(set: u32) {
     }
 }
 
-/// Takes the first empty way of a set, or the last one; [`WAYS`] if there is none.
+/// Takes the first empty way of a set, or the last one; returns [`WAYS`] if there is none.
 #[inline(always)]
 fn empty_way<F: Family>(set: u32, last: bool) -> u32 {
     let mut ways = hint::vacant::<F>(set, last);
@@ -201,8 +201,8 @@ fn empty_way<F: Family>(set: u32, last: bool) -> u32 {
     WAYS
 }
 
-/// The way of a set whose flow has ended, or else has been quiet for longest, and [`WAYS`] times how long
-/// (see [`quiet_of`]). Of several, the first from `start` on: the clock of flows is coarse.
+/// Returns the way of a set whose flow has ended, or else has been quiet for longest, plus [`WAYS`] times how
+/// long (see [`quiet_of`]). Of several, the first from `start` on: the clock of flows is coarse.
 #[inline(always)]
 fn victim<F: Family>(set: u32, start: u32, now: u32) -> u32 {
     let Some(tags) = F::tags(set) else {
@@ -213,7 +213,7 @@ fn victim<F: Family>(set: u32, start: u32, now: u32) -> u32 {
         let way = start.wrapping_add(step) & (WAYS - 1);
         // SAFETY: an element of the map of tags; the way is within it.
         let mark = unsafe { way_of(tags, way).read_volatile() };
-        // What is no flow's weighs nothing: its highest bit is not set.
+        // A mark that is not a flow's has weight 0: its highest bit is not set.
         let flow = ((mark as i32) >> 31) as u32;
         let weight = unknown((quiet_of(mark, now) * WAYS + WAYS - 1 - step) & flow, mark);
         if weight > best {
@@ -224,7 +224,7 @@ fn victim<F: Family>(set: u32, start: u32, now: u32) -> u32 {
     best / WAYS * WAYS + (start.wrapping_add(step) & (WAYS - 1))
 }
 
-/// Functions that the kernel checks once, and not with each of their calls.
+/// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $empty:ident, $victim:ident, $foresee:ident) => {
         /// See [`foresee`].
@@ -254,8 +254,8 @@ macro_rules! once {
 once!(V4, empty_way4, victim4, foresee4);
 once!(V6, empty_way6, victim6, foresee6);
 
-/// Ends the flow in an owned slot that is to be another's, counts it, and forgets its other
-/// direction, which [`note`] has noted.
+/// Ends the flow in an owned slot that is to be reused, counts it, and removes its other direction, which
+/// [`note`] has recorded.
 #[inline(always)]
 pub fn evict<F: Family>(slot: *mut Flow<F::Address>, now: u32, place: u32) {
     // SAFETY: the pointer leads to a slot that is ours: nobody else writes its key and result.

@@ -1,4 +1,4 @@
-//! What IPv4 and IPv6 do differently, so that all else is written once.
+//! The differences between IPv4 and IPv6, so that everything else is written once.
 
 use core::ffi::c_void;
 
@@ -20,29 +20,29 @@ use super::packet::{Packet, To};
 use super::table::{self, New, Scratch};
 use super::{insert, lookup, reject, remove, tcx};
 
-/// An address as the packet carries it.
+/// An address in the form of packets.
 pub trait Address: Copy {
     const ZERO: Self;
 
-    /// Compared without branches for each word.
+    /// Compares without a branch for each word.
     fn same(&self, other: &Self) -> bool;
 
-    /// The words of the address, the first word of an address of v4 and zeros.
+    /// Returns the words of the address; for v4 the address and zeros.
     fn words(&self) -> [u32; 4];
 
-    /// The address that [`Address::words`] came from.
+    /// Returns the address of the result of [`Address::words`].
     fn from_words(words: &[u32; 4]) -> Self;
 
-    /// The address as one word: itself for v4, folded for v6.
+    /// Returns the address as one word: itself for v4, folded for v6.
     fn fold(&self) -> u64;
 
-    /// See [`FlowKey::<u32>::hash`].
+    /// Returns the hash of a key, see [`FlowKey::<u32>::hash`].
     fn hash(key: &FlowKey<Self>, seed: u32) -> u64;
 
-    /// Sum of its words for the internet checksum.
+    /// Returns the sum of its words for the internet checksum.
     fn sum(&self) -> u64;
 
-    /// Sum of the complements of its words.
+    /// Returns the sum of the complements of its words.
     fn sum_of_complement(&self) -> u64;
 }
 
@@ -53,7 +53,7 @@ pub trait FrontendKey {
     fn address(&self) -> &Self::Address;
     fn set_address(&mut self, address: Self::Address);
     fn port(&self) -> u16;
-    /// The key as one word, see [`Frontend::checksum`].
+    /// Returns the key as one word, see [`Frontend::checksum`].
     fn fold_key(&self) -> u64;
 }
 
@@ -62,9 +62,9 @@ pub trait Backend: Copy {
     type Address: Address;
     fn address(&self) -> Self::Address;
     fn port(&self) -> u16;
-    /// Bits of [`ebpf_common::frontend::backend_flag`].
+    /// Returns bits of [`ebpf_common::frontend::backend_flag`].
     fn flags(&self) -> u16;
-    /// See [`Backend4::order`].
+    /// Returns the sort key, see [`Backend4::order`].
     fn order(address: &Self::Address, port: u16) -> u64;
 }
 
@@ -78,42 +78,42 @@ pub trait Family {
     const VERSION: u8;
     /// `AF_INET` or `AF_INET6`.
     const AF: u8;
-    /// As the packet carries it.
+    /// The Ethernet type in the form of packets.
     const ETHERTYPE: u16;
     /// Length of the header without options.
     const HEADER: usize;
     /// Offsets in the header.
     const SOURCE: usize;
     const DESTINATION: usize;
-    /// Hops that are left.
+    /// Offset of the remaining hops.
     const HOPS: usize;
     /// Protocol number of its control messages.
     const ICMP: u8;
 
-    /// Slots of the flow table, less one.
+    /// Returns the number of slots of the flow table, less one.
     fn flow_mask(config: &Config) -> u32;
     fn slot(index: u32) -> Option<*mut Flow<Self::Address>>;
     fn tags(set: u32) -> Option<*mut FlowTags>;
     fn hints(set: u32) -> Option<*mut FlowHints>;
-    /// This processor's room for what does not fit on the stack.
+    /// Returns this processor's room for data that does not fit on the stack.
     fn scratch() -> Option<*mut Scratch<Self::Address>>;
 
-    /// Bits of [`ebpf_common::tracked`] that a connection of others has; zero if it is none.
+    /// Returns bits of [`ebpf_common::tracked`] of a connection of others; zero if there is none.
     fn tracked(key: &FlowKey<Self::Address>) -> u32;
 
-    /// The value under a key, which may change while it is read: see [`Frontend`].
+    /// Returns the value under a key, which may change while it is read: see [`Frontend`].
     fn frontend(key: &Self::FrontendKey) -> Option<*const Frontend>;
-    /// An element of the arena.
+    /// Returns an element of the arena.
     fn backend(index: u32) -> Option<*const Self::Backend>;
-    /// The address is one that node ports answer on.
+    /// Returns `true` if the address serves node ports.
     fn is_local(address: &Self::Address) -> bool;
-    /// 127.0.0.0/8 or ::1.
+    /// Returns `true` for 127.0.0.0/8 or ::1.
     fn is_loopback(address: &Self::Address) -> bool;
-    /// The source may use the service.
+    /// Returns `true` if the service admits the source.
     fn is_allowed(service: u32, source: Self::Address) -> bool;
-    /// The node's address as a source; zero if the node has none.
+    /// Returns the node's address as a source; zero if the node has none.
     fn snat_address(config: &Config) -> &Self::Address;
-    /// The address is in one of the ranges of services' addresses.
+    /// Returns `true` if the address is in one of the ranges of services' addresses.
     fn is_in_ranges(config: &Config, address: &Self::Address) -> bool;
 
     /// See [`table::insert`].
@@ -586,7 +586,7 @@ impl Family for V6 {
     }
 }
 
-/// The map has an element under the key.
+/// Returns `true` if the map has an element under the key.
 #[inline(always)]
 fn found(map: *const c_void, key: *const c_void) -> bool {
     // SAFETY: the callers give a map and a key of its type.

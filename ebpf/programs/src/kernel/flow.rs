@@ -1,4 +1,4 @@
-//! What becomes of a packet: the connection it belongs to, or a new one.
+//! The decision about a packet: by the connection it belongs to, or a new one.
 
 use core::ptr::NonNull;
 
@@ -12,53 +12,53 @@ use super::packet::{Packet, To, copy, tcp_flag};
 use super::table::{self, Found};
 use super::{begin, dsr, event, lookup, maps, pick};
 
-/// What becomes of a packet.
+/// The decision about a packet.
 pub mod verdict {
-    /// It is not for us.
+    /// The packet is not ours.
     pub const PASS: u32 = 0;
     pub const DROP: u32 = 1;
-    /// Tell the sender that nobody is there.
+    /// Send the sender an error.
     pub const REFUSE: u32 = 2;
-    /// Make it what [`super::To`] says.
+    /// Rewrite as [`super::To`] says.
     pub const REWRITE: u32 = 3;
 }
 
-/// Where a packet is: one of [`hook`] in the lowest byte, the interface above it. A number, so
-/// that it fits where functions take only few arguments.
+/// The place of a packet: one of [`hook`] in the lowest byte, the interface above it. It is a number, because
+/// functions take only few arguments.
 pub type Place = u32;
 
-/// The place of a packet.
+/// Returns the place of a packet.
 #[inline(always)]
 pub fn place(hook: u8, ifindex: u32) -> Place {
     hook as u32 | ifindex << 8
 }
 
-/// For whom the frontends of a place answer.
+/// Returns the scope of the frontends at a place.
 #[inline(always)]
 pub fn scope_of(place: Place) -> u8 {
     if place as u8 == hook::POD { scope::INTERNAL } else { scope::EXTERNAL }
 }
 
-/// XDP carries only flows between an uplink and backends elsewhere.
+/// Returns `true` for XDP, which handles only flows between an uplink and backends on other nodes.
 #[inline(always)]
 pub fn is_xdp(place: Place) -> bool {
     place as u8 == hook::XDP
 }
 
-/// Gives an event about a packet.
+/// Emits an event about a packet.
 #[inline(always)]
 pub fn tell<F: Family>(kind: u8, place: Place, service: u32, packet: &Packet<F::Address>) {
     event::emit::<F>(kind, place, service, &packet.key);
 }
 
-/// Decides on a packet that came in. Of what becomes of it, XDP gets only what it can carry.
+/// Decides about a packet that came in. XDP gets only decisions that it can carry out.
 #[inline(always)]
 pub fn decide<F: Family>(packet: &Packet<F::Address>, place: Place, to: &mut To<F::Address>) -> u32 {
     decide_with_slot::<F>(packet, place, to).0
 }
 
-/// As [`decide`]; with the slot of the packet's flow where that is known already. One that is not known is
-/// zero: older kernels refuse to have read what was never written.
+/// Decides as [`decide`] does, with the slot of the packet's flow if that is known already. An unknown one is
+/// zero: older kernels refuse to read what was never written.
 #[inline(always)]
 pub fn decide_with_slot<F: Family>(
     packet: &Packet<F::Address>,
@@ -82,8 +82,7 @@ pub fn decide_with_slot<F: Family>(
     (begin::begin::<F>(packet, hash, place, to), None)
 }
 
-/// Decides on a packet by the flows there are; with `reply` only on one that a backend of ours
-/// answers.
+/// Decides about a packet by the existing flows; with `reply` only about one from a backend of ours.
 #[inline(always)]
 pub fn decide_known<F: Family>(
     packet: &Packet<F::Address>,
@@ -105,7 +104,8 @@ pub fn decide_known<F: Family>(
     verdict::PASS
 }
 
-/// What packets with these ends become, without leaving a trace; false if there is no flow.
+/// Writes the translation of packets with these ends, without updating the flow; returns `false` if there is
+/// no flow.
 #[inline(always)]
 pub fn known<F: Family>(key: &FlowKey<F::Address>, to: &mut To<F::Address>) -> bool {
     let Some(config) = maps::config() else {
@@ -114,10 +114,10 @@ pub fn known<F: Family>(key: &FlowKey<F::Address>, to: &mut To<F::Address>) -> b
     table::find_slowly::<F>(config, key, table::hash(key, config.seed)).is_some_and(|found| found.read(to))
 }
 
-/// Brings the flow up to date; false if it is gone, because its backend is.
+/// Updates the flow; returns `false` if it is gone, because its backend is.
 ///
-/// Established connections keep their backend. A datagram, or a packet that opens a connection,
-/// checks it when a service has lost a backend since.
+/// Established connections keep their backend. A datagram, or a packet that opens a connection, checks it if
+/// a service has lost a backend since.
 #[inline(always)]
 fn keep<F: Family>(
     config: &Config,
@@ -137,13 +137,13 @@ fn keep<F: Family>(
     if seen == now && !moved && !noted {
         return true;
     }
-    // After its mark was refreshed: if it has its slot still, it keeps it.
+    // After its mark was refreshed: a flow that still has its slot keeps it.
     // SAFETY: the pointer leads to a slot.
     F::attend(packet, found.index, now, place) != 0 && unsafe { table::unchanged(found.slot, found.version) }
 }
 
-/// What only few packets of a flow need: the first of a tick, the first after a loss, those that
-/// begin or end a connection. False if the flow is gone, or is giving way to another.
+/// Does the work for few packets of a flow: the first of a tick, the first after a loss, those that begin or
+/// end a connection. Returns `false` if the flow is gone, or is being evicted.
 #[inline(always)]
 fn attend<F: Family>(packet: &Packet<F::Address>, index: u32, now: u32, place: Place) -> bool {
     let (Some(config), Some(slot)) = (maps::config(), F::slot(index)) else {
@@ -165,13 +165,13 @@ fn attend<F: Family>(packet: &Packet<F::Address>, index: u32, now: u32, place: P
             table::remove::<F>(&packet.key);
             return false;
         }
-        // First of all: nothing that others trust is written for a flow that gives way.
+        // First of all: nothing that others rely on is written for a flow that is being evicted.
         if !table::refresh::<F>(config, index, now, flags) {
             return false;
         }
         if (&raw const (*slot).seen).read_volatile() != now {
             (&raw mut (*slot).seen).write_volatile(now);
-            // The next hop is looked up anew in each tick.
+            // The next hop is looked up again in each tick.
             if (&raw const (*slot).hop_ifindex).read_volatile() != 0 {
                 (&raw mut (*slot).hop_ifindex).write_volatile(0);
             }
@@ -186,8 +186,8 @@ fn attend<F: Family>(packet: &Packet<F::Address>, index: u32, now: u32, place: P
     true
 }
 
-/// A packet that may go to any backend finds that the flow's is gone, or that the connection whose
-/// ends it has is over.
+/// Returns `true` if a packet that may go to any backend finds that the flow's is gone, or that the
+/// connection with its ends is over.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -200,14 +200,14 @@ unsafe fn is_over<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Add
         return false;
     };
     if lookup::is_leaving(config) {
-        // Those who take the flow over look.
+        // The programs that take the flow over check.
         return false;
     }
     // SAFETY: by the contract of this function.
     unsafe {
         let service = (&raw const (*slot).service).read_volatile();
         let epoch = (&raw const (*slot).epoch).read_volatile();
-        // Before the loss and the frontend are: a change in between is noticed by the next packet.
+        // Read before the loss and the frontend: a change in between is noticed by the next packet.
         let current = maps::epoch(config);
         if epoch == current {
             return false;
@@ -218,7 +218,7 @@ unsafe fn is_over<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Add
                 maps::count(metric::FLOW_MOVED);
                 return true;
             }
-            // From now on it is the other service's losses that concern the flow.
+            // From now on the other service's losses concern the flow.
             table::set_service(slot, service, owner);
         }
         table::set_epoch(slot, epoch, current);
@@ -226,10 +226,10 @@ unsafe fn is_over<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Add
     false
 }
 
-/// Answer of [`still_there`]: the backend is gone.
+/// Result of [`still_there`]: the backend is gone.
 const NOBODY: u32 = u32::MAX;
 
-/// The service whose frontend the flow came through, if that still has the flow's backend: another
+/// Returns the service whose frontend the flow came through, if that still has the flow's backend: another
 /// service may have taken it over.
 #[inline(never)]
 fn still_there<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Address>, flags: u32) -> u32 {
@@ -250,8 +250,8 @@ fn still_there<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Addr
     if pick::find::<F>(&frontend, &backend, port).is_some() { frontend.service } else { NOBODY }
 }
 
-/// Replies to what the packet becomes are another flow's: that one got the port while this one was quiet.
-/// On its own, so that its stack is not that of those who put flows into the table.
+/// Returns `true` if replies to the translated packet are another flow's: that one got the port while this
+/// one was quiet. A separate function, so that its stack is not that of the functions that insert flows.
 #[inline(never)]
 fn is_taken<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Address>) -> bool {
     let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
@@ -270,7 +270,7 @@ fn is_taken<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Address
     }
 }
 
-/// Puts the reverse element back, if it has given way while the client kept sending.
+/// Restores the reverse element, if it was evicted while the client kept sending.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -290,7 +290,7 @@ unsafe fn restore_reply<F: Family>(
         table::write_sibling(slot, &raw mut (*reply).key);
         let hash = table::hash(&(*reply).key, config.seed);
         if let Some(found) = table::find_apart::<F>(config, &(*reply).key, hash) {
-            // Or it would look quiet until the reply comes, and might give way just before.
+            // Otherwise it would look quiet until the reply comes, and might be evicted just before.
             let flags = (&raw const (*found.slot).flags).read_volatile() as u32;
             if table::refresh::<F>(config, found.index, now, flags)
                 && table::unchanged(found.slot, found.version)
@@ -310,12 +310,12 @@ unsafe fn restore_reply<F: Family>(
         (*reply).epoch = (&raw const (*slot).epoch).read_volatile();
         (*reply).seen = now;
         (*reply).flags = (flags & flow_flag::THROUGH | flow_flag::REVERSE) as u32;
-        // Taken by another flow meanwhile, it is left to that one.
+        // If another flow has taken it meanwhile, it is left to that one.
         table::insert::<F>(&*reply, hash, place);
     }
 }
 
-/// Notes the end of a connection in both of its elements; false if the packet does not end it.
+/// Records the end of a connection in both of its elements; returns `false` if the packet does not end it.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -347,7 +347,7 @@ unsafe fn track<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Addre
     true
 }
 
-/// Functions that the kernel checks once, and not with each of their calls.
+/// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $address:ty, $attend:ident) => {
         /// See [`attend`].

@@ -1,15 +1,15 @@
-//! Fragments: the first one says for all of them to which flow they belong.
+//! Fragments: the first one determines the flow of all of them.
 //!
-//! A fragment that comes before its first one waits, as bytes in the map `HELD`: a packet itself cannot
-//! be kept. When the first one comes, it goes through the queue of its interface once more, and behind
-//! it what waited, in copies of it that are given the others' bytes.
+//! A fragment that comes before its first one waits, as bytes in the map `HELD`: a packet itself cannot be
+//! stored. When the first one comes, it goes through the queue of its interface once more, followed by the
+//! waiting ones, in copies of it that are given their bytes.
 //!
-//! Of SCTP the first one itself waits, for the last: how another port changes the checksum depends on
-//! how far from the end it is.
+//! For SCTP the first one itself waits for the last: the effect of another port on the checksum depends on
+//! the distance from the end.
 //!
-//! The list of those that wait is closed by one exchange of its head ([`Fragment::KNOWN`]), so that
-//! each fragment is either in it by then, or finds that the first one is known. Slots of a group (see
-//! [`waiting`]) are taken in turn: where more wait than it has slots, the oldest gives way.
+//! The list of waiting fragments is closed by one exchange of its head ([`Fragment::KNOWN`]), so that each
+//! fragment is either in it by then, or finds that the first one is known. Slots of a group (see [`waiting`])
+//! are taken in turn: if more wait than it has slots, the oldest is evicted.
 
 use core::mem::MaybeUninit;
 
@@ -28,10 +28,10 @@ use super::maps::{self, FRAGMENTS, HELD, HELD_NEXT};
 use super::packet::{self, IP, Packet, To};
 use super::{begin, read, tcx};
 
-/// Ticks for which a first fragment speaks for the others, and for which they wait for it.
+/// Ticks for which the ports of a first fragment are valid, and for which others wait for it.
 const LIFETIME: u32 = 30;
 
-/// What becomes of a fragment whose first one is not known.
+/// The treatment of a fragment whose first one is not known.
 pub mod outcome {
     /// It cannot wait.
     pub const NONE: u32 = 0;
@@ -56,7 +56,7 @@ fn is_fresh(seen: u32) -> bool {
     maps::tick().wrapping_sub(seen) <= LIFETIME
 }
 
-/// Notes the ports of a first fragment; gives the head of the list of those that wait for it.
+/// Records the ports of a first fragment; returns the head of the list of those that wait for it.
 #[inline(always)]
 fn note<F: Family>(packet: &Packet<F::Address>, key: &FragmentKey) -> u32 {
     let now = maps::tick();
@@ -69,8 +69,8 @@ fn note<F: Family>(packet: &Packet<F::Address>, key: &FragmentKey) -> u32 {
     let Some(entry) = FRAGMENTS.get_ptr_mut(key) else {
         return 0;
     };
-    // SAFETY: the pointer leads to a value of the map; if it is another datagram's by now, that one
-    // is as if it had been evicted.
+    // SAFETY: the pointer leads to a value of the map; if it is another datagram's by now, that one is
+    // treated as if it had been evicted.
     unsafe {
         let in_time = is_fresh((&raw const (*entry).seen).read_volatile());
         let ports = packet::ports(source_port, destination_port);
@@ -81,14 +81,14 @@ fn note<F: Family>(packet: &Packet<F::Address>, key: &FragmentKey) -> u32 {
     }
 }
 
-/// Notes the ports of a first fragment that goes out.
+/// Records the ports of a first fragment that goes out.
 #[inline(never)]
 pub fn remember<F: Family>(packet: &Packet<F::Address>) {
     note::<F>(packet, &key::<F>(packet));
 }
 
-/// Notes the ports of a first fragment that came in. True if this packet is not needed any more: others
-/// waited for it, and they and it have been sent through the interface's queue; or it waits itself.
+/// Records the ports of a first fragment that came in. Returns `true` if this packet is not needed any more:
+/// others waited for it, and they and it have been sent through the interface's queue; or it waits itself.
 #[inline(never)]
 pub fn lead<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> bool {
     let key = key::<F>(packet);
@@ -99,7 +99,7 @@ pub fn lead<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> bool
     waiting != 0 && send_all(skb, &key, waiting)
 }
 
-/// Sends the packet, and behind it those that wait, through the queue of the interface.
+/// Sends the packet, followed by those that wait, through the queue of the interface.
 #[inline(always)]
 fn send_all(skb: *mut __sk_buff, key: &FragmentKey, first: u32) -> bool {
     // SAFETY: the context is the one that the kernel gave.
@@ -116,7 +116,7 @@ fn send_all(skb: *mut __sk_buff, key: &FragmentKey, first: u32) -> bool {
     true
 }
 
-/// Bytes of a datagram of SCTP without IP headers; 0 if its last fragment has not come.
+/// Returns the bytes of a datagram of SCTP without IP headers; 0 if its last fragment has not come.
 #[inline(always)]
 fn length_of(key: &FragmentKey) -> u32 {
     let Some(entry) = FRAGMENTS.get_ptr(key) else {
@@ -130,13 +130,13 @@ fn length_of(key: &FragmentKey) -> u32 {
     }
 }
 
-/// As [`length_of`], of the datagram that a first fragment begins.
+/// Returns the same length, of the datagram that a first fragment begins.
 #[inline(never)]
 pub fn length<F: Family>(packet: &Packet<F::Address>) -> u32 {
     length_of(&key::<F>(packet))
 }
 
-/// Lets a first fragment wait for the last one; false if it cannot.
+/// Lets a first fragment wait for the last one; returns `false` if it cannot.
 #[inline(always)]
 fn first_waits(skb: *mut __sk_buff, key: &FragmentKey) -> bool {
     if hold(skb, key) != outcome::HELD {
@@ -150,8 +150,8 @@ fn first_waits(skb: *mut __sk_buff, key: &FragmentKey) -> bool {
     true
 }
 
-/// Notes how long a datagram of SCTP is, if this is its last fragment. True if the first one waited
-/// for that: then all that waited, and this one, have been sent through the interface's queue.
+/// Records the length of a datagram of SCTP, if this is its last fragment. Returns `true` if the first one
+/// waited for that: then all that waited, and this one, have been sent through the interface's queue.
 #[inline(never)]
 fn conclude<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> bool {
     let Some(length) = end::<F>(skb, packet.l4) else {
@@ -171,7 +171,8 @@ fn conclude<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> bool
     }
 }
 
-/// Where the datagram ends, if this is its last fragment; `l4` is the offset of what it carries.
+/// Returns the offset at which the datagram ends, if this is its last fragment; `l4` is the offset of the
+/// payload.
 #[inline(always)]
 fn end<F: Family>(skb: *mut __sk_buff, l4: u32) -> Option<u32> {
     let (mut header, mut place) = (MaybeUninit::<[u32; 2]>::uninit(), MaybeUninit::<[u32; 1]>::uninit());
@@ -189,8 +190,8 @@ fn end<F: Family>(skb: *mut __sk_buff, l4: u32) -> Option<u32> {
     (more == 0).then_some(offset + total.wrapping_sub(l4 - IP as u32) & 0xffff)
 }
 
-/// Sends a copy of the packet with the bytes of one that waited through the queue of the interface;
-/// gives the next of the list. Checked by the kernel once and not with each call.
+/// Sends a copy of the packet with the bytes of one that waited through the queue of the interface; returns
+/// the next of the list. Verified by the kernel once and not with each call.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn deliver(skb: *mut __sk_buff, key: *const FragmentKey, place: u32) -> u32 {
@@ -202,7 +203,7 @@ pub extern "C" fn deliver(skb: *mut __sk_buff, key: *const FragmentKey, place: u
     // one that the kernel gave; the helpers check lengths.
     unsafe {
         let state = &raw mut (*slot).state;
-        // It has given way to another fragment, and so have all that came before it.
+        // It was evicted by another fragment, and so were all that came before it.
         if exchange_if(state, held::FULL, held::BUSY) != held::FULL {
             return 0;
         }
@@ -243,8 +244,8 @@ unsafe fn same(one: *const FragmentKey, other: *const FragmentKey) -> bool {
     true
 }
 
-/// Lets a fragment wait for its first one; gives one of [`outcome`]. Checked by the kernel once and
-/// not with each call.
+/// Lets a fragment wait for its first one; returns one of [`outcome`]. Verified by the kernel once and not
+/// with each call.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn hold(skb: *mut __sk_buff, key: *const FragmentKey) -> u32 {
@@ -302,21 +303,21 @@ pub extern "C" fn hold(skb: *mut __sk_buff, key: *const FragmentKey) -> u32 {
     }
 }
 
-/// A fragment of this datagram has given way: what is left of it would take the room of others in
-/// `FRAGMENTS`, for nothing.
+/// Removes the entry of a datagram after the eviction of one of its fragments: the rest of it would waste
+/// room in `FRAGMENTS`.
 #[inline(always)]
 fn forget(key: &FragmentKey) {
     if let Some(entry) = FRAGMENTS.get_ptr(key) {
         // SAFETY: the pointer leads to a value of the map; a word is read whole.
         if unsafe { (&raw const (*entry).waiting).read_volatile() } != Fragment::KNOWN {
-            // Whoever was first has done the same.
+            // Another processor may have done the same before.
             let _ = FRAGMENTS.remove(key);
         }
     }
 }
 
-/// The element of a datagram, which is made if need be. What is left of an earlier datagram with the
-/// same identification is forgotten.
+/// Returns the element of a datagram, created if necessary. The remains of an earlier datagram with the same
+/// identification are removed.
 #[inline(always)]
 fn entry(key: &FragmentKey) -> Option<*mut Fragment> {
     let now = maps::tick();
@@ -335,12 +336,12 @@ fn entry(key: &FragmentKey) -> Option<*mut Fragment> {
     // SAFETY: zero is a value of all fields.
     let value = unsafe { packet::cleared(&mut value) };
     value.seen = now;
-    // Refused if another processor is first.
+    // Fails if another processor is first.
     let _ = FRAGMENTS.insert(key, &*value, BPF_NOEXIST as u64);
     FRAGMENTS.get_ptr_mut(key)
 }
 
-/// Puts a slot, which the caller owns, into the list of its datagram, unless that is closed.
+/// Inserts a slot, which the caller owns, into the list of its datagram, unless that is closed.
 ///
 /// # Safety
 /// The pointers must lead to elements of their maps.
@@ -356,7 +357,7 @@ unsafe fn join(entry: *mut Fragment, slot: *mut Held, place: u32) -> u32 {
                 return outcome::KNOWN;
             }
             (&raw mut (*slot).next).write_volatile(before);
-            // Full before anybody can find it.
+            // Full before it can be found.
             exchange(state, held::FULL);
             if exchange_if(head, before, place) == before {
                 return outcome::HELD;
@@ -370,12 +371,12 @@ unsafe fn join(entry: *mut Fragment, slot: *mut Held, place: u32) -> u32 {
     outcome::NONE
 }
 
-/// Both ports of a datagram, if its first fragment has said them.
+/// Returns both ports of a datagram, if its first fragment has come.
 #[inline(always)]
 pub fn ports(key: &FragmentKey) -> Option<(u16, u16)> {
     let first = FRAGMENTS.get_ptr(key)?;
-    // SAFETY: the pointer leads to a value of the map; what a recycled one says is another
-    // datagram's, as it may be when identifications come round.
+    // SAFETY: the pointer leads to a value of the map; a recycled one contains another datagram's ports, as
+    // can happen when identifications wrap.
     let (ports, seen, waiting) = unsafe {
         (
             (&raw const (*first).source_port).cast::<u32>().read_volatile(),
@@ -397,7 +398,7 @@ pub fn recall<F: Family>(packet: &mut Packet<F::Address>) -> bool {
     true
 }
 
-/// As [`recall`], or lets the fragment wait; gives one of [`outcome`].
+/// Recalls the ports as [`recall`] does, or lets the fragment wait; returns one of [`outcome`].
 #[inline(never)]
 fn recall_or_hold<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -> u32 {
     let key = key::<F>(packet);
@@ -415,8 +416,8 @@ fn recall_or_hold<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address
     outcome::NONE
 }
 
-/// Carries a later fragment as its first one; `to` is room for a decision. No function of its own:
-/// Linux 6.1 counts a frame of the stack as 32 bytes or more, and allows 512 in all.
+/// Handles a later fragment as its first one; `to` is room for a decision. Inlined: Linux 6.1 counts a frame
+/// of the stack as 32 bytes or more, and allows 512 in all.
 #[inline(always)]
 pub fn ingress<F: Family>(
     skb: *mut __sk_buff,
@@ -436,13 +437,13 @@ pub fn ingress<F: Family>(
         maps::count(metric::FRAGMENT_TRANSLATED);
         return F::carry(skb, packet, to, place);
     }
-    // Its first one was not translated either: what is for a service has been refused or dropped.
-    // Unless others translate it.
+    // Its first one was not translated either: packets for a service have been refused or dropped, unless
+    // others translate them.
     let others = maps::config().is_some_and(|config| begin::is_others::<F>(config, packet));
     if is_for_services::<F>(packet) && !others { tcx::DROP } else { tcx::NEXT }
 }
 
-/// A fragment cannot wait for its first one.
+/// Handles a fragment that cannot wait for its first one.
 #[inline(always)]
 fn give_up<F: Family>(packet: &Packet<F::Address>, place: Place) -> i32 {
     maps::count(metric::FRAGMENT_UNKNOWN);
@@ -451,13 +452,13 @@ fn give_up<F: Family>(packet: &Packet<F::Address>, place: Place) -> i32 {
     if ours { tcx::DROP } else { tcx::NEXT }
 }
 
-/// The destination is in a range of services' addresses.
+/// Returns `true` if the destination is in a range of services' addresses.
 #[inline(always)]
 fn is_for_services<F: Family>(packet: &Packet<F::Address>) -> bool {
     maps::config().is_some_and(|config| F::is_in_ranges(config, &packet.key.destination))
 }
 
-/// The destination is an address that node ports answer on, and there are some.
+/// Returns `true` if the destination is an address that serves node ports, and there are some.
 #[inline(always)]
 fn has_node_ports<F: Family>(packet: &Packet<F::Address>) -> bool {
     maps::config().is_some_and(|config| config.wildcard_port_min <= config.wildcard_port_max)

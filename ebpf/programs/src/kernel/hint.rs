@@ -1,10 +1,10 @@
-//! In which slot a flow is, by the hints of its set: sixteen bytes, of which eight are compared at
-//! once and without a branch for each, as which of them it is cannot be foretold.
+//! Finds the slot of a flow by the hints of its set: sixteen bytes, of which eight are compared at once and
+//! without a branch for each, since the matching one cannot be predicted.
 //!
-//! Only the owner of a slot writes its hint, before it publishes the slot's mark or gives it up. So a
-//! flow that is valid has its hint, and where there is none, there was no flow; an empty slot has none,
-//! though one that is being filled may have none either. A hint that names a slot of another flow, or of
-//! none, costs a look at the marks and nothing else.
+//! Only the owner of a slot writes its hint, before it publishes the slot's mark or releases it. So a valid
+//! flow has its hint, and without a hint there was no flow; an empty slot has none, though one that is being
+//! filled may have none either. A hint that matches the slot of another flow, or an empty one, only costs a
+//! look at the marks.
 
 use ebpf_common::flow::{FlowHints, WAYS, hint_of};
 
@@ -15,10 +15,10 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 const HIGHEST: u64 = ONES << 7;
 /// Multiplied with one bit of [`ONES`], it has the number of that bit in its highest byte.
 const NUMBERS: u64 = 0x0001_0203_0405_0607;
-/// Ways of half a set.
+/// Number of ways of half a set.
 const HALF: u32 = WAYS / 2;
 
-/// The first way of a set that has the hint of a hash; [`WAYS`] or above for none.
+/// Returns the first way of a set that has the hint of a hash; [`WAYS`] or above for none.
 #[inline(always)]
 pub fn way<F: Family>(set: u32, hash: u64) -> u32 {
     let Some(hints) = F::hints(set) else {
@@ -37,8 +37,8 @@ pub fn way<F: Family>(set: u32, hash: u64) -> u32 {
     }
 }
 
-/// The highest bit of each way of a set that has no hint, of its halves; with `last` of its ways from the
-/// end on.
+/// Returns the highest bit of each way of a set that has no hint, for its halves; with `last` its ways from
+/// the end on.
 #[inline(always)]
 pub fn vacant<F: Family>(set: u32, last: bool) -> [u64; 2] {
     let Some(hints) = F::hints(set) else {
@@ -52,14 +52,14 @@ pub fn vacant<F: Family>(set: u32, last: bool) -> [u64; 2] {
     if last { [high.swap_bytes(), low.swap_bytes()] } else { [low, high] }
 }
 
-/// Each way of a set has a hint.
+/// Returns `true` if each way of a set has a hint.
 #[inline(always)]
 pub fn is_full<F: Family>(set: u32) -> bool {
     let [low, high] = vacant::<F>(set, false);
     low | high == 0
 }
 
-/// The first way of what [`vacant`] gave; [`WAYS`] if there is none.
+/// Returns the first way in the result of [`vacant`]; [`WAYS`] if there is none.
 #[inline(always)]
 pub fn first_vacant([low, high]: [u64; 2], last: bool) -> u32 {
     let way = match (low, high) {
@@ -70,20 +70,20 @@ pub fn first_vacant([low, high]: [u64; 2], last: bool) -> u32 {
     if last { WAYS - 1 - way } else { way }
 }
 
-/// What [`vacant`] gave without its first way.
+/// Returns the result of [`vacant`] without its first way.
 #[inline(always)]
 pub fn without_first([low, high]: [u64; 2]) -> [u64; 2] {
     if low != 0 { [low & (low - 1), high] } else { [0, high & high.wrapping_sub(1)] }
 }
 
-/// No way of a set has the hint of a hash, other than perhaps `own`.
+/// Returns `true` if no way of a set has the hint of a hash, except possibly `own`.
 #[inline(always)]
 pub fn is_alone<F: Family>(set: u32, own: u32, hash: u64) -> bool {
     let Some(hints) = F::hints(set) else {
         return false;
     };
     let wanted = hint_of(hash) as u64 * ONES;
-    // A shift by more than a word's width is not what a processor does: each half has its own.
+    // Processors do not shift by more than a word's width: each half has its own.
     let own_low = if own < HALF { 1_u64 << (own * 8 + 7) } else { 0 };
     let own_high = if own >= HALF && own < WAYS { 1_u64 << ((own - HALF) * 8 + 7) } else { 0 };
     // SAFETY: as in `way`.
@@ -95,20 +95,20 @@ pub fn is_alone<F: Family>(set: u32, own: u32, hash: u64) -> bool {
     }
 }
 
-/// The highest bit of each byte that is 0, and no other.
+/// Returns the highest bit of each byte that is 0, and no other.
 #[inline(always)]
 fn none(hints: u64) -> u64 {
     !((hints & !HIGHEST).wrapping_add(!HIGHEST) | hints | !HIGHEST)
 }
 
-/// The highest bit of each byte that both have alike. Above the first there may be others too.
+/// Returns the highest bit of each byte that is equal in both. Above the first there may be others too.
 #[inline(always)]
 fn same(hints: u64, wanted: u64) -> u64 {
     let differ = hints ^ wanted;
     differ.wrapping_sub(ONES) & !differ & HIGHEST
 }
 
-/// Number of the first byte whose highest bit is set.
+/// Returns the number of the first byte whose highest bit is set.
 #[inline(always)]
 fn first(bits: u64) -> u32 {
     (((bits & bits.wrapping_neg()) >> 7).wrapping_mul(NUMBERS) >> 56) as u32

@@ -1,18 +1,18 @@
-//! Where packets of a flow go next: kept in its slot for the rest of a tick, so that not each of them
-//! asks for the way.
+//! Next hops of flows: stored in a flow's slot for the rest of a tick, so that not every packet needs a route
+//! look-up.
 
 use aya_ebpf::bindings::bpf_fib_lookup;
 use ebpf_common::flow::Flow;
 
 use super::family::Address;
 
-/// Added to an interface that XDP may perhaps not use: others have found it.
+/// Added to an interface that XDP may not be able to use: other programs have found it.
 const NOT_FOR_XDP: u32 = 1 << 31;
 
-/// The interface, and both link addresses as the packet has them.
+/// The interface, and both link addresses in the form of packets.
 #[derive(Clone, Copy)]
 pub struct Hop {
-    /// 0 if it is not known, or is being replaced. Others than XDP leave out its highest bit.
+    /// 0 if it is not known, or is being replaced. Other programs than XDP mask its highest bit.
     pub ifindex: u32,
     pub link: [u32; 3],
 }
@@ -25,21 +25,21 @@ const _: () = {
 };
 
 impl Hop {
-    /// XDP may use it.
+    /// Returns `true` if XDP may use it.
     #[inline(always)]
     pub fn is_for_xdp(&self) -> bool {
         self.ifindex != 0 && self.ifindex & NOT_FOR_XDP == 0
     }
 
-    /// The interface, for others than XDP; 0 if it is not known.
+    /// Returns the interface, for other programs than XDP; 0 if it is not known.
     #[inline(always)]
     pub fn interface(&self) -> u32 {
         self.ifindex & !NOT_FOR_XDP
     }
 }
 
-/// The next hop of a flow to this destination. `slot` leads to its slot, which may be another flow's by
-/// now: that has a destination of its own, written before its next hop is.
+/// Returns the next hop of a flow to this destination. `slot` leads to its slot, which may be another flow's
+/// by now: that has a destination of its own, written before its next hop is.
 #[inline(always)]
 pub fn of<A: Address>(slot: *const Flow<A>, destination: &A) -> Hop {
     // SAFETY: the callers give a slot. Both link addresses are three aligned words.
@@ -61,9 +61,8 @@ unsafe fn leads_to<A: Address>(slot: *const Flow<A>, destination: &A) -> bool {
     unsafe { (&raw const (*slot).destination).read_volatile().same(destination) }
 }
 
-/// Keeps what the routing table has answered for a destination, for the rest of the tick: what XDP has
-/// asked, or others. `slot` leads to the flow's slot; if it is another's by now, that shall look for
-/// itself.
+/// Stores the answer of the routing table for a destination, for the rest of the tick, asked by XDP or
+/// others. `slot` leads to the flow's slot; if it is another's by now, that flow has to ask for itself.
 #[inline(always)]
 pub fn keep<A: Address>(slot: *mut Flow<A>, destination: &A, answer: &bpf_fib_lookup, by_xdp: bool) {
     // SAFETY: the callers give a slot.
@@ -72,7 +71,7 @@ pub fn keep<A: Address>(slot: *mut Flow<A>, destination: &A, answer: &bpf_fib_lo
     }
     let (neighbour, own) = (answer.dmac, answer.smac);
     let half = |bytes: [u8; 6], at: usize| bytes[at] as u32 | (bytes[at + 1] as u32) << 8;
-    // SAFETY: as in `of`. Who reads in between sees an interface of 0 before or after.
+    // SAFETY: as in `of`. A reader in between sees an interface of 0 before or after.
     unsafe {
         let place = &raw mut (*slot).hop_ifindex;
         let link = (&raw mut (*slot).hop_destination).cast::<u32>();

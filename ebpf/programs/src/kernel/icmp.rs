@@ -21,9 +21,9 @@ use super::tcx::{self, DROP, NEXT};
 
 /// Offset of the checksum in a message.
 const CHECK: usize = 2;
-/// Length of a message's header: what it quotes comes after it.
+/// Length of a message's header: the quote comes after it.
 const HEADER: usize = 8;
-/// Of the quoted packet's transport header, this is always there.
+/// Number of bytes of the quoted packet's transport header that are always there.
 const QUOTED: usize = 8;
 /// The fragment offset in a v4 header.
 const FRAGMENT_OFFSET: u16 = 0x1fff_u16.to_be();
@@ -38,19 +38,19 @@ const fn types<F: Family>() -> Types {
     if F::VERSION == 4 { Types { echo: 8, reply: 0 } } else { Types { echo: 128, reply: 129 } }
 }
 
-/// The message is about another packet.
+/// Returns `true` if the message is about another packet.
 #[inline(always)]
 fn is_error<F: Family>(kind: u8) -> bool {
     if F::VERSION == 4 {
         // Destination unreachable, time exceeded, parameter problem.
         kind == 3 || kind == 11 || kind == 12
     } else {
-        // Those, and packet too big.
+        // The same, and packet too big.
         kind >= 1 && kind <= 4
     }
 }
 
-/// Type of the message; none if it is cut short.
+/// Returns the type of the message; `None` if it is truncated.
 #[inline(always)]
 fn kind_of<F: Family>(ctx: &TcContext) -> Option<u8> {
     let l4 = IP + F::HEADER;
@@ -63,7 +63,7 @@ fn kind_of<F: Family>(ctx: &TcContext) -> Option<u8> {
     Some(unsafe { packet::load(data, l4) })
 }
 
-/// A message that came in.
+/// Handles a message that came in.
 #[inline(never)]
 pub fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     let ctx = TcContext::new(skb);
@@ -80,7 +80,7 @@ pub fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     NEXT
 }
 
-/// A message that goes out.
+/// Handles a message that goes out.
 #[inline(never)]
 pub fn egress<F: Family>(skb: *mut __sk_buff) -> i32 {
     let ctx = TcContext::new(skb);
@@ -90,7 +90,7 @@ pub fn egress<F: Family>(skb: *mut __sk_buff) -> i32 {
     }
 }
 
-/// Answers an echo request to a service's address in its place.
+/// Answers an echo request to a service's address.
 #[inline(never)]
 fn echo<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     let ctx = TcContext::new(skb);
@@ -116,8 +116,7 @@ fn echo<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
         flow::tell::<F>(kind::UNALLOCATED, place, 0, packet);
         return DROP;
     }
-    // SAFETY: compared with the end above; of the addresses only the places change, which no
-    // checksum sees.
+    // SAFETY: compared with the end above; the addresses only change places, which no checksum sees.
     unsafe {
         let Types { echo, reply } = types::<F>();
         let destination: [u16; 3] = packet::load(data, 0);
@@ -137,10 +136,10 @@ fn echo<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     }
 }
 
-/// An error and the packet that it is about.
+/// An error and the packet that it quotes.
 #[repr(C)]
 pub struct Error<A> {
-    /// Of the error's own header; no ports.
+    /// The ends in the error's own header; no ports.
     outer: FlowKey<A>,
     quoted: FlowKey<A>,
     /// Ends of an answer to the quoted packet.
@@ -148,8 +147,8 @@ pub struct Error<A> {
     hops: u32,
 }
 
-/// Translates an error back, and sends it on its way if `forward`; leaves it alone if it is not
-/// about a flow of ours.
+/// Translates an error back, and sends it on its way if `forward`; leaves it unchanged if it is not about a
+/// flow of ours.
 #[inline(never)]
 fn translate<F: Family>(skb: *mut __sk_buff, forward: bool) -> i32 {
     let Some(scratch) = F::scratch() else {
@@ -161,11 +160,11 @@ fn translate<F: Family>(skb: *mut __sk_buff, forward: bool) -> i32 {
     if !read::<F>(skb, error) {
         return NEXT;
     }
-    // What the quoted packet is an answer to has the same two ends, the other way round.
+    // The packet that the quoted one answers has the same two ends, reversed.
     if !flow::known::<F>(&error.reply, sender) {
         return NEXT;
     }
-    // A backend speaks for the service; any other source of errors speaks for itself.
+    // An error from a backend gets the service's address; any other keeps its own.
     let own = error.outer.source.same(&error.quoted.destination);
     // SAFETY: all are values.
     unsafe {
@@ -188,13 +187,13 @@ fn translate<F: Family>(skb: *mut __sk_buff, forward: bool) -> i32 {
     tcx::depart(skb, ifindex, neighbour)
 }
 
-/// Reads an error; false if it is none about a packet with ports.
+/// Reads an error; returns `false` if it is not about a packet with ports.
 #[inline(always)]
 fn read<F: Family>(skb: *mut __sk_buff, error: &mut Error<F::Address>) -> bool {
     let ctx = TcContext::new(skb);
     let quote = IP + F::HEADER + HEADER;
     let ports = quote + F::HEADER;
-    // With a TCP checksum, if the quote has as much.
+    // With a TCP checksum, if the quote is long enough.
     tcx::pull(&ctx, (ports + TCP_CHECK + 2) as u32);
     let (data, end) = (ctx.data(), ctx.data_end());
     if data + ports + QUOTED > end {
@@ -232,8 +231,8 @@ fn read<F: Family>(skb: *mut __sk_buff, error: &mut Error<F::Address>) -> bool {
     true
 }
 
-/// Quotes the packet as its sender made it. `sender` is the flow of answers to the sender: it goes
-/// from the service to where the packet came from.
+/// Quotes the packet as its sender made it. `sender` is the flow of answers to the sender: it goes from the
+/// service to the packet's source.
 #[inline(never)]
 fn write<F: Family>(
     skb: *mut __sk_buff,
@@ -253,7 +252,7 @@ fn write<F: Family>(
     let inner = Delta::new(&error.quoted, &made);
     let delta = Delta::new(&error.outer, outer);
     let mut change = inner.ports;
-    // A v4 header sums up to the same as before; of v6, both pseudo header and quote change.
+    // A v4 header has the same sum as before; for v6, both pseudo header and quote change.
     if F::VERSION == 6 {
         change += packet::fold32(inner.addresses) + packet::fold32(delta.addresses);
     }
@@ -285,8 +284,8 @@ fn write<F: Family>(
     }
 }
 
-/// Adjusts the transport checksum of a quote; gives what that adds to sums over it. With `may_lack`
-/// a checksum of zero stays.
+/// Adjusts the transport checksum of a quote; returns the change of sums over it. With `may_lack` a checksum
+/// of zero stays.
 ///
 /// # Safety
 /// The program must have compared `data + offset + 2` with the end of the packet.

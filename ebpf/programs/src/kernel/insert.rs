@@ -1,4 +1,4 @@
-//! How a flow gets into the table. [`super::table`] says how processors share it.
+//! Insertion of flows into the table. [`super::table`] explains how processors share it.
 
 use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, age_of, hint_of, set_of, slot_of, start_of, tag_of};
 
@@ -12,7 +12,7 @@ use super::remove::withdraw;
 use super::table::{EXISTS, NONE, SAME_TAGS, beside, next_way, same_key_here};
 use super::{hint, maps};
 
-/// What a new flow is made of.
+/// The content of a new flow.
 #[repr(C)]
 pub struct New<A> {
     pub key: FlowKey<A>,
@@ -27,37 +27,37 @@ pub struct New<A> {
     pub flags: u32,
 }
 
-/// Room for what does not fit on the stack. Each part has one user, and no user runs inside itself.
+/// Room for data that does not fit on the stack. Each part has one user, and no user runs inside itself.
 #[repr(C)]
 pub struct Scratch<A> {
-    /// The flow that is being put into the table.
+    /// The flow that is being inserted.
     pub new: New<A>,
-    /// The hash of its key, and where the packet is: see [`put`].
+    /// The hash of its key, and the place of the packet: see [`put`].
     hash: u64,
     place: u64,
-    /// Which flows may have to give way, of the packet's set and of its reply's: see [`foresee`].
+    /// The flows that may be evicted, of the packet's set and of its reply's: see [`foresee`].
     pub foreseen: [Foreseen; 2],
     /// The other direction of the flow that a packet belongs to.
     pub sibling: FlowKey<A>,
-    /// What the new flow is made from.
+    /// The ingredients of the new flow.
     pub choice: Choice<A>,
-    /// The flow that gives way.
+    /// The flow that is evicted.
     pub evicted: Sibling<A>,
-    /// An error and what becomes of it.
+    /// An error and its translation.
     pub error: Error<A>,
     pub sender: To<A>,
     pub outer: To<A>,
 }
 
-/// Puts a flow into the table; gives the index of its slot, [`EXISTS`] if its key is there, or
-/// [`NONE`] if all slots of its set were being filled. `hash` is the key's; `place` says where the
-/// packet is, see [`super::flow::Place`].
+/// Inserts a flow into the table; returns the index of its slot, [`EXISTS`] if its key is there, or [`NONE`]
+/// if all slots of its set were being filled. `hash` is the key's; `place` is the packet's, see
+/// [`super::flow::Place`].
 #[inline(always)]
 pub fn insert<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
     F::insert_flow(new, hash, place)
 }
 
-/// [`insert`] of IPv4, checked by the kernel once and not with each call.
+/// [`insert`] of IPv4, verified by the kernel once and not with each call.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn insert4(new: *const New<u32>, hash: u64, place: u32) -> u32 {
@@ -78,7 +78,7 @@ fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
     let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
         return NONE;
     };
-    // What is not needed while a slot is looked for does not lie on the stack meanwhile.
+    // Data that is not needed during the search for a slot is not on the stack meanwhile.
     // SAFETY: the room is this processor's own.
     unsafe {
         (&raw mut (*scratch).hash).write_volatile(hash);
@@ -127,7 +127,7 @@ fn put<F: Family>(new: &New<F::Address>, hash: u64, place: u32) -> u32 {
     EXISTS
 }
 
-/// The tag of a way.
+/// Returns the tag of a way.
 ///
 /// # Safety
 /// `tags` must lead to an element of the map of tags, and `way` be below [`WAYS`].
@@ -170,8 +170,8 @@ unsafe fn fill<A: Address>(slot: *mut Flow<A>, new: &New<A>) {
     }
 }
 
-/// Looks in a set for another slot than `own` with the key of a pending flow; true if there is none,
-/// or if the other one has been revoked.
+/// Searches a set for another slot than `own` with the key of a pending flow; returns `true` if there is
+/// none, or if the other one has been revoked.
 #[inline(always)]
 fn scan<F: Family>(set: u32, new: &New<F::Address>, hash: u64, own: u32) -> bool {
     let (Some(config), Some(tags)) = (maps::config(), F::tags(set)) else {
@@ -205,7 +205,7 @@ fn scan<F: Family>(set: u32, new: &New<F::Address>, hash: u64, own: u32) -> bool
     true
 }
 
-/// [`scan`] of IPv4, checked by the kernel once and not with each call.
+/// [`scan`] of IPv4, verified by the kernel once and not with each call.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn scan4(set: u32, new: *const New<u32>, hash: u64, own: u32) -> u32 {

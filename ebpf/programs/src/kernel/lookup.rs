@@ -1,4 +1,4 @@
-//! Which frontend an address belongs to.
+//! Finds the frontend of an address.
 
 use ebpf_common::frontend::Frontend;
 use ebpf_common::{Config, config_flag, limits, metric, scope};
@@ -6,16 +6,16 @@ use ebpf_common::{Config, config_flag, limits, metric, scope};
 use super::family::{Address as _, Family, FrontendKey as _};
 use super::maps;
 
-/// Finds the frontend of an address. Where a wildcard answers for it, the key becomes the
-/// wildcard's. `loopback` tells whether the node's own loopback addresses are meant, given the
-/// cookie of the node's network namespace.
+/// Finds the frontend of an address. If a wildcard serves it, the key becomes the wildcard's. `loopback`
+/// tells whether the node's own loopback addresses are meant, given the cookie of the node's network
+/// namespace.
 #[inline(always)]
 pub fn frontend<F: Family>(key: &mut F::FrontendKey, loopback: impl FnOnce(u64) -> bool) -> Option<Frontend> {
     let config = maps::config()?;
     if is_leaving(config) {
         return None;
     }
-    // The unspecified address names wildcards in the table, and loopback in a system call.
+    // The unspecified address means wildcards in the table, and loopback in a system call.
     let unspecified = key.address().same(&F::Address::ZERO);
     if !unspecified {
         let found = read::<F>(key);
@@ -39,35 +39,35 @@ pub fn frontend<F: Family>(key: &mut F::FrontendKey, loopback: impl FnOnce(u64) 
     read::<F>(key)
 }
 
-/// Other programs, behind these, begin what is new: see [`config_flag::LEAVING`].
+/// Returns `true` if other programs, behind these, begin new connections: see [`config_flag::LEAVING`].
 #[inline(always)]
 pub fn is_leaving(config: &Config) -> bool {
     config.flags & config_flag::LEAVING != 0
 }
 
-/// The address is a service's, on whatever port.
+/// Returns `true` if the address is a service's, on any port.
 #[inline(always)]
 pub fn is_marked<F: Family>(address: F::Address) -> bool {
     F::frontend(&F::FrontendKey::new(address, 0, 0, scope::INTERNAL)).is_some()
 }
 
-/// A frontend with the unspecified address may have the port.
+/// Returns `true` if a frontend with the unspecified address may have the port.
 #[inline(always)]
 pub fn may_be_wildcard(config: &Config, port: u16) -> bool {
     let port = u16::from_be(port);
     port >= config.wildcard_port_min && port <= config.wildcard_port_max
 }
 
-/// Reads one frontend whole, see [`Frontend`]. After a bounded number of tries the last reading
-/// is taken, whose switch is one word and therefore never half of one.
+/// Reads one frontend consistently, see [`Frontend`]. After a bounded number of tries the last reading is
+/// used, whose switch is one word and therefore never torn.
 #[inline(always)]
 pub fn read<F: Family>(key: &F::FrontendKey) -> Option<Frontend> {
     let folded = key.fold_key();
     let mut found = None;
     for _ in 0..limits::FRONTEND_TRIES {
         let value = F::frontend(key)?;
-        // SAFETY: the pointer leads to a value of the map; words are read whole, and what they say
-        // together is checked below.
+        // SAFETY: the pointer leads to a value of the map; words are read whole, and their consistency is
+        // checked below.
         let frontend = unsafe {
             Frontend {
                 switch: (&raw const (*value).switch).read_volatile(),

@@ -30,7 +30,7 @@ pub static BACKENDS4: Array<Backend4> = Array::with_max_entries(limits::BACKENDS
 pub static BACKENDS6: Array<Backend6> = Array::with_max_entries(limits::BACKENDS, BPF_F_MMAPABLE);
 #[map]
 pub static LUTS: Array<u64> = Array::with_max_entries(limits::LUTS, BPF_F_MMAPABLE);
-/// By service: [`Config::epoch`] when it last lost a backend.
+/// By service, the value of [`Config::epoch`] when it last lost a backend.
 #[map]
 pub static LOSSES: Array<u64> = Array::with_max_entries(limits::SERVICES, BPF_F_MMAPABLE);
 #[map]
@@ -85,21 +85,21 @@ pub static METRICS: PerCpuArray<u64> = PerCpuArray::with_max_entries(metric::COU
 #[map]
 pub static SERVICE_METRICS: Array<ServiceMetrics> =
     Array::with_max_entries(ServiceMetrics::elements(limits::SERVICES), BPF_F_MMAPABLE);
-/// For people who look at the maps; no program reads it.
+/// For people who inspect the maps; no program reads it.
 #[map]
 pub static SERVICE_NAMES: HashMap<u32, [u8; limits::SERVICE_NAME]> =
     HashMap::with_max_entries(limits::SERVICES, BPF_F_NO_PREALLOC);
-/// What does not fit on the stack, see [`super::table::Scratch`]. Not pinned: it holds nothing between
-/// packets.
+/// Room for data that does not fit on the stack, see [`super::table::Scratch`]. Not pinned: it holds nothing
+/// between packets.
 #[map]
 pub static SCRATCH4: PerCpuArray<Scratch<u32>> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static SCRATCH6: PerCpuArray<Scratch<[u32; 4]>> = PerCpuArray::with_max_entries(1, 0);
-/// Fragments that wait for their first one. Not pinned: a program that replaces another does without
-/// what waits.
+/// Fragments that wait for their first one. Not pinned: a program that replaces another drops those that
+/// wait.
 #[map]
 pub static HELD: Array<Held> = Array::with_max_entries(limits::HELD, 0);
-/// How many of each group have been taken, see [`ebpf_common::waiting`].
+/// Number of places of each group that have been taken, see [`ebpf_common::waiting`].
 #[map]
 pub static HELD_NEXT: Array<u32> = Array::with_max_entries(limits::HELD_GROUPS, 0);
 #[map]
@@ -114,7 +114,7 @@ pub fn count(metric: u32) {
     }
 }
 
-/// Counts a connection of a service, or one that was refused.
+/// Counts a connection of a service, or a refused one.
 #[inline(always)]
 pub fn count_service(service: u32, refused: bool) {
     // SAFETY: takes nothing, returns a number.
@@ -128,7 +128,7 @@ pub fn count_service(service: u32, refused: bool) {
     }
 }
 
-/// Fetches the counters of a service, which [`count_service`] will change.
+/// Prefetches the counters of a service, which [`count_service`] will change.
 #[inline(always)]
 pub fn touch_service(service: u32) {
     // SAFETY: takes nothing, returns a number.
@@ -139,28 +139,28 @@ pub fn touch_service(service: u32) {
     }
 }
 
-/// The epoch in which a service last lost a backend.
+/// Returns the epoch in which a service last lost a backend.
 #[inline(always)]
 pub fn loss(service: u32) -> u32 {
     // SAFETY: an element of an array stays where it is; a word is read whole.
     LOSSES.get_ptr(service).map_or(0, |value| unsafe { value.read_volatile() } as u32)
 }
 
-/// The node's settings.
+/// Returns the node's settings.
 #[inline(always)]
 pub fn config() -> Option<&'static Config> {
     CONFIG.get(0)
 }
 
-/// The epoch that backends chosen from now on belong to. Read it before the frontend: a loss in
-/// between is then noticed by the next packet.
+/// Returns the epoch of backends that are chosen from now on. Read it before the frontend: a loss in between
+/// is then noticed by the next packet.
 #[inline(always)]
 pub fn epoch(config: &Config) -> u32 {
     // SAFETY: a reference to a word is valid for reading it; user space may change it at any time.
     unsafe { (&raw const config.epoch).read_volatile() }
 }
 
-/// Time in ticks, see [`TICK_SHIFT`].
+/// Returns the time in ticks, see [`TICK_SHIFT`].
 #[inline(always)]
 pub fn tick() -> u32 {
     // SAFETY: takes nothing, returns a number.

@@ -35,8 +35,8 @@ mod xdp;
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // No program can panic: the verifier refuses a loop without end, so the linker has removed
-    // every path that leads here.
+    // No program can panic: the verifier refuses an endless loop, so the linker has removed every path that
+    // leads here.
     loop {}
 }
 

@@ -1,5 +1,5 @@
-//! Reading and rewriting packets with Ethernet headers. A packet is given by the addresses of its
-//! first byte and of the byte after its last, as the kernel hands them out.
+//! Reads and rewrites packets with Ethernet headers. A packet is given by the addresses of its first byte and
+//! of the byte after its last, as from the kernel.
 
 use core::mem::MaybeUninit;
 
@@ -10,22 +10,22 @@ use ebpf_common::protocol;
 use super::family::{Address, Family};
 
 pub const ETHERNET: usize = 14;
-/// Offset of the field that names the network protocol.
+/// Offset of the field with the network protocol.
 pub const ETHERTYPE: usize = 12;
 pub const IP: usize = ETHERNET;
-/// The v4 fields that v6 has no likeness of.
+/// The v4 fields without a v6 equivalent.
 pub const IP_CHECK: usize = IP + 10;
 /// The "more fragments" bit and the fragment offset.
 const FRAGMENT: u16 = 0x3fff_u16.to_be();
 
-/// Distances from the start of the transport header.
+/// Offsets from the start of the transport header.
 pub const TCP_CHECK: usize = 16;
 pub const UDP_CHECK: usize = 6;
 /// Headers of the transport protocols.
 pub const TCP_HEADER: usize = 20;
 pub const UDP_HEADER: usize = 8;
 
-/// What a segment, or the first chunk of SCTP, says of its connection.
+/// Flags of a segment, or of the first chunk of SCTP, about the state of its connection.
 pub mod tcp_flag {
     pub const FIN: u8 = 1;
     pub const SYN: u8 = 2;
@@ -33,7 +33,7 @@ pub mod tcp_flag {
     pub const ACK: u8 = 16;
 }
 
-/// Whether a packet is a datagram as a whole.
+/// The part of a datagram that a packet contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Part {
@@ -44,37 +44,37 @@ pub enum Part {
     Later = 2,
 }
 
-/// What the decision needs to know of a packet.
+/// The properties of a packet that the decision needs.
 #[repr(C)]
 pub struct Packet<A> {
     pub key: FlowKey<A>,
     /// Offset of the transport header.
     pub l4: u32,
-    /// Of the datagram, when this is a part of it.
+    /// Identification of the datagram, if this is a fragment.
     pub identification: u32,
-    /// Bits of [`tcp_flag`]; for SCTP, what corresponds to them.
+    /// Bits of [`tcp_flag`]; for SCTP, their equivalents.
     pub flags: u8,
-    /// How often the packet may still be forwarded.
+    /// Number of remaining hops.
     pub hops: u8,
     pub part: Part,
-    /// Fills the last word: functions that the kernel checks on their own read all of it.
+    /// Padding to a whole word: functions that the kernel verifies separately read all of it.
     pub reserved: u8,
 }
 
 impl<A> Packet<A> {
-    /// The packet asks for a new connection.
+    /// Returns `true` if the packet opens a connection.
     #[inline(always)]
     pub fn opens(&self) -> bool {
         self.flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN
     }
 
-    /// IP protocol number.
+    /// Returns the IP protocol number.
     #[inline(always)]
     pub fn protocol(&self) -> u8 {
         self.key.protocol as u8
     }
 
-    /// Offset of the transport checksum from the start of the packet; SCTP's is no internet
+    /// Returns the offset of the transport checksum from the start of the packet; SCTP's is not an internet
     /// checksum.
     #[inline(always)]
     pub fn check_offset(&self) -> u32 {
@@ -97,14 +97,14 @@ pub unsafe fn load<T: Copy>(data: usize, offset: usize) -> T {
 /// Stores a value at an offset.
 ///
 /// # Safety
-/// As [`load`].
+/// The same as for [`load`].
 #[inline(always)]
 pub unsafe fn store<T: Copy>(data: usize, offset: usize, value: T) {
     // SAFETY: by the contract of this function.
     unsafe { ((data + offset) as *mut T).write_volatile(value) }
 }
 
-/// A header without options or extensions, of a packet that is no fragment.
+/// Returns `true` for a header without options or extensions, of a packet that is not a fragment.
 ///
 /// # Safety
 /// The program must have compared `data + offset + F::HEADER` with the end of the packet.
@@ -121,18 +121,18 @@ pub unsafe fn is_plain<F: Family>(data: usize, offset: usize) -> bool {
     }
 }
 
-/// Protocol number that a header names.
+/// Returns the protocol number in a header.
 ///
 /// # Safety
-/// As [`is_plain`].
+/// The same as for [`is_plain`].
 #[inline(always)]
 pub unsafe fn next_protocol<F: Family>(data: usize, offset: usize) -> u8 {
     // SAFETY: by the contract of this function.
     unsafe { load(data, offset + if F::VERSION == 4 { 9 } else { 6 }) }
 }
 
-/// Reads the headers of a plain packet of TCP or UDP; false if it is anything else, or cut short.
-/// The caller has looked at the Ethernet type.
+/// Reads the headers of a plain packet of TCP or UDP; returns `false` if it is anything else, or truncated.
+/// The caller has checked the Ethernet type.
 #[inline(always)]
 pub fn parse_plain<F: Family>(data: usize, end: usize, packet: &mut Packet<F::Address>) -> bool {
     let l4 = IP + F::HEADER;
@@ -168,7 +168,7 @@ pub fn parse_plain<F: Family>(data: usize, end: usize, packet: &mut Packet<F::Ad
     }
 }
 
-/// What a packet becomes.
+/// The rewritten ends of a packet.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct To<A> {
@@ -182,11 +182,11 @@ pub struct To<A> {
     pub slot: u32,
 }
 
-/// What a rewrite adds to the sums over the packet, in one's complement.
+/// The change of the sums over the packet by a rewrite, in one's complement.
 pub struct Delta {
-    /// Of the two addresses: v4 header and pseudo header.
+    /// Change by the two addresses: v4 header and pseudo header.
     pub addresses: u64,
-    /// Of the two ports.
+    /// Change by the two ports.
     pub ports: u64,
 }
 
@@ -203,15 +203,15 @@ impl Delta {
     }
 }
 
-/// Both ports as one word, as the packet has them.
+/// Returns both ports as one word, in the form of packets.
 #[inline(always)]
 pub fn ports(source: u16, destination: u16) -> u32 {
     source as u32 | (destination as u32) << 16
 }
 
-/// Writes both ports by one store; they are later read as one word. A processor hands a word that
-/// was written by halves on only when these have reached its cache, after all that comes before them:
-/// so it would not begin with the next packet while it waits for the memory that this one needs.
+/// Writes both ports by one store; they are later read as one word. A word that was written by halves is
+/// forwarded to a load only when these have reached the cache, after all earlier stores: the processor would
+/// not begin with the next packet while it waits for the memory that this one needs.
 ///
 /// # Safety
 /// `source` must lead to the first port of two in a row, at an aligned word.
@@ -238,14 +238,14 @@ pub fn fold(sum: u64) -> u16 {
     sum as u16
 }
 
-/// The checksum after the covered words have changed by `delta`.
+/// Returns the checksum after the covered words have changed by `delta`.
 #[inline(always)]
 pub fn adjusted(check: u16, delta: u64) -> u16 {
     !fold((!check) as u64 + delta)
 }
 
-/// Puts the new addresses into the header, one hop further on when `hop`. `addresses` is what
-/// [`Delta`] says of them.
+/// Writes the new addresses to the header, and counts one hop if `hop`. `addresses` is the value in
+/// [`Delta`].
 ///
 /// # Safety
 /// The program must have compared `data + IP + F::HEADER` with the end of the packet.
@@ -271,8 +271,8 @@ pub unsafe fn rewrite_ip<F: Family>(data: usize, to: &To<F::Address>, addresses:
     }
 }
 
-/// Writes zero into every word of a value. The compiler would call a function that clears single
-/// bytes, also where a cleared value is moved to its place.
+/// Writes zero to every word of a value. The compiler would call a function that clears single bytes, even
+/// where a cleared value is moved to its place.
 ///
 /// # Safety
 /// All zero must be a value of the type.
@@ -303,7 +303,7 @@ pub unsafe fn copy<T: Copy>(from: *const T, to: *mut T) {
     }
 }
 
-/// Asks for the way that a packet to `to` takes; of the unions, the members of the family are set.
+/// Returns the query for the route of a packet to `to`; of the unions, the members of the family are set.
 #[inline(always)]
 pub fn fib_query<'a, F: Family>(
     query: &'a mut MaybeUninit<bpf_fib_lookup>,

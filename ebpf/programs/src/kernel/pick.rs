@@ -1,4 +1,4 @@
-//! Which backend of a frontend gets a connection.
+//! The choice of the backend that gets a connection.
 
 use aya_ebpf::bindings::BPF_ANY;
 use ebpf_common::frontend::{Affinity, AffinityKey, Frontend, Lut, frontend_flag};
@@ -7,7 +7,7 @@ use ebpf_common::{choice, limits};
 use super::family::{Address as _, Backend as _, Family};
 use super::maps::{self, AFFINITY, LUTS};
 
-/// The backend for `hash`; the client's last one where the frontend asks for it. `client` gives the
+/// Returns the backend for `hash`; the client's last one if the frontend has affinity. `client` returns the
 /// client's affinity key, and is called only when it is needed. The frontend has backends.
 #[inline(always)]
 pub fn backend<F: Family>(
@@ -21,8 +21,7 @@ pub fn backend<F: Family>(
     let key = client();
     let now = maps::tick();
     if let Some(last) = AFFINITY.get_ptr_mut(&key) {
-        // SAFETY: the pointer leads to a value of the map; a torn reading names a backend that is
-        // not found.
+        // SAFETY: the pointer leads to a value of the map; a torn reading names a backend that is not found.
         let (address, seen) = unsafe { ((*last).address, (*last).seen) };
         if now.wrapping_sub(seen) <= frontend.affinity
             && let Some(backend) = at_address::<F>(frontend, &F::Address::from_words(&address))
@@ -36,27 +35,27 @@ pub fn backend<F: Family>(
     }
     let backend = choose::<F>(frontend, hash)?;
     let value = Affinity { address: backend.address().words(), seen: now, reserved: 0 };
-    // A full map evicts its oldest element; a refusal costs the client its place, no more.
+    // A full map evicts its oldest element; a refusal costs the client its affinity, no more.
     let _ = AFFINITY.insert(&key, &value, BPF_ANY as u64);
     Some(backend)
 }
 
-/// Looks for a backend in the block of a frontend.
+/// Finds a backend in the block of a frontend.
 #[inline(always)]
 pub fn find<F: Family>(frontend: &Frontend, address: &F::Address, port: u16) -> Option<F::Backend> {
     last_up_to::<F>(frontend, F::Backend::order(address, port))
         .filter(|backend| backend.address().same(address) && backend.port() == port)
 }
 
-/// Looks for a backend with any port.
+/// Finds a backend with any port.
 #[inline(always)]
 pub fn at_address<F: Family>(frontend: &Frontend, address: &F::Address) -> Option<F::Backend> {
     last_up_to::<F>(frontend, F::Backend::order(address, u16::MAX))
         .filter(|backend| backend.address().same(address))
 }
 
-/// The last backend of a block whose place is not after `wanted`, or the first one. Without
-/// branches but for the end of the map: the verifier would follow each of them.
+/// Returns the last backend of a block whose sort key is not above `wanted`, or the first one. Without
+/// branches except for the end of the map: the verifier would follow each of them.
 #[inline(always)]
 fn last_up_to<F: Family>(frontend: &Frontend, wanted: u64) -> Option<F::Backend> {
     let (mut start, mut length) = (frontend.block(), frontend.count() as u32);
@@ -74,14 +73,14 @@ fn last_up_to<F: Family>(frontend: &Frontend, wanted: u64) -> Option<F::Backend>
     load::<F>(start)
 }
 
-/// `half` if what is sought is not before the element in the middle, else 0.
+/// Returns `half` if the wanted element is not before the element in the middle, else 0.
 #[inline(always)]
 fn step(half: u32, probe: u64, wanted: u64) -> u32 {
     let before = (wanted.wrapping_sub(probe) >> 63) as u32;
     half & before.wrapping_sub(1)
 }
 
-/// A backend by weight, by the consistent rule, or any.
+/// Chooses a backend by weight, by the consistent rule, or any.
 #[inline(always)]
 fn choose<F: Family>(frontend: &Frontend, hash: u32) -> Option<F::Backend> {
     let count = frontend.count() as u32;
@@ -98,7 +97,7 @@ fn choose<F: Family>(frontend: &Frontend, hash: u32) -> Option<F::Backend> {
     load::<F>(frontend.block() + index)
 }
 
-/// What a look-up table says for a hash.
+/// Returns the entry of a look-up table for a hash.
 #[inline(always)]
 fn entry(lut: Lut, hash: u32) -> u32 {
     let (element, place) = lut.place(hash);
@@ -107,8 +106,8 @@ fn entry(lut: Lut, hash: u32) -> u32 {
     (entries >> (place * 16)) as u16 as u32
 }
 
-/// Index of the backend whose hash together with the flow's is highest (rendezvous hashing): a
-/// backend that comes or goes moves its own flows only.
+/// Returns the index of the backend whose hash together with the flow's is highest (rendezvous hashing): a
+/// backend that comes or goes moves only its own flows.
 #[inline(always)]
 fn highest<F: Family>(frontend: &Frontend, count: u32, hash: u32) -> Option<u32> {
     // Score and index in one word, so that one comparison without a branch decides.

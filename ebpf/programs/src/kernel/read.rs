@@ -1,4 +1,4 @@
-//! Reading the headers of packets in buffers, whatever comes between network and transport.
+//! Reads the headers of packets in buffers, whatever comes between network and transport.
 
 use core::mem::MaybeUninit;
 
@@ -11,9 +11,9 @@ use super::family::Family;
 use super::packet::{self, IP, Packet, Part, TCP_HEADER, tcp_flag};
 use super::tcx;
 
-/// What a packet is.
+/// The kinds of packets.
 pub mod kind {
-    /// Nothing for these programs, or cut short.
+    /// Not for these programs, or truncated.
     pub const OTHER: u32 = 0;
     /// A packet with ports.
     pub const BALANCED: u32 = 1;
@@ -38,7 +38,7 @@ mod chunk {
     pub const OFFSET: usize = 12;
 }
 
-/// The packet is a control message, after a plain header.
+/// Returns `true` for a control message after a plain header.
 #[inline(always)]
 pub fn is_control<F: Family>(ctx: &TcContext) -> bool {
     tcx::pull(ctx, (IP + F::HEADER + TCP_HEADER) as u32);
@@ -50,7 +50,7 @@ pub fn is_control<F: Family>(ctx: &TcContext) -> bool {
     unsafe { packet::is_plain::<F>(data, IP) && packet::next_protocol::<F>(data, IP) == F::ICMP }
 }
 
-/// Reads a packet that [`is_control`] has seen; gives one of [`kind`].
+/// Reads a packet after [`is_control`]; returns one of [`kind`].
 #[inline(always)]
 pub fn packet<F: Family>(ctx: &TcContext, packet: &mut Packet<F::Address>) -> u32 {
     if packet::parse_plain::<F>(ctx.data(), ctx.data_end(), packet) {
@@ -59,7 +59,7 @@ pub fn packet<F: Family>(ctx: &TcContext, packet: &mut Packet<F::Address>) -> u3
     unusual::<F>(ctx.skb.skb, packet)
 }
 
-/// Fragments, headers with options or extensions, and protocols that are rare.
+/// Reads fragments, headers with options or extensions, and rare protocols.
 #[inline(never)]
 fn unusual<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -> u32 {
     let ctx = TcContext::new(skb);
@@ -104,7 +104,7 @@ fn unusual<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -> u
     transport(skb, packet, number)
 }
 
-/// Which part of its datagram a packet is, by the word that says so.
+/// Returns the part of its datagram that a packet contains, from the fragment offset and its flag.
 #[inline(always)]
 fn part(word: u16, more: u16, offset: u16) -> Part {
     if word & offset != 0 {
@@ -116,7 +116,7 @@ fn part(word: u16, more: u16, offset: u16) -> Part {
     }
 }
 
-/// Skips the extension headers of v6; gives the number of the transport protocol.
+/// Skips the extension headers of v6; returns the number of the transport protocol.
 #[inline(always)]
 fn skip<A>(skb: *mut __sk_buff, packet: &mut Packet<A>, first: u8) -> Option<u8> {
     let mut number = first;
@@ -144,13 +144,13 @@ fn skip<A>(skb: *mut __sk_buff, packet: &mut Packet<A>, first: u8) -> Option<u8>
     None
 }
 
-/// Ports, and what says where a connection is.
+/// Reads the ports, and the flags of the connection's state.
 #[inline(always)]
 fn transport<A>(skb: *mut __sk_buff, packet: &mut Packet<A>, number: u8) -> u32 {
     let mut header = MaybeUninit::<[u32; 4]>::uninit();
     // SAFETY: words may be zero.
     let header = unsafe { packet::cleared(&mut header) };
-    // Ports, and of TCP the flags, of SCTP the first chunk.
+    // Ports, and for TCP the flags, for SCTP the first chunk.
     let length = if number == protocol::UDP { 8 } else { 16 };
     if load(skb, packet.l4, header, length).is_none() {
         return kind::OTHER;

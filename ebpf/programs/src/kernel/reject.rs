@@ -1,5 +1,5 @@
-//! The answer to a packet that nobody is there for: a reset, an abort, or "port unreachable". It is
-//! built in the packet itself, which goes back where it came from.
+//! The answer to a packet without a receiver: a reset, an abort, or "port unreachable". It is built in the
+//! packet itself, which is sent back.
 
 use core::mem::MaybeUninit;
 
@@ -16,20 +16,20 @@ use super::{read, sctp};
 const HOPS: u8 = 64;
 /// Length of an ICMP header.
 const ICMP_HEADER: usize = 8;
-/// Of the packet in question, an ICMP error carries the IP header and as many bytes.
+/// Number of bytes after the IP header that an ICMP error quotes of the packet.
 const QUOTED: usize = 8;
-/// The most that is quoted, in words.
+/// Maximum length of the quote, in words.
 const QUOTE_WORDS: usize = 12;
 /// Header of SCTP and one chunk.
 const ABORT_LENGTH: usize = 16;
-/// An abort, its flag that the tag is the receiver's own, and the chunk's length.
+/// An abort, the flag that the tag is the receiver's own, and the chunk's length.
 const ABORT: u8 = 6;
 const REFLECTED: u8 = 1;
 const CHUNK_LENGTH: u32 = 4;
-/// The first chunk that asks for a connection.
+/// The first chunk that opens an association.
 const INIT: u8 = 1;
 
-/// [`refuse`] of IPv4, checked by the kernel once and not with each call.
+/// [`refuse`] of IPv4, verified by the kernel once and not with each call.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn refuse4(skb: *mut __sk_buff, packet: *const Packet<u32>) -> i32 {
@@ -37,7 +37,7 @@ pub extern "C" fn refuse4(skb: *mut __sk_buff, packet: *const Packet<u32>) -> i3
     unsafe { packet.as_ref() }.map_or(DROP, |packet| refuse::<V4>(skb, packet))
 }
 
-/// As [`refuse4`].
+/// [`refuse`] of IPv6, like [`refuse4`].
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn refuse6(skb: *mut __sk_buff, packet: *const Packet<[u32; 4]>) -> i32 {
@@ -60,13 +60,14 @@ fn refuse<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> i32 {
     send_back(skb, done)
 }
 
-/// Turns the packet into the message that only `mtu` bytes fit.
+/// Turns the packet into the message that only `mtu` bytes fit, and sends it back.
 #[inline(never)]
 pub fn too_big<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, mtu: u32) -> i32 {
     send_back(skb, too_big_for::<F>(skb, packet, mtu).then_some(()))
 }
 
-/// As [`too_big`], and leaves it to the caller to send it; false if it cannot be made.
+/// Turns the packet into the same message, and leaves it to the caller to send it; returns `false` if it
+/// cannot be built.
 #[inline(always)]
 pub fn too_big_for<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, mtu: u32) -> bool {
     // "Fragmentation needed", which has the size in its lower half, or "packet too big".
@@ -84,7 +85,7 @@ fn send_back(skb: *mut __sk_buff, done: Option<()>) -> i32 {
     unsafe { bpf_redirect((*skb).ifindex, 0) as i32 }
 }
 
-/// Offset of the transport header in an answer.
+/// Returns the offset of the transport header in an answer.
 const fn l4<F: Family>() -> usize {
     IP + F::HEADER
 }
@@ -125,7 +126,7 @@ fn reset<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> Option<
     Some(())
 }
 
-/// Offset of the first byte after the packet that the IP header speaks of: a frame may be longer.
+/// Returns the offset of the first byte after the packet, by its IP header: a frame may be longer.
 #[inline(always)]
 fn end_of<F: Family>(skb: *mut __sk_buff) -> Option<u32> {
     let mut word = MaybeUninit::<[u32; 1]>::uninit();
@@ -150,7 +151,7 @@ fn abort<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> Option<
     // SAFETY: words may be zero.
     let header = unsafe { packet::cleared(&mut header) };
     read::load(skb, packet.l4, header, 16)?;
-    // Who asks for a connection names the tag that it wants to see; all others know their own.
+    // A packet that opens an association names the tag that it expects; all others have the receiver's own.
     let asks = header[3] as u8 == INIT && read::load(skb, packet.l4, header, 20).is_some();
     let (tag, flag) = if asks { (header[4], 0) } else { (header[1], REFLECTED) };
     let chunk = ABORT as u32 | (flag as u32) << 8 | CHUNK_LENGTH.swap_bytes();
@@ -168,7 +169,7 @@ fn abort<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>) -> Option<
     Some(())
 }
 
-/// An error of this type and code, in the order of the packet, about the packet; `rest` is the word after
+/// Builds an error of this type and code, in the form of packets, about the packet; `rest` is the word after
 /// its checksum.
 #[inline(always)]
 fn error<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, kind: u32, rest: u32) -> Option<()> {
@@ -227,7 +228,7 @@ fn leave_out<F: Family>(packet: &Packet<F::Address>, quote: &mut [u32; QUOTE_WOR
     }
 }
 
-/// Makes of the packet an answer with `N` bytes after its IP header, which is filled in; gives the
+/// Turns the packet into an answer with `N` bytes after its IP header, which is filled in; returns the
 /// packet's new start.
 #[inline(always)]
 fn answer<F: Family, const N: usize>(
@@ -253,7 +254,7 @@ fn answer<F: Family, const N: usize>(
         packet::store(data, 6, destination);
         if F::VERSION == 4 {
             packet::store(data, IP, 0x45 | ((length - IP) as u16).to_be() as u32 >> 0 << 16);
-            // No identification, not to be cut into fragments.
+            // No identification, and "don't fragment".
             packet::store(data, IP + 4, 0x40_u32 << 16);
             packet::store(data, IP + 8, HOPS as u32 | (number as u32) << 8);
             packet::copy(&packet.key.destination, (data + IP + F::SOURCE) as *mut _);
@@ -270,7 +271,7 @@ fn answer<F: Family, const N: usize>(
     Some(data)
 }
 
-/// Sum over the pseudo header of an answer.
+/// Returns the sum over the pseudo header of an answer.
 #[inline(always)]
 fn pseudo<F: Family>(packet: &Packet<F::Address>, number: u8, length: usize) -> u64 {
     packet.key.source.sum()
@@ -279,7 +280,7 @@ fn pseudo<F: Family>(packet: &Packet<F::Address>, number: u8, length: usize) -> 
         + (length as u16).to_be() as u64
 }
 
-/// Sum over `N` words.
+/// Returns the sum over `N` words.
 ///
 /// # Safety
 /// The program must have compared `data + offset + 4 * N` with the end of the packet.

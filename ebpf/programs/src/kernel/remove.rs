@@ -1,5 +1,5 @@
-//! How a flow leaves the table, other than by giving way to another. [`super::table`] says how processors
-//! share it.
+//! Removal of flows from the table, other than by eviction. [`super::table`] explains how processors share
+//! it.
 
 use ebpf_common::Config;
 use ebpf_common::flow::{Flow, FlowKey, tag, tag_of};
@@ -10,7 +10,7 @@ use super::insert::New;
 use super::table::{Found, PATIENCE, find, find_apart, hash, place_of, same_key_here, unchanged, way_of};
 use super::{hint, maps};
 
-/// The flow under `key` if it leads back to that of `slot`: it may be another's by now.
+/// Returns the flow under `key` if it leads back to that of `slot`: it may be another's by now.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -55,7 +55,7 @@ pub fn remove<F: Family>(key: &FlowKey<F::Address>) {
     F::remove_flow(key);
 }
 
-/// [`remove`] of IPv4, checked by the kernel once and not with each call.
+/// [`remove`] of IPv4, verified by the kernel once and not with each call.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn remove4(key: *const FlowKey<u32>) -> u32 {
@@ -88,8 +88,8 @@ fn take_out<F: Family>(key: &FlowKey<F::Address>) {
     }
 }
 
-/// Takes a slot whose mark has the tag of a hash; gives the mark that it had. None if the tag is
-/// another's by now.
+/// Takes a slot whose mark has the tag of a hash; returns its previous mark. `None` if the tag is another's
+/// by now.
 ///
 /// # Safety
 /// `place` must lead to a mark.
@@ -111,8 +111,8 @@ unsafe fn take(place: *mut u32, hash: u64) -> Option<u32> {
     None
 }
 
-/// Gives up a pending flow: its version stays odd. The slot may be another flow's by now. A function
-/// of its own: it is rare, and [`put`] has little stack.
+/// Withdraws a pending flow: its version stays odd. The slot may be another flow's by now. A separate
+/// function: it is rarely called, and [`put`] has little stack.
 #[inline(never)]
 pub fn withdraw<F: Family>(new: &New<F::Address>, hash: u64, index: u32) {
     empty::<F>(index, hash, |slot| {
@@ -121,7 +121,7 @@ pub fn withdraw<F: Family>(new: &New<F::Address>, hash: u64, index: u32) {
     });
 }
 
-/// Empties the slot of a flow that was found, unless somebody else takes it at the same time.
+/// Empties the slot of a flow that was found, unless another processor takes it at the same time.
 #[inline(always)]
 pub fn release<F: Family>(found: &Found<F::Address>, hash: u64) {
     let version = found.version;
@@ -129,8 +129,8 @@ pub fn release<F: Family>(found: &Found<F::Address>, hash: u64) {
     empty::<F>(found.index, hash, |slot| unsafe { unchanged(slot, version) });
 }
 
-/// Empties a slot if its flow has the tag of a hash, and is the one that is meant: another one with the
-/// same tag may have got it.
+/// Empties a slot if its flow has the tag of a hash and passes `is_meant`: another one with the same tag may
+/// have got it.
 #[inline(always)]
 fn empty<F: Family>(index: u32, hash: u64, is_meant: impl Fn(*mut Flow<F::Address>) -> bool) {
     let Some(config) = maps::config() else {
@@ -143,7 +143,7 @@ fn empty<F: Family>(index: u32, hash: u64, is_meant: impl Fn(*mut Flow<F::Addres
     // SAFETY: the pointers lead to elements of their maps.
     unsafe {
         let place = way_of(tags, way);
-        // Whoever has it now is not to miss his mark, if only for a moment.
+        // The present owner must not miss its mark, not even for a moment.
         if !is_meant(slot) {
             return;
         }
@@ -151,8 +151,8 @@ fn empty<F: Family>(index: u32, hash: u64, is_meant: impl Fn(*mut Flow<F::Addres
             return;
         };
         if is_meant(slot) {
-            // The version stays: only who was on the way here before still looks at the slot, and finds
-            // what there was.
+            // The version stays: only a processor whose look-up began before still reads the slot, and finds
+            // its old content.
             hint::write::<F>(set, way, 0);
             exchange(place, tag::EMPTY);
         } else {

@@ -1,7 +1,7 @@
 //! The checksum of SCTP: CRC32c over the whole packet, without addresses.
 //!
-//! It is linear: what a changed word adds to it follows from the change and its distance from the
-//! end alone. So no byte of the packet is read, however long it is.
+//! It is linear: the effect of a changed word follows from the change and its distance from the end alone. So
+//! no byte of the packet is read, however long it is.
 
 use core::mem::MaybeUninit;
 
@@ -19,7 +19,7 @@ pub const CHECK: u32 = 8;
 /// Bits of a distance: a packet has less than 2^16 bytes.
 const BITS: usize = 16;
 
-/// x^(8 * 2^n) modulo the polynomial, for each n: by what a distance of 2^n bytes multiplies.
+/// x^(8 * 2^n) modulo the polynomial, for each n: the factor of a distance of 2^n bytes.
 const SHIFTS: [u32; BITS] = {
     let mut shifts = [0; BITS];
     // x^8
@@ -33,7 +33,7 @@ const SHIFTS: [u32; BITS] = {
     shifts
 };
 
-/// Product of two polynomials, modulo the polynomial.
+/// Returns the product of two polynomials, modulo the polynomial.
 const fn product(a: u32, b: u32) -> u32 {
     let (mut sum, mut b, mut bit) = (0, b, 0);
     while bit < 32 {
@@ -44,15 +44,15 @@ const fn product(a: u32, b: u32) -> u32 {
     sum
 }
 
-/// [`product`], checked by the kernel once and not with each call.
+/// [`product`], verified by the kernel once and not with each call.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn multiply(a: u32, b: u32) -> u32 {
     product(a, b)
 }
 
-/// What exclusive-or with `change` in the word that ends `distance` bytes before the end makes of
-/// the checksum. The word is as loaded from the packet.
+/// Returns the change of the checksum by the exclusive-or of `change` into the word that ends `distance`
+/// bytes before the end. The word is as loaded from the packet.
 #[inline(always)]
 fn effect(change: u32, distance: u32) -> u32 {
     // The checksum of four bytes is their remainder four bytes further on.
@@ -68,9 +68,9 @@ fn effect(change: u32, distance: u32) -> u32 {
     value
 }
 
-/// Changes the ports and the checksum of a packet, or of the first fragment of one, which has `length`
-/// bytes as a whole. A checksum of zero is one that a device has yet to fill in; false if it cannot be
-/// told.
+/// Changes the ports and the checksum of a packet, or of the first fragment of one, which has `length` bytes
+/// as a whole. A checksum of zero is one that a device has yet to fill in; returns `false` if it cannot be
+/// computed.
 #[inline(always)]
 pub fn change_ports(skb: *mut __sk_buff, l4: u32, length: u32, old: u32, new: u32) -> bool {
     let mut header = MaybeUninit::<[u32; 3]>::uninit();
@@ -94,7 +94,7 @@ pub fn change_ports(skb: *mut __sk_buff, l4: u32, length: u32, old: u32, new: u3
     }
 }
 
-/// The checksum of a short packet of `N` words.
+/// Returns the checksum of a short packet of `N` words.
 #[inline(always)]
 pub fn checksum<const N: usize>(words: &[u32; N]) -> u32 {
     let mut value = u32::MAX;

@@ -67,13 +67,13 @@ use super::{hint, maps};
 pub use super::insert::{New, Scratch, insert, way_of};
 pub use super::remove::{remove, remove_reply_of};
 
-/// Answer of [`elsewhere`] and [`insert`]: there is no such flow, or no slot for it.
+/// Result of [`elsewhere`] and [`insert`]: there is no such flow, or no slot for it.
 pub const NONE: u32 = u32::MAX;
-/// Answer of [`insert`]: the key is in the table already.
+/// Result of [`insert`]: the key is in the table already.
 pub const EXISTS: u32 = u32::MAX - 1;
-/// Slots of one set that may have the tag of a key without being its flow's.
+/// Maximum number of slots of one set that may have the tag of a key without being its flow's.
 pub const SAME_TAGS: u32 = 3;
-/// How often a slot's mark may change while it is taken, or refreshed.
+/// Maximum number of changes of a slot's mark while it is taken, or refreshed.
 pub const PATIENCE: u32 = 4;
 
 /// Sets bits of a flow's flags.
@@ -91,7 +91,7 @@ pub unsafe fn set_flags<A>(slot: *mut Flow<A>, flags: u16) {
     }
 }
 
-/// Notes the epoch up to which the flow's backend is known to be in use.
+/// Records the epoch up to which the flow's backend is known to be in use.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -101,7 +101,7 @@ pub unsafe fn set_epoch<A>(slot: *mut Flow<A>, old: u32, new: u32) {
     unsafe { exchange_if(&raw mut (*slot).epoch, old, new) };
 }
 
-/// Gives the flow to another service.
+/// Assigns the flow to another service.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -111,13 +111,13 @@ pub unsafe fn set_service<A>(slot: *mut Flow<A>, old: u32, new: u32) {
     unsafe { exchange_if(&raw mut (*slot).service, old, new) };
 }
 
-/// Hash of a key: the lower half names the slot, the upper half is the tag.
+/// Returns the hash of a key: the lower half selects the slot, the upper half is the tag.
 #[inline(always)]
 pub fn hash<A: Address>(key: &FlowKey<A>, seed: u32) -> u64 {
     A::hash(key, seed)
 }
 
-/// The version of a slot that holds a valid flow with this key; none if it does not.
+/// Returns the version of a slot that holds a valid flow with this key; `None` if it does not.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -144,7 +144,8 @@ unsafe fn same_key<A: Address>(slot: *const Flow<A>, key: &FlowKey<A>) -> bool {
     }
 }
 
-/// As [`holds`], where the key does not fit into registers: it is read again for each slot.
+/// Checks a slot as [`holds`] does, for keys that do not fit into registers: they are read again for each
+/// slot.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -169,8 +170,8 @@ pub unsafe fn same_key_here<A: Address>(slot: *const Flow<A>, key: &FlowKey<A>) 
     true
 }
 
-/// The slot is still of the version that [`holds`] gave: what was read from it in between belongs
-/// together.
+/// Returns `true` if the slot still has the version that [`holds`] returned: what was read from it in between
+/// is consistent.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -188,7 +189,8 @@ pub struct Found<A> {
 }
 
 impl<A: Address> Found<A> {
-    /// Writes down what the packet becomes; false if the slot has been given to another flow since.
+    /// Writes the rewritten ends of the packet; returns `false` if the slot has been given to another flow
+    /// since.
     #[inline(always)]
     pub fn read(&self, to: &mut To<A>) -> bool {
         let slot = self.slot;
@@ -205,7 +207,7 @@ impl<A: Address> Found<A> {
     }
 }
 
-/// The flow of a key. Most are found in the slot that the hints of their set name.
+/// Returns the flow of a key. Most are found in the slot that the hints of their set show.
 #[inline(always)]
 pub fn find<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64) -> Option<Found<F::Address>> {
     let flow_mask = F::flow_mask(config);
@@ -224,7 +226,7 @@ pub fn find<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64) ->
     search::<F>(key, hash, set)
 }
 
-/// As [`find`], for where there is little stack: the key of IPv6 is not kept in it.
+/// Finds a flow as [`find`] does, with little stack: the key of IPv6 is not copied to it.
 #[inline(always)]
 pub fn find_apart<F: Family>(
     config: &Config,
@@ -243,13 +245,13 @@ pub fn find_apart<F: Family>(
         return None;
     }
     let slot = F::slot(index)?;
-    // SAFETY: the pointer leads to a slot. Its key has just been compared; if it has changed since, who
-    // goes on compares what he needs.
+    // SAFETY: the pointer leads to a slot. Its key has just been compared; if it has changed since, the
+    // caller compares what it needs.
     let version = unsafe { (&raw const (*slot).version).read_volatile() };
     (version & 1 == 0).then_some(Found { slot, index, version })
 }
 
-/// As [`find`], by a function that the programs share: for what is rare, and has little stack.
+/// Finds a flow as [`find`] does, by a function that the programs share: for rare calls with little stack.
 #[inline(always)]
 pub fn find_slowly<F: Family>(
     config: &Config,
@@ -270,7 +272,8 @@ fn search<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> Option<F
     unsafe { holds(slot, key) }.map(|version| Found { slot, index, version })
 }
 
-/// Index of the slot that has this key, valid, in a set or the one beside it; [`NONE`] for none.
+/// Returns the index of the slot that has this key, valid, in a set or the neighbouring one; [`NONE`] for
+/// none.
 #[inline(always)]
 fn elsewhere<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
     let Some(config) = maps::config() else {
@@ -280,14 +283,14 @@ fn elsewhere<F: Family>(key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
     if index == NONE { within::<F>(config, key, hash, beside(set)) } else { index }
 }
 
-/// The set beside a set, which takes its flows when it is full. Both lines of tags are fetched
-/// together by most machines.
+/// Returns the neighbour of a set, which takes its flows when it is full. Most machines fetch both lines of
+/// tags together.
 #[inline(always)]
 pub fn beside(set: u32) -> u32 {
     set ^ 1
 }
 
-/// Index of the slot of a set that has this key, valid; [`NONE`] for none.
+/// Returns the index of the slot of a set that has this key, valid; [`NONE`] for none.
 #[inline(always)]
 fn within<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64, set: u32) -> u32 {
     let Some(tags) = F::tags(set) else {
@@ -313,7 +316,7 @@ fn within<F: Family>(config: &Config, key: &FlowKey<F::Address>, hash: u64, set:
     NONE
 }
 
-/// [`elsewhere`] of IPv4, checked by the kernel once and not with each call.
+/// [`elsewhere`] of IPv4, verified by the kernel once and not with each call.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn elsewhere4(key: *const FlowKey<u32>, hash: u64, set: u32) -> u32 {
@@ -329,9 +332,9 @@ pub extern "C" fn elsewhere6(key: *const FlowKey<[u32; 4]>, hash: u64, set: u32)
     unsafe { key.as_ref() }.map_or(NONE, |key| elsewhere::<V6>(key, hash, set))
 }
 
-/// The first way from `from` on whose mark has the tag that is wanted; [`WAYS`] for none. No function of its
-/// own, nor are others on the way to the end of the longest chain of calls: Linux 6.1 counts a
-/// frame of the stack as a multiple of 32 bytes, and allows 512 in all.
+/// Returns the first way from `from` on whose mark has the wanted tag; [`WAYS`] for none. Inlined, like
+/// others at the end of the longest chain of calls: Linux 6.1 counts a frame of the stack as a multiple of 32
+/// bytes, and allows 512 in all.
 #[inline(always)]
 pub fn next_way(tags: *const FlowTags, wanted: u32, from: u32) -> u32 {
     for way in 0..WAYS {
@@ -360,8 +363,8 @@ pub unsafe fn write_sibling<A: Address>(slot: *const Flow<A>, key: *mut FlowKey<
     }
 }
 
-/// What packets of this flow become are the ends of packets with `key`, the other way round; what is
-/// read is only weighed.
+/// Returns `true` if the rewritten ends of packets of this flow are those of packets with `key`, reversed;
+/// the reading is only a hint.
 ///
 /// # Safety
 /// `slot` must lead to a slot.
@@ -376,16 +379,16 @@ pub unsafe fn leads_to<F: Family>(slot: *const Flow<F::Address>, key: &FlowKey<F
     }
 }
 
-/// Set and way of a slot.
+/// Returns set and way of a slot.
 #[inline(always)]
 pub fn place_of(config_mask: u32, index: u32) -> (u32, u32) {
     let sets = sets_mask(config_mask);
     (index & sets, index / (sets + 1))
 }
 
-/// Notes in the mark of a slot when its flow was last seen, or that it has ended. False if the slot is
-/// being taken. A flow that is found to have its slot still, after that, will not give way soon: who
-/// chose it before does not find the mark that he has seen.
+/// Records in the mark of a slot when its flow was last seen, or that it has ended. Returns `false` if the
+/// slot is being taken. A flow that still has its slot after that will not be evicted soon: a processor that
+/// chose it before does not find the mark that it has seen.
 #[inline(always)]
 pub fn refresh<F: Family>(config: &Config, index: u32, now: u32, flags: u32) -> bool {
     let (set, way) = place_of(F::flow_mask(config), index);
@@ -409,14 +412,14 @@ pub fn refresh<F: Family>(config: &Config, index: u32, now: u32, flags: u32) -> 
     true
 }
 
-/// Either side has reset the connection, or both have finished.
+/// Returns `true` if either side has reset the connection, or both have finished.
 #[inline(always)]
 pub fn is_closed(flags: u32) -> bool {
     const BOTH: u32 = (flow_flag::FIN | flow_flag::FIN_PEER) as u32;
     flags & flow_flag::RESET as u32 != 0 || flags & BOTH == BOTH
 }
 
-/// Ticks without a packet after which a flow may give way.
+/// Returns the ticks without a packet after which a flow may be evicted.
 #[inline(always)]
 pub fn idle_limit(number: u32, flags: u32) -> u32 {
     if number == protocol::UDP as u32 {

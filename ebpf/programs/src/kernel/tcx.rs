@@ -1,10 +1,10 @@
-//! Packets on interfaces: what no local socket made, and what the stack answers to it.
+//! Packets on interfaces: those that no local socket made, and the stack's answers to them.
 //!
-//! Whatever is rewritten leaves past the stack where the routing table has a way: the stack would
-//! refuse a packet from one of its own addresses, which is what a reply through a node's address is.
+//! Rewritten packets bypass the stack if the routing table has a route: the stack would refuse a packet from
+//! one of its own addresses, such as a reply through a node's address.
 //!
-//! Packets that are rewritten are marked in `tc_index`, which the stack keeps and uses for nothing:
-//! no interface on their way out translates them a second time. See [`index`].
+//! Rewritten packets are marked in `tc_index`, which the stack keeps and does not use: no interface on their
+//! way out translates them a second time. See [`index`].
 
 use core::mem::MaybeUninit;
 
@@ -29,13 +29,13 @@ use super::read::{self, kind as read_kind};
 use super::trace::Fate;
 use super::{dsr, fragment, icmp, maps, sctp, trace};
 
-/// Go on with the next program, or the stack.
+/// Passes the packet to the next program, or the stack.
 pub const NEXT: i32 = -1;
 pub const DROP: i32 = 2;
 
-/// Find the way without asking for the neighbour's address; bpf_redirect_neigh does that.
+/// Looks up the route without the neighbour's address; bpf_redirect_neigh does that.
 const FIB_LOOKUP_SKIP_NEIGH: u32 = 4;
-/// The answer that there is a way, and that the neighbour's address is not known.
+/// The answer that there is a route, and that the neighbour's address is not known.
 const FIB_LOOKUP_NO_NEIGHBOUR: i32 = 7;
 
 /// Bits of `tc_index` that these programs use.
@@ -62,7 +62,7 @@ pub fn pod_ingress(ctx: TcContext) -> i32 {
     }
 }
 
-/// Replies that reached the stack untranslated: of a backend that shares the node's addresses, of
+/// Translates replies that reached the stack untranslated: of a backend that shares the node's addresses, of
 /// one behind an interface without programs, or of one whose packets go through the stack.
 #[classifier]
 pub fn egress(ctx: TcContext) -> i32 {
@@ -75,21 +75,21 @@ pub fn egress(ctx: TcContext) -> i32 {
     }
 }
 
-/// The packet's network protocol, as it carries it.
+/// Returns the packet's network protocol, in the form of packets.
 #[inline(always)]
 fn ethertype(ctx: &TcContext) -> u16 {
     // SAFETY: the context is the one that the kernel gave.
     unsafe { (*ctx.skb.skb).protocol as u16 }
 }
 
-/// A packet that came in.
+/// Handles a packet that came in.
 #[inline(always)]
 fn incoming<F: Family>(ctx: &TcContext, hook: u8) -> i32 {
     let skb = ctx.skb.skb;
     // SAFETY: the context is the one that the kernel gave.
     let place = unsafe {
         let index = (&raw const (*skb).tc_index).read_volatile();
-        // What another network namespace has left.
+        // A mark of another network namespace.
         if index & index::TRANSLATED != 0 {
             (&raw mut (*skb).tc_index).write_volatile(index & !index::TRANSLATED);
         }
@@ -107,7 +107,7 @@ fn incoming<F: Family>(ctx: &TcContext, hook: u8) -> i32 {
     ingress::<F>(skb, place)
 }
 
-/// A packet that came in and is no control message.
+/// Handles a packet that came in and is not a control message.
 #[inline(never)]
 fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     let ctx = TcContext::new(skb);
@@ -188,7 +188,7 @@ pub fn mark(skb: *mut __sk_buff) {
     }
 }
 
-/// Functions that the kernel checks once, and not with each of their calls.
+/// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $address:ty, $carry:ident, $rewrite:ident) => {
         /// See [`carry`].
@@ -241,7 +241,8 @@ fn carry<F: Family>(
     }
     let stack = goes_through_stack::<F>(packet, to);
     if stack && to.flags & flow_flag::REVERSE as u32 != 0 {
-        // The stack sees the reply to what it has seen; the interface it leaves by translates it.
+        // The stack sees the reply to the packet that it has seen; the interface by which the reply leaves
+        // translates it.
         return NEXT;
     }
     let goes_on = packet.hops > 1 && !stack;
@@ -264,7 +265,7 @@ fn carry<F: Family>(
     if hop.interface() != 0 { send_by(skb, &hop) } else { depart(skb, ifindex, neighbour) }
 }
 
-/// Sends a rewritten packet to the next hop that its flow has kept.
+/// Sends a rewritten packet to the next hop in its flow.
 #[inline(always)]
 fn send_by(skb: *mut __sk_buff, hop: &Hop) -> i32 {
     let ctx = TcContext::new(skb);
@@ -285,8 +286,8 @@ fn send_by(skb: *mut __sk_buff, hop: &Hop) -> i32 {
     unsafe { bpf_redirect(hop.interface(), 0) as i32 }
 }
 
-/// The node wants packet filters of others to see the flow, and no address of this node takes part
-/// in it, which the stack would take for its own.
+/// Returns `true` if packet filters of others are to see the flow, and no address of this node takes part in
+/// it, which the stack would take for its own.
 #[inline(always)]
 fn goes_through_stack<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>) -> bool {
     if !maps::config().is_some_and(|config| config.flags & config_flag::THROUGH_STACK != 0) {
@@ -299,7 +300,7 @@ fn goes_through_stack<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address
     }
 }
 
-/// Sends a rewritten packet past the stack where there is a way, else to the stack.
+/// Sends a rewritten packet past the stack if there is a route, else to the stack.
 #[inline(always)]
 pub fn depart(skb: *mut __sk_buff, ifindex: u32, neighbour: &mut bpf_redir_neigh) -> i32 {
     mark(skb);
@@ -313,7 +314,7 @@ pub fn depart(skb: *mut __sk_buff, ifindex: u32, neighbour: &mut bpf_redir_neigh
     unsafe { bpf_redirect_neigh(ifindex, neighbour, size_of::<bpf_redir_neigh>() as i32, 0) as i32 }
 }
 
-/// Interface and next hop of a packet; 0 if it ends on this node, or has no way.
+/// Returns interface and next hop of a packet; 0 if it ends on this node, or has no route.
 #[inline(always)]
 pub fn way<F: Family>(
     skb: *mut __sk_buff,
@@ -324,9 +325,9 @@ pub fn way<F: Family>(
     find_way::<F>(skb, number, to, false, neighbour)
 }
 
-/// Interface and next hop of a flow; 0 if it ends on this node, or has no way. With `keep` further
-/// packets of this tick get it from the flow. The one that asks leaves by the neighbour, so that the
-/// kernel goes on to see whether that is still there.
+/// Returns interface and next hop of a flow; 0 if it ends on this node, or has no route. With `keep` further
+/// packets of this tick get it from the flow. The first packet leaves by the neighbour, so that the kernel
+/// goes on checking whether that is still there.
 #[inline(never)]
 fn find_way<F: Family>(
     skb: *mut __sk_buff,
@@ -359,7 +360,8 @@ fn find_way<F: Family>(
     }
 }
 
-/// Makes the packet one of the flow's other side, with valid checksums; false if that cannot be.
+/// Rewrites the packet to the flow's other side, with valid checksums; returns `false` if that is not
+/// possible.
 #[inline(always)]
 fn rewrite<F: Family>(
     skb: *mut __sk_buff,
@@ -392,7 +394,7 @@ fn rewrite<F: Family>(
     rewrite_header6::<F>(skb, to, hop)
 }
 
-/// Ports and checksum of SCTP, which depends on the length of the whole datagram.
+/// Changes ports and checksum of SCTP, which depends on the length of the whole datagram.
 #[inline(always)]
 fn change_sctp<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, old: u32, new: u32) -> bool {
     let length = if packet.part == Part::Whole {
@@ -404,7 +406,7 @@ fn change_sctp<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, old:
     length != 0 && sctp::change_ports(skb, packet.l4, length, old, new)
 }
 
-/// Transport checksum and ports.
+/// Changes transport checksum and ports.
 #[inline(always)]
 fn change_transport<A>(skb: *mut __sk_buff, packet: &Packet<A>, delta: &Delta, old: u32, new: u32) -> bool {
     let check = packet.check_offset();
@@ -425,8 +427,8 @@ fn change_transport<A>(skb: *mut __sk_buff, packet: &Packet<A>, delta: &Delta, o
     }
 }
 
-/// Hop limit and addresses of IPv6, and what a device may have summed up of them: there is no
-/// checksum in the header that makes up for them.
+/// Rewrites hop limit and addresses of IPv6, and the sum that a device may have computed over them: there is
+/// no checksum in the header that compensates for them.
 #[inline(always)]
 fn rewrite_header6<F: Family>(skb: *mut __sk_buff, to: &To<F::Address>, hop: bool) -> bool {
     let ctx = TcContext::new(skb);
@@ -459,7 +461,7 @@ fn rewrite_header6<F: Family>(skb: *mut __sk_buff, to: &To<F::Address>, hop: boo
     }
 }
 
-/// Brings the first bytes of a packet into the linear part of the buffer if need be.
+/// Makes the first bytes of a packet linear in the buffer if necessary.
 #[inline(always)]
 pub fn pull(ctx: &TcContext, length: u32) {
     if ctx.data() + length as usize > ctx.data_end() {

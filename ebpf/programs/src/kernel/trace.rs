@@ -1,13 +1,13 @@
-//! What the tracing copy of the programs logs of one flow, step by step.
+//! The log of the tracing copy of the programs about one flow, step by step.
 //!
-//! The copy is this object, loaded with a log level. In the programs that carry traffic the level is
-//! zero, a constant that the kernel knows: it takes out every branch on [`is_on`], and what is left of
-//! each is the load of a byte.
+//! The copy is this object, loaded with a log level. In the programs that carry traffic the level is zero, a
+//! constant that the kernel knows: it removes every branch on [`is_on`], and only the load of a byte is left
+//! of each.
 //!
-//! What is decided on a packet is noted on the way, and logged at the end by a function of its own: of a
-//! reply only the end tells whether it belongs to the flow, and programs in the middle have no room on
-//! their stacks. A packet's notes are this processor's own, as no program that decides on packets
-//! interrupts another. A system call may be interrupted by another one, so it logs what it has at hand.
+//! A decision about a packet is recorded on the way, and logged at the end by a separate function: only the
+//! end shows whether a reply belongs to the flow, and programs in the middle have no room on their stacks. A
+//! packet's notes are this processor's own, as no program that decides about packets interrupts another. A
+//! system call may be interrupted by another one, so it logs what it has at hand.
 
 use aya_ebpf::Global;
 use aya_ebpf::helpers::bpf_get_smp_processor_id;
@@ -27,7 +27,7 @@ use super::packet::{self, Packet, To};
 #[unsafe(no_mangle)]
 static TRACED: Global<[u32; Traced::WORDS]> = Global::new([0; Traced::WORDS]);
 
-/// Notes on the packet that is being decided on. Not pinned: each copy has its own.
+/// Notes on the packet that is being decided about. Not pinned: each copy has its own.
 #[map]
 static NOTES: PerCpuArray<Notes> = PerCpuArray::with_max_entries(1, 0);
 
@@ -39,22 +39,22 @@ struct End {
     port: u32,
 }
 
-/// What has been found out about a packet so far.
+/// The findings about a packet so far.
 #[repr(C)]
 struct Notes {
     source: End,
     destination: End,
-    /// What the packet becomes.
+    /// The rewritten source of the packet.
     to_source: End,
     to_destination: End,
     backend: End,
     /// Bits of [`seen`].
     seen: u32,
-    /// Of the frontend.
+    /// The frontend's service.
     service: u32,
     /// One of [`ebpf_common::event::kind`].
     reason: u32,
-    /// Interface that the packet leaves by; 0 for none.
+    /// The interface by which the packet leaves; 0 for none.
     way: u32,
     family: u32,
     protocol: u32,
@@ -68,23 +68,23 @@ struct Notes {
     outcome: u32,
 }
 
-/// What was looked up.
+/// The recorded look-ups.
 mod seen {
     pub const FRONTEND: u32 = 2;
     pub const BACKEND: u32 = 4;
     /// The connection is one that others translate.
     pub const OTHERS: u32 = 8;
-    /// All else in the notes is about this packet.
+    /// Everything else in the notes is about this packet.
     pub const DECIDED: u32 = 16;
 }
 
-/// This is the tracing copy.
+/// Returns `true` in the tracing copy.
 #[inline(always)]
 pub fn is_on() -> bool {
     level_enabled(Level::Info)
 }
 
-/// Apart, so that the stack of those who ask does not have to hold the key.
+/// Returns the notes. A separate function, so that the stack of its callers does not have to hold the key.
 #[inline(never)]
 fn notes() -> Option<&'static mut Notes> {
     // SAFETY: the element is this processor's own, and no packet program interrupts another.
@@ -101,8 +101,8 @@ fn note(change: impl FnOnce(&mut Notes)) {
     }
 }
 
-/// As [`note`], for functions at the end of the longest chain of calls: one call more would be one too many
-/// for the stack that older kernels allow.
+/// Changes the notes as [`note`] does, for functions at the end of the longest chain of calls: one more call
+/// would exceed the stack that older kernels allow.
 #[inline(always)]
 fn note_deep(change: impl FnOnce(&mut Notes)) {
     if is_on()
@@ -113,7 +113,7 @@ fn note_deep(change: impl FnOnce(&mut Notes)) {
     }
 }
 
-/// A packet is looked at.
+/// Records that a packet has arrived.
 #[inline(always)]
 pub fn packet_begins(place: impl FnOnce() -> Place) {
     note(|notes| {
@@ -124,13 +124,13 @@ pub fn packet_begins(place: impl FnOnce() -> Place) {
     });
 }
 
-/// Others translate a connection with these ends.
+/// Records that others translate a connection with these ends.
 #[inline(always)]
 pub fn others() {
     note_deep(|notes| notes.seen |= seen::OTHERS);
 }
 
-/// A backend of a service was chosen, and is written down at these places.
+/// Records the choice of a backend of a service, read from these places.
 #[inline(always)]
 pub fn backend<A: Copy>(address: &A, port: &u16, service: &u32) {
     note(|notes| {
@@ -140,11 +140,11 @@ pub fn backend<A: Copy>(address: &A, port: &u16, service: &u32) {
     });
 }
 
-/// An event tells why the packet does not go on; `kind` is one of [`ebpf_common::event::kind`], and
-/// `service` 0 where there is none.
+/// Records an event as the reason why the packet does not go on; `kind` is one of
+/// [`ebpf_common::event::kind`], and `service` 0 if there is none.
 #[inline(always)]
 pub fn reason(kind: u8, service: u32) {
-    // What gives way is another flow.
+    // The evicted flow is another one.
     if kind == kind::FLOW_EVICTED {
         return;
     }
@@ -157,13 +157,13 @@ pub fn reason(kind: u8, service: u32) {
     });
 }
 
-/// The packet leaves by this interface; 0 for the stack.
+/// Records the interface by which the packet leaves; 0 for the stack.
 #[inline(always)]
 pub fn way(ifindex: u32) {
     note(|notes| notes.way = ifindex);
 }
 
-/// The packet has been decided on; `verdict` is one of [`verdict`].
+/// Records the decision about the packet; `verdict` is one of [`verdict`].
 #[inline(always)]
 pub fn packet_decided<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>, verdict: u32) {
     if is_on() {
@@ -171,7 +171,8 @@ pub fn packet_decided<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address
     }
 }
 
-/// Apart, so that the stack of those who decide does not have to hold anything for it.
+/// Records a decision. A separate function, so that the stack of its callers does not have to hold anything
+/// for it.
 #[inline(never)]
 fn note_decision<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>, verdict: u32) {
     let Some(notes) = notes() else {
@@ -191,19 +192,19 @@ fn note_decision<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>, ve
     notes.seen |= seen::DECIDED;
 }
 
-/// What has been done with a packet that was decided on.
+/// The execution of a decision about a packet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// What was decided; [`way`] has been told if it was sent out.
+    /// Carried out as decided; [`way`] has been called if it was sent out.
     Carried,
     Dropped,
-    /// Left to the next program as it is, whatever was decided.
+    /// Passed unchanged to the next program, whatever was decided.
     Passed,
     /// Sent out if it was to be rewritten.
     Sent,
 }
 
-/// What was decided, if anything was, has been done: logs it if the packet is of the flow.
+/// Records that a decision, if there was one, has been carried out: logs it if the packet is of the flow.
 #[inline(always)]
 pub fn packet_ends(fate: Fate) {
     note(|notes| {
@@ -225,7 +226,8 @@ pub fn packet_ends(fate: Fate) {
     });
 }
 
-/// Copies from where the address is: another copy would take room on the stack, of which there is none.
+/// Copies directly from the place of the address: another copy would take room on the stack, of which there
+/// is none.
 #[inline(always)]
 fn set<A: Copy>(end: &mut End, address: &A, port: u16) {
     if size_of::<A>() < size_of_val(&end.address) {
@@ -236,7 +238,7 @@ fn set<A: Copy>(end: &mut End, address: &A, port: u16) {
     end.port = port as u32;
 }
 
-/// Logs the notes, if they are on a packet of the flow. Checked by the kernel once, and not with each
+/// Logs the notes, if they are about a packet of the flow. Verified by the kernel once, and not with each
 /// call.
 #[unsafe(no_mangle)]
 #[inline(never)]
@@ -278,7 +280,7 @@ pub extern "C" fn trace_packet() -> u32 {
     1
 }
 
-/// The packet has the ends of the flow, or becomes a reply to it.
+/// Returns `true` if the packet has the ends of the flow, or becomes a reply to it.
 #[inline(always)]
 fn is_traced(notes: &Notes) -> bool {
     let words = TRACED.load();
@@ -293,13 +295,13 @@ fn is_traced(notes: &Notes) -> bool {
         || notes.verdict == verdict::REWRITE && joins(&notes.to_destination, &notes.to_source)
 }
 
-/// A port as people write it.
+/// Returns a port in native byte order.
 #[inline(always)]
 fn port(port: u32) -> u16 {
     u16::from_be(port as u16)
 }
 
-/// An address as the log takes it.
+/// Returns an address in the form of the log.
 #[inline(always)]
 fn v4(address: &[u32; 4]) -> u32 {
     u32::from_be(address[0])
@@ -325,8 +327,8 @@ fn log_packet(notes: &Notes, processor: u32) {
     );
 }
 
-/// The ends of the packet. Each family in a function of its own, here and below: older kernels take the
-/// stack of a function into account although nothing calls it, and a record takes some of it.
+/// Logs the ends of the packet. Each family has a function of its own, here and below: older kernels count
+/// the stack of a function although nothing calls it, and a record takes some of it.
 #[inline(never)]
 fn log_ends4(notes: &Notes, processor: u32) {
     let (from, to) = (&notes.source, &notes.destination);
@@ -355,7 +357,7 @@ fn log_ends6(notes: &Notes, processor: u32) {
     );
 }
 
-/// The flow that was found, or the frontend and the backend.
+/// Logs the flow that was found, or the frontend and the backend.
 #[inline(never)]
 fn log_frontend(notes: &Notes, processor: u32) {
     if notes.verdict == verdict::REWRITE && notes.seen & seen::BACKEND == 0 {
@@ -424,7 +426,7 @@ fn log_end(notes: &Notes, processor: u32) {
     }
 }
 
-/// A system call that may be of the flow: what it goes to is, its source is not known yet.
+/// A system call that may be of the flow: its destination is, its source is not known yet.
 #[derive(Clone, Copy)]
 pub struct Call {
     cookie: u64,
@@ -462,32 +464,32 @@ impl Call {
         }
     }
 
-    /// The address has a frontend.
+    /// Logs that the address has a frontend.
     #[inline(always)]
     pub fn frontend(&self, frontend: &Frontend) {
         self.tell(|cookie| trace_call_frontend(cookie, frontend.service, frontend.count() as u32));
     }
 
-    /// The call goes to a backend.
+    /// Logs that the call goes to a backend.
     #[inline(always)]
     pub fn backend<F: Family>(&self, address: &F::Address, port: u16) {
         self.tell(|cookie| trace_call_backend(cookie, &address.words(), port as u32, F::VERSION as u32));
     }
 
-    /// The call goes on as it is.
+    /// Logs that the call goes on unchanged.
     #[inline(always)]
     pub fn passed(&self) {
         self.tell(|cookie| trace_call_end(cookie, 0));
     }
 
-    /// The call fails; `error` is a number of the operating system.
+    /// Logs that the call fails; `error` is a number of the operating system.
     #[inline(always)]
     pub fn failed(&self, error: i32) {
         self.tell(|cookie| trace_call_end(cookie, error as u32));
     }
 }
 
-/// `numbers` holds the call, the family and the protocol.
+/// Logs the start of a call; `numbers` holds the call, the family and the protocol.
 #[unsafe(no_mangle)]
 #[inline(never)]
 pub extern "C" fn trace_call(cookie: u64, address: *const [u32; 4], number: u32, numbers: u32) -> u32 {

@@ -1,6 +1,6 @@
-//! Packets between an uplink and backends on other nodes: they never meet the stack. Fragments,
-//! options, control messages and SCTP are left to the programs behind it. What direct server return
-//! puts into packets is put in here too, see [`dsr`].
+//! Packets between an uplink and backends on other nodes: they never reach the stack. Fragments, options,
+//! control messages and SCTP are left to the programs behind it. The additions of direct server return are
+//! made here too, see [`dsr`].
 
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -45,7 +45,7 @@ pub fn uplink_xdp(ctx: XdpContext) -> u32 {
     action
 }
 
-/// Apart, so that the stack of IPv4 does not have to hold it.
+/// Handles a packet of IPv6. A separate function, so that the stack of IPv4 does not have to hold it.
 #[inline(never)]
 fn run6(ctx: *mut xdp_md) -> u32 {
     let (data, end) = bounds(ctx);
@@ -80,9 +80,9 @@ fn run<F: Family>(ctx: *mut xdp_md, data: usize, end: usize) -> u32 {
     }
 }
 
-/// Addresses of the packet's first byte and of the one after its last. Read anew where they are
-/// compared anew: the verifier forgets what an earlier comparison has shown, the compiler does not,
-/// and would leave the second one out.
+/// Returns the addresses of the packet's first byte and of the one after its last. Read again where they are
+/// compared again: the verifier forgets the result of an earlier comparison, the compiler does not, and would
+/// remove the second one.
 #[inline(always)]
 pub fn bounds(ctx: *mut xdp_md) -> (usize, usize) {
     // SAFETY: the context is the one that the kernel gave.
@@ -92,13 +92,13 @@ pub fn bounds(ctx: *mut xdp_md) -> (usize, usize) {
     }
 }
 
-/// As [`carry`], with a stack of its own.
+/// Handles a packet as [`carry`] does, with a stack of its own.
 #[inline(never)]
 fn carry_apart<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> u32 {
     carry::<F>(ctx, packet, to, None)
 }
 
-/// Rewrites a packet and sends it out; to the stack, unchanged, if the way there is not known.
+/// Rewrites a packet and sends it out; passes it to the stack, unchanged, if the next hop is not known.
 #[inline(always)]
 fn carry<F: Family>(
     ctx: *mut xdp_md,
@@ -122,13 +122,13 @@ fn carry<F: Family>(
     leave(ctx, &hop)
 }
 
-/// Where the flow's packets go next, as the flow has it, or the routing table.
+/// Returns the next hop of the flow's packets, from the flow or the routing table.
 #[inline(always)]
 pub fn hop<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> Option<Hop> {
     hop_at::<F>(ctx, packet, to, F::slot(to.slot)?)
 }
 
-/// As [`hop`], of the flow in this slot.
+/// Returns the next hop as [`hop`] does, of the flow in this slot.
 #[inline(always)]
 fn hop_at<F: Family>(
     ctx: *mut xdp_md,
@@ -147,7 +147,7 @@ fn hop_at<F: Family>(
     hop.is_for_xdp().then_some(hop)
 }
 
-/// Sends a packet that is as it should be.
+/// Sends a finished packet.
 #[inline(always)]
 pub fn leave(ctx: *mut xdp_md, hop: &Hop) -> u32 {
     // SAFETY: the context is the one that the kernel gave.
@@ -159,7 +159,7 @@ pub fn leave(ctx: *mut xdp_md, hop: &Hop) -> u32 {
     DEVICES.redirect(hop.ifindex, 0).unwrap_or(xdp_action::XDP_DROP)
 }
 
-/// Looks up the route and the neighbour, and keeps them with the flow for the rest of the tick.
+/// Looks up the route and the neighbour, and stores them in the flow for the rest of the tick.
 #[inline(never)]
 fn find_hop<F: Family>(
     ctx: *mut xdp_md,
@@ -186,8 +186,8 @@ fn find_hop<F: Family>(
     true
 }
 
-/// Rewrites addresses, ports, checksums, hops that are left, and the link header; `l4` is the offset of
-/// the transport header.
+/// Rewrites addresses, ports, checksums, remaining hops, and the link header; `l4` is the offset of the
+/// transport header.
 #[inline(always)]
 pub fn rewrite<F: Family>(
     data: usize,

@@ -1,16 +1,15 @@
-//! The allocator of every daemon, and how soon it gives freed memory back to the machine.
+//! The allocator of every daemon, and the time until it returns freed memory to the machine.
 //!
-//! glibc's allocator keeps what a burst of work leaves in its arenas wherever a block in use lies above it:
+//! glibc's allocator retains what a burst of work leaves in its arenas wherever a block in use lies above it:
 //! after 10,000 pods had come and gone, `hawser up` held 110 MiB for 34 MiB in use. jemalloc keeps blocks of
 //! one size together and returns their pages one by one (`docs/benchmarks.md` has the figures).
 
-/// The allocator. A binary makes it its own with `#[global_allocator]`.
+/// The allocator. A binary selects it with `#[global_allocator]`.
 pub use tikv_jemallocator::Jemalloc as Allocator;
 
-/// Options of jemalloc, as in the section TUNING of jemalloc(3): pages that have been unused for two seconds go
-/// back to the machine, at once and not only in name, by a thread of jemalloc's own, so also in a process that
-/// does nothing any more. Few arenas, and few free blocks that a thread keeps to itself, since each of both holds
-/// pages back.
+/// Options of jemalloc, as in the section TUNING of jemalloc(3): pages that have been unused for two seconds
+/// are really returned to the machine, by a background thread of jemalloc's, so even in an idle process.
+/// Arenas and the free blocks that a thread caches are few, since both hold pages back.
 // SAFETY: jemalloc declares `extern const char *_rjem_malloc_conf` and reads it once, before the first allocation:
 // this is a pointer to a static C string, and nothing else has that name.
 #[used]

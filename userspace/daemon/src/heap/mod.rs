@@ -1,4 +1,4 @@
-//! The memory of a daemon: its allocator, and the pages that only its start needed.
+//! The memory of a daemon: its allocator, and the pages that only the start needs.
 #![allow(unsafe_code, reason = "jemalloc reads its options from a symbol; madvise(2) is given addresses")]
 
 mod allocator;

@@ -1,25 +1,25 @@
-//! Pages of the binary and its libraries, which a start maps and nothing needs afterwards.
+//! Pages of the binary and its libraries that the start maps and nothing needs afterwards.
 
 use std::fs;
 
 /// Releases the pages of the binary and its libraries that are mapped in this process. Takes milliseconds.
 ///
-/// Such pages are the kernel's copy of the file, mapped here as they were touched. They stay in its
-/// cache, and the next use of one maps it again, with its neighbours, in about a microsecond. So
-/// what this process holds afterwards is what it works with, not what it once began with.
+/// Such pages are the kernel's copy of the file, mapped here as they were touched. They stay in its cache,
+/// and the next use of one maps it again, with its neighbours, in about a microsecond. Afterwards the process
+/// holds what it works with, not what it needed to start.
 pub fn release_file_pages() {
-    // Where there is no such file, everything stays mapped.
+    // Without this file, everything stays mapped.
     let mappings = fs::read_to_string("/proc/self/smaps").unwrap_or_default();
     for (start, length) in pages_of_files(&mappings) {
-        // SAFETY: a private mapping of a file that cannot be written to, and of which no page was
-        // ever written: each access finds the same bytes again, in the file. (A page that a
-        // debugger writes in this moment would lose its breakpoint, no more.)
+        // SAFETY: a private mapping of a file that cannot be written to, and of which no page was ever
+        // written: each access finds the same bytes again, in the file. (A page to which a debugger writes at
+        // this moment would lose its breakpoint, no more.)
         unsafe { libc::madvise(start as *mut libc::c_void, length, libc::MADV_DONTNEED) };
     }
 }
 
-/// Start and length of those mappings that show a file as it is: read-only, private, and without a
-/// page of their own, such as relocated pointers and breakpoints are on.
+/// Returns start and length of the mappings that are unchanged copies of a file: read-only, private, and
+/// without private pages, such as those of relocated pointers and breakpoints.
 fn pages_of_files(smaps: &str) -> Vec<(usize, usize)> {
     let mut found = Vec::new();
     let mut mapping = None;
@@ -81,7 +81,7 @@ Anonymous:             0 kB
         let before = pages_of_files(&mappings);
         let own = release_file_pages as fn() as usize;
         assert!(before.iter().any(|(start, length)| (*start..start + length).contains(&own)));
-        // Under other threads that run, and read, what goes.
+        // Other threads run, and read the released pages, meanwhile.
         let others = std::thread::spawn(|| (0..1000).map(|n| n.to_string()).collect::<Vec<_>>().join(","));
         for _ in 0..20 {
             release_file_pages();

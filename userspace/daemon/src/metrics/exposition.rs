@@ -9,8 +9,8 @@ use http::{HeaderMap, header::ACCEPT};
 use super::process;
 use super::value::{Counter, Family, FloatGauge, Gauge, Histogram};
 
-/// An exposition format. Both have the bounds of histograms as Kubernetes writes them, so that a rule with
-/// `le="1"` selects the same series, whatever a scraper asks for.
+/// An exposition format. Both write the bounds of histograms as Kubernetes does, so that a rule with `le="1"`
+/// selects the same series in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Text,
@@ -23,7 +23,8 @@ impl Format {
         let ranges = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
         let mut known: Vec<(f32, bool, Self)> =
             ranges.flat_map(|text| text.split(',')).filter_map(Self::range).collect();
-        // Stable: ranges of equal quality stay in the client's order, but for those that name no type.
+        // The sort is stable: ranges of equal quality stay in the client's order, except those that name no
+        // type.
         known.sort_by(|(a, vague, _), (b, other, _)| {
             Reverse(a).partial_cmp(&Reverse(b)).unwrap_or(std::cmp::Ordering::Equal).then(vague.cmp(other))
         });
@@ -57,7 +58,7 @@ impl Format {
     }
 }
 
-/// A page that is being built. Families are sorted by their names at the end.
+/// A page under construction. Families are sorted by name at the end.
 pub struct Exposition {
     format: Format,
     families: Vec<(String, String)>,
@@ -82,7 +83,8 @@ impl Exposition {
         if samples.is_empty() {
             return;
         }
-        // In OpenMetrics a counter's name is the one without the suffix; one without it is no counter.
+        // In OpenMetrics the name of a counter's family lacks the suffix; one without a suffix is not a
+        // counter.
         let (shown, kind) = match (self.format, kind, name.strip_suffix("_total")) {
             (Format::OpenMetrics, "counter", Some(base)) => (base, "counter"),
             (Format::OpenMetrics, "counter", None) => (name, "unknown"),
@@ -93,12 +95,12 @@ impl Exposition {
         self.families.push((name.to_owned(), text));
     }
 
-    /// Adds `process_*`, what every component of Kubernetes tells about its process.
+    /// Adds `process_*`, the metrics of the process that every component of Kubernetes has.
     pub fn process(&mut self) {
         process::add(self);
     }
 
-    /// Adds `kubernetes_build_info`, whose labels are the version and how it was built.
+    /// Adds `kubernetes_build_info`, whose labels describe the version and the build.
     pub fn build_info(&mut self, labels: &[(&str, &str)]) {
         self.family(
             "kubernetes_build_info",
@@ -195,7 +197,7 @@ fn escape(out: &mut String, value: &str) {
     }
 }
 
-/// Writes a number as Go does: the shortest form, with an exponent for what is very large or small.
+/// Formats a number as Go does: the shortest form, with an exponent if it is very large or small.
 fn number(value: f64) -> String {
     if value != 0.0 && !(1e-4..1e21).contains(&value.abs()) {
         let mut text = String::new();

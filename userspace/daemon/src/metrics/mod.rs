@@ -1,7 +1,7 @@
 //! Metrics: counters, gauges, histograms and families of them, and the pages that Prometheus reads.
 //!
 //! A component holds its metrics as plain fields, counts with atomic additions, and builds an [`Exposition`]
-//! when somebody asks for it. Nothing is registered and nothing is formatted before.
+//! on request. Nothing is registered and nothing is formatted before.
 
 mod exposition;
 mod process;

@@ -1,16 +1,16 @@
-//! What the kernel knows of this process, under the names that every component of Kubernetes uses: from
+//! The kernel's figures of this process, under the names that every component of Kubernetes uses: from
 //! `/proc` (proc(5)), when a page is built.
 
 use std::fs;
 
 use super::exposition::Exposition;
 
-/// Ticks a second in `/proc`: Linux shows user space hundredths of a second on every machine.
+/// Ticks per second in `/proc`: Linux gives user space hundredths of a second on every machine.
 const TICKS: f64 = 100.0;
-/// An unlimited resource, as Go's client shows it: the largest number of 64 bits.
+/// The value of an unlimited resource, as in Go's client: the largest number of 64 bits.
 const UNLIMITED: f64 = u64::MAX as f64;
 
-/// Adds `process_*`; what cannot be read is left out.
+/// Adds `process_*`; values that cannot be read are left out.
 pub(super) fn add(page: &mut Exposition) {
     for (name, kind, help, value) in read() {
         if let Some(value) = value {
@@ -19,7 +19,7 @@ pub(super) fn add(page: &mut Exposition) {
     }
 }
 
-/// Name, type, help and value, where that is known.
+/// Name, type, help and value, if known.
 type Row = (&'static str, &'static str, &'static str, Option<f64>);
 
 fn read() -> [Row; 9] {
@@ -97,7 +97,7 @@ fn limit(limits: &str, name: &str) -> Option<f64> {
     }
 }
 
-/// Returns the bytes received and sent: two lines of `netstat` begin alike, the first has the names.
+/// Returns the bytes received and sent: two lines of `netstat` begin alike, and the first has the names.
 fn octets(netstat: &str) -> Option<(f64, f64)> {
     let mut lines = netstat.lines().filter_map(|line| line.strip_prefix("IpExt: "));
     let (names, values) = (lines.next()?, lines.next()?);

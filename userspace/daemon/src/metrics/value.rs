@@ -10,7 +10,7 @@ use imbl::OrdMap;
 
 use crate::limits::METRIC_MEMBERS;
 
-/// A count that only rises.
+/// A count that only increases.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 
@@ -26,7 +26,7 @@ impl Counter {
     }
 }
 
-/// A whole number that rises and falls.
+/// A whole number that increases and decreases.
 #[derive(Debug, Default)]
 pub struct Gauge(AtomicI64);
 
@@ -63,19 +63,19 @@ impl FloatGauge {
     }
 }
 
-/// How many observed values are at most each bound, and the sum of all.
+/// The number of observed values up to each bound, and the sum of all.
 #[derive(Debug)]
 pub struct Histogram {
-    /// Upper bounds, rising; one more bucket lies above the last.
+    /// Upper bounds, ascending; one more bucket lies above the last.
     bounds: &'static [f64],
-    /// Not cumulated.
+    /// Counts per bucket, not cumulative.
     buckets: Box<[AtomicU64]>,
-    /// The bits of an `f64`.
+    /// The sum as the bits of an `f64`.
     sum: AtomicU64,
 }
 
 impl Histogram {
-    /// Makes an empty histogram; `bounds` rise.
+    /// Creates an empty histogram; `bounds` ascend.
     pub fn new(bounds: &'static [f64]) -> Self {
         let buckets = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
         Self { bounds, buckets, sum: AtomicU64::new(0) }
@@ -94,7 +94,7 @@ impl Histogram {
         }
     }
 
-    /// Adds what another histogram of the same bounds holds.
+    /// Adds the values of another histogram with the same bounds.
     pub fn absorb(&self, other: &Self) {
         for (mine, more) in self.buckets.iter().zip(&other.buckets) {
             mine.fetch_add(more.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -126,12 +126,12 @@ pub struct Member<const N: usize, T> {
 
 type Bucket<const N: usize, T> = Vec<Arc<Member<N, T>>>;
 
-/// Metrics of one name, by the values of their labels. Labels beyond [`METRIC_MEMBERS`] are counted
-/// together under empty ones, so that nobody fills the memory by making labels up.
+/// Metrics of one name, by the values of their labels. Labels beyond [`METRIC_MEMBERS`] are counted together
+/// under empty ones, so that made-up labels cannot fill the memory.
 #[derive(Debug)]
 pub struct Family<const N: usize, T> {
     make: fn() -> T,
-    /// By a hash of the labels; the few that share one lie side by side.
+    /// Members by a hash of the labels; the few with equal hashes share a bucket.
     members: ArcSwap<OrdMap<u64, Bucket<N, T>>>,
 }
 
@@ -142,12 +142,12 @@ impl<const N: usize, T: Default> Default for Family<N, T> {
 }
 
 impl<const N: usize, T> Family<N, T> {
-    /// Makes a family without members, each of which will begin as `make` says.
+    /// Creates a family without members; `make` creates the initial value of each.
     pub fn new(make: fn() -> T) -> Self {
         Self { make, members: ArcSwap::from_pointee(OrdMap::new()) }
     }
 
-    /// Returns the member with these labels, made anew if it is not there.
+    /// Returns the member with these labels, created if necessary.
     pub fn get(&self, labels: &[&str; N]) -> Arc<Member<N, T>> {
         let mut hasher = DefaultHasher::new();
         labels.hash(&mut hasher);
@@ -175,7 +175,7 @@ impl<const N: usize, T> Family<N, T> {
         find(&self.members.load()).unwrap_or(new)
     }
 
-    /// Shows each member with its labels under the family's names, in the order of their values.
+    /// Calls `show` for each member with its labels under the family's names, in the order of their values.
     pub fn each(&self, names: [&str; N], mut show: impl FnMut(&[(&str, &str)], &T)) {
         for member in self.all() {
             let labels: Vec<(&str, &str)> =

@@ -59,15 +59,15 @@ pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Makes [`provider`] the one of everything in this process that speaks TLS. An error means that there is
-/// one already.
+/// Makes [`provider`] the default of everything in this process that speaks TLS. Fails if there is a default
+/// already.
 pub fn install() -> Result<(), Arc<CryptoProvider>> {
     rustls::crypto::ring::default_provider().install_default()
 }
 
-/// Makes the configuration of a server that speaks HTTP/1.1. With the PEM of a certificate authority it asks
-/// clients for certificates; one that shows none passes the handshake, so that it can be told why it is
-/// turned away.
+/// Returns the configuration of a server that speaks HTTP/1.1. With the PEM of a certificate authority it
+/// asks clients for certificates; a client without one passes the handshake, so that it can be told why it is
+/// refused.
 pub fn server(
     certificate: &ServingCertificate,
     client_authority: Option<&str>,
@@ -94,7 +94,7 @@ pub fn server(
     Ok(config)
 }
 
-/// Makes the configuration of a client that takes any server: see [`TrustAnyone`].
+/// Returns the configuration of a client that accepts any server: see [`TrustAnyone`].
 pub fn trusting_client() -> Result<ClientConfig, rustls::Error> {
     Ok(ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?

@@ -11,8 +11,8 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
 
-/// Accepts any server that has the key of the certificate it shows, whoever issued that. For clients that
-/// ask whether somebody answers, and tell nothing that is secret.
+/// Accepts any server that has the key of its certificate, whoever issued that. For clients that only test
+/// for an answer, and send nothing secret.
 #[derive(Debug)]
 pub struct TrustAnyone(Arc<CryptoProvider>);
 
@@ -65,13 +65,13 @@ impl ServerCertVerifier for TrustAnyone {
     }
 }
 
-/// What a client asks of a server's certificate beside a good chain.
+/// A rule for a server's certificate besides a valid chain.
 pub trait ServerRule: Debug + Send + Sync {
     /// Checks a certificate whose chain has been verified.
     fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), Error>;
 }
 
-/// Accepts the servers that an authority vouches for and a rule allows.
+/// Accepts the servers that an authority has certified and a rule allows.
 #[derive(Debug)]
 pub struct RuledServers<R> {
     pub chain: Arc<WebPkiServerVerifier>,
@@ -116,9 +116,9 @@ impl<R: ServerRule> ServerCertVerifier for RuledServers<R> {
     }
 }
 
-/// How a server judges the certificates of clients.
+/// A rule for the certificates of clients.
 pub trait ClientRule: Debug + Send + Sync {
-    /// Whether a client without a certificate is turned away.
+    /// `true` if clients without a certificate are refused.
     const MANDATORY: bool;
 
     /// Judges a client's certificates, its own first; `chain` is the verifier of the authority.
@@ -131,8 +131,8 @@ pub trait ClientRule: Debug + Send + Sync {
     ) -> Result<ClientCertVerified, Error>;
 }
 
-/// Asks clients for certificates of an authority and judges them by a rule. That a client has the key of
-/// its certificate is checked in any case.
+/// Asks clients for certificates of an authority and judges them by a rule. The client must have the key of
+/// its certificate in any case.
 #[derive(Debug)]
 pub struct RuledClients<R> {
     pub chain: Arc<dyn ClientCertVerifier>,

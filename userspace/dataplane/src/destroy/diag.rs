@@ -1,5 +1,5 @@
-//! sock_diag(7): lists the connected sockets of a network namespace, datagrams and streams, and
-//! destroys single ones.
+//! sock_diag(7): lists the connected sockets of a network namespace, datagrams and streams, and destroys
+//! single ones.
 
 use std::io;
 use std::net::IpAddr;
@@ -8,33 +8,32 @@ use std::time::Duration;
 use crate::netlink::{self, Message};
 
 const NETLINK_SOCK_DIAG: i32 = 4;
-/// TCP sockets of both families: one walk through the kernel's table, where the newer question
-/// needs one a family. The table is that of all network namespaces.
+/// The request for TCP sockets of both families: one walk through the kernel's table, where the newer request
+/// needs one per family. The table is that of all network namespaces.
 const STREAMS: u16 = 18;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
 const SOCK_DESTROY: u16 = 21;
 /// States of sockets, as bits. A connected datagram socket is in the state of an open connection.
 const ESTABLISHED: u32 = 1 << 1;
-/// One without a peer is in that of a closed one.
+/// A socket without a peer has the state of a closed one.
 const CLOSED: u32 = 1 << 7;
 
-/// Length of `struct inet_diag_sockid`, which is given back as it came.
+/// Length of `struct inet_diag_sockid`, which is returned to the kernel unchanged.
 const ID: usize = 48;
-/// Its place in `struct inet_diag_req_v2` and the length of that.
+/// Offset of the id in `struct inet_diag_req_v2`, and the length of that.
 const ID_IN_REQUEST: usize = 8;
 const REQUEST: usize = ID_IN_REQUEST + ID;
-/// Its place in `struct inet_diag_msg`.
+/// Offset of the id in `struct inet_diag_msg`.
 const ID_IN_ANSWER: usize = 4;
-/// Place of the cookie in the id: two words, the lower one first.
+/// Offset of the cookie in the id: two words, the lower one first.
 const COOKIE_IN_ID: usize = 40;
-/// Place of the id in `struct inet_diag_req`, of the wanted states behind it, and the length of
-/// that.
+/// Offset of the id in `struct inet_diag_req`, of the requested states after it, and the length of that.
 const ID_IN_STREAMS: usize = 4;
 const STATES_IN_STREAMS: usize = ID_IN_STREAMS + ID;
 const STREAMS_REQUEST: usize = STATES_IN_STREAMS + 8;
-/// Attributes wanted beside the message, as bits: `INET_DIAG_INFO`.
+/// Attributes requested besides the message, as bits: `INET_DIAG_INFO`.
 const INFO: u8 = 1 << 1;
-/// How long an answer may take.
+/// Maximum time to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A socket that the kernel has listed.
@@ -49,7 +48,7 @@ impl Found {
         Some(Self { family: *body.first()?, id: array(body, ID_IN_ANSWER)? })
     }
 
-    /// Source and destination, addresses of IPv4 as such.
+    /// Returns source and destination, IPv4-mapped addresses as IPv4 addresses.
     pub fn ends(&self) -> [(IpAddr, u16); 2] {
         [(0, 4), (2, 20)].map(|(port, address)| {
             let byte = |place: usize| self.id[place];
@@ -64,7 +63,7 @@ impl Found {
         })
     }
 
-    /// The same number that programs know the socket by.
+    /// Returns the number by which programs know the socket, too.
     pub fn cookie(&self) -> u64 {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&self.id[COOKIE_IN_ID..]);
@@ -72,7 +71,7 @@ impl Found {
     }
 }
 
-// Words are put together by copying bytes: the lower one has to be the lower half.
+// Words are assembled by copying bytes: the lower one must be the lower half.
 const _: () = assert!(cfg!(target_endian = "little"));
 
 /// A connection to the kernel, in the network namespace of the thread that opened it.
@@ -85,12 +84,12 @@ impl Socket {
         Ok(Self(socket))
     }
 
-    /// Datagram sockets that have a peer. Sockets of IPv6 may have one of IPv4.
+    /// Returns datagram sockets that have a peer. Sockets of IPv6 may have an IPv4 peer.
     pub fn connected_datagrams(&mut self) -> io::Result<Vec<Found>> {
         self.datagrams(ESTABLISHED)
     }
 
-    /// Datagram sockets that have a port, and no peer.
+    /// Returns datagram sockets that have a port but no peer.
     pub fn unconnected_datagrams(&mut self) -> io::Result<Vec<Found>> {
         self.datagrams(CLOSED)
     }
@@ -106,7 +105,7 @@ impl Socket {
         all.into_iter().collect::<Option<_>>().ok_or_else(cut)
     }
 
-    /// Destroys a socket; false if it is not there any more.
+    /// Destroys a socket; returns `false` if it does not exist any more.
     pub fn destroy(&mut self, socket: &Found) -> io::Result<bool> {
         let request = request(socket.family, ESTABLISHED, &socket.id);
         match self.0.change(Message::new(SOCK_DESTROY, 0, &request)) {
@@ -116,15 +115,15 @@ impl Socket {
         }
     }
 
-    /// Gives each established TCP connection as the kernel describes it: `struct inet_diag_msg` and
-    /// attributes behind it, `INET_DIAG_INFO` among them. They are read lot by lot and not kept.
+    /// Passes each established TCP connection to `take` as the kernel describes it: `struct inet_diag_msg`,
+    /// followed by attributes, `INET_DIAG_INFO` among them. They are read in batches and not stored.
     pub fn streams(&mut self, mut take: impl FnMut(&[u8])) -> io::Result<()> {
         let request = Message::new(STREAMS, 0, &streams_request());
         self.0.dump_each(request, &mut take).map_err(|refused| refused.cause)
     }
 }
 
-/// `struct inet_diag_req_v2`, about datagram sockets.
+/// Returns a `struct inet_diag_req_v2` for datagram sockets.
 fn request(family: u8, states: u32, id: &[u8; ID]) -> [u8; REQUEST] {
     let mut message = [0; REQUEST];
     message[0] = family;
@@ -134,7 +133,7 @@ fn request(family: u8, states: u32, id: &[u8; ID]) -> [u8; REQUEST] {
     message
 }
 
-/// `struct inet_diag_req`: the question for all established TCP connections.
+/// Returns a `struct inet_diag_req` for all established TCP connections.
 fn streams_request() -> [u8; STREAMS_REQUEST] {
     let mut message = [0; STREAMS_REQUEST];
     message[3] = INFO;

@@ -1,17 +1,16 @@
-//! Datagram sockets leave a backend that is gone, connected ones too.
+//! Moves datagram sockets off a backend that is gone, including connected ones.
 //!
-//! A connected socket asks no hook again: it would go on sending to a backend that no longer
-//! exists. So whenever the tables have lost something, every datagram socket that programs have
-//! connected is compared with the tables as they are now, and those whose backend is not its
-//! frontend's any more are destroyed. Their applications get ECONNABORTED and connect anew, to a
-//! backend that is there. Streams notice by themselves and are left alone, like every socket that
-//! was not translated.
+//! A connected socket calls no hook again: it would go on sending to a backend that no longer exists. So
+//! whenever the tables have lost something, every datagram socket that programs have connected is compared
+//! with the current tables, and those whose backend is no longer one of their frontend's are destroyed. Their
+//! applications get ECONNABORTED and connect again, to a backend that exists. Streams notice by themselves
+//! and are left alone, like every socket that was not translated.
 //!
 //! ```text
 //!   CONNECTED, FRONTENDS, BACKENDS ─▶ stale (pure) ─▶ cookies by namespace
 //!   namespaces (setns) ─▶ diag (netlink) ─▶ SOCK_DESTROY
 //! ```
-//! The work is done by a thread of its own, which changes its network namespace as it goes.
+//! The work is done on a separate thread, which changes its network namespace as it goes.
 
 pub(crate) mod diag;
 pub(crate) mod namespaces;
@@ -29,24 +28,24 @@ use self::stale::Live;
 use crate::store::Family;
 use crate::tables::Reconciled;
 
-/// Between the call and the first look: changes that come close together are looked at once, and
-/// system calls that were under way have ended.
+/// Delay between the call and the first scan: close changes share one scan, and system calls in progress have
+/// ended.
 const SETTLE: Duration = Duration::from_millis(100);
-/// Between looks without a call, for what slipped through.
+/// Interval between scans without a call, for sockets that were missed.
 const PERIOD: Duration = Duration::from_secs(30);
-/// Looks for sockets that should be destroyed and could not be found; the slots of some belong to
+/// Number of scans for sockets that should be destroyed and could not be found; the slots of some belong to
 /// sockets that never got their connection.
 const LOOKS: u32 = 3;
 
-/// Times of looks that nobody has asked for yet; of more, the first are kept.
+/// Maximum number of scan durations that are stored until they are requested; later ones are dropped.
 const KEPT_TIMES: usize = 1_024;
 
-/// Sockets by their cookies, and the family of the frontend that each connected to.
+/// Sockets by cookie, with the family of the frontend that each connected to.
 type Wanted = BTreeMap<u64, Family>;
 /// Sockets by the cookie of their network namespace; 0 for an unknown one.
 type Cookies = BTreeMap<u64, Wanted>;
 
-/// Destroys the sockets whose backend is gone. Nothing is started before the first call.
+/// Destroys the sockets whose backend is gone. The thread starts with the first call.
 pub struct Reaper {
     maps: PathBuf,
     shared: Arc<Shared>,
@@ -67,12 +66,12 @@ struct Orders {
 }
 
 impl Reaper {
-    /// For the maps pinned in this directory.
+    /// Creates a reaper for the maps pinned in this directory.
     pub fn new(maps: &Path) -> Self {
         Self { maps: maps.to_path_buf(), shared: Arc::default(), thread: None }
     }
 
-    /// The tables have lost something. Returns at once.
+    /// Requests a scan after the tables have lost something. Returns at once.
     pub fn wake(&mut self) {
         if self.thread.is_none() {
             let (maps, shared) = (self.maps.clone(), self.shared.clone());
@@ -94,13 +93,13 @@ impl Reaper {
         self.shared.order(|orders| orders.look = true);
     }
 
-    /// Sockets destroyed so far.
+    /// Returns the number of sockets destroyed so far.
     pub fn destroyed(&self) -> u64 {
         let done = self.shared.done.lock().unwrap_or_else(PoisonError::into_inner);
         done.destroyed4 + done.destroyed6
     }
 
-    /// What has been done so far, with the times of the looks since the last call.
+    /// Returns the totals so far, with the durations of the scans since the last call.
     pub fn reconciled(&self) -> Reconciled {
         let mut done = self.shared.done.lock().unwrap_or_else(PoisonError::into_inner);
         let looks = std::mem::take(&mut done.looks);
@@ -112,7 +111,7 @@ impl Drop for Reaper {
     fn drop(&mut self) {
         self.shared.order(|orders| orders.end = true);
         if let Some(thread) = self.thread.take() {
-            // A panic in the thread has been printed.
+            // A panic of the thread has been printed.
             let _ = thread.join();
         }
     }
@@ -124,7 +123,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits for an order at most this long; false for the end.
+    /// Waits for a request at most this long; returns `false` at the end.
     fn wait(&self, time: Duration) -> bool {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = |orders: &mut Orders| !orders.look && !orders.end;
@@ -134,7 +133,7 @@ impl Shared {
         !orders.end
     }
 
-    /// Waits for the time to pass; false for the end.
+    /// Waits for the time to pass; returns `false` at the end.
     fn pause(&self, time: Duration) -> bool {
         let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.changed.wait_timeout_while(orders, time, |orders| !orders.end);
@@ -142,7 +141,7 @@ impl Shared {
         !orders.end
     }
 
-    /// A look took so long, and did this.
+    /// Records the duration and the result of a scan.
     fn count(&self, took: Duration, outcome: Outcome) {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         done.destroyed4 += outcome.destroyed4;
@@ -153,7 +152,7 @@ impl Shared {
     }
 }
 
-/// The life of the thread.
+/// The main function of the thread.
 fn work(maps: &Path, shared: &Shared) {
     let home = match Home::here() {
         Ok(home) => home,
@@ -162,7 +161,7 @@ fn work(maps: &Path, shared: &Shared) {
             return;
         }
     };
-    // What was said last is not said again.
+    // The last message, so that it is not repeated.
     let mut said = None;
     while shared.wait(PERIOD) {
         for _ in 0..LOOKS {
@@ -195,12 +194,12 @@ fn work(maps: &Path, shared: &Shared) {
     }
 }
 
-/// What one look did.
+/// The result of one scan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outcome {
     destroyed4: u64,
     destroyed6: u64,
-    /// Should be destroyed, and were in no namespace that could be seen.
+    /// Sockets that should be destroyed, but were in no visible namespace.
     missed: u64,
 }
 
@@ -224,7 +223,7 @@ fn look(maps: &Path, home: &Home) -> io::Result<Outcome> {
     if wanted.is_empty() {
         return Ok(outcome);
     }
-    // Those of unknown namespaces may be anywhere, or be none that is connected.
+    // Sockets of unknown namespaces may be anywhere, or not connected at all.
     let mut anywhere = wanted.remove(&0).unwrap_or_default();
     let mut first = None;
     let visited = home.visit(|netns| {
@@ -242,8 +241,8 @@ fn look(maps: &Path, home: &Home) -> io::Result<Outcome> {
     }
 }
 
-/// Destroys the sockets of these lists that are in the network namespace of this thread, and takes
-/// them off.
+/// Destroys the sockets in these lists that are in the network namespace of this thread, and removes them
+/// from the lists.
 fn reap(here: &mut Wanted, anywhere: &mut Wanted, outcome: &mut Outcome) -> io::Result<()> {
     if here.is_empty() && anywhere.is_empty() {
         return Ok(());
@@ -252,7 +251,7 @@ fn reap(here: &mut Wanted, anywhere: &mut Wanted, outcome: &mut Outcome) -> io::
     for found in socket.connected_datagrams()? {
         let cookie = found.cookie();
         let Some(family) = here.remove(&cookie).or_else(|| anywhere.remove(&cookie)) else { continue };
-        // One that has just been closed is gone as well.
+        // A socket that has just been closed is gone as well.
         if socket.destroy(&found)? {
             outcome.count(family);
         }

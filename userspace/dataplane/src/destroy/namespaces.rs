@@ -1,4 +1,4 @@
-//! The network namespaces of this machine, as far as they can be seen.
+//! The network namespaces of this machine, as far as they are visible.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -9,24 +9,24 @@ use std::path::{Path, PathBuf};
 
 use crate::sys;
 
-/// Namespaces looked at in one go, at most.
+/// Maximum number of namespaces visited in one scan.
 const MOST: usize = 16_384;
-/// Where namespaces without a process have names.
+/// The directories with names of namespaces without a process.
 const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
 /// The network namespace that a thread came from.
 pub struct Home(File);
 
 impl Home {
-    /// The one of this thread.
+    /// Returns the namespace of this thread.
     pub fn here() -> io::Result<Self> {
         File::open("/proc/thread-self/ns/net").map(Self)
     }
 
-    /// Brings this thread into one namespace after the other, and in the end back; gives each
-    /// namespace's cookie. First the own one, then those that have a name or a process of their
-    /// own, then those of single threads. Ends early when `visit` says so. Namespaces that cannot
-    /// be entered are left out; so are those of processes that this one cannot see.
+    /// Moves this thread into one namespace after the other, and finally back; passes each namespace's cookie
+    /// to `visit`. The own one comes first, then those that have a name or a process of their own, then those
+    /// of single threads. Ends early when `visit` returns `false`. Namespaces that cannot be entered are left
+    /// out, and so are those of processes that this one cannot see.
     pub fn visit(&self, mut visit: impl FnMut(u64) -> bool) -> io::Result<()> {
         let mut seen = BTreeSet::from([identity(&self.0)?]);
         let mut go_on = visit(sys::netns_cookie()?);
@@ -35,7 +35,7 @@ impl Home {
             if !go_on || seen.len() > MOST {
                 break;
             }
-            // Processes come and go.
+            // Processes start and end at any time.
             let Ok(namespace) = File::open(path) else { continue };
             let is_new = identity(&namespace).is_ok_and(|identity| seen.insert(identity));
             if !is_new || enter(&namespace).is_err() {
@@ -46,7 +46,7 @@ impl Home {
                 go_on = visit(cookie);
             }
         }
-        // Without the privilege to leave, none is needed to come back.
+        // Without the privilege to leave, none is needed to return.
         if away { enter(&self.0) } else { Ok(()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Which sockets have to go.
+//! Finds the sockets that have to be destroyed.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -17,7 +17,7 @@ use crate::map::{HashTable, MappedArray};
 use crate::store::Family;
 use crate::tables::{FrontendKey, Protocol, Scope};
 
-/// Where a datagram socket was connected to.
+/// The address that a datagram socket was connected to.
 type Address = (IpAddr, u16);
 
 /// The live tables.
@@ -46,7 +46,7 @@ impl Live {
         })
     }
 
-    /// Cookies of the datagram sockets whose backend is not one of their frontend's.
+    /// Returns the cookies of the datagram sockets whose backend is not one of their frontend's.
     pub fn stale(&self) -> io::Result<Cookies> {
         let mut lists: BTreeMap<Address, Vec<Address>> = BTreeMap::new();
         let connections: Vec<Connection> =
@@ -59,8 +59,8 @@ impl Live {
         Ok(stale(&connections, &lists))
     }
 
-    /// Connected sockets. Those that found no slot are among those without a connection, of which
-    /// there may be many; they are looked for only if some set of slots is full.
+    /// Returns connected sockets. Those that found no slot are stored among those without a connection, of
+    /// which there may be many; they are read only if some set of slots is full.
     fn datagrams(&self) -> io::Result<Vec<Connection>> {
         let mut all: Vec<Connection> = self.connected.iter().collect();
         if !self.connected.is_overflowing() {
@@ -83,15 +83,15 @@ impl Live {
         Ok(all)
     }
 
-    /// What programs would choose from for datagrams to this address; nothing if they would leave
-    /// or refuse them.
+    /// Returns the backends among which programs would choose for datagrams to this address; empty if they
+    /// would not translate or would refuse them.
     fn backends(&self, (address, port): Address) -> io::Result<Vec<Address>> {
         for address in [address, convert::unspecified(address)] {
             let key = FrontendKey { address, port, protocol: Protocol::Udp, scope: Scope::Internal };
             for _ in 0..limits::FRONTEND_TRIES {
                 let Some(value) = self.frontend(&key)? else { break };
                 let list = self.block(address, &value);
-                // A block that is replaced meanwhile may hold another's backends by now.
+                // A block that was replaced meanwhile may hold another service's backends by now.
                 if self.frontend(&key)? == Some(value) {
                     return Ok(list);
                 }
@@ -125,7 +125,7 @@ fn of_peer(cookie: u64, service: u32, protocol: u8, frontend: Address, backend: 
     Connection { cookie, netns: 0, service, protocol, frontend, backend }
 }
 
-/// The sockets whose backend is not in the list of their frontend.
+/// Returns the sockets whose backend is not in the list of their frontend.
 fn stale(connections: &[Connection], lists: &BTreeMap<Address, Vec<Address>>) -> Cookies {
     let mut cookies = Cookies::new();
     for connection in connections {

@@ -10,12 +10,12 @@ use crate::arena::Block;
 use crate::store::{Contents, Family, Refused, Space, Store};
 use crate::tables::{Backend, DataPlaneError, FrontendKey};
 
-/// What the kernel's maps hold, as plain collections.
+/// The content of the kernel's maps, as plain collections.
 #[derive(Clone, Default)]
 pub struct Memory {
     pub limits: FakeLimits,
     pub frontends: BTreeMap<FrontendKey, Frontend>,
-    /// With their weights, which programs do not have: so that tests see what they gave.
+    /// Backends with their weights, which programs do not have: tests see the weights that were given.
     pub backends: BTreeMap<(Family, u32), Backend>,
     /// Entries, four to an element.
     pub luts: BTreeMap<u32, u16>,
@@ -24,7 +24,7 @@ pub struct Memory {
     pub losses: BTreeMap<u32, u32>,
     pub epoch: u32,
     pub grace_periods: usize,
-    /// Writes until the process dies; none if it does not.
+    /// Writes until the process dies; `None` if it does not.
     #[cfg(test)]
     pub writes_left: Option<usize>,
 }
@@ -34,7 +34,7 @@ impl Memory {
         Self { limits, ..Self::default() }
     }
 
-    /// The entry that a hash leads to.
+    /// Returns the entry that a hash leads to.
     pub fn entry(&self, lut: Lut, hash: u32) -> u32 {
         let (element, place) = lut.place(hash);
         u32::from(self.luts.get(&(4 * element + place)).copied().unwrap_or_default())
@@ -43,11 +43,11 @@ impl Memory {
     fn is_full(&self, family: Family) -> bool {
         let limit = self.limits.frontends as usize;
         let of_family = |key: &&FrontendKey| Family::of(key) == family;
-        // Both families together are counted at once.
+        // The total of both families is a quick first test.
         self.frontends.len() >= limit && self.frontends.keys().filter(of_family).count() >= limit
     }
 
-    /// Whether a write is still done: one that comes after the process died is not.
+    /// Counts a write, and returns `false` if the process has died before it.
     fn lives(&mut self) -> bool {
         #[cfg(test)]
         if let Some(left) = &mut self.writes_left {

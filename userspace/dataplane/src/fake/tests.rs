@@ -108,7 +108,7 @@ fn node_ports_answer_on_the_node_s_addresses() {
     assert_eq!(resolve(&fake), Resolution::Backend(backend(1)));
 }
 
-/// Desired tables over a small world, so that steps meet.
+/// Generates desired tables over a small world, so that steps overlap.
 fn worlds() -> impl Strategy<Value = Tables> {
     let lists = prop::collection::vec(0_u8..6, 0..5);
     let frontends = prop::collection::btree_map(0_u16..4, lists, 0..4);
@@ -131,8 +131,8 @@ fn worlds() -> impl Strategy<Value = Tables> {
 proptest! {
     #![proptest_config(crate::seeded::config(256))]
 
-    /// Whatever was there before, and whether or not the process restarts in between: the tables
-    /// become what is desired, and a second apply writes nothing.
+    /// Tables become equal to the desired ones, whatever they were before and whether or not the process
+    /// restarts in between, and a second apply writes nothing.
     #[test]
     fn becomes_what_is_desired(steps in prop::collection::vec((worlds(), any::<bool>()), 1..8)) {
         let mut fake = Fake::new(FakeLimits { backends: 256, ..FakeLimits::default() });

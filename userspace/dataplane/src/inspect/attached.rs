@@ -1,4 +1,4 @@
-//! What is attached, read from the pinned links.
+//! The attached programs, read from the pinned links.
 
 use std::ffi::CString;
 use std::fs;
@@ -18,13 +18,13 @@ pub struct LinkRow {
     pub name: String,
     /// Name of the program that the pin is for.
     pub program: String,
-    /// Kernel's number of the program that runs.
+    /// The kernel's id of the program that runs.
     pub program_id: u32,
-    /// The interface the pin is for; none for a cgroup.
+    /// The interface of the pin; `None` for a cgroup.
     pub interface: Option<Attached>,
-    /// Number of the cgroup.
+    /// The id of the cgroup.
     pub cgroup: Option<u64>,
-    /// False when somebody has detached it, or when what it was attached to is gone.
+    /// False if somebody has detached it, or if its interface or cgroup is gone.
     pub live: bool,
 }
 
@@ -32,15 +32,15 @@ pub struct LinkRow {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Attached {
     pub index: u32,
-    /// None when the interface is gone.
+    /// The name; `None` if the interface is gone.
     pub name: Option<String>,
 }
 
 impl Inspector {
-    /// The pinned links by name.
+    /// Returns the pinned links by name.
     ///
     /// # Errors
-    /// The directory or a link cannot be read.
+    /// Fails if the directory or a link cannot be read.
     pub fn links(&self) -> Result<Vec<LinkRow>, InspectError> {
         let directory = self.directory.join("links");
         let to = |cause| InspectError::Links { directory: directory.clone(), cause };
@@ -84,7 +84,7 @@ fn row(name: String, info: &sys::LinkInfo) -> LinkRow {
     }
 }
 
-/// Name of an interface of this network namespace; none if there is none of this index.
+/// Returns the name of an interface of this network namespace; `None` if there is none with this index.
 pub(crate) fn interface_name(index: u32) -> Option<String> {
     let mut buffer = [0_u8; libc::IF_NAMESIZE];
     // SAFETY: the buffer is as long as the call asks for.

@@ -1,4 +1,4 @@
-//! Connections that are translated: by packets, and by sockets.
+//! Connections that are translated: for packets, and for sockets.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -14,11 +14,11 @@ use crate::convert::{self, address4, address6};
 use crate::flows;
 use crate::tables::{Forwarding, Protocol};
 
-/// How far a connection is.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// Nobody has said that it ends. Of a datagram protocol always.
+    /// Neither end has closed it. Always for a datagram protocol.
     Open,
     /// One end has sent its FIN.
     Closing,
@@ -32,7 +32,7 @@ pub enum State {
 pub struct ConnectionRow {
     pub service: String,
     pub protocol: Option<Protocol>,
-    /// The client; none for a local socket, which has `socket` instead.
+    /// The client; `None` for a local socket, which has `socket` instead.
     #[serde(serialize_with = "wire::optional_place")]
     pub client: Option<(IpAddr, u16)>,
     /// Cookie of the local socket.
@@ -41,26 +41,26 @@ pub struct ConnectionRow {
     pub frontend: (IpAddr, u16),
     #[serde(with = "wire::place")]
     pub backend: (IpAddr, u16),
-    /// The source that the backend sees, where it is not the client.
+    /// The source that the backend sees, if it is not the client.
     #[serde(serialize_with = "wire::optional_place")]
     pub source: Option<(IpAddr, u16)>,
     pub state: State,
-    /// Whether it came in on an uplink; none for a local socket.
+    /// It came in on an uplink; `None` for a local socket.
     pub external: Option<bool>,
-    /// How its packets reach the backend.
+    /// The way in which its packets reach the backend.
     pub forwarding: Forwarding,
-    /// Seconds since the last packet from the client, within one; none for a local socket.
+    /// Seconds since the last packet from the client, within one; `None` for a local socket.
     pub idle_seconds: Option<u64>,
 }
 
 impl ConnectionRow {
-    /// By service, client and socket.
+    /// Compares by service, client and socket.
     pub fn order(&self, other: &Self) -> std::cmp::Ordering {
         let by = |row: &Self| (row.client, row.socket);
         self.service.cmp(&other.service).then_with(|| by(self).cmp(&by(other)))
     }
 
-    /// One of its ends is at this address.
+    /// Returns `true` if one of its ends is at this address.
     pub fn touches(&self, address: IpAddr) -> bool {
         let ends = [Some(self.frontend), Some(self.backend), self.client, self.source];
         ends.iter().flatten().any(|(end, _)| *end == address)
@@ -68,11 +68,11 @@ impl ConnectionRow {
 }
 
 impl Inspector {
-    /// All connections, by service and client. For few: [`Inspector::visit_connections`] does not
-    /// keep them.
+    /// Returns all connections, by service and client. For small numbers: [`Inspector::visit_connections`]
+    /// does not store them.
     ///
     /// # Errors
-    /// A map cannot be read.
+    /// Fails if a map cannot be read.
     pub fn connections(&self) -> Result<Vec<ConnectionRow>, InspectError> {
         let mut rows = Vec::new();
         self.visit_connections(|row| {
@@ -83,13 +83,13 @@ impl Inspector {
         Ok(rows)
     }
 
-    /// Gives connections as they are read: those that packets made, then those of local sockets,
-    /// else in no order. Ends early when `visit` says so. Of a socket without a connection, what
-    /// the tables keep outlives it: sockets that are closed are left out, as far as every network
-    /// namespace can be asked for those that are open.
+    /// Passes connections to `visit` as they are read: those of packets, then those of local sockets,
+    /// otherwise in no order. Ends early when `visit` returns `false`. The entries of a socket without a
+    /// connection outlive it: closed sockets are left out, as far as every network namespace can be asked for
+    /// its open ones.
     ///
     /// # Errors
-    /// A map cannot be read.
+    /// Fails if a map cannot be read.
     pub fn visit_connections(&self, visit: impl FnMut(ConnectionRow) -> bool) -> Result<(), InspectError> {
         let mut reader = Reader { names: self.names()?, visit };
         if self.flow_rows(&mut reader)? {
@@ -98,7 +98,7 @@ impl Inspector {
         Ok(())
     }
 
-    /// False for an early end.
+    /// Reads the flows; returns `false` at an early end.
     fn flow_rows(&self, to: &mut Reader<impl FnMut(ConnectionRow) -> bool>) -> Result<bool, InspectError> {
         let now = super::tick_now();
         let forward = |flags: u16| flags & flow_flag::REVERSE == 0;
@@ -128,7 +128,7 @@ impl Inspector {
         }
         let sockets4 = self.read::<SocketKey4, Socket4>("SOCKETS4")?;
         let sockets6 = self.read::<SocketKey6, Socket6>("SOCKETS6")?;
-        // After they have been read: a socket that is opened in between has no row to lose.
+        // Read after the rows: a socket that is opened in between has no row to lose.
         let open = Open::now();
         let at4 = |address, port| (IpAddr::V4(address4(address)), u16::from_be(port));
         for (key, value) in sockets4 {
@@ -152,7 +152,7 @@ impl Inspector {
     }
 }
 
-/// Who gets the rows, and the names for them.
+/// The receiver of the rows, and the names for them.
 struct Reader<F> {
     names: BTreeMap<u32, String>,
     visit: F,
@@ -174,7 +174,7 @@ fn state<A>(flow: &Flow<A>) -> State {
     }
 }
 
-/// How the packets of a flow reach its backend.
+/// Returns the forwarding mode in the flags of a flow.
 pub(super) fn forwarding(flags: u16) -> Forwarding {
     if flags & flow_flag::DSR_IPIP != 0 {
         Forwarding::DsrIpip

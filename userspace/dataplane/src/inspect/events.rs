@@ -1,5 +1,5 @@
-//! What programs tell about single packets and system calls. The ring buffer gives each event
-//! once: whoever reads it takes it away from others.
+//! The events that programs report about single packets and system calls. The ring buffer delivers each event
+//! once: reading it withdraws it from others.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use super::{InspectError, Inspector, wire};
 use crate::convert;
 use crate::map::{HashTable, Name};
 
-/// Names remembered before they are all forgotten: services come and go.
+/// Maximum number of names in memory before they are all dropped: services come and go.
 const MAX_NAMES: usize = 4_096;
 
 /// One event.
@@ -22,22 +22,22 @@ pub struct EventRow {
     /// Nanoseconds since the machine started.
     #[serde(rename = "uptimeNanoseconds")]
     pub time: u64,
-    /// What happened, see [`ebpf_common::event::kind::LABELS`].
+    /// The kind, see [`ebpf_common::event::kind::LABELS`].
     pub kind: String,
-    /// Which program tells it, see [`ebpf_common::event::hook::LABELS`].
+    /// The program that reports it, see [`ebpf_common::event::hook::LABELS`].
     pub hook: String,
-    /// IP protocol number; by its name in JSON, where it has one here.
+    /// IP protocol number; in JSON its name, if it has one here.
     #[serde(with = "wire::protocol")]
     pub protocol: u8,
     #[serde(with = "wire::place")]
     pub source: (IpAddr, u16),
     #[serde(with = "wire::place")]
     pub destination: (IpAddr, u16),
-    /// `namespace/name`; none where no service is concerned.
+    /// `namespace/name`; `None` if no service is concerned.
     pub service: Option<String>,
-    /// Index of the interface; none for a system call.
+    /// Index of the interface; `None` for a system call.
     pub interface: Option<u32>,
-    /// Events of the same processor that were left out before this one.
+    /// Number of events of the same processor that were suppressed before this one.
     pub suppressed: u32,
 }
 
@@ -49,11 +49,10 @@ pub struct Events {
 }
 
 impl Inspector {
-    /// Opens the ring buffer. For one reader a node: the agent, or whoever looks while no agent
-    /// runs.
+    /// Opens the ring buffer. There must be one reader per node: the agent, or a command while no agent runs.
     ///
     /// # Errors
-    /// A map cannot be opened.
+    /// Fails if a map cannot be opened.
     pub fn events(&self) -> Result<Events, InspectError> {
         let to = |error| InspectError::Events(Box::new(error));
         let data = MapData::from_pin(self.map("EVENTS")).map_err(to)?;
@@ -63,14 +62,14 @@ impl Inspector {
 }
 
 impl Events {
-    /// The oldest event that nobody has read; none when there is none.
+    /// Returns the oldest unread event, if there is one.
     pub fn read(&mut self) -> Option<EventRow> {
         let event = loop {
             let item = self.ring.next()?;
             if let Some(event) = decode(&item) {
                 break event;
             }
-            // Another build's record.
+            // A record of another build.
         };
         Some(row(&event, |id| self.name(id)))
     }
@@ -87,7 +86,7 @@ impl Events {
         Some(name)
     }
 
-    /// Names are asked for again: numbers of services are reused.
+    /// Drops all names, since the ids of services are reused.
     pub fn forget_names(&mut self) {
         self.known.clear();
     }

@@ -1,4 +1,4 @@
-//! How full the maps are.
+//! The fill levels of the maps.
 
 use std::collections::BTreeSet;
 
@@ -14,23 +14,23 @@ use crate::connected::ConnectedTable;
 use crate::flows::FlowTable;
 use crate::map::{Name, Plain};
 
-/// How full a map is.
+/// The fill level of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pressure {
     pub map: &'static str,
     /// Elements in use.
     pub used: usize,
-    /// Elements that there is room for.
+    /// Maximum number of elements.
     pub limit: usize,
 }
 
 impl Inspector {
-    /// How full the maps are. Counts by reading: tens of milliseconds where they are large and
-    /// full. Maps in which the oldest element gives way are full most of the time; what counts
-    /// there is whether elements in use give way.
+    /// Returns the fill levels of the maps. Counts by reading, which takes tens of milliseconds if they are
+    /// large and full. Maps that evict the oldest element are full most of the time; in these, evictions of
+    /// elements in use matter.
     ///
     /// # Errors
-    /// A map cannot be read.
+    /// Fails if a map cannot be read.
     pub fn pressure(&self) -> Result<Vec<Pressure>, InspectError> {
         let frontends4 = self.read::<FrontendKey4, Frontend>("FRONTENDS4")?;
         let frontends6 = self.read::<FrontendKey6, Frontend>("FRONTENDS6")?;

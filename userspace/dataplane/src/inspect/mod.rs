@@ -1,14 +1,13 @@
-//! A look into the live tables, from any process: reads the pinned maps and links, loads and
-//! changes nothing.
+//! Reads the live tables from any process: the pinned maps and links. It loads and changes nothing.
 //!
 //! ```text
 //!   rows         services, frontends, backends
 //!   connections  flows of packets, connections of sockets
 //!   attached     pinned links, and what they are attached to
 //!   latency      round-trip times by service, as the kernel measures them
-//!   gauge        how full the maps are
-//!   events       what programs tell about single packets
-//!   explain      which table decides what for one packet
+//!   gauge        fill levels of the maps
+//!   events       reports of programs about single packets
+//!   explain      the tables that decide about one packet
 //! ```
 
 mod attached;
@@ -85,9 +84,9 @@ pub enum InspectError {
 struct Entry {
     key: FrontendKey,
     value: Frontend,
-    /// In the order of the block.
+    /// Backends in the order of the block.
     backends: Vec<Backend>,
-    /// By entry: place of the backend in the block. Empty without a table.
+    /// By entry, the index of the backend in the block. Empty without a table.
     lut: Vec<u16>,
 }
 
@@ -98,10 +97,10 @@ pub struct Inspector {
 }
 
 impl Inspector {
-    /// Looks below the directory that the data plane was given.
+    /// Opens the maps below the directory of the data plane.
     ///
     /// # Errors
-    /// There are no maps, none of this layout, or they may not be seen.
+    /// Fails if there are no maps, none of this layout, or no permission to read them.
     pub fn open(bpf_root: &Path) -> Result<Self, InspectError> {
         let directory = bpf_root.join(format!("v{LAYOUT_VERSION}"));
         let root = bpf_root.to_path_buf();
@@ -118,20 +117,20 @@ impl Inspector {
         })
     }
 
-    /// Names of the services in the tables, sorted.
+    /// Returns the names of the services in the tables, sorted.
     ///
     /// # Errors
-    /// The map of names cannot be read.
+    /// Fails if the map of names cannot be read.
     pub fn service_names(&self) -> Result<Vec<String>, InspectError> {
         let mut names: Vec<String> = self.names()?.into_values().collect();
         names.sort();
         Ok(names)
     }
 
-    /// Totals over all processors, by label.
+    /// Returns totals over all processors, by label.
     ///
     /// # Errors
-    /// The counters cannot be read.
+    /// Fails if the counters cannot be read.
     pub fn metrics(&self) -> Result<BTreeMap<&'static str, u64>, InspectError> {
         let counters: PerProcessor<u64> = self.counters("METRICS")?;
         let mut totals = BTreeMap::new();
@@ -173,7 +172,7 @@ impl Inspector {
         self.array("SERVICE_METRICS").map(ServiceCounters)
     }
 
-    /// Names of services by their numbers.
+    /// Returns names of services by id.
     fn names(&self) -> Result<BTreeMap<u32, String>, InspectError> {
         let table: Vec<(u32, Name)> = self.read("SERVICE_NAMES")?;
         Ok(table.iter().map(|(id, name)| (*id, name.text())).collect())
@@ -187,7 +186,7 @@ impl Inspector {
         })
     }
 
-    /// All frontends that a build of ours wrote, marks included.
+    /// Returns all frontends that a build of ours wrote, marks included.
     fn entries(&self) -> Result<Vec<Entry>, InspectError> {
         let arena = self.arena()?;
         let mut entries = Vec::new();
@@ -201,11 +200,11 @@ impl Inspector {
     }
 }
 
-/// What services count.
+/// The counters of services.
 struct ServiceCounters(MappedArray<ServiceMetrics>);
 
 impl ServiceCounters {
-    /// Totals of one service; zero for one that the map has no room for.
+    /// Returns the totals of one service; zero for one that the map has no room for.
     fn of(&self, service: u32) -> ServiceMetrics {
         let mut total = ServiceMetrics::default();
         for stripe in 0..ServiceMetrics::STRIPES {
@@ -220,7 +219,7 @@ impl ServiceCounters {
     }
 }
 
-/// Versions of the layouts that have maps here.
+/// Returns the versions of the layouts that have maps here.
 fn layouts(bpf_root: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(bpf_root).into_iter().flatten().flatten();
     let version = |entry: std::fs::DirEntry| {
@@ -232,7 +231,7 @@ fn layouts(bpf_root: &Path) -> Vec<String> {
     found
 }
 
-/// Where frontends' lists and look-up tables lie.
+/// The arena of the frontends' lists and look-up tables.
 struct Arena {
     backends4: MappedArray<Backend4>,
     backends6: MappedArray<Backend6>,
@@ -262,7 +261,7 @@ impl Arena {
     }
 }
 
-/// Places of a frontend's backends, within the arena.
+/// Returns the indexes of a frontend's backends, within the arena.
 fn range(frontend: &Frontend, length: usize) -> std::ops::Range<usize> {
     let start = (frontend.block() as usize).min(length);
     start..(start + usize::from(frontend.count())).min(length)
@@ -272,7 +271,7 @@ fn name(names: &BTreeMap<u32, String>, service: u32) -> String {
     names.get(&service).cloned().unwrap_or_else(|| format!("?{service}"))
 }
 
-/// Time in ticks, as programs have it.
+/// Returns the time in ticks, as programs have it.
 fn tick_now() -> u32 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the value, which lives on the stack for the length of the call.
@@ -295,7 +294,7 @@ mod tests {
         std::fs::create_dir_all(root.path().join("other/maps")).unwrap();
         let text = error(root.path()).to_string();
         assert!(text.contains("have layout 1, and this program"), "{text}");
-        // A file where a directory should be is neither.
+        // A file in place of a directory is neither.
         std::fs::write(root.path().join("file"), "").unwrap();
         assert!(matches!(error(&root.path().join("file")), InspectError::Root { .. }));
         std::fs::create_dir_all(root.path().join(format!("v{LAYOUT_VERSION}/maps"))).unwrap();

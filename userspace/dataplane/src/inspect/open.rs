@@ -1,5 +1,5 @@
-//! Which sockets are open. A slot in `CONNECTED` is given back when its socket is closed, but what
-//! `SOCKETS4` and `SOCKETS6` keep of a socket outlives it, until others need the room.
+//! The open sockets. A slot in `CONNECTED` is freed when its socket is closed, but the entries of a socket in
+//! `SOCKETS4` and `SOCKETS6` outlive it, until others need the room.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -10,18 +10,18 @@ use super::latency::Stream;
 use crate::destroy::diag;
 use crate::destroy::namespaces::Home;
 
-/// Cookies of the sockets of all network namespaces that can be entered: of datagrams all that have
-/// a port, of TCP those with an established connection.
+/// Cookies of the sockets of all network namespaces that can be entered: of datagram sockets all that have a
+/// port, of TCP those with an established connection.
 #[derive(Debug, Default)]
 pub struct Open {
     datagrams: BTreeSet<u64>,
     streams: BTreeSet<u64>,
-    /// Some namespace could not be asked: a socket that is not known may be there.
+    /// Some namespace could not be asked: an unknown socket may be there.
     partial: bool,
 }
 
 impl Open {
-    /// Asks the kernel, on a thread of its own, which changes its namespace as it goes.
+    /// Asks the kernel, on a separate thread, which changes its namespace as it goes.
     #[expect(clippy::disallowed_methods, reason = "it enters namespaces, and is joined at once")]
     pub fn now() -> Self {
         let listed = std::thread::scope(|scope| {
@@ -32,7 +32,7 @@ impl Open {
         listed.unwrap_or(Self { partial: true, ..Self::default() })
     }
 
-    /// Whether the socket is, or may be, open.
+    /// Returns `true` if the socket is, or may be, open.
     pub fn has(&self, number: u8, cookie: u64) -> bool {
         let known = if number == protocol::TCP { &self.streams } else { &self.datagrams };
         self.partial || known.contains(&cookie)
@@ -48,7 +48,7 @@ fn list() -> io::Result<Open> {
     Ok(open)
 }
 
-/// Takes in the sockets of the namespace of this thread.
+/// Adds the sockets of the namespace of this thread.
 fn ask(open: &mut Open) -> io::Result<()> {
     let mut socket = diag::Socket::open()?;
     for found in [socket.connected_datagrams()?, socket.unconnected_datagrams()?].iter().flatten() {

@@ -10,7 +10,7 @@ use super::{Entry, InspectError, Inspector, name};
 use crate::convert;
 use crate::tables::{Algorithm, Backend, Forwarding, FrontendKey, Protocol};
 
-/// One service and what it counted.
+/// One service and its counters.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRow {
@@ -23,7 +23,7 @@ pub struct ServiceRow {
     pub backends: usize,
     /// Connections, or first datagrams, that got a backend.
     pub connections: u64,
-    /// Those that found none.
+    /// Connections that found no backend.
     pub refused: u64,
 }
 
@@ -31,7 +31,7 @@ pub struct ServiceRow {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FrontendRow {
-    /// Left out of JSON, where frontends stand within their service.
+    /// Omitted in JSON, where frontends are nested in their service.
     #[serde(skip)]
     pub service: String,
     #[serde(flatten)]
@@ -44,7 +44,7 @@ pub struct FrontendRow {
     pub forwarding: Forwarding,
     /// Packets always take the node's address as their source.
     pub masquerade: bool,
-    /// Only sources in the service's ranges may come in.
+    /// Only sources in the service's ranges are admitted.
     pub limited: bool,
     /// Entries of the look-up table; 0 for none.
     pub lut_entries: usize,
@@ -60,7 +60,7 @@ pub struct BackendRow {
     pub port: u16,
     /// The backend is on this node.
     pub local: bool,
-    /// Share of the new connections, from 0 (it drains) to 1.
+    /// Share of the new connections, from 0 (draining) to 1.
     pub share: f64,
 }
 
@@ -69,7 +69,7 @@ impl Entry {
         self.value.flags() & flag != 0
     }
 
-    /// Only marks an address as a service's.
+    /// Returns `true` if the frontend only marks an address as a service's.
     pub(super) fn is_mark(&self) -> bool {
         self.key.protocol == Protocol::Any
     }
@@ -88,7 +88,7 @@ impl Entry {
         }
     }
 
-    /// Each backend's share of the new connections.
+    /// Returns each backend's share of the new connections.
     pub(super) fn shares(&self) -> Vec<f64> {
         if self.lut.is_empty() {
             return vec![1.0 / self.backends.len().max(1) as f64; self.backends.len()];
@@ -119,10 +119,10 @@ impl Entry {
 }
 
 impl Inspector {
-    /// Services by name.
+    /// Returns services by name.
     ///
     /// # Errors
-    /// A map cannot be read.
+    /// Fails if a map cannot be read.
     pub fn services(&self) -> Result<Vec<ServiceRow>, InspectError> {
         let mut found: BTreeMap<u32, (usize, BTreeSet<Backend>)> = BTreeMap::new();
         for entry in self.entries()?.into_iter().filter(|entry| !entry.is_mark()) {
@@ -139,11 +139,11 @@ impl Inspector {
         Ok(rows)
     }
 
-    /// What services counted, by name: [`Inspector::services`] without a look at frontends, for
-    /// those who ask often.
+    /// Returns the counters of services by name: [`Inspector::services`] without reading frontends, for
+    /// frequent calls.
     ///
     /// # Errors
-    /// A map cannot be read.
+    /// Fails if a map cannot be read.
     pub fn counted(&self) -> Result<Vec<ServiceRow>, InspectError> {
         let counters = self.service_counters()?;
         let mut rows = Vec::new();
@@ -155,10 +155,10 @@ impl Inspector {
         Ok(rows)
     }
 
-    /// Frontends, by service and key; without marks.
+    /// Returns frontends, by service and key; without marks.
     ///
     /// # Errors
-    /// A map cannot be read.
+    /// Fails if a map cannot be read.
     pub fn frontends(&self) -> Result<Vec<FrontendRow>, InspectError> {
         let names = self.names()?;
         let entries = self.entries()?;
@@ -168,10 +168,10 @@ impl Inspector {
         Ok(rows)
     }
 
-    /// Backends, by service and frontend, in the order of the tables.
+    /// Returns backends, by service and frontend, in the order of the tables.
     ///
     /// # Errors
-    /// A map cannot be read.
+    /// Fails if a map cannot be read.
     pub fn backends(&self) -> Result<Vec<BackendRow>, InspectError> {
         let names = self.names()?;
         let mut rows = Vec::new();

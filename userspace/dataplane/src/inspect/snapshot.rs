@@ -14,7 +14,7 @@ use crate::convert::{self, RawKey};
 use crate::filters;
 use crate::tables::{Backend, FrontendKey, Protocol, Scope};
 
-/// What of a flow matters.
+/// The relevant part of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownFlow {
     pub becomes: Ends,
@@ -26,24 +26,24 @@ pub struct KnownFlow {
     pub epoch: u32,
 }
 
-/// A frontend with what it leads to.
+/// A frontend with its backends and look-up table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownFrontend {
     pub value: Frontend,
-    /// In the order of the block.
+    /// Backends in the order of the block.
     pub backends: Vec<Backend>,
-    /// By entry: place in `backends`. Empty without a table.
+    /// By entry, the index in `backends`. Empty without a table.
     pub lut: Vec<u16>,
 }
 
 /// Backends of earlier connections and ticks since, by service and scope.
 pub type Affinities = BTreeMap<(u32, Scope), (IpAddr, u32)>;
 
-/// What decides about one packet.
+/// The state that decides about one packet.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub config: Config,
-    /// Those that have the destination, exactly or as a wildcard, and marks.
+    /// Those at the destination, exactly or as a wildcard, and marks.
     pub frontends: BTreeMap<FrontendKey, KnownFrontend>,
     /// Addresses of the node.
     pub local: BTreeSet<IpAddr>,
@@ -51,7 +51,7 @@ pub struct Snapshot {
     pub source_ranges: BTreeMap<u32, Vec<IpNetwork>>,
     /// The flow of the packet, if it has one, by its ends.
     pub flows: BTreeMap<(u8, Ends), KnownFlow>,
-    /// Where the client's address last went, and ticks since: by service and scope.
+    /// The backend that the client's address last used, and ticks since: by service and scope.
     pub affinity: Affinities,
     /// Network namespaces whose sockets are left alone.
     pub exempt: usize,
@@ -62,15 +62,15 @@ pub struct Snapshot {
     pub losses: BTreeMap<u32, u32>,
     /// Uplinks with XDP.
     pub xdp: usize,
-    /// Interfaces whose programs take them for uplinks; none where that is not known.
+    /// Number of interfaces whose programs treat them as uplinks; `None` if that is not known.
     pub uplinks: Option<usize>,
 }
 
 impl Inspector {
-    /// Reads what decides about a packet.
+    /// Reads the state that decides about a packet.
     ///
     /// # Errors
-    /// A map or the links cannot be read.
+    /// Fails if a map or the links cannot be read.
     pub fn snapshot(&self, query: &Query) -> Result<Snapshot, InspectError> {
         let arena = self.arena()?;
         let mut snapshot = Snapshot { config: self.array::<Config>("CONFIG")?.get(0), ..Snapshot::default() };
@@ -106,7 +106,7 @@ impl Inspector {
         let links = self.links()?;
         let live = |program: &str| links.iter().filter(|link| link.program == program && link.live).count();
         snapshot.xdp = live("uplink_xdp");
-        // Where the kernel has no tcx, filters that are pinned nowhere are in the place of links.
+        // On a kernel without tcx, filters take the place of links and are not pinned.
         let with_links = links.iter().any(|link| link.program == "egress");
         let uplinks = live("uplink_ingress");
         snapshot.uplinks =
@@ -142,7 +142,7 @@ impl Inspector {
         Ok(ranges)
     }
 
-    /// The flow with the packet's ends. Read through the whole table: nobody waits for it.
+    /// Returns the flow with the packet's ends. It reads the whole table, since nobody waits for it.
     fn flow(&self, query: &Query) -> Result<BTreeMap<(u8, Ends), KnownFlow>, InspectError> {
         let Some(source) = query.source else { return Ok(BTreeMap::new()) };
         let ends = Ends { source, destination: query.destination };
@@ -200,7 +200,7 @@ impl Inspector {
     }
 }
 
-/// Every key under which a frontend or a mark may answer for a destination.
+/// Returns every key under which a frontend or a mark may answer for a destination.
 fn candidates(query: &Query) -> Vec<FrontendKey> {
     let (address, port) = query.destination;
     let nowhere = convert::unspecified(address);
@@ -214,7 +214,7 @@ fn candidates(query: &Query) -> Vec<FrontendKey> {
     keys
 }
 
-/// The key of an address's mark.
+/// Returns the key of an address's mark.
 pub(super) fn mark(address: IpAddr) -> FrontendKey {
     FrontendKey { address, port: 0, protocol: Protocol::Any, scope: Scope::Internal }
 }
@@ -230,7 +230,7 @@ pub(super) enum RawFlow {
     V6(FlowKey<[u32; 4]>),
 }
 
-/// The key as programs have it; none where the families differ.
+/// Returns the key in the layout of programs; `None` if the families differ.
 pub(super) fn raw_key(protocol: Protocol, ends: &Ends) -> Option<RawFlow> {
     let (source_port, destination_port) = (ends.source.1.to_be(), ends.destination.1.to_be());
     let protocol = u32::from(protocol as u8);

@@ -1,4 +1,4 @@
-//! How rows spell places and protocols in JSON: `{"address": "10.0.0.1", "port": 80}`, `"TCP"`.
+//! The JSON form of places and protocols in rows: `{"address": "10.0.0.1", "port": 80}`, `"TCP"`.
 
 use std::net::IpAddr;
 

@@ -1,5 +1,5 @@
-//! Whether the data path is as this process left it. Others may detach a link, remove a pin or put
-//! another program in its place; nobody tells us.
+//! Checks that the data path is as this process left it. Others may detach a link, remove a pin or put
+//! another program in its place without notice.
 
 use std::collections::BTreeMap;
 use std::os::fd::AsFd as _;
@@ -11,14 +11,14 @@ use crate::program::Program;
 use crate::sys;
 use crate::tables::{Checkup, DataPlaneError, XdpRow};
 
-/// What was attached when this process last had its way.
+/// The links and filters after this process last changed them.
 pub type Baseline = BTreeMap<String, Attached>;
 
 /// `TCX_NEXT`.
 const NEXT: u32 = u32::MAX;
 
 impl Kernel {
-    /// See [`crate::DataPlane::check`].
+    /// Checks the data path, see [`crate::DataPlane::check`].
     pub(super) fn checkup(&mut self) -> Result<Checkup, DataPlaneError> {
         let mut failures = Vec::new();
         if let Err(error) = self.end_abandoned_trace() {
@@ -27,8 +27,7 @@ impl Kernel {
         let now = self.state()?;
         let baseline = self.baseline.get_or_insert_with(|| now.clone());
         let mut faults = differences(baseline, &now, |index| interface_name(index).is_some());
-        // What an earlier owner has let go of stays attached for a moment yet: the next look tries
-        // again.
+        // What an earlier owner has released stays attached for a moment: the next check tries again.
         if !faults.is_empty()
             && let Err(error) = self.mend(&now)
         {
@@ -72,12 +71,12 @@ impl Kernel {
         Ok(())
     }
 
-    /// What is attached now.
+    /// Returns what is attached now.
     pub(super) fn state(&self) -> Result<Baseline, DataPlaneError> {
         self.attachments.state(&super::version_directory(&self.config.bpf_root, self.layout))
     }
 
-    /// Puts our programs back where a process that was killed has left the copy that it traced with.
+    /// Restores our programs if a process that was killed has left the copy that it traced with.
     fn end_abandoned_trace(&self) -> Result<(), super::TraceError> {
         let layout = super::version_directory(&self.config.bpf_root, self.layout);
         let own = |program| self.attachments.program(program).as_fd();
@@ -87,7 +86,8 @@ impl Kernel {
         Ok(())
     }
 
-    /// Maps whose pins are gone: they work on, but the next process would begin with empty ones.
+    /// Returns the maps whose pins are gone: they still work, but the next process would begin with empty
+    /// ones.
     fn pins(&self) -> Vec<String> {
         let directory = self.maps_directory();
         let names = super::object::maps(&self.config.limits).map(|(name, _)| name);
@@ -95,8 +95,8 @@ impl Kernel {
         lost.map(|name| format!("map {name} is no longer pinned in {}", directory.display())).collect()
     }
 
-    /// Runs the program of uplinks on a packet that is nobody's. Not XDP's: for each test run of one
-    /// the kernel changes its own code, and waits for all processors.
+    /// Runs the program of uplinks on a packet of no meaning. XDP is not tested: for each test run of it the
+    /// kernel changes its own code, and waits for all processors.
     fn run(&self) -> Option<String> {
         let program = Program::UplinkIngress;
         let result = self.test_run(program, &nobodys_packet(), &[], 1);
@@ -110,7 +110,7 @@ impl Kernel {
     }
 }
 
-/// An Ethernet frame that is neither IPv4 nor IPv6, of a type that is set aside for experiments.
+/// Returns an Ethernet frame that is neither IPv4 nor IPv6, of a type reserved for experiments.
 fn nobodys_packet() -> [u8; 64] {
     let mut packet = [0_u8; 64];
     packet[..6].fill(0xff);
@@ -118,13 +118,13 @@ fn nobodys_packet() -> [u8; 64] {
     packet
 }
 
-/// An error with its causes.
+/// Formats an error with its causes.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
-/// What was attached and is not any more. An interface that vanished took its links along.
+/// Describes what was attached and is not any more. An interface that vanished took its links along.
 fn differences(before: &Baseline, now: &Baseline, exists: impl Fn(u32) -> bool) -> Vec<String> {
     let mut faults = Vec::new();
     for (name, was) in before.iter().filter(|(_, was)| was.live) {

@@ -1,4 +1,4 @@
-//! ctnetlink: connections that the kernel's own connection tracking translates, by whosever rules.
+//! ctnetlink: connections that the kernel's own connection tracking translates, by rules of any origin.
 
 use std::io;
 use std::net::IpAddr;
@@ -29,12 +29,12 @@ const TRANSLATED: u32 = 1 << 5;
 /// An address and a port.
 pub type End = (IpAddr, u16);
 
-/// How far a connection is.
+/// The stage of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     Opening,
     UnderWay,
-    /// Closed; the entry waits for stragglers.
+    /// Closed; the entry remains for late packets.
     Over,
 }
 
@@ -43,12 +43,12 @@ pub enum Stage {
 pub struct Entry {
     /// IP protocol number.
     pub protocol: u8,
-    /// Source and destination as the client has them.
+    /// Source and destination as the client sees them.
     pub original: (End, End),
-    /// Source and destination of replies as the backend has them.
+    /// Source and destination of replies as the backend sees them.
     pub reply: (End, End),
     pub stage: Stage,
-    /// The kernel's number of the entry.
+    /// The kernel's id of the entry.
     id: Vec<u8>,
 }
 
@@ -58,9 +58,9 @@ impl Entry {
         Self { protocol, original, reply, stage, id: Vec::new() }
     }
 
-    /// Reads one; none if it is in a zone of its own, has no ports, or is not translated.
+    /// Parses an entry; `None` if it is in a zone of its own, has no ports, or is not translated.
     fn read(object: &[u8]) -> Option<Self> {
-        // Behind `struct nfgenmsg`.
+        // The attributes follow `struct nfgenmsg`.
         let object = object.get(4..)?;
         if attribute(object, ZONE).is_some_and(|zone| zone.iter().any(|byte| *byte != 0)) {
             return None;
@@ -87,7 +87,7 @@ impl Entry {
     }
 }
 
-/// By `enum tcp_conntrack`.
+/// Returns the stage of an `enum tcp_conntrack`.
 fn tcp_stage(state: Option<u8>) -> Stage {
     match state {
         // SYN_SENT, SYN_RECV, SYN_SENT2.
@@ -98,7 +98,7 @@ fn tcp_stage(state: Option<u8>) -> Stage {
     }
 }
 
-/// By `enum sctp_conntrack`.
+/// Returns the stage of an `enum sctp_conntrack`.
 fn sctp_stage(state: Option<u8>) -> Stage {
     match state {
         // COOKIE_WAIT, COOKIE_ECHOED.
@@ -109,7 +109,7 @@ fn sctp_stage(state: Option<u8>) -> Stage {
     }
 }
 
-/// Protocol, source and destination of one direction.
+/// Returns protocol, source and destination of one direction.
 fn ends(tuple: &[u8]) -> Option<(u8, (End, End))> {
     let addresses = attribute(tuple, ADDRESSES)?;
     let ports = attribute(tuple, PORTS)?;
@@ -129,7 +129,7 @@ fn ends(tuple: &[u8]) -> Option<(u8, (End, End))> {
     Some((protocol, ((address(1, 3)?, port(2)?), (address(2, 4)?, port(3)?))))
 }
 
-/// A direction as the kernel takes it.
+/// Adds a direction in the kernel's format.
 fn tuple(message: Message, kind: u16, protocol: u8, (source, destination): (End, End)) -> Message {
     message.nested(kind, |tuple| {
         tuple
@@ -154,7 +154,7 @@ fn tuple(message: Message, kind: u16, protocol: u8, (source, destination): (End,
     })
 }
 
-/// A connection to the tracking of the network namespace of the thread that opened it.
+/// A connection to the connection tracking of the network namespace of the thread that opened it.
 pub struct Tracking(Socket);
 
 impl Tracking {
@@ -162,9 +162,9 @@ impl Tracking {
         Socket::to(libc::NETLINK_NETFILTER).map(Self)
     }
 
-    /// Connections whose destination is translated; none where the kernel tracks none. What changes
-    /// meanwhile may be missing or appear twice. With `all`, the kernel goes through those as well
-    /// that do not bear its mark of a translation: IPVS does without.
+    /// Returns connections whose destination is translated; none if the kernel tracks none. Entries that
+    /// change meanwhile may be missing or appear twice. With `all`, the kernel also goes through those
+    /// without its mark of a translation, which IPVS does not set.
     pub fn translated(&mut self, all: bool) -> Result<Vec<Entry>, Refused> {
         let mut message = Message::new(GET, 0, &[0; 4]);
         if !all {
@@ -179,13 +179,13 @@ impl Tracking {
         }
     }
 
-    /// Takes an entry away; false if it was gone.
+    /// Removes an entry; returns `false` if it was gone.
     pub fn remove(&mut self, entry: &Entry) -> Result<bool, Refused> {
         let family = if entry.original.0.0.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let mut message = Message::new(DELETE, 0, &[family as u8, 0, 0, 0]);
         message = tuple(message, ORIGINAL, entry.protocol, entry.original);
         if entry.id.len() == 4 {
-            // Not another one with the same ends.
+            // The id excludes another entry with the same ends.
             message = message.attribute(ID, &entry.id);
         }
         match self.0.change(message) {
@@ -196,12 +196,12 @@ impl Tracking {
     }
 }
 
-/// The kernel has no connection tracking, or nothing to ask it by.
+/// Returns `true` if the kernel has no connection tracking, or no interface to query it.
 fn is_absent(refused: &Refused) -> bool {
     matches!(refused.cause.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOENT))
 }
 
-/// Whether the interface is there that kube-proxy makes in its IPVS mode.
+/// Returns `true` if the interface of kube-proxy's IPVS mode exists.
 pub fn has_ipvs() -> bool {
     // SAFETY: the name ends with zero.
     unsafe { libc::if_nametoindex(c"kube-ipvs0".as_ptr()) != 0 }
@@ -216,7 +216,7 @@ mod tests {
         (address.ip(), address.port())
     }
 
-    /// As the kernel gives it.
+    /// Returns an object in the kernel's format.
     fn object(
         protocol: u8,
         original: (End, End),
@@ -238,7 +238,7 @@ mod tests {
         let read = Entry::read(&object(6, original, reply, established)).unwrap();
         let expected = Entry { protocol: 6, original, reply, stage: Stage::UnderWay, id: vec![1, 2, 3, 4] };
         assert_eq!(read, expected);
-        // Not translated, or only its source; or in somebody's own zone.
+        // Not translated, or only its source; or in a zone of its own.
         let back = (original.1, original.0);
         assert_eq!(Entry::read(&object(17, original, back, |message| message)), None);
         let zone = |message: Message| message.attribute(ZONE, &[0, 7]);

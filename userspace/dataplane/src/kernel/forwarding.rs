@@ -1,12 +1,12 @@
-//! Whether the kernel forwards what comes in on uplinks. Without that it looks up no next hop for us
-//! either, and drops what we have translated for a pod or another node.
+//! Checks that the kernel forwards packets from uplinks. Otherwise it looks up no next hop for us either, and
+//! drops packets that we have translated for a pod or another node.
 
 use std::collections::BTreeSet;
 
 use crate::tables::{Interface, Role};
 
-/// Switches below `/proc/sys` that are off and would have to be on, for the families `ipv4` and
-/// `ipv6` that the node has. `read` gives the value of one; none where there is no such switch.
+/// Returns the switches below `/proc/sys` that are off and would have to be on, for the families `ipv4` and
+/// `ipv6` that the node has. `read` returns the value of one; `None` if it does not exist.
 pub fn off(
     interfaces: &[Interface],
     [ipv4, ipv6]: [bool; 2],
@@ -21,12 +21,12 @@ pub fn off(
     switches.filter(|switch| read(switch).is_some_and(|value| value.trim() == "0")).collect()
 }
 
-/// The value of a switch in the network namespace of this thread.
+/// Returns the value of a switch in the network namespace of this thread.
 pub fn read(switch: &str) -> Option<String> {
     std::fs::read_to_string(format!("/proc/sys/{switch}")).ok()
 }
 
-/// Says what has been switched off since the last time.
+/// Logs the switches that have been switched off since the last time.
 pub fn warn(off: &BTreeSet<String>, said: &BTreeSet<String>) {
     for switch in off.difference(said) {
         let family = if switch.starts_with("net/ipv6/") {

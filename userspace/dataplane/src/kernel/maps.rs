@@ -66,7 +66,7 @@ impl Maps {
         })
     }
 
-    /// The node's settings as programs see them.
+    /// Returns the node's settings as programs see them.
     pub fn config(&self) -> NodeConfig {
         self.config.get(0)
     }
@@ -78,12 +78,12 @@ impl Maps {
         }
     }
 
-    /// The settings that a process begins with; `seed` is used where there is none yet.
+    /// Returns the settings that a process starts with; `seed` is used if there is none yet.
     pub fn first_settings(&self, seed: u32) -> NodeConfig {
         node::first_settings(self.config(), self.flows[0], self.flows[1], seed)
     }
 
-    /// Writes what the node says of itself.
+    /// Writes the node's own settings.
     pub fn set_node(&mut self, tables: &NodeTables) -> Result<(), DataPlaneError> {
         let (mut local4, mut local6) = (Vec::new(), Vec::new());
         for address in &tables.addresses {
@@ -102,8 +102,8 @@ impl Maps {
         Ok(())
     }
 
-    /// All backends that an address and port lead to, for inside and outside; none if they are no
-    /// service's.
+    /// Returns all backends that an address and port lead to, for inside and outside; `None` if they are not
+    /// a service's.
     pub fn candidates(
         &self,
         end: (IpAddr, u16),
@@ -137,7 +137,7 @@ impl Maps {
         }
     }
 
-    /// Node ports answer on the address.
+    /// Returns `true` if the address serves node ports.
     pub fn is_local(&self, address: IpAddr) -> io::Result<bool> {
         let found = match address {
             IpAddr::V4(address) => self.local4.get(&convert::word(address))?,
@@ -146,14 +146,14 @@ impl Maps {
         Ok(found.is_some() || address.is_loopback())
     }
 
-    /// Switches flags on or off; they are one word, which programs see whole.
+    /// Switches flags on or off; they are one word, which programs read atomically.
     pub fn switch(&mut self, flags: u32, on: bool) {
         let mut config = self.config();
         config.flags = node::flag(config.flags, flags, on);
         self.set_config(config);
     }
 
-    /// Widens the range of wildcard ports before a frontend there appears.
+    /// Widens the range of wildcard ports before a frontend in it appears.
     fn note_wildcards<'a>(&mut self, keys: impl Iterator<Item = &'a FrontendKey>) {
         let mut config = self.config.get(0);
         for key in keys.filter(|key| key.address.is_unspecified()) {
@@ -164,12 +164,12 @@ impl Maps {
     }
 }
 
-/// Four entries of a look-up table as one element, the first in the lowest bits.
+/// Packs four entries of a look-up table into one element, the first in the lowest bits.
 fn packed(four: &[u16]) -> u64 {
     four.iter().rev().fold(0, |element, entry| element << 16 | u64::from(*entry))
 }
 
-/// Inserts all; where one is refused, notes it and goes on with the rest.
+/// Inserts all; records a refused one and goes on with the rest.
 fn put<K: crate::map::Plain>(
     map: &HashTable<K, Frontend>,
     name: &'static str,
@@ -248,8 +248,8 @@ impl Store for Maps {
                 .zip(backends.iter().filter_map(convert::raw_backend6))
                 .for_each(|(place, raw)| self.backends6.set(place, raw)),
         }
-        // The block is complete before any frontend that names it: the system call that writes
-        // the frontend orders the stores.
+        // The block is complete before any frontend that names it: the system call that writes the frontend
+        // orders the stores.
         fence(Ordering::SeqCst);
     }
 
@@ -376,7 +376,7 @@ impl Store for Maps {
     fn delete_name(&mut self, service: u32) -> Result<(), DataPlaneError> {
         let result = self.names.remove(&service);
         result.map_err(|error| failed(format!("deleting name of service {service}"), error))?;
-        // The next service with this id counts from zero.
+        // The next service with this id starts from zero.
         for stripe in 0..ServiceMetrics::STRIPES {
             let place = ServiceMetrics::place(service, stripe) as usize;
             if place < self.counters.len() {
@@ -396,7 +396,7 @@ impl Store for Maps {
 
     fn set_epoch(&mut self, epoch: u32) {
         fence(Ordering::SeqCst);
-        // One word: programs read nothing else that is half written.
+        // A single word: programs never read it half written.
         self.config.set_word(0, offset_of!(NodeConfig, epoch), epoch);
     }
 

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //!   ROOT/vN/maps/FRONTENDS4 …      tables, flows, counters
-//!   ROOT/vN/links/cgroup-connect4  one a hook and cgroup
-//!   ROOT/vN/links/if7-egress       one a hook and interface
+//!   ROOT/vN/links/cgroup-connect4  one per hook and cgroup
+//!   ROOT/vN/links/if7-egress       one per hook and interface
 //! ```
 
 mod attach;
@@ -53,26 +53,26 @@ use crate::tables::{
     Applied, Checkup, DataPlaneError, Interface, Look, NodeTables, Others, ServiceTables, Tables,
 };
 
-/// How uplinks get XDP.
+/// The way to attach XDP to uplinks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum XdpMode {
-    /// Native on interfaces with a device behind them, none on virtual ones.
+    /// Native on interfaces with a device, none on virtual ones.
     #[default]
     Auto,
     Off,
-    /// By the stack, for any interface.
+    /// In the stack, on any interface.
     Generic,
-    /// By the driver. A veth has it by the stack instead: it drops what its program sends unless the
-    /// other end takes part, and that end may be in a namespace that cannot be seen from here.
+    /// In the driver. On a veth it is in the stack instead: a veth drops what its program sends unless the
+    /// other end takes part, and that end may be in a namespace that is not visible here.
     Native,
-    /// By the driver, of a veth too.
+    /// In the driver, on a veth too.
     ForceNative,
 }
 
-/// How programs get at the packets of an interface, where that is not XDP.
+/// The hook of packets on an interface, apart from XDP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClassifierHook {
-    /// tcx where the kernel has it (Linux 6.6), else filters.
+    /// tcx if the kernel has it (Linux 6.6), else filters.
     #[default]
     Auto,
     /// Links of tcx.
@@ -81,35 +81,35 @@ pub enum ClassifierHook {
     Filter,
 }
 
-/// Sizes of maps, in elements. Maps that an earlier process left keep theirs.
+/// Sizes of maps, in elements. Existing maps keep their sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Frontends of each family: two a service port.
+    /// Frontends of each family: two per service port.
     pub frontends: u32,
     /// Backends of each family, over all distinct lists.
     pub backends: u32,
     pub services: u32,
     /// Elements of look-up tables, four entries each.
     pub luts: u32,
-    /// Two a connection that packets make, of IPv4; a power of two.
+    /// Flows of IPv4, two per connection that packets make; a power of two.
     pub flows4: u32,
-    /// As `flows4`, of IPv6.
+    /// Flows of IPv6, likewise.
     pub flows6: u32,
-    /// Two an unconnected socket and its peer; connected ones have a table of their own, see
+    /// Two per unconnected socket and peer; connected ones have a table of their own, see
     /// [`limits::CONNECTED`].
     pub sockets: u32,
     pub affinity: u32,
-    /// Ranges of sources, of each family.
+    /// Source ranges of each family.
     pub source_ranges: u32,
-    /// Datagrams whose fragments are under way.
+    /// Datagrams whose fragments are in transit.
     pub fragments: u32,
     /// Network namespaces whose sockets are left alone.
     pub exempt: u32,
 }
 
 impl Default for Limits {
-    /// 131,072 services with four frontends and two backends each, 200,000 connections: 98 MiB of
-    /// kernel memory, and 88 bytes a frontend in use; see
+    /// Returns the default sizes. With 131,072 services of four frontends and two backends each, and 200,000
+    /// connections, they take 98 MiB of kernel memory, and 88 bytes per frontend in use; see
     /// [`ebpf_common::limits`].
     fn default() -> Self {
         Self {
@@ -128,17 +128,17 @@ impl Default for Limits {
     }
 }
 
-/// What [`Kernel::open`] needs.
+/// The configuration of [`Kernel::open`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Directory for pins. Where it is not on a BPF file system, one is mounted.
+    /// Directory for pins. If it is not on a BPF file system, one is mounted.
     pub bpf_root: PathBuf,
-    /// Directory of a cgroup2 hierarchy, made if need be; the sockets below it are balanced.
+    /// Directory of a cgroup2 hierarchy, created if necessary; the sockets below it are balanced.
     pub cgroup: PathBuf,
     pub limits: Limits,
     pub xdp: XdpMode,
-    /// XDP may send packets out of another uplink than they came from. Only where the drivers of
-    /// all uplinks can: a veth, for one, needs a program or NAPI on its other end.
+    /// XDP may send packets out of another uplink than they came from. The drivers of all uplinks must
+    /// support it: a veth, for one, needs a program or NAPI on its other end.
     pub xdp_redirect: bool,
 }
 
@@ -149,18 +149,17 @@ pub struct Kernel {
     attachments: Attachments,
     devices: HashTable<u32, [u32; 2]>,
     config: Config,
-    /// Number of the layout of the maps.
+    /// Version of the layout of the maps.
     layout: u32,
-    /// The interfaces last asked for.
+    /// The last requested interfaces.
     interfaces: Vec<Interface>,
-    /// Whether the node has an address of IPv4, and of IPv6, as clusters know it.
+    /// The node has a cluster address of IPv4, and of IPv6.
     families: [bool; 2],
-    /// Switches of the kernel's that were said to be off.
+    /// Kernel switches that were logged as being off.
     not_forwarding: BTreeSet<String>,
-    /// What was attached then; none until somebody has looked.
+    /// The attached programs at the last check; `None` before the first one.
     baseline: Option<check::Baseline>,
-    /// Programs of a layout that we cannot read are still attached, and serve until our tables are
-    /// there.
+    /// Programs of a layout that we cannot read are still attached, and serve until our tables are written.
     strangers: bool,
     reaper: Reaper,
     /// Connections that others translate.
@@ -168,24 +167,24 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Loads the programs, adopts or creates the maps, and attaches to the cgroup. Tables and
-    /// links of an earlier process keep working all the while.
+    /// Loads the programs, adopts or creates the maps, and attaches to the cgroup. Tables and links of an
+    /// earlier process keep working all the while.
     ///
     /// # Errors
-    /// The kernel refused, or the machine lacks something: [`crate::preflight`] says what.
+    /// Fails if the kernel refuses, or if the machine lacks something that [`crate::preflight`] names.
     pub fn open(config: Config) -> Result<Self, DataPlaneError> {
         Self::open_with(config, ClassifierHook::Auto)
     }
 
-    /// As [`Kernel::open`], with the classifiers attached in this way.
+    /// Opens as [`Kernel::open`] does, with the classifiers attached to this hook.
     ///
     /// # Errors
-    /// As [`Kernel::open`].
+    /// The same as those of [`Kernel::open`].
     pub fn open_with(config: Config, hook: ClassifierHook) -> Result<Self, DataPlaneError> {
         Self::open_layout(config, hook, LAYOUT_VERSION, &Steps::default())
     }
 
-    /// As [`Kernel::open_with`], with `layout` for the number of the layout.
+    /// Opens as [`Kernel::open_with`] does, with `layout` as the version of the layout.
     fn open_layout(
         config: Config,
         hook: ClassifierHook,
@@ -198,7 +197,7 @@ impl Kernel {
             .map_err(|error| failed(format!("preparing {} for pins", root.display()), error))?;
         let predecessor = upgrade::predecessor(root, layout, &versions(root)?)?;
         let directory = version_directory(root, layout);
-        // Then the tables came along before.
+        // The tables have been carried over before.
         let begun = upgrade::is_live(&directory);
         let (maps_at, links_at) = (directory.join("maps"), directory.join("links"));
         for path in [&maps_at, &links_at] {
@@ -209,12 +208,12 @@ impl Kernel {
             .map_err(|error| failed("loading the eBPF programs".to_owned(), error))?;
         let mut maps = Maps::open(&maps_at)?;
         let mut settings = maps.first_settings(sys::random());
-        // Without a cookie, loopback does not answer wildcards; nothing else is lost.
+        // Without a cookie, loopback does not serve wildcards; nothing else is lost.
         settings.netns_cookie = sys::netns_cookie().unwrap_or(0);
         settings.flags = node::flag(settings.flags, config_flag::XDP_REDIRECT, config.xdp_redirect);
         settings.flags = node::flag(settings.flags, config_flag::LEAVING, false);
         maps.set_config(settings);
-        // Blocks that the earlier process gave back are free from now on.
+        // Blocks that the earlier process freed are available from now on.
         maps.grace_period();
         let mut tables = Synchronizer::new(maps)?;
         let devices = HashTable::open(&maps_at.join("DEVICES"))
@@ -250,8 +249,8 @@ impl Kernel {
         })
     }
 
-    /// Runs a packet program as the kernel would, `repeat` times on the same buffer. Interface
-    /// indexes in `context` (`struct xdp_md` or `__sk_buff`) must exist.
+    /// Runs a packet program as the kernel would, `repeat` times on the same buffer. Interface indexes in
+    /// `context` (`struct xdp_md` or `__sk_buff`) must exist.
     pub fn test_run(
         &self,
         program: Program,
@@ -263,45 +262,45 @@ impl Kernel {
             .map_err(|error| failed(format!("test run of {}", program.name()), error))
     }
 
-    /// Descriptor of a loaded program, for measurements.
+    /// Returns the descriptor of a loaded program, for measurements.
     pub fn program(&self, program: Program) -> std::os::fd::BorrowedFd<'_> {
         self.attachments.program(program).as_fd()
     }
 
-    /// Where the maps are pinned.
+    /// Returns the directory in which the maps are pinned.
     pub fn maps_directory(&self) -> PathBuf {
         version_directory(&self.config.bpf_root, self.layout).join("maps")
     }
 
-    /// A look into the tables and counters, also from other threads.
+    /// Returns a reader of the tables and counters, also for other threads.
     pub fn inspector(&self) -> Result<Inspector, InspectError> {
         Inspector::open(&self.config.bpf_root)
     }
 
-    /// What runs on interfaces, by index, as the kernel has it.
+    /// Returns the programs on interfaces, by index, as the kernel has them.
     ///
     /// # Errors
-    /// The kernel refused to say.
+    /// Fails if the kernel does not answer.
     pub fn attached(&self) -> Result<BTreeSet<(u32, Program)>, DataPlaneError> {
         self.attachments.attached()
     }
 
-    /// The kernel has tcx, whether or not it is used.
+    /// Returns `true` if the kernel has tcx, whether or not it is used.
     pub fn has_tcx(&self) -> bool {
         self.attachments.has_tcx()
     }
 
-    /// How each uplink runs XDP, by interface name: native, generic, or not, and why.
+    /// Returns the XDP state of each uplink, by interface name: native, generic, or off with the reason.
     pub fn xdp_states(&self) -> &BTreeMap<String, XdpState> {
         self.attachments.xdp_states()
     }
 
-    /// Datagram sockets that this process has destroyed, as their backend was gone.
+    /// Returns the number of datagram sockets that this process has destroyed because their backend was gone.
     pub fn sockets_destroyed(&self) -> u64 {
         self.reaper.destroyed()
     }
 
-    /// Ids of the services in the tables.
+    /// Returns the ids of the services in the tables.
     pub fn service_ids(&self) -> impl Iterator<Item = (&str, u32)> {
         self.tables.service_ids()
     }
@@ -322,7 +321,7 @@ impl DataPlane for Kernel {
             remove_all_but_ours(&self.config.bpf_root, self.layout)?;
             self.strangers = false;
         }
-        // Also if nothing has changed: an earlier process may have died before it looked.
+        // Even if nothing has changed: an earlier process may have died before its scan.
         self.reaper.wake();
         Ok(applied)
     }
@@ -333,7 +332,7 @@ impl DataPlane for Kernel {
         desired: Option<&ServiceTables>,
     ) -> Result<Applied, DataPlaneError> {
         let result = self.tables.apply_service(service, desired);
-        // Whatever went wrong, something may be gone.
+        // After any failure, something may be gone.
         if !result.as_ref().is_ok_and(|applied| applied.frontends_deleted + applied.blocks_freed == 0) {
             self.reaper.wake();
         }
@@ -342,7 +341,7 @@ impl DataPlane for Kernel {
 
     fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError> {
         self.tables.store.set_node(node)?;
-        // Many a machine has an address of IPv6 that the cluster does not know of.
+        // Many machines have an IPv6 address that the cluster does not know.
         self.families = [true, false].map(|v4| node.snat_addresses.iter().any(|one| one.is_ipv4() == v4));
         self.say_what_does_not_forward();
         Ok(())
@@ -398,9 +397,9 @@ impl Kernel {
     }
 }
 
-/// Detaches and removes everything that was ever pinned under `bpf_root`, and the filters of its
-/// data plane in this thread's network namespace; nothing to remove is no
-/// error. Goes on past failures and gives the first.
+/// Detaches and removes everything that was ever pinned under `bpf_root`, and the filters of its data plane
+/// in this thread's network namespace; succeeds if there is nothing to remove. Goes on after failures and
+/// returns the first.
 pub fn remove(bpf_root: &Path) -> Result<(), DataPlaneError> {
     let filters = filters::remove_all(bpf_root);
     let mut first = filters.err().map(|error| failed("removing filters".to_owned(), error));
@@ -418,7 +417,7 @@ pub fn remove(bpf_root: &Path) -> Result<(), DataPlaneError> {
     bpffs::release(bpf_root).map_err(|error| failed(format!("removing {}", bpf_root.display()), error))
 }
 
-/// Asks the kernel for the smallest thing that takes the privileges needed.
+/// Asks the kernel for the smallest operation that takes the required privileges.
 pub fn probe() -> io::Result<()> {
     sys::probe()
 }
@@ -427,7 +426,7 @@ fn version_directory(root: &Path, layout: u32) -> PathBuf {
     root.join(format!("v{layout}"))
 }
 
-/// Directories of all layout versions.
+/// Returns the directories of all layout versions.
 fn versions(root: &Path) -> Result<Vec<PathBuf>, DataPlaneError> {
     let attempted = |error| failed(format!("listing {}", root.display()), error);
     let mut found = Vec::new();
@@ -442,7 +441,7 @@ fn versions(root: &Path) -> Result<Vec<PathBuf>, DataPlaneError> {
     Ok(found)
 }
 
-/// Lets go of what builds with other layouts have left and nothing needs; true if that is all.
+/// Removes the remains of builds with other layouts that nothing needs; returns `true` if that is all.
 fn remove_other_versions(root: &Path, layout: u32) -> Result<bool, DataPlaneError> {
     let others = versions(root)?.into_iter().filter(|version| *version != version_directory(root, layout));
     let (live, idle): (Vec<_>, Vec<_>) = others.partition(|version| upgrade::is_live(version));
@@ -450,7 +449,7 @@ fn remove_other_versions(root: &Path, layout: u32) -> Result<bool, DataPlaneErro
     Ok(live.is_empty())
 }
 
-/// Lets go of every other layout; ours serves by now.
+/// Removes every other layout, once ours serves.
 fn remove_all_but_ours(root: &Path, layout: u32) -> Result<(), DataPlaneError> {
     let others = versions(root)?.into_iter().filter(|version| *version != version_directory(root, layout));
     others.into_iter().try_for_each(|version| remove_pins(&version))
@@ -480,7 +479,7 @@ fn remove_version(directory: &Path) -> io::Result<()> {
     fs::remove_dir(directory)
 }
 
-/// Removes a directory and the pins in it; one that is not there is no error.
+/// Removes a directory and the pins in it; succeeds if it does not exist.
 fn remove_directory(directory: &Path) -> io::Result<()> {
     match remove_pins_in(directory).and_then(|()| fs::remove_dir(directory)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -492,7 +491,7 @@ fn remove_pins_in(directory: &Path) -> io::Result<()> {
     fs::read_dir(directory)?.try_for_each(|entry| fs::remove_file(entry?.path()))
 }
 
-/// An error of the kernel, with what was attempted.
+/// Returns an error of the kernel, with what was attempted.
 fn failed(attempted: String, cause: impl std::error::Error + Send + Sync + 'static) -> DataPlaneError {
     DataPlaneError::Kernel { attempted, cause: Box::new(cause) }
 }

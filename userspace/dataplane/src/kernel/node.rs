@@ -1,4 +1,4 @@
-//! The node's own settings, from plain data to `CONFIG` and the maps beside it.
+//! Converts the node's own settings from plain data to `CONFIG` and the maps beside it.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,11 +12,11 @@ use crate::convert;
 use crate::map::{HashTable, Plain};
 use crate::tables::{DataPlaneError, NodeTables};
 
-/// Ranges of services that a family may have.
+/// Maximum number of service ranges of a family.
 const RANGES: usize = 2;
 
-/// Settings to start with: those of the earlier process, or defaults. `seed` is for a node that
-/// has none yet; with another one no flow would be found again.
+/// Returns the initial settings: those of the earlier process, or defaults. `seed` is for a node that has
+/// none yet; with another one no flow would be found again.
 pub fn first_settings(mut settings: Settings, flows4: u32, flows6: u32, seed: u32) -> Settings {
     if settings.snat_port_max == 0 {
         // Nobody has written it yet.
@@ -31,7 +31,7 @@ pub fn first_settings(mut settings: Settings, flows4: u32, flows6: u32, seed: u3
     settings
 }
 
-/// `settings` with what `node` says. Exemptions are switched on by whoever has written them.
+/// Returns `settings` with the values of `node`. The caller that writes the exemptions switches them on.
 pub fn with_node(mut settings: Settings, node: &NodeTables) -> Settings {
     let given = |v4: bool| {
         let of_family = |address: &&IpAddr| address.is_ipv4() == v4;
@@ -72,7 +72,7 @@ pub fn with_node(mut settings: Settings, node: &NodeTables) -> Settings {
     settings
 }
 
-/// The flags with one of them on or off.
+/// Returns the flags with one of them on or off.
 pub fn flag(flags: u32, bit: u32, on: bool) -> u32 {
     if on { flags | bit } else { flags & !bit }
 }
@@ -109,10 +109,10 @@ where
 }
 
 impl Limits {
-    /// Checks what programs count on.
+    /// Checks the conditions that programs rely on.
     ///
     /// # Errors
-    /// Says which limit is out of its bounds, and what they are.
+    /// Names the limit that is out of bounds, and the bounds.
     pub fn check(&self) -> Result<(), LimitError> {
         let most = [
             ("frontends", self.frontends, 1 << 26),
@@ -145,7 +145,7 @@ impl Limits {
     }
 }
 
-/// A limit is not one that programs can work with.
+/// A limit that programs cannot work with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     #[error("limit {limit} is {value}; it has to be a power of two")]

@@ -1,4 +1,4 @@
-//! The compiled programs inside this binary, and how they get into the kernel.
+//! The compiled programs inside this binary, and their loading.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,18 +17,18 @@ use log::Log;
 use super::Limits;
 use crate::program::Program;
 
-/// Aligned as the loader wants it.
+/// Aligned as the loader requires.
 #[repr(C, align(8))]
 struct Aligned<T: ?Sized>(T);
 
 static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR"), "/hawser-ebpf.o")));
 
-/// The object; empty if the programs were not built when this crate was.
+/// Returns the object; empty if the programs were not built when this crate was.
 pub fn bytes() -> &'static [u8] {
     &OBJECT.0
 }
 
-/// Every map, and the limit that sizes it; none for those of fixed size.
+/// Returns every map, and the limit that sizes it; `None` for those of fixed size.
 pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 32] {
     [
         ("CONFIG", None),
@@ -66,7 +66,7 @@ pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 32] {
     ]
 }
 
-/// Why programs did not get into the kernel.
+/// An error of loading the programs.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     #[error("built without the eBPF programs: run `cargo xtask build-ebpf` and build again")]
@@ -91,7 +91,7 @@ pub enum LoadError {
     },
 }
 
-/// Programs in the kernel.
+/// Loaded programs.
 pub type Programs = BTreeMap<Program, OwnedFd>;
 
 /// Loads every program over the maps pinned in `directory`, creating those that are missing.
@@ -99,24 +99,24 @@ pub fn load(directory: &Path, limits: &Limits) -> Result<Programs, LoadError> {
     load_with(directory, limits, &Constants::SILENT).map(|(programs, _)| programs)
 }
 
-/// Loads the copy of the programs that logs one flow, over the maps of those that carry traffic, with what
-/// reads its log.
+/// Loads the copy of the programs that logs one flow, over the maps of those that carry traffic, and returns
+/// it with the reader of its log.
 pub fn load_tracing<T: Log>(
     directory: &Path,
     flow: &Traced,
     log: T,
 ) -> Result<(Programs, EbpfLogger<T>), LoadError> {
-    // The maps are there, in their sizes.
+    // The maps exist, with their sizes.
     let (programs, mut object) = load_with(directory, &Limits::default(), &Constants::tracing(flow))?;
     let logger = EbpfLogger::init_with_logger(&mut object, log).map_err(LoadError::Log)?;
     Ok((programs, logger))
 }
 
-/// What the programs have as constants, which the kernel knows when it checks them.
+/// The constants of the programs, which the kernel knows when it verifies them.
 struct Constants {
-    /// Log statements up to this level are left in: 0 for none.
+    /// Highest level of log statements that remain: 0 for none.
     level: u8,
-    /// Bytes of the log; the kernel makes it whether or not anybody logs.
+    /// Size of the log in bytes; the kernel creates it whether or not anything is logged.
     log_bytes: u32,
     traced: [u32; Traced::WORDS],
 }
@@ -137,7 +137,7 @@ fn load_with(
     if bytes().is_empty() {
         return Err(LoadError::Stub);
     }
-    // The verifier's account is long and slow to write: it is asked for after a refusal only.
+    // The verifier's log is long and slow to write: it is requested after a refusal only.
     load_at(directory, limits, constants, VerifierLogLevel::DISABLE).or_else(|error| match error {
         LoadError::Program { .. } => load_at(directory, limits, constants, VerifierLogLevel::default()),
         other => Err(other),
@@ -156,7 +156,7 @@ fn load_at(
         .override_global("TRACED", &constants.traced, true)
         .map_max_entries("AYA_LOGS", constants.log_bytes);
     // Nothing in the object is relocated by the kernel's own types: their description, which takes tens of
-    // megabytes to read, is left alone.
+    // megabytes to read, is not loaded.
     loader.verifier_log_level(level).btf(None);
     for (name, limit) in maps(limits) {
         loader.map_pin_path(name, directory.join(name));
@@ -175,10 +175,10 @@ fn load_at(
     Ok((programs, object))
 }
 
-/// Loads programs on as many threads as there are processors for: the kernel checks each on the
-/// processor that asks, and the large ones take it a good part of a second.
+/// Loads programs on as many threads as there are processors for: the kernel verifies each on the calling
+/// processor, and the large ones take a good part of a second.
 fn load_all(waiting: Vec<(Program, &mut Loaded)>) -> Result<BTreeMap<Program, OwnedFd>, LoadError> {
-    // The last ones, which are taken first, are the large ones.
+    // The large ones are last in the list and are taken first.
     let workers = std::thread::available_parallelism().map_or(1, usize::from).min(4);
     let waiting = Mutex::new(waiting);
     let work = || {
@@ -208,7 +208,7 @@ fn load_all(waiting: Vec<(Program, &mut Loaded)>) -> Result<BTreeMap<Program, Ow
     })
 }
 
-/// How often a program is given to the kernel, see [`interrupted`].
+/// Maximum number of attempts to load a program, see [`interrupted`].
 const ATTEMPTS: u32 = 5;
 
 fn load_one(name: &'static str, loaded: &mut Loaded) -> Result<OwnedFd, LoadError> {
@@ -233,7 +233,7 @@ fn load_one(name: &'static str, loaded: &mut Loaded) -> Result<OwnedFd, LoadErro
     fd.map_err(|cause| LoadError::Descriptor { name, cause })
 }
 
-/// The kernel gave up checking a program because a signal waited for the thread.
+/// Returns `true` if the kernel gave up verifying a program because a signal was pending for the thread.
 fn interrupted(error: &ProgramError) -> bool {
     matches!(error, ProgramError::LoadError { io_error, .. } if io_error.raw_os_error() == Some(libc::EAGAIN))
 }

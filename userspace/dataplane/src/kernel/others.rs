@@ -1,13 +1,13 @@
-//! Connections that others translate: those that kube-proxy's rules have given a backend, which the
-//! kernel's connection tracking remembers for as long as they live, with the rules or without.
+//! Connections that others translate: those that kube-proxy's rules have given a backend, which the kernel's
+//! connection tracking remembers for as long as they live, with the rules or without.
 //!
 //! ```text
 //!   connection tracking ─▶ ours to leave alone? ─▶ TRACKED4, TRACKED6 ─▶ programs let them pass
 //!                       └▶ datagrams to an endpoint that is gone ─▶ entry and local socket removed
 //! ```
-//! Taking such a connection over would not do: the tracking translates replies by the entry that it
-//! has, and another one with the same replies could not be made beside it. So they stay where they are
-//! until they end; only what is new is ours.
+//! Such a connection cannot be taken over: connection tracking translates replies by its entry, and another
+//! entry with the same replies cannot exist beside it. So these connections stay there until they end; only
+//! new ones are ours.
 
 use std::collections::btree_map::Entry as MapEntry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,11 +26,11 @@ use crate::destroy::diag;
 use crate::map::{HashTable, MappedArray};
 use crate::tables::{DataPlaneError, Look, Others, Protocol};
 
-/// Whether the data plane below `bpf_root` lets connections pass that others translate. False where
-/// there is none.
+/// Returns `true` if the data plane below `bpf_root` lets connections pass that others translate; `false` if
+/// there is no data plane.
 ///
 /// # Errors
-/// Its settings cannot be read.
+/// Fails if its settings cannot be read.
 pub fn others_pass(bpf_root: &Path) -> io::Result<bool> {
     let path = version_directory(bpf_root, LAYOUT_VERSION).join("maps/CONFIG");
     if !path.exists() {
@@ -47,9 +47,9 @@ type Ends = (u8, End, End);
 pub struct Tracked {
     v4: HashTable<FlowKey<u32>, u32>,
     v6: HashTable<FlowKey<[u32; 4]>, u32>,
-    /// What they hold, once it has been read.
+    /// Their content, once it has been read.
     written: Option<BTreeMap<Ends, u32>>,
-    /// Translations taken away so far, by family.
+    /// Number of translations removed so far, by family.
     removed: [u64; 2],
 }
 
@@ -60,17 +60,17 @@ impl Tracked {
         Ok(Self { v4, v6, written: None, removed: [0; 2] })
     }
 
-    /// Translations of IPv4 and of IPv6 that were taken away so far.
+    /// Returns the number of translations of IPv4 and of IPv6 removed so far.
     pub fn removed(&self) -> [u64; 2] {
         self.removed
     }
 
-    /// See [`crate::DataPlane::let_others_pass`].
+    /// Finds the connections, see [`crate::DataPlane::let_others_pass`].
     pub fn look(&mut self, store: &mut Maps, look: Look) -> Result<Others, DataPlaneError> {
         let unread = |error| failed("reading the kernel's connection tracking".to_owned(), error);
         let mut tracking = Tracking::open().map_err(|error| unread(error.into()))?;
         let entries = tracking.translated(has_ipvs()).map_err(unread)?;
-        // Without tables there is no telling what is a service's: then all may pass.
+        // Without tables the addresses of services are unknown: then all may pass.
         let sorted = match look {
             Look::Before => Sorted { pass: entries, ..Sorted::default() },
             _ => sort(entries, &mut |end, protocol| store.service(end, protocol))
@@ -86,13 +86,13 @@ impl Tracked {
             .write(&wanted)
             .map_err(|error| failed("writing the maps of others' connections".to_owned(), error))?;
         store.switch(config_flag::TRACKED, !wanted.is_empty());
-        // Where there is no room for all, at least segments are told by their flags.
+        // If there is no room for all, segments can at least be told apart by their flags.
         store.switch(config_flag::SETTLING, matches!(look, Look::Before | Look::Settling) || !all);
         self.forget(&mut tracking, &sorted.stale);
         Ok(seen)
     }
 
-    /// Makes the maps equal to `wanted`; false if there is no room for all.
+    /// Makes the maps equal to `wanted`; returns `false` if there is no room for all.
     fn write(&mut self, wanted: &BTreeMap<Ends, u32>) -> io::Result<bool> {
         let mut written = match self.written.take() {
             Some(written) => written,
@@ -147,9 +147,9 @@ impl Tracked {
         }
     }
 
-    /// Takes translations away. Packets of those clients begin a flow of ours from now on; a socket of
-    /// this namespace, whose packets meet no program before they leave, is destroyed: its application
-    /// connects anew, and then it is translated as it does.
+    /// Removes translations. Packets of those clients begin a flow of ours from now on; a socket of this
+    /// namespace, whose packets pass no program before they leave, is destroyed: its application connects
+    /// again, and that connection is translated.
     fn forget(&mut self, tracking: &mut Tracking, stale: &[Entry]) {
         if stale.is_empty() {
             return;
@@ -184,7 +184,7 @@ fn destroy_sockets(stale: &[Entry]) -> io::Result<()> {
 }
 
 impl Maps {
-    /// Backends of what an address and port of a service lead to; none if they are no service's.
+    /// Returns the backends of an address and port of a service; `None` if they are not a service's.
     fn service(&self, end: End, number: u8) -> io::Result<Option<Vec<End>>> {
         let Some(protocol) = convert::protocol(number) else { return Ok(None) };
         if protocol == Protocol::Any {
@@ -195,12 +195,12 @@ impl Maps {
     }
 }
 
-/// Connections that others translate.
+/// The connections that others translate, by what to do with them.
 #[derive(Debug, Default)]
 struct Sorted {
-    /// Those that are to pass.
+    /// Those to let pass.
     pass: Vec<Entry>,
-    /// Datagrams to an endpoint that the service does not have any more.
+    /// Datagrams to an endpoint that the service has lost.
     stale: Vec<Entry>,
 }
 
@@ -215,7 +215,7 @@ impl Sorted {
     }
 }
 
-/// What `service` says of an address, port and protocol: see [`Maps::service`].
+/// Returns the backends of an address, port and protocol: see [`Maps::service`].
 type Service<'a> = &'a mut dyn FnMut(End, u8) -> io::Result<Option<Vec<End>>>;
 
 fn sort(entries: Vec<Entry>, service: Service<'_>) -> io::Result<Sorted> {
@@ -228,7 +228,7 @@ fn sort(entries: Vec<Entry>, service: Service<'_>) -> io::Result<Sorted> {
             MapEntry::Vacant(place) => place.insert(service(at.0, at.1)?),
         };
         let Some(backends) = backends else { continue };
-        // Streams notice that their endpoint is gone, and may end well until then.
+        // Streams notice that their endpoint is gone, and may end properly until then.
         let datagrams = entry.protocol == protocol::UDP || entry.protocol == protocol::SCTP;
         if datagrams && !backends.contains(&entry.reply.0) {
             sorted.stale.push(entry);
@@ -239,8 +239,8 @@ fn sort(entries: Vec<Entry>, service: Service<'_>) -> io::Result<Sorted> {
     Ok(sorted)
 }
 
-/// Keys and values of what is to pass: the client's packets, and where others replace its address,
-/// the backend's to them.
+/// Returns keys and values of the connections to let pass: the client's packets and, if others replace its
+/// address, the backend's packets to that.
 fn passing(entries: &[Entry]) -> BTreeMap<Ends, u32> {
     let mut all = BTreeMap::new();
     for entry in entries {
@@ -261,7 +261,7 @@ enum Raw {
     V6(FlowKey<[u32; 4]>),
 }
 
-/// None if the ends are not of one family.
+/// Converts the ends; `None` if they are not of one family.
 fn raw((number, source, destination): &Ends) -> Option<Raw> {
     let (source_port, destination_port) = (source.1.to_be(), destination.1.to_be());
     let protocol = u32::from(*number);

@@ -1,6 +1,6 @@
-//! The stack of the programs, as Linux 6.1 counts it: each frame as a multiple of 32 bytes, all
-//! frames of a chain of calls together. Newer kernels count less, so a program that only they have
-//! loaded may be refused there; this is read from the object, without any kernel.
+//! The stack of the programs, as Linux 6.1 counts it: each frame as a multiple of 32 bytes, all frames of a
+//! chain of calls together. Newer kernels count less, so that a program that only they have loaded may be
+//! refused there; this is read from the object, without any kernel.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,22 +10,22 @@ use ::object::{Object, ObjectSection, ObjectSymbol, RelocationTarget, SymbolKind
 use super::object::bytes;
 use crate::program::Program;
 
-/// `MAX_BPF_STACK`. The deepest programs take all of it: what adds a frame of 32 bytes there has to save
-/// one elsewhere.
+/// `MAX_BPF_STACK`. The deepest programs use all of it: an additional frame of 32 bytes has to be saved
+/// elsewhere.
 const STACK: u32 = 512;
 /// `MAX_CALL_FRAMES`.
 const FRAMES: usize = 8;
-/// What a frame is a multiple of, see `check_max_stack_depth` of Linux 6.1.
+/// The unit of frames, see `check_max_stack_depth` of Linux 6.1.
 const FRAME: u32 = 32;
 
 /// Bytes of an instruction.
 const INSTRUCTION: u64 = 8;
-/// The register that leads to the end of the frame.
+/// The register with the address of the end of the frame.
 const R10: usize = 10;
-/// A call of another function of the object: its number names no helper.
+/// Marks the call of another function of the object: its number is not that of a helper.
 const PSEUDO_CALL: u8 = 1;
 
-/// Codes of instructions, as far as they matter here.
+/// Opcodes, as far as they matter here.
 mod code {
     pub const CALL: u8 = 0x85;
     /// `dst = src`, `dst += number`, of 64 bits.
@@ -41,7 +41,7 @@ mod code {
     pub const LOAD_NUMBER: u8 = 0;
 }
 
-/// A function's place: the number of its section, and where it begins there.
+/// The address of a function: the number of its section, and its offset there.
 type Place = (usize, u64);
 
 /// A function of the object.
@@ -52,7 +52,7 @@ struct Function {
     calls: Vec<Place>,
 }
 
-/// A chain of calls, from the program on.
+/// A chain of calls, starting with the program.
 #[derive(Clone, Default)]
 struct Chain {
     bytes: u32,
@@ -66,7 +66,7 @@ impl fmt::Display for Chain {
     }
 }
 
-/// All functions of the object, by where they are.
+/// Returns all functions of the object, by address.
 fn functions(file: &::object::File<'_>) -> BTreeMap<Place, Function> {
     let mut found = BTreeMap::new();
     for symbol in file.symbols().filter(|symbol| symbol.kind() == SymbolKind::Text && symbol.size() > 0) {
@@ -80,8 +80,8 @@ fn functions(file: &::object::File<'_>) -> BTreeMap<Place, Function> {
     found
 }
 
-/// The path and the family in the compiler's name of a function, which says `3dsr7receive` for
-/// `dsr::receive`; other names as they are.
+/// Returns the path and the family in the compiler's name of a function, which contains `3dsr7receive` for
+/// `dsr::receive`; other names unchanged.
 fn readable(name: &str) -> String {
     if !name.starts_with("_R") {
         return name.to_owned();
@@ -91,7 +91,7 @@ fn readable(name: &str) -> String {
         let digits = rest[at..].bytes().take_while(u8::is_ascii_digit).count();
         let length = rest[at..at + digits].parse::<usize>().unwrap_or(0);
         let word = rest[at + digits..].get(..length).unwrap_or_default().trim_start_matches('_');
-        // The digits of disambiguators and of references back are no lengths.
+        // The digits of disambiguators and of back references are not lengths.
         let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
         let begins = word.bytes().next().is_some_and(|byte| byte.is_ascii_lowercase());
         if ["V4", "V6"].contains(&word) || begins && word.bytes().all(plain) {
@@ -105,7 +105,7 @@ fn readable(name: &str) -> String {
     words.join("::")
 }
 
-/// Where the calls in a function lead.
+/// Returns the targets of the calls in a function.
 fn calls(
     file: &::object::File<'_>,
     section: &::object::Section<'_, '_>,
@@ -123,7 +123,7 @@ fn calls(
             continue;
         }
         let number = i64::from(number(instruction));
-        // In instructions from the next one on.
+        // In instructions, counted from the next one.
         let ahead = at.wrapping_add_signed((number + 1) * INSTRUCTION as i64);
         found.push(match targets.get(&at) {
             Some(RelocationTarget::Symbol(symbol)) => {
@@ -139,14 +139,14 @@ fn calls(
     found
 }
 
-/// The constant in an instruction.
+/// Returns the constant in an instruction.
 fn number(instruction: &[u8]) -> i32 {
     i32::from_le_bytes([instruction[4], instruction[5], instruction[6], instruction[7]])
 }
 
-/// Bytes of a frame: from its end to the lowest address that the function makes or uses.
+/// Returns the bytes of a frame: from its end to the lowest address that the function computes or uses.
 fn frame(code: &[u8]) -> u32 {
-    // How far from the end of the frame each register leads, if it leads there.
+    // For each register, the distance from the end of the frame, if it points there.
     let mut leads = [None; 11];
     leads[R10] = Some(0_i64);
     let mut lowest = 0;
@@ -175,7 +175,7 @@ fn frame(code: &[u8]) -> u32 {
     u32::try_from(-lowest).expect("a frame is small").max(1).next_multiple_of(FRAME)
 }
 
-/// The chains from a function on that need most stack, and that have most frames.
+/// Returns the chains from a function on that need most stack, and that have most frames.
 fn deepest(all: &BTreeMap<Place, Function>, place: Place, room: usize) -> (Chain, Chain) {
     let function = &all[&place];
     assert!(room > 0, "a chain of calls that leads to itself: {}", function.name);
@@ -196,7 +196,7 @@ fn deepest(all: &BTreeMap<Place, Function>, place: Place, room: usize) -> (Chain
     (largest, longest)
 }
 
-/// The programs' chains.
+/// Returns the programs' chains.
 fn chains() -> Vec<(Program, Chain, Chain)> {
     let file = ::object::File::parse(bytes()).expect("the object is an ELF file");
     let all = functions(&file);
@@ -212,7 +212,7 @@ fn chains() -> Vec<(Program, Chain, Chain)> {
 #[test]
 fn programs_fit_the_stack_of_linux_6_1() {
     if bytes().is_empty() {
-        // Built without the programs, as everything can be: there is nothing to measure.
+        // Without the built programs there is nothing to measure.
         return;
     }
     let mut report = String::new();

@@ -1,5 +1,5 @@
-//! The tables in the kernel's own maps: what a restart finds, what a full map says, what becomes of
-//! an earlier layout. Everything is removed when a test ends, also after a failure.
+//! The tables in the kernel's own maps: after a restart, with a full map, and with an earlier layout.
+//! Everything is removed when a test ends, also after a failure.
 #![allow(clippy::print_stderr, reason = "a test that cannot clean up says so")]
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,7 +15,7 @@ use crate::convert;
 use crate::flows::FlowTable;
 use crate::tables::{Algorithm, Backend, Frontend, FrontendKey, Protocol, Role, Scope};
 
-/// A directory for pins and a cgroup, both of this test alone.
+/// A directory for pins and a cgroup for one test.
 struct Place {
     directory: tempfile::TempDir,
     cgroup: PathBuf,
@@ -52,7 +52,7 @@ impl Drop for Place {
     }
 }
 
-/// Small maps, quick to make.
+/// Returns small limits, whose maps are created quickly.
 fn small() -> Limits {
     Limits {
         frontends: 1_024,
@@ -100,7 +100,7 @@ fn service(frontends: Vec<Frontend>, ranges: &[&str]) -> ServiceTables {
     ServiceTables { frontends, source_ranges: ranges.iter().map(|range| range.parse().unwrap()).collect() }
 }
 
-/// A bit of everything.
+/// Returns tables with a bit of everything.
 fn everything() -> Tables {
     let limited = |frontend: Frontend| Frontend { limited: true, ..frontend };
     let consistent = |frontend: Frontend| Frontend { algorithm: Algorithm::Consistent, ..frontend };
@@ -165,7 +165,7 @@ fn a_restart_finds_everything_and_writes_nothing() {
     assert_eq!(keys, [7, 9]);
     drop(kernel);
 
-    // Other limits change nothing: the maps are there.
+    // Other limits change nothing: the maps exist.
     let mut kernel = place.open(Limits { flows4: 2_048, frontends: 64, ..small() });
     let after = kernel.tables.store.config();
     assert_eq!(after, ebpf_common::Config { epoch: after.epoch, ..before }, "the seed above all");
@@ -219,7 +219,7 @@ fn a_full_map_is_named_and_keeps_what_it_has() {
     assert_eq!(error.to_string(), "d/fourth: map SERVICES is full at 4 entries");
 }
 
-/// The programs' clock.
+/// Returns the time of the programs' clock.
 fn now() -> u32 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the value outlives the call.
@@ -227,7 +227,7 @@ fn now() -> u32 {
     ((time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64) >> ebpf_common::TICK_SHIFT) as u32
 }
 
-/// Ids of links, and of the programs that they run, by name.
+/// Returns ids of links, and of the programs that they run, by name.
 fn links(directory: &Path) -> BTreeMap<String, (u32, u32)> {
     let one = |entry: io::Result<fs::DirEntry>| {
         let path = entry.unwrap().path();
@@ -237,7 +237,7 @@ fn links(directory: &Path) -> BTreeMap<String, (u32, u32)> {
     fs::read_dir(directory).unwrap().map(one).collect()
 }
 
-/// Leaves links as another layout would have, and its maps.
+/// Leaves links and maps as those of another layout.
 fn as_version(place: &Place, number: u32) -> PathBuf {
     let (ours, other) =
         (version_directory(&place.root(), LAYOUT_VERSION), place.root().join(format!("v{number}")));
@@ -271,7 +271,7 @@ fn an_earlier_layout_is_taken_over_with_its_connections_and_links() {
         for (name, (_, program)) in &before {
             assert_ne!(after[name].1, *program, "{name} runs its new program");
         }
-        // Tables: before anybody has said what shall be in them.
+        // Tables are carried over before anybody has set the desired ones.
         let settings = kernel.tables.store.config();
         assert_eq!(convert::address4(settings.snat_address4), older::NODE);
         assert_eq!((settings.snat_port_min, settings.snat_port_max), older::SNAT_PORTS);
@@ -280,13 +280,13 @@ fn an_earlier_layout_is_taken_over_with_its_connections_and_links() {
         let (frontend, value) = contents.frontends[0];
         assert_eq!((contents.frontends.len(), frontend, value.count()), (1, key("10.96.0.1", 80), 2));
         check_carried(&kernel, id);
-        // The connection goes on to where it was, though the service has no such backend.
+        // The connection goes on to its backend, though the service has none such.
         let packet = Packet::tcp(CLIENT, VIP, ACK);
         let mut context = [0_u8; 192];
         context[36..44].copy_from_slice(&[1, 0, 0, 0, 1, 0, 0, 0]);
         let run = kernel.test_run(Program::PodIngress, &packet.bytes(), &context, 1).unwrap();
         assert_eq!(Packet::<Ipv4Addr>::parse(&run.packet).destination, OLD_BACKEND);
-        // What shall be there replaces what was.
+        // The desired tables replace the old ones.
         kernel.apply_full(&everything()).unwrap();
         assert!(kernel.service_ids().all(|(name, _)| name != "a/old"));
     });
@@ -328,8 +328,8 @@ fn a_layout_that_nobody_can_read_serves_until_the_tables_are_there() {
     assert!(!other.exists());
 }
 
-/// A loop or a function that the kernel follows anew in each state of its callers makes a start slow
-/// long before the kernel refuses it at a million: 100,000 take it a tenth of a second.
+/// A loop or a function that the kernel follows again in each state of its callers makes a start slow long
+/// before the kernel refuses it at a million: 100,000 take it a tenth of a second.
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn the_kernel_checks_each_program_quickly() {

@@ -1,4 +1,4 @@
-//! What an earlier process left.
+//! Adoption of the tables of an earlier process.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::arena::{Arena, Block};
 use crate::store::{Family, Space, Store, lut_block};
 use crate::tables::{DataPlaneError, FrontendKey};
 
-/// What is found of one service.
+/// The content found for one service.
 #[derive(Default)]
 struct Found {
     frontends: Vec<(FrontendKey, Frontend)>,
@@ -18,11 +18,11 @@ struct Found {
 }
 
 impl<S: Store> Synchronizer<S> {
-    /// Adopts what the store holds.
+    /// Adopts the content of the store.
     pub fn new(mut store: S) -> Result<Self, DataPlaneError> {
         let contents = store.read()?;
         let mut arenas = Space::ALL.map(|space| Arena::new(store.units(space)));
-        // Element 0 of the look-up tables is nobody's: the word that names none would name it.
+        // Element 0 of the look-up tables is unused: the word for no table would name it.
         arenas[Space::Luts.index()].reserve(Block { start: 0, length: 1 });
         let mut this =
             Self { store, services: BTreeMap::new(), arenas, free_ids: BTreeSet::new(), next_id: 1 };
@@ -41,14 +41,14 @@ impl<S: Store> Synchronizer<S> {
         let limit = this.store.services();
         for (id, found) in by_id {
             if id >= limit {
-                // Not of our making; nothing can be kept of it.
+                // Foreign content; nothing of it can be used.
                 continue;
             }
             // A name that no object has: the first full apply removes the service.
             let name = names.get(&id).cloned().unwrap_or_else(|| format!("?{id}"));
             this.adopt(id, name.into(), found);
-            // Whoever was here before may have died after it replaced a frontend and before it
-            // said so: all flows look once.
+            // The earlier process may have died between replacing a frontend and recording the loss: all
+            // flows check once.
             this.store.set_losses(id, epoch);
         }
         this.store.set_epoch(epoch);

@@ -1,13 +1,12 @@
-//! From desired tables to writes: what differs, in an order in which no packet sees a half.
+//! Writes the differences from the desired tables, in an order in which no packet sees a half.
 //!
 //! ```text
 //!   delete frontends ─▶ write ranges, blocks, look-up tables, names ─▶ replace frontends, one word
 //!   each ─▶ losses ─▶ epoch ─▶ free blocks, delete ranges and names
 //! ```
 //!
-//! A process may die between any two writes. What it leaves is whole: frontends name complete
-//! blocks, and what nobody names is found free by the next process, whose first apply writes the
-//! rest.
+//! A process may die between any two writes. The result is consistent: frontends name complete blocks, and
+//! the next process finds unnamed ones free, and writes the rest with its first apply.
 
 mod adopt;
 mod plan;
@@ -23,18 +22,18 @@ use crate::arena::{Arena, Block};
 use crate::store::{Family, Space, Store};
 use crate::tables::{Applied, DataPlaneError, FrontendKey, ServiceTables, Tables};
 
-/// Frontends written by one system call.
+/// Maximum number of frontends written by one system call.
 const BATCH: usize = 4_096;
 
-/// What one service has in the tables.
+/// The content of the tables for one service.
 #[derive(Debug, Default)]
 struct Service {
     id: u32,
-    /// By key.
+    /// Frontends by key.
     frontends: Vec<(FrontendKey, Value)>,
     /// Blocks in the arenas.
     runs: Vec<Run>,
-    /// What few services have.
+    /// Properties that few services have.
     extra: Option<Box<Extra>>,
 }
 
@@ -55,7 +54,7 @@ impl Value {
         Frontend { switch, lut, affinity, service, ..Frontend::default() }
     }
 
-    /// The block of backends that the value names; none without backends.
+    /// Returns the block of backends that the value names; `None` without backends.
     fn block(self) -> Option<Block> {
         let frontend = self.frontend(0);
         let length = u32::from(frontend.count());
@@ -75,27 +74,27 @@ struct Extra {
 struct KnownLut {
     family: Family,
     block: Block,
-    /// In the order of the block.
+    /// Weights in the order of the block.
     weights: Box<[u16]>,
     run: Block,
 }
 
-/// Keeps a store equal to the desired tables, and remembers what is in it.
+/// Keeps a store equal to the desired tables, and remembers its content.
 pub struct Synchronizer<S> {
     pub store: S,
     services: BTreeMap<Box<str>, Service>,
-    /// In the order of [`Space::ALL`].
+    /// Arenas in the order of [`Space::ALL`].
     arenas: [Arena; 3],
     /// Ids below `next_id` that no service has.
     free_ids: BTreeSet<u32>,
-    /// Id 0 is nobody's, so that memory full of zeros names no service.
+    /// Starts at 1: id 0 is unused, so that memory full of zeros names no service.
     next_id: u32,
 }
 
-/// One service, and what it shall have; none for nothing.
+/// One service with its desired tables; `None` to remove it.
 type Change<'a> = (&'a str, Option<&'a ServiceTables>);
 
-/// What one pass over the changes collects.
+/// The state of one pass over the changes.
 #[derive(Default)]
 struct Pass<'a> {
     applied: Applied,
@@ -109,16 +108,15 @@ struct Pass<'a> {
     losers: Vec<u32>,
     /// Ids of services that are gone.
     departed: Vec<u32>,
-    /// Frontends that go from one service to another without a moment in between, and whose they
-    /// were.
+    /// Frontends that move from one service to another without a gap, with their previous owners.
     moved: BTreeMap<FrontendKey, u32>,
-    /// Services some of whose frontends could not be deleted, and so are as they were.
+    /// Services some of whose frontends could not be deleted, and which are therefore unchanged.
     stuck: BTreeSet<&'a str>,
     /// Ids of services some of whose frontends could not be written.
     failed: BTreeSet<u32>,
-    /// The first service for whose consistent choice there was no room, and how much there is.
+    /// The first service for whose consistent choice there was no room, and the limit.
     without_table: Option<(&'a str, u32)>,
-    /// The first thing that went wrong; the rest is done all the same.
+    /// The first error; the rest is done all the same.
     error: Option<DataPlaneError>,
 }
 
@@ -129,7 +127,7 @@ impl Pass<'_> {
 }
 
 impl<S: Store> Synchronizer<S> {
-    /// Names of the services in the tables, with their ids.
+    /// Returns the names of the services in the tables, with their ids.
     pub fn service_ids(&self) -> impl Iterator<Item = (&str, u32)> {
         self.services.iter().map(|(name, service)| (&**name, service.id))
     }
@@ -144,7 +142,7 @@ impl<S: Store> Synchronizer<S> {
         self.apply(&changes)
     }
 
-    /// Makes what the store holds of one service equal to `desired`.
+    /// Makes the store's content for one service equal to `desired`.
     pub fn apply_service(
         &mut self,
         service: &str,
@@ -173,7 +171,7 @@ impl<S: Store> Synchronizer<S> {
             }
         }
         self.write(&mut pass);
-        // By now they are with whom they belong to.
+        // By now they have their new owners.
         pass.moved.clear();
         self.free_blocks(&mut pass);
         if let Some((service, limit)) = pass.without_table {
@@ -189,7 +187,7 @@ impl<S: Store> Synchronizer<S> {
         }
     }
 
-    /// Frontends that are there and no longer wanted, by service.
+    /// Returns frontends that exist and are no longer desired, by service.
     fn gone<'a>(&self, changes: &[Change<'a>]) -> Vec<(&'a str, u32, Vec<FrontendKey>)> {
         let mut all = Vec::new();
         for (name, desired) in changes {
@@ -207,7 +205,7 @@ impl<S: Store> Synchronizer<S> {
         all
     }
 
-    /// First step: what is no longer wanted goes, unless another service takes it over.
+    /// First step: deletes what is no longer desired, unless another service takes it over.
     fn delete_frontends<'a>(&mut self, name: &'a str, id: u32, gone: &[FrontendKey], pass: &mut Pass<'a>) {
         let Some(service) = self.services.get_mut(name) else {
             return;
@@ -229,8 +227,7 @@ impl<S: Store> Synchronizer<S> {
 
     /// Forgets a service whose frontends have been deleted.
     fn remove<'a>(&mut self, name: &'a str, pass: &mut Pass<'a>) {
-        // Those that could not be deleted stay; the error is on record, and the next pass tries
-        // again.
+        // Those that could not be deleted stay; the error is recorded, and the next pass tries again.
         if self.services.get(name).is_none_or(|service| !service.frontends.is_empty()) {
             return;
         }
@@ -245,7 +242,7 @@ impl<S: Store> Synchronizer<S> {
         pass.departed.push(service.id);
     }
 
-    /// Writes the frontends collected, then lets go of what they no longer name.
+    /// Writes the collected frontends, then frees what they no longer name.
     fn write(&mut self, pass: &mut Pass<'_>) {
         if let Err(error) = self.store.put_names(&pass.names) {
             pass.fail(error);
@@ -261,7 +258,7 @@ impl<S: Store> Synchronizer<S> {
         self.free_blocks(pass);
     }
 
-    /// Gives back what no frontend names.
+    /// Frees the blocks, ranges and names that no frontend uses.
     fn free_blocks(&mut self, pass: &mut Pass<'_>) {
         if !pass.moved.is_empty() {
             // A frontend that has not moved yet names a block of its former service.
@@ -280,7 +277,7 @@ impl<S: Store> Synchronizer<S> {
         self.delete_stale(pass);
     }
 
-    /// Notes what the store did not take.
+    /// Records what the store refused.
     fn refused(
         &mut self,
         puts: &[(FrontendKey, Frontend)],
@@ -312,7 +309,7 @@ impl<S: Store> Synchronizer<S> {
         pass.failed.extend(keys.into_keys());
     }
 
-    /// A frontend that its new service did not get must not go on naming blocks of the old one.
+    /// Deletes a frontend that its new service did not get: it must not go on naming blocks of the old one.
     fn drop_moved(&mut self, key: &FrontendKey, pass: &mut Pass<'_>) {
         if let Some(former) = pass.moved.remove(key) {
             match self.store.delete_frontends(&[*key], former) {
@@ -322,7 +319,7 @@ impl<S: Store> Synchronizer<S> {
         }
     }
 
-    /// Makes flows look whether their backends are still there.
+    /// Makes flows check that their backends still exist.
     fn raise_epoch(&mut self, pass: &mut Pass<'_>) {
         let losers = std::mem::take(&mut pass.losers);
         if losers.is_empty() {
@@ -333,7 +330,7 @@ impl<S: Store> Synchronizer<S> {
         self.store.set_epoch(epoch);
     }
 
-    /// Last step: what nothing names any more.
+    /// Last step: deletes what nothing names any more.
     fn delete_stale(&mut self, pass: &mut Pass<'_>) {
         let mut keep = BTreeSet::new();
         for (name, id, range) in std::mem::take(&mut pass.stale_ranges) {
@@ -341,14 +338,14 @@ impl<S: Store> Synchronizer<S> {
                 pass.fail(named(error, name));
                 keep.insert(id);
                 if let Some(service) = self.services.get_mut(name) {
-                    // Found again, and tried again, by the next pass.
+                    // Found and tried again by the next pass.
                     service.extra.get_or_insert_default().source_ranges.push(range);
                 }
             }
         }
         for id in std::mem::take(&mut pass.departed) {
             match self.store.delete_name(id) {
-                // With a range left over, the id would let it work for another service.
+                // With a range left over, the id would give the range to another service.
                 Ok(()) if !keep.contains(&id) => drop(self.free_ids.insert(id)),
                 Ok(()) => {}
                 Err(error) => pass.fail(error),
@@ -369,7 +366,7 @@ impl<S: Store> Synchronizer<S> {
     }
 }
 
-/// Those of the frontends gone that another service shall have.
+/// Returns those of the old frontends that another service is to have.
 fn moved(gone: &[(&str, u32, Vec<FrontendKey>)], changes: &[Change<'_>]) -> BTreeMap<FrontendKey, u32> {
     let owners: BTreeMap<FrontendKey, u32> =
         gone.iter().flat_map(|(_, id, keys)| keys.iter().map(|key| (*key, *id))).collect();
@@ -377,7 +374,7 @@ fn moved(gone: &[(&str, u32, Vec<FrontendKey>)], changes: &[Change<'_>]) -> BTre
     wanted.filter_map(|frontend| owners.get_key_value(&frontend.key)).map(|(key, id)| (*key, *id)).collect()
 }
 
-/// The error with the name of the service it concerns.
+/// Adds the name of the service to an error.
 fn named(error: DataPlaneError, name: &str) -> DataPlaneError {
     match error {
         DataPlaneError::Full { map, limit, .. } => {

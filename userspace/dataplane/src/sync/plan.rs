@@ -1,4 +1,4 @@
-//! One service: which blocks it needs, which it has, what its frontends shall say.
+//! Plans one service: the blocks it needs, those it has, and the values of its frontends.
 
 use ebpf_common::frontend::{Frontend, frontend_flag};
 use ebpf_common::limits;
@@ -11,30 +11,30 @@ use crate::maglev::{self, Candidate};
 use crate::store::{Family, Space, Store, lut_in, lut_units};
 use crate::tables::{self, Algorithm, Backend, DataPlaneError, Forwarding, FrontendKey, ServiceTables};
 
-/// What planning one service collects.
+/// The state of planning one service.
 struct Planned<'a> {
     name: &'a str,
     service: Service,
     /// Blocks of backends written.
     written: usize,
-    /// Blocks that the service shall have.
+    /// Blocks that the service is to have.
     runs: Vec<Run>,
     luts: Vec<KnownLut>,
-    /// Ranges that have been let in for it.
+    /// Ranges that have been admitted for it.
     ranges: Vec<IpNetwork>,
 }
 
-/// A list of backends that a frontend before had, and where it is.
+/// A list of backends that an earlier frontend had, and its block.
 struct Placed<'a> {
     family: Family,
     list: &'a [Backend],
     block: Block,
-    /// Word for the look-up table; none where nobody has asked for one.
+    /// The word of the look-up table; `None` if no frontend has asked for one.
     lut: Option<u32>,
 }
 
 impl<S: Store> Synchronizer<S> {
-    /// Writes the blocks of a service and notes which frontends are to name them.
+    /// Writes the blocks of a service and records the frontends that are to name them.
     pub(super) fn plan<'a>(&mut self, name: &'a str, desired: &ServiceTables, pass: &mut Pass<'a>) {
         let (service, is_new) = match self.services.get_mut(name) {
             Some(service) => (std::mem::take(service), false),
@@ -72,7 +72,7 @@ impl<S: Store> Synchronizer<S> {
         }
     }
 
-    /// Notes that a service does not get what it shall have.
+    /// Records that a service does not get its desired tables.
     fn refuse(&mut self, desired: &ServiceTables, pass: &mut Pass<'_>, error: DataPlaneError) {
         pass.fail(error);
         if !pass.moved.is_empty() {
@@ -80,7 +80,7 @@ impl<S: Store> Synchronizer<S> {
         }
     }
 
-    /// What was there before stays; what was written in vain goes back.
+    /// Restores the previous state and frees what was written in vain.
     fn undo(&mut self, planned: Planned<'_>, pass: &mut Pass<'_>) -> Service {
         let Planned { service, runs, ranges, .. } = planned;
         for run in runs {
@@ -96,7 +96,7 @@ impl<S: Store> Synchronizer<S> {
         service
     }
 
-    /// Notes what the service gives up, and what its frontends shall say.
+    /// Records what the service gives up, and the new values of its frontends.
     fn settle<'a>(
         &mut self,
         ranges: Vec<IpNetwork>,
@@ -112,7 +112,7 @@ impl<S: Store> Synchronizer<S> {
             pass.losers.push(service.id);
         }
         merge(&service, &values, &mut pass.puts);
-        // Both are made exactly as long as they are: there are many services.
+        // Both have exactly the required capacity: there are many services.
         (service.frontends, service.runs) = (values, runs);
         service.runs.shrink_to_fit();
         let mut extra = service.extra.take().map(|extra| *extra).unwrap_or_default();
@@ -128,7 +128,7 @@ impl<S: Store> Synchronizer<S> {
         service
     }
 
-    /// Lets sources in before any frontend asks for them.
+    /// Admits sources before any frontend checks them.
     fn let_in<'a>(
         &mut self,
         ranges: &[IpNetwork],
@@ -141,7 +141,7 @@ impl<S: Store> Synchronizer<S> {
         for range in ranges.iter().filter(|range| !present.contains(range)) {
             let mut result = self.store.put_source_range(id, range);
             if result.is_err() && !pass.stale_ranges.is_empty() {
-                // What others no longer need makes room.
+                // Freeing what others no longer need makes room.
                 self.write(pass);
                 result = self.store.put_source_range(id, range);
             }
@@ -151,7 +151,7 @@ impl<S: Store> Synchronizer<S> {
         Ok(())
     }
 
-    /// Values for the frontends, with every block they need written.
+    /// Returns the values of the frontends, with every block they need written.
     fn plan_frontends<'a>(
         &mut self,
         desired: &ServiceTables,
@@ -192,7 +192,7 @@ impl<S: Store> Synchronizer<S> {
         Ok(values)
     }
 
-    /// A block with these backends: one that the service has, rather the one at `hint`, or a new
+    /// Returns a block with these backends: one that the service has, preferably the one at `hint`, or a new
     /// one.
     fn block<'a>(
         &mut self,
@@ -224,8 +224,9 @@ impl<S: Store> Synchronizer<S> {
         Ok(block)
     }
 
-    /// As [`Self::lut`]; none where there is no room and the choice is as even without a table. It
-    /// then moves more connections when the list changes, which is better than no service at all.
+    /// Returns a look-up table as [`Self::lut`] does; `None` if there is no room and the choice is as even
+    /// without a table. Then more connections move when the list changes, which is better than no service at
+    /// all.
     fn lut_or_none<'a>(
         &mut self,
         place: (Family, Block),
@@ -243,7 +244,7 @@ impl<S: Store> Synchronizer<S> {
         }
     }
 
-    /// The word for a look-up table over a block: one that the service has, or a new one.
+    /// Returns the word of a look-up table over a block: one that the service has, or a new one.
     fn lut<'a>(
         &mut self,
         (family, block): (Family, Block),
@@ -284,7 +285,7 @@ impl<S: Store> Synchronizer<S> {
         Ok(lut_in(run).pack())
     }
 
-    /// Takes space; first what this pass and those before it no longer need, if there is no other.
+    /// Allocates space; if there is none, first frees what this pass and those before it no longer need.
     fn allocate<'a>(
         &mut self,
         space: Space,
@@ -309,9 +310,9 @@ impl<S: Store> Synchronizer<S> {
         })
     }
 
-    /// Some frontend no longer leads to a backend that it led to.
+    /// Returns `true` if some frontend no longer leads to a backend that it led to.
     fn loses(&self, old: &[(FrontendKey, Value)], new: &[(FrontendKey, Value)]) -> bool {
-        // Frontends share blocks: each pair is looked at once.
+        // Frontends share blocks: each pair is compared once.
         let mut seen: Vec<(Family, Block, Option<Block>)> = Vec::new();
         for (key, value) in old {
             let Some(block) = value.block() else { continue };
@@ -340,7 +341,7 @@ fn find(values: &[(FrontendKey, Value)], key: &FrontendKey) -> Option<Value> {
 }
 
 impl Planned<'_> {
-    /// Blocks that the service has, or will have.
+    /// Returns the blocks that the service has, or will have.
     fn owned(&self) -> impl Iterator<Item = Run> {
         self.service.runs.iter().chain(&self.runs).copied()
     }
@@ -352,7 +353,7 @@ impl Planned<'_> {
     }
 }
 
-/// The ranges as the store has them: without bits of the host, and each once.
+/// Returns the ranges in the form of the store: without host bits, and without duplicates.
 fn networks(ranges: &[IpNetwork]) -> Vec<IpNetwork> {
     let network = |range: &IpNetwork| {
         // The prefix is that of a range of the same family.
@@ -368,12 +369,12 @@ fn candidate(backend: &Backend) -> Candidate {
     Candidate { identity: convert::identity(backend), weight: backend.weight }
 }
 
-/// All backends have the same weight.
+/// Returns `true` if all backends have the same weight.
 fn even(backends: &[Backend]) -> bool {
     backends.windows(2).all(|pair| pair[0].weight == pair[1].weight)
 }
 
-/// Whether the choice among the backends takes a look-up table.
+/// Returns `true` if the choice among the backends takes a look-up table.
 fn wants_lut(frontend: &tables::Frontend, family: Family) -> bool {
     let mut weights = frontend.backends.iter().filter(|backend| family.has(backend)).map(|one| one.weight);
     let Some(first) = weights.next() else {
@@ -412,7 +413,7 @@ fn value(frontend: &tables::Frontend, block: Option<Block>, lut: u32) -> Value {
     }
 }
 
-/// Puts what differs on the list.
+/// Adds the values that differ to the list.
 fn merge(service: &Service, values: &[(FrontendKey, Value)], puts: &mut Vec<(FrontendKey, Frontend)>) {
     for (key, value) in values {
         if service.value(key) != Some(*value) {

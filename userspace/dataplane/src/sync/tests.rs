@@ -1,5 +1,5 @@
-//! What a process leaves at any moment of its life, what the next one makes of it, and what happens
-//! where there is no room.
+//! The state that a process leaves at any moment of its life, the recovery by the next one, and the behaviour
+//! without room.
 
 use std::net::IpAddr;
 
@@ -44,7 +44,7 @@ fn tables(services: &[(&str, ServiceTables)]) -> Tables {
     services.iter().map(|(name, tables)| ((*name).to_owned(), tables.clone())).collect()
 }
 
-/// The frontend of a key, with its service's ranges.
+/// Returns the desired frontend of a key, with its service's ranges.
 fn desired<'a>(tables: &'a Tables, key: &FrontendKey) -> Option<(&'a tables::Frontend, &'a [IpNetwork])> {
     tables.values().find_map(|service| {
         let frontend = service.frontends.iter().find(|frontend| frontend.key == *key)?;
@@ -58,7 +58,7 @@ fn sorted(backends: &[Backend]) -> Vec<Backend> {
     sorted
 }
 
-/// The store holds the frontend exactly as it is desired.
+/// Returns `true` if the store holds the frontend exactly as desired.
 fn is_whole(memory: &Memory, value: &Frontend, wanted: &tables::Frontend, ranges: &[IpNetwork]) -> bool {
     let list = sorted(&wanted.backends);
     let family = Family::of(&wanted.key);
@@ -80,7 +80,7 @@ fn is_whole(memory: &Memory, value: &Frontend, wanted: &tables::Frontend, ranges
         && (value.flags() & frontend_flag::CONSISTENT != 0) == (wanted.algorithm == Algorithm::Consistent)
 }
 
-/// Whatever is in the store is whole, and one of what was and what shall be.
+/// Asserts that everything in the store is consistent, and from the previous or the desired tables.
 fn check(memory: &Memory, worlds: &[&Tables]) -> Result<(), TestCaseError> {
     for (key, value) in &memory.frontends {
         let fits = worlds
@@ -89,7 +89,7 @@ fn check(memory: &Memory, worlds: &[&Tables]) -> Result<(), TestCaseError> {
             .any(|(wanted, ranges)| is_whole(memory, value, wanted, ranges));
         prop_assert!(fits, "{:?} is {:?}", key, value);
     }
-    // What both worlds have is never missing.
+    // Frontends of both worlds are never missing.
     for service in worlds[0].values() {
         for frontend in &service.frontends {
             let stays = worlds.iter().all(|world| desired(world, &frontend.key).is_some());
@@ -99,7 +99,7 @@ fn check(memory: &Memory, worlds: &[&Tables]) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The store holds `world`, whole, and nothing else.
+/// Asserts that the store holds `world`, and nothing else.
 fn equals(plane: &mut Plane, world: &Tables) -> Result<(), TestCaseError> {
     check(&plane.store, &[world])?;
     let count: usize = world.values().map(|service| service.frontends.len()).sum();
@@ -109,7 +109,7 @@ fn equals(plane: &mut Plane, world: &Tables) -> Result<(), TestCaseError> {
     let ranges: usize = named.map(|service| service.source_ranges.len()).sum();
     prop_assert_eq!(plane.store.source_ranges.len(), ranges);
     prop_assert_eq!(plane.apply_full(world).unwrap(), Applied::default());
-    // All that is not in use can be had.
+    // All unused space is available.
     plane.arenas.iter_mut().for_each(Arena::rested);
     for (space, arena) in Space::ALL.into_iter().zip(&plane.arenas) {
         let used: u32 = plane
@@ -124,7 +124,7 @@ fn equals(plane: &mut Plane, world: &Tables) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// A process that dies after each of its writes in turn, and its successor.
+/// Runs a process that dies after each of its writes in turn, and its successor.
 fn die_at_every_write(before: &Tables, after: &Tables) -> Result<usize, TestCaseError> {
     let mut plane = open(Memory::new(small()));
     plane.apply_full(before).unwrap();
@@ -184,10 +184,10 @@ fn an_address_goes_from_one_service_to_another_without_a_moment_in_between() {
     let of = |name: &'static str, list: &[Backend]| {
         tables(&[(name, service(vec![frontend(key(1, 80), list)], &[]))])
     };
-    // Whichever comes first in the alphabet.
+    // In either alphabetical order.
     die_at_every_write(&of("a/one", &many([1])), &of("b/two", &many([1, 1]))).unwrap();
     die_at_every_write(&of("b/one", &many([1])), &of("a/two", &many([1, 1]))).unwrap();
-    // The newcomer has no room: better nobody than a block that is another's by now.
+    // The newcomer has no room: no backend is better than a block that is another's by now.
     let mut plane = open(Memory::new(FakeLimits { backends: 4, ..small() }));
     plane.apply_full(&of("a/one", &many([1; 2]))).unwrap();
     let error = plane.apply_full(&of("b/two", &many([1; 5]))).unwrap_err();
@@ -221,7 +221,7 @@ fn weights_and_long_consistent_lists_have_look_up_tables_that_frontends_share() 
     assert!(lut(80) != 0 && lut(83) != 0 && lut(83) != lut(80));
     assert_eq!((lut(80), lut(80), 0, 0), (lut(81), lut(85), lut(82), lut(84)));
     assert_eq!(plane.store.frontends[&key(1, 83)].block(), plane.store.frontends[&key(1, 84)].block());
-    // A new process compares and finds all as it is.
+    // A new process compares and finds everything unchanged.
     let mut plane = open(plane.store);
     assert_eq!(plane.apply_full(&world).unwrap(), Applied::default());
     equals(&mut plane, &world).unwrap();
@@ -266,7 +266,7 @@ fn only_losses_make_flows_look() {
 
 #[test]
 fn full_look_up_tables_refuse_the_newcomer() {
-    // Room for one table of 256 entries besides the unit that is nobody's.
+    // Room for one table of 256 entries besides the unused unit.
     let mut plane = open(Memory::new(FakeLimits { luts: 80, ..small() }));
     let weighted = |last| service(vec![frontend(key(last, 80), &many([1, 2]))], &[]);
     plane.apply_service("a/first", Some(&weighted(1))).unwrap();
@@ -289,7 +289,7 @@ fn without_room_for_its_table_an_even_choice_goes_on_without_one() {
     plane.apply_service("a/second", Some(&second)).unwrap();
     let lut = |plane: &Synchronizer<Memory>| plane.store.frontends[&key(2, 80)].lut;
     assert_eq!(lut(&plane), 0);
-    // With room, the next pass makes up for it.
+    // With room, the next pass completes it.
     plane.apply_service("a/first", None).unwrap();
     plane.apply_full(&tables(&[("a/second", second)])).unwrap();
     assert_eq!(lut(&plane), 0, "nine backends take more than there is");
@@ -359,8 +359,8 @@ fn values_say_what_was_chosen() {
     assert_eq!(plane.store.frontends[&mark.key].switch, 0);
 }
 
-/// Desired tables over a small world, so that steps meet: lists and weights, choices, and addresses
-/// that wander between services.
+/// Generates desired tables over a small world, so that steps overlap: lists and weights, choices, and
+/// addresses that move between services.
 fn worlds() -> impl Strategy<Value = Tables> {
     let lists = prop::collection::vec((0_u8..12, 0_u16..3), 0..11);
     let ranges = prop::collection::btree_set(0_u8..3, 0..3);
@@ -372,7 +372,7 @@ fn worlds() -> impl Strategy<Value = Tables> {
         for (name, (frontends, ranges)) in services {
             let mut tables = ServiceTables::default();
             for (last, (list, limited, consistent)) in frontends {
-                // One owner an address, as with Services.
+                // One owner per address, as with Services.
                 if !taken.insert(last) {
                     continue;
                 }
@@ -397,7 +397,7 @@ fn worlds() -> impl Strategy<Value = Tables> {
 proptest! {
     #![proptest_config(crate::seeded::config(96))]
 
-    /// From any tables to any others, dying anywhere on the way, as often as one likes.
+    /// From any tables to any others, dying anywhere on the way, any number of times.
     #[test]
     fn any_death_is_repaired(steps in prop::collection::vec((worlds(), 0_usize..400), 1..6)) {
         let mut plane = open(Memory::new(small()));
@@ -409,7 +409,7 @@ proptest! {
             let _ = plane.apply_full(world);
             let died = plane.store.writes_left == Some(0);
             plane.store.writes_left = None;
-            // What no process has repaired yet may be of any world since.
+            // Values that no process has repaired yet may be from any world since.
             for (key, value) in &plane.store.frontends {
                 let fits = worlds.iter().filter_map(|world| desired(world, key)).any(|(wanted, ranges)| {
                     is_whole(&plane.store, value, wanted, ranges)
@@ -432,7 +432,7 @@ proptest! {
         let mut names = BTreeSet::new();
         for world in &steps {
             names.extend(world.keys().cloned());
-            // Those that give up come first, so that an address has one owner all the while.
+            // Those that give up addresses come first, so that an address has one owner all the while.
             let empty = ServiceTables::default();
             for name in &names {
                 plane.apply_service(name, Some(&empty)).unwrap();

@@ -81,7 +81,7 @@ fn outside_to_local_pod<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &No
         let run = tcx(kernel, Program::PodIngress, &reply, topology.pod);
         let expected = Packet { ttl: 63, ..following(protocol, A::node_port(), A::CLIENT, SYN | ACK) };
         assert_eq!((run.verdict, Packet::parse(&run.packet)), (REDIRECT, expected));
-        // An established flow is not for XDP either: it ends on this node.
+        // XDP leaves an established flow too if it ends on this node.
         let packet = following(protocol, A::CLIENT, A::node_port(), ACK);
         assert_eq!(xdp(kernel, &packet, topology.uplink).verdict, XDP_PASS);
     }
@@ -89,8 +89,8 @@ fn outside_to_local_pod<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &No
 
 both!(without_forwarding_packets_are_translated_for_the_node_itself_alone, without_forwarding);
 
-/// The kernel looks up no next hop for who does not forward. The stack gets the translated packet,
-/// and keeps what is for the node.
+/// The kernel looks up no next hop for a node that does not forward. The stack gets the translated packet,
+/// and accepts it if it is for the node.
 fn without_forwarding<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
     let host = (A::NODE, 6_443);
     let switches = ["net/ipv4/conf/up0/forwarding", "net/ipv6/conf/up0/forwarding"];
@@ -129,7 +129,7 @@ fn through<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
             assert_eq!((run.verdict, there.source.0, there.destination), (XDP_TX, A::NODE, A::REMOTE_POD));
             assert_eq!((there.ttl, &there.link[..6]), (63, OTHER_NODE_LINK.as_slice()));
             assert_eq!(there.payload, packet.payload);
-            // tcx knows the same flow, should XDP be absent.
+            // tcx knows the same flow, in case XDP is absent.
             let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
             let same = Packet::<A>::parse(&run.packet);
             assert_eq!((run.verdict, same.source, same.destination), (REDIRECT, there.source, A::REMOTE_POD));
@@ -201,13 +201,13 @@ fn egress<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
         let expected = following(protocol, A::VIP, client, SYN | ACK);
         let run = tcx(kernel, Program::Egress, &reply, topology.pod);
         assert_eq!((run.verdict, Packet::parse(&run.packet)), (NEXT, expected.clone()));
-        // One that came in by another interface.
+        // One that came in on another interface.
         let mut context = [0_u8; 192];
         context[36..40].copy_from_slice(&topology.other_pod.to_ne_bytes());
         context[40..44].copy_from_slice(&topology.pod.to_ne_bytes());
         let run = kernel.test_run(Program::Egress, &reply.bytes(), &context, 1).unwrap();
         assert_eq!((run.verdict, Packet::parse(&run.packet)), (NEXT, expected.clone()));
-        // What has been translated is no reply any more, nor is a packet to the service.
+        // A translated packet is not a reply any more, nor is a packet to the service.
         for other in [expected, first(protocol, client, A::VIP), first(protocol, client, host)] {
             let run = tcx(kernel, Program::Egress, &other, topology.pod);
             assert_eq!((run.verdict, run.packet), (NEXT, other.bytes()));
@@ -235,7 +235,7 @@ fn refused<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
                     let numbers = (answer.flags, answer.sequence, answer.acknowledged);
                     assert_eq!(numbers, (RST | ACK, 0, packet.sequence + 1));
                 }
-                // The chunk ABORT, with the tag that the client has named.
+                // The chunk ABORT, with the tag from the client.
                 SCTP => {
                     assert_eq!((answer.source, answer.destination), (A::VIP, client));
                     assert_eq!(
@@ -257,7 +257,7 @@ fn refused<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
         }
     }
     assert_eq!(metric(node, "packet_refused") - before, 6);
-    // In the middle of an association there is no tag but the packet's own.
+    // In the middle of an association the only known tag is the packet's own.
     kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Sctp, &[]))).unwrap();
     let packet = Packet { sequence: 77, ..following(Protocol::Sctp, client, A::VIP, ACK) };
     let run = tcx(kernel, Program::PodIngress, &packet, topology.pod);
@@ -306,7 +306,7 @@ fn sctp_s_checksum_is_right_at_every_length() {
             let there = Packet::<Ipv4Addr>::parse(&run.packet);
             assert_eq!((run.verdict, there.destination, there.payload), (REDIRECT, OTHER_POD, chunk));
         }
-        // What a device has yet to fill in stays empty.
+        // A checksum that a device has yet to fill in stays empty.
         let mut bytes = Packet::sctp(client, VIP, &[7; 40]).bytes();
         bytes[42..46].fill(0);
         let run = tcx_bytes(kernel, Program::PodIngress, &bytes, topology.pod);

@@ -1,4 +1,4 @@
-//! Fragments: in order and out of it, in both directions.
+//! Fragments: in order and out of order, in both directions.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
@@ -15,13 +15,13 @@ use super::support::wire::Wire;
 use super::support::{Node, ip, patience};
 use super::{metric, on_node};
 
-/// A datagram of two fragments; the second one begins after 64 bytes.
+/// Returns a datagram of two fragments; the second one begins after 64 bytes.
 fn datagram<A: Net>(from: (A, u16), to: (A, u16)) -> Packet<A> {
     let payload: Vec<u8> = (0..150).map(|byte| byte as u8 ^ 0x5a).collect();
     Packet::udp(from, to, &payload)
 }
 
-/// Puts two fragments together again, which shows every checksum to be right.
+/// Reassembles two fragments, which verifies every checksum.
 fn together<A: Net>(first: &[u8], second: &[u8], identification: u32) -> Packet<A> {
     let (head, place) = Packet::<A>::parse_fragment(first);
     assert_eq!(place, Fragment { identification, offset: 0, more: true });
@@ -108,7 +108,7 @@ fn out_of_order<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     // It waits as bytes: the packet itself is not needed any more.
     assert_eq!(pod(&second).verdict, DROP);
     assert_eq!(counters(), [held + 1, unknown]);
-    // Both go through the queue of their interface, and then on as if they came in order.
+    // Both go through the queue of their interface, and then on as if they had come in order.
     assert_eq!(pod(&first).verdict, DROP);
     let (first, second) = (pod(&first), pod(&second));
     assert_eq!((first.verdict, second.verdict), (REDIRECT, REDIRECT));
@@ -119,7 +119,7 @@ fn out_of_order<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
 
 both!(what_waits_gives_way_to_what_comes_later_from_the_same_source, many_wait);
 
-/// Places for fragments of one source that wait.
+/// Number of places for waiting fragments of one source.
 const PLACES: u32 = ebpf_common::limits::HELD_PER_GROUP;
 
 fn many_wait<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
@@ -147,14 +147,14 @@ fn many_wait<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
             pod(&second);
         }
     };
-    // Whatever earlier tests have left.
+    // Remains of earlier tests.
     hold(flooder, 1_000, PLACES);
     hold(other, 1_000, PLACES);
     let [held, unknown] = counters();
     hold(other, 2_000, PLACES);
     let places = u64::from(PLACES);
     assert_eq!(counters(), [held + places, unknown + places]);
-    // Ten times as many as there are places leave the other's alone: their first ones find them all, and
+    // Ten times as many as there are places do not evict the other's: their first ones find them all, and
     // free their places for the next.
     hold(flooder, 3_000, 10 * ebpf_common::limits::HELD);
     let [held, unknown] = counters();
@@ -182,7 +182,7 @@ fn refused<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
     let answer = Packet::<A>::parse(&run.packet);
     assert_eq!((run.verdict, &answer.payload[..2]), (REDIRECT, A::PORT_UNREACHABLE.as_slice()));
     assert_eq!(tcx_bytes(kernel, Program::PodIngress, &second, topology.pod).verdict, DROP);
-    // Others' fragments pass.
+    // Fragments of others pass.
     let [first, second] = datagram(client, A::REMOTE_POD).fragments(32, 64);
     for frame in [first, second] {
         let run = tcx_bytes(kernel, Program::PodIngress, &frame, topology.pod);
@@ -198,7 +198,7 @@ fn on_a_wire_a_fragment_waits_for_its_first_one_and_nothing_is_translated_twice(
         ip(&format!("neigh add {} lladdr 02:00:00:00:00:06 dev pod2", OTHER_POD.0));
         ip(&format!("neigh add {} lladdr 02:00:00:00:00:05 dev pod0", LOCAL_POD.0));
         kernel.set_interfaces(&topology.interfaces()).unwrap();
-        // The first service's backend is the second service, so that a packet translated twice shows.
+        // The first service's backend is the second service, so that a packet translated twice is noticed.
         let second = (Ipv4Addr::new(10, 96, 0, 11), 80);
         kernel
             .apply_service("a/b", Some(&inside::<Ipv4Addr>(Protocol::Udp, &[at(OTHER_POD, true)])))
@@ -225,7 +225,7 @@ fn on_a_wire_a_fragment_waits_for_its_first_one_and_nothing_is_translated_twice(
             std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(metric(node, "fragment_held"), 1);
-        // For as long as that takes.
+        // The time that this takes.
         std::thread::sleep(Duration::from_millis(200));
         from.send(&addressed(&first));
         let is = |more: bool| {

@@ -1,4 +1,4 @@
-//! What may not come in, and what nobody has.
+//! Packets that are not admitted, and addresses that no service has.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ use super::support::packet::{ACK, Packet, RST, SYN};
 use super::support::topology::*;
 use super::{metric, on_node};
 
-/// Settings of the test's node.
+/// Returns settings of the test's node.
 fn settings() -> NodeTables {
     NodeTables {
         addresses: vec![NODE.into(), NODE6.into()],
@@ -60,7 +60,7 @@ fn ranges<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
         let names = ["unknown_port_refused", "unallocated_dropped", "echo_answered"];
         names.map(|name| metric(node, name))
     };
-    // Without ranges everything goes on.
+    // Without ranges everything passes.
     let unknown_port = (A::VIP.0, 81);
     let packet = Packet::tcp(client, unknown_port, SYN);
     assert_eq!(tcx(kernel, Program::PodIngress, &packet, topology.pod).verdict, NEXT);
@@ -93,7 +93,7 @@ fn ranges<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     }
     let difference: Vec<u64> = counts().iter().zip(before).map(|(now, before)| now - before).collect();
     assert_eq!(difference, [4, 6, 2]);
-    // The service itself is not in the way.
+    // The service itself is not affected.
     let run = tcx(kernel, Program::PodIngress, &Packet::tcp(client, A::VIP, SYN), topology.pod);
     assert_eq!(Packet::<A>::parse(&run.packet).destination, A::OTHER_POD);
     kernel.set_node(&NodeTables { service_ranges: Vec::new(), ..settings() }).unwrap();
@@ -139,14 +139,14 @@ fn through_stack<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
     let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
     let expected = Packet::tcp(A::CLIENT, A::LOCAL_POD, SYN);
     assert_eq!((run.verdict, Packet::parse(&run.packet)), (NEXT, expected));
-    // Filters see the reply to what they have seen; it is the service's where it leaves.
+    // Filters see the reply to the packet that they have seen; it becomes the service's where it leaves.
     let reply = Packet::tcp(A::LOCAL_POD, A::CLIENT, SYN | ACK);
     let run = tcx(kernel, Program::PodIngress, &reply, topology.pod);
     assert_eq!((run.verdict, run.packet), (NEXT, reply.bytes()));
     let run = tcx(kernel, Program::Egress, &reply, topology.uplink);
     let expected = Packet::tcp(A::node_port(), A::CLIENT, SYN | ACK);
     assert_eq!((run.verdict, Packet::parse(&run.packet)), (NEXT, expected));
-    // Where the node's address is the source, the stack would refuse the packet.
+    // If the node's address is the source, the stack would refuse the packet.
     kernel.apply_service("a/c", Some(&inside::<A>(Protocol::Tcp, &[at(A::LOCAL_POD, true)]))).unwrap();
     let client = (A::LOCAL_POD.0, 51_000);
     let run = tcx(kernel, Program::PodIngress, &Packet::tcp(client, A::VIP, SYN), topology.pod);

@@ -1,4 +1,4 @@
-//! Errors about translated packets, in both directions, as their receivers know them.
+//! Errors about translated packets, in both directions, as their receivers see them.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -13,7 +13,7 @@ use super::support::packet::{ACK, Packet, SYN};
 use super::support::topology::*;
 use super::{metric, on_node};
 
-/// An error about a packet, with as much of it as fits into `quoted` bytes of transport.
+/// Returns an error about a packet, with as much of it as fits into `quoted` bytes of transport.
 fn error<A: Net>(from: A, kind: [u8; 2], about: &Packet<A>, quoted: usize) -> Packet<A> {
     let bytes = about.bytes();
     let end = bytes.len().min(14 + A::HEADER + quoted);
@@ -21,7 +21,7 @@ fn error<A: Net>(from: A, kind: [u8; 2], about: &Packet<A>, quoted: usize) -> Pa
     Packet::icmp(from, about.source.0, kind[0], kind[1], &rest)
 }
 
-/// The packet that an error quotes, with every checksum in it checked where all of it is quoted.
+/// Returns the packet that an error quotes; if it is quoted completely, every checksum in it is verified.
 fn quoted<A: Net>(error: &Packet<A>, whole: bool) -> ((A, u16), (A, u16)) {
     assert_eq!(error.payload[4..8], [0, 0, 5, 0x14], "the length of the next link");
     let quote = &error.payload[8..];
@@ -42,7 +42,7 @@ fn quoted<A: Net>(error: &Packet<A>, whole: bool) -> ((A, u16), (A, u16)) {
 }
 
 const PROTOCOLS: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
-/// Bytes of the quoted transport: what every error has, and more than there is.
+/// Bytes of the quoted transport: the minimum, and more than there is.
 const LENGTHS: [(usize, bool); 2] = [(8, false), (2_000, true)];
 
 both!(a_router_near_the_client_reaches_the_backend, from_the_client_s_side);
@@ -91,7 +91,7 @@ fn from_the_backend_s_side<A: Net>(kernel: &mut Kernel, topology: &Topology, _: 
         let run = xdp(kernel, &first(protocol, A::CLIENT, A::node_port()), topology.uplink);
         let sent = Packet::<A>::parse(&run.packet);
         for (length, whole) in LENGTHS {
-            // The pod has closed its socket: the client hears it from the service.
+            // The pod has closed its socket: the client gets the error from the service.
             let packet = error(A::REMOTE_POD.0, A::PORT_UNREACHABLE, &sent, length);
             assert_eq!(xdp(kernel, &packet, topology.uplink).verdict, XDP_PASS);
             let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
@@ -99,7 +99,7 @@ fn from_the_backend_s_side<A: Net>(kernel: &mut Kernel, topology: &Topology, _: 
             assert_eq!((run.verdict, there.source.0), (REDIRECT, A::NODE));
             assert_eq!(there.destination.0, A::CLIENT.0);
             assert_eq!(quoted(&there, whole), (A::CLIENT, A::node_port()));
-            // A router on the way there speaks for itself.
+            // A router on the way there uses its own address.
             let packet = error(A::router(), A::TOO_BIG, &sent, length);
             let run = tcx(kernel, Program::UplinkIngress, &packet, topology.uplink);
             let there = Packet::<A>::parse(&run.packet);
@@ -132,7 +132,7 @@ fn from_the_node<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
     let there = Packet::<A>::parse(&run.packet);
     assert_eq!((run.verdict, there.source.0, there.destination.0), (NEXT, A::NODE, A::CLIENT.0));
     assert_eq!((quoted(&there, true), there.ttl), ((A::CLIENT, A::node_port()), 64));
-    // An error about something else is not touched.
+    // An error about something else is not changed.
     let packet = error(A::router(), A::TOO_BIG, &Packet::tcp(A::LOCAL_POD, (A::CLIENT.0, 7), ACK), 2_000);
     for (program, interface) in [(Program::UplinkIngress, topology.uplink), (Program::Egress, topology.pod)] {
         let run = tcx(kernel, program, &packet, interface);

@@ -1,4 +1,4 @@
-//! The packet programs as functions: packet and tables in, verdict, packet and flows out.
+//! The packet programs as functions: packet and tables in; verdict, packet and flows out.
 #![allow(clippy::unwrap_used, reason = "in a test, to panic is to fail")]
 
 #[path = "../support/mod.rs"]
@@ -23,7 +23,7 @@ use userspace_dataplane::tables::{Backend, Protocol, Scope, ServiceTables};
 
 pub const NODE_PORT: End = (NODE, 30_080);
 
-/// A test with a node, its data plane and its interfaces.
+/// Runs a test with a node, its data plane and its interfaces.
 pub fn on_node(test: impl FnOnce(&mut Kernel, &Topology, &Node) + Send) {
     in_namespace(|| {
         let topology = Topology::new();
@@ -60,7 +60,7 @@ pub fn forget_flow4(node: &Node, key: &[u8]) {
     hints.write(set, &line);
 }
 
-/// Makes all v4 flows look as if they had been without a packet for longer than any may.
+/// Makes all v4 flows look as if they had had no packet for longer than any limit.
 pub fn make_quiet(node: &Node) {
     const SEEN: usize = std::mem::offset_of!(ebpf_common::flow::Flow4, seen);
     let maps = node.bpf_root().join(format!("v{}/maps", ebpf_common::LAYOUT_VERSION));

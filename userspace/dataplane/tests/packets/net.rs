@@ -1,4 +1,4 @@
-//! One test for both families: the topology's addresses by family.
+//! Tests for both families: the topology's addresses by family.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -8,21 +8,21 @@ use super::support::packet::{Address, Packet, SYN};
 use super::support::topology::*;
 use super::support::{frontend, key};
 
-/// What the tests say of a family.
+/// The properties of a family that the tests use.
 pub trait Net: Address {
     const NODE: Self;
     const CLIENT: (Self, u16);
     const VIP: (Self, u16);
-    /// Beside [`Net::VIP`], in the same range.
+    /// Next to [`Net::VIP`], in the same range.
     const NEXT_VIP: (Self, u16);
     const LOCAL_POD: (Self, u16);
     const OTHER_POD: (Self, u16);
     const REMOTE_POD: (Self, u16);
     /// The unspecified address.
     const ANY: Self;
-    /// Services' addresses.
+    /// The range of services' addresses.
     const RANGE: &'static str;
-    /// A prefix with the client in it.
+    /// A prefix that contains the client.
     const CLIENT_RANGE: &'static str;
     /// "Port unreachable" and "too big", or "fragmentation needed".
     const PORT_UNREACHABLE: [u8; 2];
@@ -30,7 +30,7 @@ pub trait Net: Address {
     const ECHO: u8;
     const ECHO_REPLY: u8;
     const ICMP: u8;
-    /// Length of a header.
+    /// Length of an IP header.
     const HEADER: usize;
     /// Options, or an extension header, that packets may have.
     const OPTIONS: &'static [u8];
@@ -90,35 +90,35 @@ impl Net for Ipv6Addr {
     }
 }
 
-/// A frontend at an end.
+/// Returns a frontend at an end.
 pub fn front<A: Net>(at: (A, u16), protocol: Protocol, scope: Scope, backends: &[Backend]) -> Frontend {
     let address: std::net::IpAddr = at.0.into();
     frontend(key(&address.to_string(), at.1, protocol, scope), backends)
 }
 
-/// A service with these frontends.
+/// Returns a service with these frontends.
 pub fn with(frontends: impl IntoIterator<Item = Frontend>) -> ServiceTables {
     let mut frontends: Vec<Frontend> = frontends.into_iter().collect();
     frontends.sort_by_key(|frontend| frontend.key);
     ServiceTables { frontends, source_ranges: Vec::new() }
 }
 
-/// A service at the family's address, for inside.
+/// Returns a service at the family's address, for inside.
 pub fn inside<A: Net>(protocol: Protocol, backends: &[Backend]) -> ServiceTables {
     with([front(A::VIP, protocol, Scope::Internal, backends)])
 }
 
-/// A service at the family's node port, for outside.
+/// Returns a service at the family's node port, for outside.
 pub fn outside<A: Net>(protocol: Protocol, backends: &[Backend]) -> ServiceTables {
     with([front((A::ANY, A::node_port().1), protocol, Scope::External, backends)])
 }
 
-/// A first packet of a protocol.
+/// Returns a first packet of a protocol.
 pub fn first<A: Address>(protocol: Protocol, from: (A, u16), to: (A, u16)) -> Packet<A> {
     following(protocol, from, to, SYN)
 }
 
-/// A packet of a protocol; flags are TCP's.
+/// Returns a later packet of a protocol; flags are TCP's.
 pub fn following<A: Address>(protocol: Protocol, from: (A, u16), to: (A, u16), flags: u8) -> Packet<A> {
     match protocol {
         Protocol::Udp => Packet::udp(from, to, b"hello"),
@@ -129,7 +129,7 @@ pub fn following<A: Address>(protocol: Protocol, from: (A, u16), to: (A, u16), f
     }
 }
 
-/// An INIT chunk that names a tag.
+/// Returns an INIT chunk with a tag.
 pub fn init() -> Vec<u8> {
     let mut chunk = vec![1, 0, 0, 20, 0xde, 0xad, 0xbe, 0xef];
     chunk.resize(20, 1);

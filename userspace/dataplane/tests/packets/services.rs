@@ -1,4 +1,4 @@
-//! What becomes of connections to services of IPv4, beyond what `families` shows of both families.
+//! Connections to services of IPv4, beyond what `families` tests for both families.
 
 use userspace_dataplane::DataPlane;
 use userspace_dataplane::Kernel;
@@ -32,7 +32,7 @@ fn what_is_not_a_service_goes_on_unchanged() {
             let run = tcx(kernel, Program::PodIngress, &packet, topology.pod);
             assert_eq!((run.verdict, run.packet), (NEXT, packet.bytes()));
         }
-        // A cluster address is not answered from outside.
+        // A cluster address is not served from outside.
         let packet = Packet::tcp(CLIENT, VIP, SYN);
         assert_eq!(tcx(kernel, Program::UplinkIngress, &packet, topology.uplink).verdict, NEXT);
         assert_eq!(xdp(kernel, &packet, topology.uplink).verdict, XDP_PASS);
@@ -76,12 +76,12 @@ fn without_backends_a_connection_under_way_is_reset() {
     on_node(|kernel, topology, node| {
         kernel.apply_service("a/b", Some(&vip(Protocol::Tcp, Scope::Internal, &[]))).unwrap();
         let client = (LOCAL_POD.0, 51_000);
-        // In the middle of a connection, with data: as its peer's missing socket would answer.
+        // In the middle of a connection, with data: the answer is that of a missing socket.
         let data = Packet { acknowledged: 77, payload: vec![7; 100], ..Packet::tcp(client, VIP, ACK) };
         let run = tcx(kernel, Program::PodIngress, &data, topology.pod);
         let answer = Packet::<std::net::Ipv4Addr>::parse(&run.packet);
         assert_eq!((answer.flags, answer.sequence, answer.payload.len()), (RST, 77, 0));
-        // No reset for a reset.
+        // A reset is not answered by a reset.
         let reset = Packet::tcp(client, VIP, RST);
         assert_eq!(tcx(kernel, Program::PodIngress, &reset, topology.pod).verdict, DROP);
         assert_eq!(metric(node, "packet_refused"), 2);
@@ -163,7 +163,7 @@ fn a_client_whose_source_port_another_has_got_begins_anew() {
             Packet::<std::net::Ipv4Addr>::parse(&run.packet).source.1
         };
         assert_eq!(source(kernel, clients[0]), 2_000);
-        // Both are quiet for so long that the port may be given away.
+        // Both are quiet for so long that the port may be given to another.
         make_quiet(node);
         assert_eq!(source(kernel, clients[1]), 2_000);
         kernel.set_snat_ports(2_000, 2_001);
@@ -231,7 +231,7 @@ fn a_client_with_affinity_stays_with_its_backend() {
         };
         let first = to(kernel, 51_000);
         assert!((51_001..51_050).all(|port| to(kernel, port) == first));
-        // When that backend goes, the client settles on another.
+        // When that backend leaves, the client stays with another.
         let gone =
             backends.iter().position(|backend| std::net::IpAddr::V4(first.0) == backend.address).unwrap();
         tables.frontends[0].backends.remove(gone);
@@ -302,7 +302,7 @@ fn a_flow_whose_replies_were_forgotten_gets_them_back() {
         key.extend(17_u32.to_ne_bytes());
         forget_flow4(node, &key);
         assert_eq!(reply().verdict, NEXT);
-        // Noticed once a tick.
+        // Checked once a tick.
         std::thread::sleep(std::time::Duration::from_millis(1_100));
         forward();
         assert_eq!(reply().verdict, REDIRECT);

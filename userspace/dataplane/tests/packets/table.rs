@@ -1,4 +1,4 @@
-//! The table of flows: full, used again, and after its backends have gone.
+//! The table of flows: full, reused, and after its backends have gone.
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -17,7 +17,7 @@ use super::support::topology::*;
 use super::{forget_flow4, metric, on_node};
 use crate::support::elements::{Elements, run_tcx};
 
-/// Twenty pods of this node.
+/// Returns twenty pods of this node.
 fn many<A: Net>() -> Vec<Backend> {
     let mut bytes = A::OTHER_POD.0.bytes();
     (0..20)
@@ -28,7 +28,7 @@ fn many<A: Net>() -> Vec<Backend> {
         .collect()
 }
 
-/// Where a packet of a pod goes.
+/// Returns the destination of a packet of a pod.
 fn goes<A: Net>(kernel: &Kernel, topology: &Topology, packet: &Packet<A>) -> (A, u16) {
     let run = tcx(kernel, Program::PodIngress, packet, topology.pod);
     Packet::parse(&run.packet).destination
@@ -45,7 +45,7 @@ fn full<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
         let run = tcx(kernel, Program::PodIngress, &Packet::tcp(client, A::VIP, SYN), topology.pod);
         let there = Packet::<A>::parse(&run.packet);
         assert_eq!(there.destination.1, 8_080, "connection {number} was given a backend");
-        // The flow that was just begun is there, in both directions.
+        // The flow that has just begun is there, in both directions.
         assert_eq!(goes(kernel, topology, &Packet::tcp(client, A::VIP, ACK)), there.destination);
         let reply = Packet::tcp(there.destination, there.source, SYN | ACK);
         let run = tcx(kernel, Program::PodIngress, &reply, topology.other_pod);
@@ -55,13 +55,13 @@ fn full<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     assert_eq!(metric(node, "flow_insert_failed"), 0);
 }
 
-/// Client port of a v4 flow of TCP between `client` and another end, by its key.
+/// Returns the client port of a v4 flow of TCP between `client` and another end, by its key.
 fn port_of(flow: &[u8], client: Ipv4Addr, as_source: bool) -> Option<u16> {
     let (address, port) = if as_source { (0, 8) } else { (4, 10) };
     (flow[address..][..4] == client.octets()).then(|| u16::from_be_bytes([flow[port], flow[port + 1]]))
 }
 
-/// Where the flows of a client are: the indexes of both directions, by its port.
+/// Returns the slots of a client's flows: the indexes of both directions, by its port.
 fn places(flows: &Elements, client: Ipv4Addr) -> BTreeMap<u16, (u32, u32)> {
     let (mut there, mut back) = (BTreeMap::new(), BTreeMap::new());
     for (index, flow) in flows.iter() {
@@ -75,9 +75,9 @@ fn places(flows: &Elements, client: Ipv4Addr) -> BTreeMap<u16, (u32, u32)> {
     there.into_iter().filter_map(|(port, index)| Some((port, (index, *back.get(&port)?)))).collect()
 }
 
-/// What leads back to a client outlives what led to the backend. The client's next connection, to another
-/// backend, may need its slot, which is of the flow that has been quiet for longest: the new one's own
-/// other direction, by the look of it.
+/// The element for replies to a client outlives the one that led to the backend. The client's next
+/// connection, to another backend, may need its slot, which is of the flow that has been quiet for longest,
+/// and looks like the new flow's own other direction.
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn replies_of_a_flow_before_give_way_to_the_next_one_of_the_client() {
@@ -163,12 +163,12 @@ fn port_reuse<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
         kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Tcp, &pair[..1]))).unwrap();
         let to = |kernel: &Kernel, flags| goes(kernel, topology, &Packet::tcp(client, A::VIP, flags));
         assert_eq!(to(kernel, SYN), A::OTHER_POD);
-        // Both could be chosen now, but a repeated request is for the one that has the first.
+        // Both could be chosen now, but a repeated request goes to the backend that has the first.
         kernel.apply_service("a/b", Some(&inside::<A>(Protocol::Tcp, &pair))).unwrap();
         for _ in 0..4 {
             assert_eq!(to(kernel, SYN), A::OTHER_POD);
         }
-        // The end, from both sides where it takes both.
+        // The end, from both sides if it takes both.
         assert_eq!(to(kernel, end[0]), A::OTHER_POD);
         if end[1] != 0 {
             let reply = Packet::tcp(A::OTHER_POD, client, end[1]);
@@ -194,7 +194,7 @@ fn losses<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
         kernel.apply_service("a/b", Some(&inside::<A>(protocol, &pair[..1]))).unwrap();
         let to = |kernel: &Kernel, flags| goes(kernel, topology, &following(protocol, client, A::VIP, flags));
         assert_eq!(to(kernel, SYN), A::OTHER_POD);
-        // Another service's loss is nothing to this one.
+        // Another service's loss does not concern this one.
         kernel.apply_service("a/c", Some(&outside::<A>(protocol, &pair))).unwrap();
         kernel.apply_service("a/c", Some(&outside::<A>(protocol, &pair[..1]))).unwrap();
         assert_eq!(to(kernel, SYN), A::OTHER_POD);
@@ -212,7 +212,7 @@ fn losses<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
 both!(an_eviction_gives_an_event, events);
 
 fn events<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
-    // A budget of its own.
+    // The next tick has a budget of its own.
     std::thread::sleep(std::time::Duration::from_millis(1_100));
     let counters = || (metric(node, "flow_evicted"), metric(node, "events_suppressed"));
     let inspector = Inspector::open(&node.bpf_root()).unwrap();
@@ -227,7 +227,7 @@ fn events<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     let after = counters();
     let (evicted, suppressed) = (after.0 - before.0, after.1 - before.1);
     let rows: Vec<_> = std::iter::from_fn(|| ring.read()).collect();
-    // A bounded number a tick and processor; all the others are counted.
+    // A bounded number per tick and processor; all the others are counted.
     assert!(evicted > 1_000 && rows.len() >= 32, "{evicted} evicted, {} told", rows.len());
     assert_eq!(rows.len() as u64 + suppressed, evicted);
     let row = &rows[0];
@@ -242,8 +242,8 @@ fn processors_that_begin_the_same_flows_agree() {
         let elsewhere: Vec<Backend> =
             (1..=20).map(|number| at((Ipv4Addr::new(10, 2, 0, number), 8_080), false)).collect();
         kernel.apply_service("a/b", Some(&outside::<Ipv4Addr>(Protocol::Tcp, &elsewhere))).unwrap();
-        // Each client's packets through two processors at once, in step, all with a source port of
-        // the node's.
+        // Sends each client's packets through two processors at once, in step, all with a source port of the
+        // node's.
         let (program, step) = (kernel.program(Program::UplinkIngress), std::sync::Barrier::new(2));
         let uplink = topology.uplink;
         let run = || {
@@ -260,7 +260,7 @@ fn processors_that_begin_the_same_flows_agree() {
             let other = scope.spawn(run);
             (run(), other.join().unwrap())
         });
-        // A packet may be lost while both are at it; two that arrive go the same way.
+        // A packet may be lost while both are active; two that arrive go the same way.
         let lost = one.iter().chain(&other).filter(|packet| packet.is_none()).count();
         assert!(lost < 30, "{lost} packets were lost");
         for (one, other) in one.iter().zip(&other) {
@@ -268,7 +268,7 @@ fn processors_that_begin_the_same_flows_agree() {
                 assert_eq!((one.source, one.destination), (other.source, other.destination));
             }
         }
-        // No key is in the table twice, and each forward element has its answer.
+        // No key is in the table twice, and each forward element has its reply.
         let rows = Inspector::open(&node.bpf_root()).unwrap().connections().unwrap();
         let clients: std::collections::BTreeSet<_> = rows.iter().map(|row| row.client).collect();
         let sources: std::collections::BTreeSet<_> =

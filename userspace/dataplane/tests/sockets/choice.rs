@@ -1,4 +1,4 @@
-//! Which backend is chosen.
+//! The choice of a backend.
 
 use std::time::Instant;
 
@@ -31,7 +31,7 @@ fn connections_spread_over_the_backends() {
     });
 }
 
-/// Connections that each backend gets out of so many.
+/// Returns the number of connections that each backend gets out of this many.
 fn shares(side: Side, backends: &[(TcpListener, Backend)], connections: u32) -> Vec<u32> {
     let mut shares = vec![0; backends.len()];
     for _ in 0..connections {
@@ -82,7 +82,7 @@ fn consistent_choice_spreads_sockets_too() {
 /// A service with two ports, whose backends have an address each and a port for each.
 struct Sticky {
     side: Side,
-    /// By service port, then by backend.
+    /// Listeners by service port, then by backend.
     listeners: [Vec<(TcpListener, Backend)>; 2],
     seconds: u32,
 }
@@ -93,7 +93,7 @@ impl Sticky {
         Self { side, listeners: [listen(), listen()], seconds }
     }
 
-    /// With the backends for which there is a weight.
+    /// Returns tables with the backends that have a weight.
     fn tables(&self, weights: [Option<u16>; 4]) -> ServiceTables {
         let frontends = self.listeners.iter().zip([80, 443]).map(|(listeners, port)| {
             let present = listeners
@@ -111,12 +111,12 @@ impl Sticky {
         kernel.apply_service("test/sticky", Some(&self.tables(weights))).unwrap();
     }
 
-    /// The backend that a connection to the first or second port reaches.
+    /// Returns the backend that a connection to the first or second port reaches.
     fn reach(&self, port: usize) -> usize {
         reach(self.side.at([80, 443][port]), &self.listeners[port])
     }
 
-    /// The backend that another client, in a namespace of its own, is sent to.
+    /// Returns the backend of another client, in a namespace of its own.
     fn reach_from_elsewhere(&self) -> usize {
         in_namespace(|| {
             let likenesses = self.listeners[0].iter().zip(1..).map(|((_, backend), number)| {
@@ -138,7 +138,7 @@ fn a_client_stays_with_its_backend_over_all_ports() {
         for round in 0..30 {
             assert_eq!(sticky.reach(round % 2), mine, "round {round}");
         }
-        // Another client, another backend: sixteen in a row with the same would be one in 4^15.
+        // Another client, another backend: sixteen in a row with the same have a probability of one in 4^15.
         let others: Vec<usize> = (0..16).map(|_| sticky.reach_from_elsewhere()).collect();
         assert!(others.iter().any(|other| *other != others[0]), "{others:?}");
         // It drains, and still serves its clients; others join and leave.
@@ -149,7 +149,7 @@ fn a_client_stays_with_its_backend_over_all_ports() {
         weights[(mine + 1) % 4] = None;
         sticky.apply(kernel, weights);
         assert_eq!(sticky.reach(0), mine);
-        // It goes: the client moves, and stays there when it comes back.
+        // It leaves: the client moves, and stays there when it comes back.
         weights[mine] = None;
         sticky.apply(kernel, weights);
         let next = sticky.reach(0);
@@ -171,13 +171,13 @@ fn affinity_ends_after_its_time_and_each_use_begins_it_anew() {
         let mut weights = [Some(1); 4];
         weights[mine] = Some(0);
         sticky.apply(kernel, weights);
-        // For longer than its time, but never without use for so long.
+        // In use for longer than its time, but never unused for so long.
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(5) {
             assert_eq!(sticky.reach(1), mine, "after {:?}", start.elapsed());
             std::thread::sleep(Duration::from_millis(400));
         }
-        // Two seconds are two ticks, and a tick more where the clock stands.
+        // Two seconds are two ticks, and one more depending on the phase of the clock.
         std::thread::sleep(Duration::from_millis(3_300));
         assert_ne!(sticky.reach(0), mine);
     });

@@ -28,7 +28,7 @@ fn a_connection_reaches_the_backend_and_its_peer_is_the_service() {
         let connections = inspector.connections().unwrap();
         assert_eq!(connections[0].frontend, (VIP.0.into(), VIP.1));
         assert_eq!(connections[0].backend, (backend.address, backend.port));
-        // Closed, it is forgotten.
+        // Once closed, it is forgotten.
         drop(client);
         assert_eq!(inspector.connections().unwrap(), []);
     });
@@ -76,13 +76,13 @@ fn a_new_process_finds_everything_and_writes_nothing() {
         let mut kernel = node.open();
         assert_eq!(kernel.apply_full(&tables).unwrap().frontends_written, 50);
         drop(kernel);
-        // Nobody is there, and connections are made all the same.
+        // There is no backend process, and connections are made all the same.
         let _inside = Inside::enter(&node);
         TcpStream::connect(VIP).unwrap();
         let mut kernel = node.open();
         TcpStream::connect(VIP).unwrap();
         assert_eq!(kernel.apply_full(&tables).unwrap(), Applied::default());
-        // The allocator knows what is taken: a change disturbs no other service.
+        // The allocator knows the space in use: a change affects no other service.
         let changed = vip(Protocol::Tcp, &[backend, backend]);
         kernel.apply_service("test/0", Some(&changed)).unwrap();
         for port in 80..130 {
@@ -125,7 +125,7 @@ fn many_connections_keep_their_peers() {
             tables.insert(format!("test/{number}"), service(key, &[backend]));
         }
         kernel.apply_full(&tables).unwrap();
-        // More than a set of slots holds of consecutive cookies, each set many times over.
+        // More than a set of slots holds for consecutive cookies, each set many times over.
         let clients: Vec<(UdpSocket, SocketAddr)> = (0..900_u16)
             .map(|number| {
                 let (client, to) = (UdpSocket::bind((side.here, 0)).unwrap(), side.at(1_000 + number % 20));

@@ -76,7 +76,7 @@ fn one_socket_talks_to_many_services_and_knows_them_apart() {
             servers.insert(side.at(1_000 + number), server);
         }
         kernel.apply_full(&tables).unwrap();
-        // One socket for both families: the older one's addresses are inside the newer one's.
+        // One socket for both families: IPv4-mapped addresses are IPv4.
         let client = UdpSocket::bind("[::]:0").unwrap();
         client.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
         let seen = |to: &SocketAddr| match to {
@@ -107,7 +107,7 @@ fn a_backend_that_was_away_meanwhile_is_not_mistaken_for_the_one_in_its_place() 
         let with = |kernel: &mut Kernel, backend: Backend| {
             kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[backend]))).unwrap();
         };
-        // Blocks of one backend follow each other; a place is used again after a few changes.
+        // Blocks of one backend follow each other; a place is reused after a few changes.
         for round in 0..60 {
             let (server, backend) = &servers[round % 3];
             with(kernel, *backend);
@@ -143,7 +143,7 @@ fn of_a_socket_that_is_closed_no_connection_is_shown() {
         };
         assert_eq!(shown(), clients.iter().map(socket_cookie).collect());
         clients.truncate(1);
-        // What the tables keep of the two others is still there.
+        // The entries of the two others are still in the tables.
         assert_eq!(shown(), [socket_cookie(&clients[0])].into());
     });
 }

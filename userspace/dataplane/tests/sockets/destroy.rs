@@ -11,7 +11,7 @@ use userspace_dataplane::inspect::Inspector;
 use crate::support::elements::Elements;
 use crate::*;
 
-/// A client of the service that waits for answers no longer than this.
+/// Returns a client of the service that waits for answers no longer than this.
 fn client(side: Side) -> UdpSocket {
     let client = UdpSocket::bind((side.unspecified(), 0)).unwrap();
     client.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
@@ -19,7 +19,7 @@ fn client(side: Side) -> UdpSocket {
     client
 }
 
-/// The client waits for an answer and is told that there will be none; gives how long that took.
+/// Checks that the client, waiting for an answer, gets an error; returns the time until then.
 fn is_told(client: &UdpSocket) -> Duration {
     let start = Instant::now();
     let error = client.recv(&mut [0; 16]).unwrap_err();
@@ -27,7 +27,7 @@ fn is_told(client: &UdpSocket) -> Duration {
     start.elapsed()
 }
 
-/// Nothing has happened to the socket: it sends and gets answers.
+/// Checks that the socket is unaffected: it sends and gets answers.
 fn goes_on(client: &UdpSocket, server: &UdpSocket) {
     client.send(b"still").unwrap();
     answer(server, b"answer");
@@ -60,15 +60,15 @@ fn a_connected_client_is_told_and_its_next_connection_reaches_a_backend_that_is_
             leaves.connect(side.at(80)).unwrap();
             goes_on(&leaves, server);
         }
-        // A look begins a tenth of a second after the change. What is wrong makes every wait long, or
-        // leaves it to the look of every half minute; a machine that is busy with other tests makes one
-        // or two late, by far less than that.
+        // A scan begins a tenth of a second after the change. A fault makes every wait long, or leaves it to
+        // the scan of every half minute; a machine that is busy with other tests delays one or two, by far
+        // less than that.
         waits.sort();
         assert!(waits[2] < patience(Duration::from_secs(1)), "{waits:?}");
         assert!(waits[4] < patience(Duration::from_secs(4)), "{waits:?}");
         goes_on(&direct, &servers[0].0);
         goes_on(&through, &servers[0].0);
-        // A backend that joins disturbs nobody.
+        // A backend that joins disturbs no client.
         let list = [servers[0].1, servers[1].1];
         kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &list))).unwrap();
         std::thread::sleep(Duration::from_millis(500));
@@ -109,7 +109,7 @@ fn a_client_in_a_pod_is_found() {
             let (ready, connected) = std::sync::mpsc::channel();
             let pod = scope.spawn(move || {
                 in_namespace(|| {
-                    // Of IPv4, of IPv4 inside IPv6: both are IPv4 on the wire.
+                    // IPv4, and IPv4-mapped: both are IPv4 on the wire.
                     let plain = client(SIDES[0]);
                     let mapped = UdpSocket::bind("[::]:0").unwrap();
                     mapped.connect("[::ffff:10.96.0.10]:80").unwrap();
@@ -145,7 +145,7 @@ fn a_process_that_comes_after_finishes_what_another_had_begun() {
         let client = client(SIDES[0]);
         tables.insert("test/dns".into(), vip(Protocol::Udp, &[]));
         kernel.apply_full(&tables).unwrap();
-        // It dies before it has looked.
+        // It dies before its scan.
         drop(kernel);
         client.set_nonblocking(true).unwrap();
         assert_eq!(client.recv(&mut [0; 16]).unwrap_err().kind(), ErrorKind::WouldBlock);
@@ -216,8 +216,8 @@ fn a_client_that_went_on_to_what_no_hook_translates_is_left_alone() {
             let (lost, gone) = std::sync::mpsc::channel();
             let pod = scope.spawn(move || {
                 in_namespace(move || {
-                    // Whether the pod's address may come in, the packet path decides: the socket is
-                    // connected to the address of the service itself.
+                    // The packet path decides whether the pod's address is admitted: the socket is connected
+                    // to the address of the service itself.
                     support::ip("route add 10.96.0.0/16 dev lo");
                     let moved = client(SIDES[0]);
                     moved.connect((VIP.0, 81)).unwrap();

@@ -55,7 +55,7 @@ impl Side {
         }
     }
 
-    /// The service at port 80.
+    /// Returns the service at port 80.
     fn service(self, protocol: Protocol, backends: &[Backend]) -> ServiceTables {
         service(self.key(80, protocol), backends)
     }
@@ -68,7 +68,7 @@ impl Side {
         udp_backend_at(self.here)
     }
 
-    /// The n-th address of this host, made if need be.
+    /// Returns the n-th address of this host, added if necessary.
     fn address(self, number: u8) -> IpAddr {
         match self.here {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::new(127, 0, 1, number)),
@@ -82,8 +82,8 @@ impl Side {
     }
 }
 
-/// Waits until an address that was given to an interface is one: the kernel makes the route to it
-/// a little later, and on a busy machine connections find it later than datagrams do.
+/// Waits until a new address of an interface is usable: the kernel makes the route to it a little later, and
+/// on a busy machine connections find it later than datagrams do.
 fn settle(address: Ipv6Addr) {
     let unreachable = |outcome: std::io::Result<()>| {
         outcome.is_err_and(|error| error.kind() == std::io::ErrorKind::NetworkUnreachable)
@@ -95,7 +95,7 @@ fn settle(address: Ipv6Addr) {
     }
 }
 
-/// A test with a data plane, in whose cgroup the process is.
+/// Runs a test with a data plane, with the process in its cgroup.
 fn inside(test: impl FnOnce(&mut Kernel, &Node) + Send) {
     in_namespace(|| {
         with_kernel(|kernel, node| {
@@ -105,7 +105,7 @@ fn inside(test: impl FnOnce(&mut Kernel, &Node) + Send) {
     });
 }
 
-/// The test with each family.
+/// Runs the test with each family.
 fn both(test: impl Fn(&mut Kernel, &Node, Side) + Send + Sync) {
     for side in SIDES {
         inside(|kernel, node| test(kernel, node, side));
@@ -152,7 +152,7 @@ fn answer(server: &UdpSocket, with: &[u8]) {
     server.send_to(with, from).unwrap();
 }
 
-/// Which of the servers has a datagram waiting.
+/// Returns the index of the server that has a datagram waiting.
 fn waiting(servers: &[(UdpSocket, Backend)]) -> usize {
     let has = |server: &UdpSocket| {
         server.set_nonblocking(true).unwrap();
@@ -163,10 +163,10 @@ fn waiting(servers: &[(UdpSocket, Backend)]) -> usize {
     servers.iter().position(|(server, _)| has(server)).expect("a backend has the datagram")
 }
 
-/// Which of the listeners the one connection that was made has come to. It is reset.
+/// Returns the index of the listener that has accepted the one connection that was made, and resets it.
 fn accepted(listeners: &[(TcpListener, Backend)]) -> usize {
     let mut hits = Vec::new();
-    // The client may hear of it before the listener does.
+    // The client may be connected before the listener notices.
     let start = std::time::Instant::now();
     while hits.is_empty() && start.elapsed() < patience(Duration::from_secs(1)) {
         for (number, (listener, _)) in listeners.iter().enumerate() {
@@ -181,7 +181,7 @@ fn accepted(listeners: &[(TcpListener, Backend)]) -> usize {
     hits[0]
 }
 
-/// Connects and says which listener it was.
+/// Connects and returns the index of the listener that was reached.
 fn reach(to: SocketAddr, listeners: &[(TcpListener, Backend)]) -> usize {
     let client = TcpStream::connect(to).unwrap_or_else(|error| panic!("{to}: {error}"));
     linger_none(&client);
@@ -189,13 +189,13 @@ fn reach(to: SocketAddr, listeners: &[(TcpListener, Backend)]) -> usize {
     accepted(listeners)
 }
 
-/// Cookie of the network namespace of this thread.
+/// Returns the cookie of the network namespace of this thread.
 fn netns_cookie() -> u64 {
     const SO_NETNS_COOKIE: i32 = 71;
     cookie(&UdpSocket::bind("127.0.0.1:0").unwrap(), SO_NETNS_COOKIE)
 }
 
-/// By which programs know the socket.
+/// Returns the cookie by which programs know the socket.
 fn socket_cookie(socket: &UdpSocket) -> u64 {
     cookie(socket, libc::SO_COOKIE)
 }

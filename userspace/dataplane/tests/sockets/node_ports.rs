@@ -22,7 +22,7 @@ fn node_ports_answer_on_loopback_and_on_the_node_s_addresses() {
             let client = TcpStream::connect(address).unwrap();
             assert_eq!(client.peer_addr().unwrap(), address.parse().unwrap());
         }
-        // An address that is not the node's is not the node port's; another port neither.
+        // An address that is not the node's does not serve the node port, and neither does another port.
         for address in ["192.0.2.2:30080", "192.0.2.1:30081"] {
             assert_eq!(TcpStream::connect(address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
         }
@@ -108,7 +108,7 @@ fn processes_of_the_node_do_not_bind_node_ports_in_use() {
         for address in free {
             TcpListener::bind(address).unwrap_or_else(|error| panic!("{address}: {error}"));
         }
-        // Another protocol is another port, and to connect is no offence.
+        // Another protocol is another port, and connecting is allowed.
         UdpSocket::bind("0.0.0.0:30080").unwrap();
         TcpStream::connect("127.0.0.1:30080").unwrap();
         in_namespace(|| TcpListener::bind("0.0.0.0:30080").unwrap());
@@ -151,7 +151,7 @@ fn node_ports_do_not_answer_on_a_loopback_that_is_closed() {
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{address}");
         }
         TcpStream::connect("192.0.2.1:30080").unwrap();
-        // What does not answer there may be had by others.
+        // Addresses that do not serve node ports may be bound.
         let own = TcpListener::bind("127.0.0.1:30080").unwrap();
         TcpStream::connect("127.0.0.1:30080").unwrap();
         drop(own);

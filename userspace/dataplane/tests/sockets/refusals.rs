@@ -1,4 +1,4 @@
-//! What is refused, and what is left alone.
+//! Refused connections, and those that are left alone.
 
 use std::io::ErrorKind;
 
@@ -52,7 +52,7 @@ fn addresses_of_services_do_not_leave_untranslated() {
         assert_eq!(undefined.kind(), ErrorKind::ConnectionRefused);
         assert_eq!(TcpStream::connect(nobodys).unwrap_err().kind(), ErrorKind::HostUnreachable);
         let client = side.udp().0;
-        // The port is there, for another protocol.
+        // The port exists, for another protocol.
         for port in [80, 81] {
             assert_eq!(client.send_to(b"x", side.at(port)).unwrap_err().kind(), ErrorKind::ConnectionRefused);
             assert_eq!(client.connect(side.at(port)).unwrap_err().kind(), ErrorKind::ConnectionRefused);
@@ -70,13 +70,13 @@ fn addresses_of_services_do_not_leave_untranslated() {
             let error = side.udp().0.send_to(b"x", side.at(81)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
         });
-        // Outside the ranges nothing is known, and nothing refused.
+        // Addresses outside the ranges are unknown, and not refused.
         let elsewhere = SocketAddr::new(side.here, backend.port);
         TcpStream::connect(elsewhere).unwrap();
     });
 }
 
-/// A way out of the namespace, which leads nowhere.
+/// Adds a default route of the namespace, which leads nowhere.
 fn default_route(side: Side) {
     support::ip("link add out type veth peer name nowhere");
     support::ip("link set nowhere up");
@@ -94,7 +94,7 @@ fn default_route(side: Side) {
     }
 }
 
-/// What becomes of a connection that no hook has touched, in a namespace without a way out.
+/// Returns `true` if no hook has translated a connection, in a namespace without a route out.
 fn is_untranslated(side: Side) -> bool {
     match TcpStream::connect(side.at(80)) {
         Ok(_) => false,
@@ -119,9 +119,9 @@ fn sockets_of_exempt_namespaces_are_left_alone() {
         assert!(is_untranslated(side));
         let error = side.udp().0.send_to(b"x", side.at(81)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NetworkUnreachable, "unknown ports are left alone too: {error}");
-        // Who was connected before goes on seeing the service.
+        // A client that was connected before still sees the service.
         assert_eq!(before.peer_addr().unwrap(), side.at(80));
-        // Others are not meant.
+        // Other namespaces are not affected.
         in_namespace(|| {
             let (_own, _) = tcp_backend_at(side.here, backend.port);
             assert!(!is_untranslated(side));

@@ -40,7 +40,7 @@ fn no_connection_fails_and_none_reaches_a_removed_backend_while_backends_are_swi
                 scope.spawn(move || {
                     while !stop.load(Ordering::Relaxed) {
                         match listener.accept() {
-                            // A reset leaves nothing behind that would use up ports.
+                            // A reset leaves no state that would use up ports.
                             Ok((stream, _)) => linger_none(&stream),
                             Err(_) => std::thread::sleep(Duration::from_micros(200)),
                         }
@@ -59,7 +59,7 @@ fn no_connection_fails_and_none_reaches_a_removed_backend_while_backends_are_swi
             stop.store(true, Ordering::Relaxed);
         });
         assert!(made.load(Ordering::Relaxed) > 100, "{made:?} connections during the churn");
-        // After a switch has returned, no new connection goes to what was removed.
+        // After a switch has returned, no new connection goes to a removed backend.
         kernel.apply_service("test/echo", Some(&side.service(Protocol::Tcp, &list[..1]))).unwrap();
         for (listener, _) in &backends {
             while listener.accept().is_ok() {}
@@ -71,7 +71,7 @@ fn no_connection_fails_and_none_reaches_a_removed_backend_while_backends_are_swi
     });
 }
 
-/// Clients that have not been told anything, and are with another backend than this one.
+/// Returns the number of clients without an error that are with another backend than this one.
 fn strays(node: &Node, clients: &[UdpSocket], backend: Backend) -> usize {
     let rows = Inspector::open(&node.bpf_root()).unwrap().connections().unwrap();
     let backends: BTreeMap<u64, (IpAddr, u16)> =
@@ -79,7 +79,7 @@ fn strays(node: &Node, clients: &[UdpSocket], backend: Backend) -> usize {
     let silent = |client: &&UdpSocket| {
         client.set_nonblocking(true).unwrap();
         match client.peek(&mut [0; 1]).map_err(|error| error.kind()) {
-            // Told once, a socket has no peer any more.
+            // After the error, a socket has no peer any more.
             Err(ErrorKind::ConnectionAborted) => false,
             Err(ErrorKind::WouldBlock) => client.peer_addr().is_ok(),
             other => panic!("{other:?}"),
@@ -131,7 +131,7 @@ fn no_connected_datagram_socket_stays_with_a_removed_backend() {
             std::thread::sleep(Duration::from_millis(50));
         }
         assert!(kernel.sockets_destroyed() > 0);
-        // Those whose backend was there all the time have been left alone.
+        // Sockets whose backend was there all the time have been left alone.
         let rows = Inspector::open(&node.bpf_root()).unwrap().connections().unwrap();
         let kept = rows.iter().filter(|row| row.backend == (list[0].address, list[0].port)).count();
         let silent = clients.iter().filter(|client| client.peer_addr().is_ok()).count();

@@ -1,4 +1,4 @@
-//! Elements of pinned arrays, read and written by index as no program would.
+//! Elements of pinned arrays, read and written by index, unlike in any program.
 
 use std::ffi::CString;
 use std::path::Path;
@@ -23,7 +23,7 @@ impl Elements {
         Self { fd, size }
     }
 
-    /// The element, or none after the last one.
+    /// Returns the element, or none after the last one.
     pub fn read(&self, index: u32) -> Option<Vec<u8>> {
         let mut value = vec![0_u8; self.size];
         let mut attr = [self.fd as u64, (&raw const index) as u64, value.as_mut_ptr() as u64, 0];
@@ -36,7 +36,7 @@ impl Elements {
         assert_eq!(call(UPDATE, &mut attr), 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// All elements with their indexes.
+    /// Returns all elements with their indexes.
     pub fn iter(&self) -> impl Iterator<Item = (u32, Vec<u8>)> {
         (0..).map_while(|index| Some((index, self.read(index)?)))
     }
@@ -54,8 +54,8 @@ fn call(command: i32, attr: &mut [u64; 4]) -> i32 {
     unsafe { libc::syscall(libc::SYS_bpf, command, attr.as_mut_ptr(), size_of_val(attr)) as i32 }
 }
 
-/// Runs a tcx program once on a frame from an interface; gives the verdict and what became of the
-/// frame. Unlike the data plane's own, it may be called by several threads at once.
+/// Runs a tcx program once on a frame from an interface; returns the verdict and the resulting frame. Unlike
+/// the data plane's own, it may be called by several threads at once.
 pub fn run_tcx(program: std::os::fd::BorrowedFd<'_>, frame: &[u8], interface: u32) -> (u32, Vec<u8>) {
     const PROG_TEST_RUN: i32 = 10;
     let mut context = [0_u8; 192];

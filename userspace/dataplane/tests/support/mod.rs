@@ -1,5 +1,5 @@
-//! What tests against the kernel need: a data plane of their own, a cgroup, a network namespace,
-//! packets. Everything is removed when it is dropped, also after a failure.
+//! Fixtures of tests against the kernel: a data plane of their own, a cgroup, a network namespace, packets.
+//! Everything is removed when it is dropped, also after a failure.
 #![allow(dead_code, unsafe_code)]
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "only tests use it")]
 
@@ -21,7 +21,7 @@ use std::time::Duration;
 use userspace_dataplane::tables::{Backend, Frontend, FrontendKey, Protocol, Scope, ServiceTables};
 use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
 
-/// A directory for pins and a cgroup, both of this test alone.
+/// A directory for pins and a cgroup for one test.
 pub struct Node {
     directory: tempfile::TempDir,
     cgroup: PathBuf,
@@ -86,13 +86,14 @@ impl Drop for Node {
     }
 }
 
-/// How long to wait for what happens by itself: this long, times `HAWSER_TEST_PATIENCE`, which is
-/// set where the machine is slow.
+/// Returns the time to wait for an asynchronous event: this long, times `HAWSER_TEST_PATIENCE`, which is set
+/// on slow machines.
 pub fn patience(time: Duration) -> Duration {
     time * setting("HAWSER_TEST_PATIENCE").unwrap_or(1)
 }
 
-/// How much of something to do: all, or as many thousandths as `HAWSER_TEST_SHARE` says; at least 1.
+/// Returns the amount of something to do: all, or as many thousandths as `HAWSER_TEST_SHARE` says; at least
+/// 1.
 pub fn share(all: u32) -> u32 {
     match setting("HAWSER_TEST_SHARE") {
         Some(thousandths) => ((u64::from(all) * u64::from(thousandths) / 1_000) as u32).max(1),
@@ -105,7 +106,7 @@ fn setting(name: &str) -> Option<u32> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
-/// The error with its causes.
+/// Formats the error with its causes.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -118,7 +119,7 @@ pub fn chain(error: &dyn std::error::Error) -> String {
 
 static PROCESS: Mutex<()> = Mutex::new(());
 
-/// While it lives, the whole test process is in the node's cgroup, and no other test's.
+/// Keeps the whole test process in the node's cgroup while it lives, and no other test's.
 pub struct Inside {
     home: PathBuf,
     _alone: MutexGuard<'static, ()>,
@@ -189,7 +190,7 @@ pub fn sysctl(name: &str, value: &str) {
     fs::write(Path::new("/proc/sys").join(name), value).unwrap_or_else(|error| panic!("{name}: {error}"));
 }
 
-/// Index of an interface in the namespace of this thread.
+/// Returns the index of an interface in the namespace of this thread.
 pub fn index_of(interface: &str) -> u32 {
     let name = std::ffi::CString::new(interface).unwrap();
     // SAFETY: the name outlives the call.
@@ -202,8 +203,8 @@ pub fn key(address: &str, port: u16, protocol: Protocol, scope: Scope) -> Fronte
     FrontendKey { address: address.parse().unwrap(), port, protocol, scope }
 }
 
-/// Makes an interface compute checksums and cut segments itself, as packets on a wire are: XDP
-/// cannot tell a checksum that is still to be filled in.
+/// Makes an interface compute checksums and segment packets itself, as for packets on a wire: XDP cannot
+/// recognise a checksum that is still to be filled in.
 pub fn offloads_off(interface: &str) {
     const SIOCETHTOOL: libc::Ioctl = 0x8946;
     const ETHTOOL_STXCSUM: u32 = 0x17;

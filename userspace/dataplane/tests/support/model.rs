@@ -1,4 +1,4 @@
-//! What may become of a packet, said plainly: no flows, no blocks, no hashes.
+//! The allowed outcomes of a packet, defined plainly: no flows, no blocks, no hashes.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,18 +7,18 @@ use userspace_dataplane::tables::{NodeTables, Protocol, Scope, ServiceTables, Ta
 
 use super::packet::{Address, ICMP, ICMP6, Packet, SCTP, UDP};
 
-/// What the semantics of services allow for the first packet of a connection.
+/// The outcome that the semantics of services allow for the first packet of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Allowed {
-    /// It goes on as it is.
+    /// It passes unchanged.
     Unchanged,
-    /// It vanishes.
+    /// It is dropped.
     Dropped,
-    /// Its sender hears that nobody is there.
+    /// Its sender gets an error.
     Refused,
     /// An echo request is answered.
     Answered,
-    /// It goes to one of these.
+    /// It goes to one of these backends.
     To {
         ends: BTreeSet<(IpAddr, u16)>,
         /// The node is the client wherever that is possible.
@@ -80,7 +80,7 @@ pub fn allowed<A: Address>(tables: &Tables, node: &NodeTables, packet: &Packet<A
     }
 }
 
-/// One of the service's ranges has the source.
+/// Returns `true` if one of the service's ranges contains the source.
 fn may_come_in(service: &ServiceTables, source: IpAddr) -> bool {
     service.source_ranges.iter().any(|range| range.contains(source))
 }

@@ -37,7 +37,7 @@ impl Namespace {
         Self { thread_id, tasks: Some(tasks), thread: Some(thread) }
     }
 
-    /// Does something in the namespace and waits for it.
+    /// Runs a task in the namespace and waits for it.
     pub fn run<T: Send + 'static>(&self, task: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = channel();
         let task = move || {
@@ -51,12 +51,12 @@ impl Namespace {
         }
     }
 
-    /// Something that goes on in the namespace until it ends by itself.
+    /// Starts a task in the namespace that ends by itself.
     pub fn spawn(&self, task: impl FnOnce() + Send + 'static) {
         self.run(|| drop(std::thread::spawn(task)));
     }
 
-    /// A pair of interfaces: `here` in this namespace, `eth0` in the other.
+    /// Adds a pair of interfaces: `here` in this namespace, `eth0` in the other.
     pub fn connect(&self, here: &'static str, link: &'static str, other: &Namespace) {
         let there = other.thread_id;
         self.run(move || {
@@ -128,7 +128,7 @@ impl Cluster {
             ip(&format!("addr add {CLIENT}/24 dev eth0"));
             ip(&format!("addr add {CLIENT6}/64 dev eth0 nodad"));
         });
-        // Pods on this node are not known outside; only the node is.
+        // Outside, there is no route to pods of this node, only to the node.
         for (pod, address, address6, link) in
             [(&pod_a, POD_A, POD_A6, "02:00:00:00:02:01"), (&pod_b, POD_B, POD_B6, "02:00:00:00:02:02")]
         {
@@ -175,7 +175,7 @@ impl Cluster {
     }
 }
 
-/// The interfaces of a [`Cluster`]'s node, seen from its namespace.
+/// Returns the interfaces of a [`Cluster`]'s node, seen from its namespace.
 pub fn interfaces() -> [Interface; 4] {
     let interface = |name: &str, role| Interface { name: name.to_owned(), index: index_of(name), role };
     [
@@ -186,7 +186,7 @@ pub fn interfaces() -> [Interface; 4] {
     ]
 }
 
-/// Serves connections: sends back all that comes, behind the peer's address.
+/// Serves connections: sends the peer's address, and then everything that comes.
 pub fn serve_tcp(address: impl Into<IpAddr>, port: u16) {
     let listener = TcpListener::bind((address.into(), port)).unwrap();
     let serve = |mut stream: TcpStream| {
@@ -198,7 +198,7 @@ pub fn serve_tcp(address: impl Into<IpAddr>, port: u16) {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let stream = stream.unwrap();
-            // A client that goes away is its own business.
+            // A client may leave at any time.
             std::thread::spawn(move || drop(serve(stream)));
         }
     });
@@ -215,7 +215,7 @@ pub fn serve_udp(address: impl Into<IpAddr>, port: u16) {
     });
 }
 
-/// Connects, sends `amount` bytes and gets them back; gives the source that the server saw.
+/// Connects, sends `amount` bytes and gets them back; returns the source that the server saw.
 pub fn exchange_tcp(to: SocketAddr, amount: usize) -> std::io::Result<SocketAddr> {
     let stream = TcpStream::connect_timeout(&to, patience(Duration::from_secs(5)))?;
     stream.set_read_timeout(Some(patience(Duration::from_secs(5))))?;
@@ -235,7 +235,7 @@ pub fn exchange_tcp(to: SocketAddr, amount: usize) -> std::io::Result<SocketAddr
     Ok(std::str::from_utf8(&received[..line]).unwrap().parse().unwrap())
 }
 
-/// Sends a datagram; gives the source that the server saw.
+/// Sends a datagram; returns the source that the server saw.
 pub fn exchange_udp(to: SocketAddr) -> std::io::Result<SocketAddr> {
     let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
     socket.set_read_timeout(Some(patience(Duration::from_secs(5))))?;

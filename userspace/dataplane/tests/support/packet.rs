@@ -1,4 +1,4 @@
-//! Hand-made packets of both families, and how to read them back.
+//! Hand-made packets of both families, and their parser.
 
 use std::fmt::Debug;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -19,7 +19,7 @@ pub const DESTINATION_OPTIONS: u8 = 60;
 
 /// An address and a port.
 pub type End = (Ipv4Addr, u16);
-/// As [`End`], of IPv6.
+/// The same of IPv6.
 pub type End6 = (Ipv6Addr, u16);
 
 /// An address of either family.
@@ -28,7 +28,7 @@ pub trait Address: Copy + Eq + Debug + Ord + Into<IpAddr> + 'static {
     /// Bytes of an address.
     const LENGTH: usize = if Self::VERSION == 4 { 4 } else { 16 };
     fn bytes(&self) -> Vec<u8>;
-    /// Takes exactly as many bytes as an address has.
+    /// Reads an address from exactly its number of bytes.
     fn read(bytes: &[u8]) -> Self;
 }
 
@@ -52,17 +52,17 @@ impl Address for Ipv6Addr {
     }
 }
 
-/// Where a fragment belongs.
+/// The position of a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     pub identification: u32,
     /// In bytes; a multiple of eight.
     pub offset: u16,
-    /// There are more behind it.
+    /// More fragments follow.
     pub more: bool,
 }
 
-/// An IP packet with valid checksums, as it should be or as it was read.
+/// An IP packet with valid checksums, to be sent or as parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet<A = Ipv4Addr> {
     pub link: [u8; 12],
@@ -72,13 +72,13 @@ pub struct Packet<A = Ipv4Addr> {
     pub ttl: u8,
     /// Type of service, or traffic class.
     pub tos: u8,
-    /// IPv4: options, filled to words. IPv6: one extension header of destination options, without
-    /// its first byte. Empty for none.
+    /// IPv4: options, padded to words. IPv6: one extension header of destination options, without its first
+    /// byte. Empty for none.
     pub options: Vec<u8>,
     pub flags: u8,
     pub sequence: u32,
     pub acknowledged: u32,
-    /// What follows the transport header; of an ICMP packet, the header itself and all after it.
+    /// The bytes after the transport header; for an ICMP packet, the header itself and all after it.
     pub payload: Vec<u8>,
 }
 
@@ -103,12 +103,12 @@ impl<A: Address> Packet<A> {
         Self { protocol: UDP, payload: payload.to_vec(), ..Self::tcp(source, destination, 0) }
     }
 
-    /// An SCTP packet; `payload` is its chunks.
+    /// Returns an SCTP packet; `payload` is its chunks.
     pub fn sctp(source: (A, u16), destination: (A, u16), payload: &[u8]) -> Self {
         Self { protocol: SCTP, payload: payload.to_vec(), ..Self::tcp(source, destination, 0) }
     }
 
-    /// An ICMP packet of the family; `rest` is what follows the checksum.
+    /// Returns an ICMP packet of the family; `rest` is what follows the checksum.
     pub fn icmp(source: A, destination: A, kind: u8, code: u8, rest: &[u8]) -> Self {
         let protocol = if A::VERSION == 4 { ICMP } else { ICMP6 };
         let mut packet = Self { protocol, ..Self::tcp((source, 0), (destination, 0), 0) };
@@ -123,12 +123,12 @@ impl<A: Address> Packet<A> {
         self.protocol == ICMP || self.protocol == ICMP6
     }
 
-    /// The bytes on the wire.
+    /// Returns the bytes on the wire.
     pub fn bytes(&self) -> Vec<u8> {
         self.frame(None, &self.transport())
     }
 
-    /// The packet in two fragments, of which the first has `first` bytes of the transport header and
+    /// Returns the packet in two fragments, of which the first has `first` bytes of the transport header and
     /// what follows it; a multiple of eight.
     pub fn fragments(&self, identification: u32, first: usize) -> [Vec<u8>; 2] {
         assert_eq!(first % 8, 0, "fragments begin at multiples of eight");
@@ -138,7 +138,7 @@ impl<A: Address> Packet<A> {
         [self.frame(fragment(0, true), head), self.frame(fragment(first as u16, false), tail)]
     }
 
-    /// The packet in fragments of so many bytes each; a multiple of eight.
+    /// Returns the packet in fragments of this many bytes each; a multiple of eight.
     pub fn pieces(&self, identification: u32, size: usize) -> Vec<Vec<u8>> {
         assert_eq!(size % 8, 0, "fragments begin at multiples of eight");
         let l4 = self.transport();
@@ -150,7 +150,7 @@ impl<A: Address> Packet<A> {
         parts.collect()
     }
 
-    /// Transport header, with its checksum, and payload.
+    /// Returns the transport header, with its checksum, and the payload.
     fn transport(&self) -> Vec<u8> {
         let mut l4 = Vec::new();
         if !self.is_icmp() {
@@ -185,13 +185,13 @@ impl<A: Address> Packet<A> {
             _ => return l4,
         };
         let check = checksum(&[&self.pseudo(l4.len()), &l4]);
-        // In UDP, none is written as all ones.
+        // In UDP, a checksum of zero is written as all ones.
         let check = if check == 0 && self.protocol == UDP { 0xffff } else { check };
         l4[at..at + 2].copy_from_slice(&check.to_be_bytes());
         l4
     }
 
-    /// Link and IP headers before a body.
+    /// Prepends link and IP headers to a body.
     fn frame(&self, fragment: Option<Fragment>, body: &[u8]) -> Vec<u8> {
         let head = if A::VERSION == 4 { self.header4(fragment, body) } else { self.header6(fragment, body) };
         let kind: [u8; 2] = if A::VERSION == 4 { [8, 0] } else { [0x86, 0xdd] };
@@ -242,7 +242,7 @@ impl<A: Address> Packet<A> {
         ip
     }
 
-    /// Reads a packet that is no fragment and checks every checksum in it.
+    /// Parses a packet that is not a fragment and verifies every checksum in it.
     pub fn parse(bytes: &[u8]) -> Self {
         let (mut packet, fragment, l4) = Self::parse_ip(bytes);
         assert_eq!(fragment, None, "no fragment");
@@ -277,8 +277,8 @@ impl<A: Address> Packet<A> {
         packet
     }
 
-    /// Reads a fragment: addresses, where it belongs, and its part of the body. Ports are those in
-    /// a first fragment, else 0.
+    /// Parses a fragment: addresses, its position, and its part of the body. Ports are those in a first
+    /// fragment, else 0.
     pub fn parse_fragment(bytes: &[u8]) -> (Self, Fragment) {
         let (mut packet, fragment, body) = Self::parse_ip(bytes);
         let fragment = fragment.expect("a fragment");
@@ -294,7 +294,7 @@ impl<A: Address> Packet<A> {
         (self.source.1, self.destination.1) = (port(0), port(2));
     }
 
-    /// Link and IP headers, and what follows them.
+    /// Parses link and IP headers, and returns what follows them.
     fn parse_ip(bytes: &[u8]) -> (Self, Option<Fragment>, Vec<u8>) {
         let ip = &bytes[14..];
         assert_eq!(ip[0] >> 4, A::VERSION, "an IPv{} packet", A::VERSION);
@@ -325,7 +325,7 @@ impl<A: Address> Packet<A> {
                     fragment = Some(Fragment { identification, offset: place & !7, more: place & 1 != 0 });
                     (next, rest) = (rest[0], &rest[8..]);
                     if place & !7 > 0 {
-                        // What follows is the middle of something.
+                        // The rest is in the middle of a datagram.
                         break;
                     }
                 }
@@ -341,7 +341,7 @@ impl<A: Address> Packet<A> {
         (packet, fragment, rest.to_vec())
     }
 
-    /// What the transport checksum covers besides the transport.
+    /// Returns the pseudo header, which the transport checksum covers too.
     fn pseudo(&self, length: usize) -> Vec<u8> {
         let mut bytes = self.source.0.bytes();
         bytes.extend(self.destination.0.bytes());
@@ -355,13 +355,13 @@ impl<A: Address> Packet<A> {
         bytes
     }
 
-    /// As [`Packet::pseudo`]: ICMP of IPv4 covers itself alone.
+    /// Returns the pseudo header of ICMP, which is empty for IPv4.
     fn pseudo_of_icmp(&self, length: usize) -> Vec<u8> {
         if A::VERSION == 4 { Vec::new() } else { self.pseudo(length) }
     }
 }
 
-/// The internet checksum over all parts; every part but the last has an even length.
+/// Computes the internet checksum over all parts; every part but the last has an even length.
 pub fn checksum(parts: &[&[u8]]) -> u16 {
     let mut sum = 0_u32;
     for part in parts {
@@ -375,7 +375,7 @@ pub fn checksum(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// The checksum of SCTP.
+/// Computes the checksum of SCTP.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {

@@ -1,5 +1,5 @@
-//! A data plane that the tests of a process use one after the other: to check the programs takes the
-//! kernel a second, and an emulated one half a minute. Each test finds it as if it had just been opened.
+//! A data plane that the tests of a process use one after the other: verifying the programs takes the kernel
+//! a second, and an emulated one half a minute. Each test finds it as if it had just been opened.
 
 use std::ffi::CString;
 use std::fs;
@@ -14,19 +14,19 @@ use userspace_dataplane::{Config, Kernel};
 
 use super::Node;
 
-/// What stands between two tests.
+/// The state between two tests.
 struct Opened {
     kernel: Kernel,
     node: Node,
     config: Config,
-    /// The element of `CONFIG` as opening left it.
+    /// The element of `CONFIG` after opening.
     settings: Vec<u8>,
 }
 
 static IDLE: Mutex<Option<Opened>> = Mutex::new(None);
 
-/// Maps that follow from the tables; the data plane itself empties them. All the others are written
-/// by programs.
+/// Maps that follow from the tables; the data plane itself empties them. All the others are written by
+/// programs.
 const TABLES: [&str; 15] = [
     "CONFIG",
     "FRONTENDS4",
@@ -45,13 +45,13 @@ const TABLES: [&str; 15] = [
     "EVENTS",
 ];
 
-/// Does something with a data plane that is opened with the limits of [`Node::config`], in the
-/// network namespace of this thread, and is as good as new. After a panic the next test gets another.
+/// Runs a test with a data plane that is opened with the limits of [`Node::config`], in the network namespace
+/// of this thread, and is as good as new. After a panic the next test gets another.
 pub fn with_kernel<T>(test: impl FnOnce(&mut Kernel, &Node) -> T) -> T {
     with_config(|config| config, test)
 }
 
-/// As [`with_kernel`], with other limits.
+/// Runs a test as [`with_kernel`] does, with other limits.
 pub fn with_config<T>(
     change: impl FnOnce(Config) -> Config,
     test: impl FnOnce(&mut Kernel, &Node) -> T,
@@ -85,7 +85,7 @@ extern "C" fn close() {
 }
 
 impl Opened {
-    /// Opens a data plane on a node, in place of whatever was there.
+    /// Opens a data plane on a node, in place of the previous one.
     fn anew(node: Node, config: Config) -> Self {
         userspace_dataplane::remove(&node.bpf_root()).unwrap();
         let kernel = match Kernel::open(config.clone()) {
@@ -96,21 +96,21 @@ impl Opened {
         Self { kernel, node, config, settings }
     }
 
-    /// Loopback of this namespace is that of the node.
+    /// Makes loopback of this namespace that of the node.
     fn enter(&self) {
         let mut settings = self.settings.clone();
         let config = Map::open(&self.kernel.maps_directory().join("CONFIG"));
         let place = offset_of!(ebpf_common::Config, netns_cookie);
         let cookie = userspace_dataplane::own_netns_cookie().unwrap_or(0);
         settings[place..place + 8].copy_from_slice(&cookie.to_ne_bytes());
-        // What is known of losses goes on.
+        // The state of losses goes on.
         let epoch = offset_of!(ebpf_common::Config, epoch);
         let epoch = epoch..epoch + size_of::<u32>();
         settings[epoch.clone()].copy_from_slice(&config.read_first()[epoch]);
         config.write(0, &settings);
     }
 
-    /// Takes back all that a test has done, while its namespace is there.
+    /// Undoes all changes of a test, while its namespace exists.
     fn clean(&mut self) {
         self.kernel.set_interfaces(&[]).unwrap();
         self.kernel.apply_full(&Tables::new()).unwrap();
@@ -148,7 +148,7 @@ struct Info {
 
 const ARRAY: u32 = 2;
 const PROCESSOR_ARRAY: u32 = 6;
-/// Elements that are written at once.
+/// Maximum number of elements written at once.
 const BATCH: u32 = 4_096;
 
 impl Map {
@@ -181,7 +181,7 @@ impl Map {
         bpf(2, &mut attr).unwrap();
     }
 
-    /// All elements of an array become zero; of another map, none is left.
+    /// Sets all elements of an array to zero; of another map, deletes all.
     fn clear(&self) {
         match self.info.kind {
             ARRAY | PROCESSOR_ARRAY => self.zero(),
@@ -215,7 +215,7 @@ impl Map {
     }
 }
 
-/// How many values an element has that each processor has its own of.
+/// Returns the number of values of an element in a per-processor map.
 fn processors() -> usize {
     let text = fs::read_to_string("/sys/devices/system/cpu/possible").unwrap();
     let last = text.trim().rsplit(['-', ',']).next().unwrap();

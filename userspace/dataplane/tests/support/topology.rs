@@ -1,5 +1,5 @@
-//! One node's network as programs see it in a test run: interfaces with nobody behind them, routes
-//! and neighbours that are simply stated.
+//! One node's network as programs see it in a test run: interfaces that lead nowhere, with static routes and
+//! neighbours.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::process::Command;
@@ -45,7 +45,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// Builds it in the namespace of this thread.
+    /// Builds the network in the namespace of this thread.
     pub fn new() -> Self {
         sysctl("net/ipv4/ip_forward", "1");
         for (name, peer) in [("up0", "up1"), ("pod0", "pod1"), ("pod2", "pod3")] {
@@ -79,21 +79,21 @@ impl Topology {
         ]
     }
 
-    /// A data plane that knows the node's address.
+    /// Opens a data plane that knows the node's address.
     pub fn open(&self, node: &Node) -> Kernel {
         let mut kernel = node.open();
         self.announce(&mut kernel);
         kernel
     }
 
-    /// Tells a data plane the node's address.
+    /// Sets the node's address in a data plane.
     pub fn announce(&self, kernel: &mut Kernel) {
         let addresses = vec![NODE.into(), NODE6.into()];
         kernel.set_node(&NodeTables { addresses, ..NodeTables::default() }).unwrap();
     }
 }
 
-/// The kernel makes the route to an address of its own a moment after the address.
+/// Waits for the route to an own address, which the kernel makes a moment after the address.
 fn wait_for_own_address() {
     let asked = || {
         let found = Command::new("ip").args(["-6", "route", "get", &NODE6.to_string()]).output().unwrap();
@@ -115,7 +115,7 @@ pub fn tcx<A: Address>(kernel: &Kernel, program: Program, packet: &Packet<A>, in
     tcx_bytes(kernel, program, &packet.bytes(), interface)
 }
 
-/// As [`tcx`], on a frame.
+/// Runs as [`tcx`] does, on a frame.
 pub fn tcx_bytes(kernel: &Kernel, program: Program, frame: &[u8], interface: u32) -> TestRun {
     let mut context = [0_u8; 192];
     if program != Program::Egress {
@@ -130,7 +130,7 @@ pub fn xdp<A: Address>(kernel: &Kernel, packet: &Packet<A>, interface: u32) -> T
     xdp_bytes(kernel, &packet.bytes(), interface)
 }
 
-/// As [`xdp`], on a frame.
+/// Runs as [`xdp`] does, on a frame.
 pub fn xdp_bytes(kernel: &Kernel, frame: &[u8], interface: u32) -> TestRun {
     let mut context = [0_u8; 24];
     context[4..8].copy_from_slice(&(frame.len() as u32).to_ne_bytes());

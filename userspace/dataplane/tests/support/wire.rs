@@ -1,4 +1,4 @@
-//! Frames as they are, to and from an interface.
+//! Raw frames to and from an interface.
 
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl Wire {
         assert_eq!(sent, frame.len() as isize, "{}", std::io::Error::last_os_error());
     }
 
-    /// The next frame that is as wanted, within a second.
+    /// Returns the next frame that matches, within a second.
     pub fn receive(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
         let end = Instant::now() + patience(Duration::from_secs(1));
         let mut frame = [0_u8; 2_048];

@@ -1,5 +1,5 @@
-//! `hawser proxy events`: what programs tell about single packets. The agent reads them from the
-//! kernel and keeps the last ones, so it is asked; while no agent runs, this command reads them
+//! `hawser proxy events`: the events that programs report about single packets. The agent reads them from the
+//! kernel and retains the last ones, so this command asks the agent; while no agent runs, it reads them
 //! itself.
 
 use std::io::{Read, Write};
@@ -13,9 +13,9 @@ use userspace_dataplane::inspect::EventRow;
 use super::print::{self, place};
 use crate::args::EventArgs;
 
-/// Pause between questions while following.
+/// Pause between requests while following.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Time that the agent has for its answer.
+/// Maximum time to wait for the agent's answer.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Prints events.
@@ -51,7 +51,7 @@ pub async fn run(args: &EventArgs) -> Result<()> {
     }
 }
 
-/// Reads the ring buffer, which takes the events away from others.
+/// Reads the ring buffer, which withdraws the events from other readers.
 async fn read(args: &EventArgs) -> Result<()> {
     let inspector = super::open(&args.look.bpf_root)?;
     let mut events = inspector.events().context("cannot read the events")?;
@@ -75,7 +75,7 @@ async fn read(args: &EventArgs) -> Result<()> {
     }
 }
 
-/// Asks the agent for the events behind a number.
+/// Asks the agent for the events after a sequence number.
 fn ask(address: SocketAddr, after: u64) -> Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, TIMEOUT)?;
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -87,7 +87,7 @@ fn ask(address: SocketAddr, after: u64) -> Result<String> {
     body(&String::from_utf8_lossy(&answer)).map(str::to_owned)
 }
 
-/// The body of an answer whose length is known or ends with the connection.
+/// Returns the body of an answer, which ends after its content length or with the connection.
 fn body(answer: &str) -> Result<&str> {
     let Some((head, body)) = answer.split_once("\r\n\r\n") else { bail!("the agent answers no HTTP") };
     match head.split(' ').nth(1) {
@@ -146,7 +146,7 @@ mod tests {
         });
         assert_eq!(value, expected);
         assert_eq!(serde_json::from_value::<EventRow>(value).unwrap(), row);
-        // Protocols without a name here.
+        // A protocol without a name here.
         let row = EventRow { protocol: 47, ..row };
         let value = serde_json::to_value(&row).unwrap();
         assert_eq!(value["protocol"], "47");

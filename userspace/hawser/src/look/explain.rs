@@ -7,7 +7,7 @@ use userspace_dataplane::inspect::explain::{self, Candidate, Counted, Explanatio
 use super::print::{self, place, words};
 use crate::args::{self, ExplainArgs};
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Serialize)]
 struct Answer {
     query: Query,

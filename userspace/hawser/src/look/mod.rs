@@ -16,7 +16,7 @@ use userspace_dataplane::inspect::Inspector;
 
 use crate::args::{Look, RowArgs};
 
-/// Prints what is asked for.
+/// Prints the requested view.
 pub async fn run(look: Look) -> Result<()> {
     let outcome = match look {
         Look::Services(args) => rows::services(&args),
@@ -34,7 +34,7 @@ fn open(bpf_root: &Path) -> Result<Inspector> {
     Inspector::open(bpf_root).context("cannot look into the tables")
 }
 
-/// The error behind what to do about it, where that is known.
+/// Adds advice to an error, where there is some.
 fn advised(error: anyhow::Error) -> anyhow::Error {
     let kinds = || error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>()).map(|e| e.kind());
     if kinds().any(|kind| kind == ErrorKind::PermissionDenied) {
@@ -47,7 +47,7 @@ fn advised(error: anyhow::Error) -> anyhow::Error {
     error
 }
 
-/// Fails where there is no service of this name; a service may have nothing to show.
+/// Fails if no service has this name; a service may have no rows to show.
 fn known(inspector: &Inspector, args: &RowArgs) -> Result<()> {
     let Some(wanted) = &args.service else { return Ok(()) };
     let names = inspector.service_names().context("cannot read the names of services")?;
@@ -57,7 +57,7 @@ fn known(inspector: &Inspector, args: &RowArgs) -> Result<()> {
     Ok(())
 }
 
-/// What to say about a service that is not there, with those that were perhaps meant.
+/// Returns the error for a service that does not exist, with similar names.
 fn unknown(wanted: &str, names: &[String]) -> String {
     const MOST: usize = 5;
     let bare = |name: &str| name.rsplit('/').next().unwrap_or_default().to_owned();

@@ -7,17 +7,17 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use userspace_dataplane::tables::{Forwarding, FrontendKey, Protocol, Scope};
 
-/// Between two columns, as kubectl has it.
+/// The gap between two columns, as wide as kubectl's.
 const GAP: &str = "   ";
 
-/// Columns as wide as their widest cell, three spaces between them, as kubectl prints tables.
+/// Aligns columns to their widest cell, with three spaces between them, as kubectl prints tables.
 pub fn aligned(lines: &[Vec<String>]) -> Vec<String> {
     let mut widths = Widths::default();
     lines.iter().for_each(|line| widths.grow(line));
     lines.iter().map(|line| widths.text(line)).collect()
 }
 
-/// How wide columns are.
+/// The widths of columns.
 #[derive(Debug, Default)]
 struct Widths(Vec<usize>);
 
@@ -50,7 +50,7 @@ fn encoded<T: Serialize>(row: &T) -> Result<String> {
     serde_json::to_string(row).context("cannot encode a row")
 }
 
-/// Prints a line. A reader that has seen enough (`head`) ends the program quietly.
+/// Prints a line. A reader that closes the pipe early (`head`) ends the program quietly.
 pub fn line(text: &str) -> Result<()> {
     written(writeln!(std::io::stdout(), "{text}"))
 }
@@ -62,7 +62,7 @@ fn written(result: std::io::Result<()>) -> Result<()> {
     }
 }
 
-/// Prints many rows as they come, and keeps none of them.
+/// Prints many rows as they come, without storing them.
 pub struct Rows {
     json: bool,
     widths: Widths,
@@ -74,8 +74,7 @@ impl Rows {
         Self { json, widths: Widths::default(), out: BufWriter::new(std::io::stdout()) }
     }
 
-    /// The heading, and some of the lines to come: columns are as wide as they need. Nothing in
-    /// JSON.
+    /// Prints the heading. Columns are as wide as it and the first lines need. JSON has no heading.
     pub fn heading(&mut self, heading: &[String], first: impl Iterator<Item = Vec<String>>) -> Result<()> {
         if self.json {
             return Ok(());
@@ -85,7 +84,7 @@ impl Rows {
         self.write(self.widths.text(heading))
     }
 
-    /// A row. A cell that is wider than those before makes its column wider from here on.
+    /// Prints a row. A cell that is wider than its column widens it from here on.
     pub fn row<T: Serialize>(&mut self, row: &T, cells: impl Fn(&T) -> Vec<String>) -> Result<()> {
         if self.json {
             return self.write(encoded(row)?);
@@ -104,7 +103,7 @@ impl Rows {
     }
 }
 
-/// The words of a line.
+/// Converts the cells of a line to strings.
 pub fn words(all: &[&str]) -> Vec<String> {
     all.iter().map(|word| (*word).to_owned()).collect()
 }
@@ -133,7 +132,7 @@ pub fn forwarding(forwarding: Forwarding) -> &'static str {
     }
 }
 
-/// `10.96.0.1:443/TCP`, `*:30080/TCP` for a node port.
+/// Formats a frontend: `10.96.0.1:443/TCP`, or `*:30080/TCP` for a node port.
 pub fn frontend(key: &FrontendKey) -> String {
     let address = match key.address {
         IpAddr::V4(address) if address.is_unspecified() => "*".to_owned(),
@@ -143,7 +142,7 @@ pub fn frontend(key: &FrontendKey) -> String {
     format!("{address}:{}/{}", key.port, protocol(key.protocol))
 }
 
-/// `10.0.0.1:80`, `[fd00::1]:80`.
+/// Formats an address and port: `10.0.0.1:80`, `[fd00::1]:80`.
 pub fn place((address, port): (IpAddr, u16)) -> String {
     format!("{}:{port}", bracketed(address))
 }

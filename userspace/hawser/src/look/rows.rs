@@ -8,7 +8,7 @@ use userspace_dataplane::tables::Algorithm;
 use super::print::{self, frontend, place, words};
 use crate::args::{ConnectionArgs, RowArgs};
 
-/// Connections that are sorted before they are printed. More are printed as they are read.
+/// Maximum number of connections that are sorted before they are printed. More are printed as they are read.
 const SORTED: usize = 10_000;
 
 /// A service with its frontends.
@@ -23,7 +23,7 @@ struct Service<'a> {
     frontends: &'a [FrontendRow],
 }
 
-/// A line a frontend; counters are per service and stand with its first one.
+/// Prints one line per frontend; counters are per service and are printed with its first one.
 pub fn services(args: &RowArgs) -> Result<()> {
     let inspector = super::open(&args.look.bpf_root)?;
     super::known(&inspector, args)?;
@@ -36,7 +36,7 @@ pub fn services(args: &RowArgs) -> Result<()> {
     print::table(&service_lines(&services, &frontends))
 }
 
-/// `frontends` are those of all services, in the order of their names.
+/// Pairs a service with its frontends; `frontends` are those of all services, sorted by service name.
 fn service<'a>(row: &'a ServiceRow, frontends: &'a [FrontendRow]) -> Service<'a> {
     let start = frontends.partition_point(|frontend| frontend.service < row.name);
     let length = frontends[start..].partition_point(|frontend| frontend.service == row.name);
@@ -88,7 +88,7 @@ fn service_line(service: &Service<'_>, row: &FrontendRow, first: bool) -> Vec<St
     ]
 }
 
-/// What is not as most frontends have it.
+/// Formats the settings that differ from those of most frontends.
 fn options(row: &FrontendRow) -> String {
     let mut options = Vec::new();
     if row.affinity_seconds > 0 {
@@ -112,7 +112,7 @@ fn options(row: &FrontendRow) -> String {
     options.join(",")
 }
 
-/// A line a backend and frontend.
+/// Prints one line per pair of frontend and backend.
 pub fn backends(args: &RowArgs) -> Result<()> {
     let inspector = super::open(&args.look.bpf_root)?;
     super::known(&inspector, args)?;
@@ -137,7 +137,7 @@ fn backend(row: &BackendRow) -> Vec<String> {
     ]
 }
 
-/// A line a connection, as they are read: there may be hundreds of thousands.
+/// Prints one line per connection as it is read: there may be hundreds of thousands.
 pub fn connections(args: &ConnectionArgs) -> Result<()> {
     let inspector = super::open(&args.rows.look.bpf_root)?;
     super::known(&inspector, &args.rows)?;
@@ -149,14 +149,14 @@ pub fn connections(args: &ConnectionArgs) -> Result<()> {
         }
         outcome.is_ok()
     });
-    // What was read before something failed is shown.
+    // Shows the rows that were read before an error.
     let ended = out.end();
     outcome?;
     read.context("cannot read the connections")?;
     ended
 }
 
-/// Keeps the first ones. If there are no more, they are sorted.
+/// Collects the first connections. If there are no more, they are sorted.
 struct Connections {
     kept: Vec<ConnectionRow>,
     rows: print::Rows,
@@ -260,7 +260,7 @@ mod tests {
         });
         let row = row("default/web");
         assert_eq!(serde_json::to_value(service(&row, &frontends)).unwrap(), expected);
-        // A service whose frontends went while they were read.
+        // A service whose frontends were removed during the read.
         let gone = super::tests::row("default/gone");
         assert!(service(&gone, &frontends).frontends.is_empty());
     }
@@ -277,7 +277,7 @@ mod tests {
         let options = "affinity=10800s,dsr-ipip,source-ranges,drop-when-empty,table=256";
         let first = ["default/web", "10.96.0.1:443/TCP", "external", "2", "maglev", options, "5", "1"];
         assert_eq!(lines[1], words(&first));
-        // What a service has counted stands once.
+        // The counters of a service are printed once.
         let second = ["default/web", "[*]:443/TCP", "internal", "2", "maglev", options, "", ""];
         assert_eq!((&lines[2], lines.len()), (&words(&second), 3));
     }

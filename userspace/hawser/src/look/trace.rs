@@ -1,4 +1,4 @@
-//! `hawser proxy trace`: what the programs of this node do with the packets and calls of one flow.
+//! `hawser proxy trace`: the steps of the programs of this node on the packets and calls of one flow.
 
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use userspace_dataplane::{Trace, TraceFlow};
 
 use crate::args::TraceArgs;
 
-/// Between looks at what is attached: interfaces come and go, and the proxy may start anew.
+/// Interval between checks of what is attached: interfaces come and go, and the proxy may restart.
 const ATTACH: Duration = Duration::from_secs(1);
 
-/// Between looks at what has been logged.
+/// Interval between reads of the trace log.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A step, as JSON.
+/// A step in the JSON output.
 #[derive(Serialize)]
 struct Step<'a> {
     /// Since the trace began.
@@ -24,8 +24,8 @@ struct Step<'a> {
     step: &'a str,
 }
 
-/// Prints each step until the time is up, enough has been seen, or a signal comes. Dropping the trace puts
-/// the programs back, so nothing here may end the process.
+/// Prints each step until the time is up, the count is reached, or a signal arrives. Dropping the trace
+/// restores the programs, so nothing here may exit the process.
 pub async fn run(args: &TraceArgs) -> Result<()> {
     let flow = TraceFlow::parse(&args.flow).context("cannot understand the flow")?;
     let signal = userspace_daemon::shutdown::on_signal()?;
@@ -55,7 +55,7 @@ pub async fn run(args: &TraceArgs) -> Result<()> {
     Ok(())
 }
 
-/// Prints a step; false if nobody reads any more.
+/// Prints a step; returns `false` if the reader has gone.
 fn written(line: &str, began: Instant, json: bool) -> Result<bool> {
     let text = text(line, began.elapsed().as_secs_f64(), json)?;
     match writeln!(std::io::stdout(), "{text}") {

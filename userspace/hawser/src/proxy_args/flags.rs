@@ -3,7 +3,7 @@
 use clap::Args;
 use userspace_proxy::kube_proxy::Period;
 
-/// A truth as Go reads it.
+/// Parses a boolean as Go does.
 pub(super) fn go_bool(text: &str) -> Result<bool, &'static str> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -12,7 +12,7 @@ pub(super) fn go_bool(text: &str) -> Result<bool, &'static str> {
     }
 }
 
-/// Flags that are given or not. Those with a meaning set a field of kube-proxy's configuration.
+/// Defines optional flags. Those with a meaning set a field of kube-proxy's configuration.
 macro_rules! flags {
     ($($(#[$meta:meta])* $field:ident: $type:tt,)*) => {
         #[derive(Args, Clone, Debug, Default)]
@@ -21,7 +21,7 @@ macro_rules! flags {
         }
 
         impl KubeProxyFlags {
-            /// The names of the flags that are given.
+            /// Returns the names of the flags that were given.
             pub(super) fn given(&self) -> Vec<String> {
                 let all = [$((stringify!($field), self.$field.is_some()),)*];
                 all.iter().filter(|(_, given)| *given).map(|(name, _)| name.replace('_', "-")).collect()
@@ -33,38 +33,37 @@ macro_rules! flags {
 const AS_KUBE_PROXY: &str = "As kube-proxy's";
 
 flags! {
-    /// How the API server is reached; in a pod, its service account unless given
+    /// Path of the kubeconfig of the API server; in a pod, its service account unless given
     #[arg(long, value_name = "FILE", help_heading = AS_KUBE_PROXY)]
     kubeconfig: String,
     /// Address of the API server, in place of the kubeconfig's or the pod's
     #[arg(long, value_name = "URL", help_heading = AS_KUBE_PROXY)]
     master: String,
-    /// Name of the own Node; the host's name unless given
+    /// Name of this node's Node object; the host's name unless given
     #[arg(long, alias = "node-name", value_name = "NAME", help_heading = AS_KUBE_PROXY)]
     hostname_override: String,
-    /// The node's primary address, in place of the Node object's; 0.0.0.0 for that
+    /// The node's primary address, in place of the Node object's; 0.0.0.0 for the Node object's
     #[arg(long, alias = "node-ip", value_name = "IP", help_heading = AS_KUBE_PROXY)]
     bind_address: String,
-    /// A port that is taken ends the proxy; otherwise it tries again while it works
+    /// End if a port is taken; otherwise the proxy works and tries again
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
     bind_address_hard_fail: bool,
-    /// Where /healthz and /livez are [0.0.0.0:10256]; empty for nowhere
+    /// Address of /healthz and /livez [0.0.0.0:10256]; empty for none
     #[arg(long, value_name = "IP:PORT", help_heading = AS_KUBE_PROXY)]
     healthz_bind_address: String,
-    /// Where /metrics and /proxyMode are [127.0.0.1:10249]; empty for nowhere
+    /// Address of /metrics and /proxyMode [127.0.0.1:10249]; empty for none
     #[arg(long, value_name = "IP:PORT", help_heading = AS_KUBE_PROXY)]
     metrics_bind_address: String,
-    /// The port of /healthz, where --healthz-bind-address has none; 0 for nowhere
+    /// Port of /healthz if --healthz-bind-address has none; 0 for none
     #[arg(long, value_name = "PORT", hide_short_help = true, help_heading = AS_KUBE_PROXY)]
     healthz_port: u16,
-    /// The port of /metrics, where --metrics-bind-address has none; 0 for nowhere
+    /// Port of /metrics if --metrics-bind-address has none; 0 for none
     #[arg(long, value_name = "PORT", hide_short_help = true, help_heading = AS_KUBE_PROXY)]
     metrics_port: u16,
-    /// The mode that is replaced: iptables, ipvs or nftables, whose defaults for node ports differ
+    /// The kube-proxy mode that is replaced: iptables, ipvs or nftables, whose defaults for node ports differ
     #[arg(long, value_name = "MODE", help_heading = AS_KUBE_PROXY)]
     proxy_mode: String,
-    /// How pods' interfaces are found: ClusterCIDR, NodeCIDR, BridgeInterface or
-    /// InterfaceNamePrefix
+    /// Way to find pods' interfaces: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix
     #[arg(long, value_name = "MODE", help_heading = AS_KUBE_PROXY)]
     detect_local_mode: String,
     /// Addresses of pods: one range, or one of each family
@@ -73,22 +72,22 @@ flags! {
     /// The bridge that pods are on
     #[arg(long, value_name = "NAME", help_heading = AS_KUBE_PROXY)]
     pod_bridge_interface: String,
-    /// How the names of pods' interfaces begin
+    /// Prefix of the names of pods' interfaces
     #[arg(long, value_name = "PREFIX", help_heading = AS_KUBE_PROXY)]
     pod_interface_name_prefix: String,
-    /// Packets to cluster addresses always take the node's address
+    /// Always give packets to cluster addresses the node's address as their source
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
     masquerade_all: bool,
-    /// Node ports answer local processes on loopback addresses too [true, in the iptables mode]
+    /// Let local processes reach node ports on loopback addresses too [true, in the iptables mode]
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
     iptables_localhost_nodeports: bool,
-    /// The process's place in the out-of-memory killer's list [-999, if it may]
+    /// oom_score_adj of the process [-999, if permitted]
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true, help_heading = AS_KUBE_PROXY)]
     oom_score_adj: i32,
-    /// Connections that the kernel tracks, for each processor; 0 or not given: as it is
+    /// Maximum number of connections that the kernel tracks, per processor; 0 or not given: unchanged
     #[arg(long, value_name = "COUNT", help_heading = AS_KUBE_PROXY)]
     conntrack_max_per_core: i32,
-    /// As before, at least
+    /// Minimum of that maximum, for the whole machine
     #[arg(long, value_name = "COUNT", help_heading = AS_KUBE_PROXY)]
     conntrack_min: i32,
     /// Idle time of established TCP connections in the kernel's table
@@ -97,7 +96,7 @@ flags! {
     /// Idle time of TCP connections in CLOSE_WAIT
     #[arg(long, value_name = "TIME", help_heading = AS_KUBE_PROXY)]
     conntrack_tcp_timeout_close_wait: Period,
-    /// TCP segments outside of the window are not invalid
+    /// Do not treat TCP segments outside of the window as invalid
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, help_heading = AS_KUBE_PROXY)]
     conntrack_tcp_be_liberal: bool,
     /// Idle time of UDP flows without an answer
@@ -106,10 +105,10 @@ flags! {
     /// Idle time of UDP flows with answers
     #[arg(long, value_name = "TIME", help_heading = AS_KUBE_PROXY)]
     conntrack_udp_timeout_stream: Period,
-    /// How much is logged: 4 for what the proxy does, 8 for what its libraries do
+    /// Log level: 4 for what the proxy does, 8 for what its libraries do
     #[arg(short, long, value_name = "LEVEL", help_heading = AS_KUBE_PROXY)]
     v: u32,
-    /// text or json
+    /// Log format: text or json
     #[arg(long, value_name = "FORMAT", help_heading = AS_KUBE_PROXY)]
     logging_format: String,
 
@@ -149,13 +148,13 @@ flags! {
     ipvs_udp_timeout: Period,
     #[arg(long, value_name = "PATTERNS", hide = true)]
     vmodule: String,
-    /// Of earlier versions
+    /// Flag of earlier versions
     #[arg(long, value_name = "RANGE", hide = true)]
     proxy_port_range: String,
-    /// Of earlier versions
+    /// Flag of earlier versions
     #[arg(long, value_name = "TIME", hide = true)]
     udp_timeout: Period,
-    /// Of earlier versions
+    /// Flag of earlier versions
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     cleanup_ipvs: bool,
     #[arg(long, value_name = "TIME", hide = true)]
@@ -196,7 +195,7 @@ flags! {
     machine_id_file: String,
 }
 
-/// The end of the help: flags that are hidden in the list.
+/// The end of the help, which names the flags that the list does not show.
 pub const WITHOUT_A_MEANING: &str = "\
 Accepted from kube-proxy's command lines, without a meaning here:\n\
 \x20 --feature-gates --config-sync-period --kube-api-content-type --kube-api-burst --kube-api-qps\n\
@@ -209,13 +208,13 @@ Accepted from kube-proxy's command lines, without a meaning here:\n\
 \x20 --log-text-info-buffer-size --log-backtrace-at --log-dir --log-file --log-file-max-size\n\
 \x20 --stderrthreshold --boot-id-file --machine-id-file";
 
-/// Flags with lists.
+/// Flags whose values are lists.
 #[derive(Args, Clone, Debug, Default)]
 pub struct KubeProxyLists {
-    /// Where node ports answer: CIDRs, primary, localhost, all
+    /// Addresses that serve node ports: CIDRs, primary, localhost, all
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', help_heading = AS_KUBE_PROXY)]
     pub nodeport_addresses: Vec<String>,
-    /// Virtual servers in these ranges are left alone by --cleanup
+    /// Ranges whose virtual servers --cleanup does not remove
     #[arg(long, value_name = "CIDRS", value_delimiter = ',', hide_short_help = true, help_heading = AS_KUBE_PROXY)]
     pub ipvs_exclude_cidrs: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! What a person types after `hawser proxy`: kube-proxy's flags, all of them, and ours.
+//! The command line of `hawser proxy`: all flags of kube-proxy, and our own.
 
 mod flags;
 mod own;
@@ -30,12 +30,12 @@ pub struct ProxyRun {
     pub sizes: Sizes,
 }
 
-/// What is to be removed.
+/// The things that `--cleanup` removes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleanup {
     Nothing,
     Everything,
-    /// What kube-proxy left alone.
+    /// Only what kube-proxy left.
     KubeProxy,
 }
 
@@ -48,38 +48,38 @@ fn cleanup(text: &str) -> Result<Cleanup, &'static str> {
     }
 }
 
-/// What is to be done.
+/// Flags that name a configuration file, or something to do instead of running the proxy.
 #[derive(Args)]
 pub struct Act {
-    /// A KubeProxyConfiguration; of kube-proxy's flags, only those for the node's name and for the
-    /// log count beside it
+    /// A KubeProxyConfiguration; besides it, the only flags of kube-proxy that have an effect are those of
+    /// the node's name and the log
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Write the whole configuration to this file, and end
+    /// Write the complete configuration to this file, and end
     #[arg(long, value_name = "FILE")]
     pub write_config_to: Option<PathBuf>,
-    /// Remove what a proxy left in the kernel, ours and kube-proxy's, and end. With `kube-proxy`
-    /// only what that left, also while a proxy runs; connections that its rules translate go on
+    /// Remove what a proxy left in the kernel, Hawser's and kube-proxy's, and end. With `kube-proxy`, remove
+    /// only kube-proxy's rules, also while a proxy runs; connections that they translate go on
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL|kube-proxy", default_missing_value = "true", value_parser = cleanup)]
     pub cleanup: Option<Cleanup>,
-    /// Set up what takes privileges (programs, maps, pins, kernel parameters), and end
+    /// Do the setup that takes privileges (programs, maps, pins, kernel parameters), and end
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool)]
     pub init_only: Option<bool>,
 }
 
-/// What flags and file say together.
+/// The result of flags and file together.
 pub struct Resolved {
     pub configuration: KubeProxyConfiguration,
-    /// Flags that say nothing beside a file.
+    /// Flags that have no effect because a file is given.
     pub overruled: Vec<String>,
-    /// Flags that no field of the configuration stands for, and that mean nothing.
+    /// Flags that have no effect because no field of the configuration corresponds to them.
     pub meaningless: Vec<String>,
 }
 
-/// Flags that count beside a file.
+/// Flags that have an effect besides a file.
 const BESIDE_A_FILE: [&str; 6] =
     ["hostname-override", "kubeconfig", "master", "v", "vmodule", "logging-format"];
-/// Flags without a field: of earlier versions, and of a logging library.
+/// Flags without a field: those of earlier versions, and of a logging library.
 const WITHOUT_A_FIELD: [&str; 21] = [
     "udp-timeout",
     "cleanup-ipvs",
@@ -104,8 +104,8 @@ const WITHOUT_A_FIELD: [&str; 21] = [
     "proxy-port-range",
 ];
 
-/// The configuration by kube-proxy's rules: with a file, flags count for the node's name and the
-/// log alone. One liberty: `--kubeconfig` counts where the file names none.
+/// Computes the configuration by kube-proxy's rules: with a file, the only flags that have an effect are
+/// those of the node's name and the log. One exception: `--kubeconfig` is used if the file names none.
 pub fn resolve(flags: &KubeProxyFlags, lists: &KubeProxyLists, file: Option<&File>) -> Result<Resolved> {
     let mut given = flags.given();
     for (name, list) in
@@ -156,7 +156,7 @@ fn set_all(to: &mut KubeProxyConfiguration, flags: &KubeProxyFlags, lists: &Kube
     set(&mut to.client_connection.qps, &flags.kube_api_qps);
     if let Some(address) = &flags.bind_address {
         to.bind_address.clone_from(address);
-        // The defaults of the two below follow its family.
+        // The defaults of the two addresses below follow the family of this one.
         to.healthz_bind_address.clear();
         to.metrics_bind_address.clear();
         to.set_defaults();
@@ -174,7 +174,7 @@ fn set_all(to: &mut KubeProxyConfiguration, flags: &KubeProxyFlags, lists: &Kube
     set(&mut to.iptables.min_sync_period, &flags.iptables_min_sync_period);
     to.iptables.localhost_node_ports =
         flags.iptables_localhost_nodeports.or(to.iptables.localhost_node_ports);
-    // One flag for all modes.
+    // One flag sets it for all modes.
     set(&mut to.iptables.masquerade_all, &flags.masquerade_all);
     set(&mut to.nftables.masquerade_all, &flags.masquerade_all);
     set(&mut to.ipvs.sync_period, &flags.ipvs_sync_period);
@@ -212,7 +212,7 @@ fn set_all(to: &mut KubeProxyConfiguration, flags: &KubeProxyFlags, lists: &Kube
     Ok(())
 }
 
-/// 0 for nowhere; otherwise the port of an address that has none.
+/// Sets the port of an address that has none; port 0 clears the address.
 fn deprecated_port(address: &mut String, port: Option<u16>) {
     match port {
         Some(0) => address.clear(),
@@ -234,7 +234,7 @@ fn vmodule(text: &str) -> Result<Vec<VModule>> {
     text.split(',').map(str::trim).filter(|item| !item.is_empty()).map(one).collect()
 }
 
-/// Flags with underscores mean those with hyphens, as kube-proxy has it.
+/// Replaces underscores in a flag by hyphens, as kube-proxy does.
 pub fn with_hyphens(argument: std::ffi::OsString) -> std::ffi::OsString {
     let Some(text) = argument.to_str().filter(|text| text.starts_with("--")) else { return argument };
     let (name, value) = text.split_at(text.find('=').unwrap_or(text.len()));
@@ -279,7 +279,7 @@ mod tests {
         let found = resolved("--config=/x --hostname-override=a -v=4 --cluster-cidr=10.9.0.0/16", Some(FILE));
         assert_eq!(found.configuration.hostname_override, "a");
         assert_eq!(found.configuration.logging.verbosity, 4);
-        // A file goes before the flag.
+        // The file takes precedence over the flag.
         assert_eq!(found.configuration.cluster_cidr, "10.1.0.0/16");
         assert_eq!(found.overruled, ["cluster-cidr"]);
         assert_eq!(resolved("--config /x", Some(FILE)).configuration.hostname_override, "from-the-file");
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(to.iptables.localhost_node_ports, Some(false));
         assert_eq!(to.feature_gates.get("B"), Some(&false));
         assert_eq!(to.logging.vmodule.len(), 2);
-        // Given twice, the last one counts.
+        // The last of two values is used.
         assert_eq!(to.logging.verbosity, 3);
         assert_eq!(to.conntrack.tcp_established_timeout, Some(Period::seconds(86_400)));
         assert_eq!(
@@ -395,7 +395,7 @@ mod tests {
         objects.iter().find(|object| object["kind"] == kind).unwrap()
     }
 
-    /// Reads an object as its type and gives what of it no field of the type stands for.
+    /// Deserializes an object as its type and returns the fields that the type does not have.
     fn strangers<T: serde::de::DeserializeOwned + serde::Serialize>(
         object: &serde_json::Value,
     ) -> Vec<String> {

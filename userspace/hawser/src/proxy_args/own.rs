@@ -9,20 +9,20 @@ use userspace_proxy::Own;
 
 use super::flags::go_bool;
 
-/// The directory of pins, unless a flag names another.
+/// The default directory of pins.
 pub const BPF_ROOT: &str = "/sys/fs/bpf/hawser";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Xdp {
-    /// Native where there is a device behind the interface, else tcx alone
+    /// The driver if the interface has a device, otherwise no XDP, only tcx
     #[default]
     Auto,
     Off,
-    /// By the stack, on any interface
+    /// The network stack, on any interface
     Generic,
-    /// By the driver, or not at all; by the stack on a veth, which needs its other end for more
+    /// The driver or nothing; on a veth, whose driver needs a prepared peer, the network stack
     Native,
-    /// By the driver, on a veth too: its other end has to have XDP or NAPI, or packets are lost
+    /// The driver, on a veth too: its peer must have XDP or NAPI, or packets are lost
     ForceNative,
 }
 
@@ -38,29 +38,29 @@ impl From<Xdp> for XdpMode {
     }
 }
 
-/// What is not kube-proxy's.
+/// The flags that kube-proxy does not have.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Hawser's own")]
 pub struct OwnFlags {
-    /// Where maps, programs and links are pinned, on a BPF file system
+    /// Directory on a BPF file system in which maps, programs and links are pinned
     #[arg(long, value_name = "DIR", default_value = BPF_ROOT, env = "HAWSER_BPF_ROOT")]
     pub bpf_root: PathBuf,
-    /// Where the node's cgroup2 hierarchy is mounted; found unless given
+    /// Mount point of the node's cgroup2 hierarchy; detected unless given
     #[arg(long, value_name = "DIR")]
     pub cgroup_mount: Option<PathBuf>,
-    /// The cgroup below which sockets are balanced
+    /// The cgroup whose sockets are balanced
     #[arg(long, value_name = "CGROUP", default_value = "/")]
     pub cgroup_root: String,
-    /// Interfaces towards other hosts; found by their addresses unless given
+    /// Interfaces towards other hosts; detected by their addresses unless given
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub uplinks: Vec<String>,
-    /// How the names of pods' interfaces begin, besides those that --detect-local-mode finds
+    /// Prefixes of the names of pods' interfaces, besides those that --detect-local-mode finds
     #[arg(long, value_name = "PREFIXES", value_delimiter = ',', default_value = userspace_proxy::OWN_PREFIX)]
     pub pod_interface_prefix: Vec<String>,
-    /// Serve spec.externalIPs. Whoever may write Services can then claim any address
+    /// Serve spec.externalIPs. Everybody who may write Services can then claim any address
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
     pub external_ips: bool,
-    /// Whence services' addresses come; the cluster's ServiceCIDR objects unless given
+    /// Ranges of services' addresses; the cluster's ServiceCIDR objects unless given
     #[arg(
         long,
         value_name = "CIDRS",
@@ -69,60 +69,59 @@ pub struct OwnFlags {
         value_delimiter = ','
     )]
     pub service_cluster_ip_ranges: Vec<IpNetwork>,
-    /// Keep a route for those ranges that leads nowhere, so that nothing untranslated leaves
+    /// Keep an unreachable route for those ranges, so that no untranslated packet leaves the node
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "true")]
     pub route_of_last_resort: bool,
-    /// Packets for pods go through the stack, where others' packet filters see them; so it is
-    /// unless given where a pod's interface is not Hawser's
+    /// Send packets for pods through the network stack, where packet filters of others see them; by default
+    /// only if a pod's interface is not Hawser's
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool)]
     pub through_stack: Option<bool>,
-    /// The node's own processes may not bind node ports in use
+    /// Keep the node's own processes from binding node ports in use
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "true")]
     pub guard_node_ports: bool,
-    /// How uplinks get XDP
+    /// Way to attach XDP to uplinks
     #[arg(long, value_enum, default_value_t)]
     pub xdp_mode: Xdp,
-    /// XDP may send a packet out of another uplink than it came from; only where all drivers can
+    /// Let XDP send a packet out of another uplink than it came from; every driver has to support it
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
     pub xdp_redirect: bool,
 }
 
-/// Sizes of maps, where the default does not do. A map that is there keeps its size until
-/// `--cleanup`.
+/// Sizes of maps, where the defaults do not fit. An existing map keeps its size until `--cleanup`.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Sizes (elements; maps that are there keep theirs until --cleanup)")]
 pub struct Sizes {
-    /// Services
+    /// Maximum number of services
     #[arg(long, value_name = "COUNT")]
     pub max_services: Option<u32>,
-    /// Addresses and ports of services, of each family: two a service port
+    /// Maximum number of addresses and ports of services, per family: two per service port
     #[arg(long, value_name = "COUNT")]
     pub max_frontends: Option<u32>,
-    /// Backends of each family, over all distinct lists
+    /// Maximum number of backends per family, over all distinct lists
     #[arg(long, value_name = "COUNT")]
     pub max_backends: Option<u32>,
-    /// Look-up tables for consistent hashing, four entries each
+    /// Maximum number of elements of look-up tables for consistent hashing, four entries each
     #[arg(long, value_name = "COUNT")]
     pub max_lookup_tables: Option<u32>,
-    /// Two a connection that packets make, of each family; a power of two, rounded up
+    /// Maximum number of flows per family, two per connection that packets make; rounded up to a power of two
     #[arg(long, value_name = "COUNT")]
     pub max_flows: Option<u32>,
-    /// As before, of IPv6 alone
+    /// Maximum number of IPv6 flows, if it differs
     #[arg(long, value_name = "COUNT")]
     pub max_flows_ipv6: Option<u32>,
-    /// One a connected socket
+    /// Maximum number of connected sockets
     #[arg(long, value_name = "COUNT")]
     pub max_sockets: Option<u32>,
-    /// Clients with an affinity
+    /// Maximum number of clients with an affinity
     #[arg(long, value_name = "COUNT")]
     pub max_affinity: Option<u32>,
-    /// Ranges of sources, of each family
+    /// Maximum number of source ranges, per family
     #[arg(long, value_name = "COUNT")]
     pub max_source_ranges: Option<u32>,
-    /// Datagrams whose fragments are under way
+    /// Maximum number of datagrams whose fragments are in transit
     #[arg(long, value_name = "COUNT")]
     pub max_fragments: Option<u32>,
-    /// Network namespaces whose sockets are left alone
+    /// Maximum number of network namespaces whose sockets are left alone
     #[arg(long, value_name = "COUNT")]
     pub max_exempt: Option<u32>,
 }

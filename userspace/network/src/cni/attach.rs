@@ -1,4 +1,4 @@
-//! Making, removing and checking a pod's interfaces.
+//! Creation, removal and check of a pod's interfaces.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,12 +15,11 @@ use crate::ipam::{Lease, LeaseFile};
 use crate::netlink::{Mac, Netlink, NetlinkError, Route, Way, host_network};
 use crate::{POD_INTERFACE_PREFIX, netns, sysctl};
 
-/// What every pod takes for its router. No interface has these addresses: the neighbour entry
-/// says where they are.
+/// The router of every pod. No interface has these addresses: a neighbour entry gives the hardware address.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
 
-/// An interface that was made.
+/// A newly made interface.
 #[derive(Clone, Debug)]
 pub(super) struct Attached {
     pub host_interface: String,
@@ -29,13 +28,12 @@ pub(super) struct Attached {
     pub addresses: Vec<IpAddr>,
 }
 
-/// The router of a pod with this address.
+/// Returns the router of a pod with this address.
 pub(super) fn gateway(address: IpAddr) -> IpAddr {
     if address.is_ipv4() { GATEWAY4.into() } else { GATEWAY6.into() }
 }
 
-/// Names and hardware addresses follow from container and interface, so that whoever comes later
-/// finds them without asking.
+/// Names and hardware addresses, derived from container and interface so that later calls find them again.
 struct Names {
     host: String,
     host_mac: Mac,
@@ -46,14 +44,14 @@ impl Names {
     fn of(attachment: &Attachment) -> Self {
         let hash = fnv1a_64(format!("{}/{}", attachment.container, attachment.interface).into_bytes());
         let [_, _, a, b, c, d, e, f] = hash.to_be_bytes();
-        // 12 hexadecimal digits fill the kernel's 15 characters. The second bit of the first
-        // byte says that no manufacturer gave the hardware address.
+        // 12 hexadecimal digits fill the kernel's 15 characters. The second bit of the first byte marks the
+        // hardware address as locally administered.
         let host = format!("{POD_INTERFACE_PREFIX}{:012x}", hash & 0xffff_ffff_ffff);
         Self { host, host_mac: [0x02, b, c, d, e, f], pod_mac: [0x06, b, c, d, e, f ^ a] }
     }
 }
 
-/// Gives a container its interface. A half-made one of an earlier attempt is made anew.
+/// Makes the interface of a container. One that an earlier attempt left half-made is made again.
 pub(super) fn add(request: &Request, now: i64) -> Result<Attached, PluginError> {
     let Request { attachment, state_dir, ranges, mtu, .. } = request;
     let namespace = open_netns(attachment)?;
@@ -70,8 +68,8 @@ pub(super) fn add(request: &Request, now: i64) -> Result<Attached, PluginError> 
     let hosts: Vec<_> = ranges.iter().map(|range| host_address(*range)).collect();
     let made = wire(&namespace, attachment, &attached, &hosts, *mtu);
     if let Err(error) = made {
-        // The runtime may or may not call DEL: nothing is to be left either way. The first error
-        // is the one to tell.
+        // The runtime may or may not call DEL: nothing must be left either way. The first error is the one to
+        // report.
         let _ = remove(state_dir, &lease, now);
         return Err(error);
     }
@@ -92,16 +90,17 @@ fn wire(
         let pod_end = (attachment.interface.as_str(), attached.pod_mac);
         netlink.add_veth((host, attached.host_mac), pod_end, namespace.as_raw_fd(), mtu).await
     })??;
-    // Answers of Services come from the pod with the Service's address, to which no route leads
-    // back through this interface. What new interfaces forward by default is the administrator's.
+    // Replies of Services come from the pod with the Service's address as their source, to which no route
+    // leads back through this interface. Forwarding by default on new interfaces is an administrator's
+    // setting.
     for (parameter, value) in [("rp_filter", "0"), ("forwarding", "1"), ("accept_redirects", "0")] {
         sysctl::write(&format!("net/ipv4/conf/{host}/{parameter}"), value)?;
     }
-    // A pod is nobody's router: neither its advertisements nor its redirects change the node's routes
-    // (CVE-2020-10749), also where only IPv4 is used. The interface is still down.
+    // A pod is not a router of the node: neither its advertisements nor its redirects may change the node's
+    // routes (CVE-2020-10749), even if only IPv4 is used. The interface is still down.
     for parameter in ["accept_ra", "accept_redirects", "autoconf"] {
         let name = format!("net/ipv6/conf/{host}/{parameter}");
-        // A kernel without IPv6 has none of them.
+        // A kernel without IPv6 has none of these parameters.
         if sysctl::read(&name)?.is_some() {
             sysctl::write(&name, "0")?;
         }
@@ -152,7 +151,7 @@ fn gone(interface: &str) -> NetlinkError {
     NetlinkError::Request { attempted, cause: rtnetlink::Error::RequestFailed }
 }
 
-/// All addresses of a family.
+/// Returns the range of all addresses of a family.
 fn everything(like: IpAddr) -> IpNetwork {
     match like {
         IpAddr::V4(_) => {
@@ -169,7 +168,7 @@ fn open_netns(attachment: &Attachment) -> Result<File, PluginError> {
     Ok(netns::open(attachment.netns.as_deref().ok_or_else(missing)?)?)
 }
 
-/// Takes the interface away and gives its addresses back. Nothing to do is success.
+/// Removes the interface and releases its addresses. Succeeds if there is nothing to do.
 pub(super) fn delete(request: &Request, now: i64) -> Result<(), PluginError> {
     let attachment = &request.attachment;
     let lease = Lease {
@@ -182,8 +181,8 @@ pub(super) fn delete(request: &Request, now: i64) -> Result<(), PluginError> {
     remove(&request.state_dir, &lease, now)
 }
 
-/// Takes the interface of a lease away, then the lease: the address must not be given out while
-/// the old interface still has it.
+/// Removes the interface of a lease, then the lease: the address must not be given out while the old
+/// interface still has it.
 pub(super) fn remove(state_dir: &Path, lease: &Lease, now: i64) -> Result<(), PluginError> {
     netns::block_on(async { Netlink::open()?.delete(&lease.host_interface).await })??;
     if state_dir.exists() {
@@ -193,7 +192,7 @@ pub(super) fn remove(state_dir: &Path, lease: &Lease, now: i64) -> Result<(), Pl
     Ok(())
 }
 
-/// Compares what is there with what ADD made.
+/// Compares the interface with the result of ADD.
 pub(super) fn check(request: &Request) -> Result<(), PluginError> {
     let attachment = &request.attachment;
     let namespace = open_netns(attachment)?;
@@ -210,7 +209,7 @@ pub(super) fn check(request: &Request) -> Result<(), PluginError> {
     host.or(ends).map_or(Ok(()), |difference| Err(PluginError::Differs(difference)))
 }
 
-/// What is wrong with one end: it must be up, have these addresses, and routes to those.
+/// Describes what is wrong with one end: it must be up, have these addresses, and have routes to the others.
 async fn check_end(name: &str, own: &[IpAddr], routed: &[IpAddr]) -> Result<Option<String>, NetlinkError> {
     let netlink = Netlink::open()?;
     let Some(found) = netlink.find(name).await? else {
@@ -264,7 +263,7 @@ mod tests {
         assert!(one.host.starts_with(POD_INTERFACE_PREFIX));
         assert_ne!(one.host, other.host);
         assert_ne!(one.host_mac, one.pod_mac);
-        // Locally administered, and no multicast.
+        // Locally administered, and not multicast.
         assert_eq!((one.host_mac[0] & 3, one.pod_mac[0] & 3), (2, 2));
         assert_eq!(one.host, of("a", "eth0").host);
     }

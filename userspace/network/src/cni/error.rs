@@ -1,4 +1,4 @@
-//! Errors as the CNI specification numbers them.
+//! Errors with the codes of the CNI specification.
 
 use serde_json::json;
 
@@ -20,11 +20,11 @@ pub enum Code {
     TryAgainLater = 11,
     /// The kernel refused an interface, an address or a route.
     Kernel = 100,
-    /// CHECK found something missing or other than it should be.
+    /// CHECK found something missing or different.
     Differs = 101,
 }
 
-/// The plugin could not do what it was asked.
+/// An error of the plugin.
 #[derive(Debug, thiserror::Error)]
 pub enum PluginError {
     #[error("version {0:?} of the CNI specification is not known")]
@@ -62,7 +62,7 @@ impl PluginError {
         }
     }
 
-    /// The document for standard output.
+    /// Returns the document for standard output.
     pub(super) fn json(&self, version: &str) -> String {
         let mut details = Vec::new();
         let mut source = std::error::Error::source(self);

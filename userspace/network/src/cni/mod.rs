@@ -1,5 +1,5 @@
-//! The CNI plugin: what the runtime calls for each pod's sandbox, with a command in the
-//! environment and a configuration on standard input.
+//! The CNI plugin: the runtime calls it for each pod's sandbox, with a command in the environment and a
+//! configuration on standard input.
 
 mod attach;
 mod error;
@@ -18,12 +18,12 @@ use crate::ipam::LeaseFile;
 use crate::node::LOOPBACK_PLUGIN;
 use request::{Attachment, NetConf, Request};
 
-/// Versions of the CNI specification whose results we can speak.
+/// Versions of the CNI specification in which results can be written.
 pub const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
-/// What an error says when the configuration's version is not known.
+/// The version of an error if the configuration's version is not known.
 const LAST_VERSION: &str = "1.1.0";
 
-/// What the process shall write to standard output and exit with.
+/// The output and exit code of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     pub exit_code: u8,
@@ -31,14 +31,14 @@ pub struct Outcome {
     pub stdout: String,
 }
 
-/// Whether a program called by this name (the last part of `argv[0]`) is to be the plugin.
+/// Returns `true` if a program called by this name (the last part of `argv[0]`) is the plugin.
 pub fn is_plugin_name(name: &str) -> bool {
     name == PLUGIN_NAME || name == LOOPBACK_PLUGIN
 }
 
-/// One call of the plugin: `environment` are the variables of the process (`CNI_COMMAND` and so
-/// on), `stdin` is the configuration. Synchronous; starts threads and small runtimes of its own,
-/// so it must not be called within a runtime.
+/// Runs one call of the plugin: `environment` holds the variables of the process (`CNI_COMMAND` and so on),
+/// `stdin` is the configuration. It blocks, and starts threads and small runtimes of its own, so it must not
+/// be called within a runtime.
 pub fn main(environment: &BTreeMap<String, String>, stdin: &[u8], ambient: &Ambient) -> Outcome {
     let mut version = LAST_VERSION.to_owned();
     match answer(environment, stdin, ambient, &mut version) {
@@ -89,7 +89,7 @@ fn versions(stdin: &[u8]) -> String {
     json!({ "cniVersion": version, "supportedVersions": VERSIONS }).to_string()
 }
 
-/// The loopback plugin: sets `lo` up. There is nothing to take down, the namespace goes.
+/// Runs the loopback plugin, which sets `lo` up. There is nothing to take down, since the namespace goes.
 fn loopback(
     command: &str,
     environment: &BTreeMap<String, String>,
@@ -112,7 +112,7 @@ fn loopback(
     }
 }
 
-/// Frees whatever is not among the attachments that the runtime still knows.
+/// Releases everything that is not among the attachments that the runtime still knows.
 fn collect(conf: &NetConf, now: i64) -> Result<(), PluginError> {
     let valid = conf.valid_attachments.as_deref().unwrap_or_default();
     let known = |container: &str, interface: &str| {

@@ -1,4 +1,4 @@
-//! What the runtime says: environment and configuration, checked.
+//! The request of the runtime: environment and configuration, checked.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -17,13 +17,13 @@ pub(super) struct NetConf {
     pub cni_version: String,
     #[serde(rename = "type")]
     pub plugin: String,
-    /// Where addresses in use are remembered; absolute.
+    /// The directory that records addresses in use; absolute.
     state_dir: Option<PathBuf>,
     /// The node's podCIDRs.
     #[serde(default)]
     ranges: Vec<String>,
     mtu: Option<u32>,
-    /// For GC: what the runtime still knows.
+    /// For GC: the attachments that the runtime still knows.
     #[serde(rename = "cni.dev/valid-attachments", alias = "cni.dev/attachments")]
     pub valid_attachments: Option<Vec<ValidAttachment>>,
 }
@@ -36,16 +36,16 @@ pub(super) struct ValidAttachment {
     pub ifname: String,
 }
 
-/// Which interface of which container.
+/// An interface of a container.
 #[derive(Clone, Debug)]
 pub(super) struct Attachment {
     pub container: String,
     pub interface: String,
-    /// The pod's namespace; may be gone when the pod is taken down.
+    /// The pod's namespace; may be gone when the pod is deleted.
     pub netns: Option<PathBuf>,
 }
 
-/// Everything for ADD, DEL and CHECK.
+/// The request of ADD, DEL and CHECK.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub version: String,
@@ -66,7 +66,7 @@ impl NetConf {
         self.state_dir.clone().filter(|path| path.is_absolute()).ok_or_else(wrong)
     }
 
-    /// At least one range.
+    /// Returns the ranges, at least one.
     pub fn ranges(&self) -> Result<Vec<IpNetwork>, PluginError> {
         let wrong = |reason: String| PluginError::Config { field: "ranges", reason };
         let ranges = pod_ranges(&self.ranges).map_err(|error| wrong(error.to_string()))?;
@@ -91,7 +91,7 @@ impl Request {
         Ok(Self {
             attachment: Attachment::parse(environment, with_netns)?,
             state_dir: conf.state_dir()?,
-            // A pod is taken down even if the configuration has lost its ranges.
+            // A pod can be deleted even if the configuration has lost its ranges.
             ranges: if with_netns { conf.ranges()? } else { Vec::new() },
             mtu: conf.mtu()?,
             version: conf.cni_version,
@@ -125,7 +125,7 @@ impl Attachment {
     }
 }
 
-/// A variable that must be there and not empty.
+/// Returns a variable that must be set and not empty.
 pub(super) fn variable<'a>(
     environment: &'a BTreeMap<String, String>,
     variable: &'static str,

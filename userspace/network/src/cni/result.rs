@@ -1,4 +1,4 @@
-//! Results in the words of the specification's versions.
+//! Results in the formats of the specification's versions.
 
 use std::net::IpAddr;
 
@@ -8,7 +8,7 @@ use super::attach::{Attached, gateway};
 use super::request::{Attachment, Request};
 use crate::netlink::{Mac, host_prefix};
 
-/// What ADD has made.
+/// Returns the result of ADD.
 pub(super) fn of_attachment(request: &Request, attached: &Attached) -> Value {
     let ips: Vec<_> = attached.addresses.iter().map(|address| ip(&request.version, *address, 1)).collect();
     let routes: Vec<_> = attached
@@ -32,7 +32,7 @@ pub(super) fn of_attachment(request: &Request, attached: &Attached) -> Value {
     })
 }
 
-/// The loopback interface and its addresses.
+/// Returns the result of the loopback plugin: the interface and its addresses.
 pub(super) fn of_loopback(version: &str, attachment: &Attachment) -> Value {
     let mut ips = vec![ip_with_prefix(version, "127.0.0.1/8", 4, None, 0)];
     ips.push(ip_with_prefix(version, "::1/128", 6, None, 0));
@@ -63,7 +63,7 @@ fn ip_with_prefix(
     if let Some(gateway) = gateway {
         ip["gateway"] = json!(gateway);
     }
-    // Before 1.0.0 the family had a member of its own.
+    // Before 1.0.0 there was a field for the family.
     if version.starts_with("0.") {
         ip["version"] = json!(family.to_string());
     }

@@ -1,14 +1,15 @@
-//! The kernel tracks and translates connections for as long as somebody's rules have a use for it. On a
-//! node where kube-proxy's are the only ones, the connections that they have translated would end with
-//! them. A rule that does nothing, and asks for the tracking, holds it.
+//! Keeps translated connections alive while kube-proxy's rules are removed. The kernel tracks and translates
+//! connections only while some rule uses that. On a node where kube-proxy's rules are the only ones, the
+//! connections that they translated would end with them; a rule that does nothing but use connection tracking
+//! keeps them.
 
 use super::{CleanupError, Leftover, run};
 
-/// What the rule is known by.
+/// The name of the rule.
 const NAME: &str = "hawser: connections that kube-proxy translated go on";
-/// The table of such a rule in nftables.
+/// The nftables table of the rule.
 const TABLE: &str = "hawser-hold";
-/// Tools of iptables whose rules are apart from the others'.
+/// The iptables tools whose rules are independent of each other's.
 const TOOLS: [&str; 4] = ["iptables-legacy", "ip6tables-legacy", "iptables-nft", "ip6tables-nft"];
 
 fn arguments(action: &'static str) -> [&'static str; 12] {
@@ -17,11 +18,11 @@ fn arguments(action: &'static str) -> [&'static str; 12] {
     ["--wait", "-t", "nat", action, "PREROUTING", "-m", "conntrack", "--ctstate=DNAT", a, b, c, d]
 }
 
-/// Lays such a rule beside each kind of rules that was found. To be called before they are removed;
-/// doing it again changes nothing.
+/// Adds such a rule for each kind of rules that was found. Call it before those are removed; calling it again
+/// changes nothing.
 ///
 /// # Errors
-/// A tool failed: what is to be held would end with the rules.
+/// Fails if a tool fails: the connections would end with the rules.
 pub async fn hold(found: &[Leftover]) -> Result<(), CleanupError> {
     for leftover in found {
         match leftover {
@@ -32,7 +33,7 @@ pub async fn hold(found: &[Leftover]) -> Result<(), CleanupError> {
                 }
             }
             Leftover::NfTables { family } => {
-                // Made anew in one step, so that there is one rule.
+                // Replaced in one step, so that there is exactly one rule.
                 let text = format!(
                     "table {family} {TABLE} {{ }}\ndelete table {family} {TABLE}\n\
                      table {family} {TABLE} {{\n chain prerouting {{\n\
@@ -46,7 +47,7 @@ pub async fn hold(found: &[Leftover]) -> Result<(), CleanupError> {
     Ok(())
 }
 
-/// Removes those rules, and says how many there were.
+/// Removes those rules; returns their number and the errors.
 pub async fn release() -> (usize, Vec<CleanupError>) {
     let (mut released, mut errors) = (0, Vec::new());
     for tool in TOOLS.into_iter().chain(["iptables", "ip6tables"]) {
@@ -76,7 +77,7 @@ async fn drop_from(tool: &str) -> Result<usize, CleanupError> {
     Ok(count)
 }
 
-/// Reads what there is: to ask for one rule would make a table where there is none.
+/// Reads the existing rules: a query for a single rule would create a table where there is none.
 async fn is_held(tool: &str) -> Result<bool, CleanupError> {
     let save = run(&format!("{tool}-save"), &[], None).await?.unwrap_or_default();
     Ok(save.lines().any(|line| line.starts_with("-A PREROUTING ") && line.contains(NAME)))

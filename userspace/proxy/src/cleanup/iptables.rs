@@ -1,14 +1,13 @@
-//! kube-proxy's rules in the output of `iptables-save`, and the input of `iptables-restore` that
-//! removes them. Pure.
+//! kube-proxy's rules in the output of `iptables-save`, and the input of `iptables-restore` that removes
+//! them. Pure.
 //!
-//! Rules and chains of others stay, those with names that begin with `KUBE-` too: the kubelet's,
-//! kube-router's. A chain of kube-proxy's that a rule of somebody else leads to stays with what it
-//! needs.
+//! Rules and chains of others stay, even if their names begin with `KUBE-`: the kubelet's, kube-router's. A
+//! chain of kube-proxy's that somebody else's rule leads to stays, with all that it needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// Chains by their whole names, of the iptables and the IPVS mode.
+/// Full names of chains, of the iptables and the IPVS mode.
 const CHAINS: [&str; 13] = [
     "KUBE-SERVICES",
     "KUBE-EXTERNAL-SERVICES",
@@ -24,19 +23,19 @@ const CHAINS: [&str; 13] = [
     "KUBE-IPVS-FILTER",
     "KUBE-IPVS-OUT-FILTER",
 ];
-/// One chain a service, endpoint or policy; a hash follows.
+/// Prefixes of the chains of services, endpoints and policies; a hash follows.
 const PREFIXES: [&str; 6] = ["KUBE-SVC-", "KUBE-SEP-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-XLB-", "KUBE-FW-"];
 
-/// What to remove.
+/// The rules and chains to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Removal {
-    /// For `iptables-restore --noflush`; empty if there is nothing.
+    /// Input for `iptables-restore --noflush`; empty if there is nothing to remove.
     pub restore: String,
-    /// Chains that go.
+    /// Number of chains to remove.
     pub chains: usize,
-    /// Rules of the kernel's own chains that go.
+    /// Number of rules to remove from the kernel's own chains.
     pub jumps: usize,
-    /// Chains of kube-proxy's that others use: `table/chain`, sorted.
+    /// Chains of kube-proxy's that others use, as `table/chain`, sorted.
     pub kept: Vec<String>,
 }
 
@@ -44,20 +43,20 @@ pub struct Removal {
 #[derive(Default)]
 struct Table<'a> {
     name: &'a str,
-    /// Whether the chain is one of the kernel's, which has a policy.
+    /// Chains by name; `true` for the kernel's own, which have a policy.
     chains: BTreeMap<&'a str, bool>,
     rules: Vec<Rule<'a>>,
 }
 
 struct Rule<'a> {
-    /// As it was printed, without `-A`.
+    /// The rule as it was printed, without `-A`.
     text: &'a str,
     chain: &'a str,
-    /// The chain that it leads to, or an action.
+    /// The chain that the rule leads to, or an action.
     target: Option<&'a str>,
 }
 
-/// Reads what `iptables-save` printed, of all tables.
+/// Parses the output of `iptables-save` for all tables.
 pub fn removal(save: &str) -> Removal {
     let mut removal = Removal::default();
     for table in tables(save) {
@@ -90,7 +89,7 @@ fn tables(save: &str) -> Vec<Table<'_>> {
     tables
 }
 
-/// A rule without its counters and `-A`.
+/// Returns a rule without its counters and `-A`.
 fn rule_text(line: &str) -> Option<&str> {
     let rest = match line.strip_prefix('[') {
         Some(counted) => counted.split_once("] ")?.1,
@@ -99,7 +98,7 @@ fn rule_text(line: &str) -> Option<&str> {
     rest.strip_prefix("-A ")
 }
 
-/// The word after `-j` or `-g`, which stand outside of quotes.
+/// Returns the word after `-j` or `-g`, which stand outside of quotes.
 fn target(text: &str) -> Option<&str> {
     let (mut quoted, mut escaped, mut start) = (false, false, 0);
     let mut previous = "";
@@ -142,7 +141,7 @@ impl Table<'_> {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "*{}", self.name);
         for chain in &chains {
-            // Declared anew, a chain is empty.
+            // Declaring a chain again empties it.
             let _ = writeln!(text, ":{chain} - [0:0]");
         }
         for jump in &jumps {
@@ -154,7 +153,7 @@ impl Table<'_> {
         let _ = writeln!(text, "COMMIT");
     }
 
-    /// Chains that a rule in somebody else's chain leads to, and all that those lead to.
+    /// Returns the chains that a rule in somebody else's chain leads to, and all that those lead to.
     fn kept(&self) -> BTreeSet<&str> {
         let leads = |from: &dyn Fn(&str) -> bool| -> Vec<&str> {
             let rules = self.rules.iter().filter(|rule| from(rule.chain));

@@ -5,11 +5,11 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
-/// The interface that has services' addresses in the IPVS mode.
+/// The interface that carries services' addresses in the IPVS mode.
 pub const INTERFACE: &str = "kube-ipvs0";
 
-/// The virtual servers to delete, each as the arguments of `ipvsadm`. Where the interface above
-/// is, kube-proxy owns all of them but those whose addresses it was told to leave alone.
+/// Returns the virtual servers to delete, each as the arguments of `ipvsadm`. If the interface above exists,
+/// kube-proxy owns all of them except those whose addresses it was told to leave alone.
 pub fn virtual_servers(save: &str, excluded: &[IpNetwork]) -> Vec<Vec<String>> {
     let server = |line: &str| {
         let mut words = line.split_whitespace();
@@ -26,7 +26,7 @@ pub fn virtual_servers(save: &str, excluded: &[IpNetwork]) -> Vec<Vec<String>> {
 
 /// The longest name that a set can have; longer ones are cut.
 const LONGEST: usize = 31;
-/// Names of kube-proxy's sets, behind `KUBE-` and, for IPv6, `6-`.
+/// Names of kube-proxy's sets after `KUBE-` and, for IPv6, `6-`.
 const SETS: [&str; 17] = [
     "LOOP-BACK",
     "CLUSTER-IP",
@@ -47,7 +47,7 @@ const SETS: [&str; 17] = [
     "IPVS-IPS",
 ];
 
-/// The sets to destroy.
+/// Returns the sets to destroy.
 pub fn sets(names: &str) -> Vec<&str> {
     let is_kube_proxys = |name: &&str| {
         let Some(rest) = name.strip_prefix("KUBE-") else { return false };

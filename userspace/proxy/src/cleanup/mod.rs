@@ -1,5 +1,5 @@
-//! What kube-proxy left in the kernel: found, and removed. Works through the tools that made it,
-//! as far as they are installed; doing it again changes nothing.
+//! Finds and removes what kube-proxy left in the kernel. Uses the tools that created it, as far as they are
+//! installed; doing it again changes nothing.
 
 mod hold;
 pub mod iptables;
@@ -21,7 +21,7 @@ pub use self::hold::{hold, release};
 const NFTABLES: [&str; 2] = ["ip", "ip6"];
 const NFTABLES_NAME: &str = "kube-proxy";
 
-/// One place where kube-proxy's rules can be, and what is there.
+/// A place where kube-proxy's rules can be, and what was found there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Leftover {
     /// Rules that the tool of this name restores.
@@ -50,7 +50,7 @@ impl std::fmt::Display for Leftover {
     }
 }
 
-/// Something could not be looked at or removed; the rest was.
+/// An error of looking or removing; the other places were still processed.
 #[derive(Debug, thiserror::Error)]
 pub enum CleanupError {
     #[error("cannot run {tool}")]
@@ -67,8 +67,8 @@ pub enum CleanupError {
     Interface(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// Looks everywhere. Virtual servers in `excluded` ranges are not kube-proxy's. A tool that is
-/// not installed finds nothing.
+/// Searches all places. Virtual servers in `excluded` ranges are not kube-proxy's. A tool that is not
+/// installed finds nothing.
 pub async fn find(excluded: &[IpNetwork]) -> (Vec<Leftover>, Vec<CleanupError>) {
     let (mut found, mut errors) = (Vec::new(), Vec::new());
     for backend in ["legacy", "nft"] {
@@ -99,7 +99,7 @@ async fn find_iptables(family: &str, backend: &str) -> Result<Option<Leftover>, 
     let mut restore = format!("{family}-{backend}-restore");
     let mut save = run(&format!("{family}-{backend}-save"), &[], None).await?;
     if save.is_none() && backend == "legacy" {
-        // Where there is but one backend, its tools have the plain names.
+        // If there is only one backend, its tools have the plain names.
         restore = format!("{family}-restore");
         save = run(&format!("{family}-save"), &[], None).await?;
     }
@@ -107,7 +107,7 @@ async fn find_iptables(family: &str, backend: &str) -> Result<Option<Leftover>, 
     Ok((!removal.restore.is_empty()).then_some(Leftover::IpTables { tool: restore, removal }))
 }
 
-/// What is there, also where a tool fails.
+/// Returns what was found, even if a tool failed.
 async fn find_ipvs(excluded: &[IpNetwork]) -> (Vec<Leftover>, Option<CleanupError>) {
     let (mut found, mut failed) = (Vec::new(), None);
     if let Some(index) = interface().await {
@@ -121,7 +121,7 @@ async fn find_ipvs(excluded: &[IpNetwork]) -> (Vec<Leftover>, Option<CleanupErro
         }
         found.push(Leftover::Interface { index });
     }
-    // Last: rules that use a set hold it.
+    // Sets come last, because rules that use a set hold it.
     let names = run("ipset", &["list", "-n"], None).await.ok().flatten().unwrap_or_default();
     let names: Vec<_> = ipvs::sets(&names).into_iter().map(str::to_owned).collect();
     if !names.is_empty() {
@@ -130,14 +130,14 @@ async fn find_ipvs(excluded: &[IpNetwork]) -> (Vec<Leftover>, Option<CleanupErro
     (found, failed)
 }
 
-/// Removes one of the things that [`find`] found.
+/// Removes one of the results of [`find`].
 ///
 /// # Errors
-/// A tool failed; what it said is in the error.
+/// Fails if a tool fails; the error contains its output.
 pub async fn remove(leftover: &Leftover) -> Result<(), CleanupError> {
     match leftover {
         Leftover::IpTables { tool, removal } => {
-            // Whoever else changes rules now holds the lock of the legacy tools.
+            // Others that are changing rules hold the lock of the legacy tools.
             let mut arguments = vec!["--noflush"];
             if !tool.contains("nft") {
                 arguments.extend(["--wait", "30"]);
@@ -170,18 +170,18 @@ pub async fn remove(leftover: &Leftover) -> Result<(), CleanupError> {
     Ok(())
 }
 
-/// The index of the interface of the IPVS mode.
+/// Returns the index of the interface of the IPVS mode.
 async fn interface() -> Option<u32> {
     let (socket, handle, _) = rtnetlink::new_connection().ok()?;
     let driver = tokio::spawn(socket);
     let name = ipvs::INTERFACE.to_owned();
-    // The kernel answers that there is none with an error.
+    // The kernel answers with an error if there is none.
     let found = handle.link().get().match_name(name).execute().try_next().await.ok().flatten();
     driver.abort();
     found.map(|message| message.header.index)
 }
 
-/// What a tool prints; `None` if it is not installed.
+/// Runs a tool and returns its output; `None` if it is not installed.
 async fn run(tool: &str, arguments: &[&str], input: Option<&str>) -> Result<Option<String>, CleanupError> {
     let fail = |cause| CleanupError::Run { tool: tool.to_owned(), cause };
     let mut command = Command::new(tool);
@@ -199,7 +199,7 @@ async fn run(tool: &str, arguments: &[&str], input: Option<&str>) -> Result<Opti
     let work = async {
         let feed = async {
             if let (Some(mut stdin), Some(text)) = (stdin, input) {
-                // A tool that ends early says why itself.
+                // A tool that ends early reports the reason itself.
                 let _ = stdin.write_all(text.as_bytes()).await;
             }
         };

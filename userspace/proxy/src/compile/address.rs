@@ -1,6 +1,5 @@
-//! Addresses and ranges as Kubernetes reads them: leading zeros are decimal, and an IPv4 address
-//! in IPv6 clothes is an IPv4 address. The apiserver refuses both in new objects; old ones keep
-//! them.
+//! Addresses and ranges as Kubernetes reads them: leading zeros are decimal, and an IPv4-mapped IPv6 address
+//! is an IPv4 address. The apiserver refuses both in new objects; old ones keep them.
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -21,7 +20,7 @@ impl Family {
         if address.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// Any address of the node.
+    /// Returns the unspecified address, which stands for any address of the node.
     pub(super) fn unspecified(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -30,22 +29,22 @@ impl Family {
     }
 }
 
-/// An address that traffic can be for.
+/// Parses an address that traffic can be sent to.
 pub(super) fn address(text: &str) -> Option<IpAddr> {
     let parsed = text.parse().or_else(|_| without_zeros(text).parse()).ok()?;
     Some(IpAddr::to_canonical(&parsed)).filter(|address| !address.is_unspecified())
 }
 
-/// A range, with or without white space around it.
+/// Parses a range, with or without white space around it.
 pub(super) fn range(text: &str) -> Option<IpNetwork> {
     let (address, bits) = text.trim().split_once('/')?;
     let parsed: IpAddr = address.parse().or_else(|_| without_zeros(address).parse()).ok()?;
     let range = IpNetwork::new(parsed, bits.parse().ok()?).ok()?;
-    // Equal ranges shall be equal values, whatever address in it they were written with.
+    // Equal ranges are equal values, whatever address in the range they were written with.
     IpNetwork::new(range.network(), range.prefix()).ok()
 }
 
-/// `010.0.0.1` as `10.0.0.1`. Whatever is no dotted quad stays as it is.
+/// Removes leading zeros: `010.0.0.1` becomes `10.0.0.1`. Text that is not a dotted quad is unchanged.
 fn without_zeros(text: &str) -> Cow<'_, str> {
     if text.contains(':') {
         return Cow::Borrowed(text);

@@ -1,4 +1,4 @@
-//! What a Service chooses by annotation. Kubernetes has no fields for these.
+//! Settings of a Service by annotation, for which Kubernetes has no fields.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -18,21 +18,21 @@ const ALGORITHM: &str = "hawser.dev/algorithm";
 const FORWARDING: &str = "hawser.dev/forwarding";
 /// A JSON object from addresses or pods' names to weights.
 const WEIGHTS: &str = "hawser.dev/weights";
-/// Annotations that begin so are ours; others of that kind are mistyped, or another object's.
+/// The prefix of our annotations; an unknown annotation with it is mistyped, or belongs on another object.
 const PREFIX: &str = "hawser.dev/";
 const KNOWN: [&str; 3] = [ALGORITHM, FORWARDING, WEIGHTS];
 
-/// The annotations of one Service, as far as they make sense.
+/// The valid annotations of one Service.
 #[derive(Debug, Default)]
 pub(super) struct Choices {
-    /// For both scopes; `None` for the scope's own.
+    /// The algorithm of both scopes; `None` for each scope's default.
     pub algorithm: Option<Algorithm>,
     pub forwarding: Forwarding,
     weights: BTreeMap<Name, u16>,
     weights_by_address: BTreeMap<IpAddr, u16>,
 }
 
-/// Something in a Service that the proxy cannot follow, and does not.
+/// A setting of a Service that the proxy cannot follow and ignores.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Warning {
     #[error("annotation {annotation}: {value:?} is not {expected}")]
@@ -51,7 +51,7 @@ pub enum Warning {
 }
 
 impl Warning {
-    /// What an Event about it gives as its reason.
+    /// Returns the reason of an Event about the warning.
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Value { .. } | Self::Json { .. } => "InvalidAnnotation",
@@ -60,7 +60,7 @@ impl Warning {
         }
     }
 
-    /// What holds in place of what is ignored.
+    /// Describes what applies instead of the ignored setting.
     pub fn instead(&self) -> &'static str {
         match self {
             Self::Value { annotation: FORWARDING, .. } => "forwarding is nat",
@@ -75,7 +75,7 @@ impl Warning {
 }
 
 impl Choices {
-    /// Reads the annotations, and says what it left out.
+    /// Parses the annotations, and returns warnings about those that it ignored.
     pub(super) fn of(service: &Service) -> (Self, Vec<Warning>) {
         let (mut choices, mut warnings) = (Self::default(), Vec::new());
         let Some(annotations) = &service.metadata.annotations else { return (choices, warnings) };
@@ -112,7 +112,7 @@ impl Choices {
         (choices, warnings)
     }
 
-    /// The weight of an endpoint: by its address, or else by its pod's name, or else 1.
+    /// Returns the weight of an endpoint: by its address, or else by its pod's name, or else 1.
     pub(super) fn weight(&self, endpoint: &Endpoint<'_>) -> u16 {
         let by_name = || self.weights.get(&endpoint.pod).filter(|_| endpoint.pod != Name::NONE);
         self.weights_by_address.get(&endpoint.address).or_else(by_name).copied().unwrap_or(1)
@@ -125,12 +125,12 @@ impl Choices {
     }
 }
 
-/// Whether something is chosen by this annotation, or was meant to be.
+/// Returns `true` if the annotation is one of ours, or is meant to be.
 pub(super) fn is_read(annotation: &str) -> bool {
     annotation.starts_with(PREFIX)
 }
 
-/// The beginning of what somebody has written, as long as a message can have it.
+/// Returns the beginning of a value, shortened for a message.
 fn short(text: &str) -> String {
     match text.char_indices().nth(limits::WARNING_CHARACTERS) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -138,8 +138,8 @@ fn short(text: &str) -> String {
     }
 }
 
-/// What the proxy cannot follow in a Service's annotations and source ranges: not errors, as the
-/// rest of the Service is served, but something that its owner will want to know.
+/// Returns the parts of a Service's annotations and source ranges that the proxy cannot follow. They are not
+/// errors, since the rest of the Service is served, but its owner should know.
 pub fn warnings(service: &Service) -> Vec<Warning> {
     let (_, mut warnings) = Choices::of(service);
     let ranges = super::ranges::texts(service).into_iter().map(Cow::into_owned);

@@ -9,17 +9,17 @@ use userspace_dataplane::tables::{FrontendKey, Protocol, ServiceTables, Tables};
 
 use super::packed::Packed;
 
-/// Orders Services that claim the same address and port; the lowest has it, and among equals the
-/// first by name. Seconds since the epoch at which the Service was created.
+/// The precedence of Services that claim the same address and port, as the creation time in seconds since the
+/// epoch: the lowest wins, and among equals the first by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rank(pub i64);
 
 type Claim = (Rank, Arc<str>);
 
-/// Address, port and protocol. Whoever has a place has it in both scopes.
+/// An address, port and protocol. The owner of a place has it in both scopes.
 type Place = (IpAddr, u16, Protocol);
 
-/// What the tables shall hold. Each place belongs to one Service, although several may claim it
+/// The desired content of the tables. Each place belongs to one Service, although several may claim it
 /// (external addresses, or an address that moves from a deleted Service to a new one).
 #[derive(Debug, Default)]
 pub struct Desired {
@@ -27,26 +27,26 @@ pub struct Desired {
     claims: Claims,
 }
 
-/// Who claims which place. Nearly every one has one claim, so that one is kept without a set.
+/// The claims of a place. Nearly every place has one claim, so that the first is stored without a set.
 #[derive(Debug, Default)]
 struct Claims {
     winners: BTreeMap<Place, Claim>,
-    /// The others, for places that have any.
+    /// The other claims, for places that have any.
     losers: BTreeMap<Place, BTreeSet<Claim>>,
 }
 
-/// What a change of one Service means for the tables.
+/// The effect of a change of one Service on the tables.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effect {
-    /// Services whose tables are now others.
+    /// Services whose tables have changed.
     pub changed: BTreeSet<Arc<str>>,
-    /// Those of them that lost a place. They are to be applied after the others, one of which may
-    /// have it now: so it changes hands without a moment in which nobody has it.
+    /// Those of them that lost a place. They must be applied after the others, one of which may have it now,
+    /// so that the place changes hands without a moment in which it has no owner.
     pub yielded: BTreeSet<Arc<str>>,
 }
 
 impl Effect {
-    /// Both, one after the other.
+    /// Combines the effects of two changes in a row.
     pub fn merge(&mut self, other: Self) {
         self.changed.extend(other.changed);
         self.yielded.extend(other.yielded);
@@ -54,7 +54,7 @@ impl Effect {
 }
 
 impl Desired {
-    /// Replaces what one Service claims; `None`, or tables without frontends, removes it.
+    /// Replaces the claims of one Service; `None`, or tables without frontends, removes them.
     pub fn set(&mut self, service: &str, rank: Rank, tables: Option<ServiceTables>) -> Effect {
         let tables = tables.filter(|tables| !tables.frontends.is_empty());
         let tables = tables.as_ref().map(Packed::of);
@@ -86,8 +86,8 @@ impl Desired {
         effect
     }
 
-    /// What a Service really has: its frontends without those that another one holds. `None`
-    /// when nothing is left, or there is no such Service.
+    /// Returns the tables of a Service without the frontends that another Service holds. `None` if nothing is
+    /// left, or if there is no such Service.
     pub fn effective(&self, service: &str) -> Option<ServiceTables> {
         let (_, tables) = self.services.get(service)?;
         let own = |key: &FrontendKey| {
@@ -100,7 +100,7 @@ impl Desired {
         Some(own).filter(|tables| !tables.frontends.is_empty())
     }
 
-    /// Everything, for a full apply. Services that have nothing are left out.
+    /// Returns all tables, for a full apply. Services without any frontend are left out.
     pub fn tables(&self) -> Tables {
         let effective = |name: &Arc<str>| Some((name.to_string(), self.effective(name)?));
         self.services.keys().filter_map(effective).collect()

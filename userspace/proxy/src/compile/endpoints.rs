@@ -1,4 +1,4 @@
-//! The endpoints of one Service, gathered from its slices, and which of them a policy gives.
+//! The endpoints of one Service, collected from its slices, and the selection among them by policy.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,55 +10,54 @@ use super::address::Family;
 use super::choices::Choices;
 use super::slice::{Endpoint, Name, Slice};
 
-/// Endpoints by the name and protocol of their port, as a Service's port asks for them.
+/// Endpoints by the name and protocol of their port, by which a Service's port selects them.
 pub(super) struct Endpoints<'a> {
     by_port: BTreeMap<(&'a str, Protocol), Vec<Candidate>>,
 }
 
-/// One address and port, as all slices together see it.
+/// One address and port, as described by all slices together.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     backend: Backend,
     ready: bool,
-    /// Still answers while it shuts down.
+    /// The endpoint still serves while it terminates.
     draining: bool,
     hints: Hints,
 }
 
-/// The own node, as endpoints name it.
+/// The own node, in the terms of endpoints.
 struct Here {
     node: Name,
-    /// [`Name::NONE`] where the node has none.
+    /// The node's zone; [`Name::NONE`] if it has none.
     zone: Name,
 }
 
-/// For whom an endpoint is meant: whether there are hints at all, and whether they name this node
-/// or zone.
+/// The hints of an endpoint: whether it has any, and whether they name this node or zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Hints {
     node: Option<bool>,
     zone: Option<bool>,
 }
 
-/// Which endpoints a frontend may use.
+/// The traffic policy that selects the endpoints of a frontend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     Cluster,
     Local,
 }
 
-/// What a policy gives.
+/// The endpoints that a policy selects.
 #[derive(Clone, Debug)]
 pub(super) struct Picked {
-    /// Local ones first, then by address and port.
+    /// Sorted: local ones first, then by address and port.
     pub backends: Vec<Backend>,
-    /// There is a usable endpoint somewhere in the cluster, be it out of the policy's reach.
+    /// There is a usable endpoint somewhere in the cluster, possibly out of the policy's reach.
     pub any_in_cluster: bool,
 }
 
 impl<'a> Endpoints<'a> {
-    /// Everything that the slices say. The same address and port in several slices is one
-    /// endpoint, as good as its best mention: slices overlap while a controller moves endpoints.
+    /// Collects the endpoints of all slices. The same address and port in several slices is one endpoint in
+    /// the best state that any slice reports: slices overlap while a controller moves endpoints.
     pub(super) fn gather(
         slices: impl IntoIterator<Item = &'a Slice>,
         choices: &Choices,
@@ -80,8 +79,8 @@ impl<'a> Endpoints<'a> {
         Self { by_port }
     }
 
-    /// The endpoints of one family for a Service's port. Ready ones; if there are none, those
-    /// that still serve while they terminate.
+    /// Selects the endpoints of one family for a Service's port: ready ones, or if there are none, those that
+    /// still serve while they terminate.
     pub(super) fn pick(&self, port: &str, protocol: Protocol, family: Family, policy: Policy) -> Picked {
         let all = self.by_port.get(&(port, protocol)).map(Vec::as_slice).unwrap_or_default();
         let of_family = || all.iter().filter(|one| Family::of(one.backend.address) == family);
@@ -103,7 +102,7 @@ impl Candidate {
     }
 
     fn absorb(&mut self, other: &Self) {
-        // A mention that is ready knows best for whom the endpoint is meant.
+        // The hints of a ready entry are the current ones.
         if other.ready && !self.ready {
             self.hints = other.hints;
         } else if other.ready == self.ready {
@@ -112,7 +111,7 @@ impl Candidate {
         self.ready |= other.ready;
         self.draining |= other.draining;
         self.backend.local |= other.backend.local;
-        // One without a pod's name weighs 1 for want of knowledge.
+        // An entry without a pod's name has weight 1 only because it lacks the information.
         if self.backend.weight == 1 {
             self.backend.weight = other.backend.weight;
         }
@@ -120,16 +119,16 @@ impl Candidate {
 }
 
 impl Hints {
-    /// The same whichever comes first.
+    /// Combines two sets of hints; the order does not matter.
     fn or(self, other: Self) -> Self {
         Self { node: self.node.max(other.node), zone: self.zone.max(other.zone) }
     }
 }
 
-/// Makes one of those with the same address and port.
+/// Merges candidates with the same address and port.
 fn merge(candidates: &mut Vec<Candidate>) {
     let place = |one: &Candidate| (one.backend.address, one.backend.port);
-    // By weight as well, so that the order of slices means nothing.
+    // Sorted by weight as well, so that the order of slices has no effect.
     candidates.sort_unstable_by_key(|one| (place(one), one.backend.weight));
     candidates.dedup_by(|later, first| {
         let same = place(later) == place(first);
@@ -148,10 +147,10 @@ fn usable<'a>(candidates: impl Iterator<Item = &'a Candidate> + Clone) -> Vec<&'
     candidates.filter(|one| one.draining).collect()
 }
 
-/// Those meant for this node, or else for this zone. Hints count only when every candidate that
-/// is ready has one: a half-written set of hints must not starve an endpoint.
+/// Returns the candidates hinted for this node, or else for this zone. Hints count only if every ready
+/// candidate has one: a half-written set of hints must not starve an endpoint.
 fn near(candidates: Vec<&Candidate>) -> Vec<&Candidate> {
-    // What only drains is used from everywhere: there is little of it, and not for long.
+    // Draining endpoints are used from everywhere: there are few of them, and not for long.
     if !candidates.iter().all(|one| one.ready) {
         return candidates;
     }
@@ -165,7 +164,7 @@ fn near(candidates: Vec<&Candidate>) -> Vec<&Candidate> {
     candidates
 }
 
-/// Weights divide traffic; they do not turn it away. Where nobody has a share, all have the same.
+/// Gives all backends the same weight if every weight is 0. Weights divide traffic; they do not turn it away.
 fn share(backends: &mut [Backend]) {
     if backends.iter().all(|backend| backend.weight == 0) {
         for backend in backends {
@@ -174,7 +173,7 @@ fn share(backends: &mut [Backend]) {
     }
 }
 
-/// The protocol of a port; TCP where none is given, `None` for one that does not exist.
+/// Returns the protocol of a port: TCP if none is given, `None` for an unknown one.
 pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     match name.unwrap_or("TCP") {
         "TCP" => Some(Protocol::Tcp),
@@ -184,14 +183,14 @@ pub(super) fn protocol(name: Option<&str>) -> Option<Protocol> {
     }
 }
 
-/// Addresses of a slice's ready endpoints on this node.
+/// Returns the addresses of a slice's ready endpoints on this node.
 pub(super) fn local_ready(slice: &Slice, node: &NodeView) -> impl Iterator<Item = IpAddr> {
     let (serves, here) = (!slice.ports().is_empty(), Here::of(node));
     let local = slice.endpoints().filter(move |one| serves && one.ready && here.has(one));
     local.map(|one| one.address)
 }
 
-/// An endpoint, its port still to be filled in.
+/// Returns the candidate of an endpoint; its port is still to be filled in.
 fn candidate(endpoint: &Endpoint<'_>, choices: &Choices, here: &Here) -> Candidate {
     let weight = choices.weight(endpoint);
     Candidate {

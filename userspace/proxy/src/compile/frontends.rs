@@ -1,4 +1,4 @@
-//! Where a Service listens, and for whom.
+//! The frontends of a Service, and their policies.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,10 +14,10 @@ use super::choices::Choices;
 use super::endpoints::{Endpoints, Picked, Policy, protocol};
 use super::ranges::SourceRanges;
 
-/// Kubernetes' default for `clientIP.timeoutSeconds`.
+/// The default of `clientIP.timeoutSeconds` in Kubernetes.
 const AFFINITY_SECONDS: u32 = 10_800;
 
-/// Where a Service can be reached, as an address and port of one of these kinds.
+/// The kind of an address at which a Service can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     ClusterIp,
@@ -26,7 +26,7 @@ enum Kind {
     LoadBalancer,
 }
 
-/// What all frontends of a Service have in common.
+/// The settings that all frontends of a Service share.
 struct Plan<'a> {
     spec: &'a ServiceSpec,
     choices: &'a Choices,
@@ -41,7 +41,7 @@ struct Plan<'a> {
     affinity_seconds: u32,
 }
 
-/// All that a Service puts into the tables.
+/// Returns the tables of a Service.
 pub(super) fn all(
     service: &Service,
     endpoints: &Endpoints<'_>,
@@ -53,7 +53,7 @@ pub(super) fn all(
     if cluster_ips.is_empty() {
         return ServiceTables::default();
     }
-    // A family in which the Service has no address of its own is not served at all.
+    // A Service without a cluster address of a family is not served in that family at all.
     let served = |address: &IpAddr| cluster_ips.iter().any(|own| Family::of(*own) == Family::of(*address));
     let external_ips = spec.external_ips.iter().flatten().filter(|_| context.external_ips);
     let external_ips = external_ips.filter_map(|ip| address(ip)).collect();
@@ -77,7 +77,7 @@ pub(super) fn all(
 }
 
 impl Plan<'_> {
-    /// In the order of their keys, each once.
+    /// Returns the frontends, sorted by key and without duplicates.
     fn frontends(&self) -> Vec<Frontend> {
         let mut frontends: Vec<_> = self.cluster_ips.iter().map(|ip| Frontend::mark(*ip)).collect();
         for port in self.spec.ports.iter().flatten() {
@@ -88,7 +88,7 @@ impl Plan<'_> {
         frontends.sort_by_key(|frontend| frontend.key);
         frontends.dedup_by(|later, first| {
             let same = later.key == first.key;
-            // An external address may be the load balancer's as well; the stricter wins.
+            // An external address may also be the load balancer's; the stricter rule applies.
             first.limited |= same && later.limited;
             same
         });
@@ -129,9 +129,9 @@ impl Plan<'_> {
         }
     }
 
-    /// The own addresses of a Service follow its internal policy, wherever a packet for them
-    /// comes from. Traffic of this node to an address for the outside is short-cut: what would
-    /// come back through a load balancer may go to any endpoint, so Local does not bind it.
+    /// Returns the policy of a frontend. Cluster addresses of a Service follow its internal policy, wherever
+    /// a packet for them comes from. Traffic of this node to an external address takes a short cut: it could
+    /// come back through a load balancer and go to any endpoint, so Local does not restrict it.
     fn policy(&self, kind: Kind, scope: Scope) -> Policy {
         match (kind, scope) {
             (Kind::ClusterIp, _) => self.internal,
@@ -142,13 +142,13 @@ impl Plan<'_> {
 
     fn frontend(&self, key: FrontendKey, kind: Kind, policy: Policy, picked: &Picked) -> Frontend {
         let masquerade = kind == Kind::ClusterIp && self.context.masquerade_all;
-        // Nodes have to agree where a router in front of them may change its mind: on addresses for
-        // the outside. A cluster address is reached through one node.
+        // Nodes have to agree where a router in front of them may switch from one to another, which is on
+        // external addresses. A cluster address is reached through one node.
         let by_scope = match (kind, key.scope) {
             (Kind::ClusterIp, _) | (_, Scope::Internal) => Algorithm::Random,
             (_, Scope::External) => Algorithm::Consistent,
         };
-        // Replies to the node's address come back here: the backend's node cannot answer for it.
+        // Replies to the node's address come back to this node: the backend's node cannot send them.
         let direct = key.scope == Scope::External && !masquerade;
         Frontend {
             affinity_seconds: self.affinity_seconds,
@@ -167,7 +167,7 @@ fn valid(port: &ServicePort) -> Option<(u16, Protocol)> {
     Some((number, protocol(port.protocol.as_deref())?))
 }
 
-/// `clusterIPs`, or the one `clusterIP` of an object that predates them. Empty when headless.
+/// Returns `clusterIPs`, or the one `clusterIP` of an object that predates them. Empty when headless.
 fn cluster_ips(spec: &ServiceSpec) -> Vec<IpAddr> {
     let several = spec.cluster_ips.as_deref().unwrap_or_default();
     let all = if several.is_empty() { spec.cluster_ip.as_slice() } else { several };
@@ -183,7 +183,7 @@ fn node_port(spec: &ServiceSpec, port: &ServicePort) -> Option<u16> {
         .filter(|port| *port != 0)
 }
 
-/// The addresses that a load balancer hands through to the node unchanged (`ipMode: VIP`).
+/// Returns the addresses that a load balancer passes to the node unchanged (`ipMode: VIP`).
 fn load_balancer_ips(service: &Service, spec: &ServiceSpec) -> impl Iterator<Item = IpAddr> {
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
     let status = status.filter(|_| spec.type_.as_deref() == Some("LoadBalancer"));

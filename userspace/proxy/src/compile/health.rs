@@ -1,5 +1,5 @@
-//! Who asks a node whether it has endpoints of a Service: load balancers outside, on the
-//! Service's health check node port.
+//! Health checks of Services: load balancers ask a node, on the Service's health check node port, whether it
+//! has endpoints.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,20 +10,20 @@ use k8s_openapi::api::core::v1::Service;
 use super::address::Family;
 use super::{Context, ToSlice, endpoints, is_ours};
 
-/// What the health check node port of a Service answers.
+/// The answer of the health check node port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HealthCheck {
     pub service: ObjectKey,
-    /// Where load balancers ask; not 0.
+    /// The port that load balancers ask; not 0.
     pub port: u16,
-    /// Ready endpoints on this node; one with several ports or families counts once. With none
-    /// the node is to get no traffic.
+    /// Ready endpoints on this node; one with several ports or families counts once. A node without any must
+    /// not receive traffic.
     pub local_endpoints: usize,
 }
 
-/// The health check of a Service that wants one: a load balancer with `externalTrafficPolicy:
-/// Local`. Endpoints that only drain do not count, so that no new traffic is sent to them, though
-/// what arrives they still serve. `slices` are those of the Service, in any order.
+/// Returns the health check of a Service that has one: a load balancer with `externalTrafficPolicy: Local`.
+/// Draining endpoints do not count, so that load balancers send them no new traffic, though they still serve
+/// what arrives. `slices` are those of the Service, in any order.
 pub fn health_check<'a, S: ToSlice + 'a>(
     service: &Service,
     slices: impl IntoIterator<Item = &'a S>,
@@ -37,7 +37,7 @@ pub fn health_check<'a, S: ToSlice + 'a>(
     for slice in slices {
         local.extend(endpoints::local_ready(&slice.to_slice(), &context.node));
     }
-    // Pods of two families have an address of each.
+    // Pods of two families have an address in each.
     let of_family = |family| local.iter().filter(|address| Family::of(**address) == family).count();
     let local_endpoints = Family::BOTH.map(of_family).into_iter().max().unwrap_or_default();
     Some(HealthCheck { service: ObjectKey::of(service), port, local_endpoints })

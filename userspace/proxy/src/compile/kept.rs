@@ -1,5 +1,5 @@
-//! What the proxy keeps of a Service: the fields that tables follow from, as text. The object
-//! takes ten times the memory, mostly for fields that are not set.
+//! The part of a Service that the proxy retains: the fields that tables follow from, as text. The whole
+//! object takes ten times the memory, mostly for fields that are not set.
 
 use std::num::NonZeroU64;
 
@@ -20,7 +20,7 @@ pub struct KeptService {
 type Fields = (ObjectMeta, Option<ServiceSpec>, Option<ServiceStatus>);
 
 impl KeptService {
-    /// The Service, without what nothing is compiled from.
+    /// Returns the Service, without the fields that nothing is compiled from.
     pub fn read(&self) -> Service {
         let [namespace, name, fields] = self.lines();
         let (mut metadata, spec, status): Fields =
@@ -40,7 +40,7 @@ impl Projection for KeptService {
     type Object = Service;
 
     fn project(object: Service) -> Self {
-        // Who is told of something has to be named in full.
+        // An Event has to name its object in full.
         let uid = object.metadata.uid.clone().filter(|_| !choices::warnings(&object).is_empty());
         let Service { mut metadata, spec, status } = object;
         let version = metadata.resource_version.take().and_then(|version| version.parse().ok());

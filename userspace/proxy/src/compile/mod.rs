@@ -1,30 +1,29 @@
-//! Objects to tables: pure and total. What an object says wrongly is left out, never an error:
-//! the apiserver has validated it, and one odd object may not stop the others.
+//! Compiles objects to tables: pure and total. Invalid parts of an object are left out and are never an
+//! error: the apiserver has validated it, and one odd object must not stop the others.
 //!
-//! A Service listens on its cluster addresses, its node ports, the addresses of its load balancer
-//! (those with `ipMode: VIP`) and, if that is switched on, its `externalIPs`; on each for traffic
-//! from inside and from outside. Who gets it is decided as kube-proxy documents it:
+//! A Service listens on its cluster addresses, its node ports, the addresses of its load balancer (those with
+//! `ipMode: VIP`) and, if that is switched on, its `externalIPs`; on each for traffic from inside and from
+//! outside. The endpoints that receive it are chosen as kube-proxy documents:
 //!
 //! | address | from inside | from outside |
 //! |---|---|---|
 //! | cluster address | `internalTrafficPolicy` | `internalTrafficPolicy` |
 //! | every other | all endpoints | `externalTrafficPolicy` |
 //!
-//! "All endpoints" are the ready ones that hints name for this node, else for this zone, else all
-//! ready ones, else those that still serve while they terminate. Local endpoints are the ready
-//! ones on this node, else those that still serve there. With none of them traffic is dropped if
-//! another node has some, and refused otherwise.
+//! "All endpoints" are the ready ones that hints name for this node, else for this zone, else all ready ones,
+//! else those that still serve while they terminate. Local endpoints are the ready ones on this node, else
+//! those that still serve there. With none of them traffic is dropped if another node has some, and refused
+//! otherwise.
 //!
-//! What Kubernetes has no field for is chosen by annotations of the Service:
+//! Annotations of the Service select what Kubernetes has no field for:
 //!
 //! | annotation | values |
 //! |---|---|
-//! | `hawser.dev/algorithm` | `random`, or `maglev`: by a hash of the packet's ends that all nodes compute alike. Without it `maglev` from outside for addresses that are for the outside, `random` for all else. |
+//! | `hawser.dev/algorithm` | `random`, or `maglev`: by a hash of the packet's addresses and ports that is the same on all nodes. The default is `maglev` from outside for external addresses and `random` for everything else. |
 //! | `hawser.dev/forwarding` | `nat` (the default), or `dsr`, `dsr-ipip`: for traffic from outside, the backend's node answers the client itself. It learns the address that the client knows from an IP option, or from an outer IP header. |
-//! | `hawser.dev/weights` | A JSON object from endpoints' addresses or pods' names to 0–65535: the endpoint's share of new connections, 1 for those not named. With 0 it drains: nobody new comes, clients that `sessionAffinity` knows stay. Where no endpoint has a share, all have the same. |
+//! | `hawser.dev/weights` | A JSON object from endpoints' addresses or pods' names to 0–65535: the endpoint's share of new connections, 1 for those not named. With 0 it drains: it gets no new clients, and clients that `sessionAffinity` knows stay. If all endpoints have 0, all have the same share. |
 //!
-//! Values that are none of these are left out, and [`warnings`] says so; so it does of annotations
-//! `hawser.dev/…` that are none of these.
+//! Other values are ignored, as are other annotations `hawser.dev/…`; [`warnings`] reports both.
 
 mod address;
 mod choices;
@@ -53,15 +52,15 @@ pub use kept::KeptService;
 pub(crate) use slice::ByService;
 pub use slice::{Slice, ToSlice};
 
-/// The Service that an EndpointSlice belongs to.
+/// The label that names the Service of an EndpointSlice.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// A Service with this label is somebody else's to proxy.
+/// The label of a Service that another proxy serves.
 const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
-/// A Service with this label has no address, whatever its fields say.
+/// The label of a Service that has no address, whatever its fields say.
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
-/// What of a Node matters for tables.
+/// The properties of a Node that tables depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeView {
     /// `spec.nodeName` of the pods that are local.
@@ -70,17 +69,17 @@ pub struct NodeView {
     pub zone: Option<String>,
     /// `InternalIP` and `ExternalIP` addresses, in the order of the status.
     pub addresses: Vec<IpAddr>,
-    /// Load balancers outside may send traffic here: the node is not being deleted.
+    /// Load balancers may send traffic to the node: it is not being deleted.
     pub eligible: bool,
 }
 
 impl NodeView {
-    /// A node of which nothing but the name is known yet.
+    /// Returns the view of a node of which only the name is known.
     pub fn named(name: &str) -> Self {
         Self { name: name.to_owned(), zone: None, addresses: Vec::new(), eligible: true }
     }
 
-    /// What the object says.
+    /// Returns the view of an object.
     pub fn of(node: &Node) -> Self {
         let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
         let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
@@ -96,26 +95,25 @@ impl NodeView {
         }
     }
 
-    /// Whether what was compiled for the one is right for the other.
+    /// Returns `true` if tables that were compiled for one are correct for the other.
     pub fn compiles_as(&self, other: &Self) -> bool {
         let Self { name, zone, addresses, eligible: _ } = self;
         (name, zone, addresses) == (&other.name, &other.zone, &other.addresses)
     }
 }
 
-/// What tables depend on besides the objects of the Service.
+/// The inputs that tables depend on besides the objects of the Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Context {
     pub node: NodeView,
-    /// Serve `spec.externalIPs`. Whoever may write Services can then claim any address
-    /// (CVE-2020-8554), so it is off unless asked for.
+    /// Serve `spec.externalIPs`. Everybody who may write Services can then claim any address (CVE-2020-8554),
+    /// so it is off by default.
     pub external_ips: bool,
     /// Traffic to cluster addresses always takes the node's address as its source.
     pub masquerade_all: bool,
 }
 
-/// What one Service puts into the tables of the node. `slices` are those that belong to it, in
-/// any order.
+/// Returns the tables of one Service for this node. `slices` are those of the Service, in any order.
 pub fn compile_service<'a, S: ToSlice + 'a>(
     service: &Service,
     slices: impl IntoIterator<Item = &'a S>,
@@ -130,8 +128,8 @@ pub fn compile_service<'a, S: ToSlice + 'a>(
     frontends::all(service, &endpoints, &choices, context)
 }
 
-/// The tables of the whole node: [`compile_service`] over all Services, and where two claim one
-/// address and port, the older one has it.
+/// Returns the tables of the whole node: [`compile_service`] over all Services. If two claim the same address
+/// and port, the older one gets it.
 pub fn compile<'a>(
     services: impl IntoIterator<Item = &'a Service>,
     slices: impl IntoIterator<Item = &'a EndpointSlice>,
@@ -153,13 +151,13 @@ pub fn compile<'a>(
     desired.tables()
 }
 
-/// Which Service a slice belongs to, by its label.
+/// Returns the Service of a slice, by its label.
 pub fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
     Some(ObjectKey::new(slice.metadata.namespace.as_deref().unwrap_or_default(), name))
 }
 
-/// Who wins a contested address: the older Service.
+/// Returns the precedence of a Service on a contested address: the older one wins.
 pub fn rank(service: &Service) -> Rank {
     let created = service.metadata.creation_timestamp.as_ref();
     Rank(created.map_or(i64::MAX, |time| time.0.as_second()))

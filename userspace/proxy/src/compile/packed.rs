@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! tables    count, frontends · count, lists of backends · count, ranges
-//! frontend  bits · protocol · port · address · affinity · which list
+//! frontend  bits · protocol · port · address · affinity · number of the list
 //! list      count, backends: bits · port · address · weight, unless it is 1
 //! range     bits · prefix · address
 //! ```
 //!
-//! Counts, affinity and the number of a list are written seven bits a byte, the lowest first.
-//! Equal tables are equal bytes: each list is there once, in the order of first use.
+//! Counts, affinity and the number of a list are written seven bits a byte, the lowest first. Equal tables
+//! are equal bytes: each list is stored once, in the order of first use.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -17,13 +17,13 @@ use userspace_dataplane::tables::{
     Algorithm, Backend, Forwarding, Frontend, FrontendKey, Protocol, Scope, ServiceTables,
 };
 
-/// [`ServiceTables`], a sixth of their size.
+/// [`ServiceTables`] in a sixth of their size.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Packed(Box<[u8]>);
 
-/// The address is an IPv6 one; of everything that has an address.
+/// The bit of an IPv6 address, in everything that has an address.
 const V6: u8 = 1;
-/// Of a frontend.
+/// The bit of an external frontend.
 const EXTERNAL: u8 = 1 << 1;
 const DROP_WHEN_EMPTY: u8 = 1 << 2;
 const CONSISTENT: u8 = 1 << 3;
@@ -31,7 +31,7 @@ const DSR_OPTION: u8 = 1 << 4;
 const DSR_IPIP: u8 = 1 << 5;
 const MASQUERADE: u8 = 1 << 6;
 const LIMITED: u8 = 1 << 7;
-/// Of a backend.
+/// The bit of a local backend.
 const LOCAL: u8 = 1 << 1;
 const WEIGHTED: u8 = 1 << 2;
 
@@ -58,13 +58,13 @@ impl Packed {
         Self(bytes.0.into_boxed_slice())
     }
 
-    /// Keys of all frontends.
+    /// Returns the keys of all frontends.
     pub fn keys(&self) -> impl Iterator<Item = FrontendKey> {
         let mut bytes = Reader(&self.0);
         (0..bytes.number()).map(move |_| bytes.frontend().0.key)
     }
 
-    /// Those of the frontends that are `wanted`, with what belongs to them.
+    /// Returns the tables of the frontends that are `wanted`.
     pub fn read(&self, wanted: impl Fn(&FrontendKey) -> bool) -> ServiceTables {
         let mut bytes = Reader(&self.0);
         let frontends = bytes.all(Reader::frontend);
@@ -145,11 +145,11 @@ fn when(is: bool, bit: u8) -> u8 {
     if is { bit } else { 0 }
 }
 
-/// Reads what a [`Writer`] of this process has written.
+/// Reads bytes that a [`Writer`] of this process has written.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
-    /// A count, and as many of what is counted.
+    /// Reads a count, and that number of items.
     fn all<T>(&mut self, one: impl Fn(&mut Self) -> T) -> Vec<T> {
         (0..self.number()).map(|_| one(self)).collect()
     }
@@ -184,7 +184,7 @@ impl Reader<'_> {
         }
     }
 
-    /// A frontend without its backends, and which list these are.
+    /// Reads a frontend without its backends, and the number of its list.
     fn frontend(&mut self) -> (Frontend, usize) {
         let [bits, protocol] = self.take();
         let has = |bit| bits & bit != 0;
@@ -234,7 +234,7 @@ mod tests {
     fn addresses() -> impl Strategy<Value = IpAddr> {
         prop_oneof![
             any::<[u8; 4]>().prop_map(IpAddr::from),
-            // One in IPv4's clothes is an IPv6 address all the same.
+            // An IPv4-mapped address is an IPv6 address here.
             any::<[u8; 4]>().prop_map(|octets| IpAddr::V6(Ipv4Addr::from(octets).to_ipv6_mapped())),
             any::<[u8; 16]>().prop_map(IpAddr::from),
         ]

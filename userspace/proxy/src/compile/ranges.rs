@@ -1,4 +1,4 @@
-//! Whence clients of a load balancer's addresses may come.
+//! The source ranges of a load balancer: the addresses that its clients may have.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -10,21 +10,21 @@ use k8s_openapi::api::core::v1::Service;
 use super::NodeView;
 use super::address::{Family, range};
 
-/// What came before `spec.loadBalancerSourceRanges`; counts where that is empty.
+/// The annotation that preceded `spec.loadBalancerSourceRanges`; used if that is empty.
 pub(super) const ANNOTATION: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 
 /// The source ranges of one Service.
 #[derive(Debug, Default)]
 pub(super) struct SourceRanges {
-    /// Of which only some addresses may come in.
+    /// Families of which only some addresses are admitted.
     families: Vec<Family>,
     ranges: BTreeSet<IpNetwork>,
 }
 
 impl SourceRanges {
-    /// A family of which no range is named is not limited, and neither is one of which all
-    /// addresses are. Where the node may come in, the load balancer's addresses may: the node
-    /// may have one of them as its own, and then that is what its connections come from.
+    /// Returns the source ranges of a Service. A family without a range is not limited, and neither is one
+    /// whose range is everything. If the node is admitted, so are the load balancer's addresses: the node may
+    /// have one of them as its own and connect from it.
     pub(super) fn of(service: &Service, balancer: &[IpAddr], node: &NodeView) -> Self {
         let mut all = Self::default();
         if balancer.is_empty() {
@@ -47,18 +47,18 @@ impl SourceRanges {
         all
     }
 
-    /// Whether only some addresses of a family may come in.
+    /// Returns `true` if only some addresses of a family are admitted.
     pub(super) fn limits(&self, family: Family) -> bool {
         self.families.contains(&family)
     }
 
-    /// Those of the families that are limited, sorted.
+    /// Returns the ranges of the limited families, sorted.
     pub(super) fn into_sorted(self) -> Vec<IpNetwork> {
         self.ranges.into_iter().collect()
     }
 }
 
-/// What the Service says, unread.
+/// Returns the ranges of the Service as text.
 pub(super) fn texts(service: &Service) -> Vec<Cow<'_, str>> {
     let Some(spec) = service.spec.as_ref().filter(|spec| spec.type_.as_deref() == Some("LoadBalancer"))
     else {

@@ -1,4 +1,4 @@
-//! What the proxy keeps of an EndpointSlice: a tenth of the object's memory. There are as many
+//! The part of an EndpointSlice that the proxy retains: a tenth of the object's memory. There are as many
 //! endpoints as pods in the cluster, and every node holds them all.
 
 use std::borrow::Cow;
@@ -15,24 +15,24 @@ use userspace_dataplane::tables::Protocol;
 use super::address::address;
 use super::endpoints::protocol;
 
-/// When the pod or Service changed that made the slice change; set by the controller.
+/// The annotation with the time at which a pod or Service changed and thereby the slice; set by the
+/// controller.
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// An EndpointSlice, as far as tables depend on it.
+/// The part of an EndpointSlice that tables depend on.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    /// Namespace, name and the Service's name, which is empty where there is none. None of them
-    /// has a `/` in it.
+    /// Namespace, name and the Service's name, which is empty if there is none. None of them contains a `/`.
     names: Box<str>,
     version: Option<NonZeroU64>,
     trigger: Option<Timestamp>,
     ports: Box<[Port]>,
     endpoints: Endpoints,
-    /// Different ones only.
+    /// The distinct hints of the endpoints.
     hints: Box<[Hints]>,
 }
 
-/// A port that can be one.
+/// A valid port.
 #[derive(Clone, Debug)]
 pub(super) struct Port {
     pub name: Box<str>,
@@ -40,26 +40,26 @@ pub(super) struct Port {
     pub number: u16,
 }
 
-/// A name that is only compared: its hash. Two that differ and hash alike are not met by chance,
-/// and finding one to match a given name is out of reach.
+/// A name that is only compared, as its hash. Collisions do not occur by chance, and finding a name that
+/// collides with a given one is infeasible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Name([u8; 8]);
 
-/// The addresses of a slice are of one family.
+/// The endpoints, whose addresses are of one family.
 #[derive(Clone, Debug)]
 enum Endpoints {
     V4(Box<[Packed<Ipv4Addr>]>),
     V6(Box<[Packed<Ipv6Addr>]>),
 }
 
-/// As small as it gets: there are very many.
+/// An endpoint in as little memory as possible: there are very many.
 #[derive(Clone, Copy, Debug)]
 struct Packed<A> {
     address: A,
     node: Name,
     pod: Name,
     conditions: u8,
-    /// Place in [`Slice::hints`], counted from 1; 0 for none.
+    /// Index into [`Slice::hints`], counted from 1; 0 for none.
     hints: u16,
 }
 
@@ -70,19 +70,19 @@ pub(super) struct Endpoint<'a> {
     pub node: Name,
     pub pod: Name,
     pub ready: bool,
-    /// Still answers while it shuts down.
+    /// The endpoint still serves while it terminates.
     pub draining: bool,
     pub hints: Option<&'a Hints>,
 }
 
-/// For whom an endpoint is meant. Empty where nothing is said.
+/// The nodes and zones that an endpoint is meant for. Empty if there are none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hints {
     pub nodes: Box<[Name]>,
     pub zones: Box<[Name]>,
 }
 
-/// What can be read as a [`Slice`]: one, or the object itself.
+/// A type that can be read as a [`Slice`]: a slice, or the object itself.
 pub trait ToSlice {
     fn to_slice(&self) -> Cow<'_, Slice>;
 }
@@ -105,7 +105,7 @@ const DRAINING: u8 = 2;
 impl Name {
     pub const NONE: Self = Self([0; 8]);
 
-    /// Of an empty name, [`Name::NONE`].
+    /// Returns the hash of a name; [`Name::NONE`] for the empty one.
     pub fn of(name: &str) -> Self {
         if name.is_empty() {
             return Self::NONE;
@@ -117,8 +117,7 @@ impl Name {
 }
 
 impl Slice {
-    /// What the object says that can be used: ports that are none and addresses of another family
-    /// are left out.
+    /// Reads the valid parts of an object: invalid ports and addresses of another family are left out.
     pub fn of(object: &EndpointSlice) -> Self {
         let meta = &object.metadata;
         let service = super::service_of(object).map(|service| service.name);
@@ -148,18 +147,18 @@ impl Slice {
         }
     }
 
-    /// The Service that it belongs to.
+    /// Returns the Service that the slice belongs to.
     pub(crate) fn service(&self) -> Option<ObjectKey> {
         let [namespace, _, service] = self.parts();
         (!service.is_empty()).then(|| ObjectKey::new(namespace, service))
     }
 
-    /// Whether its addresses are of IPv4; those of a slice are of one family.
+    /// Returns `true` if the addresses are IPv4; those of a slice are of one family.
     pub(crate) fn is_ipv4(&self) -> bool {
         matches!(self.endpoints, Endpoints::V4(_))
     }
 
-    /// When the pod or Service changed that made it change.
+    /// Returns the time of the change of a pod or Service that changed the slice.
     pub(crate) fn trigger(&self) -> Option<Timestamp> {
         self.trigger
     }
@@ -209,7 +208,7 @@ impl Port {
 }
 
 impl Hints {
-    /// None where the endpoint is for everybody.
+    /// Returns the hints of an endpoint; `None` if it has none.
     fn of(endpoint: &v1::Endpoint) -> Option<Self> {
         let hints = endpoint.hints.as_ref()?;
         let nodes: Box<[Name]> = hints.for_nodes.iter().flatten().map(|node| Name::of(&node.name)).collect();
@@ -231,8 +230,8 @@ impl<A: Copy + Into<IpAddr>> Packed<A> {
     }
 }
 
-/// The endpoints that have an address of the family. Only the first address counts; the others
-/// are deprecated equals of it.
+/// Packs the endpoints that have an address of the family. Only the first address counts; the others are
+/// deprecated equivalents.
 fn pack<A>(
     endpoints: &[v1::Endpoint],
     hints: &mut Vec<Hints>,
@@ -256,7 +255,7 @@ fn pack<A>(
     endpoints.iter().filter_map(one).collect()
 }
 
-/// Where the hints are, counted from 1; they are added where they are new.
+/// Returns the index of the hints, counted from 1; new ones are added.
 fn place(hints: &mut Vec<Hints>, found: Hints) -> u16 {
     let known = hints.iter().position(|hint| *hint == found).unwrap_or_else(|| {
         hints.push(found);
@@ -266,9 +265,9 @@ fn place(hints: &mut Vec<Hints>, found: Hints) -> u16 {
     u16::try_from(known + 1).unwrap_or(0)
 }
 
-/// A slice in the order of Services, then of its own name.
+/// A slice that is ordered by Service, then by its own name.
 pub(crate) trait ByService {
-    /// Namespace, Service, name.
+    /// Returns namespace, Service and name.
     fn place(&self) -> (&str, &str, &str);
 }
 

@@ -1,5 +1,4 @@
-//! What is said when the interfaces that the data plane is attached to become others. Pure, but for
-//! the log.
+//! Log lines about changes of the interfaces that the data plane is attached to. Pure, except for the log.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +8,8 @@ use userspace_dataplane::tables::{Interface, Role};
 use super::Link;
 use crate::config::Config;
 
-/// Why packets from outside pass the data plane by: uplinks that are named and are none.
+/// Returns reasons why packets from outside bypass the data plane: configured uplinks that do not exist or
+/// are taken for pods' interfaces.
 pub(crate) fn missing(links: &[Link], interfaces: &[Interface], config: &Config) -> Vec<String> {
     let is_uplink = |name: &str| interfaces.iter().any(|one| one.role == Role::Uplink && one.name == name);
     let reason = |name: &String| {
@@ -22,7 +22,7 @@ pub(crate) fn missing(links: &[Link], interfaces: &[Interface], config: &Config)
     config.uplinks.iter().filter(|name| !is_uplink(name)).map(reason).collect()
 }
 
-/// Says which interfaces are what, as far as it differs from the last time.
+/// Logs the roles of interfaces, as far as they have changed.
 pub(crate) fn tell(before: Option<&[Interface]>, now: &[Interface]) {
     let Difference { came, went, uplinks, pods } = Difference::between(before.unwrap_or_default(), now);
     info!(%uplinks, pods, %came, %went, "attached to interfaces");
@@ -35,14 +35,14 @@ pub(crate) fn tell(before: Option<&[Interface]>, now: &[Interface]) {
     }
 }
 
-/// What there is to say.
+/// The changes to log.
 #[derive(Debug, PartialEq, Eq)]
 struct Difference {
-    /// With their roles.
+    /// New interfaces, with their roles.
     came: String,
     went: String,
     uplinks: String,
-    /// How many.
+    /// Number of pods' interfaces.
     pods: usize,
 }
 

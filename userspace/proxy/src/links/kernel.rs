@@ -27,9 +27,9 @@ pub struct KernelLinks {
 struct Connection {
     handle: Handle,
     notices: Notices,
-    /// Something changed that has not been handed out.
+    /// A change has not been returned yet.
     stale: bool,
-    /// Drives the socket; ends with this value.
+    /// The task that drives the socket; ends with this value.
     driver: JoinHandle<()>,
 }
 
@@ -40,7 +40,7 @@ impl Drop for Connection {
 }
 
 impl KernelLinks {
-    /// Opens its socket on first use, in the runtime and namespace of the caller.
+    /// Creates an instance that opens its socket on first use, in the runtime and namespace of the caller.
     pub fn new() -> Self {
         Self::default()
     }
@@ -53,8 +53,8 @@ impl Links for KernelLinks {
                 Some(connection) => connection,
                 None => Connection::open()?,
             };
-            // The connection goes back before the wait, so that dropping the wait keeps it; after
-            // an error a new one is opened.
+            // The connection is put back before the wait, so that dropping the wait keeps it; after an error
+            // a new one is opened.
             if !connection.stale {
                 let waiting = self.connection.insert(connection);
                 loop {
@@ -70,8 +70,8 @@ impl Links for KernelLinks {
                 waiting.stale = true;
                 connection = self.connection.take().ok_or(LinkError::Closed)?;
             }
-            // One list answers all notices so far. If this is dropped in the middle, the
-            // connection goes with it and the next one begins with a list.
+            // One list covers all notices so far. If the future is dropped in the middle, so is the
+            // connection, and the next one begins with a list.
             while connection.notices.try_recv().is_ok() {}
             let links = list(&connection.handle).await?;
             connection.stale = false;
@@ -111,7 +111,7 @@ async fn list(handle: &Handle) -> Result<Vec<Link>, LinkError> {
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
     for family in [v4, v6] {
-        // One at a time: a node may have many thousands of them.
+        // Read one by one: a node may have many thousands of them.
         let mut routes = handle.route().get(family).execute();
         while let Some(route) = routes.try_next().await.map_err(fail("routes"))? {
             add_route(&mut by_index, &route);
@@ -124,7 +124,7 @@ async fn list(handle: &Handle) -> Result<Vec<Link>, LinkError> {
     Ok(by_index.into_values().collect())
 }
 
-/// Whether a notice can change what is known of the interfaces. A node that speaks BGP hears of
+/// Returns `true` if a notice can change what is known of the interfaces. A node that speaks BGP hears of
 /// routes through gateways all day.
 fn matters(notice: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
     match &notice.payload {
@@ -139,7 +139,7 @@ fn add_route(links: &mut BTreeMap<u32, Link>, route: &RouteMessage) {
     if !is_main(route) {
         return;
     }
-    // Routes through several gateways name them in a list.
+    // Routes through several gateways list them.
     for hop in hops(route) {
         if let Some(link) = links.get_mut(&hop) {
             link.gateway = true;
@@ -170,7 +170,7 @@ fn is_main(route: &RouteMessage) -> bool {
     table == u32::from(RouteHeader::RT_TABLE_MAIN) && route.header.kind == RouteType::Unicast
 }
 
-/// Interfaces of a route through several gateways.
+/// Returns the interfaces of a route through several gateways.
 fn hops(route: &RouteMessage) -> impl Iterator<Item = u32> {
     let lists = route.attributes.iter().filter_map(|attribute| match attribute {
         RouteAttribute::MultiPath(hops) => Some(hops),

@@ -1,4 +1,4 @@
-//! The interfaces of this machine, and what each is for.
+//! The interfaces of this machine and their roles.
 
 pub(crate) mod attachment_log;
 mod kernel;
@@ -30,15 +30,15 @@ pub struct Link {
     pub index: u32,
     pub up: bool,
     pub loopback: bool,
-    /// The kernel's word for virtual interfaces (`veth`, `dummy`); empty for physical ones.
+    /// The kernel's name for the kind of a virtual interface (`veth`, `dummy`); empty for physical ones.
     pub kind: String,
     /// Index of the bridge (or bond) that the interface is a port of; 0 for none.
     pub master: u32,
     pub addresses: Vec<LinkAddress>,
-    /// Destinations on the link itself: of the routes of the main table that lead here without a
-    /// gateway. Sorted.
+    /// Destinations on the link itself: those of the routes of the main table through this interface without
+    /// a gateway. Sorted.
     pub routes: Vec<IpNetwork>,
-    /// A route of the main table leads through a gateway on this link: to other hosts.
+    /// A route of the main table leads through a gateway on this link, to other hosts.
     pub gateway: bool,
 }
 
@@ -46,11 +46,11 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkAddress {
     pub address: IpAddr,
-    /// Valid beyond the link and the host.
+    /// The address is valid beyond the link and the host.
     pub global: bool,
 }
 
-/// Why the interfaces are not known.
+/// An error of listing the interfaces.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     #[error("cannot open a netlink socket to watch interfaces")]
@@ -65,13 +65,13 @@ pub enum LinkError {
     Closed,
 }
 
-/// The answer of [`Links::next`].
+/// The future of [`Links::next`].
 pub type NextLinks<'a> = Pin<Box<dyn Future<Output = Result<Vec<Link>, LinkError>> + Send + 'a>>;
 
-/// Where interfaces come from. The simulation has none.
+/// A source of interfaces. The simulation has none.
 pub trait Links: Send {
-    /// All interfaces: the first time at once, later when something about them has changed. May
-    /// be dropped while it waits without losing a change. After an error the caller pauses and
+    /// Returns all interfaces: at once the first time, later when something about them has changed. The
+    /// future may be dropped while it waits without losing a change. After an error the caller pauses and
     /// asks again.
     fn next(&mut self) -> NextLinks<'_>;
 }
@@ -86,17 +86,17 @@ impl Links for NoLinks {
     }
 }
 
-/// What is known of the interfaces.
+/// The known state of the interfaces.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
     /// `None` until they were listed.
     pub links: Option<Vec<Link>>,
-    /// Since when they can not be listed.
+    /// The time since which listing them fails.
     pub failing_since: Option<Instant>,
 }
 
-/// Keeps the newest list of interfaces, on a task of its own: a list takes several answers of
-/// the kernel, and must not begin anew whenever something else happens.
+/// Keeps the newest list of interfaces, on a task of its own: a list takes several answers of the kernel, and
+/// must not start again whenever something else happens.
 pub(crate) fn keep(
     mut links: Box<dyn Links>,
     ambient: Ambient,
@@ -133,8 +133,8 @@ pub(crate) fn keep(
     receiver
 }
 
-/// The machine's addresses that may answer on node ports: not those of the link alone, nor those
-/// of pods' interfaces, nor services' own that kube-proxy's IPVS mode left on an interface.
+/// Returns the machine's addresses that may serve node ports: not link-local ones, nor those of pods'
+/// interfaces, nor services' addresses that kube-proxy's IPVS mode left on an interface.
 pub(crate) fn machine_addresses(links: &[Link], config: &Config) -> Vec<IpAddr> {
     let own = links.iter().filter(|link| !is_own(&link.name, config) && link.name != IPVS_INTERFACE);
     let addresses = own.flat_map(|link| &link.addresses);

@@ -1,9 +1,9 @@
-//! Which interfaces are pods' and which lead to other hosts.
+//! The roles of interfaces: pods' interfaces, and those towards other hosts.
 //!
-//! kube-proxy asks of a packet whether it comes from a pod of this node; here the interface that
-//! it arrives on answers, so each of kube-proxy's ways to detect local traffic becomes a choice of
-//! interfaces. Programs go to the ports of a pods' bridge and not to the bridge itself: what one
-//! pod answers another on the same bridge never leaves layer 2, and only the ports see it.
+//! kube-proxy tests whether a packet comes from a pod of this node; here the interface on which it arrives
+//! decides, so that each of kube-proxy's ways to detect local traffic becomes a choice of interfaces.
+//! Programs are attached to the ports of a pods' bridge and not to the bridge itself: an answer from one pod
+//! to another on the same bridge never leaves layer 2, and only the ports see it.
 
 use ipnetwork::IpNetwork;
 use userspace_dataplane::tables::{Interface, Role};
@@ -11,23 +11,22 @@ use userspace_dataplane::tables::{Interface, Role};
 use super::Link;
 use crate::config::{Config, DetectLocal};
 
-/// Kinds of interface that can lead to other hosts; a physical one has no kind. A bridge with an
-/// address stands for its ports. `ipip`, `gre` and `wireguard` have no Ethernet header, dummies
-/// lead nowhere.
+/// Kinds of interfaces that can lead to other hosts; a physical one has no kind. A bridge with an address
+/// stands for its ports. `ipip`, `gre` and `wireguard` have no Ethernet header, dummies lead nowhere.
 const UPLINK_KINDS: [&str; 9] =
     ["veth", "vlan", "bond", "team", "bridge", "macvlan", "ipvlan", "vxlan", "geneve"];
 
-/// Kinds that a pod's interface, or the bridge that pods are on, can have on the host's side.
+/// Kinds that a pod's interface, or the bridge of pods, can have on the host's side.
 const POD_KINDS: [&str; 6] = ["veth", "bridge", "tun", "netkit", "macvtap", "openvswitch"];
 
-/// How the host's ends of pods' interfaces are called: Calico, Cilium, Azure, AWS and GKE, and by
-/// the reference plugins `bridge` and `ptp` (Flannel, kubenet, kind).
+/// Name prefixes of the host's ends of pods' interfaces: of Calico, Cilium, Azure, AWS and GKE, and of the
+/// reference plugins `bridge` and `ptp` (Flannel, kubenet, kind).
 const KNOWN_PREFIXES: [&str; 6] = ["cali", "lxc", "azv", "eni", "gke", "veth"];
 
-/// How bridges that pods are on are called: by Flannel and others, kubenet, kube-router, Weave.
+/// Names of bridges of pods: of Flannel and others, kubenet, kube-router, Weave.
 const KNOWN_BRIDGES: [&str; 4] = ["cni0", "cbr0", "kube-bridge", "weave"];
 
-/// The interfaces that the data plane shall attach to, by index. `node_ranges` are the pods'
+/// Returns the interfaces to which the data plane is to be attached, by index. `node_ranges` are the pods'
 /// ranges of the own Node.
 pub(crate) fn interfaces(links: &[Link], config: &Config, node_ranges: &[IpNetwork]) -> Vec<Interface> {
     let bridges: Vec<u32> = links
@@ -40,7 +39,7 @@ pub(crate) fn interfaces(links: &[Link], config: &Config, node_ranges: &[IpNetwo
             return None;
         }
         if bridges.contains(&link.master) {
-            // A bridge can have the way to other hosts among its ports.
+            // A bridge can have the uplink among its ports.
             let uplink = !POD_KINDS.contains(&link.kind.as_str());
             return Some(if uplink { Role::Uplink } else { Role::Pod }).filter(|_| !link.loopback);
         }
@@ -57,7 +56,7 @@ pub(crate) fn interfaces(links: &[Link], config: &Config, node_ranges: &[IpNetwo
     interfaces
 }
 
-/// The interface is one that Hawser's pod network made.
+/// Returns `true` if Hawser's pod network made the interface.
 pub(crate) fn is_own(name: &str, config: &Config) -> bool {
     config.pod_interface_prefixes.iter().any(|prefix| name.starts_with(prefix))
 }
@@ -77,8 +76,8 @@ fn is_pods(link: &Link, config: &Config, node_ranges: &[IpNetwork]) -> bool {
     }
 }
 
-/// A virtual interface whose other end, or ports, have addresses of these ranges: without a
-/// gateway in between, and not a tunnel to other nodes.
+/// Returns `true` for a virtual interface whose other end, or ports, have addresses of these ranges: without
+/// a gateway in between, and not a tunnel to other nodes.
 fn leads_into(link: &Link, ranges: &[IpNetwork]) -> bool {
     let within = |inner: &IpNetwork| {
         ranges.iter().any(|range| inner.prefix() >= range.prefix() && range.contains(inner.network()))
@@ -89,8 +88,8 @@ fn leads_into(link: &Link, ranges: &[IpNetwork]) -> bool {
             || link.addresses.iter().any(|one| within(&IpNetwork::from(one.address))))
 }
 
-/// Named as a well-known network plugin names them. An interface with an address of its own, or
-/// with a gateway behind it, is somebody's way out and no pod's.
+/// Returns `true` if the name is that of a pod's interface of a well-known network plugin. An interface with
+/// an address of its own, or with a gateway behind it, is an uplink and not a pod's.
 fn is_known(link: &Link) -> bool {
     let starts = || KNOWN_PREFIXES.iter().any(|prefix| link.name.starts_with(prefix));
     let plain = || !link.gateway && !link.addresses.iter().any(|one| one.global);
@@ -185,7 +184,7 @@ mod tests {
     fn calico_has_a_route_to_each_pod() {
         let mut eth0 = routed(link(2, "eth0", "", "192.0.2.1"), &["192.0.2.0/24"]);
         eth0.gateway = true;
-        // Other names than Calico's are found by the route alone.
+        // Interfaces with other names than Calico's are found by the route alone.
         let links =
             [eth0, routed(link(3, "pod3", "veth", ""), &["10.1.0.7/32"]), link(4, "cali04", "veth", "")];
         assert_eq!(names(&links, &cluster("10.1.0.0/16"), Role::Pod), ["pod3", "cali04"]);
@@ -215,7 +214,7 @@ mod tests {
     fn a_node_whose_own_address_is_in_the_pods_range_keeps_its_uplink() {
         let mut eth0 = routed(link(2, "eth0", "", "10.1.0.5"), &["10.1.0.0/16"]);
         eth0.gateway = true;
-        // A virtual machine's or a nested node's uplink is a veth.
+        // The uplink of a virtual machine or a nested node can be a veth.
         let mut nested = routed(link(3, "vethup", "veth", "10.1.0.6"), &["10.1.0.0/16"]);
         nested.gateway = true;
         assert_eq!(names(&[eth0, nested], &cluster("10.1.0.0/16"), Role::Uplink), ["eth0", "vethup"]);

@@ -32,9 +32,9 @@ use userspace_network::{cni, prepare, restore};
 use userspace_proxy::{Caches, Config, Exemptions, KernelLinks, Listeners, run_with};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Loading the programs takes its time on a busy machine.
+/// The maximum wait: loading the programs takes long on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Enough tries that a missing one of two backends is no accident: 2^-40.
+/// Enough tries that missing one of two backends by chance has probability 2^-40.
 const TRIES: usize = 40;
 
 /// A network namespace that lives as long as this value.
@@ -109,8 +109,8 @@ impl Namespace {
         })
     }
 
-    /// The peer of a connection as its program sees it, and as the kernel's own socket has it: what
-    /// its packets are addressed to when they leave the namespace.
+    /// Returns the peer of a connection as its program sees it, and as the kernel's own socket has it, to
+    /// which its packets are addressed when they leave the namespace.
     fn peers(&self, to: &str) -> (SocketAddr, SocketAddr) {
         let to: SocketAddr = to.parse().unwrap();
         self.run(|| {
@@ -126,7 +126,7 @@ impl Namespace {
         })
     }
 
-    /// What all of many tries answer.
+    /// Returns the distinct answers of many tries.
     fn answers(&self, call: impl Fn(&Self) -> io::Result<String>) -> BTreeSet<String> {
         (0..TRIES).map(|_| call(self).unwrap()).collect()
     }
@@ -213,7 +213,7 @@ impl Node {
         }
     }
 
-    /// The proxy, in the node's namespace on a thread of its own.
+    /// Starts the proxy, in the node's namespace on a thread of its own.
     fn start_proxy(&mut self) {
         self.start_proxy_with(Config::for_node("here").unwrap());
     }
@@ -326,7 +326,7 @@ fn web_ports() -> Value {
     json!([{ "name": "tcp", "port": 8080 }, { "name": "udp", "port": 8080, "protocol": "UDP" }])
 }
 
-/// Three Services: two pods behind one address, a process of the node, and nothing.
+/// Applies three Services: two pods behind one address, a process of the node, and nothing.
 fn apply_objects(node: &Node) {
     let address = json!({ "type": "InternalIP", "address": "192.0.2.1" });
     let object = json!({ "metadata": { "name": "here" }, "status": { "addresses": [address] } });
@@ -346,9 +346,9 @@ fn set(all: &[&str]) -> BTreeSet<String> {
     all.iter().map(|text| (*text).to_owned()).collect()
 }
 
-/// Packets that no socket of the node made: the hooks on interfaces translate them.
+/// Checks packets that no socket of the node made: the hooks on interfaces translate them.
 fn check_packets(node: &Node, a: &Namespace) {
-    // A pod may get itself; the answer must not bypass the node, so it sees the node's address.
+    // A pod may be its own backend; the answer must not bypass the node, so the pod sees the node's address.
     let both = set(&["a 192.0.2.1", "b 10.77.5.2"]);
     assert_eq!(a.answers(|a| a.tcp("10.96.0.10:80")), both);
     assert_eq!(a.answers(|a| a.udp("10.96.0.10:80")), both);
@@ -361,7 +361,7 @@ fn check_packets(node: &Node, a: &Namespace) {
     assert_eq!(outside.answers(|outside| outside.udp("192.0.2.1:30080")), both);
 }
 
-/// Sockets below the cgroup are translated when they connect.
+/// Checks that sockets below the cgroup are translated when they connect.
 fn check_sockets(node: &Node, a: &Namespace) {
     let here = &node.namespace;
     let both = set(&["a 10.77.5.1", "b 10.77.5.1"]);
@@ -394,20 +394,20 @@ fn services_on_a_real_node() {
     check_packets(&node, &a);
     node.cgroup.enter();
     check_sockets(&node, &a);
-    // One endpoint goes: no connection fails, and soon none gets it.
+    // One endpoint goes: no connection fails, and soon none reaches it.
     node.endpoints("web", &["10.77.5.3"], web_ports());
     until("the endpoint is still used", || {
         (0..TRIES).all(|_| node.namespace.tcp("10.96.0.10:80").unwrap() == "b 10.77.5.1")
     });
-    // The client outside is not of this node, so it must not be of its cgroup.
+    // The client outside is not of this node, so it must not be in its cgroup.
     node.cgroup.leave().unwrap();
-    // The kernel goes on without us; a new process takes over without a gap and catches up.
+    // The kernel goes on without the proxy; a new process takes over without a gap and catches up.
     node.stop_proxy();
     assert_eq!(node.outside.answers(|outside| outside.tcp("192.0.2.1:30080")), set(&["b 192.0.2.2"]));
     node.endpoints("web", &["10.77.5.2"], web_ports());
     node.start_proxy();
     until("the endpoint is not used", || node.outside.tcp("192.0.2.1:30080").unwrap() == "a 192.0.2.2");
-    // A pod that is made now is served as soon as its interface is there.
+    // A pod that is added now is served as soon as its interface exists.
     let c = node.add_pod("c");
     until("a new pod is not served", || c.tcp("10.96.0.10:80").is_ok());
     node.stop_proxy();
@@ -429,8 +429,8 @@ fn the_sockets_of_a_pod_that_asks_are_left_alone_and_its_packets_are_served() {
     until("the service does not answer", || a.tcp("10.96.0.10:80").is_ok() && c.tcp("10.96.0.10:80").is_ok());
     node.cgroup.enter();
     let (vip, backend) = ("10.96.0.10:80".parse().unwrap(), "10.77.5.3:8080".parse().unwrap());
-    // Both see the service as their peer. The socket that was left alone has it so, and a sandbox
-    // or a proxy in the pod sees packets to the service: they are translated when they have left.
+    // Both programs see the service as their peer. For the exempt pod so does the kernel's socket, and a
+    // sandbox or a proxy in the pod sees packets to the service: they are translated after they have left.
     assert_eq!(a.peers("10.96.0.10:80"), (vip, vip));
     assert_eq!(c.peers("10.96.0.10:80"), (vip, backend));
     assert_eq!(a.tcp("10.96.0.10:80").unwrap(), "b 10.77.5.2");

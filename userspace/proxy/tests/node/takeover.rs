@@ -1,4 +1,4 @@
-//! kube-proxy's place is taken while connections are open that its rules translate.
+//! Replaces kube-proxy while connections are open that its rules translate.
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
@@ -8,12 +8,12 @@ use userspace_proxy::cleanup;
 
 use super::*;
 
-/// From the first tables on, until what is not known to be others' is taken for new.
+/// Time from the first tables until unknown connections count as new.
 const SETTLE: Duration = Duration::from_secs(11);
-/// A client that went through others' rules leaves a removed endpoint within this time.
+/// Time within which a client that came through another proxy's rules leaves a removed endpoint.
 const LEAVE: Duration = Duration::from_secs(1);
 
-/// As kube-proxy lays them out. Node ports take the node's address on streams.
+/// Rules as kube-proxy writes them. Streams to node ports take the node's address.
 const RULES: &str = r#"*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-NODEPORTS - [0:0]
@@ -114,11 +114,11 @@ impl Held {
     }
 }
 
-/// Connections by what they are, each with the name of its backend.
+/// Connections by description, each with the name of its backend.
 struct Connections(Vec<(String, Held, String)>);
 
 impl Connections {
-    /// Made through kube-proxy's rules: from outside and from a pod and from the node itself.
+    /// Opens connections through kube-proxy's rules: from outside, from a pod and from the node itself.
     fn open(node: &Node, pod: &Namespace) -> Self {
         let mut all = Vec::new();
         for n in 0..6 {
@@ -137,7 +137,7 @@ impl Connections {
         Self(all)
     }
 
-    /// All of them go on, each with its backend.
+    /// Checks that all of them go on, each with its backend.
     fn go_on(&mut self, when: &str) {
         let mut wrong = Vec::new();
         for (what, held, name) in &mut self.0 {
@@ -149,7 +149,8 @@ impl Connections {
         assert!(wrong.is_empty(), "{when}:\n{}", wrong.join("\n"));
     }
 
-    /// One endpoint is gone: datagrams leave it, or their socket is told; streams stay.
+    /// Checks that after the loss of an endpoint datagrams leave it, or their socket gets an error; streams
+    /// stay.
     fn leave(&mut self, gone: &str, other: &str) {
         let start = Instant::now();
         let datagrams =
@@ -159,7 +160,8 @@ impl Connections {
                 match held.ask() {
                     Ok(answer) if answer == *other => break,
                     Err(error) if what.contains("node") => {
-                        // Whichever call comes first: the one that sends finds no peer any more.
+                        // The error depends on which call comes first: the one that sends finds no peer any
+                        // more.
                         let told = [nix::libc::ECONNABORTED, nix::libc::EDESTADDRREQ];
                         assert!(told.contains(&error.raw_os_error().unwrap()), "{what}: {error}");
                         break;
@@ -171,7 +173,7 @@ impl Connections {
             *name = other.to_owned();
         }
         assert!(start.elapsed() < LEAVE, "{:?}", start.elapsed());
-        // The sockets that were told do not work any more; whoever has them connects anew.
+        // Sockets that got an error do not work any more; their owner connects again.
         self.0.retain_mut(|(what, held, _)| !(what.starts_with("udp from node") && held.ask().is_err()));
     }
 }
@@ -194,12 +196,12 @@ fn lay_rules(node: &Node) {
         assert!(restore.wait().unwrap().success());
     });
     set_sysctl(node, "ipv4/ip_forward", "1");
-    // Sockets of the node look for a route before the rules do.
+    // Sockets of the node look up a route before the rules apply.
     node.namespace.ip("route del unreachable 10.96.0.0/16");
     node.namespace.ip("route add default via 192.0.2.2");
 }
 
-/// As `hawser proxy --cleanup=kube-proxy` does, while the proxy runs.
+/// Removes the rules as `hawser proxy --cleanup=kube-proxy` does, while the proxy runs.
 fn remove_rules(node: &Node) {
     node.namespace.run(|| {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -231,7 +233,7 @@ fn connections_of_kube_proxy_go_on_until_they_end() {
 
     apply_objects(&node);
     node.start_proxy_with(Config { route_of_last_resort: true, ..Config::for_node("here").unwrap() });
-    // kube-proxy has no rules for this one.
+    // kube-proxy has no rules for this Service.
     until("the proxy does not serve", || {
         connections.go_on("while the proxy starts");
         c.tcp("10.96.0.1:443").is_ok()
@@ -244,7 +246,7 @@ fn connections_of_kube_proxy_go_on_until_they_end() {
     assert_eq!(routes(&node), "", "no route of last resort while sockets need another");
     remove_rules(&node);
     connections.go_on("without the rules");
-    // What is new is ours, wherever it comes from.
+    // New connections are ours, wherever they come from.
     let new = |from: &Namespace, to: &str| {
         let names: BTreeSet<_> = (0..TRIES)
             .flat_map(|_| [Held::tcp(from, to).ask().unwrap(), Held::udp(from, to).ask().unwrap()])
@@ -262,7 +264,7 @@ fn connections_of_kube_proxy_go_on_until_they_end() {
     connections.leave("a", "b");
     connections.go_on("without an endpoint");
 
-    // Entries of datagrams end soon after the last one.
+    // Tracking entries of datagrams end soon after the last one.
     for name in ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"] {
         set_sysctl(&node, &format!("netfilter/{name}"), "1");
     }
@@ -278,7 +280,7 @@ fn connections_of_kube_proxy_go_on_until_they_end() {
         .run(|| block_on(restore(&node.network.state_dir)).unwrap().map_err(|errors| errors.0).unwrap());
 }
 
-/// As `hawser proxy --cleanup=kube-proxy` does when it is called again.
+/// Releases the held connections as a second `hawser proxy --cleanup=kube-proxy` does.
 fn release(node: &Node) {
     node.namespace.run(|| {
         assert!(!userspace_dataplane::others_pass(&node.dir.path().join("bpf")).unwrap());

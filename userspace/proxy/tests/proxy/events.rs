@@ -1,4 +1,4 @@
-//! What Services ask in vain becomes Events about them.
+//! Settings of Services that are not followed become Events about them.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -16,7 +16,7 @@ use userspace_proxy::{Config, Listeners};
 
 use crate::support::{Plane, Proxy, service, settle, slice};
 
-/// An API server that takes Events, or that forbids them.
+/// Returns an API server that accepts Events, or that forbids them.
 fn api_server(code: u16) -> (Client, Arc<Mutex<Vec<Value>>>) {
     let events: Arc<Mutex<Vec<Value>>> = Arc::default();
     let kept = Arc::clone(&events);
@@ -74,7 +74,7 @@ async fn an_odd_annotation_becomes_one_event_for_as_long_as_it_stays() {
         (&event["source"]["component"], &event["source"]["host"]),
         (&"hawser-proxy".into(), &"here".into())
     );
-    // Other changes of the Service are no reason to say it again; another value is.
+    // Other changes of the Service do not report it again; another value does.
     proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
     settle().await;
     assert_eq!(told().len(), 0);

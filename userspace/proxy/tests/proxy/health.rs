@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use userspace_proxy::kube_proxy::KubeProxyConfiguration;
 use userspace_proxy::{Config, Listeners, Own};
 
-/// A proxy whose node ports answer on loopback addresses alone.
+/// Starts a proxy whose node ports are served on loopback addresses alone.
 fn start() -> Proxy {
     let kube_proxy = KubeProxyConfiguration {
         hostname_override: "here".to_owned(),
@@ -35,7 +35,7 @@ fn start() -> Proxy {
     proxy
 }
 
-/// A port that nobody has just now.
+/// Returns a port that is free at the moment.
 async fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port()
 }
@@ -52,7 +52,7 @@ fn balanced(name: &str, ip: &str, port: u16) -> Service {
     ))
 }
 
-/// Endpoints on nodes by name.
+/// Returns a slice with endpoints on nodes, by name.
 fn slice(service: &str, endpoints: &[(&str, &str)]) -> EndpointSlice {
     let all: Vec<_> =
         endpoints.iter().map(|(ip, node)| format!("{{addresses: [{ip}], nodeName: {node}}}")).collect();
@@ -63,7 +63,7 @@ fn slice(service: &str, endpoints: &[(&str, &str)]) -> EndpointSlice {
     ))
 }
 
-/// Waits until somebody listens, or nobody does.
+/// Waits until the port has a listener, or has none.
 async fn wait(port: u16, listens: bool) {
     for _ in 0..500 {
         if TcpStream::connect(at(port)).await.is_ok() == listens {
@@ -97,7 +97,7 @@ async fn load_balancers_learn_how_many_endpoints_the_node_has() {
         "serviceProxyHealthy": true,
     });
     assert_eq!(body, expected);
-    // The last endpoint here goes: another node shall have the traffic.
+    // The last local endpoint goes: the traffic is for another node now.
     proxy.caches.slices.apply(slice("web", &[("10.1.0.3", "there")]));
     settle().await;
     let (code, head, _) = page(at(port), "/any/path").await;
@@ -116,7 +116,7 @@ async fn a_node_that_drains_still_answers_for_its_endpoints() {
     ));
     proxy.sync().await;
     wait(port, true).await;
-    // Connections of policy Local cannot move to another node: only `/healthz` says that it drains.
+    // Connections of policy Local cannot move to another node: only `/healthz` reports that this one drains.
     assert_eq!(page(at(port), "/").await.0, 200);
     proxy.stop().await;
 }

@@ -1,4 +1,4 @@
-//! However objects came to be as they are, the tables are what compiling them all gives.
+//! The tables are those of compiling all objects, whatever the history of these.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ enum Event {
         endpoints: Vec<(u8, u8)>,
     },
     NoSlice(u8),
-    /// The worker gets to see what was written so far.
+    /// The worker processes what was written so far.
     Look,
 }
 
@@ -114,7 +114,7 @@ async fn play(events: Vec<Event>) {
             }
         }
     }
-    // Compared with what a first full apply would do, nothing was left behind on the way.
+    // The result equals that of a first full apply: nothing was left behind on the way.
     assert_eq!(proxy.calls().iter().filter(|call| *call == "full").count(), 1);
     proxy.stop().await;
 }

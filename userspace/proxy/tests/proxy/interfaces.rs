@@ -15,7 +15,7 @@ fn ip(arguments: &str) {
     assert!(status.success(), "ip {arguments}");
 }
 
-/// Asks until the interfaces are as expected. Each answer but the first needs a change.
+/// Asks until the interfaces are as expected. Each answer but the first takes a change.
 async fn until(links: &mut KernelLinks, expected: impl Fn(&[Link]) -> bool) -> Vec<Link> {
     let wait = async {
         loop {
@@ -36,7 +36,7 @@ async fn watch() {
     let mut links = KernelLinks::new();
     let first = until(&mut links, |_| true).await;
     assert!(named(&first, "lo").is_some_and(|lo| lo.loopback && !lo.up));
-    // A wait that is given up loses nothing.
+    // Dropping a wait loses nothing.
     assert!(timeout(Duration::from_millis(50), links.next()).await.is_err());
     ip("link add up0 type veth peer name hwp1");
     let made = until(&mut links, |links| named(links, "hwp1").is_some()).await;

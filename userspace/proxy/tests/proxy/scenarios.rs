@@ -1,10 +1,10 @@
-//! Objects in, tables out: each file in `scenarios/` has a story in `#` lines, objects in YAML,
-//! and below a line `=== tables` what they compile to. `HAWSER_BLESS=1` writes that part anew.
+//! Objects in, tables out: each file in `scenarios/` has a story in `#` lines, objects in YAML, and the
+//! expected tables below a line `=== tables`. `HAWSER_BLESS=1` writes that part anew.
 //!
-//! The Node named in the first document is the one compiled for. `# externalIPs: on` and
-//! `# masqueradeAll: on` in the story are the settings of those names. A cluster address has a line
-//! `belongs`: ports of it that nothing listens on are refused. Scopes with the same answer share a
-//! line, weights of 1 and default choices are left out.
+//! The Node of the first document is the one compiled for. `# externalIPs: on` and `# masqueradeAll: on` in
+//! the story are the settings of those names. A cluster address has a line `belongs`: its ports without a
+//! listener are refused. Scopes with the same answer share a line; weights of 1 and default settings are left
+//! out.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -28,7 +28,7 @@ fn decode<T: DeserializeOwned>(objects: &[Value], kind: &str) -> Vec<T> {
     of_kind.map(|object| serde_json::from_value(object.clone()).unwrap()).collect()
 }
 
-/// What the objects compile to, as the golden has it.
+/// Formats the compiled objects as in the golden.
 fn found(input: &str) -> String {
     let objects: Vec<Value> = serde_saphyr::from_multiple(input).unwrap();
     let known = |kind: &str| matches!(kind, "Node" | "Service" | "EndpointSlice");
@@ -42,7 +42,7 @@ fn found(input: &str) -> String {
         masquerade_all: input.contains("# masqueradeAll: on"),
     };
     let tables = compile(&services, &slices, &context);
-    // The order of objects means nothing.
+    // The order of objects has no effect.
     assert_eq!(tables, compile(services.iter().rev(), slices.iter().rev(), &context));
     let mut text = text(&tables);
     for service in &services {
@@ -80,7 +80,7 @@ fn text(tables: &Tables) -> String {
     text
 }
 
-/// The algorithm of a frontend unless another is chosen. `marks` are the cluster addresses.
+/// Returns the default algorithm of a frontend. `marks` are the cluster addresses.
 fn usual(key: &FrontendKey, marks: &BTreeSet<IpAddr>) -> Algorithm {
     if key.scope == Scope::External && !marks.contains(&key.address) {
         Algorithm::Consistent
@@ -89,7 +89,7 @@ fn usual(key: &FrontendKey, marks: &BTreeSet<IpAddr>) -> Algorithm {
     }
 }
 
-/// The other scope of the same place, with the same answer.
+/// Returns `true` if `next` is the other scope of the same place with the same answer.
 fn likewise(frontend: &Frontend, next: &Frontend, marks: &BTreeSet<IpAddr>) -> bool {
     let expected = Frontend { key: next.key, algorithm: next.algorithm, ..frontend.clone() };
     let algorithms = [frontend, next]

@@ -23,26 +23,26 @@ use userspace_dataplane::{Fake, Resolution};
 use userspace_proxy::links::{LinkError, NextLinks};
 use userspace_proxy::{Caches, Config, Link, Links, Listeners, run_with};
 
-/// The data plane, seen by the test as well.
+/// The data plane, shared with the test.
 #[derive(Clone, Default)]
 pub struct Plane(pub Arc<Mutex<State>>);
 
 #[derive(Default)]
 pub struct State {
     pub fake: Fake,
-    /// What was applied, by Service.
+    /// The applied tables, by Service.
     pub tables: Tables,
     /// Calls in order: `full`, or the name of a Service.
     pub calls: Vec<String>,
-    /// After each change of one Service, whether this address belonged to one.
+    /// An address; after each change of one Service it is recorded whether the address belonged to one.
     pub watched: Option<IpAddr>,
     pub was_served: Vec<bool>,
     /// Services whose applies fail; `full` for those of everything.
     pub broken: BTreeSet<String>,
-    /// What a look at the data path finds. There are looks only where there is an observer.
+    /// The faults that a check of the data path finds. There are checks only if there is an observer.
     pub faults: Vec<String>,
     pub observer: Option<Inspector>,
-    /// What a look at the data path says of sockets whose backend went.
+    /// The result of a check of the data path for sockets whose backend went.
     pub reconciled: Reconciled,
 }
 
@@ -112,7 +112,7 @@ impl DataPlane for Plane {
     }
 }
 
-/// Interfaces that the test says.
+/// Interfaces that the test sets.
 pub struct SaidLinks(mpsc::UnboundedReceiver<Vec<Link>>);
 
 impl Links for SaidLinks {
@@ -142,7 +142,7 @@ impl Proxy {
         Self::start_with(config, plane, listeners, |_| {})
     }
 
-    /// As [`Proxy::start`], with other caches.
+    /// Starts a proxy as [`Proxy::start`] does, with other caches.
     pub fn start_with(
         config: Config,
         plane: Plane,
@@ -152,7 +152,7 @@ impl Proxy {
         Self::start_recording(config, plane, listeners, change, None)
     }
 
-    /// As [`Proxy::start_with`], writing Events.
+    /// Starts a proxy as [`Proxy::start_with`] does, with Events.
     pub fn start_recording(
         config: Config,
         plane: Plane,
@@ -185,7 +185,7 @@ impl Proxy {
         Self { caches, plane, links, synced: Some(synced), shutdown, task }
     }
 
-    /// The first lists have arrived.
+    /// Lets the first lists arrive.
     pub async fn sync(&mut self) {
         self.synced.take().unwrap().send(()).unwrap();
         settle().await;
@@ -205,7 +205,7 @@ impl Proxy {
     }
 }
 
-/// The fake's tables say the same as these.
+/// Asserts that the fake's tables are equal to these.
 pub fn assert_in_tables(state: &State, expected: &Tables) {
     let frontends: BTreeMap<FrontendKey, _> =
         expected.values().flat_map(|tables| &tables.frontends).map(|one| (one.key, one)).collect();
@@ -227,7 +227,7 @@ pub async fn pass(time: Duration) {
     settle().await;
 }
 
-/// Asks a page: code, head and body.
+/// Requests a page; returns code, head and body.
 pub async fn page(address: std::net::SocketAddr, path: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -239,12 +239,12 @@ pub async fn page(address: std::net::SocketAddr, path: &str) -> (u16, String, St
     (code, head.to_ascii_lowercase(), body.to_owned())
 }
 
-/// An object from YAML.
+/// Parses an object from YAML.
 pub fn object<T: serde::de::DeserializeOwned>(yaml: &str) -> T {
     serde_saphyr::from_str(yaml).unwrap()
 }
 
-/// A Service `default/NAME` with one port.
+/// Returns a Service `default/NAME` with one port.
 pub fn service(name: &str, ip: &str) -> k8s_openapi::api::core::v1::Service {
     object(&format!(
         "metadata: {{namespace: default, name: {name}, creationTimestamp: '2026-01-01T00:00:00Z'}}\n\
@@ -252,7 +252,7 @@ pub fn service(name: &str, ip: &str) -> k8s_openapi::api::core::v1::Service {
     ))
 }
 
-/// A slice of a Service with ready endpoints on port 8080.
+/// Returns a slice of a Service with ready endpoints on port 8080.
 pub fn slice(service: &str, addresses: &[&str]) -> k8s_openapi::api::discovery::v1::EndpointSlice {
     let endpoints: Vec<_> = addresses.iter().map(|ip| format!("{{addresses: [{ip}]}}")).collect();
     object(&format!(

@@ -1,4 +1,4 @@
-//! The loop around `compile`: when it applies what, and what it says about itself.
+//! The loop around `compile`: the times of its applies, and the state that it reports.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn key(name: &str) -> ObjectKey {
     ObjectKey::new("default", name)
 }
 
-/// Where a connection from this node goes.
+/// Returns the destination of a connection from this node.
 fn goes(proxy: &Proxy, address: &str) -> String {
     let state = proxy.plane.0.lock().unwrap();
     let address = address.parse().unwrap();
@@ -142,7 +142,7 @@ async fn the_nodes_addresses_and_interfaces_reach_the_data_plane() {
     let pod = Link { name: "hwp1".to_owned(), index: 3, up: true, ..Link::default() };
     proxy.links.send(vec![uplink.clone(), pod]).unwrap();
     settle().await;
-    // Interfaces need no apiserver.
+    // Interfaces do not depend on the apiserver.
     let roles = |proxy: &Proxy| -> Vec<(u32, Role)> {
         let state = proxy.plane.0.lock().unwrap();
         state.fake.interfaces().iter().map(|one| (one.index, one.role)).collect()
@@ -158,7 +158,7 @@ async fn the_nodes_addresses_and_interfaces_reach_the_data_plane() {
     proxy.links.send(vec![uplink]).unwrap();
     settle().await;
     assert_eq!(roles(&proxy), [(2, Role::Uplink)]);
-    // Another zone may mean other endpoints for every Service.
+    // Another zone may select other endpoints for every Service.
     proxy.calls();
     proxy.caches.nodes.apply(node("y"));
     settle().await;
@@ -178,7 +178,7 @@ async fn the_pages_tell_the_truth() {
     let (health_at, metrics_at) = (healthz.local_addr().unwrap(), metrics.local_addr().unwrap());
     let listeners = Listeners { healthz: Some(healthz), metrics: Some(metrics), ..Listeners::default() };
     let mut proxy = Proxy::start(config(), Plane::default(), listeners);
-    // There is nothing yet for traffic from outside, and nothing that a restart would mend.
+    // There is nothing yet to serve traffic from outside, and a restart would not help.
     assert_eq!(page(health_at, "/healthz").await.0, 503);
     assert_eq!(page(health_at, "/livez").await.0, 200);
     proxy.caches.services.apply(service("a", "10.0.0.1"));
@@ -218,7 +218,7 @@ async fn the_pages_tell_the_truth() {
     proxy.stop().await;
 }
 
-/// Pages on loopback, and where they are.
+/// Returns listeners of pages on loopback, and their addresses.
 async fn pages() -> (Listeners, std::net::SocketAddr, std::net::SocketAddr) {
     let healthz = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let metrics = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -257,7 +257,7 @@ async fn without_an_apiserver_the_last_tables_stay() {
 async fn a_node_that_was_deleted_gets_no_traffic_from_outside() {
     let (listeners, health_at, _) = pages().await;
     let mut proxy = Proxy::start(config(), Plane::default(), listeners);
-    // Before it has been seen, the node is as good as any: its kubelet is about to make it.
+    // Until it has been seen, the node is assumed to stay: its kubelet is about to register it.
     proxy.sync().await;
     assert_eq!(page(health_at, "/healthz").await.0, 200);
     proxy.caches.nodes.apply(object("metadata: {name: here}"));
@@ -275,7 +275,7 @@ async fn a_node_that_was_deleted_gets_no_traffic_from_outside() {
 
 #[tokio::test(start_paused = true)]
 async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_mended() {
-    // Where the tables are the kernel's, they are looked at; these maps are none.
+    // The kernel's tables are checked; these maps do not exist.
     let directory = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(
         directory.path().join(format!("v{}/maps", userspace_dataplane::inspect::LAYOUT_VERSION)),
@@ -285,7 +285,7 @@ async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_m
     plane.0.lock().unwrap().observer = Some(Inspector::open(directory.path()).unwrap());
     let (listeners, health_at, metrics_at) = pages().await;
     let mut proxy = Proxy::start(config(), plane, listeners);
-    // How an uplink runs XDP is there as soon as it is attached to, before the first lists even.
+    // The XDP mode of an uplink is shown as soon as it is attached to, even before the first lists.
     let uplink = Link { name: "eth0".to_owned(), index: 2, up: true, ..Link::default() };
     proxy.links.send(vec![uplink]).unwrap();
     settle().await;
@@ -306,7 +306,7 @@ async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_m
     let (_, text) = page(metrics_at, "/metrics").await;
     let faults = text.lines().find(|line| line.starts_with("hawser_proxy_data_path_faults_total ")).unwrap();
     assert!(!faults.ends_with(" 0"), "{faults}");
-    // What was done about sockets whose backend went has kube-proxy's names.
+    // Actions on sockets whose backend went have kube-proxy's names.
     let line = |line: &str| assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
     line("kubeproxy_conntrack_reconciler_deleted_entries_total{ip_family=\"IPv4\"} 0");
     line("kubeproxy_conntrack_reconciler_sync_duration_seconds_count{ip_family=\"IPv4\"} 0");
@@ -340,7 +340,7 @@ async fn a_named_uplink_that_is_not_there_keeps_traffic_from_outside_away() {
     let (code, body) = page(health_at, "/healthz").await;
     assert_eq!(code, 503);
     assert!(body.contains("there is no interface ehto0"), "{body}");
-    // A new process would find no other interfaces.
+    // A new process would find the same interfaces.
     let (code, body) = page(health_at, "/livez").await;
     assert_eq!(code, 200);
     assert!(body.contains("\"dataPathFaults\":[\"there is no interface ehto0"), "{body}");

@@ -1,5 +1,5 @@
-//! The packet flows that kube-proxy's own tests name, in `cases/*.txt`. A file's story tells which
-//! test; names of cases and flows are that test's, so that each can be found again.
+//! The packet flows of kube-proxy's own tests, in `cases/*.txt`. A file's story names the test; names of
+//! cases and flows are that test's, so that each can be found again.
 //!
 //! ```text
 //! # story
@@ -11,10 +11,10 @@
 //! Service, port, local endpoints
 //! ```
 //!
-//! An outcome is a list of backends, `REJECT`, `DROP` or `untouched`. Backends see the client
-//! (`kept`) or the `node`; `by place` is the client where the backend is on this node and the node
-//! where it is not. The last column is what kube-proxy does. Ours may keep more clients than that,
-//! where replies come back all the same; it may not lose one that kube-proxy keeps.
+//! An outcome is a list of backends, `REJECT`, `DROP` or `untouched`. Backends see the client (`kept`) or the
+//! `node`; `by place` is the client if the backend is on this node, and the node otherwise. The last column
+//! is the behaviour of kube-proxy. Ours may preserve more client addresses than that, if replies come back
+//! all the same; it must not lose one that kube-proxy preserves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -31,7 +31,7 @@ use crate::model::{Attempt, From, Source, Verdict, World, judge};
 use crate::plan::PROTOCOLS;
 use crate::tables::{compiled, context, node_tables, read};
 
-/// One cluster, and what is tried in it.
+/// One cluster, and the attempts in it.
 pub struct Case {
     pub name: String,
     pub world: World,
@@ -47,7 +47,7 @@ pub struct Flow {
     peer_masquerades: Option<bool>,
 }
 
-/// What is no object of the API.
+/// The settings that are not objects of the API.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Settings {
@@ -66,7 +66,7 @@ struct Settings {
     masquerade_all: bool,
 }
 
-/// All cases of all files.
+/// Returns all cases of all files.
 pub fn all() -> Vec<Case> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/semantics/cases");
     let mut paths: Vec<_> =
@@ -173,7 +173,7 @@ fn flow(line: &str, world: &World) -> Flow {
     Flow { name: name.to_owned(), attempt, expected, peer_masquerades }
 }
 
-/// Whom a backend sees.
+/// Returns the source address that a backend sees.
 fn seen(column: &str, backend: IpAddr, world: &World) -> Source {
     let endpoints = || world.slices.iter().flat_map(|slice| slice.endpoints.iter().flatten());
     let local = || {
@@ -233,7 +233,7 @@ fn compiled_cases_do_what_kube_proxy_does() {
     }
 }
 
-/// Clients are kept wherever kube-proxy keeps them, and otherwise only where replies come back.
+/// Clients are kept wherever kube-proxy keeps them, and otherwise only if replies come back.
 #[test]
 fn clients_that_kube_proxy_keeps_are_kept() {
     let mut kept_more = BTreeMap::<From, u32>::new();

@@ -1,4 +1,4 @@
-//! The oracle. One question: a cluster, a node, an attempt to connect: what may become of it?
+//! The oracle: given a cluster, a node and an attempt to connect, it returns the allowed outcome.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -14,23 +14,23 @@ pub struct World {
     pub slices: Vec<EndpointSlice>,
     pub node_name: String,
     pub zone: Option<String>,
-    /// What the Node's status says.
+    /// The addresses in the Node's status.
     pub node_addresses: Vec<IpAddr>,
-    /// Which of them, and of the machine's others, answer on node ports.
+    /// Those of them, and of the machine's others, that serve node ports.
     pub node_port_addresses: BTreeSet<IpAddr>,
-    /// Whence cluster addresses are given out.
+    /// The ranges of cluster addresses.
     pub service_ranges: Vec<IpNetwork>,
     pub external_ips: bool,
     pub masquerade_all: bool,
 }
 
-/// Who connects.
+/// The origin of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum From {
     Pod,
     /// A process in the node's own network namespace.
     Host,
-    /// Somebody whose packets arrive on an uplink.
+    /// A client whose packets arrive on an uplink.
     Outside,
 }
 
@@ -44,32 +44,32 @@ pub struct Attempt {
     pub to: SocketAddr,
 }
 
-/// What may become of it.
+/// The allowed outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// No Service has to do with it.
+    /// No Service is involved.
     Untouched,
-    /// It vanishes without an answer.
+    /// The packet is dropped silently.
     Dropped,
-    /// The sender hears at once that nobody is there.
+    /// The sender gets an error at once.
     Rejected,
-    /// It reaches one of these, which sees that source.
+    /// It reaches one of these backends, which sees that source.
     To(BTreeMap<SocketAddr, Source>),
 }
 
-/// Whom the backend sees.
+/// The source that the backend sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The one who connected.
+    /// The client.
     Kept,
     /// The node.
     Node,
 }
 
-/// Whom an attempt addressed: a Service's port, and all ways in which the Service has the place.
+/// The destination of an attempt: a Service's port, and all ways in which the Service has the place.
 type Addressee<'a> = (&'a Service, &'a ServicePort, BTreeSet<Way>);
 
-/// In which way a Service was addressed.
+/// The way in which a Service was addressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     ClusterIp,
@@ -78,7 +78,7 @@ enum Way {
     NodePort,
 }
 
-/// An endpoint of a Service's port, as all slices that name it together say.
+/// An endpoint of a Service's port, as described by all slices that name it.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     ready: bool,
@@ -89,14 +89,13 @@ struct Seen {
     weight: Option<u16>,
 }
 
-/// Judges an attempt of a client that nobody knows yet.
+/// Judges an attempt of a client that is new to the Service.
 pub fn judge(world: &World, attempt: &Attempt) -> Verdict {
     decide(world, attempt, false)
 }
 
-/// Where the addressed Service keeps to clients (`sessionAffinity: ClientIP`): its name, and what
-/// may become of the attempt if it knows this one. Such a client stays with an endpoint that gets
-/// nobody new.
+/// Returns the name of an addressed Service with `sessionAffinity: ClientIP`, and the allowed outcome if it
+/// knows this client. Such a client stays with an endpoint that gets no new clients.
 pub fn judge_known(world: &World, attempt: &Attempt) -> Option<(String, Verdict)> {
     let (service, ..) = addressee(world, attempt)?;
     let sticky = service.spec.as_ref().unwrap().session_affinity.as_deref() == Some("ClientIP");
@@ -114,9 +113,9 @@ fn decide(world: &World, attempt: &Attempt, known: bool) -> Verdict {
     let way = *ways.first().unwrap();
     let all = endpoints(world, service, port, attempt);
     let local_only = match (way, attempt.from) {
-        // Own addresses follow the internal policy, for traffic from outside too.
+        // Cluster addresses follow the internal policy, for traffic from outside too.
         (Way::ClusterIp, _) => spec.internal_traffic_policy.as_deref() == Some("Local"),
-        // Traffic of this node that could as well go out to a load balancer and come back.
+        // Traffic of this node that could as well leave to a load balancer and come back.
         (_, From::Pod | From::Host) => false,
         (_, From::Outside) => spec.external_traffic_policy.as_deref() == Some("Local"),
     };
@@ -128,8 +127,8 @@ fn decide(world: &World, attempt: &Attempt, known: bool) -> Verdict {
     }
     let masquerade_all = world.masquerade_all && way == Way::ClusterIp;
     let source = |to: &SocketAddr| {
-        // Replies of a backend elsewhere would not come back this way, unless they are not to; and
-        // nobody accepts packets from himself.
+        // Replies of a remote backend would not come back this way, unless they need not; and no machine
+        // accepts packets from its own address.
         let astray = attempt.from == From::Outside && !all[to].local && !answers_directly(service);
         if masquerade_all || astray || to.ip() == attempt.source { Source::Node } else { Source::Kept }
     };
@@ -137,9 +136,9 @@ fn decide(world: &World, attempt: &Attempt, known: bool) -> Verdict {
     Verdict::To(candidates.into_iter().map(|to| (to, source(&to))).collect())
 }
 
-/// What the health check node ports answer, by port: the Service's name and its ready endpoints on
-/// this node. Load balancers ask where they may send only to nodes that have one; those that
-/// terminate are not counted, though they still serve. A pod of two families is one endpoint.
+/// Returns the answers of the health check node ports, by port: the Service's name and its ready endpoints on
+/// this node. Load balancers send only to nodes that have one; those that terminate are not counted, though
+/// they still serve. A pod of two families is one endpoint.
 pub fn health(world: &World) -> BTreeMap<u16, (String, usize)> {
     let asks = |service: &&Service| {
         let spec = service.spec.as_ref().unwrap();
@@ -171,7 +170,7 @@ pub fn health(world: &World) -> BTreeMap<u16, (String, usize)> {
     all
 }
 
-/// Nothing listens there. Addresses that belong to Services are not let through.
+/// Returns the verdict of a place without a listener. Addresses that belong to Services are not let through.
 fn nobody(world: &World, address: IpAddr) -> Verdict {
     let own = |service: &&Service| own_addresses(service.spec.as_ref().unwrap()).contains(&address);
     if world.services.iter().filter(|service| proxied(service)).any(|service| own(&service)) {
@@ -183,7 +182,7 @@ fn nobody(world: &World, address: IpAddr) -> Verdict {
     Verdict::Untouched
 }
 
-/// Whose the destination is: an address that a Service has before a node port, then the older
+/// Returns the owner of the destination: an address that a Service has before a node port, then the older
 /// Service before the younger.
 fn addressee<'a>(world: &'a World, attempt: &Attempt) -> Option<Addressee<'a>> {
     let mut found: BTreeMap<(bool, i64, String), Addressee<'a>> = BTreeMap::new();
@@ -236,7 +235,7 @@ fn ways(world: &World, service: &Service, port: &ServicePort, attempt: &Attempt)
     ways
 }
 
-/// Whether it is this proxy's, and has an address at all.
+/// Returns `true` if the Service is for this proxy, and has an address at all.
 fn proxied(service: &Service) -> bool {
     let labels = service.metadata.labels.clone().unwrap_or_default();
     let spec = service.spec.as_ref().unwrap();
@@ -251,7 +250,7 @@ fn own_addresses(spec: &ServiceSpec) -> Vec<IpAddr> {
     all.iter().filter_map(|ip| ip.parse().ok()).collect()
 }
 
-/// KEP-1860: an address of mode Proxy is the load balancer's affair.
+/// KEP-1860: an address of mode Proxy is left to the load balancer.
 fn balancer_addresses(service: &Service) -> Vec<IpAddr> {
     let is_balancer = service.spec.as_ref().unwrap().type_.as_deref() == Some("LoadBalancer");
     let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
@@ -264,7 +263,7 @@ fn balancer_addresses(service: &Service) -> Vec<IpAddr> {
         .collect()
 }
 
-/// `loadBalancerSourceRanges`. Only ranges of the source's own family say something about it.
+/// Checks `loadBalancerSourceRanges`. Only ranges of the source's own family count.
 fn may_come(world: &World, service: &Service, attempt: &Attempt) -> bool {
     let spec = service.spec.as_ref().unwrap();
     let mut texts = spec.load_balancer_source_ranges.clone().unwrap_or_default();
@@ -279,13 +278,13 @@ fn may_come(world: &World, service: &Service, attempt: &Attempt) -> bool {
         .filter(|range: &IpNetwork| range.is_ipv4() == attempt.to.is_ipv4())
         .collect();
     let admitted = |address: IpAddr| ranges.iter().any(|range| range.contains(address));
-    // The node itself may have the load balancer's address, and come from it.
+    // The node itself may have the load balancer's address, and connect from it.
     let node = world.node_addresses.iter().any(|address| admitted(*address));
     let as_balancer = node && balancer_addresses(service).contains(&attempt.source);
     ranges.is_empty() || admitted(attempt.source) || as_balancer
 }
 
-/// The endpoints of a Service's port, in the family of the attempt.
+/// Returns the endpoints of a Service's port, in the family of the attempt.
 fn endpoints(
     world: &World,
     service: &Service,
@@ -333,14 +332,14 @@ fn endpoints(
     all
 }
 
-/// Ours alone: the backend's node answers the client itself (`hawser.dev/forwarding`).
+/// Hawser's own: returns `true` if the backend's node answers the client itself (`hawser.dev/forwarding`).
 fn answers_directly(service: &Service) -> bool {
     let annotations = service.metadata.annotations.as_ref();
     let forwarding = annotations.and_then(|all| all.get("hawser.dev/forwarding")).map(String::as_str);
     matches!(forwarding, Some("dsr" | "dsr-ipip"))
 }
 
-/// Ours alone: `hawser.dev/weights`.
+/// Hawser's own: returns the weight by `hawser.dev/weights`.
 fn weight(service: &Service, address: IpAddr, pod: Option<&str>) -> Option<u16> {
     let text = service.metadata.annotations.as_ref()?.get("hawser.dev/weights")?;
     let weights: BTreeMap<String, u16> = serde_json::from_str(text).ok()?;
@@ -356,9 +355,8 @@ fn on_this_node(all: &BTreeMap<SocketAddr, Seen>) -> Vec<SocketAddr> {
     if ready.is_empty() { local(|seen| seen.serving_while_terminating) } else { ready }
 }
 
-/// KEP-2433 and KEP-3015: those hinted for this node if every ready one has a node's hint and one
-/// of them is for this node; else the same with zones; else all that are ready. KEP-1669 for when
-/// none is.
+/// KEP-2433 and KEP-3015: those hinted for this node if every ready one has a node's hint and one of them is
+/// for this node; else the same with zones; else all that are ready. KEP-1669 applies if none is.
 fn nearest(world: &World, all: &BTreeMap<SocketAddr, Seen>) -> Vec<SocketAddr> {
     let ready: Vec<_> = all.iter().filter(|(_, seen)| seen.ready).collect();
     if ready.is_empty() {
@@ -383,7 +381,7 @@ fn nearest(world: &World, all: &BTreeMap<SocketAddr, Seen>) -> Vec<SocketAddr> {
     ready.into_iter().map(|(at, _)| *at).collect()
 }
 
-/// New connections go to those with a share; if nobody has one, to all alike.
+/// Returns the endpoints that get new connections: those with a share; if none has one, all alike.
 fn with_a_share(chosen: Vec<SocketAddr>, all: &BTreeMap<SocketAddr, Seen>) -> Vec<SocketAddr> {
     let shares: Vec<_> = chosen.iter().copied().filter(|at| all[at].weight != Some(0)).collect();
     if shares.is_empty() { chosen } else { shares }

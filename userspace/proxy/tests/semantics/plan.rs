@@ -1,5 +1,5 @@
-//! Random clusters and attempts. Plans are small numbers and flags, so that what proptest shrinks
-//! to can be read; they become real objects before anybody looks at them.
+//! Random clusters and attempts. Plans are small numbers and flags, so that proptest's shrunk cases are
+//! readable; they become real objects before use.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -15,16 +15,16 @@ use crate::model::{Attempt, From, World};
 pub const HERE: &str = "here";
 pub const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];
 pub const NODE: [&str; 2] = ["192.0.2.1", "2001:db8::1"];
-/// The node has it too, but its status does not say so.
+/// An address that the node has too, although its status does not list it.
 pub const OTHER_NODE_ADDRESS: [&str; 2] = ["192.0.2.9", "2001:db8::9"];
 pub const SERVICE_RANGES: [&str; 2] = ["10.96.0.0/24", "fd96::/112"];
 /// The pod that connects. It may be an endpoint.
 pub const POD: [&str; 2] = ["10.1.0.5", "fd01::5"];
-/// Others on this node, and those on another, behind the uplink.
+/// Prefixes of others on this node, and of those on another, behind the uplink.
 const LOCAL: [&str; 2] = ["10.1.0.", "fd01::"];
 const REMOTE: [&str; 2] = ["10.2.0.", "fd02::"];
 const CLUSTER: [&str; 2] = ["10.96.0.", "fd96::"];
-/// Of load balancers, and external ones: both may be the same.
+/// Prefixes of load balancers' and external addresses: both may be the same.
 const PUBLIC: [&str; 2] = ["203.0.113.", "2001:db8:113::"];
 const OUTSIDE: [[&str; 2]; 2] = [["192.0.2.100", "198.51.100.77"], ["2001:db8::100", "2001:db8:77::1"]];
 const RANGES: [&str; 9] = [
@@ -45,7 +45,7 @@ pub struct WorldPlan {
     pub services: Vec<ServicePlan>,
     pub slices: Vec<SlicePlan>,
     pub zone: Option<bool>,
-    /// Whether the address of the status, and the other one, answer on node ports.
+    /// `true` if the address of the status, and if the other one, serves node ports.
     pub node_ports: (bool, bool),
     pub external_ips: bool,
     pub masquerade_all: bool,
@@ -77,7 +77,7 @@ pub struct ServicePlan {
     pub ports: Vec<PortPlan>,
     pub internal_local: bool,
     pub external_local: bool,
-    /// Last part and mode: VIP by default, said, or Proxy.
+    /// Last part and mode: VIP by default, explicitly VIP, or Proxy.
     pub balancer: Vec<(u8, u8)>,
     pub external_ips: Vec<u8>,
     pub ranges: Vec<usize>,
@@ -86,7 +86,7 @@ pub struct ServicePlan {
     /// Weights of the endpoints with an odd and with an even last part.
     pub weights: Option<(u16, u16)>,
     pub maglev: Option<bool>,
-    /// In an IP option, or in an outer header.
+    /// Direct server return by an IP option, or by an outer header.
     pub direct: Option<bool>,
     pub age: u8,
 }
@@ -103,7 +103,7 @@ pub struct PortPlan {
 pub struct SlicePlan {
     pub service: usize,
     pub v6: bool,
-    /// Which of the Service's ports they are for, and their number.
+    /// The index of the Service's port that they are for, and their number.
     pub ports: Vec<(usize, u16)>,
     /// Their protocol is not the Service's.
     pub astray: bool,
@@ -121,7 +121,7 @@ pub struct EndpointPlan {
     pub zone_hints: Vec<bool>,
 }
 
-/// Who connects, and to what.
+/// The client, and the destination.
 #[derive(Clone, Debug)]
 pub struct AttemptPlan {
     pub from: u8,
@@ -135,7 +135,7 @@ pub enum Aim {
     /// A port of a Service, in one of the ways it may have: cluster, external or load balancer's
     /// address, or node port.
     Port { service: usize, port: usize, way: u8 },
-    /// Anything.
+    /// An arbitrary place.
     Place { target: Target, protocol: usize, number: u16 },
 }
 
@@ -279,7 +279,7 @@ fn ip(family: [&str; 2], v6: bool, last: u8) -> String {
 }
 
 impl WorldPlan {
-    /// Without direct server return, whose packets are others.
+    /// Returns the plan without direct server return, whose packets differ.
     pub fn translated(mut self) -> Self {
         for service in &mut self.services {
             service.direct = None;
@@ -329,7 +329,7 @@ impl ServicePlan {
             Kind::Headless => cluster_ips = vec!["None".to_owned()],
             Kind::OfAnotherProxy => labels = json!({"service.kubernetes.io/service-proxy-name": "mesh"}),
         }
-        // Also in a family that the Service does not have.
+        // Also in a family that the Service lacks.
         let public = |last: &u8| [false, true].map(|v6| ip(PUBLIC, v6, *last));
         let ingress: Vec<Value> = self
             .balancer
@@ -383,7 +383,7 @@ impl ServicePlan {
         .unwrap()
     }
 
-    /// As the apiserver has it: names differ, and so do number and protocol.
+    /// Returns ports that the apiserver accepts: names differ, and so do pairs of number and protocol.
     fn unlike_ports(&self) -> Vec<Value> {
         let (mut names, mut numbers, mut node_ports) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let mut ports = Vec::new();
@@ -486,7 +486,7 @@ impl AttemptPlan {
             Target::Loopback => ["127.0.0.1", "::1"][family].to_owned(),
             Target::Pod => ip(LOCAL, self.v6, 6),
         };
-        // The node may have a load balancer's address as its own, and come from it.
+        // The node may have a load balancer's address as its own, and connect from it.
         let as_balancer = from == From::Host && self.source == 1 && matches!(target, Target::Public(_));
         Attempt {
             from,

@@ -18,7 +18,7 @@ use crate::model::{Attempt, Verdict, World, health, judge};
 use crate::plan::{attempt, world};
 use crate::tables::{answering, compiled, context, key, node_tables, read};
 
-/// Choices of the in-memory data plane tried for one attempt, spread over all hashes.
+/// Number of hash values tried for one attempt in the in-memory data plane, spread over all hashes.
 const HASHES: u32 = 64;
 
 /// The in-memory data plane, filled and read.
@@ -35,7 +35,7 @@ impl Plane {
         Self { fake, world }
     }
 
-    /// It holds what was compiled, and picks only what the oracle allows.
+    /// Checks that it holds what was compiled, and picks only what the oracle allows.
     fn check(&self, attempt: &Attempt, expected: &Verdict) -> Result<(), TestCaseError> {
         let tables = compiled(&self.world);
         let Some((_, frontend)) = answering(&tables, &node_tables(&self.world), attempt) else {
@@ -44,7 +44,7 @@ impl Plane {
         let held = self.fake.backends(&frontend.key);
         prop_assert_eq!(held.as_ref(), Some(&frontend.backends));
         if frontend.limited || attempt.to.ip().is_loopback() {
-            // Sources and namespaces are none of its concern.
+            // The in-memory data plane has no sources and namespaces.
             return Ok(());
         }
         for number in 0..HASHES {
@@ -65,7 +65,7 @@ impl Plane {
     }
 }
 
-/// What must hold of every frontend, whatever it is for.
+/// Checks what must hold of every frontend.
 fn sound(frontend: &Frontend) -> Result<(), TestCaseError> {
     let places: Vec<_> = frontend.backends.iter().map(|one| (!one.local, one.address, one.port)).collect();
     let sorted: Vec<_> = places.iter().copied().collect::<BTreeSet<_>>().into_iter().collect();
@@ -125,7 +125,7 @@ proptest! {
         prop_assert_eq!(found, health(&world));
     }
 
-    /// What is kept of a Service says all that counts.
+    /// The retained part of a Service compiles as the whole object.
     #[test]
     fn what_is_kept_compiles_as_the_object(plan in world()) {
         let world = plan.world();
@@ -168,8 +168,8 @@ proptest! {
 proptest! {
     #![proptest_config(crate::seeded::config(256))]
 
-    /// One Service changed after the other, in any order, gives what compiling all at once gives:
-    /// in the desired tables, and in a data plane to which the changes are applied.
+    /// Changing one Service after the other, in any order, gives the same as compiling all at once: in the
+    /// desired tables, and in a data plane to which the changes are applied.
     #[test]
     fn a_cluster_becomes_another_service_by_service(before in world(), after in world(), backwards in any::<bool>()) {
         let (before, after) = (before.world(), after.world());
@@ -213,7 +213,7 @@ fn set(desired: &mut Desired, service: &Service, world: &World) -> Effect {
     desired.set(&name.to_string(), rank(service), Some(tables))
 }
 
-/// The generator reaches what it is for: else the properties hold for want of cases.
+/// The generator covers every verdict: otherwise the properties would hold for lack of cases.
 #[test]
 fn every_verdict_is_among_the_random_ones() {
     let mut runner = proptest::test_runner::TestRunner::deterministic();

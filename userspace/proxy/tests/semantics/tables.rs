@@ -1,5 +1,5 @@
-//! Tables read as their documentation says programs read them: the other side of the comparison,
-//! as long as no kernel is at hand.
+//! Tables interpreted as their documentation says that programs do: the other side of the comparison without
+//! a kernel.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -47,7 +47,7 @@ pub fn key(attempt: &Attempt, address: IpAddr) -> FrontendKey {
     FrontendKey { address, port: attempt.to.port(), protocol: protocol(attempt.protocol), scope }
 }
 
-/// The frontend that answers an attempt: of its address, or else of any address of the node.
+/// Returns the frontend that answers an attempt: of its address, or else of any address of the node.
 pub fn answering<'a>(
     tables: &'a Tables,
     node: &NodeTables,
@@ -64,7 +64,7 @@ pub fn answering<'a>(
     find(key(attempt, address)).or_else(|| find(key(attempt, anywhere)).filter(|_| here))
 }
 
-/// What the tables say about an attempt.
+/// Returns the verdict of the tables about an attempt.
 pub fn read(tables: &Tables, node: &NodeTables, attempt: &Attempt) -> Verdict {
     let address = attempt.to.ip();
     let Some((service, frontend)) = answering(tables, node, attempt) else {
@@ -92,13 +92,13 @@ fn arrival(frontend: &Frontend, backend: &Backend, attempt: &Attempt) -> (Socket
     (SocketAddr::new(backend.address, backend.port), if node { Source::Node } else { Source::Kept })
 }
 
-/// Whether the source decides.
+/// Returns `true` if the source decides.
 pub fn is_limited(world: &World, attempt: &Attempt) -> bool {
     let tables = compiled(world);
     answering(&tables, &node_tables(world), attempt).is_some_and(|(_, frontend)| frontend.limited)
 }
 
-/// As if nobody had named source ranges.
+/// Returns the cluster without source ranges.
 pub fn without_ranges(world: &World) -> World {
     let mut open = world.clone();
     for service in &mut open.services {

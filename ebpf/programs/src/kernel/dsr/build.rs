@@ -1,5 +1,5 @@
-//! What is put into packets and taken out of them, as words in the order of the packet: one making of
-//! it for buffers and for XDP.
+//! The data that is put into packets and taken out of them, as words in the order of the packet: the same for
+//! buffers and for XDP.
 
 use ebpf_common::flow::FlowKey;
 
@@ -9,8 +9,8 @@ use super::{
 use crate::kernel::family::{Address as _, Family};
 use crate::kernel::packet::{self, IP, IP_CHECK};
 
-/// The option that names the frontend, where the client sent the packet; `next` is what follows it,
-/// which only IPv6 says.
+/// Builds the option that names the frontend, to which the client sent the packet; `next` is the following
+/// protocol, which only the option of IPv6 contains.
 #[inline(always)]
 pub fn option<F: Family>(key: &FlowKey<F::Address>, next: u8, words: &mut [u32; WORDS]) {
     let port = key.destination_port as u32;
@@ -20,7 +20,7 @@ pub fn option<F: Family>(key: &FlowKey<F::Address>, next: u8, words: &mut [u32; 
         words[1] = address[0];
     } else {
         words[0] = next as u32 | first6();
-        // The port and the address, which so begins in the middle of a word.
+        // The port and the address, which therefore begins in the middle of a word.
         words[1] = port | address[0] << 16;
         words[2] = address[0] >> 16 | address[1] << 16;
         words[3] = address[1] >> 16 | address[2] << 16;
@@ -29,12 +29,12 @@ pub fn option<F: Family>(key: &FlowKey<F::Address>, next: u8, words: &mut [u32; 
     }
 }
 
-/// The first word of the option of IPv6, but for what follows it.
+/// Returns the first word of the option of IPv6, without the following protocol.
 const fn first6() -> u32 {
     ((OPTION6_LENGTH as u32 / 8 - 1) << 8) | (OPTION6 as u32) << 16 | OPTION6_DATA << 24
 }
 
-/// The port and the address in an option; none if the words are something else.
+/// Returns the port and the address in an option; `None` if the words are something else.
 #[inline(always)]
 pub fn named<F: Family>(words: &[u32; 6]) -> Option<(u16, F::Address)> {
     let (present, port, address) = if F::VERSION == 4 {
@@ -47,16 +47,16 @@ pub fn named<F: Family>(words: &[u32; 6]) -> Option<(u16, F::Address)> {
     present.then(|| (port, F::Address::from_words(&address)))
 }
 
-/// The second word of a header of IPv6 after an option has come (`next` is then
-/// [`super::DESTINATION_OPTIONS`]) or gone.
+/// Returns the second word of a header of IPv6 after an option has been added (`next` is then
+/// [`super::DESTINATION_OPTIONS`]) or removed.
 #[inline(always)]
 pub fn second6(word: u32, next: u8, more: i16) -> u32 {
     let payload = u16::from_be(word as u16).wrapping_add_signed(more).to_be();
     payload as u32 | (next as u32) << 16 | word & 0xff00_0000
 }
 
-/// Makes a header of IPv4 longer (`more` is 1) or shorter (-1) by an option of two words that it has,
-/// or had.
+/// Makes a header of IPv4 longer (`more` is 1) or shorter (-1) by an option of two words, which has been
+/// added or removed.
 ///
 /// # Safety
 /// The program must have compared `data + IP + 20` with the end of the packet.
@@ -76,7 +76,7 @@ pub unsafe fn resize4(data: usize, more: i8, option: u32, address: u32) {
     }
 }
 
-/// The header around a packet; `inner` is the beginning of the packet's own.
+/// Builds the header around a packet; `inner` is the beginning of the packet's own.
 #[inline(always)]
 pub fn outer<F: Family>(
     inner: &[u32; 3],
@@ -88,7 +88,7 @@ pub fn outer<F: Family>(
     if F::VERSION == 4 {
         let total = u16::from_be((inner[0] >> 16) as u16).wrapping_add(F::HEADER as u16);
         words[0] = 0x45 | inner[0] & 0xff00 | (total.to_be() as u32) << 16;
-        // No identification, not to be cut into fragments.
+        // No identification, and "don't fragment".
         words[1] = 0x40 << 16;
         words[2] = HOPS | (IPIP as u32) << 8;
         words[3] = from[0];
@@ -104,7 +104,7 @@ pub fn outer<F: Family>(
     }
 }
 
-/// Index of the word with the hops that are left, and that word one hop further on.
+/// Returns the index of the word with the remaining hops, and that word with one hop less.
 #[inline(always)]
 pub fn one_hop<F: Family>(header: &[u32; 3]) -> (usize, u32) {
     if F::VERSION == 6 {
@@ -117,7 +117,7 @@ pub fn one_hop<F: Family>(header: &[u32; 3]) -> (usize, u32) {
     (2, word & 0xffff | (check as u32) << 16)
 }
 
-/// Bytes that come into a packet of a direct flow.
+/// Returns the number of bytes that are added to a packet of a direct flow.
 #[inline(always)]
 pub fn room<F: Family>(outer: bool, option: bool) -> usize {
     if outer {

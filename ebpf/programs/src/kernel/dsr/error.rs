@@ -1,7 +1,7 @@
-//! What a router between the nodes says of an outer header: that the packet is too big for the next
-//! link. It says so to this node, which tells the client, about the packet inside.
+//! Errors of routers between the nodes about an outer header: the packet is too big for the next link. They
+//! are sent to this node, which tells the client, about the packet inside.
 //!
-//! Of what goes by option, routers tell the client themselves, under the backend's address.
+//! Routers report errors about packets with an option to the client themselves, under the backend's address.
 
 use core::mem::MaybeUninit;
 
@@ -20,11 +20,10 @@ use crate::kernel::{maps, read, reject, tcx};
 
 /// Length of the header of an ICMP message.
 const MESSAGE: usize = 8;
-/// Of the packet inside, its header and this must be quoted: routers do not have to.
+/// Bytes after the inner header that must be quoted as well: routers do not have to.
 const QUOTED: u32 = 8;
 
-/// Turns the error into one about the packet inside, for its sender; [`ABSENT`] if it is about none of
-/// ours.
+/// Turns the error into one about the packet inside, for its sender; [`ABSENT`] if it is about none of ours.
 #[inline(never)]
 pub fn returned<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     let mut packet = MaybeUninit::uninit();
@@ -59,8 +58,8 @@ pub fn returned<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     tcx::depart(skb, ifindex, neighbour)
 }
 
-/// Reads the packet inside, and says how long the outer one may be; 0 if it is none of this node's.
-/// The backend that the outer header names is kept in the scratch room.
+/// Reads the packet inside, and returns the maximum size of the outer one; 0 if it is not this node's. The
+/// backend in the outer header is stored in the scratch room.
 #[inline(never)]
 fn read_inner<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -> u32 {
     let outer = IP + F::HEADER + MESSAGE;
@@ -112,7 +111,7 @@ fn read_inner<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -
     mtu
 }
 
-/// Source and destination of a header.
+/// Returns source and destination of a header.
 #[inline(always)]
 fn ends<F: Family>(words: &[u32; WORDS]) -> (F::Address, F::Address) {
     let (source, destination) = if F::VERSION == 4 {
@@ -123,8 +122,9 @@ fn ends<F: Family>(words: &[u32; WORDS]) -> (F::Address, F::Address) {
     (F::Address::from_words(&source), F::Address::from_words(&destination))
 }
 
-/// This node sends such packets in outer headers to the backend that [`read_inner`] has kept. A frame
-/// of its own, beside that of the other: Linux 6.1 counts them together where one is within the other.
+/// Returns `true` if this node sends such packets in outer headers to the backend that [`read_inner`] has
+/// stored. A separate function with a frame of its own: Linux 6.1 adds the frames where one function is
+/// inside the other.
 #[inline(never)]
 fn is_sent<F: Family>(packet: &Packet<F::Address>) -> bool {
     let Some(scratch) = F::scratch() else {

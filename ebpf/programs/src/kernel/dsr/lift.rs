@@ -1,8 +1,8 @@
-//! The way to the backend's node, of packets in XDP: what has to be put in goes where the driver has
-//! left room before the packet, and the headers move down to it.
+//! The way of packets in XDP to the backend's node: additional data goes into the room that the driver has
+//! left before the packet, and the headers move down to it.
 //!
-//! What cannot go so is left as it is, for the programs behind: a driver without room, a packet that
-//! would not fit the path (its sender is told there), a way that is not known.
+//! A packet that cannot be sent this way is left unchanged to the programs behind: if the driver leaves no
+//! room, if it would not fit the path (its sender gets an error there), or if the way is not known.
 
 use core::mem::MaybeUninit;
 
@@ -17,7 +17,7 @@ use crate::kernel::hop::Hop;
 use crate::kernel::packet::{self, ETHERTYPE, IP, Packet, To, UDP_HEADER};
 use crate::kernel::{maps, xdp};
 
-/// Functions that the kernel checks once, and not with each of their calls.
+/// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
     ($family:ty, $address:ty, $lift:ident) => {
         /// See [`send`].
@@ -40,7 +40,7 @@ macro_rules! once {
 once!(V4, u32, lift4);
 once!(V6, [u32; 4], lift6);
 
-/// Sends a packet of a direct flow that needs room on its way; gives what XDP is to do with it.
+/// Sends a packet of a direct flow that needs additional room; returns the XDP action.
 #[inline(always)]
 pub fn lift<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> u32 {
     let (packet, to) = (&raw const *packet, &raw const *to);
@@ -71,14 +71,14 @@ fn send<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Add
         name::<F>(ctx, packet, to, &hop)
     };
     if !done {
-        // It was longer than this before it was made longer.
+        // The packet had this length before it was extended.
         return xdp_action::XDP_DROP;
     }
     maps::count(metric::DSR_SENT);
     xdp::leave(ctx, &hop)
 }
 
-/// Rewrites a packet before whose headers there is room for the option, and puts that behind them.
+/// Rewrites a packet with room for the option before its headers, and puts the option behind them.
 #[inline(always)]
 fn name<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>, hop: &Hop) -> bool {
     let length = option_length::<F>();
@@ -86,8 +86,8 @@ fn name<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Add
     if data + length + IP + F::HEADER + UDP_HEADER > end {
         return false;
     }
-    // SAFETY: compared with the end just above; word by word downwards, so that none is written
-    // before it is read.
+    // SAFETY: compared with the end just above; word by word downwards, so that none is written before it is
+    // read.
     unsafe {
         for word in 0..F::HEADER / 4 {
             let value: u32 = packet::load(data, length + IP + 4 * word);
@@ -117,7 +117,7 @@ fn name<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Add
     true
 }
 
-/// Puts an outer header before a packet, where there is room for it; the packet has come one hop.
+/// Puts an outer header before a packet, in the room that there is; counts one hop of the packet.
 #[inline(always)]
 fn wrap<F: Family>(ctx: *mut xdp_md, source: &F::Address, backend: &F::Address, hop: &Hop) -> bool {
     let (data, end) = xdp::bounds(ctx);

@@ -1,4 +1,4 @@
-//! At the backend's node: which frontend a packet names, and whether that is to be believed.
+//! The backend's node: finds the frontend that a packet names, and checks it.
 
 use core::mem::MaybeUninit;
 
@@ -19,10 +19,10 @@ use crate::kernel::read::{self, kind as read_kind};
 use crate::kernel::tcx::{DROP, NEXT};
 use crate::kernel::{fragment, lookup, maps, pick, table};
 
-/// What follows a header of IPv6 makes the packet a fragment.
+/// The next header of IPv6 that makes the packet a fragment.
 const FRAGMENT: u8 = 44;
 
-/// The frontend that a direct packet names, if this node's tables have it in this manner.
+/// Returns the frontend that a direct packet names, if this node's tables have it in this forwarding mode.
 #[inline(always)]
 fn frontend_of<F: Family>(address: &F::Address, port: u16, number: u8, manner: u16) -> Option<Frontend> {
     let mut key = F::FrontendKey::new(*address, port, number, scope::EXTERNAL);
@@ -37,8 +37,8 @@ fn frontend_of<F: Family>(address: &F::Address, port: u16, number: u8, manner: u
     (found.flags() & manner != 0).then_some(found)
 }
 
-/// A packet from an uplink may be one that another node has sent so: its header is longer than
-/// usual, or there is another packet in it. Asked after [`read::is_control`].
+/// Returns `true` for a packet from an uplink that another node may have sent directly: its header is longer
+/// than usual, or there is another packet in it. Called after [`read::is_control`].
 #[inline(always)]
 pub fn may_be_direct<F: Family>(ctx: &TcContext) -> bool {
     let (data, end) = (ctx.data(), ctx.data_end());
@@ -56,7 +56,7 @@ pub fn may_be_direct<F: Family>(ctx: &TcContext) -> bool {
     }
 }
 
-/// Receives a packet that [`may_be_direct`]; gives what is to become of it, or [`ABSENT`].
+/// Receives a packet that [`may_be_direct`]; returns its verdict, or [`ABSENT`].
 #[inline(never)]
 pub fn receive<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     if maps::config().is_none_or(lookup::is_leaving) {
@@ -73,11 +73,11 @@ pub fn receive<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     }
 }
 
-/// Answer of [`receive`]: the packet is an ordinary one, or has become one.
+/// Result of [`receive`]: the packet is an ordinary one, or has become one.
 pub const ABSENT: i32 = i32::MIN;
 
-/// If the packet says which frontend the client asked, and is for a backend of that frontend, replies
-/// will be made the frontend's. The packet goes on without the option.
+/// Receives a packet with an option: if it names a frontend and is for a backend of that, replies are
+/// translated to come from the frontend. The packet goes on without the option.
 #[inline(always)]
 fn receive_option<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, place: Place) -> i32 {
     let length = option_length::<F>();
@@ -97,11 +97,11 @@ fn receive_option<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, p
         return malformed::<F>(packet, place);
     }
     maps::count(metric::DSR_RECEIVED);
-    // The others follow a first fragment, which is to be remembered.
+    // The other fragments follow the first one, whose ports have to be recorded.
     if packet.part == Part::Whole { NEXT } else { ABSENT }
 }
 
-/// Notes that replies to the packet come from a frontend; false if it has no such backend here.
+/// Records that replies to the packet come from a frontend; returns `false` if it has no such backend here.
 #[inline(always)]
 fn expect_replies<F: Family>(
     packet: &Packet<F::Address>,
@@ -124,8 +124,8 @@ fn expect_replies<F: Family>(
     table::insert::<F>(reply, table::hash(&reply.key, config.seed), place) != table::NONE
 }
 
-/// Writes down what replies to the packet become, if the frontend has its backend here. Apart from
-/// what comes next: its frame is large, and so is what that calls.
+/// Writes the translation of replies to the packet, if the frontend has its backend here. A separate
+/// function: its frame is large, and so are those of the functions called next.
 #[inline(never)]
 fn is_reply_of<F: Family>(packet: &Packet<F::Address>, address: &F::Address, port: u16) -> bool {
     let (Some(config), Some(scratch)) = (maps::config(), F::scratch()) else {
@@ -159,7 +159,7 @@ fn is_reply_of<F: Family>(packet: &Packet<F::Address>, address: &F::Address, por
     true
 }
 
-/// Takes the option out again; `first` and `second` are its first words.
+/// Removes the option; `first` and `second` are its first words.
 #[inline(always)]
 fn remove_option<F: Family>(skb: *mut __sk_buff, first: u32, second: u32) -> bool {
     let length = option_length::<F>();
@@ -179,7 +179,7 @@ fn remove_option<F: Family>(skb: *mut __sk_buff, first: u32, second: u32) -> boo
     store(skb, IP + 4, &[build::second6(header[1], first as u8, -(length as i16))], 4)
 }
 
-/// If the outer packet is for a backend of this node, and the inner one for a frontend of that
+/// Receives an outer packet: if it is for a backend of this node, and the inner one for a frontend of that
 /// backend, the inner one begins a flow to it, and is an ordinary packet from then on.
 #[inline(always)]
 fn receive_outer<F: Family>(skb: *mut __sk_buff, outer: &mut Packet<F::Address>, place: Place) -> i32 {
@@ -201,24 +201,24 @@ fn receive_outer<F: Family>(skb: *mut __sk_buff, outer: &mut Packet<F::Address>,
     // The outer packet is not needed any more.
     match read::packet::<F>(&ctx, outer) {
         read_kind::BALANCED => flow::admit::<F>(outer, place),
-        // Its first one has begun the flow.
+        // Its first fragment has begun the flow.
         read_kind::LATER => {}
         _ => return malformed::<F>(outer, place),
     }
     ABSENT
 }
 
-/// What an inner packet is.
+/// The kinds of inner packets.
 mod inner {
-    /// Somebody else's.
+    /// Not ours.
     pub const OTHER: u32 = 0;
     pub const FOUND: u32 = 1;
     /// A fragment that waits for its first one.
     pub const HELD: u32 = 2;
 }
 
-/// Whether the inner packet is for a frontend that has this backend, one of [`inner`]; the backend is
-/// then noted as chosen.
+/// Returns one of [`inner`], depending on whether the inner packet is for a frontend that has this backend;
+/// the backend is then recorded as chosen.
 #[inline(never)]
 fn find_inner<F: Family>(skb: *mut __sk_buff, backend: &F::Address) -> u32 {
     let at = (IP + F::HEADER) as u32;
@@ -251,8 +251,8 @@ fn find_inner<F: Family>(skb: *mut __sk_buff, backend: &F::Address) -> u32 {
     inner::FOUND
 }
 
-/// Protocol and destination port of an inner packet: its own, or, of a later fragment, those of the
-/// first one, or one of [`inner`]. `words` is its header, `number` what follows that.
+/// Returns protocol and destination port of an inner packet: its own, or for a later fragment those of the
+/// first one, or one of [`inner`]. `words` is its header, `number` the following protocol.
 #[inline(always)]
 fn inner_port<F: Family>(skb: *mut __sk_buff, words: &[u32; WORDS], number: u8) -> Result<(u8, u16), u32> {
     let l4 = (IP + 2 * F::HEADER) as u32;
@@ -264,7 +264,7 @@ fn inner_port<F: Family>(skb: *mut __sk_buff, words: &[u32; WORDS], number: u8) 
         let offset = u16::from_be((words[1] >> 16) as u16) & 0x1fff;
         (number, offset != 0, words[1] & 0xffff, rest[0])
     } else if number == FRAGMENT {
-        // Where it belongs and of what, and then the ports.
+        // Position and identification of the fragment, and then the ports.
         let (place, identification) = (rest[0], rest[1]);
         let later = u16::from_be((place >> 16) as u16) & 0xfff8 != 0;
         if !later {
@@ -286,7 +286,7 @@ fn inner_port<F: Family>(skb: *mut __sk_buff, words: &[u32; WORDS], number: u8) 
     if let Some((_, port)) = fragment::ports(&key) {
         return Ok((number, port));
     }
-    // What is for no service in the tables may be in a tunnel of others.
+    // A packet for no service in the tables may be in a tunnel of others.
     let may_wait = lookup::is_marked::<F>(F::Address::from_words(&destination));
     let held = may_wait && fragment::hold(skb, &key) == fragment::outcome::HELD;
     Err(if held { inner::HELD } else { inner::OTHER })

@@ -1,4 +1,4 @@
-//! The way to the backend's node, of packets in buffers.
+//! The way of packets in buffers to the backend's node.
 
 use core::mem::MaybeUninit;
 
@@ -20,7 +20,7 @@ use crate::kernel::packet::{self, IP, Packet, Part, To};
 use crate::kernel::tcx::{self, DROP};
 use crate::kernel::{maps, read, reject};
 
-/// The longest header that IPv4 has.
+/// The longest header of IPv4.
 const LONGEST: usize = 60;
 
 /// Sends a packet of a direct flow on its way.
@@ -41,7 +41,7 @@ pub fn send<F: Family>(
     let outer = to.flags & flow_flag::DSR_IPIP as u32 != 0;
     let option = !outer && needs_room(packet, to.flags) && packet.part != Part::Later;
     let more = build::room::<F>(outer, option);
-    // No header of IPv4 takes more options.
+    // A header of IPv4 has no room for more options.
     if option && F::VERSION == 4 && packet.l4 > (IP + LONGEST - OPTION4_LENGTH) as u32 {
         return malformed::<F>(packet, place);
     }
@@ -72,7 +72,8 @@ pub fn malformed<F: Family>(packet: &Packet<F::Address>, place: Place) -> i32 {
     DROP
 }
 
-/// Puts the frontend, where the client sent the packet, into the header of a rewritten packet.
+/// Adds an option with the frontend, to which the client sent the packet, to the header of a rewritten
+/// packet.
 #[inline(never)]
 fn add_option<F: Family>(skb: *mut __sk_buff, key: &FlowKey<F::Address>) -> bool {
     let length = option_length::<F>();
@@ -128,7 +129,7 @@ pub fn resize4(skb: *mut __sk_buff, more: i8, option: u32, address: u32) -> bool
     true
 }
 
-/// Puts an outer header around the packet, which has come one hop.
+/// Puts an outer header around the packet, and counts one hop of it.
 #[inline(never)]
 fn wrap<F: Family>(skb: *mut __sk_buff, backend: &F::Address) -> bool {
     let Some(config) = maps::config() else {

@@ -1,5 +1,5 @@
-//! Keeps processes of the node from binding a port that is a node port: what came for it would go
-//! to the service, and the process would wait in vain. Where they connect to is their own affair.
+//! Keeps processes of the node from binding a node port: packets to it would go to the service, and the
+//! process would wait in vain. Outgoing connections from the port are not restricted.
 
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
@@ -29,15 +29,15 @@ pub fn bind6(ctx: SockAddrContext) -> i32 {
         return check::<V4>(&ctx, Mapped::address(&ctx));
     }
     let address = Ip6::address(&ctx);
-    // The unspecified address is that of both families, unless the socket says otherwise, which
-    // cannot be seen here.
+    // The unspecified address is that of both families, unless the socket is restricted to IPv6, which is not
+    // visible here.
     if address.same(&<V6 as Family>::Address::ZERO) && check::<V4>(&ctx, 0) != PROCEED {
         return context::refuse(EADDRINUSE);
     }
     check::<V6>(&ctx, address)
 }
 
-/// The port may be a node port, and the socket is the node's own.
+/// Returns `true` if the port may be a node port, and the socket is the node's own.
 #[inline(always)]
 fn is_guarded(ctx: &SockAddrContext) -> bool {
     maps::config().is_some_and(|config| {

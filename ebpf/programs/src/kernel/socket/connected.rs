@@ -1,6 +1,5 @@
-//! Sockets that are connected to a service, by cookie: see [`Connected`]. One line of tags and one
-//! slot are touched when a socket connects, the line alone when it is closed; no lock is taken, and
-//! nothing is allocated.
+//! Sockets that are connected to a service, by cookie: see [`Connected`]. A connecting socket touches one
+//! line of tags and one slot, a closing one the line alone; no lock is taken, and nothing is allocated.
 
 use ebpf_common::flow::{FlowTags, WAYS, tag};
 use ebpf_common::socket::Connected;
@@ -12,7 +11,7 @@ use super::super::maps::{CONNECTED, CONNECTED_TAGS};
 /// No way of a set.
 const NONE: u32 = WAYS;
 
-/// A socket and where it was sent.
+/// A socket and its translated destination.
 pub struct Connection<A> {
     pub cookie: u64,
     pub netns: u64,
@@ -22,7 +21,7 @@ pub struct Connection<A> {
     pub backend: (A, u16),
 }
 
-/// Notes a connection, in place of an earlier one of the same socket; false if its set is full.
+/// Records a connection, in place of an earlier one of the same socket; returns `false` if its set is full.
 #[inline(always)]
 pub fn remember<F: Family>(connection: &Connection<F::Address>) -> bool {
     let (set, tag) = (Connected::set(connection.cookie), Connected::tag(connection.cookie));
@@ -39,8 +38,8 @@ pub fn remember<F: Family>(connection: &Connection<F::Address>) -> bool {
     let Some(slot) = CONNECTED.get_ptr_mut(Connected::element(set, way)) else {
         return false;
     };
-    // SAFETY: the slot is this socket's own; others read it at most, and the cookie tells them
-    // whether it is whole.
+    // SAFETY: the slot is this socket's own; others only read it, and the cookie tells them whether it is
+    // complete.
     unsafe {
         (&raw mut (*slot).cookie).write_volatile(0);
         store::<F>(&raw mut (*slot).frontend, &connection.frontend.0);
@@ -56,17 +55,17 @@ pub fn remember<F: Family>(connection: &Connection<F::Address>) -> bool {
     true
 }
 
-/// What is known of a socket.
+/// The result of looking up a socket.
 pub enum Recalled<A> {
-    /// What the application connected to.
+    /// The address and port that the application connected to.
     Frontend(A, u16),
     /// It has no slot, though its set has one left.
     Nothing,
-    /// Nothing, or its set had no slot for it.
+    /// It has no slot, and may have found its set full.
     Unknown,
 }
 
-/// What the application connected to, given where the socket's packets go to.
+/// Returns the address that the application connected to, given the destination of the socket's packets.
 #[inline(always)]
 pub fn recall<F: Family>(cookie: u64, backend: &F::Address, port: u16) -> Recalled<F::Address> {
     let set = Connected::set(cookie);
@@ -89,7 +88,7 @@ pub fn recall<F: Family>(cookie: u64, backend: &F::Address, port: u16) -> Recall
     Recalled::Frontend(F::Address::from_words(&slot.frontend), slot.frontend_port)
 }
 
-/// Gives the slot of a socket back, if it has one.
+/// Frees the slot of a socket, if it has one.
 #[inline(always)]
 pub fn forget(cookie: u64) {
     let Some(line) = CONNECTED_TAGS.get_ptr_mut(Connected::set(cookie)) else {
@@ -102,7 +101,7 @@ pub fn forget(cookie: u64) {
     }
 }
 
-/// The way that has the tag, and one that is free. Without branches: the verifier would follow each
+/// Returns the way that has the tag, and one that is free. Without branches: the verifier would follow each
 /// of them.
 #[inline(always)]
 fn find(line: *mut FlowTags, wanted: u32) -> (u32, u32) {
@@ -117,7 +116,7 @@ fn find(line: *mut FlowTags, wanted: u32) -> (u32, u32) {
     (found, free)
 }
 
-/// All bits for zero, else none.
+/// Returns all bits for zero, else none.
 #[inline(always)]
 fn all_if_zero(word: u32) -> u32 {
     ((word as u64).wrapping_sub(1) as i64 >> 63) as u32
@@ -130,7 +129,7 @@ fn claim(line: *mut FlowTags, way: u32, new: u32) -> bool {
     unsafe { exchange_if(place(line, way), tag::EMPTY, new) == tag::EMPTY }
 }
 
-/// Where the tag of a way is.
+/// Returns the address of the tag of a way.
 #[inline(always)]
 unsafe fn place(line: *mut FlowTags, way: u32) -> *mut u32 {
     // SAFETY: within the line: the mask keeps the way below `WAYS`.

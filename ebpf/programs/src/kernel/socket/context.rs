@@ -1,4 +1,4 @@
-//! What the kernel hands to a hook. The verifier accepts only whole words at constant offsets of
+//! The context that the kernel passes to a hook. The verifier accepts only whole words at constant offsets of
 //! it, hence the volatile accesses, which the compiler neither splits nor narrows.
 
 use aya_ebpf::EbpfContext as _;
@@ -9,15 +9,15 @@ use aya_ebpf::programs::SockAddrContext;
 use super::super::family::{Family, V4, V6};
 use super::peers::Peers;
 
-/// Let the system call go on.
+/// The result of a hook that lets the system call go on.
 pub const PROCEED: i32 = 1;
-/// Fail the system call with the error set.
+/// The result of a hook that fails the system call with the error set.
 const REFUSE: i32 = 0;
 
 /// ::ffff:0:0/96, the third word.
 const MAPPED: u32 = 0xffff_u32.to_be();
 
-/// How a system call names an address.
+/// The form of an address in a system call.
 pub trait Form {
     type Family: Peers;
 
@@ -27,7 +27,7 @@ pub trait Form {
 
 /// IPv4.
 pub struct Ip4;
-/// IPv4 inside IPv6, as sockets of IPv6 may have it: the connection is one of IPv4.
+/// IPv4-mapped addresses of IPv6 sockets: the connection is one of IPv4.
 pub struct Mapped;
 /// IPv6.
 pub struct Ip6;
@@ -94,7 +94,7 @@ impl Form for Ip6 {
     }
 }
 
-/// The address of a system call on IPv6 is one of IPv4.
+/// Returns `true` if the address of a system call on IPv6 is IPv4-mapped.
 #[inline(always)]
 pub fn is_mapped(ctx: &SockAddrContext) -> bool {
     let ctx = context(ctx);
@@ -114,7 +114,7 @@ fn context(ctx: &SockAddrContext) -> *mut bpf_sock_addr {
     ctx.sock_addr
 }
 
-/// IP protocol number of the socket.
+/// Returns the IP protocol number of the socket.
 #[inline(always)]
 pub fn protocol_of(ctx: &SockAddrContext) -> u8 {
     // SAFETY: the context is the one that the kernel gave.
@@ -139,14 +139,14 @@ pub fn socket_cookie(ctx: &SockAddrContext) -> u64 {
     unsafe { bpf_get_socket_cookie(ctx.as_ptr()) }
 }
 
-/// Cookie of the socket's network namespace.
+/// Returns the cookie of the socket's network namespace.
 #[inline(always)]
 pub fn netns_cookie(ctx: &SockAddrContext) -> u64 {
     // SAFETY: as above.
     unsafe { bpf_get_netns_cookie(ctx.as_ptr()) }
 }
 
-/// Fails the system call.
+/// Fails the system call with an error.
 #[inline(always)]
 pub fn refuse(error: i32) -> i32 {
     // SAFETY: takes a number; a hook that may not set it fails with EPERM instead.

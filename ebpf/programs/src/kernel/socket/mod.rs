@@ -37,12 +37,12 @@ type Address<N> = <<N as Form>::Family as Family>::Address;
 type Key<N> = <<N as Form>::Family as Family>::FrontendKey;
 type Backend<N> = <<N as Form>::Family as Family>::Backend;
 
-/// What the hook is about.
+/// The system call of the hook.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Call {
     /// A connection, or a datagram socket that gets its peer.
     Connect = ebpf_common::trace::call::CONNECT as isize,
-    /// One datagram of a socket that has no peer: its peers are remembered one by one.
+    /// One datagram of a socket without a peer: its peers are stored one by one.
     Send = ebpf_common::trace::call::SENDMSG as isize,
 }
 
@@ -86,8 +86,8 @@ pub fn getpeername6(ctx: SockAddrContext) -> i32 {
     restore6(&ctx)
 }
 
-/// A socket is closed: its backend need not be remembered. What an unconnected socket leaves is
-/// evicted in time.
+/// Handles the closing of a socket: its backend need not be stored any more. The entries of an unconnected
+/// socket are evicted in time.
 #[cgroup_sock(sock_release)]
 pub fn release(ctx: SockContext) -> i32 {
     let sock = ctx.sock;
@@ -100,7 +100,7 @@ pub fn release(ctx: SockContext) -> i32 {
         )
     };
     let inet = family == AF_INET || family == AF_INET6;
-    // A stream without a peer never had one; a datagram socket may have let go of it.
+    // A stream without a peer never had one; a datagram socket may have dropped it.
     if inet && (number == protocol::TCP && port != 0 || number == protocol::UDP) {
         // SAFETY: as above.
         connected::forget(unsafe { bpf_get_socket_cookie(ctx.as_ptr()) });
@@ -123,7 +123,7 @@ fn translate<N: Form>(ctx: &SockAddrContext, call: Call) -> i32 {
         return PROCEED;
     };
     let traced = TracedCall::begin::<N::Family>(call as u32, || socket_cookie(ctx), &address, port, number);
-    // Before the frontend is: see `maps::epoch`.
+    // Read before the frontend: see `maps::epoch`.
     let epoch = maps::epoch(config);
     let mut key = Key::<N>::new(address, port, number, scope::INTERNAL);
     let Some(mut frontend) = lookup::frontend::<N::Family>(&mut key, |cookie| netns_cookie(ctx) == cookie)
@@ -132,8 +132,8 @@ fn translate<N: Form>(ctx: &SockAddrContext, call: Call) -> i32 {
     };
     traced.frontend(&frontend);
     let limited = frontend.flags() & frontend_flag::SOURCE_RANGES != 0;
-    // The packet path knows the source, which a socket does not have yet. The node's own may come
-    // in always.
+    // The packet path knows the source, which a socket does not have yet. The node's own sockets are always
+    // admitted.
     if limited && netns_cookie(ctx) != config.netns_cookie || is_exempt(ctx, config) {
         leave(ctx, call);
         traced.passed();
@@ -158,7 +158,7 @@ fn connect<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, traced: TracedCa
     let (address, port, number) = (N::address(ctx), port(ctx), protocol_of(ctx));
     let connection = Connection {
         cookie: socket_cookie(ctx),
-        // Streams keep their backend; only datagram sockets are looked for when it goes.
+        // Streams keep their backend; only datagram sockets are searched for when it goes.
         netns: if number == protocol::UDP { netns_cookie(ctx) } else { 0 },
         service: frontend.service,
         protocol: number,
@@ -201,7 +201,7 @@ fn send<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, epoch: u32, traced:
     go::<N>(ctx, frontend, &backend, traced)
 }
 
-/// Sends the system call to the backend.
+/// Redirects the system call to the backend.
 #[inline(always)]
 fn go<N: Form>(ctx: &SockAddrContext, frontend: &Frontend, backend: &Backend<N>, traced: TracedCall) -> i32 {
     traced.backend::<N::Family>(&backend.address(), backend.port());
@@ -223,7 +223,7 @@ fn peer_key<N: Form>(
     PeerKey { cookie, address, port, protocol: protocol_of(ctx), direction }
 }
 
-/// No frontend has the address and port. What is in the service ranges must not leave the node
+/// Handles a destination without a frontend. A packet to the service ranges must not leave the node
 /// untranslated.
 #[inline(always)]
 fn unknown<N: Form>(ctx: &SockAddrContext, config: &Config, call: Call, traced: TracedCall) -> i32 {
@@ -233,8 +233,8 @@ fn unknown<N: Form>(ctx: &SockAddrContext, config: &Config, call: Call, traced: 
         traced.passed();
         return PROCEED;
     }
-    // Programs connect a datagram socket to learn their own address, and send nothing. If they do
-    // send, the packet path of the pod answers; the node's own sockets have none.
+    // Programs connect a datagram socket to learn their own address, and send nothing. If they do send, the
+    // packet path of the pod answers; the node's own sockets have none.
     if asks && netns_cookie(ctx) != config.netns_cookie {
         traced.passed();
         return PROCEED;
@@ -250,8 +250,8 @@ fn unknown<N: Form>(ctx: &SockAddrContext, config: &Config, call: Call, traced: 
     refuse(error)
 }
 
-/// A datagram socket is connected to what no hook translates. If a service was its peer until now,
-/// it must not be taken for that one's client when a backend goes. True for such a call.
+/// Handles a datagram socket that connects to a destination that no hook translates. If a service was its
+/// peer until now, it must not count as a client of that when a backend goes. Returns `true` for such a call.
 #[inline(always)]
 fn leave(ctx: &SockAddrContext, call: Call) -> bool {
     let connects = call == Call::Connect && protocol_of(ctx) == protocol::UDP;
@@ -261,7 +261,7 @@ fn leave(ctx: &SockAddrContext, call: Call) -> bool {
     connects
 }
 
-/// Sockets of the namespace are left alone: their packets take the packet path.
+/// Returns `true` if sockets of the namespace are left alone: their packets take the packet path.
 #[inline(always)]
 fn is_exempt(ctx: &SockAddrContext, config: &Config) -> bool {
     config.flags & config_flag::EXEMPTIONS != 0 && EXEMPT.get_ptr(netns_cookie(ctx)).is_some()
@@ -272,8 +272,8 @@ fn restore6(ctx: &SockAddrContext) -> i32 {
     if context::is_mapped(ctx) { restore::<Mapped>(ctx) } else { restore::<Ip6>(ctx) }
 }
 
-/// Names the peer that the application knows, in place of the backend. In exempt namespaces too:
-/// sockets may have been connected before.
+/// Restores the peer that the application knows, in place of the backend. In exempt namespaces too: sockets
+/// may have been connected before.
 #[inline(always)]
 fn restore<N: Form>(ctx: &SockAddrContext) -> i32 {
     let (cookie, address) = (socket_cookie(ctx), N::address(ctx));
@@ -283,8 +283,8 @@ fn restore<N: Form>(ctx: &SockAddrContext) -> i32 {
             set_port(ctx, port);
             return PROCEED;
         }
-        // accept(2) asks too, for each connection that comes in. A slot that has become free since
-        // the socket connected costs it the service's name, no more.
+        // accept(2) calls this too, for each incoming connection. If a slot has become free since the socket
+        // connected, only the service's address is lost.
         Recalled::Nothing if protocol_of(ctx) == protocol::TCP => return PROCEED,
         _ => {}
     }
@@ -321,7 +321,7 @@ fn tell<F: Family>(kind: u8, service: u32, address: F::Address, port: u16, numbe
     event::emit::<F>(kind, flow::place(hook::SOCKET, 0), service, &key);
 }
 
-/// The affinity of a socket is that of its network namespace: it has no address yet.
+/// Chooses a backend. The affinity of a socket is that of its network namespace: it has no address yet.
 #[inline(always)]
 fn choose<N: Form>(ctx: &SockAddrContext, frontend: &Frontend) -> Option<Backend<N>> {
     pick::backend::<N::Family>(frontend, random(frontend), || AffinityKey {
@@ -332,7 +332,7 @@ fn choose<N: Form>(ctx: &SockAddrContext, frontend: &Frontend) -> Option<Backend
     })
 }
 
-/// A hash for a socket, which has no port yet.
+/// Returns a hash for a socket, which has no port yet.
 #[inline(always)]
 fn random(frontend: &Frontend) -> u32 {
     if frontend.count() == 1 {

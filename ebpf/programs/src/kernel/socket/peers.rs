@@ -1,4 +1,4 @@
-//! Peers of sockets that have no connection, and connections that found no slot.
+//! Peers of sockets without a connection, and connections that found no slot.
 
 use aya_ebpf::bindings::BPF_ANY;
 use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6};
@@ -6,7 +6,7 @@ use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6};
 use super::super::family::{Family, V4, V6};
 use super::super::maps::{SOCKETS4, SOCKETS6};
 
-/// A socket and one end of what it says to a service.
+/// A socket and one end of its exchange with a service.
 #[derive(Clone, Copy)]
 pub struct PeerKey<A> {
     pub cookie: u64,
@@ -30,7 +30,8 @@ pub struct Peer<A> {
 pub trait Peers: Family {
     fn peer(key: &PeerKey<Self::Address>) -> Option<Peer<Self::Address>>;
 
-    /// Without the element, the application sees the backend as its peer; it works all the same.
+    /// Stores the peer. Without the element, the application sees the backend as its peer, and works all the
+    /// same.
     fn remember(key: &PeerKey<Self::Address>, peer: &Peer<Self::Address>);
 }
 

@@ -1,4 +1,4 @@
-//! Which backend of a frontend a hash leads to, by the same arithmetic as the programs'.
+//! The backend of a frontend that a hash leads to, by the same arithmetic as in the programs.
 
 use std::net::IpAddr;
 
@@ -10,18 +10,18 @@ use super::Candidate;
 use crate::convert;
 use crate::tables::Backend;
 
-/// How a frontend chooses.
+/// The way in which a frontend chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// By a look-up table; consistent, or only by weight.
     Table { consistent: bool },
     /// By the highest of one hash a backend.
     Rendezvous,
-    /// All alike.
+    /// All with the same probability.
     Uniform,
 }
 
-/// The rule for packets; sockets have no ends by which to choose consistently.
+/// Returns the rule for packets; sockets have no ends by which to choose consistently.
 pub fn rule(frontend: &KnownFrontend, packet: bool) -> Rule {
     let consistent = packet && frontend.value.flags() & frontend_flag::CONSISTENT != 0;
     if !frontend.lut.is_empty() {
@@ -33,7 +33,7 @@ pub fn rule(frontend: &KnownFrontend, packet: bool) -> Rule {
     }
 }
 
-/// The hash by which a packet's backend is chosen. That of a consistent choice is without the
+/// Returns the hash by which a packet's backend is chosen. That of a consistent choice does not include the
 /// node's seed.
 pub fn packet_hash(key: &RawFlow, frontend: &KnownFrontend, seed: u32) -> u32 {
     let consistent = frontend.value.flags() & frontend_flag::CONSISTENT != 0;
@@ -44,7 +44,7 @@ pub fn packet_hash(key: &RawFlow, frontend: &KnownFrontend, seed: u32) -> u32 {
     })
 }
 
-/// The backend for a hash.
+/// Returns the backend for a hash.
 pub fn backend(frontend: &KnownFrontend, hash: u32) -> Option<Backend> {
     let count = u32::try_from(frontend.backends.len()).ok().filter(|count| *count > 0)?;
     let any = choice::uniform(count, hash);
@@ -69,7 +69,7 @@ pub fn backend(frontend: &KnownFrontend, hash: u32) -> Option<Backend> {
     frontend.backends.get(place as usize).copied()
 }
 
-/// Everyone who may get a connection, with their shares.
+/// Returns the backends that may get a connection, with their shares.
 pub fn candidates(frontend: &KnownFrontend) -> Vec<Candidate> {
     let mut counts = vec![0_usize; frontend.backends.len()];
     for place in &frontend.lut {

@@ -13,7 +13,7 @@ use crate::convert;
 use crate::inspect::connections::forwarding;
 use crate::tables::{Backend, Forwarding, FrontendKey, Protocol, Scope};
 
-/// Findings, as they are made.
+/// The findings so far.
 struct Account<'a> {
     snapshot: &'a Snapshot,
     query: &'a Query,
@@ -38,7 +38,7 @@ impl Account<'_> {
         if self.query.destination.0.is_ipv4() { "FRONTENDS4" } else { "FRONTENDS6" }
     }
 
-    /// Finds the frontend; `loopback` tells whether the node's loopback answers node ports here.
+    /// Finds the frontend; `loopback` is true if the node's loopback addresses serve node ports here.
     fn frontend(&mut self, scope: Scope, loopback: bool) -> Option<KnownFrontend> {
         let (address, port) = self.query.destination;
         let key = FrontendKey { address, port, protocol: self.query.protocol, scope };
@@ -85,7 +85,7 @@ impl Account<'_> {
         found
     }
 
-    /// No frontend: what becomes of addresses of the service ranges.
+    /// Returns the outcome without a frontend: addresses of the service ranges are special.
     fn unknown(&mut self) -> Outcome {
         let (address, port) = self.query.destination;
         if !convert::is_in_ranges(&self.snapshot.config, address) {
@@ -139,7 +139,7 @@ impl Account<'_> {
         }
     }
 
-    /// The backend of the client's earlier connections, if it is still good.
+    /// Returns the backend of the client's earlier connections, if it is still valid.
     fn affinity(&mut self, frontend: &KnownFrontend, scope: Scope) -> Option<Backend> {
         let value = &frontend.value;
         if value.affinity == 0 {
@@ -172,7 +172,7 @@ fn place((address, port): (IpAddr, u16)) -> String {
     std::net::SocketAddr::new(address, port).to_string()
 }
 
-/// What `connect` of a local socket does.
+/// Returns the decision about `connect` of a local socket.
 pub fn socket(snapshot: &Snapshot, query: &Query) -> Path {
     let mut account = Account { snapshot, query, hook: "socket", steps: Vec::new() };
     if query.protocol == Protocol::Sctp {
@@ -218,14 +218,14 @@ pub fn socket(snapshot: &Snapshot, query: &Query) -> Path {
     account.end(outcome)
 }
 
-/// A packet from outside, where no program sees it.
+/// Returns the decision about a packet from outside that no program sees.
 pub fn no_uplink() -> Path {
     let finding = "no program is attached to an interface as an uplink: see --uplinks, and the proxy's log";
     let steps = vec![Step { table: "", finding: finding.to_owned() }];
     Path { hook: "uplink", steps, outcome: Outcome::NoUplink }
 }
 
-/// What happens to a packet at `hook`: `pod`, `uplink` or `xdp`.
+/// Returns the decision about a packet at `hook`: `pod`, `uplink` or `xdp`.
 pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
     let mut account = Account { snapshot, query, hook, steps: Vec::new() };
     let xdp = hook == "xdp";
@@ -279,7 +279,7 @@ pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
     account.end(outcome)
 }
 
-/// A source that may not come in.
+/// Returns the outcome for a source that is not admitted.
 fn limited(account: &mut Account<'_>, frontend: &KnownFrontend) -> Option<Outcome> {
     if frontend.value.flags() & frontend_flag::SOURCE_RANGES == 0 {
         return None;
@@ -315,7 +315,7 @@ fn chosen(account: &mut Account<'_>, frontend: &KnownFrontend, scope: Scope) -> 
     Some(chosen)
 }
 
-/// A flow that would be begun.
+/// Returns the outcome for a new flow.
 fn begun(
     account: &mut Account<'_>,
     frontend: &KnownFrontend,
@@ -377,7 +377,7 @@ fn begun(
     }
 }
 
-/// Why a flow is not that of a new connection with its ends.
+/// Returns the reason why a flow does not apply to a new connection with the same ends, if there is one.
 fn over(snapshot: &Snapshot, query: &Query, flow: &KnownFlow) -> Option<&'static str> {
     if flow.flags & flow_flag::REVERSE != 0 {
         return None;
@@ -402,7 +402,7 @@ fn over(snapshot: &Snapshot, query: &Query, flow: &KnownFlow) -> Option<&'static
     (lost_since && !there).then_some("its backend is gone")
 }
 
-/// A flow that is there.
+/// Returns the outcome for an existing flow.
 fn existing(account: &mut Account<'_>, table: &'static str, flow: &KnownFlow) -> Outcome {
     let service = account.service(flow.service);
     let quiet = convert::seconds(flow.quiet);
@@ -430,7 +430,7 @@ fn existing(account: &mut Account<'_>, table: &'static str, flow: &KnownFlow) ->
     }
 }
 
-/// How a rewritten packet goes on.
+/// Describes the way of a rewritten packet.
 fn way(account: &Account<'_>, direct: Forwarding, elsewhere: bool) -> String {
     let stack = account.snapshot.config.flags & config_flag::THROUGH_STACK != 0;
     let text = match (account.hook, direct) {
@@ -443,7 +443,7 @@ fn way(account: &Account<'_>, direct: Forwarding, elsewhere: bool) -> String {
     text.to_owned()
 }
 
-/// The node's address as a source.
+/// Returns the node's address as a source.
 fn snat_address(snapshot: &Snapshot, family: IpAddr) -> Option<IpAddr> {
     let config = &snapshot.config;
     match family {

@@ -1,4 +1,4 @@
-//! Which table decides what for one packet, as the programs decide it. Pure: on a [`Snapshot`].
+//! The tables that decide about one packet, as in the programs. Pure: works on a [`Snapshot`].
 
 mod choose;
 mod decide;
@@ -20,10 +20,10 @@ pub struct Ends {
     pub destination: (IpAddr, u16),
 }
 
-/// One look into a table, and what it gave.
+/// One look-up in a table, and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// Name of the map; empty for what follows from what is known already.
+    /// Name of the map; empty if the step follows from what is known already.
     pub table: &'static str,
     pub finding: String,
 }
@@ -38,64 +38,64 @@ pub struct Candidate {
     pub share: f64,
 }
 
-/// What becomes of the packet, as far as one hook decides.
+/// The outcome for the packet, as far as one hook decides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase", tag = "verdict")]
 pub enum Outcome {
-    /// It goes where it says: no service is concerned.
+    /// The destination is unchanged: no service is concerned.
     NotAService,
-    /// No interface is an uplink: nothing of ours sees what comes from outside.
+    /// No interface is an uplink: our programs do not see packets from outside.
     NoUplink,
     /// This hook leaves it to the next one.
     Left {
         to: &'static str,
     },
-    /// The sender is told that nobody is there.
+    /// The sender gets an error.
     Refused {
         reason: String,
     },
     Dropped {
         reason: String,
     },
-    /// It goes to a backend; which one is known for packets, but not for sockets with a choice.
+    /// It goes to a backend, which is known for packets, but not for sockets with a choice.
     Translated {
         service: String,
-        /// Who gets it.
+        /// The backend that gets it.
         #[serde(serialize_with = "wire::optional_place")]
         backend: Option<(IpAddr, u16)>,
-        /// Who may get it, where the flow does not exist yet.
+        /// The backends that may get it, if the flow does not exist yet.
         candidates: Vec<Candidate>,
-        /// What the backend sees in place of the client, if anything.
+        /// The source that the backend sees in place of the client, if any.
         source: Option<SourceChange>,
-        /// How the packet goes on.
+        /// The way of the packet from here.
         way: String,
     },
 }
 
-/// The source is replaced.
+/// A replacement of the source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SourceChange {
     pub address: IpAddr,
-    /// The port of an existing flow; for a new one it is found when the flow is made.
+    /// The port of an existing flow; that of a new one is chosen when the flow is made.
     pub port: Option<u16>,
     pub reason: &'static str,
 }
 
-/// What one hook does.
+/// The steps of one hook.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Path {
-    /// Where the packet, or the system call, is.
+    /// The place of the packet or the system call.
     pub hook: &'static str,
     pub steps: Vec<Step>,
     pub outcome: Outcome,
 }
 
-/// What a service has counted so far.
+/// The counters of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Counted {
     /// Connections, or first datagrams, that got a backend.
     pub connections: u64,
-    /// Those that found none.
+    /// Connections that found no backend.
     pub refused: u64,
 }
 
@@ -103,27 +103,26 @@ pub struct Counted {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     pub paths: Vec<Path>,
-    /// Of the service concerned.
+    /// The counters of the service concerned.
     pub counted: Option<Counted>,
 }
 
 impl Explanation {
-    /// What becomes of the packet in the end.
+    /// Returns the final outcome for the packet.
     pub fn outcome(&self) -> &Outcome {
-        // There is always a hook that was asked.
+        // There is always at least one hook.
         self.paths.last().map_or(&Outcome::NotAService, |path| &path.outcome)
     }
 }
 
-/// Tells what the programs would do.
+/// Predicts the decision of the programs.
 pub fn explain(snapshot: &Snapshot, query: &Query) -> Explanation {
     let mut paths = Vec::new();
     match query.from {
         From::Host => paths.push(decide::socket(snapshot, query)),
         From::Pod => {
             paths.push(decide::socket(snapshot, query));
-            // With a source the question is about a packet: of a socket without hooks, or of a
-            // virtual machine.
+            // With a source the query is about a packet: of a socket without hooks, or of a virtual machine.
             let left = paths.iter().any(|path| matches!(path.outcome, Outcome::Left { .. }));
             if query.source.is_some() || left {
                 paths.push(decide::packet(snapshot, query, "pod"));

@@ -1,15 +1,15 @@
-//! What is asked: `tcp 10.244.0.5:40000 10.96.0.1:443`.
+//! Queries such as `tcp 10.244.0.5:40000 10.96.0.1:443`.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::inspect::wire;
 use crate::tables::Protocol;
 
-/// Where a packet or a connection begins.
+/// The origin of a packet or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum From {
-    /// In a pod: a system call of it, or a packet on its interface.
+    /// In a pod: one of its system calls, or a packet on its interface.
     Pod,
     /// In the host's network namespace: a system call.
     Host,
@@ -21,7 +21,7 @@ pub enum From {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Query {
     pub protocol: Protocol,
-    /// None: a socket that has no port yet.
+    /// `None`: a socket that has no port yet.
     #[serde(serialize_with = "wire::optional_place")]
     pub source: Option<(IpAddr, u16)>,
     #[serde(with = "wire::place")]
@@ -29,7 +29,7 @@ pub struct Query {
     pub from: From,
 }
 
-/// The question is not one.
+/// The words are not a query.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueryError {
     #[error("expected [PROTOCOL] [SOURCE] DESTINATION, such as `tcp 10.244.0.5:40000 10.96.0.1:443`")]
@@ -52,19 +52,19 @@ pub enum QueryError {
 }
 
 impl Query {
-    /// Reads the words: a protocol, TCP if it is left out, the source if there is one, and the
-    /// destination. Without `from`, a question with a source is about a packet of a pod, one without
-    /// about a socket of the host.
+    /// Parses the words: a protocol, TCP if it is left out, the source if there is one, and the destination.
+    /// Without `from`, a query with a source is about a packet of a pod, one without about a socket of the
+    /// host.
     ///
     /// # Errors
-    /// Says which word is wrong.
+    /// Names the word that is wrong.
     pub fn parse(words: &[impl AsRef<str>], from: Option<From>) -> Result<Self, QueryError> {
         let words: Vec<&str> = words
             .iter()
             .flat_map(|word| word.as_ref().split_whitespace())
             .filter(|word| !matches!(*word, "->" | "→"))
             .collect();
-        // What is left of `A -> B` without quotes.
+        // What remains of `A -> B` without quotes.
         if words.last() == Some(&"-") {
             return Err(QueryError::Arrow);
         }

@@ -28,7 +28,7 @@ fn key(address: &str, port: u16, scope: Scope) -> FrontendKey {
     FrontendKey { address: ip(address), port, protocol: Protocol::Tcp, scope }
 }
 
-/// A node with Service default/web at 10.96.0.1:80 and node port 30080.
+/// Returns a node with Service default/web at 10.96.0.1:80 and node port 30080.
 fn snapshot(flags: u16, backends: &[(&str, bool)]) -> Snapshot {
     let config = Config {
         wildcard_port_min: 30_000,
@@ -75,7 +75,7 @@ fn questions_are_read_in_several_forms() {
     assert_eq!(one, Query::parse(&["TCP 10.0.0.1:40000 -> 10.96.0.1:443"], None).unwrap());
     assert_eq!((one.from, one.source), (From::Pod, Some((ip("10.0.0.1"), 40_000))));
     assert_eq!(Query::parse(&["udp", "[fd00::1]:53"], None).unwrap().from, From::Host);
-    // TCP where it is not said.
+    // TCP is the default.
     assert_eq!(one, Query::parse(&["10.0.0.1:40000", "10.96.0.1:443"], None).unwrap());
     let v6 = Query::parse(&["[fd00::5]:40000", "[fd00:96::1]:443"], None).unwrap();
     assert_eq!(v6.destination, (ip("fd00:96::1"), 443));
@@ -108,7 +108,7 @@ fn a_socket_goes_to_any_backend_and_is_translated_once() {
     assert_eq!((service.as_str(), *backend, source.is_none()), ("default/web", None, true));
     assert!(candidates.iter().all(|one| (one.share - 0.5).abs() < 1e-9) && candidates.len() == 2);
     assert_eq!(explanation.counted, Some(Counted { connections: 10, refused: 1 }));
-    // Node ports answer on the node's loopback, for its own processes alone.
+    // Node ports are served on the node's loopback addresses, for its own processes only.
     assert!(matches!(ask(&node, "tcp 127.0.0.1:30080", From::Host).outcome(), Outcome::Translated { .. }));
     assert_eq!(*ask(&node, "tcp 127.0.0.1:30080", From::Pod).outcome(), Outcome::NotAService);
     assert_eq!(*ask(&node, "tcp 192.0.2.9:30080", From::Host).outcome(), Outcome::NotAService);
@@ -189,7 +189,7 @@ fn a_client_with_affinity_keeps_its_backend_while_it_is_there() {
         node.affinity.clear();
         translated(&ask(&node, words, From::Pod)).0
     };
-    // Too long ago, or to a backend that is gone: as if it were new.
+    // Too long ago, or to a backend that is gone: like a new connection.
     for (address, quiet) in [("10.244.1.7", 101), ("10.244.1.99", 1)] {
         node.affinity.insert((3, Scope::Internal), (ip(address), quiet));
         assert_eq!(translated(&ask(&node, words, From::Pod)).0, by_hash);
@@ -208,7 +208,7 @@ fn a_flow_that_exists_decides_alone() {
     let explanation = explain(&node, &query);
     assert_eq!(explanation.paths.len(), 1);
     assert_eq!(translated(&explanation), (Some((ip("10.244.1.9"), 8_080)), Some(ip("192.0.2.1"))));
-    // Since then the service has lost this backend, or the connection its end.
+    // Since then the service has lost this backend, or the connection has ended.
     node.config.epoch = 5;
     assert_eq!(translated(&explain(&node, &query)).0, Some((ip("10.244.1.9"), 8_080)));
     node.losses.insert(3, 4);
@@ -226,13 +226,13 @@ fn tables_and_rendezvous_are_read_as_programs_read_them() {
     for hash in [0, 1 << 26, u32::MAX] {
         assert_eq!(choose::backend(&known, hash).unwrap().address, ip("10.244.1.6"));
     }
-    // The entry is named by the upper bits.
+    // The upper bits select the entry.
     known.lut[63] = 0;
     assert_eq!(choose::backend(&known, u32::MAX).unwrap().address, ip("10.244.0.5"));
-    // A table of another list gives way to chance.
+    // A table of another list is replaced by a random choice.
     known.lut = vec![9; 64];
     assert_eq!(choose::backend(&known, u32::MAX).unwrap().address, ip("10.244.1.6"));
-    // Rendezvous: who leaves moves its own flows only.
+    // Rendezvous: a backend that leaves moves only its own flows.
     let all = frontend(
         frontend_flag::CONSISTENT,
         &[("10.244.0.5", true), ("10.244.1.6", false), ("10.244.1.7", false)],
@@ -259,7 +259,7 @@ fn without_an_uplink_nothing_sees_what_comes_from_outside() {
     assert!(matches!(ask(&snapshot, flow, From::Uplink).outcome(), Outcome::Translated { .. }));
     snapshot.uplinks = Some(0);
     assert_eq!(*ask(&snapshot, flow, From::Uplink).outcome(), Outcome::NoUplink);
-    // Where it cannot be known, the tables are what there is to go by.
+    // If the uplinks are unknown, the tables decide.
     snapshot.uplinks = None;
     assert!(matches!(ask(&snapshot, flow, From::Uplink).outcome(), Outcome::Translated { .. }));
 }

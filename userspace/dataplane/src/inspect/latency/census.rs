@@ -1,4 +1,4 @@
-//! From connections of the kernel, sockets and flows of ours to rows by service. Pure.
+//! Joins the kernel's connections with our sockets and flows, to rows by service. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::{Ends, Stream};
 
-/// What the kernel has measured on the connections of one service.
+/// The kernel's measurements on the connections of one service.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LatencyRow {
@@ -14,14 +14,14 @@ pub struct LatencyRow {
     pub connections: usize,
     /// Round-trip times of the connections, each smoothed by the kernel, in seconds: the median,
     pub rtt_p50_seconds: Option<f64>,
-    /// that which 99 of 100 do not exceed,
+    /// the 99th percentile,
     pub rtt_p99_seconds: Option<f64>,
-    /// and the longest. None where none of them was measured.
+    /// and the longest. `None` if no connection was measured.
     pub rtt_max_seconds: Option<f64>,
     /// The shortest single round trip of the last minutes.
     pub rtt_min_seconds: Option<f64>,
-    /// Segments sent again since the look before. Those of connections that have ended meanwhile
-    /// are missing.
+    /// Retransmitted segments since the previous scan. Those of connections that have ended meanwhile are
+    /// missing.
     pub retransmits: u64,
 }
 
@@ -31,11 +31,11 @@ pub struct FlowEnds {
     pub service: u32,
     /// From the client to the frontend.
     pub client: Ends,
-    /// From the backend to who it takes for the client.
+    /// From the backend to the address that it takes for the client.
     pub server: Ends,
 }
 
-/// What a connection counts for.
+/// The part of a connection that enters the sums.
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     cookie: u64,
@@ -52,20 +52,19 @@ struct Tally {
     retransmits: u64,
 }
 
-/// Segments sent again, by the cookie of the socket; of those connections of services that have
-/// sent any.
+/// Retransmitted segments by the cookie of the socket, of those connections of services that have any.
 pub type Retransmits = BTreeMap<u64, u32>;
 
-/// Adds up one look.
+/// The sums of one scan.
 #[derive(Debug)]
 pub struct Census<'a> {
-    /// As the look before left it; none at the first.
+    /// The result of the previous scan; `None` at the first.
     before: Option<&'a Retransmits>,
     services: BTreeMap<u32, Tally>,
     retransmits: Retransmits,
-    /// Connections that no hook translated when they were made. They may be those of flows.
+    /// Connections that no hook translated when they were made. They may belong to flows.
     others: HashMap<Ends, Measured>,
-    /// Connections taken.
+    /// Connections that were added.
     pub sockets: usize,
 }
 
@@ -80,7 +79,7 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Takes a connection; `service` is that to which a hook connected the socket.
+    /// Adds a connection; `service` is the one to which a hook connected the socket.
     pub fn socket(&mut self, stream: &Stream, service: Option<u32>) {
         self.sockets += 1;
         let Stream { cookie, ends, rtt, least_rtt, retransmits } = *stream;
@@ -91,8 +90,8 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Takes a flow, after all connections. One whose ends are both on this node counts once, with
-    /// what the client's end has measured.
+    /// Adds a flow; call it after all connections have been added. One whose ends are both on this node
+    /// counts once, with the measurements of the client's end.
     pub fn flow(&mut self, flow: &FlowEnds) {
         let found = self.others.remove(&flow.client).or_else(|| self.others.remove(&flow.server));
         if let Some(measured) = found {
@@ -100,7 +99,7 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Flows can add nothing any more.
+    /// Returns `true` if flows can add nothing any more.
     pub fn is_settled(&self) -> bool {
         self.others.is_empty()
     }
@@ -119,7 +118,7 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Rows by service, and what the next look has to know.
+    /// Returns rows by service, and the state for the next scan.
     pub fn rows(self) -> (BTreeMap<u32, LatencyRow>, Retransmits) {
         let row = |(service, tally): (u32, Tally)| (service, tally.row());
         (self.services.into_iter().map(row).collect(), self.retransmits)
@@ -143,7 +142,7 @@ fn seconds(microseconds: u32) -> f64 {
     f64::from(microseconds) / 1_000_000.0
 }
 
-/// The least value that so many of a hundred do not exceed, in seconds.
+/// Returns the smallest value that this many of a hundred do not exceed, in seconds.
 fn percentile(microseconds: &mut [u32], hundredths: usize) -> Option<f64> {
     let rank = (microseconds.len() * hundredths).div_ceil(100).checked_sub(1)?;
     let (_, value, _) = microseconds.select_nth_unstable(rank);
@@ -202,8 +201,8 @@ mod tests {
             server: ends((FAR, 8_080), (NODE, port)),
         };
         let mut census = Census::new(None);
-        // Of the first both ends are here, of the second the server, of the third the client; of
-        // the last neither, and there is a connection that no flow knows.
+        // Both ends of the first are here, of the second the server, of the third the client; of the last
+        // neither, and there is a connection that no flow knows.
         census.socket(&stream(1, flow(1).client, 100), None);
         census.socket(&stream(2, flow(1).server, 900), None);
         census.socket(&stream(3, flow(2).server, 200), None);
@@ -232,12 +231,12 @@ mod tests {
             (rows[&1].retransmits, kept)
         };
         let (sent, first) = look(None, &[(1, 5), (2, 0), (3, 2)]);
-        // What was before the first look is nobody's.
+        // Retransmissions before the first scan do not count.
         assert_eq!((sent, &first), (0, &Retransmits::from([(1, 5), (3, 2)])));
         // One goes on, one begins, one has ended, one is new.
         let (sent, second) = look(Some(&first), &[(1, 6), (2, 4), (9, 1)]);
         assert_eq!((sent, second.len()), (1 + 4 + 1, 3));
-        // A second connection with the number of an old one would not count backwards.
+        // A second connection with the cookie of an old one does not count backwards.
         assert_eq!(look(Some(&second), &[(2, 1)]).0, 0);
     }
 

@@ -1,6 +1,6 @@
-//! How long a round trip of services' connections takes. The kernel measures that for each TCP
-//! connection anyway, so the data path does nothing for it: whoever looks asks the kernel for its
-//! connections, and finds out which of them are services'.
+//! Round-trip times of services' connections. The kernel measures them for each TCP connection anyway, so the
+//! data path does nothing for them: a scan asks the kernel for its connections, and finds out which of them
+//! are services'.
 //!
 //! ```text
 //!   namespaces (setns) ─▶ sock_diag, one dump each ─▶ stream ─▶ census ─▶ rows by service
@@ -8,13 +8,13 @@
 //!                       packets by both ends: FLOWS4, FLOWS6 ───────────────┘
 //! ```
 //!
-//! A connection counts when it has an end on this node: the client's socket where a hook has
-//! connected it, else the client's or the server's socket of a flow. What passes through from
-//! elsewhere to elsewhere is known to no socket here, and datagrams have no round trips.
+//! A connection counts if it has an end on this node: the client's socket if a hook has connected it, else
+//! the client's or the server's socket of a flow. A connection that only passes through has no socket here,
+//! and datagrams have no round trips.
 //!
-//! A look asks each network namespace once and keeps no more than a few numbers a connection. Each
-//! question makes the kernel walk its table of connections, which is one for all namespaces, and
-//! give what belongs to the one that asks; then the flows are read once.
+//! A scan asks each network namespace once and stores only a few numbers per connection. Each request makes
+//! the kernel walk its table of connections, which is one for all namespaces, and return those of the
+//! namespace that asks; then the flows are read once.
 
 mod census;
 mod stream;
@@ -38,31 +38,31 @@ use crate::destroy::namespaces::Home;
 use crate::flows;
 use crate::map::HashTable;
 
-/// What one look has found.
+/// The result of one scan.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Latencies {
     /// By `namespace/name`; only services with connections.
     pub services: BTreeMap<String, LatencyRow>,
-    /// Established TCP connections of this node, services' or not.
+    /// Established TCP connections of this node, to services or not.
     pub sockets: usize,
-    /// Network namespaces that were asked. Those that could not be entered are not among them.
+    /// Network namespaces that were asked, without those that could not be entered.
     pub namespaces: usize,
 }
 
-/// Looks again and again.
+/// Repeated scans.
 #[derive(Debug, Default)]
 pub struct LatencyWatch {
-    /// As the last look left it.
+    /// The state after the previous scan.
     before: Option<Retransmits>,
 }
 
 impl LatencyWatch {
-    /// Asks the kernel for its connections, which blocks. That takes the processor some 5 µs a
-    /// connection, and 1 ms a network namespace while there are 20,000 connections on the node: a
-    /// tenth of a second for 18,000 in eight namespaces, twice that in a hundred.
+    /// Asks the kernel for its connections, and blocks meanwhile. It takes some 5 µs of processor time per
+    /// connection, and 1 ms per network namespace while there are 20,000 connections on the node: a tenth of
+    /// a second for 18,000 in eight namespaces, twice that in a hundred.
     ///
     /// # Errors
-    /// A map cannot be read, or the kernel lists its connections in no namespace.
+    /// Fails if a map cannot be read, or if the kernel lists its connections in no namespace.
     pub fn look(&mut self, inspector: &Inspector) -> Result<Latencies, InspectError> {
         let mut census = Census::new(self.before.as_ref());
         let sockets = Sockets::open(inspector)?;
@@ -80,8 +80,8 @@ impl LatencyWatch {
     }
 }
 
-/// Gives the established connections of every network namespace that can be entered; counts those.
-/// Works on a thread of its own, which changes its namespace as it goes.
+/// Passes the established connections of every network namespace that can be entered to `take`; returns the
+/// number of these namespaces. Works on a separate thread, which changes its namespace as it goes.
 fn streams(mut take: impl FnMut(Stream) + Send) -> Result<usize, InspectError> {
     let work = || -> io::Result<usize> {
         let (mut asked, mut first) = (0, None);
@@ -111,7 +111,7 @@ fn streams(mut take: impl FnMut(Stream) + Send) -> Result<usize, InspectError> {
 /// Sockets that hooks have connected to a service.
 struct Sockets {
     connected: ConnectedTable,
-    /// Where those are that found no slot; none while there is room for all.
+    /// The tables of the sockets that found no slot; `None` while there is room for all.
     others: Option<(HashTable<SocketKey4, Socket4>, HashTable<SocketKey6, Socket6>)>,
 }
 
@@ -135,7 +135,7 @@ impl Sockets {
         let (v4, v6) = self.others.as_ref()?;
         let (cookie, (address, port)) = (stream.cookie, stream.ends.destination);
         let (port, protocol, direction) = (port.to_be(), protocol::TCP, direction::REVERSE);
-        // What cannot be read here is a socket of no service: the next look finds it.
+        // A socket that cannot be read here counts as one of no service: the next scan finds it.
         match address {
             std::net::IpAddr::V4(address) => {
                 let address = convert::word(address);
@@ -152,7 +152,7 @@ impl Sockets {
 }
 
 impl Inspector {
-    /// Gives the TCP connections of packets that have not ended.
+    /// Passes the TCP connections of packets that have not ended to `take`.
     fn stream_flows(&self, mut take: impl FnMut(FlowEnds)) -> Result<(), InspectError> {
         for flow in self.flows::<Flow4>("FLOWS4", "FLOW_TAGS4")?.iter() {
             stream_flow(&flow, |word| address4(word).into()).into_iter().for_each(&mut take);
@@ -164,7 +164,7 @@ impl Inspector {
     }
 }
 
-/// The ends of a connection, from the flow of its client's packets; none for other flows.
+/// Returns the ends of a connection, from the flow of its client's packets; `None` for other flows.
 fn stream_flow<A: Copy>(flow: &Flow<A>, address: impl Fn(A) -> std::net::IpAddr) -> Option<FlowEnds> {
     let of_client = flow.flags & flow_flag::REVERSE == 0;
     if !of_client || flow.key.protocol != u32::from(protocol::TCP) || flows::closed(flow) {

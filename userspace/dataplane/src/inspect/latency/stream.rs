@@ -1,10 +1,10 @@
-//! One TCP connection, as the kernel lists it.
+//! A TCP connection in the format in which the kernel lists it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::Ends;
 
-/// Places in `struct inet_diag_msg`, and its length.
+/// Offsets in `struct inet_diag_msg`, and its length.
 mod message {
     pub const FAMILY: usize = 0;
     pub const LOCAL_PORT: usize = 4;
@@ -15,7 +15,7 @@ mod message {
     pub const LENGTH: usize = 72;
 }
 
-/// The attribute with a `struct tcp_info`, and places in that. Times are in microseconds.
+/// The attribute with a `struct tcp_info`, and offsets in that. Times are in microseconds.
 mod info {
     pub const KIND: u16 = 2;
     pub const RTT: usize = 68;
@@ -24,29 +24,30 @@ mod info {
     pub const LEAST_RTT: usize = 148;
 }
 
-/// A connection with what the kernel has measured on it.
+/// A connection with the kernel's measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
-    /// The same number that programs know the socket by.
+    /// The number by which programs know the socket, too.
     pub cookie: u64,
     /// From this end to the other.
     pub ends: Ends,
-    /// Microseconds, smoothed; none before the first measurement.
+    /// In microseconds, smoothed; `None` before the first measurement.
     pub rtt: Option<u32>,
-    /// Microseconds; the least of the last minutes.
+    /// In microseconds; the least of the last minutes.
     pub least_rtt: Option<u32>,
-    /// Segments sent again since the connection began.
+    /// Retransmitted segments since the connection began.
     pub retransmits: u32,
 }
 
 impl Stream {
-    /// Reads what sock_diag(7) gives for a socket; none for what is not one of IPv4 or IPv6.
+    /// Parses the answer of sock_diag(7) for a socket; `None` for a socket of other families than IPv4 and
+    /// IPv6.
     pub fn read(body: &[u8]) -> Option<Self> {
         let family = i32::from(*body.get(message::FAMILY)?);
         let address = |place: usize| -> Option<IpAddr> {
             match family {
                 libc::AF_INET => Some(Ipv4Addr::from(bytes::<4>(body, place)?).into()),
-                // A socket of the newer family may have a peer of the older one.
+                // An IPv6 socket may have an IPv4 peer.
                 libc::AF_INET6 => Some(Ipv6Addr::from(bytes::<16>(body, place)?).to_canonical()),
                 _ => None,
             }
@@ -71,7 +72,7 @@ fn bytes<const LENGTH: usize>(from: &[u8], place: usize) -> Option<[u8; LENGTH]>
     from.get(place..place + LENGTH)?.try_into().ok()
 }
 
-/// The payload of the first attribute of a kind.
+/// Returns the payload of the first attribute of a kind.
 fn attribute(mut list: &[u8], wanted: u16) -> Option<&[u8]> {
     const HEADER: usize = 4;
     loop {
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_was_not_measured_or_is_cut_short_is_not_made_up() {
-        // Without the attribute, with times that mean none, and with that of an older kernel.
+        // Without the attribute, with times that mean none, and with the attribute of an older kernel.
         let plain = listed(libc::AF_INET, &[10, 1, 0, 5], &[10, 1, 0, 6]);
         let with = |info: &[u8]| {
             let mut body = plain.clone();

@@ -1,8 +1,8 @@
 //! Two layouts at once, while one takes over from the other: see [`crate::kernel::upgrade`].
 //!
-//! Hooks of a cgroup and of tcx run all that is attached, in the order in which it was; filters run
-//! in the order of their priorities. Each gets what those before it pass on. XDP has room for one
-//! program, and passes what it does not carry to the stack's hooks.
+//! Hooks of a cgroup and of tcx run all programs that are attached, in the order of attachment; filters run
+//! in the order of their priorities. Each gets what those before it pass on. XDP has room for one program,
+//! and passes what it does not handle to the stack's hooks.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ use crate::sys::Target;
 use crate::tables::DataPlaneError;
 
 impl Attachments {
-    /// Attaches to the interfaces of another layout, behind its programs. `old` is the directory of
-    /// its links.
+    /// Attaches to the interfaces of another layout, behind its programs. `old` is the directory of its
+    /// links.
     pub fn beside(&self, old: &Path, steps: &Steps) -> Result<(), DataPlaneError> {
         if self.without_tcx {
             let filters = self.filters.all().map_err(|error| failed("listing filters".to_owned(), error))?;
@@ -42,7 +42,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// Detaches the other layout's programs; what they got, ours get from then on.
+    /// Detaches the other layout's programs; ours get their packets from then on.
     pub fn alone(&self, old: &Path, steps: &Steps) -> Result<(), DataPlaneError> {
         if self.without_tcx {
             let filters = self.filters.all().map_err(|error| failed("listing filters".to_owned(), error))?;
@@ -72,19 +72,19 @@ impl Attachments {
         Ok(())
     }
 
-    /// Removes the pins of what [`Attachments::alone`] has detached: nothing in the old maps is needed
-    /// any more.
+    /// Removes the pins of what [`Attachments::alone`] has detached: nothing in the old maps is needed any
+    /// more.
     pub fn forget(&self, old: &Path) -> Result<(), DataPlaneError> {
         let old = Links::new(old.to_path_buf());
         old.names()?.iter().try_for_each(|name| old.unpin(name))
     }
 
-    /// Gives the link of an XDP program ours, without a gap.
+    /// Replaces the program of an XDP link by ours, without a gap.
     fn inherit(&self, old: &Links, name: &str) -> Result<(), DataPlaneError> {
         if old.live(name)?.is_none() {
             return Ok(());
         }
-        // One that is there already cannot be attached any more.
+        // An existing link cannot be attached any more.
         if self.links.open(name)?.is_some() {
             self.links.unpin(name)?;
         }

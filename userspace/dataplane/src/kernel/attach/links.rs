@@ -1,5 +1,4 @@
-//! Links, pinned by name: what is attached stays so without a process, and is found again by the
-//! next one.
+//! Links, pinned by name: attached programs stay without a process, and the next one finds them again.
 
 use std::fs;
 use std::io;
@@ -54,7 +53,7 @@ impl Links {
         }
     }
 
-    /// The link of that name; unpinned, and none, if its interface is gone.
+    /// Returns the link of that name; if its interface is gone, unpins it and returns `None`.
     pub fn live(&self, name: &str) -> Result<Option<OwnedFd>, DataPlaneError> {
         match self.open(name)? {
             Some((_, info)) if info.ifindex == 0 => {
@@ -66,10 +65,10 @@ impl Links {
         }
     }
 
-    /// Detaches a link and keeps its pin.
+    /// Detaches a link but leaves its pin.
     pub fn detach(&self, name: &str) -> Result<(), DataPlaneError> {
         if let Some((link, _)) = self.open(name)? {
-            // One whose interface or cgroup is gone is detached already.
+            // A link whose interface or cgroup is gone is detached already.
             let _ = sys::link_detach(link.as_fd());
         }
         Ok(())
@@ -85,7 +84,7 @@ impl Links {
             .map_err(|error| failed(format!("taking over link {name}"), error))
     }
 
-    /// Names of all, sorted.
+    /// Returns all names, sorted.
     pub fn names(&self) -> Result<Vec<String>, DataPlaneError> {
         let attempted = |error| failed(format!("listing {}", self.directory.display()), error);
         let mut names = Vec::new();
@@ -106,18 +105,18 @@ pub fn unpin(path: &Path) -> io::Result<()> {
     fs::remove_file(path)
 }
 
-/// Name of the link of a program to an interface.
+/// Returns the name of the link of a program to an interface.
 pub fn name(program: Program, index: u32) -> String {
     format!("if{index}-{}", program.name())
 }
 
-/// Program and interface of a link, from its name.
+/// Returns program and interface of a link, from its name.
 pub fn of_interface(name: &str) -> Option<(Program, u32)> {
     let (index, program) = name.strip_prefix("if")?.split_once('-')?;
     Some((Program::named(program)?, index.parse().ok()?))
 }
 
-/// Program of a link, from its name.
+/// Returns the program of a link, from its name.
 pub fn program_of(name: &str) -> Option<Program> {
     match name.strip_prefix("cgroup-") {
         Some(program) => Program::named(program),

@@ -1,5 +1,5 @@
-//! What is attached where. Everything stays attached without a process, and the next one finds it
-//! again: links by the names of their pins, filters by their own names.
+//! The attached programs. Everything stays attached without a process, and the next one finds it again: links
+//! by the names of their pins, filters by their own names.
 
 mod beside;
 pub mod links;
@@ -27,7 +27,7 @@ use crate::program::Program;
 use crate::sys::{self, Target};
 use crate::tables::{DataPlaneError, Interface, Role};
 
-/// What the packets of an interface run through, by interface and direction.
+/// The program that handles the packets of an interface, by interface and direction.
 type Classifiers = BTreeMap<(u32, Direction), Program>;
 
 /// Programs, and where they are attached.
@@ -41,9 +41,9 @@ pub struct Attachments {
 }
 
 impl Attachments {
-    /// Takes over: whatever an earlier process attached runs these programs from now on. `links` is
-    /// the directory of its links, `bpf_root` the name in its filters. With `beside` those filters
-    /// are another layout's, and stay until [`Attachments::alone`].
+    /// Takes over: everything that an earlier process attached runs these programs from now on. `links` is
+    /// the directory of its links, `bpf_root` the name in its filters. With `beside` those filters are
+    /// another layout's, and stay until [`Attachments::alone`].
     pub fn new(
         programs: BTreeMap<Program, OwnedFd>,
         links: PathBuf,
@@ -84,7 +84,7 @@ impl Attachments {
         Ok(this)
     }
 
-    /// A loaded program.
+    /// Returns a loaded program.
     pub fn program(&self, program: Program) -> &OwnedFd {
         &self.programs[&program]
     }
@@ -93,10 +93,11 @@ impl Attachments {
         self.programs[&program].as_fd()
     }
 
-    /// Attaches the socket programs to a cgroup, which is made if need be. A link to another cgroup is replaced.
+    /// Attaches the socket programs to a cgroup, which is created if necessary. A link to another cgroup is
+    /// replaced.
     pub fn cgroup(&self, path: &Path) -> Result<(), DataPlaneError> {
         let attempted = || format!("attaching to cgroup {}", path.display());
-        // Made if need be, where the hierarchy is: elsewhere the kernel refuses to attach.
+        // Created where the hierarchy is: elsewhere the kernel refuses to attach.
         fs::create_dir_all(path).map_err(|error| failed(attempted(), error))?;
         let directory = File::open(path).map_err(|error| failed(attempted(), error))?;
         let id = directory.metadata().map_err(|error| failed(attempted(), error))?.ino();
@@ -123,7 +124,7 @@ impl Attachments {
         Ok(())
     }
 
-    /// Attaches to these interfaces and to no others. Gives the uplinks that have XDP.
+    /// Attaches to these interfaces and to no others. Returns the uplinks that have XDP.
     pub fn interfaces(
         &mut self,
         interfaces: &[Interface],
@@ -161,12 +162,12 @@ impl Attachments {
         self.uplinks(&uplinks, mode)
     }
 
-    /// How each uplink of the last [`Attachments::interfaces`] runs XDP, by interface name.
+    /// Returns the XDP state of each uplink of the last [`Attachments::interfaces`], by interface name.
     pub fn xdp_states(&self) -> &BTreeMap<String, XdpState> {
         &self.xdp
     }
 
-    /// What runs on interfaces, as the kernel has it.
+    /// Returns the programs on interfaces, as the kernel has them.
     pub fn attached(&self) -> Result<BTreeSet<(u32, Program)>, DataPlaneError> {
         let mut found = BTreeSet::new();
         for name in self.links.names()? {
@@ -183,7 +184,7 @@ impl Attachments {
         Ok(found)
     }
 
-    /// The kernel has tcx, whether or not it is used.
+    /// Returns `true` if the kernel has tcx, whether or not it is used.
     pub fn has_tcx(&self) -> bool {
         sys::has_tcx(self.fd(Program::Egress))
     }
@@ -235,7 +236,7 @@ impl Attachments {
         })
     }
 
-    /// XDP for these uplinks; those that refuse it go without, which is said once.
+    /// Attaches XDP to these uplinks; those that refuse it go without, which is logged once.
     fn uplinks(&mut self, uplinks: &[&Interface], mode: XdpMode) -> Result<BTreeSet<u32>, DataPlaneError> {
         let mut states = BTreeMap::new();
         let mut with_xdp = BTreeSet::new();
@@ -268,7 +269,7 @@ impl Attachments {
         Ok(with_xdp)
     }
 
-    /// An uplink that shall have no XDP. Nothing is wrong with that, and it is said once.
+    /// Returns the state of an uplink that is to have no XDP. That is not a fault, and is logged once.
     fn without(&self, uplink: &str, reason: String) -> XdpState {
         let said = matches!(self.xdp.get(uplink), Some(XdpState::Off(before)) if *before == reason);
         if !said {
@@ -277,7 +278,7 @@ impl Attachments {
         XdpState::Off(reason)
     }
 
-    /// XDP for one uplink; none if the interface is gone.
+    /// Attaches XDP to one uplink; `None` if the interface is gone.
     fn uplink(&self, uplink: &Interface, wanted: xdp::Wanted) -> Result<Option<XdpState>, DataPlaneError> {
         let index = uplink.index;
         let name = links::name(Program::UplinkXdp, index);
@@ -285,7 +286,7 @@ impl Attachments {
             if xdp::attached(index) == Some(wanted) {
                 return Ok(Some(wanted.state()));
             }
-            // An earlier process was told to attach it otherwise.
+            // An earlier process was configured to attach it otherwise.
             self.links.unpin(&name)?;
         }
         let program = self.fd(Program::UplinkXdp);
@@ -313,7 +314,8 @@ impl Attachments {
     }
 }
 
-/// An interface may vanish at any time; its next absence from the list is in order then.
+/// Ignores an error if the interface is gone: it may vanish at any time, and is then missing from the next
+/// list.
 fn unless_gone(index: u32, outcome: Result<(), DataPlaneError>) -> Result<(), DataPlaneError> {
     match outcome {
         Err(error) if gone(&error) => {
@@ -328,7 +330,7 @@ fn gone(error: &DataPlaneError) -> bool {
     system_error(error).and_then(io::Error::raw_os_error) == Some(libc::ENODEV)
 }
 
-/// What the kernel answered.
+/// Returns the kernel's answer.
 fn system_error(error: &DataPlaneError) -> Option<&io::Error> {
     let DataPlaneError::Kernel { cause, .. } = error else {
         return None;

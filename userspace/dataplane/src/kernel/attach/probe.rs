@@ -1,4 +1,4 @@
-//! What the kernel can do, asked by doing it.
+//! The capabilities of the kernel, tested by using them.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -14,8 +14,8 @@ const NOTHING: [u64; 2] = [0xb7, 0x95];
 /// `r1 = 0; call bpf_set_retval; r0 = 1; exit`
 const SET_RETVAL: [u64; 4] = [0x01b7, 187 << 32 | 0x85, 1 << 32 | 0xb7, 0x95];
 
-/// The newest things that the programs and their hooks need, and that this kernel has not; none if
-/// it has all of them. Changes nothing that anybody else could see.
+/// Returns the first requirement of the programs and their hooks that this kernel lacks, among the newest
+/// ones; `None` if it has all. Changes nothing that others could see.
 pub fn lacks() -> Option<&'static str> {
     if sys::load_program(CGROUP_SOCK_ADDR, CGROUP_INET4_CONNECT, &SET_RETVAL).is_err() {
         return Some("bpf_set_retval in connect hooks");
@@ -32,8 +32,8 @@ pub fn lacks() -> Option<&'static str> {
     None
 }
 
-/// Whether filters can be attached: tried on the loopback interface of a network namespace that is
-/// made for it. Where none can be made, the answer is yes, and attaching will tell.
+/// Returns `true` if filters can be attached: tried on the loopback interface of a new network namespace. If
+/// none can be created, the answer is `true`, and attaching will show.
 fn has_filters(classifier: BorrowedFd<'_>) -> bool {
     std::thread::scope(|scope| {
         #[expect(clippy::disallowed_methods, reason = "it enters a namespace, and is joined at once")]

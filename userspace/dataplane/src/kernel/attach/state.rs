@@ -1,4 +1,4 @@
-//! What is attached at this moment.
+//! The present state of attachment.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,20 +12,19 @@ use crate::tables::DataPlaneError;
 /// One link or filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attached {
-    /// The interface that it is for; none for a cgroup.
+    /// The interface; `None` for a cgroup.
     pub interface: Option<u32>,
-    /// The kernel's number of the program that runs.
+    /// The kernel's id of the program that runs.
     pub program: u32,
-    /// False when it was detached, or what it was attached to is gone.
+    /// False if it was detached, or if its interface or cgroup is gone.
     pub live: bool,
 }
 
 impl Attachments {
-    /// Links and filters by name. Programs of the copy that a trace has put there count as those in whose
-    /// place they are.
+    /// Returns links and filters by name. Programs of a trace's copy count as those that they replace.
     pub fn state(&self, layout: &Path) -> Result<BTreeMap<String, Attached>, DataPlaneError> {
-        // A trace pins its copy before it attaches it, and lets go of the pins after it has detached it:
-        // it may begin or end while links are read.
+        // A trace pins its copy before it attaches it, and unpins it after it has detached it: it may begin
+        // or end while links are read.
         let mut copies = trace::copies(layout);
         let mut found = self.read()?;
         copies.extend(trace::copies(layout));
@@ -63,7 +62,7 @@ impl Attachments {
         Ok(found)
     }
 
-    /// Removes a link that runs another program than ours, so that it is made anew.
+    /// Removes a link that runs another program than ours, so that it is created again.
     pub fn discard(&self, name: &str) -> Result<(), DataPlaneError> {
         match name.strip_prefix("link ") {
             Some(name) => self.links.unpin(name),

@@ -1,4 +1,4 @@
-//! How uplinks get XDP, and what to say where they do not.
+//! XDP on uplinks, and the reasons why one has none.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -17,19 +17,19 @@ const FLAG_DRV_MODE: u32 = 4;
 const RTM_GETLINK: u16 = 18;
 const RTM_SETLINK: u16 = 19;
 
-/// Whether an uplink's packets are handled before the stack sees them.
+/// The place where an uplink's packets are handled before the stack sees them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum XdpState {
-    /// By the driver.
+    /// In the driver.
     Native,
-    /// By the stack, before anything else of it.
+    /// In the stack, before everything else in it.
     Generic,
-    /// They are not: tcx, or a filter, handles them all. Says why.
+    /// Nowhere: tcx, or a filter, handles them all. Contains the reason.
     Off(String),
 }
 
 impl XdpState {
-    /// A word for logs and metrics: `native`, `generic` or `off`.
+    /// Returns a word for logs and metrics: `native`, `generic` or `off`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Native => "native",
@@ -39,7 +39,7 @@ impl XdpState {
     }
 }
 
-/// What to ask the kernel for.
+/// The mode to request from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     Native,
@@ -62,15 +62,15 @@ impl Wanted {
     }
 }
 
-/// What an uplink shall have, or why it shall have nothing.
+/// Returns the mode for an uplink, or the reason why it is to have none.
 pub fn wanted(mode: XdpMode, interface: &str) -> Result<Wanted, String> {
     match mode {
         XdpMode::Off => Err("not asked for".to_owned()),
         XdpMode::Generic => Ok(Wanted::Generic),
         XdpMode::Native if is_veth(interface) => Ok(Wanted::Generic),
         XdpMode::Native | XdpMode::ForceNative => Ok(Wanted::Native),
-        // What has no device behind it is virtual: a veth drops what its program sends unless the
-        // other end takes part, and elsewhere the generic mode costs more than it saves.
+        // An interface without a device is virtual: a veth drops what its program sends unless the other end
+        // takes part, and elsewhere the generic mode costs more than it saves.
         XdpMode::Auto => {
             let device = Path::new("/sys/class/net").join(interface).join("device");
             device.exists().then_some(Wanted::Native).ok_or_else(|| "a virtual interface".to_owned())
@@ -78,7 +78,7 @@ pub fn wanted(mode: XdpMode, interface: &str) -> Result<Wanted, String> {
     }
 }
 
-/// One end of a pair of interfaces, as the kernel calls it.
+/// Returns `true` if the kernel calls the interface one end of a veth pair.
 pub fn is_veth(interface: &str) -> bool {
     let mut wanted = LinkMessage::default();
     wanted.attributes.push(LinkAttribute::IfName(interface.to_owned()));
@@ -90,7 +90,7 @@ pub fn is_veth(interface: &str) -> bool {
     })
 }
 
-/// What the kernel says of an interface.
+/// Asks the kernel about an interface.
 fn ask(wanted: &LinkMessage) -> Option<LinkMessage> {
     let link = Socket::open().ok()?.get(Message::of(RTM_GETLINK, 0, wanted)).ok()??;
     LinkMessage::parse(&link).ok()
@@ -102,7 +102,7 @@ fn link(index: u32) -> LinkMessage {
     link
 }
 
-/// How an interface runs an XDP program now, whoever's.
+/// Returns the mode in which an interface runs an XDP program now, foreign or ours.
 pub fn attached(index: u32) -> Option<Wanted> {
     let found = ask(&link(index))?;
     let xdp = found.attributes.iter().find_map(|attribute| match attribute {
@@ -118,8 +118,8 @@ pub fn attached(index: u32) -> Option<Wanted> {
     }
 }
 
-/// Why an interface refused a link with `error`, in the driver's words if it has any. A link does
-/// not give them, netlink does: so the same is asked for once more there.
+/// Returns the reason why an interface refused a link with `error`, in the driver's words if it has any. A
+/// link does not report them, netlink does: so the same is requested there again.
 pub fn reason(index: u32, program: BorrowedFd<'_>, wanted: Wanted, error: &io::Error) -> String {
     let ask = |fd: i32, flags: u32| {
         let mut link = link(index);
@@ -130,7 +130,8 @@ pub fn reason(index: u32, program: BorrowedFd<'_>, wanted: Wanted, error: &io::E
         match socket.change(ask(program.as_raw_fd(), wanted.flags() | FLAG_UPDATE_IF_NOEXIST)) {
             Err(refused) => refused.words,
             Ok(()) => {
-                // Other than a moment ago it would have it. What no link holds, nobody would find again.
+                // Unlike a moment ago, it was accepted. A program that no link holds would never be found
+                // again.
                 let _ = socket.change(ask(-1, wanted.flags()));
                 None
             }

@@ -1,4 +1,4 @@
-//! What shall be traced: `tcp 10.244.0.5:41234 10.96.0.1:443`.
+//! The flow to trace: `tcp 10.244.0.5:41234 10.96.0.1:443`.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -8,26 +8,26 @@ use crate::convert;
 use crate::inspect::explain::{Query, QueryError};
 use crate::tables::Protocol;
 
-/// A flow, by its ends as the client has them.
+/// A flow, by its ends as the client sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceFlow {
     pub protocol: Protocol,
-    /// None for any; port 0 for any of the address.
+    /// `None` for any; port 0 for any of the address.
     pub source: Option<(IpAddr, u16)>,
     pub destination: (IpAddr, u16),
 }
 
-/// The words name no flow.
+/// The words are not a flow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(transparent)]
 pub struct TraceFlowError(#[from] QueryError);
 
 impl TraceFlow {
-    /// Reads the words: a protocol, TCP if it is left out, the source, and the destination. The source is
+    /// Parses the words: a protocol, TCP if it is left out, the source, and the destination. The source is
     /// `*` or left out for any, or an address with or without a port.
     ///
     /// # Errors
-    /// Says which word is wrong.
+    /// Names the word that is wrong.
     pub fn parse(words: &[impl AsRef<str>]) -> Result<Self, TraceFlowError> {
         let words: Vec<String> = words
             .iter()
@@ -46,7 +46,7 @@ impl TraceFlow {
         Ok(Self { protocol: query.protocol, source: query.source, destination: query.destination })
     }
 
-    /// As programs compare it.
+    /// Returns the flow in the layout of programs.
     pub(super) fn traced(&self) -> Traced {
         let words = |address: IpAddr| match address {
             IpAddr::V4(address) => [convert::word(address), 0, 0, 0],

@@ -1,17 +1,17 @@
-//! `hawser proxy trace`: for the time of a trace every link runs a copy of the programs that logs one flow.
+//! `hawser proxy trace`: during a trace every link runs a copy of the programs that logs one flow.
 //!
 //! ```text
-//!   ROOT/vN/trace            locked by the process that traces; the kernel lets go of it with the process
+//!   ROOT/vN/trace            locked by the process that traces; the kernel unlocks it with the process
 //!   ROOT/vN/trace/copy-NAME  programs of the copy
 //!   ROOT/vN/trace/was-LINK   what a link ran before
 //! ```
 //!
-//! The copy is the object that carries traffic, loaded over the same maps with other constants, so it
-//! decides alike: its programs have the same tag, which is looked at first. Programs are exchanged as
-//! in a restart, link by link and without a gap. When the process that traces dies, its copies go on
-//! deciding alike; nobody reads what they log, and when the log is full they drop it. The proxy finds
-//! the directory unlocked when it next looks, within seconds, and puts its own programs back. Where no
-//! proxy runs, the next one does, or the next trace.
+//! The copy is the object that carries traffic, loaded over the same maps with other constants, so its
+//! decisions are the same: its programs have the same tag, which is checked first. Programs are exchanged as
+//! in a restart, link by link and without a gap. When the process that traces dies, its copies go on with the
+//! same decisions; nobody reads their log, and when it is full further records are dropped. The proxy finds
+//! the directory unlocked at its next check, within seconds, and restores its own programs. If no proxy runs,
+//! the next one does so, or the next trace.
 
 mod flow;
 #[cfg(test)]
@@ -39,10 +39,10 @@ use crate::program::Program;
 use crate::sys;
 use crate::tables::DataPlaneError;
 
-/// Below the directory of a layout.
+/// The name below the directory of a layout.
 pub const DIRECTORY: &str = "trace";
 
-/// A flow cannot be traced.
+/// An error of tracing a flow.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     #[error(transparent)]
@@ -79,7 +79,7 @@ fn failed(attempted: String, cause: impl std::error::Error + Send + Sync + 'stat
     TraceError::Kernel { attempted, cause: Box::new(cause) }
 }
 
-/// Records that were read from the kernel and not yet handed on.
+/// Records that were read from the kernel and not yet returned.
 #[derive(Clone, Default)]
 struct Records(Arc<Mutex<Vec<String>>>);
 
@@ -101,7 +101,7 @@ impl log::Log for Records {
     fn flush(&self) {}
 }
 
-/// A trace that is on. It ends with the value.
+/// An active trace. It ends when dropped.
 pub struct Trace {
     /// The directory of the layout.
     directory: PathBuf,
@@ -117,11 +117,11 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Loads the copy and puts it where the programs of the data plane under `bpf_root` run. The filters of
-    /// kernels without tcx are those of this thread's network namespace.
+    /// Loads the copy and puts it in the place of the programs of the data plane under `bpf_root`. The
+    /// filters of kernels without tcx are those of this thread's network namespace.
     ///
     /// # Errors
-    /// There is no data plane, it is another build's, or somebody else traces.
+    /// Fails if there is no data plane, if it is another build's, or if somebody else traces.
     pub fn begin(bpf_root: &Path, flow: &TraceFlow) -> Result<Self, TraceError> {
         let inspector = Inspector::open(bpf_root)?;
         let directory = version_directory(bpf_root, LAYOUT_VERSION);
@@ -132,7 +132,7 @@ impl Trace {
         let Some(lock) = lock(&directory, true)? else {
             return Err(TraceError::Busy);
         };
-        // A process that was killed may have left its copies at work.
+        // A process that was killed may have left its copies running.
         put_back(&directory, &hooks, |_| None)?;
         let records = Records::default();
         let maps = directory.join("maps");
@@ -151,11 +151,11 @@ impl Trace {
         Ok(this)
     }
 
-    /// Puts the copy wherever another program runs: links that are new since, and those of a proxy that has
-    /// started anew.
+    /// Puts the copy in the place of every other program: on links that are new since, and on those of a
+    /// proxy that has restarted.
     ///
     /// # Errors
-    /// The kernel refused, or a program is another build's.
+    /// Fails if the kernel refuses, or if a program is another build's.
     pub fn attach(&mut self) -> Result<(), TraceError> {
         for hook in self.hooks.attached()? {
             if self.ids.contains(&hook.id) {
@@ -165,7 +165,7 @@ impl Trace {
             let attempted = || format!("opening the program of {}", hook.name);
             let original = match sys::program_by_id(hook.id) {
                 Ok(original) => original,
-                // It has just been replaced.
+                // The link has just been replaced.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) => return Err(failed(attempted(), error)),
             };
@@ -180,7 +180,7 @@ impl Trace {
         Ok(())
     }
 
-    /// What has been logged since, a step a line.
+    /// Returns what has been logged since the last call, a step per line.
     pub fn lines(&mut self) -> Vec<String> {
         self.logger.flush();
         let records = self.records.take();
@@ -213,8 +213,8 @@ fn pinned(program: &OwnedFd, path: &Path) -> Result<(), TraceError> {
     sys::object_pin(program.as_fd(), path).map_err(|error| failed(attempted(), error))
 }
 
-/// Takes the lock of the directory of traces; none if another process has it, or there is no such
-/// directory and it was not to be made.
+/// Takes the lock of the directory of traces; `None` if another process has it, or if the directory does not
+/// exist and `make` is false.
 fn lock(layout: &Path, make: bool) -> Result<Option<File>, TraceError> {
     let path = layout.join(DIRECTORY);
     let attempted = |error| failed(format!("locking {}", path.display()), error);
@@ -236,7 +236,7 @@ fn lock(layout: &Path, make: bool) -> Result<Option<File>, TraceError> {
     }
 }
 
-/// Ids of the programs of a copy that is or was at work for the layout in a directory.
+/// Returns the ids of the programs of a copy that traces, or has traced, the layout in a directory.
 pub fn copies(layout: &Path) -> BTreeSet<u32> {
     let id = |entry: io::Result<fs::DirEntry>| {
         let path = entry.ok()?.path();
@@ -246,10 +246,10 @@ pub fn copies(layout: &Path) -> BTreeSet<u32> {
     fs::read_dir(layout.join(DIRECTORY)).into_iter().flatten().filter_map(id).collect()
 }
 
-/// Ends what a process that died has left: links that run its copy get the programs of `own`.
+/// Ends the trace of a process that died: links that run its copy get the programs of `own`.
 ///
 /// # Errors
-/// The kernel refused. The copy is at work still, and decides as the programs do.
+/// Fails if the kernel refuses. The copy still runs, with the same decisions as the programs.
 pub fn end_abandoned<'a>(
     bpf_root: &Path,
     layout: &Path,
@@ -262,8 +262,8 @@ pub fn end_abandoned<'a>(
     Ok(true)
 }
 
-/// Puts back what ran before, or `own`, where a copy runs, and removes the directory. The lock is the
-/// caller's.
+/// Restores the previous programs, or `own`, wherever a copy runs, and removes the directory. The caller
+/// holds the lock.
 fn end<'a>(
     layout: &Path,
     hooks: &Hooks,
@@ -274,7 +274,7 @@ fn end<'a>(
     fs::remove_dir(&directory).map_err(|error| failed(format!("removing {}", directory.display()), error))
 }
 
-/// As [`end`]; the directory stays, without pins.
+/// Restores as [`end`] does; the directory stays, without pins.
 fn put_back<'a>(
     layout: &Path,
     hooks: &Hooks,
@@ -298,9 +298,9 @@ fn put_back<'a>(
         .map_err(|error| failed(format!("removing the pins in {}", directory.display()), error))
 }
 
-/// Where a program of the data plane runs.
+/// The hook of a program of the data plane.
 struct Hook {
-    /// Of the link; made up for a filter.
+    /// Name of the link; made up for a filter.
     name: String,
     program: Program,
     /// The kernel's id of the program.
@@ -320,7 +320,7 @@ impl Hooks {
         Self { links: Links::new(links), filters: Filters::new(bpf_root) }
     }
 
-    /// All that there are.
+    /// Returns all that exist.
     fn attached(&self) -> Result<Vec<Hook>, TraceError> {
         let mut found = Vec::new();
         for name in self.links.names()? {
@@ -343,8 +343,7 @@ impl Hooks {
         Ok(found)
     }
 
-    /// Puts a program in the place of the one that runs, without a gap. What has vanished meanwhile needs
-    /// none.
+    /// Replaces the program of a hook, without a gap. A hook that has vanished meanwhile needs none.
     fn put(&self, hook: &Hook, program: BorrowedFd<'_>) -> Result<(), TraceError> {
         if let Some(filter) = &hook.filter {
             let outcome = self.filters.put(filter.interface, filter.direction, &filter.program, program);

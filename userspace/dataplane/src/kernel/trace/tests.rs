@@ -1,5 +1,5 @@
-//! Traces of real connections, and what is left when a trace ends, by itself or by a signal that nobody
-//! can catch.
+//! Traces of real connections, and the state after a trace ends, by itself or by a signal that cannot be
+//! caught.
 #![allow(clippy::print_stdout, reason = "the process that is killed says when it is ready")]
 
 use std::io::{BufRead as _, BufReader};
@@ -21,10 +21,10 @@ use crate::tables::{NodeTables, Protocol, Scope, ServiceTables};
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 const VIP6: &str = "fd00:96::10";
 const PORT: u16 = 8_080;
-/// Names the directory of pins to the process that shall be killed.
+/// The variable that names the directory of pins to the process that is to be killed.
 const ROOT: &str = "HAWSER_TEST_TRACE_ROOT";
 
-/// A node that balances a service with one backend, a local pod. In the node's namespace.
+/// Returns a node that balances a service with one backend, a local pod. In the node's namespace.
 fn open(config: Config, hook: ClassifierHook) -> Kernel {
     let mut kernel = Kernel::open_with(config, hook).unwrap_or_else(|error| panic!("{}", chain(&error)));
     let addresses = vec![NODE.into()];
@@ -55,7 +55,7 @@ fn start(hook: ClassifierHook) -> (Cluster, Arc<Node>, Arc<Mutex<Kernel>>) {
     (cluster, node, kernel)
 }
 
-/// A process of the node traces.
+/// Starts a trace by a process of the node.
 fn trace(cluster: &Cluster, node: &Arc<Node>, flow: &str) -> Arc<Mutex<Trace>> {
     let (node, flow) = (Arc::clone(node), TraceFlow::parse(&[flow]).unwrap());
     cluster.node.run(move || {
@@ -64,13 +64,14 @@ fn trace(cluster: &Cluster, node: &Arc<Node>, flow: &str) -> Arc<Mutex<Trace>> {
     })
 }
 
-/// What has been logged, without what differs from run to run: the processor, a socket's number, a port.
+/// Returns what has been logged, without what differs from run to run: the processor, a socket's number, a
+/// port.
 fn lines(cluster: &Cluster, trace: &Arc<Mutex<Trace>>) -> Vec<String> {
     let trace = Arc::clone(trace);
     cluster.node.run(move || trace.lock().unwrap().lines())
 }
 
-/// What hooks run, by name.
+/// Returns the programs that hooks run, by name.
 fn programs(cluster: &Cluster, node: &Arc<Node>) -> Vec<(String, u32)> {
     let node = Arc::clone(node);
     cluster.node.run(move || {
@@ -81,14 +82,14 @@ fn programs(cluster: &Cluster, node: &Arc<Node>) -> Vec<(String, u32)> {
     })
 }
 
-/// Checks what a check of the data path finds: nothing.
+/// Asserts that a check of the data path finds nothing.
 fn check(cluster: &Cluster, kernel: &Arc<Mutex<Kernel>>) {
     let kernel = Arc::clone(kernel);
     let faults = cluster.node.run(move || kernel.lock().unwrap().check().unwrap().faults);
     assert!(faults.is_empty(), "{faults:?}");
 }
 
-/// A pod reaches the service, and the server sees the pod.
+/// Asserts that a pod reaches the service, and the server sees the pod.
 fn pod_reaches_the_service(cluster: &Cluster) {
     for (vip, seen) in [(IpAddr::from(VIP), IpAddr::from(POD_A)), (VIP6.parse().unwrap(), POD_A6.into())] {
         let to = SocketAddr::new(vip, 80);
@@ -111,7 +112,7 @@ fn packets_are_traced(hook: ClassifierHook) {
     let during = programs(&cluster, &node);
     assert!(before.iter().zip(&during).all(|(a, b)| a.0 == b.0 && a.1 != b.1), "{before:?} {during:?}");
     pod_reaches_the_service(&cluster);
-    // Of another protocol, and from another source: not the flow.
+    // Another protocol, and another source: not the flow.
     let to = SocketAddr::from((VIP, 80));
     cluster.pod_a.run(move || exchange_udp(to).unwrap());
     let found = lines(&cluster, &trace_on);
@@ -121,13 +122,13 @@ fn packets_are_traced(hook: ClassifierHook) {
     contains(&found, &["backend: 10.1.0.6:8080"]);
     contains(&found, &["becomes: 10.1.0.5:", " > 10.1.0.6:8080"]);
     contains(&found, &["decision: rewritten and sent out of interface podb"]);
-    // The reply, and what comes after the first packet.
+    // The reply, and the packets after the first one.
     contains(&found, &["pod interface podb: tcp [SYN ACK]"]);
     contains(&found, &["packet: 10.1.0.6:8080 > 10.1.0.5:"]);
     contains(&found, &["becomes: 10.96.0.10:80 > 10.1.0.5:"]);
     contains(&found, &["flow: there is one with these ends"]);
     assert!(!found.iter().any(|line| line.contains("udp") || line.contains("fd00")), "{found:?}");
-    // The proxy sees nothing amiss, and one that starts anew does not end the trace.
+    // A check of the proxy finds no fault, and a new proxy does not end the trace.
     check(&cluster, &kernel);
     assert_eq!(programs(&cluster, &node), during);
     let config = node.config();
@@ -226,7 +227,7 @@ fn trace_of_packets_through_xdp_prints_each_step() {
     contains(&found, &["packet: 192.0.2.100:", " > 192.0.2.1:30080"]);
     contains(&found, &["flow: none; frontend: service test/far"]);
     contains(&found, &["backend: 10.2.0.7:8080"]);
-    // The neighbour was not known yet.
+    // The neighbour was not resolved yet.
     contains(&found, &["decision: passed on as it is"]);
     contains(&found, &["uplink interface up0: tcp [SYN]"]);
     contains(&found, &["becomes: 192.0.2.1:", " > 10.2.0.7:8080"]);
@@ -234,7 +235,7 @@ fn trace_of_packets_through_xdp_prints_each_step() {
     contains(&found, &["decision: rewritten and sent out"]);
 }
 
-/// Not a test: what [`trace_whose_process_is_killed_is_ended_by_the_proxy`] starts and kills.
+/// Not a test, but the process that [`trace_whose_process_is_killed_is_ended_by_the_proxy`] starts and kills.
 #[test]
 #[ignore = "only another test starts it"]
 fn process_that_traces() {
@@ -245,7 +246,7 @@ fn process_that_traces() {
     std::thread::sleep(Duration::from_secs(600));
 }
 
-/// A process that traces, and is gone without having been able to do anything.
+/// Starts a process that traces, and kills it without giving it a chance to clean up.
 fn killed(node: &Node) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kernel::trace::tests::process_that_traces", "--ignored", "--nocapture"])
@@ -268,12 +269,12 @@ fn trace_whose_process_is_killed_is_ended_by_the_proxy() {
     cluster.node.run(move || killed(&tracer));
     assert_ne!(programs(&cluster, &node), before, "the copy is left");
     pod_reaches_the_service(&cluster);
-    // The proxy looks every few seconds.
+    // The proxy checks every few seconds.
     check(&cluster, &kernel);
     assert_eq!(programs(&cluster, &node), before);
     assert!(!node.bpf_root().join(format!("v{LAYOUT_VERSION}")).join(DIRECTORY).exists());
     pod_reaches_the_service(&cluster);
-    // Without a proxy the next trace ends it, which then is the only one.
+    // Without a proxy the next trace ends it, and is the only one then.
     let tracer = Arc::clone(&node);
     cluster.node.run(move || killed(&tracer));
     drop(kernel);

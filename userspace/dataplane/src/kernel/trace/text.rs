@@ -1,5 +1,5 @@
-//! Names for the numbers in what programs log. A program knows services, interfaces and reasons as
-//! numbers, and logs `service#7`; here that becomes `service default/web`.
+//! Names for the numbers in log records. A program knows services, interfaces and reasons as numbers, and
+//! logs `service#7`; here that becomes `service default/web`.
 
 use ebpf_common::event::{hook, kind};
 use ebpf_common::trace::{call, outcome};
@@ -7,10 +7,10 @@ use ebpf_common::trace::{call, outcome};
 use crate::inspect::{InspectError, Inspector, interface_name};
 use crate::map::{HashTable, Name};
 
-/// Bits of a segment's flags, as `ebpf/programs` keeps them.
+/// Bits of a segment's flags, as in `ebpf/programs`.
 const FLAGS: [(u64, &str); 4] = [(1, "FIN"), (2, "SYN"), (4, "RST"), (16, "ACK")];
 
-/// Where names come from.
+/// The sources of names.
 pub struct Names {
     services: HashTable<u32, Name>,
 }
@@ -21,7 +21,7 @@ impl Names {
         Ok(Self { services: inspector.table("SERVICE_NAMES")? })
     }
 
-    /// A record with names in place of numbers.
+    /// Returns a record with names in place of numbers.
     pub fn resolve(&self, record: &str) -> String {
         resolve(record, |kind, number| match kind {
             "service" => {
@@ -37,7 +37,7 @@ impl Names {
     }
 }
 
-/// What does not depend on the node; none for words that nobody knows.
+/// Returns the name of a number that does not depend on the node; `None` for unknown words.
 fn label(kind: &str, number: u64) -> Option<String> {
     let of = |labels: &[&str]| Some((*labels.get(usize::try_from(number).ok()?)?).to_owned());
     match kind {
@@ -61,7 +61,7 @@ fn label(kind: &str, number: u64) -> Option<String> {
     }
 }
 
-/// Replaces each `word#number` by what `name` says about it.
+/// Replaces each `word#number` by the result of `name`.
 fn resolve(record: &str, name: impl Fn(&str, u64) -> Option<String>) -> String {
     let mut text = String::with_capacity(record.len());
     let mut rest = record;

@@ -1,4 +1,4 @@
-//! Writes sockets that are connected to a service, beside the programs: see [`Connected`].
+//! Writes sockets that are connected to a service, concurrently with the programs: see [`Connected`].
 
 use std::io;
 use std::mem::offset_of;
@@ -28,7 +28,7 @@ impl ConnectedWriter {
         })
     }
 
-    /// Puts a socket in; false if it is there already: that is younger. None if its set is full.
+    /// Inserts a socket; `false` if it exists already, since that entry is newer. `None` if its set is full.
     pub fn insert(&self, slot: &Connected) -> Option<bool> {
         let (set, own) = (Connected::set(slot.cookie), Connected::tag(slot.cookie));
         let place = |way: u32| self.tags.word(set as usize, way as usize);
@@ -48,7 +48,7 @@ impl ConnectedWriter {
         Some(true)
     }
 
-    /// Gives the slot of a socket back.
+    /// Frees the slot of a socket.
     pub fn remove(&self, cookie: u64) {
         let (set, own) = (Connected::set(cookie), Connected::tag(cookie));
         for way in 0..WAYS {
@@ -58,7 +58,7 @@ impl ConnectedWriter {
     }
 }
 
-/// The slot of a socket; none if it is not connected.
+/// Returns the slot of a socket; `None` if it is not connected.
 pub fn slot(socket: &Socket) -> Option<Connected> {
     let netns = socket.connected?;
     let address = |address: IpAddr| match address {
@@ -103,7 +103,7 @@ mod tests {
             slots: MappedArray::anonymous(limits::CONNECTED as usize),
             tags: MappedArray::anonymous(Connected::SETS as usize),
         };
-        // All of one set.
+        // Cookies of one set.
         let cookie = |number: u64| 7 * u64::from(WAYS) + number * u64::from(limits::CONNECTED);
         for number in 0..u64::from(WAYS) {
             let one = slot(&socket(cookie(number))).unwrap();

@@ -1,10 +1,10 @@
-//! Connections of an earlier layout become elements of our tables.
+//! Connections of an earlier layout, converted to elements of our tables.
 //!
-//! While their programs begin connections, nothing is copied that a packet could follow: what changes
-//! there afterwards, a copy would not know. A client that uses its port again would be led by the copy
-//! of its last connection, and the reply by whoever has that connection's port by then. Only keys of
-//! replies are [reserved](Predecessor::reserve_flows), so that ours give none that theirs would answer.
-//! All is [copied](Predecessor::carry_flows) once theirs begin nothing any more.
+//! While the old programs still begin connections, nothing is copied that a packet could follow, because a
+//! copy would miss later changes. A client that uses its port again would be led by the copy of its last
+//! connection, and the reply by whoever has that connection's port by then. Only keys of replies are
+//! [reserved](Predecessor::reserve_flows), so that our programs give out none that the old ones would answer.
+//! Everything is [copied](Predecessor::carry_flows) once the old programs begin nothing any more.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -22,12 +22,12 @@ use crate::flows::{FlowTable, FlowWriter, WritableSlot};
 /// Protocol, and both ends of a packet.
 type Ends = (u8, End, End);
 
-/// Ticks for which the ports of a connection that is over are not given to another after it was copied.
+/// Ticks for which the ports of a copied connection that is over are not given to another.
 const LINGER: u32 = 60;
 
 impl Predecessor {
-    /// Keeps our programs from giving a key of replies that is in use there; `ports` are the source
-    /// ports that they give. Keys that programs would give away are taken from theirs instead.
+    /// Keeps our programs from giving out a key of replies that is in use there; `ports` are the source ports
+    /// that they give out. Keys that our programs would evict are removed from the old tables instead.
     pub(super) fn reserve_flows(
         &self,
         maps: &Path,
@@ -48,15 +48,16 @@ impl Predecessor {
                 continue;
             }
             let Some(service) = id(reply.service) else { continue };
-            // It may end before our programs are told.
+            // It may end before our programs learn of it.
             let open = Connection { seen: now, flags: reply.flags & !flow_flag::CLOSING, ..*reply };
             reserved += usize::from(ours.put(&open, service, false) == Put::New);
         }
         Ok(reserved)
     }
 
-    /// Copies what is not here yet. Theirs begin nothing any more, and still answer for what they know:
-    /// also for what is over, whose ports ours must not give before theirs have retired.
+    /// Copies what is not here yet. The old programs begin nothing any more, and still answer for what they
+    /// know: even for connections that are over, whose ports ours must not give out before the old ones have
+    /// retired.
     pub(super) fn carry_flows(
         &self,
         maps: &Path,
@@ -66,12 +67,12 @@ impl Predecessor {
         let ours = Ours::open(maps, seed)?;
         let (mut connections, now) = self.latest_first()?;
         connections.retain(|one| !is_past(one, now));
-        // Datagrams can begin anew.
+        // Datagrams can begin again.
         let rank = |one: &Connection| (is_over(one.flags), one.protocol == protocol::UDP);
         connections.sort_by_key(rank);
         let mut known: BTreeSet<Ends> = connections.iter().map(ends).collect();
-        // A reply's element may have given way; programs put it back with the client's next packet,
-        // theirs perhaps a moment after it was looked for.
+        // A reply's element may have been evicted; programs restore it with the client's next packet, the old
+        // ones perhaps a moment after it was looked for.
         let lost: Vec<Connection> = connections
             .iter()
             .filter(|one| !is_reply(one) && !is_direct(one))
@@ -91,13 +92,13 @@ impl Predecessor {
                 Put::Full => halves.push(open),
             }
         }
-        // A connection comes along whole or not at all: one that is known in one direction only would go
+        // A connection is copied completely or not at all: one that is known in one direction only would go
         // on in that.
         halves.iter().for_each(|half| ours.take_out_other(half));
         Ok(carried)
     }
 
-    /// Gives back what was reserved for connections that have not come. Theirs have retired.
+    /// Releases what was reserved for connections that have not come. The old programs have retired.
     pub(super) fn release_flows(&self, maps: &Path, seed: u32) -> io::Result<()> {
         let ours = Ours::open(maps, seed)?;
         let table = FlowTable::<Flow4>::open(maps, "FLOWS4", "FLOW_TAGS4")?;
@@ -107,8 +108,8 @@ impl Predecessor {
         Ok(())
     }
 
-    /// Where there is less room than there was, those stay behind that have been quiet for longest. With
-    /// the tick of the latest packet.
+    /// Returns connections, the most recent first, and the tick of the latest packet. If there is less room
+    /// than before, those that have been quiet for longest are left behind.
     fn latest_first(&self) -> io::Result<(Vec<Connection>, u32)> {
         let mut connections = self.reader.connections()?;
         connections.sort_by_key(|one| Reverse(one.seen));
@@ -125,26 +126,26 @@ fn is_reply(connection: &Connection) -> bool {
     connection.flags & flow_flag::REVERSE != 0
 }
 
-/// The backend answers the client itself: there is no element for replies.
+/// Returns `true` if the backend answers the client itself: there is no element for replies.
 fn is_direct(connection: &Connection) -> bool {
     connection.flags & (flow_flag::DSR_OPTION | flow_flag::DSR_IPIP) != 0
 }
 
-/// What programs make of a connection's replies.
+/// Returns the element that programs make for a connection's replies.
 fn reply_of(connection: &Connection) -> Connection {
     let Connection { from, to, flags, .. } = *connection;
     let flags = flags & flow_flag::THROUGH | flow_flag::REVERSE;
     Connection { from: (to.1, to.0), to: (from.1, from.0), flags, ..*connection }
 }
 
-/// Closed by both ends, or by a reset.
+/// Returns `true` if closed by both ends, or by a reset.
 fn is_over(flags: u16) -> bool {
     const BOTH: u16 = flow_flag::FIN | flow_flag::FIN_PEER;
     flags & flow_flag::RESET != 0 || flags & BOTH == BOTH
 }
 
-/// Programs give its ports to another, and nobody counts on it. A stream that is quiet may go on at
-/// any time.
+/// Returns `true` if programs may give its ports to another connection, and nobody relies on it. A quiet
+/// stream may go on at any time.
 fn is_past(connection: &Connection, now: u32) -> bool {
     let limit = match connection.protocol {
         protocol::UDP => limits::idle::UDP,
@@ -154,8 +155,8 @@ fn is_past(connection: &Connection, now: u32) -> bool {
     now.wrapping_sub(connection.seen) > limit
 }
 
-/// Programs that give source ports of this range may give the key of this reply: if it is not to the
-/// client's own address and port, it is to one of those.
+/// Returns `true` if programs that give out source ports of this range may give out the key of this reply: if
+/// it is not to the client's own address and port, it is to one of those.
 fn may_be_given(reply: &Connection, (low, high): (u16, u16)) -> bool {
     let (given, own) = (reply.from.1, reply.to.1);
     given == own || (low..=high).contains(&given.1)
@@ -177,7 +178,7 @@ impl Ours {
         })
     }
 
-    /// See [`put`].
+    /// Copies a connection, see [`put`].
     fn put(&self, connection: &Connection, service: u32, answered: bool) -> Put {
         match slot(connection, service) {
             Some(Slot::V4(flow)) => put(&self.flows4, &flow, answered, |key| key.hash(self.seed)),
@@ -186,7 +187,7 @@ impl Ours {
         }
     }
 
-    /// Takes out the copy of a connection's other direction.
+    /// Removes the copy of a connection's other direction.
     fn take_out_other(&self, connection: &Connection) {
         match slot(connection, connection.service) {
             Some(Slot::V4(flow)) => take_out_other(&self.flows4, &flow, |key| key.hash(self.seed)),
@@ -227,21 +228,21 @@ impl Element for Flow6 {
     }
 }
 
-/// What became of a flow that was to be copied.
+/// The result of copying a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Put {
     New,
-    /// It was there, or our programs have made another with its key.
+    /// It existed, or our programs have made another with its key.
     There,
-    /// There is no room: nothing gives way.
+    /// There is no room: nothing is evicted.
     Full,
 }
 
-/// Puts a copied flow in. What has been copied, or reserved, before is replaced.
+/// Copies a flow. An earlier copy or reservation is replaced.
 ///
-/// Our programs know the epoch of what they have made, or looked after, and that is younger. But
-/// replies that theirs know are `answered` by them, whoever got the key here meanwhile: that
-/// connection has not begun yet, and will do with another port.
+/// Our programs set the epoch of flows that they have made or checked, and those are newer. But replies that
+/// the old programs know are `answered` by them, whoever got the key here meanwhile: that connection has not
+/// begun yet, and will do with another port.
 fn put<T: Element>(
     table: &FlowWriter<T>,
     flow: &T,
@@ -271,7 +272,7 @@ fn put<T: Element>(
     if table.insert(flow, own) { Put::New } else { Put::Full }
 }
 
-/// Takes out the other direction of a flow, if that is a copy.
+/// Removes the other direction of a flow, if that is a copy.
 fn take_out_other<T: Element>(table: &FlowWriter<T>, flow: &T, hash: impl Fn(&FlowKey<T::Address>) -> u64) {
     let sibling = flow.flow().sibling();
     if let Some(other) = table.get(&T::with_key(sibling), hash(&sibling))
@@ -282,7 +283,7 @@ fn take_out_other<T: Element>(table: &FlowWriter<T>, flow: &T, hash: impl Fn(&Fl
     }
 }
 
-/// Of these flows, takes out copies of replies that are to no flow here.
+/// Removes those of these flows that are copies of replies to no flow here.
 fn release<T: Element>(
     table: &FlowWriter<T>,
     flows: impl Iterator<Item = T>,
@@ -303,7 +304,7 @@ pub(super) enum Slot {
     V6(Flow6),
 }
 
-/// None if its ends are not of one family.
+/// Returns the element; `None` if its ends are not of one family.
 pub(super) fn slot(connection: &Connection, service: u32) -> Option<Slot> {
     let Connection { from, to, .. } = *connection;
     fn flow<A: Copy>(ends: [A; 4], connection: &Connection, service: u32) -> Flow<A> {
@@ -323,7 +324,7 @@ pub(super) fn slot(connection: &Connection, service: u32) -> Option<Slot> {
             source_port: to.0.1.to_be(),
             destination_port: to.1.1.to_be(),
             service,
-            // Older than any loss: the first packet that can move looks whether it has to.
+            // Older than any loss: the first packet that can move checks whether it has to.
             epoch: 0,
             seen: connection.seen,
             flags: connection.flags,
@@ -364,7 +365,7 @@ mod tests {
         Ours { flows4: FlowWriter::anonymous(slots), flows6: FlowWriter::anonymous(slots), seed: 5 }
     }
 
-    /// Client's port, source port, and what else is said of it.
+    /// Returns a connection with the client's port, the source port, and other properties.
     fn connection(client: u16, source: u16, flags: u16, seen: u32) -> Connection {
         let end = |text: &str, port| (text.parse::<IpAddr>().unwrap(), port);
         Connection {
@@ -382,7 +383,7 @@ mod tests {
         ours.flows4.get(&flow, flow.key.hash(ours.seed))
     }
 
-    /// As our programs would.
+    /// Makes a connection as our programs would.
     fn make(ours: &Ours, connection: &Connection) {
         let Some(Slot::V4(flow)) = slot(connection, 0) else { panic!("of v4") };
         let flow = Flow4 { epoch: 1, ..flow };
@@ -425,7 +426,7 @@ mod tests {
         let second = reply_of(&connection(40_001, 5_000, OPEN, 9));
         assert_eq!(ours.put(&second, 3, true), Put::New);
         assert_eq!(u16::from_be(get(&ours, &reply).unwrap().destination_port), 40_001);
-        // What our programs have made stays.
+        // A connection that our programs have made stays.
         let own = connection(40_002, 5_002, OPEN, 9);
         make(&ours, &own);
         assert_eq!(ours.put(&Connection { seen: 10, ..own }, 3, false), Put::There);
@@ -448,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_connection_comes_along_whole_or_not_at_all() {
-        // Two sets beside each other, and one direction too many.
+        // Two adjacent sets, and one direction too many.
         let ours = ours(2 * ebpf_common::flow::WAYS as usize);
         let last = connection(40_000, 5_000, OPEN, 9);
         assert_eq!(ours.put(&last, 3, false), Put::New);
@@ -459,7 +460,7 @@ mod tests {
         assert_eq!(ours.put(&reply, 3, true), Put::Full);
         ours.take_out_other(&reply);
         assert!(get(&ours, &last).is_none() && get(&ours, &connection(1, 1, OPEN, 9)).is_some());
-        // Another's is left alone.
+        // Another's element is left alone.
         ours.take_out_other(&reply_of(&connection(1, 1, OPEN, 9)));
         assert!(get(&ours, &connection(1, 1, OPEN, 9)).is_some(), "our programs have made it");
     }
@@ -471,7 +472,7 @@ mod tests {
         for one in [&whole, &reply_of(&whole), &reply_of(&half)] {
             assert_eq!(ours.put(one, 3, false), Put::New);
         }
-        // A set, and the one beside it.
+        // A set, and the next one.
         let all: Vec<Flow4> = (0..64).step_by(2).flat_map(|set| ours.flows4.around(set)).collect();
         release(&ours.flows4, all.into_iter(), |key| key.hash(ours.seed));
         assert!(get(&ours, &whole).is_some() && get(&ours, &reply_of(&whole)).is_some());

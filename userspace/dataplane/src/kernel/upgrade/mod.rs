@@ -1,4 +1,4 @@
-//! From the maps of an earlier layout to ours, while traffic goes on.
+//! Carries state from the maps of an earlier layout to ours, under traffic.
 //!
 //! ```text
 //!   read old tables ─▶ write ours
@@ -9,16 +9,16 @@
 //!   ─▶ detach theirs, hook by hook ─▶ remove their maps
 //! ```
 //!
-//! The hooks of a node cannot be switched at once, and both directions of a connection meet different
-//! ones. If a hook were given its new program in place of the old one, a connection that began just
-//! before at another hook would be unknown to it, and one that it begins unknown to the others: its
-//! reply would go out untranslated. So all hooks have both generations for a while, and at any moment
-//! each connection is known on all of them to the generation that began it.
+//! The hooks of a node cannot be switched at once, and both directions of a connection pass different ones.
+//! If a hook were given its new program in place of the old one, a connection that began just before at
+//! another hook would be unknown to it, and one that it begins would be unknown to the others: its reply
+//! would go out untranslated. So all hooks have both generations for a while, and at any moment each
+//! connection is known on all of them to the generation that began it.
 //!
-//! Each earlier layout has a reader that gives plain data, see [`Earlier`]; all else is the same
-//! for all of them. A process that dies on the way leaves both generations where they are, and traffic
-//! goes on; the next process begins again: every step can be done twice. Only the tables are not read
-//! again once something of ours is attached, as theirs may have been emptied by then.
+//! Each earlier layout has a reader that returns plain data, see [`Earlier`]; everything else is the same for
+//! all of them. A process that dies on the way leaves both generations in place, and traffic goes on; the
+//! next process starts again: every step can be repeated. Only the tables are not read again once a program
+//! of ours is attached, as the old ones may have been emptied by then.
 
 mod connected;
 mod flows;
@@ -50,32 +50,32 @@ use crate::store::Store;
 use crate::sync::Synchronizer;
 use crate::tables::{DataPlaneError, NodeTables, Tables};
 
-/// A directory beside the maps of a layout says that nothing in them is needed any more.
+/// A directory beside the maps of a layout that marks their content as no longer needed.
 pub const CARRIED: &str = "carried";
 
 /// An address and a port.
 type End = (IpAddr, u16);
 
-/// What an earlier layout holds, as plain data. Services are known by the ids they had there.
+/// The content of an earlier layout, as plain data. Services are known by the ids they had there.
 pub trait Earlier {
     fn names(&self) -> io::Result<BTreeMap<u32, String>>;
-    /// By name; services without one under a name that no object has.
+    /// Returns the tables by name; services without one get a name that no object has.
     fn tables(&self) -> io::Result<Tables>;
     fn node(&self) -> io::Result<OldNode>;
     fn connections(&self) -> io::Result<Vec<Connection>>;
     fn sockets(&self) -> io::Result<Vec<Socket>>;
-    /// A connected socket of those is still there.
+    /// Returns `true` if a connected socket still exists there.
     fn holds(&self, socket: &Socket) -> io::Result<bool>;
     fn affinities(&self) -> io::Result<Vec<OldAffinity>>;
-    /// Takes one direction of a connection out, unless it has had packets since it was read.
+    /// Removes one direction of a connection, unless it has had packets since it was read.
     fn forget(&self, connection: &Connection) -> io::Result<()>;
-    /// From now on its programs take source ports from this range only (inclusive).
+    /// Restricts its programs to source ports from this range (inclusive).
     fn set_snat_ports(&self, low: u16, high: u16) -> io::Result<()>;
-    /// From now on its programs begin no connection, refuse nothing and drop nothing: what they do
-    /// not know they pass on.
+    /// Makes its programs begin no connection, refuse nothing and drop nothing: they pass on what they do not
+    /// know.
     fn leave(&self) -> io::Result<()>;
-    /// They have been told to leave. From now on its programs know no packet's connection either,
-    /// all at once if it can be had: everything is passed on.
+    /// Makes its programs forget all connections, atomically if possible, so that they pass on everything.
+    /// [`Earlier::leave`] has been called before.
     fn retire(&self) -> io::Result<()>;
 }
 
@@ -96,7 +96,7 @@ pub struct Connection {
     pub protocol: u8,
     /// Source and destination of its packets,
     pub from: (End, End),
-    /// and what they become.
+    /// and their replacements.
     pub to: (End, End),
     /// Bits of [`ebpf_common::flow::flow_flag`].
     pub flags: u16,
@@ -104,7 +104,7 @@ pub struct Connection {
     pub seen: u32,
 }
 
-/// What a local socket remembers.
+/// The state of a local socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Socket {
     pub cookie: u64,
@@ -114,11 +114,11 @@ pub struct Socket {
     pub key: End,
     pub value: End,
     pub service: u32,
-    /// It is connected: cookie of the network namespace of a datagram socket, else 0.
+    /// For a connected socket: cookie of the network namespace of a datagram socket, else 0.
     pub connected: Option<u64>,
 }
 
-/// Where a client stays.
+/// The backend that a client stays with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OldAffinity {
     pub key: AffinityKey,
@@ -127,7 +127,7 @@ pub struct OldAffinity {
     pub seen: u32,
 }
 
-/// What is attached belongs to a build with a later layout of the maps.
+/// The attached programs belong to a build with a later layout of the maps.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{} is in use and of a later layout than this build's, which is {ours}: run a build that knows it, or \
@@ -140,7 +140,7 @@ pub struct NewerLayout {
     pub ours: u32,
 }
 
-/// Is told of each change that stands by itself, so that a test can end a process there.
+/// Is notified of each change that stands by itself, so that a test can end a process there.
 #[derive(Default)]
 pub struct Steps {
     #[cfg(test)]
@@ -148,7 +148,7 @@ pub struct Steps {
     /// The last one.
     #[cfg(test)]
     last: Option<usize>,
-    /// Is called after each.
+    /// Called after each.
     #[cfg(test)]
     watch: Option<Box<dyn Fn()>>,
 }
@@ -170,13 +170,13 @@ impl Steps {
     }
 }
 
-/// An earlier layout whose programs are at work.
+/// An earlier layout whose programs are running.
 pub struct Predecessor {
     directory: PathBuf,
     reader: Box<dyn Earlier>,
 }
 
-/// How many of what came along.
+/// The numbers of elements carried over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Carried {
     pub flows: usize,
@@ -184,11 +184,11 @@ pub struct Carried {
     pub affinities: usize,
 }
 
-/// Finds the layout whose links are in use, if we know how to read it; ours has the number `layout`.
-/// `versions` are the directories of all layouts below `root`.
+/// Finds the layout whose links are in use, if we can read it; ours has the number `layout`. `versions` are
+/// the directories of all layouts below `root`.
 ///
 /// # Errors
-/// [`NewerLayout`]: nothing has been touched then.
+/// Returns [`NewerLayout`] before anything is touched.
 pub fn predecessor(
     root: &Path,
     layout: u32,
@@ -224,8 +224,8 @@ pub fn predecessor(
 /// Opens the maps of a layout in a directory.
 type OpenReader = fn(&Path) -> io::Result<Box<dyn Earlier>>;
 
-/// Readers of earlier layouts, by the lowest number that they read. No layout but ours has been released
-/// yet, so there are only the two of the tests: one that is made up, and later numbers with our maps.
+/// Readers of earlier layouts, by the lowest number that they read. No layout but ours has been released yet,
+/// so there are only the two of the tests: one that is made up, and later numbers with our maps.
 const READERS: &[(u32, OpenReader)] = &[
     #[cfg(test)]
     (older::NUMBER, |maps| Ok(Box::new(older::Reader::open(maps)?))),
@@ -233,12 +233,12 @@ const READERS: &[(u32, OpenReader)] = &[
     (ebpf_common::LAYOUT_VERSION, |maps| Ok(Box::new(same::Reader::open(maps)?))),
 ];
 
-/// The reader of a layout.
+/// Returns the reader of a layout.
 fn reader_of(number: u32) -> Option<OpenReader> {
     READERS.iter().rev().find(|(from, _)| *from <= number).map(|(_, open)| *open)
 }
 
-/// Something is attached by links of this layout.
+/// Returns `true` if links of this layout are attached.
 pub fn is_live(version: &Path) -> bool {
     fs::read_dir(version.join("links")).is_ok_and(|mut links| links.next().is_some())
 }
@@ -257,7 +257,7 @@ impl Predecessor {
         Ok(())
     }
 
-    /// Lets XDP send to where it did.
+    /// Lets XDP send to the same devices as before.
     pub fn carry_devices(&self, devices: &HashTable<u32, [u32; 2]>, settings: u32) -> io::Result<()> {
         if settings & config_flag::XDP_REDIRECT != 0 {
             for index in self.reader.node()?.devices {
@@ -267,9 +267,9 @@ impl Predecessor {
         Ok(())
     }
 
-    /// Copies connections, sockets and affinities that are not here yet; what our programs have made is
-    /// younger. With `early` theirs begin more: then no flows, but what ours must not begin beside
-    /// them; the ports are those that our programs give.
+    /// Copies connections, sockets and affinities that are not here yet; those that our programs have made
+    /// are newer. With `early`, the source ports of our programs, the old ones still begin connections: then
+    /// flows are not copied, only reserved.
     fn carry_connections(
         &self,
         ours: &Synchronizer<Maps>,
@@ -290,7 +290,7 @@ impl Predecessor {
         })
     }
 
-    /// The same service may have another id by now; one that is gone has none.
+    /// Maps old service ids to ours: the same service may have another id by now; one that is gone has none.
     fn ids<'a>(
         &self,
         ours: &'a Synchronizer<Maps>,
@@ -303,8 +303,8 @@ impl Predecessor {
         })
     }
 
-    /// Puts our programs in the place of the old ones, on every hook, with no connection between them.
-    /// Ours know the tables, and most connections.
+    /// Replaces the old programs by ours, on every hook, with no connection lost in between. Ours know the
+    /// tables, and most connections.
     pub fn give_way(
         &self,
         ours: &mut Synchronizer<Maps>,
@@ -319,8 +319,8 @@ impl Predecessor {
             return self.end(ours, attachments, maps, steps);
         }
         attachments.beside(&links, steps)?;
-        // A port that theirs have given would be answered by theirs, whom ours gave it to: each has its
-        // own half. What somebody has halved before is whole again.
+        // A source port in use by the old programs would be answered by them if ours gave it out, too: each
+        // generation has its own half. A range that was halved before is restored first.
         let theirs = self.reader.node().map_err(|error| self.unreadable(error))?.snat_ports;
         let settings = ours.store.config();
         let own = (settings.snat_port_min, settings.snat_port_max);
@@ -352,21 +352,21 @@ impl Predecessor {
         steps: &Steps,
     ) -> Result<(), DataPlaneError> {
         let links = self.directory.join("links");
-        // What sockets are answered by was in use there, and here had to give way if there was little
-        // room and much time.
+        // The entries that answer sockets were in use there, and may have been evicted here if there was
+        // little room and much time.
         let id = self.ids(ours)?;
         self.carry_sockets(maps, &id, false)
             .map_err(|error| failed("copying sockets of an earlier layout".to_owned(), error))?;
         drop(id);
-        // Hooks are detached one after the other. Were theirs still at work on some, the directions of a
-        // connection would meet different generations, and what one notes the other would not know.
+        // Hooks are detached one after the other. If theirs still worked on some, the directions of a
+        // connection would pass different generations, and one would not know what the other records.
         let writing = |error| failed(format!("writing the settings in {}", self.directory.display()), error);
         self.reader.retire().map_err(writing)?;
         steps.done()?;
         self.release_flows(maps, ours.store.config().seed)
             .map_err(|error| failed("releasing ports of an earlier layout".to_owned(), error))?;
         attachments.alone(&links, steps)?;
-        // While they were there, ours had half of the ports.
+        // While they were attached, ours had half of the ports.
         let theirs = self.reader.node().map_err(|error| self.unreadable(error))?.snat_ports;
         if theirs.0 > 0 {
             let whole = (theirs.0, ours.store.config().snat_port_max);
@@ -376,7 +376,7 @@ impl Predecessor {
         attachments.forget(&links)
     }
 
-    /// All that is to be known of connections is known to ours, and nothing new comes.
+    /// Returns `true` if ours know all connections, and nothing new comes.
     fn is_carried(&self) -> bool {
         self.directory.join(CARRIED).exists()
     }
@@ -404,13 +404,13 @@ fn set_snat_ports(store: &mut Maps, (low, high): (u16, u16)) {
     store.set_config(settings);
 }
 
-/// A range of ports in two; none if it is too small for that.
+/// Splits a range of ports in two; `None` if it is too small for that.
 fn halves((low, high): (u16, u16)) -> Option<((u16, u16), (u16, u16))> {
     let middle = low + high.checked_sub(low)? / 2;
     (middle < high).then_some(((low, middle), (middle + 1, high)))
 }
 
-/// The name of a service that has none; no object is called so.
+/// Returns the name of a service without one; no object has it.
 fn unnamed(id: u32) -> String {
     format!("?{id}")
 }

@@ -1,6 +1,6 @@
-//! A made-up older layout, for tests: IPv4 only, in hash maps whose keys and values are not ours, with
-//! nothing that tells its programs to leave. It shows that a reader is all that a layout needs to be
-//! taken over, and is where the reader of a released layout can begin.
+//! A made-up older layout, for tests: IPv4 only, in hash maps whose keys and values are not ours, without a
+//! setting that tells its programs to leave. It shows that a layout needs only a reader to be taken over, and
+//! is a starting point for the reader of a released layout.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,7 +28,7 @@ pub const NUMBER: u32 = LAYOUT_VERSION - 1;
 /// An address and a port.
 type End = (Ipv4Addr, u16);
 
-/// What [`make`] puts into the maps: a connection of this client
+/// The state that [`make`] writes to the maps: a connection of this client
 pub const CLIENT: End = (Ipv4Addr::new(10, 1, 0, 9), 40_000);
 /// to this frontend of `a/old`,
 pub const VIP: End = (Ipv4Addr::new(10, 96, 0, 1), 80);
@@ -44,7 +44,7 @@ pub const SNAT_PORTS: (u16, u16) = (2_000, 3_000);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct OldFrontend {
-    /// First place in `PLACES`, and how many.
+    /// Index of the first element in `PLACES`, and their number.
     first: u32,
     count: u32,
     service: u32,
@@ -265,7 +265,7 @@ impl Earlier for Reader {
         Ok(())
     }
 
-    /// Its programs begin no connection where there is no frontend.
+    /// Removes the frontends: its programs begin no connection without one.
     fn leave(&self) -> io::Result<()> {
         let frontends = self.frontends()?;
         for key in frontends.keys()? {
@@ -274,8 +274,8 @@ impl Earlier for Reader {
         Ok(())
     }
 
-    /// One direction after the other: until both are gone, the one that is left becomes what it
-    /// becomes here.
+    /// Removes one direction after the other: until both are gone, the remaining one is translated as it is
+    /// here.
     fn retire(&self) -> io::Result<()> {
         let flows = self.flows()?;
         for key in flows.keys()? {
@@ -302,7 +302,7 @@ impl OldEnds {
     }
 }
 
-/// Makes the maps of the layout, with one service, one connection, one socket and one client that stays
+/// Creates the maps of the layout, with one service, one connection, one socket and one client that stays
 /// with its backend, all of them last used at the tick `now`.
 pub fn make(directory: &Path, now: u32) {
     const HASH: u32 = 1;

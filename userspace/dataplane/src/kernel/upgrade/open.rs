@@ -1,17 +1,17 @@
-//! Which datagram sockets are still open. The maps of an earlier layout keep the peers of sockets long
-//! gone, until there is no room: copied as they are, they would push out those in use.
+//! The open datagram sockets. The maps of an earlier layout keep the peers of closed sockets until there is
+//! no room: copied as they are, they would evict those in use.
 
 use std::collections::BTreeSet;
 
 use super::Socket;
 use crate::destroy::{diag, namespaces};
 
-/// Cookies of the datagram sockets without a peer, of all network namespaces that can be seen.
+/// Cookies of the datagram sockets without a peer, of all visible network namespaces.
 #[derive(Debug, Default)]
 pub struct Open(BTreeSet<u64>);
 
 impl Open {
-    /// Those of this moment. Where some cannot be listed, that is said, and they are missing.
+    /// Returns those of this moment. If some cannot be listed, that is logged, and they are missing.
     pub fn now() -> Self {
         // The thread changes its network namespace.
         #[expect(clippy::disallowed_methods, reason = "it enters namespaces, and is joined at once")]
@@ -26,8 +26,8 @@ impl Open {
         }
     }
 
-    /// Divides sockets into those that are open, and those that are gone or elsewhere, the youngest of
-    /// them first. (Each processor has its own run of cookies, so that is no more than a guess.)
+    /// Divides sockets into those that are open, and those that are gone or elsewhere, the youngest of them
+    /// first. (Each processor has its own run of cookies, so that is only a guess.)
     pub fn divide(&self, sockets: Vec<Socket>) -> (Vec<Socket>, Vec<Socket>) {
         let is_open = |socket: &Socket| self.0.contains(&socket.cookie);
         let (open, mut others): (Vec<_>, Vec<_>) = sockets.into_iter().partition(is_open);

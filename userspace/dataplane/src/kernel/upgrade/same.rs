@@ -1,6 +1,6 @@
-//! A layout that differs from ours by its number alone: what tests replace and are replaced by, with
-//! real programs on both sides. What it reads are our maps of today; the reader of this layout, once
-//! there is a later one, begins as a copy with structures of its own.
+//! A layout that differs from ours by its number alone, which tests replace or replace ours by, with real
+//! programs on both sides. It reads our maps of today; the reader of this layout, once there is a later one,
+//! begins as a copy with structures of its own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -68,7 +68,7 @@ impl Earlier for Reader {
         Ok(names.iter().map(|(id, name)| (*id, name.text())).collect())
     }
 
-    /// Of what frontends can have, addresses, backends and affinity.
+    /// Returns tables with a part of the properties of frontends: addresses, backends and affinity.
     fn tables(&self) -> io::Result<Tables> {
         let names = self.names()?;
         let contents =
@@ -194,8 +194,8 @@ impl Earlier for Reader {
         Ok(())
     }
 
-    /// With masks of zero every look-up goes to the first set, or to the one beside it, which are
-    /// emptied then; what they know is known to the others by now.
+    /// Sets the masks to zero: every look-up goes to the first set, or to the next one, which are emptied
+    /// then; the others know their content by now.
     fn retire(&self) -> io::Result<()> {
         let config = self.array::<Config>("CONFIG", true)?;
         for mask in [offset_of!(Config, flow_mask4), offset_of!(Config, flow_mask6)] {

@@ -1,4 +1,4 @@
-//! What sockets remember in an earlier layout, written into our maps.
+//! The sockets' state in an earlier layout, written to our maps.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,8 +13,8 @@ use crate::convert;
 use crate::map::HashTable;
 
 impl Predecessor {
-    /// Our programs must be attached: a slot in `CONNECTED` is given back when its socket is closed.
-    /// With `slots` false only the sockets that have none are copied.
+    /// Copies sockets. Our programs must be attached, since a slot in `CONNECTED` is freed when its socket is
+    /// closed. With `slots` false only the sockets without one are copied.
     pub(super) fn carry_sockets(
         &self,
         maps: &Path,
@@ -32,7 +32,7 @@ impl Predecessor {
             };
             match if slots { connected.insert(&slot) } else { Some(false) } {
                 Some(put) => {
-                    // It may have been closed meanwhile, before its slot was there to be given back.
+                    // It may have been closed meanwhile, before its slot could be freed.
                     if put && !self.reader.holds(&socket)? {
                         connected.remove(socket.cookie);
                     }
@@ -41,7 +41,7 @@ impl Predecessor {
                 None => others.push(socket),
             }
         }
-        // After they have been read: what has been closed since needs nothing any more.
+        // Read after the peers: a socket that has been closed since needs nothing any more.
         let (open, gone) = Open::now().divide(others);
         carried += put_peers(maps, &open, MOST_OPEN)?;
         if slots {
@@ -51,13 +51,12 @@ impl Predecessor {
     }
 }
 
-/// What part of the room sockets get that are open, and others: those may be where nobody can look. The
-/// kernel makes room before all is taken, beginning with what was never asked for.
+/// The part of the room for open sockets, and for others, which may be in namespaces that are not visible.
+/// The kernel evicts before all is taken, beginning with entries that were never looked up.
 const MOST_OPEN: usize = 3;
 const MOST_GONE: usize = 8;
 
-/// Puts in what sockets without a slot remember, in this order; no more than one in `part` of what there
-/// is room for.
+/// Writes the peers of sockets without a slot, in this order; at most one in `part` of the room.
 fn put_peers(maps: &Path, sockets: &[Socket], part: usize) -> io::Result<usize> {
     let sockets4: HashTable<SocketKey4, Socket4> = HashTable::open(&maps.join("SOCKETS4"))?;
     let sockets6: HashTable<SocketKey6, Socket6> = HashTable::open(&maps.join("SOCKETS6"))?;

@@ -1,5 +1,5 @@
-//! Single connections at each step of a replacement: those that whatever is copied too early, by halves
-//! or to some of the hooks only would lose. Many at once are in [`super::tests`].
+//! Single connections at each step of a replacement: those that would be lost if something were copied too
+//! early, by halves or on some of the hooks only. Many at once are in [`super::tests`].
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -56,7 +56,7 @@ impl Stage {
         Arc::new(Self { cluster, node, config, hook })
     }
 
-    /// In the node's namespace.
+    /// Opens a data plane in the node's namespace.
     fn open(&self, layout: u32, steps: &Steps) -> Kernel {
         let opened = Kernel::open_layout(self.config.clone(), self.hook, layout, steps);
         let mut kernel = opened.unwrap_or_else(|error| panic!("{}", chain(&error)));
@@ -84,7 +84,7 @@ impl Stage {
         self.node.bpf_root().join(format!("v{layout}/maps"))
     }
 
-    /// A connection of the client from this port.
+    /// Opens a connection of the client from this port.
     fn connect(&self, port: u16) -> io::Result<TcpStream> {
         self.cluster.client.run(move || connect((CLIENT, port), (NODE, NODE_PORT)))
     }
@@ -94,19 +94,19 @@ fn settings(maps: &Path) -> Settings {
     MappedArray::<Settings>::open(&maps.join("CONFIG"), false).unwrap().get(0)
 }
 
-/// The flows of a client's port, in both directions.
+/// Returns the flows of a client's port, in both directions.
 fn flows_of(maps: &Path, port: u16) -> Vec<Flow4> {
     let ports = |flow: &Flow4| [flow.key.source_port, flow.key.destination_port, flow.destination_port];
     let table = FlowTable::<Flow4>::open(maps, "FLOWS4", "FLOW_TAGS4").unwrap();
     table.iter().filter(|flow| ports(flow).contains(&port.to_be())).collect()
 }
 
-/// Longer than a packet that was lost takes to be sent again, and again.
+/// Returns a time longer than two retransmissions of a lost packet.
 fn waiting() -> Duration {
     patience(Duration::from_secs(5))
 }
 
-/// From an address and a port of one's own, which the standard library has no way to say.
+/// Connects from a given address and port, for which the standard library has no function.
 fn connect(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16)) -> io::Result<TcpStream> {
     // SAFETY: takes numbers; the descriptor that it gives is nobody else's.
     let stream = unsafe {
@@ -114,7 +114,7 @@ fn connect(from: (Ipv4Addr, u16), to: (Ipv4Addr, u16)) -> io::Result<TcpStream> 
         assert!(fd >= 0, "{}", io::Error::last_os_error());
         TcpStream::from_raw_fd(fd)
     };
-    // Of connect(2) too.
+    // Applies to connect(2) too.
     stream.set_write_timeout(Some(waiting()))?;
     stream.set_read_timeout(Some(waiting()))?;
     stream.set_nodelay(true)?;
@@ -141,8 +141,8 @@ fn exchange(socket: &UdpSocket) {
     assert_eq!(from, SocketAddr::from(VIP));
 }
 
-/// A client ends a connection while theirs still begin some, and another client gets the source port
-/// that it had. Then the first one uses its own port again, when those that are new are ours.
+/// A client ends a connection while the old programs still begin some, and another client gets its source
+/// port. Then the first one uses its own port again, when new connections are ours.
 fn a_port_is_used_again(xdp: XdpMode, hook: ClassifierHook) {
     Stage::new(xdp, hook).replace(|stage| {
         let (first, second) = (RefCell::new(None), RefCell::new(None));
@@ -162,7 +162,8 @@ fn a_port_is_used_again(xdp: XdpMode, hook: ClassifierHook) {
                 ask_anew(&first, PORT, &stage);
                 assert_eq!(ask(second).unwrap(), 0);
             } else if end() {
-                // Whatever is copied early has been by now. Its source port is free a moment later.
+                // Everything that is copied early has been copied by now. Its source port is free a moment
+                // later.
                 std::thread::sleep(Duration::from_millis(2_300));
                 ask_anew(&second, SECOND, &stage);
                 let is_given = |flow: &Flow4| flow.key.destination_port == PORTS.0.to_be();
@@ -177,8 +178,8 @@ fn a_port_is_used_again(xdp: XdpMode, hook: ClassifierHook) {
     });
 }
 
-/// Theirs still have a connection that ours have lost, which gave way to others: it goes on at each
-/// moment, whichever hooks theirs are still on.
+/// The old programs still have a connection that ours have lost to eviction: it goes on at each moment,
+/// whichever hooks the old ones are still on.
 fn one_gives_way_to_others(xdp: XdpMode, hook: ClassifierHook) {
     Stage::new(xdp, hook).replace(|stage| {
         let socket = stage.cluster.pod_a.run(|| UdpSocket::bind((POD_A, POD_PORT)).unwrap());
@@ -202,7 +203,7 @@ fn one_gives_way_to_others(xdp: XdpMode, hook: ClassifierHook) {
     });
 }
 
-/// Tests of one story, for each way in which packets meet programs.
+/// Defines tests of one story, for each way in which packets pass programs.
 macro_rules! stories {
     ($($story:ident: $tcx:ident, $filters:ident, $xdp:ident;)*) => {$(
         #[test]

@@ -1,5 +1,5 @@
-//! One layout after another under traffic at full rate, with real programs on both sides, and
-//! processes that die on the way. Everything is removed when a test ends, also after a failure.
+//! One layout after another under traffic at full rate, with real programs on both sides, and processes that
+//! die on the way. Everything is removed when a test ends, also after a failure.
 #![allow(clippy::print_stdout, reason = "what was counted is worth a line")]
 
 #[path = "../../../tests/support/mod.rs"]
@@ -57,7 +57,7 @@ fn only_earlier_layouts_in_use_count() {
         fs::create_dir_all(root.path().join(name).join("links")).unwrap();
     }
     assert!(find(2).unwrap().is_none(), "nothing is attached");
-    // In use, but without maps that could be read, or of a layout that we do not know.
+    // In use, but without readable maps, or of an unknown layout.
     for name in ["v0", "v1"] {
         fs::write(root.path().join(name).join("links/cgroup-connect4"), "").unwrap();
         assert!(find(2).unwrap().is_none());
@@ -77,7 +77,7 @@ fn a_range_of_ports_is_halved() {
 }
 
 impl Steps {
-    /// Ends with this one.
+    /// Creates steps that end the process after this one.
     fn until(last: usize) -> Self {
         Self { last: Some(last), ..Self::default() }
     }
@@ -87,18 +87,17 @@ pub const VIP: (Ipv4Addr, u16) = (Ipv4Addr::new(10, 96, 0, 10), 80);
 pub const NODE_PORT: u16 = 30_080;
 const BACKENDS: usize = 6;
 pub const FIRST_PORT: u16 = 9_000;
-/// How often a layout takes over from another in each of the tests; every other time the process
-/// dies on the way.
+/// Number of layout replacements in each of the tests; every other time the process dies on the way.
 const SWITCHES: u32 = 10;
 
-/// What clients have counted.
+/// The counts of the clients.
 #[derive(Default)]
 struct Ledger {
     exchanges: AtomicU64,
     failures: AtomicU64,
     /// Exchanges of an established connection, or of a datagram socket, that another backend answered.
     moved: AtomicU64,
-    /// Exchanges that took as long as a packet that is sent again.
+    /// Exchanges that took as long as a retransmission.
     slow: AtomicU64,
     stop: AtomicBool,
 }
@@ -149,7 +148,7 @@ pub fn serve(address: Ipv4Addr, index: usize) {
     });
 }
 
-/// For an answer.
+/// The maximum time to wait for an answer.
 fn waiting() -> Duration {
     patience(Duration::from_secs(20))
 }
@@ -168,7 +167,7 @@ pub fn ask(stream: &mut TcpStream) -> io::Result<usize> {
     Ok(buffer[0] as usize)
 }
 
-/// A connection an exchange.
+/// Opens a connection per exchange.
 fn short_connections(ledger: &Ledger, to: SocketAddr) {
     while !ledger.stopped() {
         let began = Instant::now();
@@ -181,7 +180,7 @@ fn short_connections(ledger: &Ledger, to: SocketAddr) {
     }
 }
 
-/// Connections that are there all the time; their peer is the service.
+/// Uses permanent connections, whose peer is the service.
 fn long_connections(ledger: &Ledger, to: SocketAddr) {
     let open = || {
         let mut stream = connect(to).unwrap();
@@ -200,12 +199,12 @@ fn long_connections(ledger: &Ledger, to: SocketAddr) {
     }
 }
 
-/// It is the service that answers.
+/// Checks that the service answers.
 fn answered(from: SocketAddr, to: SocketAddr) -> io::Result<()> {
     if from == to { Ok(()) } else { Err(io::Error::other(format!("an answer from {from}"))) }
 }
 
-/// A socket an exchange, without a peer of its own.
+/// Opens a socket per exchange, without a peer of its own.
 fn datagrams(ledger: &Ledger, to: SocketAddr) {
     let mut buffer = [0; 64];
     while !ledger.stopped() {
@@ -220,7 +219,7 @@ fn datagrams(ledger: &Ledger, to: SocketAddr) {
     }
 }
 
-/// One socket for all exchanges, and one that is connected.
+/// Uses one socket for all exchanges, and one that is connected.
 fn two_sockets(ledger: &Ledger, to: SocketAddr) {
     let open = || {
         let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
@@ -249,7 +248,7 @@ fn two_sockets(ledger: &Ledger, to: SocketAddr) {
     assert_eq!(bound.peer_addr().unwrap(), to);
 }
 
-/// All of them, for as long as the ledger says.
+/// Starts all clients, which run for as long as the ledger says.
 fn start(ledger: &Arc<Ledger>, to: (Ipv4Addr, u16)) -> Vec<JoinHandle<()>> {
     let work: [fn(&Ledger, SocketAddr); 5] =
         [short_connections, short_connections, long_connections, datagrams, two_sockets];
@@ -270,8 +269,8 @@ pub fn tables(places: &[Backend]) -> Tables {
     Tables::from([("test/upgrade".to_owned(), ServiceTables { frontends, ..ServiceTables::default() })])
 }
 
-/// Replaces one layout by the next again and again. `open` gives a data plane as that layout; every
-/// other time it is stopped at a step, and a second process finishes what the first has begun.
+/// Replaces one layout by the next again and again. `open` returns a data plane with that layout; every other
+/// time it is stopped at a step, and a second process finishes the replacement.
 fn switch_layouts(
     ledger: &Ledger,
     mut kernel: Kernel,
@@ -294,7 +293,7 @@ fn switch_layouts(
         drop(kernel);
         let layout = LAYOUT_VERSION + 1 + switch;
         if switch % 2 == 1 {
-            // Over all switches each part of the way is met.
+            // Over all replacements each part of the way is reached.
             let step = 1 + steps_of_one * (switch as usize / 2) / (switches as usize / 2);
             assert!(open(layout, &Steps::until(step)).is_err(), "stopped at step {step}");
             more(ledger, 500);
@@ -308,7 +307,7 @@ fn switch_layouts(
     println!("{switches} switches of {steps_of_one} steps each");
 }
 
-/// No exchange failed, and none got another backend.
+/// Asserts that no exchange failed, and none got another backend.
 fn check(ledger: &Ledger) {
     let of = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
     let (failures, moved) = (of(&ledger.failures), of(&ledger.moved));
@@ -317,7 +316,7 @@ fn check(ledger: &Ledger) {
     assert_eq!((failures, moved), (0, 0), "failed, and got another backend in the middle of a connection");
 }
 
-/// Only this layout's pins are left, and each of its hooks runs one program.
+/// Asserts that only this layout's pins are left, and each of its hooks runs one program.
 fn check_alone(node: &Node, kernel: &Kernel) {
     let left: Vec<_> =
         fs::read_dir(node.bpf_root()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -331,7 +330,7 @@ fn check_alone(node: &Node, kernel: &Kernel) {
 
 const SNAT_PORTS: (u16, u16) = (ebpf_common::limits::SNAT_PORT_MIN, ebpf_common::limits::SNAT_PORT_MAX);
 
-/// Between namespaces, where every packet meets the programs; half of the backends are on another node.
+/// Runs between namespaces, where every packet passes the programs; half of the backends are on another node.
 fn packets(xdp: XdpMode, hook: ClassifierHook) {
     let (cluster, node, ledger) = (Cluster::new(), Node::new(), Arc::new(Ledger::default()));
     if xdp == XdpMode::Generic {
@@ -339,7 +338,7 @@ fn packets(xdp: XdpMode, hook: ClassifierHook) {
             outside.run(|| support::offloads_off("eth0"));
         }
     }
-    // Pods know the way to each other, also between nodes.
+    // Pods have routes to each other, also between nodes.
     cluster.far.run(|| ip(&format!("route add {POD_A}/32 via 192.0.3.1")));
     let places: [Backend; BACKENDS] = std::array::from_fn(|index| {
         let (address, local) = if index % 2 == 0 { (POD_B, true) } else { (FAR_POD, false) };
@@ -350,7 +349,7 @@ fn packets(xdp: XdpMode, hook: ClassifierHook) {
             if index % 2 == 0 { (&cluster.pod_b, POD_B) } else { (&cluster.far, FAR_POD) };
         namespace.run(move || serve(address, index));
     }
-    // Room for what a few seconds of new connections leave behind, so that nothing in use gives way.
+    // Room for the remains of a few seconds of new connections, so that nothing in use is evicted.
     let limits = Limits { flows4: 1 << 18, ..node.config().limits };
     let config = Config { xdp, xdp_redirect: xdp != XdpMode::Off, limits, ..node.config() };
     let open = move |layout: u32, steps: &Steps| {
@@ -412,7 +411,7 @@ fn sockets_lose_nothing_while_a_layout_replaces_another() {
             serve(Ipv4Addr::LOCALHOST, index);
         }
         let open = |layout: u32, steps: &Steps| {
-            // Room for the sockets of a few seconds, so that nothing in use gives way.
+            // Room for the sockets of a few seconds, so that nothing in use is evicted.
             let limits = Limits { sockets: 1 << 18, ..node.config().limits };
             let config = Config { limits, ..node.config() };
             let mut kernel = Kernel::open_layout(config, ClassifierHook::Auto, layout, steps)?;
@@ -448,15 +447,15 @@ fn a_later_layout_is_left_alone() {
     assert_eq!(refused.theirs, kernel.maps_directory().parent().unwrap());
     assert!(!node.bpf_root().join(format!("v{LAYOUT_VERSION}")).exists(), "nothing was made");
     assert_eq!((links(&kernel), kernel.tables.store.config()), before, "nothing was changed");
-    // Who knows it goes on where it was.
+    // Clients that know the backend stay with it.
     drop(kernel);
     assert_eq!(newer().unwrap().apply_full(&tables(&places)).unwrap(), crate::tables::Applied::default());
-    // And after it was removed there is nothing to refuse.
+    // After the removal there is nothing to refuse.
     crate::remove(&node.bpf_root()).unwrap();
     Kernel::open(config.clone()).unwrap();
 }
 
-/// Ids of its links, and of the programs that they run.
+/// Returns ids of its links, and of the programs that they run.
 fn links(kernel: &Kernel) -> BTreeSet<(String, u32, u32)> {
     let directory = kernel.maps_directory().parent().unwrap().join("links");
     let one = |entry: io::Result<fs::DirEntry>| {

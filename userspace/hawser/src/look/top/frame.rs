@@ -1,4 +1,4 @@
-//! From counters at two moments to what is shown. Pure.
+//! Computes the displayed frame from counters at two moments. Pure.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use userspace_dataplane::inspect::Pressure;
 use super::super::print::{aligned, words};
 use super::watch::{Looked, Tcp, Watch};
 
-/// What is dropped or refused, and by whose fault, goes first.
+/// Names of the counters of drops and refusals, and of their causes, which are displayed before the others.
 const DROPS: [&str; 16] = [
     "socket_refused",
     "packet_refused",
@@ -32,19 +32,19 @@ const DROPS: [&str; 16] = [
 /// Counters at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Sample {
-    /// Connections and refusals, by service.
+    /// Connections and refusals by service.
     pub services: BTreeMap<String, (u64, u64)>,
     pub counters: BTreeMap<&'static str, u64>,
 }
 
-/// What happened in an interval.
+/// The activity within an interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Frame {
     pub interval_seconds: f64,
-    /// The busiest first; those with nothing to tell are left out.
+    /// The busiest first; services without activity are left out.
     pub services: Vec<Service>,
-    /// Where the round-trip times come from; none if the kernel could not be asked.
+    /// The source of the round-trip times; `None` if the kernel could not be asked.
     pub tcp: Option<Looked>,
     pub drops_per_second: BTreeMap<&'static str, f64>,
     pub counters_per_second: BTreeMap<&'static str, f64>,
@@ -59,12 +59,13 @@ pub struct Service {
     /// New connections, or first datagrams.
     pub connections_per_second: f64,
     pub refused_per_second: f64,
-    /// None where no connection of it has an end on this node.
+    /// `None` if none of its connections has an end on this node.
     pub tcp: Option<Tcp>,
 }
 
 impl Frame {
-    /// Rates between two samples. A counter that shrank belongs to a service that was made anew.
+    /// Computes rates between two samples. A counter that decreased belongs to a service that was created
+    /// again.
     pub fn between(old: &Sample, new: &Sample, seconds: f64, maps: Vec<Pressure>, watch: &Watch) -> Self {
         let rate =
             |before: u64, now: u64| if now < before { now as f64 } else { (now - before) as f64 } / seconds;
@@ -102,7 +103,7 @@ impl Frame {
         Self { interval_seconds: seconds, services, tcp, drops_per_second, counters_per_second, maps }
     }
 
-    /// The frame as text, with at most so many services.
+    /// Formats the frame as text, with at most this number of services.
     pub fn lines(&self, services: usize) -> Vec<String> {
         let mut text = vec![self.title(), String::new()];
         let mut table = vec![words(&[
@@ -166,12 +167,12 @@ fn service(row: &Service) -> Vec<String> {
     ]
 }
 
-/// A rate: one decimal where it is small.
+/// Formats a rate, with one decimal if it is small.
 fn number(rate: f64) -> String {
     if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
 }
 
-/// A time, with a unit that leaves it two or three digits: `24us`, `1.3ms`, `250ms`, `2.0s`.
+/// Formats a time with a unit that leaves two or three digits: `24us`, `1.3ms`, `250ms`, `2.0s`.
 fn duration(seconds: f64) -> String {
     if seconds < 0.000_999_5 {
         format!("{:.0}us", seconds * 1_000_000.0)

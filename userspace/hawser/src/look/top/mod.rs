@@ -1,6 +1,5 @@
-//! `hawser proxy top`: what happens now, refreshed each interval. Rates are differences of counters
-//! that the programs keep. Round-trip times are the kernel's own, asked for by [`watch`]; the
-//! programs measure no times.
+//! `hawser proxy top`: current activity, refreshed every interval. Rates are differences of counters of the
+//! programs. Round-trip times are the kernel's own, read by [`watch`]; the programs measure no times.
 
 mod frame;
 mod watch;
@@ -17,13 +16,13 @@ use self::watch::Watch;
 use super::print;
 use crate::args::TopArgs;
 
-/// Clears a terminal.
+/// The escape sequence that clears a terminal.
 const CLEAR: &str = "\x1b[H\x1b[2J";
-/// The shortest interval, in seconds: reading the tables takes its time, too.
+/// The minimum interval in seconds: reading the tables takes time, too.
 const SHORTEST: f64 = 0.1;
 
-/// Prints a frame an interval, until it is interrupted. Only what fails at the start ends it: a
-/// data plane that is replaced is back soon.
+/// Prints a frame per interval until it is interrupted. Only an error at the start ends it: a data plane that
+/// is being replaced is back soon.
 pub async fn run(args: &TopArgs) -> Result<()> {
     let interval = Duration::from_secs_f64(args.interval.max(SHORTEST));
     let terminal = std::io::stdout().is_terminal() && !args.look.json && !args.once;
@@ -59,7 +58,7 @@ pub async fn run(args: &TopArgs) -> Result<()> {
     }
 }
 
-/// Opened anew each time: the tables may be others by now.
+/// Takes a sample. Opens the tables each time, since they may have been replaced.
 fn read(args: &TopArgs, watch: &mut Watch) -> Result<(Sample, Vec<Pressure>)> {
     let inspector = super::open(&args.look.bpf_root)?;
     let services = inspector.counted().context("cannot read the counters of services")?;
@@ -67,7 +66,7 @@ fn read(args: &TopArgs, watch: &mut Watch) -> Result<(Sample, Vec<Pressure>)> {
     let counters = inspector.metrics().context("cannot read the counters")?;
     let sample = Sample { services: services.collect(), counters };
     let maps = inspector.pressure().context("cannot read how full the maps are")?;
-    // A single frame has both looks, whatever they take.
+    // A single frame has both readings, whatever they cost.
     if args.once || watch.is_due(Instant::now()) {
         watch.refresh(&inspector);
     }

@@ -1,4 +1,4 @@
-//! Round-trip times, asked for no more often than they may cost.
+//! Round-trip times, read no more often than their cost allows.
 
 use std::time::Duration;
 
@@ -6,39 +6,39 @@ use serde::Serialize;
 use tokio::time::Instant;
 use userspace_dataplane::inspect::{InspectError, Inspector, Latencies, LatencyRow, LatencyWatch};
 
-/// A look is followed by a pause of so many times its length: on a node with very many connections
-/// and network namespaces, `top` takes a tenth of a processor for them and shows older numbers.
+/// The pause after a reading, as a multiple of its duration: on a node with very many connections and network
+/// namespaces, `top` takes a tenth of a processor for readings and shows older numbers.
 const PAUSE: u32 = 9;
 
-/// The last look, and those to come.
+/// The last reading, and the schedule of the next one.
 #[derive(Default)]
 pub struct Watch {
     kernel: LatencyWatch,
     last: Option<Look>,
-    /// What was said about a failure is not said again.
+    /// The last failure that was printed, so that it is not printed again.
     failure: Option<String>,
 }
 
-/// What one look has found.
+/// The result of one reading.
 struct Look {
     latencies: Latencies,
     at: Instant,
     took: Duration,
-    /// Since the look before; none at the first one.
+    /// Time since the previous reading; `None` at the first one.
     since: Option<Duration>,
 }
 
-/// How much was looked at, and when.
+/// The extent and the time of a reading.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Looked {
-    /// Established TCP connections of this node, services' or not.
+    /// Established TCP connections of this node, to services or not.
     pub connections: usize,
     /// Network namespaces that were asked.
     pub namespaces: usize,
-    /// How long that took.
+    /// Duration of the reading.
     pub seconds: f64,
-    /// How long ago it was.
+    /// Age of the reading.
     pub age_seconds: f64,
 }
 
@@ -51,17 +51,17 @@ pub struct Tcp {
     pub rtt_p99_seconds: Option<f64>,
     pub rtt_max_seconds: Option<f64>,
     pub rtt_min_seconds: Option<f64>,
-    /// Segments sent again; none before the second look.
+    /// Retransmitted segments; `None` before the second reading.
     pub retransmits_per_second: Option<f64>,
 }
 
 impl Watch {
-    /// The last look is long enough ago.
+    /// Returns `true` if the last reading is old enough for the next one.
     pub fn is_due(&self, now: Instant) -> bool {
         self.last.as_ref().is_none_or(|last| now >= last.at + last.took * PAUSE)
     }
 
-    /// Looks. A failure is told once, and leaves what was known to grow old.
+    /// Takes a reading. A failure is printed once, and the previous reading remains.
     pub fn refresh(&mut self, inspector: &Inspector) {
         let began = Instant::now();
         let looked = self.kernel.look(inspector);
@@ -91,14 +91,14 @@ impl Watch {
         services.map(String::as_str)
     }
 
-    /// What is known about a service; none if nothing is.
+    /// Returns what is known of a service's connections, if anything.
     pub fn tcp(&self, service: &str) -> Option<Tcp> {
         let last = self.last.as_ref()?;
         let row = last.latencies.services.get(service)?;
         Some(tcp(row, last.since))
     }
 
-    /// None before the first look.
+    /// Returns the extent of the last reading; `None` before the first one.
     pub fn looked(&self) -> Option<Looked> {
         let last = self.last.as_ref()?;
         Some(Looked {
@@ -128,7 +128,7 @@ pub mod tests {
 
     use super::*;
 
-    /// A watch that has looked twice, a second apart, and found this at its second look.
+    /// Returns a watch after two readings a second apart, of which the second found these rows.
     pub fn watch(services: &[(&str, LatencyRow)]) -> Watch {
         let mut watch = Watch::default();
         let now = Instant::now();
@@ -174,7 +174,7 @@ pub mod tests {
         watch.note(Ok(Latencies::default()), began, ended);
         assert!(!watch.is_due(ended + Duration::from_secs(17)));
         assert!(watch.is_due(ended + Duration::from_secs(18)));
-        // Without maps there is nothing to look at.
+        // Without maps, a reading fails.
         let root = tempfile::tempdir().unwrap();
         let layout = userspace_dataplane::inspect::LAYOUT_VERSION;
         std::fs::create_dir_all(root.path().join(format!("v{layout}/maps"))).unwrap();

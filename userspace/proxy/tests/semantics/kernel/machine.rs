@@ -1,5 +1,5 @@
-//! A node whose data plane is the real one: maps and programs in the kernel, interfaces with nobody
-//! behind them, routes that lead to them.
+//! A node whose data plane is the real one: maps and programs in the kernel, interfaces that lead nowhere,
+//! and routes through them.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -37,7 +37,7 @@ pub struct Machine {
     port: u16,
 }
 
-/// What came of a packet.
+/// The outcome of a packet.
 #[derive(Debug)]
 pub enum Outcome {
     Unchanged,
@@ -46,7 +46,7 @@ pub enum Outcome {
 }
 
 impl Machine {
-    /// In the namespace of this thread.
+    /// Creates a machine in the namespace of this thread.
     pub fn new(node: &support::Node) -> Self {
         sysctl("net/ipv4/ip_forward", "1");
         sysctl("net/ipv6/conf/all/forwarding", "1");
@@ -56,7 +56,7 @@ impl Machine {
             ip(&format!("link set {name} up"));
             ip(&format!("link set {peer} up"));
         }
-        // Whatever is not on this node is behind the uplink.
+        // Every address that is not on this node is behind the uplink.
         for (family, gateway, own) in
             [("-4", "172.16.0.2", "172.16.0.1/30"), ("-6", "fdff::2", "fdff::1/64 nodad")]
         {
@@ -81,7 +81,7 @@ impl Machine {
         &self.world
     }
 
-    /// The tables become those of this cluster, whatever they were before.
+    /// Replaces the tables by those of this cluster.
     pub fn become_(&mut self, world: &World) {
         let wanted: BTreeSet<IpAddr> =
             world.node_addresses.iter().chain(&world.node_port_addresses).copied().collect();
@@ -99,7 +99,7 @@ impl Machine {
         self.world = world.clone();
     }
 
-    /// Makes sure that an address is a pod's on this node.
+    /// Makes an address a pod's on this node.
     fn pod_at(&mut self, address: IpAddr) {
         if self.routes.insert(address) {
             let bits = if address.is_ipv4() { 32 } else { 128 };
@@ -108,14 +108,14 @@ impl Machine {
         }
     }
 
-    /// A source port that no attempt had before; several thousand of them.
+    /// Returns a source port that no attempt had before; there are several thousand.
     pub fn fresh_port(&mut self) -> u16 {
         self.port = if self.port == 60_000 { 20_000 } else { self.port + 1 };
         self.port
     }
 
-    /// Sends the first packet of an attempt through the programs of the interface that it comes
-    /// from: XDP and then tcx, or tcx alone.
+    /// Sends the first packet of an attempt through the programs of the interface that it comes from: XDP and
+    /// then tcx, or tcx alone.
     pub fn send(&self, attempt: &Attempt, port: u16, xdp: bool) -> Outcome {
         let interface = match attempt.from {
             From::Pod => self.pod,
@@ -125,7 +125,7 @@ impl Machine {
         self.run(&wire::opening(attempt, port), interface, xdp)
     }
 
-    /// What the client gets when a backend answers what it saw.
+    /// Returns the packet that the client gets when a backend answers what it saw.
     pub fn answer(&self, seen: &Seen, xdp: bool) -> Outcome {
         let interface = if self.is_local(seen.destination.ip()) { self.other_pod } else { self.uplink };
         self.run(&wire::reply(seen), interface, xdp)
@@ -149,7 +149,7 @@ impl Machine {
                 XDP_TX | XDP_REDIRECT => return Outcome::Became(wire::read(&run.packet)),
                 XDP_DROP => return Outcome::Dropped,
                 XDP_PASS if run.packet == bytes => {}
-                // On to the stack, for a pod of this node.
+                // Passed on to the stack, for a pod of this node.
                 XDP_PASS => return Outcome::Became(wire::read(&run.packet)),
                 verdict => panic!("XDP gave {verdict}"),
             }
@@ -167,7 +167,7 @@ impl Machine {
         }
     }
 
-    /// Holds an outcome against what the oracle allows. Gives the backend's view, if it has one.
+    /// Compares an outcome with what the oracle allows. Returns the backend's view, if there is one.
     pub fn compare(
         &self,
         attempt: &Attempt,

@@ -1,5 +1,5 @@
-//! The oracle against the real data plane: what `compile` makes of objects goes into the maps of
-//! the kernel; packets pass the programs, sockets the hooks.
+//! The oracle against the real data plane: compiled objects go into the maps of the kernel; packets pass the
+//! programs, sockets the hooks.
 
 mod machine;
 mod packets;

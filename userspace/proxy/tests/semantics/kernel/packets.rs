@@ -18,13 +18,13 @@ use crate::tables::{is_limited, without_ranges};
 /// Random clusters, and attempts in each: some 8,000 packets, half of them through XDP first.
 const CLUSTERS: u32 = 256;
 const ATTEMPTS: usize = 48;
-/// Connections after which each of a handful of backends has had one.
+/// Number of connections after which each of a handful of backends has had one.
 const CONNECTIONS: usize = 96;
-/// Source ports of clients that use them again and again.
+/// Number of source ports of clients that reuse them.
 const PORTS: usize = 4;
 
-/// Which endpoint each client of a Service with affinity had last: by Service, client and whether
-/// it is outside.
+/// The endpoint that each client of a Service with affinity had last: by Service, client and whether it is
+/// outside.
 type Known = BTreeMap<(String, IpAddr, bool), IpAddr>;
 
 /// One connection: its first packet, the answer if there is a backend, and another packet.
@@ -53,7 +53,7 @@ fn connect(
     }
 }
 
-/// What the oracle allows, given whom the Services know.
+/// Returns what the oracle allows, given the clients that the Services know.
 fn expected(machine: &Machine, attempt: &Attempt, known: &Known) -> Verdict {
     let world = machine.world();
     let Some((service, Verdict::To(mut candidates))) = judge_known(world, attempt) else {
@@ -65,12 +65,12 @@ fn expected(machine: &Machine, attempt: &Attempt, known: &Known) -> Verdict {
     {
         candidates.retain(|to, _| to.ip() == *last);
     }
-    // A Service of that name may have known the client in a cluster before this one.
+    // A Service of that name may have known the client in an earlier cluster.
     Verdict::To(candidates)
 }
 
-/// Whether packets show it: those of the node's own sockets pass no program, and loopback
-/// addresses are on no wire.
+/// Returns `true` if packets show the attempt: those of the node's own sockets pass no program, and loopback
+/// addresses are not on any wire.
 fn on_the_wire(attempt: &Attempt) -> bool {
     attempt.from != From::Host && !attempt.to.ip().is_loopback()
 }
@@ -107,9 +107,8 @@ fn packets_of_random_clusters_do_what_services_mean() {
     });
 }
 
-/// Clients use few ports again and again, while the cluster changes under them: whatever an earlier
-/// connection left in the tables of flows, datagrams and packets that open a connection go where
-/// the newest tables say.
+/// Clients reuse few ports while the cluster changes under them: whatever an earlier connection left in the
+/// tables of flows, datagrams and packets that open a connection follow the newest tables.
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
 fn ports_used_again_obey_the_newest_tables() {
@@ -121,12 +120,12 @@ fn ports_used_again_obey_the_newest_tables() {
         let strategy = (worlds, prop::collection::vec((attempt(), 0..PORTS), ATTEMPTS), any::<bool>());
         let result = TestRunner::new(config).run(&strategy, |(plans, attempts, xdp)| {
             let mut machine = machine.borrow_mut();
-            // No other than this case's, so that what is found can be shrunk.
+            // Ports of this case alone, so that failures can be shrunk.
             let ports: Vec<_> = (0..PORTS).map(|_| machine.fresh_port()).collect();
             for plan in &plans {
                 machine.become_(&plan.world());
                 for (attempt, port) in &attempts {
-                    // Aimed at the first cluster's places, whether or not the others have them.
+                    // Aimed at the places of the first cluster, whether or not the others have them.
                     let attempt = attempt.attempt(&plans[0]);
                     if on_the_wire(&attempt) {
                         again(&mut machine, &attempt, ports[*port], xdp)
@@ -142,13 +141,13 @@ fn ports_used_again_obey_the_newest_tables() {
     });
 }
 
-/// One packet from a port that may have been used before. The backend may see another port than
-/// the client's, where the client's already talks to it through another address.
+/// Sends one packet from a port that may have been used before. The backend may see another port than the
+/// client's, if the client's already talks to it through another address.
 fn again(machine: &mut Machine, attempt: &Attempt, port: u16, xdp: bool) -> Result<(), String> {
     let outcome = machine.send(attempt, port, xdp);
     let mut expected = expected(machine, attempt, &Known::new());
     if matches!(outcome, Outcome::Became(_)) && is_limited(machine.world(), attempt) {
-        // Ranges are asked when a connection begins; one that is there goes on.
+        // Ranges are checked when a connection begins; an existing one goes on.
         expected = judge(&without_ranges(machine.world()), attempt);
     }
     match (&outcome, &expected) {

@@ -27,27 +27,28 @@ use crate::tables::{is_limited, without_ranges};
 /// Random clusters, and connects in each: some 3,000.
 const CLUSTERS: u32 = 96;
 const ATTEMPTS: usize = 48;
-/// Connects after which each of a handful of backends has been chosen.
+/// Number of connects after which each of a handful of backends has been chosen.
 const CONNECTS: usize = 96;
 
-/// What a connect came to.
+/// The outcome of a connect.
 #[derive(Debug, PartialEq, Eq)]
 enum Outcome {
     Refused,
     TimedOut,
-    /// Where the kernel sends the packets; the application goes on seeing whom it asked for.
+    /// The address to which the kernel sends the packets; the application still sees the one that it asked
+    /// for.
     Peer(SocketAddr),
-    /// The stack has answered already: the way led to an address of the same namespace.
+    /// The stack has answered already: the destination is an address of the same namespace.
     Answered,
     NoWay(Errno),
 }
 
-/// Connects without waiting for anybody, and asks the kernel where it went.
+/// Connects without blocking, and asks the kernel for the destination.
 fn try_connect(protocol: &str, source: IpAddr, to: SocketAddr) -> Outcome {
     let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let kind = if protocol == "TCP" { SockType::Stream } else { SockType::Datagram };
     let socket = socket(family, kind, SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC, None).unwrap();
-    // Bound to loopback, it could not go anywhere else.
+    // A socket bound to loopback could not connect to anything else.
     if !source.is_loopback() {
         bind(socket.as_raw_fd(), &SockaddrStorage::from(SocketAddr::new(source, 0))).unwrap();
     }
@@ -64,7 +65,7 @@ fn try_connect(protocol: &str, source: IpAddr, to: SocketAddr) -> Outcome {
     remote(&socket, protocol, to.is_ipv4()).map_or(Outcome::Answered, Outcome::Peer)
 }
 
-/// The remote end of a socket of this thread's network namespace, as the kernel lists it. Closed
+/// Returns the remote end of a socket of this thread's network namespace, as the kernel lists it. Closed
 /// sockets are not listed.
 fn remote(socket: &OwnedFd, protocol: &str, ipv4: bool) -> Option<SocketAddr> {
     let inode = fstat(socket).unwrap().st_ino.to_string();
@@ -73,7 +74,7 @@ fn remote(socket: &OwnedFd, protocol: &str, ipv4: bool) -> Option<SocketAddr> {
     let mut lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let line = lines.find(|words| words.get(9) == Some(&inode.as_str()))?;
     let (address, port) = line[2].split_once(':').unwrap();
-    // Words of four bytes, each in the machine's order.
+    // Words of four bytes, each in native byte order.
     let bytes: Vec<u8> = (0..address.len() / 8)
         .flat_map(|word| u32::from_str_radix(&address[8 * word..8 * word + 8], 16).unwrap().to_ne_bytes())
         .collect();
@@ -84,14 +85,14 @@ fn remote(socket: &OwnedFd, protocol: &str, ipv4: bool) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, u16::from_str_radix(port, 16).unwrap()))
 }
 
-/// Which endpoint Services with affinity gave whom last: by Service, client and family. The client
-/// is the network namespace, as a socket may have no address yet.
+/// The endpoint that Services with affinity gave last: by Service, client and family. The client is the
+/// network namespace, as a socket may have no address yet.
 type Known = BTreeMap<(String, From, bool), IpAddr>;
 
-/// What the oracle allows a socket.
+/// Returns what the oracle allows a socket.
 fn expected(world: &World, attempt: &Attempt, known: &Known) -> Verdict {
     if is_limited(world, attempt) && attempt.from == From::Host {
-        // The node's own processes come in whatever the ranges say.
+        // The node's own processes are admitted whatever the ranges say.
         return expected(&without_ranges(world), attempt, known);
     }
     let Some((service, Verdict::To(mut candidates))) = judge_known(world, attempt) else {
@@ -102,11 +103,11 @@ fn expected(world: &World, attempt: &Attempt, known: &Known) -> Verdict {
     {
         candidates.retain(|to, _| to.ip() == *last);
     }
-    // A Service of that name may have known the client in a cluster before this one.
+    // A Service of that name may have known the client in an earlier cluster.
     Verdict::To(candidates)
 }
 
-/// One connect, held against what the oracle allows; gives the backend that it reached.
+/// Makes one connect and compares it with what the oracle allows; returns the backend that it reached.
 fn attempt_it(
     machine: &mut Machine,
     pod: &Namespace,
@@ -132,8 +133,8 @@ fn compare(
     let world = machine.world();
     let (expected, limited) = (expected(world, attempt, known), is_limited(world, attempt));
     let in_ranges = world.service_ranges.iter().any(|range| range.contains(attempt.to.ip()));
-    // A socket of a pod that is left alone, because its source decides or because it may only want
-    // to know its own address: the pod's interface sees its packets.
+    // A socket of a pod that is left alone, because its source decides or because it may only ask for its own
+    // address: the pod's interface sees its packets.
     let asks = attempt.protocol == "UDP" && in_ranges && expected_of_nobody(&expected);
     if attempt.from == From::Pod && (limited || asks) && outcome == Outcome::Peer(attempt.to) {
         let port = machine.fresh_port();
@@ -146,7 +147,7 @@ fn compare(
         (Outcome::Refused, Verdict::Rejected) | (Outcome::TimedOut, Verdict::Dropped) => Ok(None),
         (Outcome::NoWay(Errno::EHOSTUNREACH), Verdict::Dropped) if in_ranges => Ok(None),
         (Outcome::Peer(peer), Verdict::Untouched) if *peer == attempt.to => Ok(None),
-        // Nobody listens there: the answer of a stack, not of a hook.
+        // There is no listener: the answer is the stack's, not a hook's.
         (Outcome::Refused | Outcome::Answered, Verdict::Untouched) => Ok(None),
         (Outcome::Refused | Outcome::Answered, Verdict::To(allowed)) => {
             let own = allowed.keys().find(|to| to.ip() == attempt.source);
@@ -161,7 +162,7 @@ fn expected_of_nobody(expected: &Verdict) -> bool {
     matches!(expected, Verdict::Rejected | Verdict::Dropped)
 }
 
-/// The pod's network namespace, with a way to everywhere.
+/// Returns the pod's network namespace, with a route to everywhere.
 fn pod_namespace() -> Namespace {
     let pod = Namespace::new();
     pod.run(|| {
@@ -169,7 +170,7 @@ fn pod_namespace() -> Namespace {
         ip("link set eth1 up");
         sysctl("net/ipv6/conf/eth0/accept_dad", "0");
         ip("link set eth0 up");
-        // So that the interface is never without, which would cost it its routes.
+        // The interface always has an address; without one it would lose its routes.
         ip("addr add 169.254.0.1/32 dev eth0");
         ip("-4 route add default dev eth0");
         ip("-6 route add default dev eth0");
@@ -178,25 +179,25 @@ fn pod_namespace() -> Namespace {
     pod
 }
 
-/// Sockets of this namespace may be bound to the source that an attempt says.
+/// Lets sockets of this namespace bind any source address.
 fn from_any_address() {
     sysctl("net/ipv4/ip_nonlocal_bind", "1");
     sysctl("net/ipv6/ip_nonlocal_bind", "1");
 }
 
-/// The kernel may have no SCTP sockets.
+/// Returns `true` if a socket can make the attempt: the kernel may lack SCTP.
 fn on_a_socket(attempt: &Attempt) -> bool {
     attempt.from != From::Outside && attempt.protocol != "SCTP"
 }
 
-/// The whole test process is in the cgroup; pods' sockets are made in their own namespace. The
-/// source is an address of the interface for as long as the attempt takes.
+/// Makes the attempt. The whole test process is in the cgroup; pods' sockets are made in their own namespace.
+/// The source is an address of the interface for as long as the attempt takes.
 fn run(pod: &Namespace, attempt: &Attempt) -> Outcome {
     let Attempt { from, source, protocol, to } = *attempt;
     let lent = |device: &'static str| {
         move || {
             let address = format!("{source}/{}", if source.is_ipv4() { 32 } else { 128 });
-            // One that the interface has anyway is left alone.
+            // An address that the interface has anyway stays.
             let lends = try_ip(&format!("addr add {address} dev {device}"));
             let outcome = try_connect(protocol, source, to);
             if lends {
@@ -216,7 +217,7 @@ fn try_ip(arguments: &str) -> bool {
     std::process::Command::new("ip").args(arguments.split(' ')).output().unwrap().status.success()
 }
 
-/// A machine with a pod, and the process in its cgroup.
+/// Runs a test on a machine with a pod, with the process in its cgroup.
 fn inside(test: impl FnOnce(Machine, &Namespace) + Send) {
     in_namespace(|| {
         from_any_address();

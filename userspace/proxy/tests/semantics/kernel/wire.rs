@@ -1,4 +1,4 @@
-//! First packets of connections, made by hand, and what programs made of them.
+//! First packets of connections, made by hand, and parsed after the programs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ const INIT: u8 = 1;
 const INIT_ACK: u8 = 2;
 const ABORT: u8 = 6;
 
-/// A packet as it was read.
+/// A packet as it was parsed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub source: SocketAddr,
@@ -28,7 +28,7 @@ pub struct Seen {
 pub enum Kind {
     /// A transport protocol's packet: its IP protocol number.
     Data(u8),
-    /// Nobody is there: a reset, an abort, or "port unreachable".
+    /// An error: a reset, an abort, or "port unreachable".
     Refusal,
 }
 
@@ -41,13 +41,13 @@ fn number(protocol: &str) -> u8 {
     }
 }
 
-/// The first packet of an attempt.
+/// Returns the first packet of an attempt.
 pub fn opening(attempt: &Attempt, source_port: u16) -> Vec<u8> {
     let source = SocketAddr::new(attempt.source, source_port);
     packet(number(attempt.protocol), source, attempt.to, false)
 }
 
-/// What a backend answers to an opening packet that it saw.
+/// Returns a backend's answer to an opening packet.
 pub fn reply(seen: &Seen) -> Vec<u8> {
     let Kind::Data(protocol) = seen.kind else { unreachable!("nobody answers a refusal") };
     packet(protocol, seen.destination, seen.source, true)
@@ -110,7 +110,7 @@ fn packet(protocol: u8, source: SocketAddr, destination: SocketAddr, answer: boo
     bytes
 }
 
-/// Reads a packet, and checks each checksum in it.
+/// Parses a packet, and checks each checksum in it.
 pub fn read(bytes: &[u8]) -> Seen {
     let (protocol, source, destination, l4): (u8, IpAddr, IpAddr, &[u8]) = match bytes[12..14] {
         [8, 0] => {
@@ -142,7 +142,7 @@ pub fn read(bytes: &[u8]) -> Seen {
     let refusal = match protocol {
         TCP => l4[13] & RST != 0,
         SCTP => l4[12] == ABORT,
-        // Port, or administratively, unreachable.
+        // Port unreachable, or administratively prohibited.
         ICMP => matches!(l4[..2], [3, _]),
         ICMP6 => matches!(l4[..2], [1, _]),
         _ => false,
@@ -176,7 +176,7 @@ fn pseudo(protocol: u8, source: IpAddr, destination: IpAddr, length: usize) -> V
     bytes
 }
 
-/// The internet checksum over all parts; each but the last has an even length.
+/// Computes the internet checksum over all parts; each but the last has an even length.
 fn internet(parts: &[&[u8]]) -> u16 {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let mut sum: u32 =
@@ -187,7 +187,7 @@ fn internet(parts: &[&[u8]]) -> u16 {
     !(sum as u16)
 }
 
-/// SCTP's checksum, bit by bit.
+/// Computes SCTP's checksum, bit by bit.
 fn crc32c(bytes: &[u8]) -> u32 {
     let step = |crc: u32, byte: &u8| {
         (0..8).fold(
