@@ -4,6 +4,27 @@ use std::sync::Arc;
 
 use super::{FAULTS, ast::Literal};
 
+/// Words that CEL reserves for later versions, which cannot be names.
+pub const RESERVED: [&str; 17] = [
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "for",
+    "function",
+    "if",
+    "import",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "return",
+    "var",
+    "void",
+    "while",
+];
+
 /// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Token {

@@ -3,7 +3,7 @@
 mod macros;
 
 use crate::ast::{Call, Entry, Expr, Literal, Node, Select};
-use crate::lex::{Fault, Lexed, Token, tokens};
+use crate::lex::{Fault, Lexed, RESERVED, Token, tokens};
 
 /// Longest expression, bytes.
 const LENGTH: usize = 16 * 1024;
@@ -11,27 +11,6 @@ const LENGTH: usize = 16 * 1024;
 const DEPTH: usize = 200;
 /// The limit on the nesting of brackets and conditionals; each level takes the parser some ten frames.
 const NESTING: usize = 64;
-
-/// Words that are kept for later and cannot name anything.
-const RESERVED: [&str; 17] = [
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
 
 const OPERAND: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 

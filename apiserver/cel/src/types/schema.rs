@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::Ty;
 use super::declare::written;
+use crate::lex::RESERVED;
 use apiserver_structural::{Additional, Format, Kind, Structural};
 
 /// Largest request, bytes: what a value without limits is bounded by.
@@ -178,30 +179,8 @@ pub fn most_often(schema: &Structural) -> u64 {
     REQUEST / (least(schema) + 1)
 }
 
-/// Words of the language, which cannot be names.
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+/// Literals and operators of the language, which cannot be names either.
+const KEYWORDS: [&str; 4] = ["true", "false", "null", "in"];
 
 /// A property's name in an expression: `a-b` is `a__dash__b`; `None` if it has none.
 pub fn escape(name: &str) -> Option<String> {
@@ -210,7 +189,7 @@ pub fn escape(name: &str) -> Option<String> {
     if !starts || !characters.all(|c| c.is_ascii_alphanumeric() || "_.-/".contains(c)) {
         return None;
     }
-    if RESERVED.contains(&name) {
+    if KEYWORDS.contains(&name) || RESERVED.contains(&name) {
         return Some(format!("__{name}__"));
     }
     let escaped = name.replace("__", "__underscores__");
