@@ -6,7 +6,6 @@ use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use super::super::upgrade::tests::support::namespace::{
     Cluster, FAR_POD, NODE, POD_A, POD_A6, POD_B, POD_B6, exchange_tcp, exchange_udp, interfaces, serve_tcp,
@@ -243,7 +242,8 @@ fn process_that_traces() {
     let flow = TraceFlow::parse(&["10.96.0.10:80"]).unwrap();
     let _trace = Trace::begin(Path::new(&root), &flow).unwrap_or_else(|error| panic!("{}", chain(&error)));
     println!("\nready");
-    std::thread::sleep(Duration::from_secs(600));
+    // The pipe closes when the test ends, however it ends.
+    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 /// Starts a process that traces, and kills it without giving it a chance to clean up.
@@ -251,6 +251,7 @@ fn killed(node: &Node) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "kernel::trace::tests::process_that_traces", "--ignored", "--nocapture"])
         .env(ROOT, node.bpf_root())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
