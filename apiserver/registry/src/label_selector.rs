@@ -156,11 +156,6 @@ impl LabelSelector {
         self.matches_with(|key| labels.get(key).map(String::as_str))
     }
 
-    /// Returns true if labels in a JSON map match.
-    pub fn matches_map(&self, labels: &Map<String, Value>) -> bool {
-        self.matches_with(|key| labels.get(key).and_then(Value::as_str))
-    }
-
     /// Returns true if an object's `metadata.labels` match.
     pub fn matches_object(&self, object: &Value) -> bool {
         let labels = meta::labels(object);

@@ -187,7 +187,7 @@ impl<'e> Run<'e> {
         for entry in entries {
             let key = key(&self.node(&entry.key)?)?;
             let value = self.node(&entry.value)?;
-            // Of several entries with one key the last counts.
+            // The last of several entries with one key counts.
             if let Some(value) = present(value, entry.optional) {
                 map.insert(key, value);
             }

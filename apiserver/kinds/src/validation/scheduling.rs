@@ -231,7 +231,7 @@ fn label_keys(term: &Value, path: &str, errors: &mut Errors) {
 /// Topology spread constraints at `path`.
 pub(super) fn spread(constraints: &[Value], path: &str, errors: &mut Errors) {
     let pair = |c: &Value| (text(c, "topologyKey").to_owned(), text(c, "whenUnsatisfiable").to_owned());
-    // Of equal ones all but the last are refused.
+    // All but the last of equal constraints are refused.
     let mut later: BTreeMap<(String, String), usize> = BTreeMap::new();
     for constraint in constraints {
         *later.entry(pair(constraint)).or_default() += 1;

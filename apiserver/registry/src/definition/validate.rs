@@ -480,7 +480,7 @@ fn status_errors(definition: &Value, errors: &mut Errors) {
     let mut in_store: HashSet<&Value> = stored.iter().collect();
     let known: HashSet<&Value> = versions.iter().map(|version| &version["name"]).collect();
     for version in versions {
-        // Of versions with the same name only the first is compared.
+        // Only the first of several versions with the same name is compared.
         if !in_store.remove(&version["name"]) && version["storage"] == true {
             errors.invalid(path, &shown, &format!("must have the storage version {}", text(version, "name")));
         }

@@ -244,7 +244,7 @@ fn an_update_keeps_what_it_does_not_change() {
     let old = create(&allocator, "a", json!({"type": "NodePort", "ports": [{"name": "http", "port": 80}]}))
         .unwrap();
     let before = taken(&allocator);
-    // As `kubectl replace` sends it: the manifest without anything allocated.
+    // `kubectl replace` sends the manifest without anything allocated.
     let plain = service("a", json!({"type": "NodePort", "ports": [{"name": "http", "port": 81}]}));
     let new = update(&allocator, &plain, &old).unwrap();
     for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {

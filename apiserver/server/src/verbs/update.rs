@@ -484,7 +484,7 @@ fn keep_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
                 copy(new, &field);
             }
             if resource.custom.is_some() {
-                // Of custom resources only the status is written here.
+                // A write of the status of a custom resource keeps everything else.
                 let version = meta::resource_version(new).to_owned();
                 let managed = new["metadata"].get("managedFields").cloned();
                 copy(new, "metadata");

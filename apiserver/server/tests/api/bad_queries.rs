@@ -129,7 +129,7 @@ async fn options_that_are_none() {
 #[tokio::test]
 async fn parameters_that_mean_less_than_they_seem() {
     let api = world().await;
-    // As in Kubernetes: any value except `0` and `false` is true, and a negative limit means none.
+    // Kubernetes reads these so, too: any value except `0` and `false` is true, and a negative limit means none.
     assert_eq!(api.get(&format!("{MAPS}?limit=-1&timeout=0s")).await.expect(200).names().len(), 1);
     let mut watch = api.watch(&format!("{MAPS}?watch=maybe&timeoutSeconds=1")).await;
     assert_eq!(watch.brief().await, "ADDED m");

@@ -30,7 +30,7 @@ async fn checks_are_named_and_shown_as_in_kubernetes() {
     for path in ["/livez", "/readyz", "/healthz", "/version"] {
         nobody.get(path).await.expect(200);
     }
-    // As in Kubernetes, single checks require the right to see them.
+    // Single checks require the right to see them, as in Kubernetes.
     nobody.get("/livez/ping").await.expect(403);
     for path in ["/livez", "/livez/ping", "/readyz/etcd", "/healthz/poststarthook/rbac/bootstrap-roles"] {
         assert_eq!(api.get(path).await.expect(200).text, "ok");

@@ -230,7 +230,7 @@ impl Committer {
             Op::Put { value, ttl_seconds } => {
                 self.stage_put(staged, &write.key, value, (ttl_seconds, deadline))
             }
-            // As in etcd, deleting a missing key succeeds and creates no revision.
+            // Deleting a missing key succeeds and creates no revision, as in etcd.
             Op::Delete => self.stage_delete(staged, &write.key).unwrap_or(self.index.revision),
         };
         Ok(Written::Done { revision })

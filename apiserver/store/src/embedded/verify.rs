@@ -80,7 +80,7 @@ pub async fn verify_directory(directory: &Path) -> Result<Report, StoreError> {
         if done || tries == READ_TRIES {
             return inspected;
         }
-        // What a running store is writing is complete a moment later; damage stays.
+        // A record that a running store is writing is complete a moment later; damage stays.
         tries += 1;
         tokio::time::sleep(PAUSE).await;
     }

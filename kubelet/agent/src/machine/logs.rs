@@ -72,7 +72,7 @@ impl Log {
         self.directory.remove_tree(&shorter)?;
         let mut written = self.directory.create_file(&shorter, 0o640)?;
         let mut reader = io::BufReader::new(file.take(LOG_ROTATE_BYTES));
-        // What remains may begin in the middle of a line.
+        // The rest may begin in the middle of a line.
         io::BufRead::skip_until(&mut reader, b'\n')?;
         io::copy(&mut reader, &mut written)?;
         self.directory.rename(shorter, name)

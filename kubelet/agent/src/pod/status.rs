@@ -292,7 +292,7 @@ fn never_started(input: &Input<'_>, container: &Container) -> Waiting {
     if let Some(failure) = input.failures.get(&container.name) {
         return Waiting { reason: failure.reason.clone(), message: failure.message.clone() };
     }
-    // As in Kubernetes, this also applies to the first init container, and after the last one has ended.
+    // This also applies to the first init container, and after the last one has ended, as in Kubernetes.
     let reason =
         if init_containers(input.pod).next().is_some() { "PodInitializing" } else { "ContainerCreating" };
     Waiting { reason: reason.to_owned(), message: String::new() }

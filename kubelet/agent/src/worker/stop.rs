@@ -155,7 +155,7 @@ impl Worker {
             state.runtime.sandboxes.iter().map(|sandbox| sandbox.summary.id.clone()).collect()
         };
         for id in ids {
-            // What remains is found by the next search for orphans.
+            // The next search for orphans finds a sandbox that remains.
             if let Err(error) = self.agent.runtime.remove_pod_sandbox(&id).await {
                 debug!(%error, "cannot remove a sandbox");
             }
