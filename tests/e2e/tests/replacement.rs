@@ -142,7 +142,7 @@ impl Node<'_> {
             ensure!(metrics.lines().any(|line| line.starts_with(&name)), "no {name} in\n{metrics}");
         }
         let log = proxy.log_tail();
-        ensure!(!log.contains("not acted upon"), "kubeadm's file is odd to us:\n{log}");
+        ensure!(!log.contains("settings without an effect"), "kubeadm's file is odd to us:\n{log}");
         Ok(())
     }
 

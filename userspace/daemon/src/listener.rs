@@ -77,18 +77,18 @@ pub async fn accept<F>(
         // A connection without a local address is gone already.
         let Ok(local) = stream.local_addr() else { continue };
         let Some(place) = places.take(peer.ip(), local.ip()) else {
-            debug!("a connection found no place");
+            debug!("refused a connection: no place is left");
             continue;
         };
         if let Err(error) = keep_alive(&stream) {
-            debug!(%error, "cannot watch over a connection's peer");
+            debug!(%error, "cannot enable keepalive on a connection");
         }
         let evicted = place.evicted();
         let served = serve(stream, place);
         connections.spawn(async move {
             tokio::select! {
                 biased;
-                () = evicted.cancelled() => debug!("a connection has given way to a newer one"),
+                () = evicted.cancelled() => debug!("closed a connection in favour of a newer one"),
                 () = served => {}
             }
         });

@@ -122,7 +122,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
 impl Api {
     /// Waits for the listener to end, then closes the store. Shutdown must have begun.
     pub async fn finish(self) -> Result<()> {
-        self.serving.await.context("the API's listener ended badly")?;
+        self.serving.await.context("the API's listener failed")?;
         if let Some((embedded, control)) = self.embedded {
             drop(control);
             embedded.close().await.context("cannot close the embedded store")?;
@@ -175,7 +175,7 @@ fn open_files() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
-        tracing::warn!(%error, "the limit of open files cannot be raised");
+        tracing::warn!(%error, "cannot raise the limit of open files");
         return current.unwrap_or(u64::MAX);
     }
     maximum.unwrap_or(u64::MAX)

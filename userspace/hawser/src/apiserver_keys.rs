@@ -53,7 +53,7 @@ impl Keys {
                 bail!("--service-account-issuer must not be empty");
             }
             if issuer.contains(':') && issuer.split_once("://").is_none_or(|(_, host)| host.is_empty()) {
-                bail!("--service-account-issuer {issuer} has a colon and is no URL");
+                bail!("--service-account-issuer {issuer} contains a colon but is not a URL");
             }
         }
         let urls = match self.service_account_issuer.as_slice() {

@@ -434,13 +434,13 @@ pub struct ExplainArgs {
 /// The end of the output of `hawser proxy explain --help`.
 const EXPLAIN_EXAMPLES: &str = "\
 Examples:
-  What does a process of the node get when it connects?
+  A connection of a process on the node:
     hawser proxy explain 10.96.0.1:443
-  What becomes of a packet of a pod?
+  A packet of a pod:
     hawser proxy explain udp 10.244.0.5:40000 10.96.0.10:53
-  What becomes of one that comes in at an uplink, of IPv6?
+  An IPv6 packet that arrives on an uplink:
     hawser proxy explain --from uplink '[2001:db8::9]:40000' '[2001:db8::1]:30080'
-  With an arrow the flow has to be in quotes: a shell takes `>` for a file.
+  Quote a flow with an arrow, since a shell takes `>` for a redirection:
     hawser proxy explain 'tcp 10.244.0.5:40000 -> 10.96.0.1:443'";
 
 /// The origin of a packet or a connection.
@@ -504,15 +504,15 @@ pub struct TraceArgs {
 /// The end of the output of `hawser proxy trace --help`.
 const TRACE_EXAMPLES: &str = "\
 Examples:
-  What becomes of the connections to a service, whoever makes them?
+  All connections to a service:
     hawser proxy trace tcp '*' 10.96.0.1:443
-  What becomes of those of one pod, and of one connection?
+  Those of one pod, and a single connection:
     hawser proxy trace 10.244.0.5 10.96.0.1:443
     hawser proxy trace tcp 10.244.0.5:41234 10.96.0.1:443
   The next ten decisions, as JSON:
     hawser proxy trace udp 10.96.0.10:53 --count 10 --json
-For the time of the trace the node runs a copy of the programs that decides as they do and logs the flow.
-If this command is killed, the proxy puts its programs back within seconds.";
+During the trace the node runs a copy of the programs with the same decisions, which logs the flow.
+If this command is killed, the proxy restores its programs within seconds.";
 
 /// Returns `true` if the service is the one that was named, in full or without its namespace.
 fn is_named(service: &str, wanted: &str) -> bool {

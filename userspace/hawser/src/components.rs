@@ -74,9 +74,9 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let network = node::network(&node, &directories, client.clone(), &around)?;
     let tls = KubeletTls { serving, client_ca };
     let kubelet = node::kubelet(&node, &directories, &runtime, tls, cri, client, &around).await?;
-    let outcome = kubelet.await.context("the kubelet ended badly")?;
+    let outcome = kubelet.await.context("the kubelet failed")?;
     stop.cancel();
-    network.await.context("the pod network ended badly")?;
+    network.await.context("the pod network failed")?;
     outcome
 }
 

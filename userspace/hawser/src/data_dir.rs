@@ -96,7 +96,7 @@ impl DataDir {
         if self.fresh
             && let Err(error) = self.discard()
         {
-            tracing::warn!(error = format!("{error:#}"), "left behind after a failure");
+            tracing::warn!(error = format!("{error:#}"), "cannot remove everything after the failure");
         }
     }
 

@@ -22,7 +22,7 @@ pub async fn run(args: Down) -> Result<()> {
     let errors = remove(&data, &made).await;
     if !errors.is_empty() {
         let list: Vec<String> = errors.iter().map(|error| format!("{error:#}")).collect();
-        bail!("not everything could be removed; run it again after mending this:\n  {}", list.join("\n  "));
+        bail!("cannot remove everything; run it again after correcting this:\n  {}", list.join("\n  "));
     }
     data.forget()
 }

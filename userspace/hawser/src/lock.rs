@@ -30,7 +30,7 @@ pub async fn take(bpf_root: &Path, patience: Duration) -> Result<RootLock> {
                 }
                 tokio::time::sleep(PAUSE).await;
             }
-            Err(error) => return Err(error).context("one proxy at a time can work on a directory of pins"),
+            Err(error) => return Err(error).context("only one proxy can use a directory of pins"),
         }
     }
 }

@@ -312,7 +312,7 @@ pub async fn open_proxy(
     // The lock comes first: its holder may still have the ports, and is about to end.
     let lock = tokio::select! {
         lock = lock::take(&data_plane.bpf_root, lock::OVERLAP) => lock?,
-        () = stop.cancelled() => bail!("told to end while another proxy was still at work"),
+        () = stop.cancelled() => bail!("shut down while waiting for another proxy to end"),
     };
     let listeners = userspace_proxy::Listeners {
         healthz: page(config.healthz_bind_address, "healthz-bind-address", hard).await?,

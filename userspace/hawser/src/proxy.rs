@@ -81,7 +81,7 @@ pub async fn run(args: Proxy) -> Result<()> {
         let _lock = lock::take(&own.bpf_root, lock::OVERLAP).await?;
         drop(userspace_dataplane::Kernel::open(data_plane).context("cannot open the data plane")?);
         warn_of_leftovers().await;
-        info!("set up what takes privileges; the proxy can be started without --init-only");
+        info!("the privileged setup is done; start the proxy without --init-only");
         return Ok(());
     }
     let stop = shutdown::on_signal()?;
@@ -93,7 +93,7 @@ pub async fn run(args: Proxy) -> Result<()> {
     let open = node::open_proxy(config, data_plane, stop.clone()).await?;
     let proxy = node::run_proxy(open, client, &around);
     tokio::select! {
-        ended = proxy => ended.context("the proxy ended badly"),
+        ended = proxy => ended.context("the proxy failed"),
         path = changed(path, text) => {
             // As kube-proxy does: the supervisor of this process starts it again with the new configuration.
             stop.cancel();
@@ -143,10 +143,10 @@ fn say(resolved: &Resolved, file: Option<&File>, path: Option<&Path>) {
         warn!(file = path.map(tracing::field::display), "the configuration is odd: {oddity}");
     }
     if !overruled.is_empty() {
-        info!("beside --config these flags say nothing: --{}", overruled.join(", --"));
+        info!("these flags have no effect besides --config: --{}", overruled.join(", --"));
     }
     if let Some(list) = unused(meaningless, &notes(configuration)) {
-        info!("not acted upon: {list}");
+        info!("settings without an effect: {list}");
     }
 }
 
@@ -202,7 +202,7 @@ async fn remove_leftovers(configuration: &KubeProxyConfiguration, hold: bool) ->
     for leftover in found {
         if let cleanup::Leftover::IpTables { tool, removal } = &leftover {
             for chain in &removal.kept {
-                warn!("{tool}: {chain} stays, others' rules lead to it");
+                warn!("{tool}: {chain} stays because rules of others lead to it");
             }
         }
         match cleanup::remove(&leftover).await {
@@ -213,7 +213,7 @@ async fn remove_leftovers(configuration: &KubeProxyConfiguration, hold: bool) ->
     if !hold {
         let (released, failed) = cleanup::release().await;
         if released > 0 {
-            info!("removed {released} rules that kept connections of kube-proxy's going");
+            info!("removed {released} rules that kept connections of kube-proxy alive");
         }
         errors.extend(failed.into_iter().map(anyhow::Error::new));
     }
@@ -225,7 +225,7 @@ fn done(errors: Vec<anyhow::Error>) -> Result<()> {
         return Ok(());
     }
     let list: Vec<String> = errors.iter().map(|error| format!("{error:#}")).collect();
-    bail!("not everything could be removed; run it again after mending this:\n  {}", list.join("\n  "))
+    bail!("cannot remove everything; run it again after correcting this:\n  {}", list.join("\n  "))
 }
 
 /// Warns of rules that kube-proxy left. They do no harm, since sockets and packets are translated before they
@@ -254,7 +254,7 @@ fn adjust_machine(configuration: &KubeProxyConfiguration) {
             Ok(true) => info!("{} is {} now", sysctl.name, sysctl.value),
             Ok(false) => {}
             Err(error) => {
-                warn!(error = &error as &dyn std::error::Error, "a kernel parameter stays as it is")
+                warn!(error = &error as &dyn std::error::Error, "cannot set a kernel parameter")
             }
         }
     }
@@ -262,9 +262,9 @@ fn adjust_machine(configuration: &KubeProxyConfiguration) {
     if let Err(error) = adjust::set_oom_score(asked.unwrap_or(OOM_SCORE)) {
         let error = &error as &dyn std::error::Error;
         if asked.is_some() {
-            warn!(error, "the out-of-memory score stays as it is");
+            warn!(error, "cannot set the out-of-memory score");
         } else {
-            debug!(error, "the out-of-memory score stays as it is");
+            debug!(error, "cannot set the out-of-memory score");
         }
     }
 }

@@ -43,11 +43,14 @@ pub async fn run(args: Up) -> Result<()> {
         // any after that.
         stop.cancel();
         if let Err(error) = tasks.all_end().await {
-            tracing::warn!(error = format!("{error:#}"), "after the failed start");
+            tracing::warn!(error = format!("{error:#}"), "a component failed after the failed start");
         }
         if first && let Some(made) = data.made()? {
             for error in down::remove(&data, &made).await {
-                tracing::warn!(error = format!("{error:#}"), "left behind after the failed start");
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "cannot remove everything after the failed start"
+                );
             }
             data.forget()?;
         }
@@ -153,7 +156,7 @@ async fn cluster(
     tasks.add("proxy", async move { proxy.await.context("panicked") });
     info!(after = ?start.elapsed(), "the data plane is open");
     let cri = cri.end().await?;
-    info!(after = ?start.elapsed(), "the container runtime answers");
+    info!(after = ?start.elapsed(), "the container runtime is ready");
     let kubelet =
         node::kubelet(&node, &directories, &runtime, tls, cri, kubelet_client.clone(), &around).await?;
     tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
@@ -190,7 +193,7 @@ struct Begun<T>(oneshot::Receiver<Result<T>>);
 impl<T> Begun<T> {
     /// Waits for the result.
     async fn end(self) -> Result<T> {
-        self.0.await.context("it panicked")?
+        self.0.await.context("panicked")?
     }
 }
 
@@ -229,7 +232,7 @@ impl Tasks {
         while let Some(ended) = self.components.join_next().await {
             let ended = ended
                 .context("a component panicked")
-                .and_then(|(name, result)| result.with_context(|| format!("the {name} ended badly")));
+                .and_then(|(name, result)| result.with_context(|| format!("the {name} failed")));
             outcome = outcome.and(ended);
         }
         outcome

@@ -35,7 +35,7 @@ pub enum ConfigError {
     Mtu(u32),
     #[error("the node name is empty")]
     NoName,
-    #[error("{range} is no range for pods: {reason}")]
+    #[error("{range} cannot be used as the range of pods: {reason}")]
     PodRange { range: String, reason: &'static str },
 }
 

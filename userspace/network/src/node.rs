@@ -42,9 +42,9 @@ pub struct Prepared {
 pub enum NodeError {
     #[error("the network's configuration cannot be used")]
     Config(#[from] ConfigError),
-    #[error("cannot remember how the machine was")]
+    #[error("cannot record the state of the machine")]
     Journal(#[from] JournalError),
-    #[error("cannot set the kernel up for pods")]
+    #[error("cannot set the kernel parameters for pods")]
     Sysctl(#[from] SysctlError),
     #[error("cannot set up the node's interfaces and routes")]
     Netlink(#[from] NetlinkError),
@@ -63,7 +63,7 @@ pub enum NodeError {
 
 /// The errors of restoring the machine; everything else was restored.
 #[derive(Debug, thiserror::Error)]
-#[error("{} things could not be put back", .0.len())]
+#[error("cannot restore {} parts of the machine's state", .0.len())]
 pub struct RestoreErrors(pub Vec<NodeError>);
 
 /// Sets up the machine: kernel parameters, the node's own address, the routes of last resort, and finally the

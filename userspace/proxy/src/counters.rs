@@ -78,7 +78,7 @@ impl Counters {
                 reading.service_count = services.len();
                 reading.services = busiest(services);
             }
-            Err(error) => debug!(error = &error as &dyn std::error::Error, "counters cannot be read"),
+            Err(error) => debug!(error = &error as &dyn std::error::Error, "cannot read the counters"),
         }
     }
 
@@ -92,7 +92,7 @@ impl Counters {
         };
         let counters = |(label, value): (&&'static str, &u64)| (vec![("counter", *label)], *value);
         let counters: Vec<_> = reading.counters.iter().map(counters).collect();
-        add("events_total", "counter", "What programs counted, by counter.", &counters);
+        add("events_total", "counter", "Events counted by the programs, by counter.", &counters);
         let suppressed = reading.counters.get("events_suppressed");
         let suppressed: Vec<_> =
             suppressed.map(|value| (vec![("reason", "budget")], *value)).into_iter().collect();
@@ -121,7 +121,7 @@ impl Counters {
         add(
             "xdp_mode",
             "gauge",
-            "How an uplink runs XDP: 1 for its mode; with off, tcx carries all.",
+            "XDP mode of an uplink: 1 for its mode; with off, tcx handles all packets.",
             &modes,
         );
     }

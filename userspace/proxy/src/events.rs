@@ -104,7 +104,7 @@ impl Window {
             );
         }
         if rest > 0 {
-            info!(events = rest, "more packets or calls were not served");
+            info!(events = rest, "further packets or calls were not served");
         }
     }
 }
@@ -124,7 +124,7 @@ pub(crate) async fn follow(
     let mut events = match inspector.events() {
         Ok(events) => events,
         Err(error) => {
-            warn!(error = &error as &dyn std::error::Error, "drops are counted, but not told one by one");
+            warn!(error = &error as &dyn std::error::Error, "cannot read events: drops are only counted");
             return;
         }
     };

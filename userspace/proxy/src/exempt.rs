@@ -163,11 +163,11 @@ async fn pause(error: &watcher::Error, refused: &mut bool) {
     let forbidden = matches!(cause, Some(kube::Error::Api(status)) if matches!(status.code, 401 | 403));
     if forbidden {
         if !std::mem::replace(refused, true) {
-            info!("the server does not show us pods: the annotation {ANNOTATION} has no effect on this node");
+            info!("cannot watch pods: the annotation {ANNOTATION} has no effect on this node");
         }
         tokio::time::sleep(limits::ABSENT_PAUSE).await;
     } else {
-        debug!(error = error as &dyn std::error::Error, "pods cannot be watched");
+        debug!(error = error as &dyn std::error::Error, "cannot watch pods");
         tokio::time::sleep(limits::ERROR_PAUSE).await;
     }
 }
@@ -198,9 +198,9 @@ impl Found {
 fn tell(found: &Found, wanted: &Wanted, said: &mut BTreeSet<String>) {
     for (uid, name) in wanted {
         if found.host.contains(uid) && said.insert(uid.clone()) {
-            warn!(pod = %name, "in the host's network namespace: its sockets are served like the node's");
+            warn!(pod = %name, "in the host's network namespace: its sockets cannot be exempt");
         } else if found.cookies.contains_key(uid) && said.insert(uid.clone()) {
-            info!(pod = %name, "its sockets are left alone; its packets are served");
+            info!(pod = %name, "its sockets are exempt; its packets are translated on its interface");
         }
     }
 }

@@ -17,16 +17,16 @@ pub struct File {
 /// A part of a file that has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Oddity {
-    #[error("there is no field {0}")]
+    #[error("unknown field {0}")]
     Unknown(String),
-    #[error("a field is there twice, the last one counts: {0}")]
+    #[error("duplicate field, the last one is used: {0}")]
     Twice(String),
 }
 
 /// The file is not a configuration of kube-proxy.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    #[error("the configuration is no YAML that we understand")]
+    #[error("cannot parse the configuration as YAML")]
     Yaml(#[source] Box<serde_saphyr::Error>),
     #[error("the configuration is a {found:?}, not a {API_VERSION} {KIND}")]
     Kind { found: String },

@@ -96,7 +96,7 @@ impl HealthChecks {
             open.retain(|place, stop| {
                 let kept = places.contains(place);
                 if !kept {
-                    debug!(%place, "health checks are no longer answered here");
+                    debug!(%place, "stopped listening for health checks");
                     stop.cancel();
                 }
                 kept
@@ -109,7 +109,7 @@ impl HealthChecks {
                 }
                 match bind(place).await {
                     Ok(listener) => {
-                        info!(%place, "health checks are answered here");
+                        info!(%place, "listening for health checks");
                         retries.remove(&place);
                         open.insert(place, self.serve(listener, place.port(), &shutdown));
                     }
@@ -117,7 +117,7 @@ impl HealthChecks {
                         let earlier = retries.get(&place).copied();
                         if earlier.is_none() {
                             let services = self.of_port(place.port());
-                            warn!(%place, %services, %error, "no health checks here, trying again");
+                            warn!(%place, %services, %error, "cannot listen for health checks, trying again");
                         }
                         let jitter = self.ambient.random.next_u64();
                         retries.insert(place, Retry::after(earlier, Instant::now(), jitter));

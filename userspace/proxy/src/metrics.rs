@@ -184,8 +184,8 @@ impl Metrics {
             page.family(&name, "histogram", help, |s| s.histograms(times, IP_FAMILY));
         }
         for (name, help, times) in [
-            ("last_timestamp_seconds", "When tables were last applied.", &self.last_applied),
-            ("last_queued_timestamp_seconds", "When a change last arrived.", &self.last_queued),
+            ("last_timestamp_seconds", "Time of the last apply of the tables.", &self.last_applied),
+            ("last_queued_timestamp_seconds", "Time of the last change that arrived.", &self.last_queued),
         ] {
             let name = format!("kubeproxy_sync_proxy_rules_{name}");
             page.family(&name, "gauge", help, |s| s.float_gauges(times, IP_FAMILY));
@@ -233,12 +233,8 @@ impl Metrics {
                 &self.endpoint_changes,
             ),
             ("kubeproxy_sync_proxy_rules_failures_total", "Applies that failed.", &self.apply_failures),
-            ("hawser_proxy_warnings_total", "What Services ask for and do not get.", &self.warnings),
-            (
-                "hawser_proxy_data_path_faults_total",
-                "Times that the data path was not as it was left.",
-                &self.faults,
-            ),
+            ("hawser_proxy_warnings_total", "Settings of Services that are not followed.", &self.warnings),
+            ("hawser_proxy_data_path_faults_total", "Faults found in the data path.", &self.faults),
             (
                 "hawser_proxy_sockets_destroyed_total",
                 "Datagram sockets closed because their backend went.",

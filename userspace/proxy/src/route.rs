@@ -94,7 +94,7 @@ pub async fn keep(mut ranges: ServiceRanges, mut alone: Alone, shutdown: Cancell
                 if changed && !free {
                     info!("no route of last resort while others translate connections to services");
                 } else if changed {
-                    info!(ranges = ?wanted, "what nothing translates for these ranges stays on the node");
+                    info!(ranges = ?wanted, "untranslated packets to these ranges stay on the node");
                 }
                 (routes, said) = (Some(open), false);
             }

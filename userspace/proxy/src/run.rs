@@ -145,7 +145,7 @@ async fn work(
     worker.run(synced, links, shutdown).await;
     // A caller that waits for the end of the proxy may remove what it made: nothing must be made after that.
     if let Some(Err(error)) = OptionFuture::from(routes).await {
-        warn!(%error, "the route of last resort was not kept to the end");
+        warn!(%error, "the task of the route of last resort failed");
     }
 }
 

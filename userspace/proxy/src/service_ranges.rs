@@ -82,7 +82,7 @@ async fn follow(client: Client, ranges: &watch::Sender<Ranges>) {
             Ok(Event::Apply(object)) => drop(known.insert(object.name_any(), ranges_of(object, &known))),
             Ok(Event::Delete(object)) => drop(known.remove(&object.name_any())),
             Err(error) => {
-                debug!(error = &error as &dyn std::error::Error, "ServiceCIDR objects cannot be watched");
+                debug!(error = &error as &dyn std::error::Error, "cannot watch ServiceCIDR objects");
                 tokio::time::sleep(limits::ERROR_PAUSE).await;
                 continue;
             }
@@ -108,7 +108,7 @@ async fn until_served(api: &Api<Readable<ServiceCIDR>>, ranges: &watch::Sender<R
                 tokio::time::sleep(limits::ABSENT_PAUSE).await;
             }
             Err(error) => {
-                debug!(error = &error as &dyn std::error::Error, "ServiceCIDR objects cannot be listed");
+                debug!(error = &error as &dyn std::error::Error, "cannot list ServiceCIDR objects");
                 tokio::time::sleep(limits::ERROR_PAUSE).await;
             }
         }

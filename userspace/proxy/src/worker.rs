@@ -416,7 +416,7 @@ impl Worker {
                 self.metrics.counters.xdp(checkup.xdp);
                 self.metrics.reconciled(&checkup.reconciled);
                 for fault in &checkup.faults {
-                    warn!(%fault, "the data path was not as it was left; mended where that is possible");
+                    warn!(%fault, "the data path was changed by others; repaired as far as possible");
                 }
                 checkup.faults
             }

@@ -85,7 +85,7 @@ impl Reaper {
             match thread {
                 Ok(thread) => self.thread = Some(thread),
                 Err(error) => {
-                    tracing::warn!(%error, "no thread for datagram sockets whose backend is gone");
+                    tracing::warn!(%error, "cannot start the thread that destroys stale datagram sockets");
                     return;
                 }
             }
@@ -157,7 +157,7 @@ fn work(maps: &Path, shared: &Shared) {
     let home = match Home::here() {
         Ok(home) => home,
         Err(error) => {
-            tracing::warn!(%error, "datagram sockets whose backend is gone cannot be looked for");
+            tracing::warn!(%error, "cannot search for datagram sockets whose backend is gone");
             return;
         }
     };
@@ -185,7 +185,7 @@ fn work(maps: &Path, shared: &Shared) {
                 Err(error) => {
                     let text = error.to_string();
                     if said.as_ref() != Some(&text) {
-                        tracing::warn!(error = %text, "datagram sockets may stay with a backend that is gone");
+                        tracing::warn!(error = %text, "cannot destroy all stale datagram sockets");
                         said = Some(text);
                     }
                 }

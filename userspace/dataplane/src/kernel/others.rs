@@ -158,11 +158,13 @@ impl Tracked {
             match tracking.remove(entry) {
                 Ok(true) => self.removed[usize::from(entry.original.0.0.is_ipv6())] += 1,
                 Ok(false) => {}
-                Err(error) => tracing::debug!(%error, ?entry, "a translation to a lost endpoint stays"),
+                Err(error) => {
+                    tracing::debug!(%error, ?entry, "cannot remove a translation to an endpoint that is gone")
+                }
             }
         }
         if let Err(error) = destroy_sockets(stale) {
-            tracing::debug!(%error, "sockets may stay with an endpoint that is gone");
+            tracing::debug!(%error, "cannot destroy sockets of an endpoint that is gone");
         }
     }
 }

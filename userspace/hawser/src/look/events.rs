@@ -30,7 +30,7 @@ pub async fn run(args: &EventArgs) -> Result<()> {
     }
     loop {
         for line in answer?.lines() {
-            let event: Value = serde_json::from_str(line).context("the agent's answer is no JSON")?;
+            let event: Value = serde_json::from_str(line).context("the agent's answer is not JSON")?;
             after = event["number"].as_u64().unwrap_or(after);
             let row: EventRow =
                 serde_json::from_value(event.clone()).context("the agent runs another version")?;
@@ -89,11 +89,13 @@ fn ask(address: SocketAddr, after: u64) -> Result<String> {
 
 /// Returns the body of an answer, which ends after its content length or with the connection.
 fn body(answer: &str) -> Result<&str> {
-    let Some((head, body)) = answer.split_once("\r\n\r\n") else { bail!("the agent answers no HTTP") };
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else {
+        bail!("the agent does not answer in HTTP")
+    };
     match head.split(' ').nth(1) {
         Some("200") => Ok(body),
         Some(code) => bail!("the agent answers {code}: is that its metrics address?"),
-        None => bail!("the agent answers no HTTP"),
+        None => bail!("the agent does not answer in HTTP"),
     }
 }
 

@@ -22,7 +22,7 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
         args::From::Host => From::Host,
         args::From::Uplink => From::Uplink,
     });
-    let query = Query::parse(&args.flow, from).context("cannot understand the flow")?;
+    let query = Query::parse(&args.flow, from).context("cannot parse the flow")?;
     let inspector = super::open(&args.look.bpf_root)?;
     let snapshot = inspector.snapshot(&query).context("cannot read the tables")?;
     let explanation = explain::explain(&snapshot, &query);

@@ -31,7 +31,7 @@ pub async fn run(look: Look) -> Result<()> {
 }
 
 fn open(bpf_root: &Path) -> Result<Inspector> {
-    Inspector::open(bpf_root).context("cannot look into the tables")
+    Inspector::open(bpf_root).context("cannot open the tables")
 }
 
 /// Adds advice to an error, where there is some.

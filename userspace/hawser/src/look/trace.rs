@@ -27,7 +27,7 @@ struct Step<'a> {
 /// Prints each step until the time is up, the count is reached, or a signal arrives. Dropping the trace
 /// restores the programs, so nothing here may exit the process.
 pub async fn run(args: &TraceArgs) -> Result<()> {
-    let flow = TraceFlow::parse(&args.flow).context("cannot understand the flow")?;
+    let flow = TraceFlow::parse(&args.flow).context("cannot parse the flow")?;
     let signal = userspace_daemon::shutdown::on_signal()?;
     let mut trace = Trace::begin(&args.look.bpf_root, &flow).context("cannot trace")?;
     let began = Instant::now();

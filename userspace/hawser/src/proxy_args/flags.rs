@@ -30,7 +30,7 @@ macro_rules! flags {
     };
 }
 
-const AS_KUBE_PROXY: &str = "As kube-proxy's";
+const AS_KUBE_PROXY: &str = "Flags of kube-proxy";
 
 flags! {
     /// Path of the kubeconfig of the API server; in a pod, its service account unless given
@@ -197,7 +197,7 @@ flags! {
 
 /// The end of the help, which names the flags that the list does not show.
 pub const WITHOUT_A_MEANING: &str = "\
-Accepted from kube-proxy's command lines, without a meaning here:\n\
+Flags of kube-proxy that are accepted and have no effect:\n\
 \x20 --feature-gates --config-sync-period --kube-api-content-type --kube-api-burst --kube-api-qps\n\
 \x20 --profiling --show-hidden-metrics-for-version --iptables-masquerade-bit --iptables-sync-period\n\
 \x20 --iptables-min-sync-period --ipvs-sync-period --ipvs-min-sync-period --ipvs-scheduler\n\

@@ -40,7 +40,7 @@ impl From<Xdp> for XdpMode {
 
 /// The flags that kube-proxy does not have.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Hawser's own")]
+#[command(next_help_heading = "Flags of Hawser")]
 pub struct OwnFlags {
     /// Directory on a BPF file system in which maps, programs and links are pinned
     #[arg(long, value_name = "DIR", default_value = BPF_ROOT, env = "HAWSER_BPF_ROOT")]
@@ -89,7 +89,7 @@ pub struct OwnFlags {
 
 /// Sizes of maps, where the defaults do not fit. An existing map keeps its size until `--cleanup`.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Sizes (elements; maps that are there keep theirs until --cleanup)")]
+#[command(next_help_heading = "Map sizes in elements (existing maps keep theirs until --cleanup)")]
 pub struct Sizes {
     /// Maximum number of services
     #[arg(long, value_name = "COUNT")]

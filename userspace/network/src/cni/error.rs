@@ -31,7 +31,7 @@ pub enum PluginError {
     Version(String),
     #[error("{variable}: {reason}")]
     Environment { variable: &'static str, reason: String },
-    #[error("the configuration is no JSON that we understand")]
+    #[error("cannot parse the configuration")]
     Decode(#[source] serde_json::Error),
     #[error("{field} in the configuration: {reason}")]
     Config { field: &'static str, reason: String },
@@ -41,9 +41,9 @@ pub enum PluginError {
     Netns(#[from] NetnsError),
     #[error("cannot set up the pod's network")]
     Netlink(#[from] NetlinkError),
-    #[error("cannot set the kernel up for the pod")]
+    #[error("cannot set the kernel parameters for the pod")]
     Sysctl(#[from] SysctlError),
-    #[error("the pod's network is not as it was made: {0}")]
+    #[error("the pod's network has changed: {0}")]
     Differs(String),
 }
 

@@ -117,7 +117,7 @@ pub(crate) fn keep(
                     known.send_replace(Known { links: Some(links), failing_since: None });
                 }
                 Err(error) => {
-                    warn!(error = &error as &dyn std::error::Error, "interfaces are not known, trying again");
+                    warn!(error = &error as &dyn std::error::Error, "cannot list interfaces, trying again");
                     let again = Retry::after(retry, Instant::now(), ambient.random.next_u64());
                     known.send_modify(|known| known.failing_since = Some(again.since));
                     retry = Some(again);

@@ -49,7 +49,7 @@ pub enum TraceError {
     Tables(#[from] InspectError),
     #[error("nothing is attached under {}: is the proxy running?", .0.display())]
     NothingAttached(PathBuf),
-    #[error("another process is tracing on this node; one at a time can")]
+    #[error("another process is tracing on this node; only one can at a time")]
     Busy,
     #[error(
         "{link} runs a program of another build than this one: trace with the binary that the proxy runs, as \
@@ -199,7 +199,7 @@ impl Drop for Trace {
     fn drop(&mut self) {
         if let Err(error) = end(&self.directory, &self.hooks, |_| None) {
             let error = super::check::chain(&error);
-            tracing::warn!(error, "the trace could not be switched off; the proxy puts its programs back");
+            tracing::warn!(error, "cannot end the trace; the proxy restores its programs");
         }
     }
 }

@@ -215,7 +215,7 @@ pub fn predecessor(
     Ok(match open(&maps) {
         Ok(reader) => Some(Predecessor { directory: path.clone(), reader }),
         Err(error) => {
-            tracing::warn!(maps = %maps.display(), %error, "tables of an earlier layout cannot be read");
+            tracing::warn!(maps = %maps.display(), %error, "cannot read the tables of an earlier layout");
             None
         }
     })

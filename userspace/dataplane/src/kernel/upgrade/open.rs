@@ -19,7 +19,7 @@ impl Open {
         match listed {
             Ok(Ok(cookies)) => Self(cookies),
             Ok(Err(error)) => {
-                tracing::warn!(%error, "open datagram sockets cannot be listed");
+                tracing::warn!(%error, "cannot list open datagram sockets");
                 Self::default()
             }
             Err(panic) => std::panic::resume_unwind(panic),

@@ -65,7 +65,7 @@ fn read(args: &TopArgs, watch: &mut Watch) -> Result<(Sample, Vec<Pressure>)> {
     let services = services.into_iter().map(|row| (row.name, (row.connections, row.refused)));
     let counters = inspector.metrics().context("cannot read the counters")?;
     let sample = Sample { services: services.collect(), counters };
-    let maps = inspector.pressure().context("cannot read how full the maps are")?;
+    let maps = inspector.pressure().context("cannot read the fill levels of the maps")?;
     // A single frame has both readings, whatever they cost.
     if args.once || watch.is_due(Instant::now()) {
         watch.refresh(&inspector);
