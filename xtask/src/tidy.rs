@@ -51,8 +51,20 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["apiserver-schema", "apiserver-registry", "apiserver-kinds", "apiserver-store", "userspace-daemon"],
     ),
     (
+        "apiserver-auth",
+        &[
+            "apiserver-meta",
+            "apiserver-schema",
+            "apiserver-registry",
+            "apiserver-kinds",
+            "apiserver-cache",
+            "userspace-daemon",
+        ],
+    ),
+    (
         "apiserver-server",
         &[
+            "apiserver-auth",
             "apiserver-cache",
             "apiserver-meta",
             "apiserver-schema",
@@ -112,7 +124,7 @@ const PRODUCT: &[&str] = &["apiserver", "controllers", "kubelet", "userspace"];
 
 /// Number of top modules of a package that may still be part of import cycles. A row is lowered with each
 /// cycle that is removed, and removed with the last; other packages have none.
-const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 28)];
+const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 23)];
 
 /// Checks all rules and reports every violation.
 pub fn run() -> Result<()> {

@@ -12,6 +12,7 @@ pub mod platform;
 pub mod pods;
 pub mod quantity;
 pub mod resources;
+pub mod seeded;
 pub mod time;
 
 pub use error_chain::error_chain;

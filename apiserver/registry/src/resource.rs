@@ -45,6 +45,11 @@ impl Resource {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// Returns the key of an object within the cache of its kind: `NAMESPACE/NAME`, or `NAME` at the cluster's scope.
+    pub fn short_key(&self, namespace: &str, name: &str) -> String {
+        if self.namespaced { format!("{namespace}/{name}") } else { name.to_owned() }
+    }
+
     /// `DeploymentList`; a CustomResourceDefinition may name its own.
     pub fn list_kind(&self) -> String {
         let named = self.custom.as_ref().map_or("", |custom| custom.definition.list_kind());

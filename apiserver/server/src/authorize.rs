@@ -8,8 +8,7 @@ use tokio::time::Instant;
 
 use crate::context::Context;
 use crate::metrics::Authorization;
-use crate::rbac;
-use crate::rbac::Attributes;
+use apiserver_auth::attributes::{Attributes, forbidden};
 
 /// A request that may be carried out as described by its [`RequestInfo`](crate::request::RequestInfo). Only
 /// [`authorize`] makes one, and requests are routed as nothing else: [`crate::verbs::dispatch`] takes one and
@@ -47,5 +46,5 @@ fn allowed(context: &Context, attributes: &Attributes<'_>) -> Result<(), ApiErro
     let allowed = authorizer.allows(attributes);
     let result = if allowed { Authorization::Allowed } else { Authorization::NoOpinion };
     context.server.metrics().authorized(result, began.elapsed());
-    if allowed { Ok(()) } else { Err(rbac::forbidden(attributes, &authorizer.authorize(attributes))) }
+    if allowed { Ok(()) } else { Err(forbidden(attributes, &authorizer.authorize(attributes))) }
 }

@@ -18,7 +18,6 @@ use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
 use userspace_daemon::metrics::Member;
 
-use crate::auth::user_info;
 use crate::authorize;
 use crate::authorize::Authorized;
 use crate::body;
@@ -34,13 +33,14 @@ use crate::metrics;
 use crate::metrics::{Authentication, Guard, Requests};
 use crate::negotiate;
 use crate::query::Query;
-use crate::rbac;
 use crate::request::RequestInfo;
 use crate::respond;
 use crate::respond::Answer;
 use crate::server::Server;
 use crate::verbs::websocket;
 use crate::{paths, streams, verbs, warning_header};
+use apiserver_auth::authentication::user_info;
+use apiserver_auth::impersonation;
 
 /// The client certificate that an authority vouches for, in a request's extensions.
 #[derive(Clone)]
@@ -407,7 +407,7 @@ async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Accoun
 /// Replaces the identity by the impersonated one, if that is allowed.
 fn authorized(mut context: Context) -> Result<Authorized, ApiError> {
     let authorizer = context.server.authorizer();
-    if let Some(identity) = rbac::impersonation::evaluate(&context.headers, authorizer, &context.identity)? {
+    if let Some(identity) = impersonation::evaluate(&context.headers, authorizer, &context.identity)? {
         tracing::debug!(user = %user_info(&context.identity), as_user = %identity.user, "impersonated");
         context.identity = identity;
     }

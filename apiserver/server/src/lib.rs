@@ -11,9 +11,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod allocate;
-pub mod auth;
-pub mod bootstrap;
-pub mod rbac;
+mod bootstrap;
 pub mod streams;
 
 mod admission;
@@ -40,7 +38,6 @@ mod maintain;
 mod metrics;
 mod mime;
 mod negotiate;
-mod nodes;
 pub mod parsers;
 mod paths;
 mod query;

@@ -6,7 +6,7 @@ use apiserver_registry::Resource;
 use http::Method;
 
 use crate::query::{Query, decode};
-use crate::rbac::Attributes;
+use apiserver_auth::attributes::Attributes;
 
 /// The attributes of a request. They are read once, before anything else happens: the authorizer is
 /// shown this very value, and the verbs take kind, place and name from it and from nowhere else. Only

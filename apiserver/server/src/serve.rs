@@ -19,7 +19,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use tower::BoxError;
 
-use crate::auth::listener::ListenerTls;
 use crate::body::Body;
 use crate::chain;
 use crate::chain::{PeerCertificate, UnknownCertificate};
@@ -31,6 +30,7 @@ use crate::connection_bounds::Spoken;
 use crate::limits;
 use crate::server::Server;
 use crate::write_coalescing::Corked;
+use apiserver_auth::authentication::listener::ListenerTls;
 
 /// Time that connections have to end when no request is in flight any more.
 const DRAIN: Duration = Duration::from_secs(5);

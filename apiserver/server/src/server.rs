@@ -22,8 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allocate::Allocator;
 use crate::allocate::blocks::{Block, Blocks};
-use crate::auth::tokens::{BoundObjects, Issuer};
-use crate::auth::{Authenticator, Bound};
 use crate::body::Body;
 use crate::build::Build;
 use crate::chain;
@@ -40,12 +38,14 @@ use crate::limits;
 use crate::maintain;
 use crate::maintain::{Endpoint, Kept};
 use crate::metrics::Metrics;
-use crate::nodes;
-use crate::rbac::{Authorizer, Mode};
 use crate::storage;
 use crate::store_metrics::Measured;
 use crate::streams::{Kubelets, OwnAddresses};
 use crate::verbs::no_such_resource;
+use apiserver_auth::authentication::tokens::{BoundObjects, Issuer};
+use apiserver_auth::authentication::{Authenticator, Bound};
+use apiserver_auth::authorizer::{Authorizer, Mode};
+use apiserver_auth::nodes;
 use apiserver_cache::{Cache, Caches, Entry, NotFresh};
 
 /// The configuration of a server. Bounds that cannot be configured are in [`limits`].

@@ -49,11 +49,6 @@ pub fn key(resource: &Resource, namespace: &str, name: &str) -> String {
     }
 }
 
-/// The key within a cache.
-pub fn short_key(resource: &Resource, namespace: &str, name: &str) -> String {
-    if resource.namespaced { format!("{namespace}/{name}") } else { name.to_owned() }
-}
-
 /// The object at this moment.
 pub async fn fetch(
     server: &Server,
@@ -78,7 +73,7 @@ pub async fn referred(
     name: &str,
 ) -> Result<Option<Value>, ApiError> {
     if server.store().shared()
-        && let Some(entry) = server.cache(resource)?.get(&short_key(resource, namespace, name))
+        && let Some(entry) = server.cache(resource)?.get(&resource.short_key(namespace, name))
     {
         return Ok(Some(entry.value(None)));
     }

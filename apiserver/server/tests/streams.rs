@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_auth::authentication::pki::{Pki, Subject};
 use apiserver_client::connect;
 use apiserver_kinds::builtin;
 use apiserver_meta::ambient::Ambient;
-use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::streams::{Dial, Kubelets, NodeStream, Peer, Transport};
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
@@ -158,7 +158,8 @@ impl Running {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(7)), Options::default()).await.unwrap());
-        let issuer = apiserver_server::auth::tokens::Issuer::open(&pki, "https://issuer", &[]).unwrap();
+        let issuer =
+            apiserver_auth::authentication::tokens::Issuer::open(&pki, "https://issuer", &[]).unwrap();
         let config = ServerConfig {
             kubelets: Some(kubelets(&pki).await),
             issuer: Some(Arc::new(issuer)),

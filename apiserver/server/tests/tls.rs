@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_auth::authentication::pki::{Component, Pki, Subject};
+use apiserver_auth::authentication::tokens::Issuer;
 use apiserver_client::{Informers, connect, in_process};
 use apiserver_kinds::builtin;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
-use apiserver_server::auth::pki::{Component, Pki, Subject};
-use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
@@ -153,7 +153,7 @@ async fn a_certificate_of_another_authority_is_answered_with_401_and_a_token_bes
     let other = Pki::open(&running.dir.path().join("other"), &Ambient::system()).unwrap();
     let pair = other.issue(&Subject::admin()).unwrap();
     let path = running.dir.path().join("foreign.yaml");
-    let config = apiserver_server::auth::pki::kubeconfig(
+    let config = apiserver_auth::authentication::pki::kubeconfig(
         &format!("https://{}", running.address),
         running.pki.ca_pem(),
         &pair.certificate,

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_auth::authentication::pki::{Pki, Subject};
+use apiserver_auth::authentication::tokens::Issuer;
 use apiserver_kinds::builtin;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
-use apiserver_server::auth::pki::{Pki, Subject};
-use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};

@@ -251,8 +251,8 @@ pub fn cel(bytes: &[u8]) {
 
 /// Input: a ServiceAccount token.
 fn credentials(bytes: &[u8]) {
-    use apiserver_server::auth::pki::Pki;
-    use apiserver_server::auth::tokens::Issuer;
+    use apiserver_auth::authentication::pki::Pki;
+    use apiserver_auth::authentication::tokens::Issuer;
     static ISSUER: OnceLock<Issuer> = OnceLock::new();
     let issuer = ISSUER.get_or_init(|| {
         let directory = std::env::temp_dir().join(format!("hawser-fuzz-{}", std::process::id()));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use apiserver_auth::authentication::pki::{Component, Pki};
+use apiserver_auth::authentication::tokens::Issuer;
 use apiserver_client::Informers;
 use apiserver_meta::ambient::Ambient;
-use apiserver_server::auth::pki::{Component, Pki};
-use apiserver_server::auth::tokens::Issuer;
 use apiserver_server::{Server, ServerConfig};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};

@@ -8,10 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use apiserver_auth::authentication::pki::{Component, Subject};
 use apiserver_client::{HttpBody, user_agent};
 use apiserver_meta::identity::Identity;
 use apiserver_server::ApiService;
-use apiserver_server::auth::pki::{Component, Subject};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::header::USER_AGENT;

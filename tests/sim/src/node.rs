@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::{Context, Result};
+use apiserver_auth::authentication::pki::Component;
 use apiserver_meta::ambient::Ambient;
-use apiserver_server::auth::pki::Component;
 use kubelet_agent::FakeMachine;
 use kubelet_cri::fake::FakeOptions;
 use kubelet_cri::{ContainerState, FakeRuntime, Runtime};

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use apiserver_auth::authentication::pki::Subject;
 use apiserver_client::{Change, Informers};
 use apiserver_meta::ambient::Ambient;
-use apiserver_server::auth::pki::Subject;
 use apiserver_store::disk::Faults;
 use apiserver_store::{Notice, Range, Store};
 use futures::StreamExt;

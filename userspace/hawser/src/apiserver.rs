@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use apiserver_auth::authentication::pki::{Pki, Subject};
 use apiserver_meta::ambient::Ambient;
-use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::components::Components;
 use apiserver_server::limits;
 use apiserver_server::streams::Kubelets;

@@ -4,9 +4,9 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use apiserver_auth::authorizer::Mode;
 use apiserver_kinds::enablement::Enablement;
 use apiserver_server::ServerConfig;
-use apiserver_server::rbac::Mode;
 use clap::{ArgAction, Args};
 
 /// Selects the built-in APIs that are served.

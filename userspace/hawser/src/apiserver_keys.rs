@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
-use apiserver_server::auth::listener::ListenerFiles;
-use apiserver_server::auth::pki::Pki;
-use apiserver_server::auth::tokens::{Issuer, IssuerFiles};
+use apiserver_auth::authentication::listener::ListenerFiles;
+use apiserver_auth::authentication::pki::Pki;
+use apiserver_auth::authentication::tokens::{Issuer, IssuerFiles};
 use clap::Args;
 
 /// The default issuer of ServiceAccount tokens, as it appears in them.

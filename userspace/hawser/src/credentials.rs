@@ -4,8 +4,9 @@
 use std::fs;
 
 use anyhow::{Context, Result, bail};
+use apiserver_auth::authentication::pki;
+use apiserver_auth::authentication::pki::{Component, Pki, Subject};
 use apiserver_meta::ambient::Ambient;
-use apiserver_server::auth::pki::{self, Component, Pki, Subject};
 
 use crate::args::{ComponentName, Credentials};
 use crate::data_dir::write_atomically;

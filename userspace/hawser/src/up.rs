@@ -5,9 +5,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use anyhow::{Context, Result, bail};
+use apiserver_auth::authentication::pki::{Component, Subject};
 use apiserver_client::{Change, Informers, in_process};
 use apiserver_meta::ambient::Ambient;
-use apiserver_server::auth::pki::{Component, Subject};
 use apiserver_server::components::{Components, Place};
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;

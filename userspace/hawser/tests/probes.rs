@@ -6,8 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use apiserver_auth::authentication::pki::{Pki, Subject, kubeconfig};
 use apiserver_meta::ambient::Ambient;
-use apiserver_server::auth::pki::{Pki, Subject, kubeconfig};
 
 /// A process that is killed when dropped.
 struct Process(Child);

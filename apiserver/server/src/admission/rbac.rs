@@ -4,7 +4,7 @@ use apiserver_schema::error::ApiError;
 use serde_json::Value;
 
 use super::{Admission, Operation};
-use crate::rbac::escalation;
+use apiserver_auth::escalation;
 
 /// Judges writes of roles and bindings.
 pub fn validate(admission: &Admission<'_>, object: &Value) -> Result<(), ApiError> {

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::Admission;
 use crate::limits;
-use crate::nodes::references::{MIRROR, Pod};
 use crate::server::Server;
 use crate::storage;
+use apiserver_auth::nodes::references::{MIRROR, Pod};
 use apiserver_cache::Trigger;
 
 /// The account of pods that name none. A controller makes it in every namespace.
@@ -59,7 +59,7 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
 
 /// Waits until the namespace has its ServiceAccount `default`, or has had the time to get one.
 async fn made(server: &Server, accounts: &Resource, namespace: &str) -> Result<(), ApiError> {
-    let key = storage::short_key(accounts, namespace, DEFAULT);
+    let key = accounts.short_key(namespace, DEFAULT);
     let (state, mut changes) = server.cache(accounts)?.subscribe_now(Trigger::Object(key.clone()));
     if !state.objects.contains_key(key.as_str()) {
         // After any change the caller looks again.

@@ -13,7 +13,7 @@ use apiserver_store::embedded::{Embedded, Options};
 use super::blocks::Block;
 use super::plan::held;
 use super::*;
-use crate::auth::fixture::ambient;
+use apiserver_meta::seeded::ambient;
 
 /// An allocator over a store of its own, and the runtime that both live on.
 struct Bench {

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::Write;
+use apiserver_auth::defaults::Write;
 
 const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
 /// The annotation that says whether the server may bring an object's spec up to date.

@@ -10,13 +10,14 @@ use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use serde_json::Value;
 
-use crate::bootstrap::{Write, flow};
+use crate::bootstrap::flow;
 use crate::context::Context;
 use crate::server::Server;
 use crate::verbs::delete;
 use crate::verbs::delete::DeleteOptions;
 use crate::verbs::update;
 use crate::verbs::update::Part;
+use apiserver_auth::defaults::Write;
 use apiserver_cache::Cache;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";

@@ -23,13 +23,13 @@ use serde_json::Value;
 use crate::allocate;
 use crate::allocate::Allocator;
 use crate::bootstrap;
-use crate::bootstrap::Write;
 use crate::context::Context;
 use crate::limits;
 use crate::server::Server;
 use crate::storage;
 use crate::storage::Outcome;
 use crate::verbs::create;
+use apiserver_auth::defaults::{self, Write};
 
 pub use notifications::Kept;
 pub use own_service::Endpoint;
@@ -170,7 +170,7 @@ async fn ensure(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError> {
     let (namespace, name) = (meta::namespace(wanted), meta::name(wanted));
     for _ in 0..limits::CONFLICT_RETRIES {
         let current = storage::fetch(server, resource, namespace, name).await?;
-        let done = match bootstrap::reconcile(current.as_ref().map(|c| &c.object), wanted) {
+        let done = match defaults::reconcile(current.as_ref().map(|c| &c.object), wanted) {
             Write::Nothing => true,
             Write::Create(object) => create(server, resource, object).await?,
             Write::Update(object) => put(server, resource, object).await?,

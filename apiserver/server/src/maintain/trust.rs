@@ -16,10 +16,10 @@ use serde_json::{Map, Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{create, put};
-use crate::auth::pki::certificates;
 use crate::limits;
 use crate::server::Server;
 use crate::storage;
+use apiserver_auth::authentication::pki::certificates;
 
 pub(super) const NAMESPACE: &str = "kube-system";
 pub(super) const NAME: &str = "extension-apiserver-authentication";

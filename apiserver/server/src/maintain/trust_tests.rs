@@ -3,14 +3,14 @@ use apiserver_schema::meta;
 use serde_json::json;
 
 use super::*;
-use crate::auth::fixture;
-use crate::auth::pki::Pki;
+use apiserver_auth::authentication::pki::Pki;
+use apiserver_meta::seeded;
 
 const YEARS: i64 = 11 * 366 * 24 * 3600;
 
 /// Authorities that are good for ten years from now, and the present.
 fn authorities<const N: usize>() -> ([String; N], Timestamp) {
-    let (ambient, _) = fixture::ambient(1);
+    let (ambient, _) = seeded::ambient(1);
     (std::array::from_fn(|_| authority(&ambient)), ambient.now())
 }
 
@@ -54,7 +54,7 @@ fn authorities_of_other_servers_stay_and_expired_ones_go() {
     assert_eq!(der(data["requestheader-client-ca-file"].as_str().unwrap()), der(&proxy));
     assert_eq!(data["requestheader-username-headers"], "[\"X-Remote-User\"]");
     assert_eq!(data.get("unknown"), None);
-    let (later, _) = fixture::ambient(2);
+    let (later, _) = seeded::ambient(2);
     let later = Timestamp::from_second(later.now().as_second() + YEARS).unwrap();
     assert_eq!(wanted(Some(&made), &own, later).unwrap()["data"], json!({}));
 }

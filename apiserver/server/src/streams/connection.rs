@@ -15,8 +15,8 @@ use tokio_rustls::TlsConnector;
 
 use super::reach::{self, OwnAddresses};
 use super::{Body, Peer, Target, Transport};
-use crate::auth::KubeletTls;
 use crate::limits;
+use apiserver_auth::authentication::KubeletTls;
 
 /// A byte stream to a server on a node.
 pub trait NodeStream: AsyncRead + AsyncWrite + Send + Unpin {}

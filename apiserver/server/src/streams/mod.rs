@@ -202,7 +202,7 @@ fn outgoing(
     for name in NOT_FORWARDED {
         headers.remove(name);
     }
-    crate::rbac::impersonation::strip(&mut headers);
+    apiserver_auth::impersonation::strip(&mut headers);
     websocket::drop_tokens(&mut headers);
     let host = HeaderValue::from_str(&target.peer.authority()).map_err(|_| {
         ApiError::internal(format!("the address {:?} of a node is not valid", target.peer.host))

@@ -156,7 +156,7 @@ fn outgoing(
     let mut headers = parts.headers;
     drop_hop_by_hop(&mut headers);
     headers.remove(header::AUTHORIZATION);
-    crate::rbac::impersonation::strip(&mut headers);
+    apiserver_auth::impersonation::strip(&mut headers);
     websocket::drop_tokens(&mut headers);
     let text = |text: &str| {
         HeaderValue::try_from(text)

@@ -14,8 +14,8 @@ use tokio_rustls::TlsAcceptor;
 
 use super::upgrade::{LINGER, relay};
 use super::*;
-use crate::auth::fixture::ambient;
-use crate::auth::pki::{Pki, Subject};
+use apiserver_auth::authentication::pki::{Pki, Subject};
+use apiserver_meta::seeded::ambient;
 
 fn full(text: impl Into<Bytes>) -> Body {
     Full::new(text.into()).map_err(|never| match never {}).boxed_unsync()

@@ -14,11 +14,10 @@ use super::update::{self, Part};
 use super::{create, decode};
 use crate::body;
 use crate::context::Context;
-use crate::rbac;
-use crate::rbac::Attributes;
 use crate::respond;
 use crate::respond::Answer;
 use crate::storage;
+use apiserver_auth::attributes::{Attributes, forbidden};
 
 /// The media type of configurations; JSON is YAML.
 pub const MEDIA: &str = "application/apply-patch+yaml";
@@ -127,7 +126,7 @@ pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
         ..context.info.attributes(&context.identity)
     };
     let decision = context.server.authorizer().authorize(&attributes);
-    if decision.allowed { Ok(()) } else { Err(rbac::forbidden(&attributes, &decision)) }
+    if decision.allowed { Ok(()) } else { Err(forbidden(&attributes, &decision)) }
 }
 
 /// The merged object must be what the URL names.

@@ -21,7 +21,7 @@ pub async fn get(context: &Context, resource: &Resource) -> Answer {
 async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver_schema::error::ApiError> {
     let (server, info) = (&context.server, &context.info);
     let cache = server.cache(resource)?;
-    let short = storage::short_key(resource, &info.namespace, &info.name);
+    let short = resource.short_key(&info.namespace, &info.name);
     let missing = || storage::not_found(resource, &info.name);
     let cached = match options::revision_of_get(context.query.get("resourceVersion"))? {
         None => fresh(context, &cache, &short).await?,

@@ -10,9 +10,9 @@ use super::update::Part;
 use super::{decode, managed, no_such_resource, not_allowed, pods};
 use crate::context::Context;
 use crate::negotiate;
-use crate::rbac;
 use crate::respond;
 use crate::respond::Answer;
+use apiserver_auth::review;
 use apiserver_cache::encoding;
 
 /// Answers the object that was sent.
@@ -52,7 +52,7 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         }
         kind => {
             let namespace = context.info.namespace.as_str();
-            rbac::review::review(kind, server.authorizer(), &context.identity, namespace, &object)?
+            review::review(kind, server.authorizer(), &context.identity, namespace, &object)?
         }
     };
     if resource.kind == "SelfSubjectReview" {

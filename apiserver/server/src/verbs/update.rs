@@ -165,7 +165,7 @@ fn guess(context: &Context, resource: &Resource, namespace: &str, name: &str) ->
         return None;
     }
     let cache = server.cache(resource).ok()?;
-    let entry = cache.get(&storage::short_key(resource, namespace, name))?;
+    let entry = cache.get(&resource.short_key(namespace, name))?;
     cache.is_live().then(|| {
         let mut object = entry.value(None);
         encoding::prepare(resource, &mut object);

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use apiserver_auth::authorizer::Mode;
 use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
-use apiserver_server::rbac::Mode;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use apiserver_auth::authentication::pki::{Pki, Subject};
 use apiserver_meta::ambient::Ambient;
-use apiserver_server::auth::pki::{Pki, Subject};
 use apiserver_server::components::{Components, Place};
 use apiserver_server::{Build, ServerConfig};
 use apiserver_store::Store;

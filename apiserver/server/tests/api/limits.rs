@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use apiserver_auth::authorizer::Mode;
 use apiserver_meta::identity::Identity;
-use apiserver_server::rbac::Mode;
 use apiserver_server::{Body, ServerConfig};
 use apiserver_store::Store;
 use apiserver_store::disk::SimDisk;

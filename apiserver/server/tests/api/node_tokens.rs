@@ -1,7 +1,7 @@
 //! Tests of the tokens that a kubelet requests for its pods, and of the rights that it is told it has.
 
+use apiserver_auth::authentication::tokens::BoundKind;
 use apiserver_server::Server;
-use apiserver_server::auth::tokens::BoundKind;
 use serde_json::{Value, json};
 
 use crate::harness::pod;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use apiserver_auth::authentication::pki::Pki;
+use apiserver_auth::authentication::tokens::Issuer;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
-use apiserver_server::auth::pki::Pki;
-use apiserver_server::auth::tokens::Issuer;
 use serde_json::{Value, json};
 
 use crate::harness::{Api, Reply, every_api, pod};

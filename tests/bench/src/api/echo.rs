@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use apiserver_auth::authentication::pki::{Pki, Subject};
 use apiserver_meta::ambient::Ambient;
-use apiserver_server::auth::pki::{Pki, Subject};
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream;

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{Admission, Operation};
 use crate::context::Context;
-use crate::rbac::Attributes;
+use apiserver_auth::attributes::Attributes;
 use apiserver_cache::encoding;
 
 const GROUP: &str = "certificates.k8s.io";

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::find;
 use crate::context::Context;
-use crate::rbac::Attributes;
+use apiserver_auth::attributes::Attributes;
 
 /// Volumes of drivers that were once a part of Kubernetes, and the CSI drivers that serve them now.
 const MIGRATED: [(&str, &str); 7] = [

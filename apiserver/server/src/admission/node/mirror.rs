@@ -5,7 +5,7 @@ use apiserver_schema::meta;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::nodes::references::{MIRROR, Pod};
+use apiserver_auth::nodes::references::{MIRROR, Pod};
 
 /// Volumes that refer to nothing in the API.
 const LOCAL: [&str; 22] = [

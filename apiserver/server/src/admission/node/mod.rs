@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use super::certificates::subject;
 use super::{Admission, Operation};
-use crate::auth::node_name;
 use crate::context::Context;
-use crate::nodes::LEASE_NAMESPACE;
 use crate::storage;
+use apiserver_auth::authentication::node_name;
+use apiserver_auth::nodes::LEASE_NAMESPACE;
 
 const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Request, audience, find};
 use crate::admission::Operation;
-use crate::nodes::references::MIRROR;
+use apiserver_auth::nodes::references::MIRROR;
 
 impl Request<'_> {
     /// A token is bound to a pod of the node, and for an audience that the pod names.

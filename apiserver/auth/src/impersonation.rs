@@ -4,7 +4,8 @@ use apiserver_meta::identity::Identity;
 use apiserver_schema::error::ApiError;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::{Attributes, Authorizer, forbidden};
+use crate::attributes::{Attributes, forbidden};
+use crate::authorizer::Authorizer;
 
 const EXTRA_PREFIX: &str = "impersonate-extra-";
 const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
@@ -109,7 +110,7 @@ fn service_account(user: &str) -> Option<(&str, &str)> {
 }
 
 /// Keys of extra values are percent-encoded in header names.
-pub(crate) fn percent_decode(text: &str) -> String {
+pub fn percent_decode(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut decoded = Vec::with_capacity(bytes.len());
     let mut at = 0;

@@ -7,11 +7,11 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use apiserver_meta::identity::Identity;
 use serde_json::Value;
 
-use super::policy::{Grant, Policy, RoleRef, Subject};
-use super::rules::Rule;
-use super::{Attributes, Decision};
-use crate::auth::node_name;
+use crate::attributes::{Attributes, Decision};
+use crate::authentication::node_name;
 use crate::nodes::NodeAuthorizer;
+use crate::rbac::Rule;
+use crate::rbac::policy::{Grant, Policy, RoleRef, Subject};
 
 /// The group that may do everything, regardless of the roles: the way back in when they are broken.
 const MASTERS: &str = "system:masters";

@@ -9,14 +9,14 @@ use super::rules::Rule;
 
 /// The subject of a binding. A ServiceAccount is the user of that name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Subject {
+pub(crate) enum Subject {
     User(String),
     Group(String),
 }
 
 impl Subject {
     /// Returns the subject as in the reasons of decisions.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         match self {
             Self::User(name) => format!("User {name:?}"),
             Self::Group(name) => format!("Group {name:?}"),
@@ -26,14 +26,14 @@ impl Subject {
 
 /// The role that a binding grants.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct RoleRef {
+pub(crate) struct RoleRef {
     /// A ClusterRole, otherwise a Role of the binding's namespace.
-    pub(super) cluster: bool,
-    pub(super) name: String,
+    pub(crate) cluster: bool,
+    pub(crate) name: String,
 }
 
 impl RoleRef {
-    pub(super) fn from_value(value: &Value) -> Self {
+    pub(crate) fn from_value(value: &Value) -> Self {
         Self {
             cluster: value["kind"].as_str() == Some("ClusterRole"),
             name: value["name"].as_str().unwrap_or_default().to_owned(),
@@ -59,7 +59,7 @@ type Key = (String, String);
 
 /// Roles, bindings, and the bindings by subject.
 #[derive(Default)]
-pub(super) struct Policy {
+pub(crate) struct Policy {
     roles: BTreeMap<Key, Arc<Vec<Rule>>>,
     cluster_roles: BTreeMap<String, ClusterRole>,
     bindings: BTreeMap<Key, Binding>,
@@ -68,17 +68,17 @@ pub(super) struct Policy {
 }
 
 /// A binding that applies to a user.
-pub(super) struct Grant<'a> {
-    pub(super) namespace: &'a str,
-    pub(super) binding: &'a str,
-    pub(super) subject: &'a Subject,
-    pub(super) role: &'a RoleRef,
+pub(crate) struct Grant<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) binding: &'a str,
+    pub(crate) subject: &'a Subject,
+    pub(crate) role: &'a RoleRef,
     /// `None` if the role does not exist.
-    pub(super) rules: Option<&'a Arc<Vec<Rule>>>,
+    pub(crate) rules: Option<&'a Arc<Vec<Rule>>>,
 }
 
 impl Policy {
-    pub(super) fn apply(&mut self, kind: &str, object: &Value) {
+    pub(crate) fn apply(&mut self, kind: &str, object: &Value) {
         let text =
             |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
         let (namespace, name) = (text("/metadata/namespace"), text("/metadata/name"));
@@ -96,7 +96,7 @@ impl Policy {
         }
     }
 
-    pub(super) fn remove(&mut self, kind: &str, namespace: &str, name: &str) {
+    pub(crate) fn remove(&mut self, kind: &str, namespace: &str, name: &str) {
         match kind {
             "Role" => {
                 self.roles.remove(&(namespace.to_owned(), name.to_owned()));
@@ -112,7 +112,7 @@ impl Policy {
     }
 
     /// The rules of a role, `None` if it does not exist.
-    pub(super) fn rules(&self, namespace: &str, role: &RoleRef) -> Option<&Arc<Vec<Rule>>> {
+    pub(crate) fn rules(&self, namespace: &str, role: &RoleRef) -> Option<&Arc<Vec<Rule>>> {
         if role.cluster {
             self.cluster_roles.get(&role.name).map(|role| &role.rules)
         } else {
@@ -121,7 +121,7 @@ impl Policy {
     }
 
     /// The bindings for any of `subjects`: those of the cluster, then those of `namespace`.
-    pub(super) fn grants<'a>(
+    pub(crate) fn grants<'a>(
         &'a self,
         subjects: &'a [Subject],
         namespace: &'a str,
@@ -212,7 +212,7 @@ fn cluster_role(object: &Value) -> ClusterRole {
     ClusterRole { labels: labels(object), selectors, rules: Arc::new(rules) }
 }
 
-pub(super) fn labels(object: &Value) -> BTreeMap<String, String> {
+pub(crate) fn labels(object: &Value) -> BTreeMap<String, String> {
     let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
     labels
         .map(|labels| labels.iter().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))).collect())
@@ -235,7 +235,7 @@ fn subject(value: &Value, binding_namespace: &str) -> Option<Subject> {
 }
 
 /// Returns true if a `LabelSelector` selects `labels`. An unknown operator selects nothing.
-pub(super) fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
+pub(crate) fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     let exact = selector["matchLabels"].as_object();
     let exact_holds = exact.is_none_or(|wanted| {
         wanted.iter().all(|(key, value)| labels.get(key).map(String::as_str) == value.as_str())

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::rbac::forbidden;
+use crate::attributes::forbidden;
 
 fn role(kind: &str, namespace: &str, name: &str, rules: Value) -> Value {
     json!({"kind": kind, "metadata": {"namespace": namespace, "name": name}, "rules": rules})
@@ -208,7 +208,7 @@ fn aggregation_follows_labels_through_other_aggregates_and_around_circles() {
 #[test]
 fn the_group_of_nodes_gains_nothing_through_roles() {
     let authorizer = Authorizer::with_modes(&[Mode::Rbac]);
-    for object in crate::bootstrap::objects() {
+    for object in crate::defaults::objects() {
         authorizer.apply(object["kind"].as_str().unwrap(), &object);
     }
     let node = Identity::authenticated("system:node:a", &["system:nodes"]);

@@ -3,24 +3,25 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use apiserver_meta::ambient::{Ambient, Clock, Random};
+use crate::ambient::{Ambient, Clock, Random};
 use jiff::Timestamp;
 
 /// Seconds since 1970 at which tests begin: 2026-11-21T00:00:00Z.
-pub(crate) const START: i64 = 1_795_219_200;
+pub const START: i64 = 1_795_219_200;
 
 /// A clock that only moves when it is set.
-pub(crate) struct TestClock(AtomicI64);
+pub struct TestClock(AtomicI64);
 
 impl TestClock {
-    pub(crate) fn advance(&self, seconds: i64) {
+    /// Moves the clock forward.
+    pub fn advance(&self, seconds: i64) {
         self.0.fetch_add(seconds, Ordering::Relaxed);
     }
 }
 
 impl Clock for TestClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_second(self.0.load(Ordering::Relaxed)).unwrap()
+        Timestamp::from_second(self.0.load(Ordering::Relaxed)).unwrap_or(Timestamp::UNIX_EPOCH)
     }
 }
 
@@ -36,8 +37,8 @@ impl Random for TestRandom {
     }
 }
 
-/// Surroundings from a seed, with their clock.
-pub(crate) fn ambient(seed: u64) -> (Ambient, Arc<TestClock>) {
+/// Returns a clock that begins at [`START`] and numbers that follow from `seed`, and the clock itself.
+pub fn ambient(seed: u64) -> (Ambient, Arc<TestClock>) {
     let clock = Arc::new(TestClock(AtomicI64::new(START)));
     (Ambient { clock: clock.clone(), random: Arc::new(TestRandom(AtomicU64::new(seed))) }, clock)
 }

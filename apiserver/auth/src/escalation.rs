@@ -5,9 +5,10 @@ use apiserver_meta::identity::Identity;
 use apiserver_schema::error::ApiError;
 use serde_json::Value;
 
-pub use super::missing::{TooMany, missing};
-use super::rules::Rule;
-use super::{Attributes, Authorizer};
+use crate::attributes::Attributes;
+use crate::authorizer::Authorizer;
+use crate::rbac::Rule;
+use crate::rbac::missing::{TooMany, missing};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 /// The number of bytes up to which missing rules are listed, including the one that crosses it.

@@ -1,25 +1,9 @@
-//! Authorization: the union of the authorizers, role-based access control over a compiled copy of the four
-//! RBAC kinds, the access reviews, impersonation, and the check that nobody grants rights that they do not
-//! hold.
-//!
-//! The server feeds the authorizer from its watch cache with `apply` and `remove`; reads take a
-//! shared lock and look up only the bindings of the user and their groups.
-
-mod authorizer;
-pub mod escalation;
-pub mod impersonation;
-mod missing;
-mod policy;
-pub mod review;
-mod rules;
+//! The attributes of a request that authorization looks at, and the answers to it.
 
 use apiserver_meta::identity::Identity;
 use apiserver_registry::FieldSelector;
 use apiserver_schema::error::ApiError;
 use serde_json::json;
-
-pub use authorizer::{Authorizer, Mode};
-pub use rules::Rule;
 
 /// The attributes of an attempt that authorization looks at. Empty where they do not apply.
 #[derive(Clone, Copy, Debug)]
@@ -80,11 +64,6 @@ pub struct Decision {
     pub allowed: bool,
     /// The reason why it is allowed, or errors found before it was denied; may be empty.
     pub reason: String,
-}
-
-/// Returns true if a `LabelSelector` selects `object` by its labels.
-pub(crate) fn selects(selector: &serde_json::Value, object: &serde_json::Value) -> bool {
-    policy::selects(selector, &policy::labels(object))
 }
 
 /// The 403 for a request that was not allowed.

@@ -7,8 +7,9 @@ use apiserver_registry::{FieldSelector, FieldTerm, LabelSelector};
 use apiserver_schema::error::ApiError;
 use serde_json::{Map, Value, json};
 
-use super::{Attributes, Authorizer};
-use crate::auth::user_info;
+use crate::attributes::Attributes;
+use crate::authentication::user_info;
+use crate::authorizer::Authorizer;
 
 /// Answers the review of `kind` (`SubjectAccessReview`, `SelfSubjectAccessReview`,
 /// `LocalSubjectAccessReview`, `SelfSubjectRulesReview`, `SelfSubjectReview`) that `identity` sent

@@ -223,7 +223,7 @@ fn covers_piece(rule: &Rule, piece: &Rule) -> bool {
     let within = |list: &[String], wanted: &str| list.iter().any(|entry| entry == "*" || entry == wanted);
     let urls = &piece.non_resource_urls;
     let url =
-        |url: &String| rule.non_resource_urls.iter().any(|held| super::super::rules::url_covers(held, url));
+        |url: &String| rule.non_resource_urls.iter().any(|held| crate::rbac::rules::url_covers(held, url));
     let resource = |wanted: &String| {
         let child = wanted.split_once('/').map(|(_, child)| format!("*/{child}"));
         within(&rule.resources, wanted) || child.is_some_and(|child| rule.resources.contains(&child))

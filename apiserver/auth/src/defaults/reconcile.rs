@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use serde_json::{Map, Value, json};
 
 use super::AUTOUPDATE;
-use crate::rbac::{Rule, escalation};
+use crate::rbac::Rule;
+use crate::rbac::missing;
 
 /// The action to take for one object.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,7 +75,7 @@ fn add_missing_rules(updated: &mut Value, wanted: &Value) {
     let wanted_rules = wanted["rules"].as_array().map(Vec::as_slice).unwrap_or_default();
     for rule in wanted_rules {
         // Whole rules are added, which keeps them readable, if any part of them is missing.
-        let missing = escalation::missing(&held, &[Rule::from_value(rule)]);
+        let missing = missing::missing(&held, &[Rule::from_value(rule)]);
         if !missing.is_ok_and(|missing| missing.count == 0) {
             push(&mut updated["rules"], rule.clone());
         }

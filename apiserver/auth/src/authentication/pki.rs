@@ -414,7 +414,7 @@ pub(super) fn renew_at(pem: &str) -> Option<i64> {
 }
 
 /// The certificates of a PEM text.
-pub(crate) fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
+pub fn certificates(pem: &str) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(pem.as_bytes()).filter_map(Result::ok).collect()
 }
 

@@ -3,17 +3,25 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::auth::fixture::{START, TestClock, ambient};
+use apiserver_meta::seeded::{START, TestClock, ambient};
 use std::sync::Arc;
 
 const URL: &str = "https://kubernetes.default.svc.cluster.local";
 
 /// Objects by kind, namespace and name.
 #[derive(Default)]
-pub(in crate::auth) struct Objects(pub(in crate::auth) BTreeMap<(BoundKind, String, String), BoundObject>);
+pub(in crate::authentication) struct Objects(
+    pub(in crate::authentication) BTreeMap<(BoundKind, String, String), BoundObject>,
+);
 
 impl Objects {
-    pub(in crate::auth) fn with(mut self, kind: BoundKind, namespace: &str, name: &str, uid: &str) -> Self {
+    pub(in crate::authentication) fn with(
+        mut self,
+        kind: BoundKind,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Self {
         let mut object = BoundObject { uid: uid.to_owned(), ..BoundObject::default() };
         if kind == BoundKind::Pod {
             object.service_account = "web".to_owned();

@@ -13,9 +13,10 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub use feed::feed;
 use graph::{Graph, Kind};
 
-use crate::auth::node_name;
-use crate::bootstrap;
-use crate::rbac::{Attributes, Rule};
+use crate::attributes::Attributes;
+use crate::authentication::node_name;
+use crate::defaults;
+use crate::rbac::Rule;
 
 /// The namespace of the Leases of nodes.
 pub const LEASE_NAMESPACE: &str = "kube-node-lease";
@@ -36,7 +37,7 @@ pub struct NodeAuthorizer {
 impl Default for NodeAuthorizer {
     /// Without any object in the graph.
     fn default() -> Self {
-        Self { graph: RwLock::default(), rules: bootstrap::node_rules() }
+        Self { graph: RwLock::default(), rules: defaults::node_rules() }
     }
 }
 

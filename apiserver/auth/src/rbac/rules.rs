@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::Attributes;
+use crate::attributes::Attributes;
 
 /// `rbac.authorization.k8s.io/v1` `PolicyRule`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -83,6 +83,6 @@ fn resource_covers(entry: &str, resource: &str, subresource: &str) -> bool {
 }
 
 /// `*`, `/healthz`, `/healthz/*`.
-pub(super) fn url_covers(entry: &str, path: &str) -> bool {
+pub(crate) fn url_covers(entry: &str, path: &str) -> bool {
     entry == path || entry.strip_suffix('*').is_some_and(|prefix| path.starts_with(prefix))
 }

@@ -1,10 +1,10 @@
 //! Credentials to identities.
 
 use super::*;
-use crate::auth::fixture::{TestClock, ambient};
-use crate::auth::pki::{Pki, Subject, certificates};
-use crate::auth::tokens::tests::Objects;
-use crate::auth::tokens::{BoundKind, KubernetesClaims, NamedUid};
+use crate::authentication::pki::{Pki, Subject, certificates};
+use crate::authentication::tokens::tests::Objects;
+use crate::authentication::tokens::{BoundKind, KubernetesClaims, NamedUid};
+use apiserver_meta::seeded::{TestClock, ambient};
 
 struct Setup {
     pki: Pki,

@@ -14,7 +14,7 @@ pub mod tokens;
 use apiserver_meta::identity::Identity;
 
 pub use authenticator::{Authenticator, user_info};
-pub(crate) use bound::Bound;
+pub use bound::Bound;
 pub use tls::KubeletTls;
 
 /// The name of the node that makes the request, if a node does: user `system:node:NAME` in the
@@ -23,6 +23,3 @@ pub fn node_name(identity: &Identity) -> Option<&str> {
     let name = identity.user.strip_prefix("system:node:")?;
     identity.in_group("system:nodes").then_some(name)
 }
-
-#[cfg(test)]
-pub(crate) mod fixture;

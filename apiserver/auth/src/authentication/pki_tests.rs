@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
-use crate::auth::fixture::ambient;
+use apiserver_meta::seeded::ambient;
 
 const DAY: i64 = 24 * 60 * 60;
 
@@ -239,14 +239,14 @@ fn an_older_directory_gets_a_certificate_for_kubelets_that_is_no_administrators(
 
 #[test]
 fn the_components_are_the_users_that_the_default_roles_are_bound_to() {
-    let bindings = serde_json::Value::from(crate::bootstrap::objects()).to_string();
+    let bindings = serde_json::Value::from(crate::defaults::objects()).to_string();
     for component in [Component::Scheduler, Component::ControllerManager, Component::Proxy, Component::Dns] {
         let subject = Subject::component(component);
         assert!(bindings.contains(&format!("{:?}", subject.common_name)), "{component:?}");
         assert_eq!(subject.identity().groups, ["system:authenticated"]);
     }
     let node = Subject::component(Component::Node("a")).identity();
-    assert_eq!(crate::auth::node_name(&node), Some("a"));
+    assert_eq!(crate::authentication::node_name(&node), Some("a"));
 }
 
 #[tokio::test]
@@ -288,7 +288,7 @@ fn client_config(
 ) -> Arc<rustls::ClientConfig> {
     // The system's clock would find certificates of the test's time outside their validity.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let time = Arc::new(crate::auth::tls::AmbientTime(ambient.clone()));
+    let time = Arc::new(crate::authentication::tls::AmbientTime(ambient.clone()));
     let builder = rustls::ClientConfig::builder_with_details(provider, time)
         .with_safe_default_protocol_versions()
         .unwrap()

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use super::tokens::{self, BoundKind, BoundObject, BoundObjects};
-use crate::storage;
 use apiserver_cache::{Cache, Caches};
 
 /// The objects that tokens are bound to, from the caches.
-pub(crate) struct Bound {
+pub struct Bound {
     accounts: Option<Arc<Cache>>,
     pods: Option<Arc<Cache>>,
     secrets: Option<Arc<Cache>>,
@@ -16,7 +15,7 @@ pub(crate) struct Bound {
 
 impl Bound {
     /// Over the caches of the kinds that tokens can be bound to.
-    pub(crate) fn new(caches: &Caches) -> Self {
+    pub fn new(caches: &Caches) -> Self {
         let cache = |plural: &str| caches.cache("", "v1", plural).cloned();
         Self {
             accounts: cache("serviceaccounts"),
@@ -35,7 +34,7 @@ impl BoundObjects for Bound {
             BoundKind::Secret => self.secrets.as_ref(),
             BoundKind::Node => self.nodes.as_ref(),
         }?;
-        let entry = cache.get(&storage::short_key(&cache.resource, namespace, name))?;
+        let entry = cache.get(&cache.resource.short_key(namespace, name))?;
         let field =
             |name: &str| cache.fields.index(name).map(|i| entry.field(i).to_owned()).unwrap_or_default();
         // Nearly no object is being deleted, and this is asked with each request that has a token.
