@@ -62,8 +62,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "apiserver-admission",
+        &["apiserver-meta", "apiserver-schema", "apiserver-registry", "apiserver-cache", "apiserver-auth"],
+    ),
+    (
         "apiserver-server",
         &[
+            "apiserver-admission",
             "apiserver-auth",
             "apiserver-cache",
             "apiserver-meta",

@@ -45,6 +45,11 @@ impl Resource {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// Returns true if this is the kind of that name in that API group.
+    pub fn is(&self, group: &str, kind: &str) -> bool {
+        self.group == group && self.kind == kind
+    }
+
     /// Returns the key of an object within the cache of its kind: `NAMESPACE/NAME`, or `NAME` at the cluster's scope.
     pub fn short_key(&self, namespace: &str, name: &str) -> String {
         if self.namespaced { format!("{namespace}/{name}") } else { name.to_owned() }

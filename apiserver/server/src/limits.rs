@@ -28,8 +28,6 @@ pub const READS_IN_FLIGHT: usize = 400;
 pub const WRITES_IN_FLIGHT: usize = 200;
 /// A request waits this long for its place before it is answered with 429.
 pub const FLOW_WAIT: Duration = Duration::from_secs(5);
-/// A new pod waits this long for its namespace's ServiceAccount `default`, which a controller makes.
-pub const DEFAULT_ACCOUNT_WAIT: Duration = Duration::from_millis(1_800);
 /// This often changes and states that are too old are looked for.
 pub const AGE_EVERY: Duration = Duration::from_secs(15);
 /// Time between bookmarks.

@@ -12,13 +12,13 @@ use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use http::{Method, Uri};
 use serde_json::{Value, json};
 
-use crate::admission::certificates::subject;
 use crate::custom::webhook;
 use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::streams::{Links, Rewriter};
 use crate::verbs::{Continue, Patch, parse_configuration};
 use crate::{body, negotiate};
+use apiserver_admission::certificates::subject;
 use apiserver_cache::encoding;
 
 /// Returns the object of a body, and the fields that the body repeats; 400 or 415.

@@ -1,17 +1,18 @@
 //! ServiceAccount: a pod has one, and its token is mounted.
 
-use apiserver_registry::Resource;
+use std::sync::Arc;
+
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
+use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::Admission;
 use crate::limits;
-use crate::server::Server;
-use crate::storage;
 use apiserver_auth::nodes::references::{MIRROR, Pod};
-use apiserver_cache::Trigger;
+use apiserver_cache::{Cache, Trigger};
+
+use crate::{Operation, Phase, Plugin, Write};
 
 /// The account of pods that name none. A controller makes it in every namespace.
 const DEFAULT: &str = "default";
@@ -19,9 +20,27 @@ const PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 /// Lifetime of the token, seconds: an hour, and a while in which the kubelet renews it.
 const TOKEN_SECONDS: i64 = 3607;
 
+/// Gives a new pod its ServiceAccount and that account's token.
+pub struct ServiceAccount;
+
+#[async_trait]
+impl Plugin for ServiceAccount {
+    fn name(&self) -> &'static str {
+        "ServiceAccount"
+    }
+
+    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+        phase == Phase::Admit && write.is(Operation::Create, "Pod")
+    }
+
+    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
+        mutate(write, object).await
+    }
+}
+
 /// Names the account, checks that it exists, and mounts its token where the pod wants it.
-pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), ApiError> {
-    let context = admission.context;
+async fn mutate(write: &Write<'_>, pod: &mut Value) -> Result<(), ApiError> {
+    let cluster = write.cluster;
     if meta::annotation(pod, MIRROR).is_some() {
         return mirror(pod);
     }
@@ -31,24 +50,25 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
     let name = meta::text(pod, "/spec/serviceAccountName").to_owned();
     pod["spec"]["serviceAccount"] = name.as_str().into();
     let namespace = meta::namespace(pod).to_owned();
-    let Some(accounts) = context.server.registry().lookup("", "v1", "serviceaccounts") else { return Ok(()) };
-    let mut account = storage::referred(&context.server, accounts, &namespace, &name).await?;
+    let Some(accounts) = cluster.kind("", "v1", "serviceaccounts") else { return Ok(()) };
+    let mut account = cluster.referred(accounts, &namespace, &name).await?;
     if account.is_none() && name == DEFAULT {
-        Box::pin(context.place.aside(made(&context.server, accounts, &namespace))).await??;
-        account = storage::referred(&context.server, accounts, &namespace, &name).await?;
+        let cache = cluster.cache(accounts)?;
+        cluster.aside(Box::pin(made(&cache, &namespace))).await?;
+        account = cluster.referred(accounts, &namespace, &name).await?;
     }
     let Some(account) = account else {
         let why = format!(
             "error looking up service account {namespace}/{name}: serviceaccount \"{name}\" not found"
         );
-        return Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), &why));
+        return Err(ApiError::forbidden("", "pods", crate::shown_name(pod, meta::name(pod)), &why));
     };
     let automount = pod["spec"]["automountServiceAccountToken"]
         .as_bool()
         .or(account["automountServiceAccountToken"].as_bool())
         .unwrap_or(true);
     if automount {
-        mount(pod, &context.server.ambient().name_suffix());
+        mount(pod, &cluster.ambient().name_suffix());
     }
     let secrets = meta::list(&account, "/imagePullSecrets");
     if meta::list(pod, "/spec/imagePullSecrets").is_empty() && !secrets.is_empty() {
@@ -58,20 +78,19 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
 }
 
 /// Waits until the namespace has its ServiceAccount `default`, or has had the time to get one.
-async fn made(server: &Server, accounts: &Resource, namespace: &str) -> Result<(), ApiError> {
-    let key = accounts.short_key(namespace, DEFAULT);
-    let (state, mut changes) = server.cache(accounts)?.subscribe_now(Trigger::Object(key.clone()));
+async fn made(accounts: &Arc<Cache>, namespace: &str) {
+    let key = accounts.resource.short_key(namespace, DEFAULT);
+    let (state, mut changes) = accounts.subscribe_now(Trigger::Object(key.clone()));
     if !state.objects.contains_key(key.as_str()) {
         // After any change the caller looks again.
         let _ = tokio::time::timeout(limits::DEFAULT_ACCOUNT_WAIT, changes.next()).await;
     }
-    Ok(())
 }
 
 /// Checks that a mirror pod, whoever creates it, does not give its node the right to read anything.
 fn mirror(pod: &Value) -> Result<(), ApiError> {
     let refused =
-        |why: &str| Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), why));
+        |why: &str| Err(ApiError::forbidden("", "pods", crate::shown_name(pod, meta::name(pod)), why));
     if !meta::text(pod, "/spec/serviceAccountName").is_empty() {
         return refused("a mirror pod may not reference service accounts");
     }

@@ -3,11 +3,34 @@
 
 use apiserver_meta::finalizers;
 use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
+use async_trait::async_trait;
 use serde_json::{Value, json};
 
+use crate::{Operation, Phase, Plugin, Write};
+
+/// Keeps storage objects from being removed while they are in use.
+pub struct StorageObjectInUseProtection;
+
+#[async_trait]
+impl Plugin for StorageObjectInUseProtection {
+    fn name(&self) -> &'static str {
+        "StorageObjectInUseProtection"
+    }
+
+    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+        phase == Phase::Admit && write.operation == Operation::Create && write.subresource.is_empty()
+    }
+
+    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
+        mutate(write.resource, object);
+        Ok(())
+    }
+}
+
 /// Adds the finalizer of the kind to an object that is created without it.
-pub fn mutate(resource: &Resource, object: &mut Value) {
+fn mutate(resource: &Resource, object: &mut Value) {
     let Some(finalizer) = finalizers::finalizer(&resource.group, &resource.plural) else { return };
     let metadata = meta::metadata_mut(object);
     let finalizers = metadata.entry("finalizers").or_insert_with(|| json!([]));

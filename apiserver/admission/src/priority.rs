@@ -1,18 +1,53 @@
 //! Priority: the number behind a pod's priority class.
 
+use async_trait::async_trait;
 use std::sync::Arc;
 
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use serde_json::Value;
 
-use super::{Admission, Operation};
-use crate::storage;
 use apiserver_cache::Cache;
+
+use crate::{Operation, Phase, Plugin, Write};
+
+/// Sets the priority of new pods, and allows one default class.
+pub struct Priority;
+
+#[async_trait]
+impl Plugin for Priority {
+    fn name(&self) -> &'static str {
+        "Priority"
+    }
+
+    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+        match phase {
+            Phase::Admit => write.is(Operation::Create, "Pod") || write.is(Operation::Update, "Pod"),
+            Phase::Validate => {
+                write.resource.is("scheduling.k8s.io", "PriorityClass")
+                    && write.operation != Operation::Delete
+            }
+        }
+    }
+
+    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
+        match write.old {
+            Some(old) => {
+                keep(object, old);
+                Ok(())
+            }
+            None => mutate(write, object).await,
+        }
+    }
+
+    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
+        one_default(write, object)
+    }
+}
 
 /// Keeps `spec.priority` and `spec.preemptionPolicy` in a change that does not name them: a client that
 /// writes the manifest of the pod again does not want another priority.
-pub fn keep(pod: &mut Value, old: &Value) {
+fn keep(pod: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
         if let (Some(value), Some(Value::Object(spec))) = (old["spec"].get(field), pod.get_mut("spec"))
             && spec.get(field).is_none_or(Value::is_null)
@@ -32,15 +67,13 @@ fn defaults(cache: Arc<Cache>) -> Vec<Value> {
 }
 
 /// Refuses a second class that is the default.
-pub fn one_default(admission: &Admission<'_>, class: &Value) -> Result<(), ApiError> {
-    let resource = admission.resource;
-    let is_class = resource.group == "scheduling.k8s.io" && resource.kind == "PriorityClass";
-    if !is_class || class["globalDefault"] != true || admission.operation == Operation::Delete {
+fn one_default(write: &Write<'_>, class: &Value) -> Result<(), ApiError> {
+    let resource = write.resource;
+    if class["globalDefault"] != true {
         return Ok(());
     }
     let name = meta::name(class);
-    let other =
-        defaults(admission.context.server.cache(resource)?).into_iter().find(|o| meta::name(o) != name);
+    let other = defaults(write.cluster.cache(resource)?).into_iter().find(|o| meta::name(o) != name);
     let Some(other) = other else { return Ok(()) };
     let why = format!(
         "PriorityClass {} is already marked as default. Only one default can exist",
@@ -50,18 +83,19 @@ pub fn one_default(admission: &Admission<'_>, class: &Value) -> Result<(), ApiEr
 }
 
 /// Sets `spec.priority` and `spec.preemptionPolicy`.
-pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), ApiError> {
-    let server = &admission.context.server;
-    let Some(classes) = server.registry().lookup("scheduling.k8s.io", "v1", "priorityclasses") else {
+async fn mutate(write: &Write<'_>, pod: &mut Value) -> Result<(), ApiError> {
+    let Some(classes) = write.cluster.kind("scheduling.k8s.io", "v1", "priorityclasses") else {
         return Ok(());
     };
     let name = meta::text(pod, "/spec/priorityClassName").to_owned();
     let class = if name.is_empty() {
-        defaults(server.cache(classes)?).into_iter().max_by_key(|c| std::cmp::Reverse(c["value"].as_i64()))
+        defaults(write.cluster.cache(classes)?)
+            .into_iter()
+            .max_by_key(|c| std::cmp::Reverse(c["value"].as_i64()))
     } else {
-        let Some(class) = storage::referred(server, classes, "", &name).await? else {
+        let Some(class) = write.cluster.referred(classes, "", &name).await? else {
             let why = format!("no PriorityClass with name {name} was found");
-            return Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), &why));
+            return Err(ApiError::forbidden("", "pods", crate::shown_name(pod, meta::name(pod)), &why));
         };
         Some(class)
     };
@@ -72,7 +106,7 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
         let why = format!(
             "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"
         );
-        return Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), &why));
+        return Err(ApiError::forbidden("", "pods", crate::shown_name(pod, meta::name(pod)), &why));
     }
     if name.is_empty()
         && let Some(class) = &class
@@ -88,7 +122,7 @@ pub async fn mutate(admission: &Admission<'_>, pod: &mut Value) -> Result<(), Ap
         let why = format!(
             "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"
         );
-        return Err(ApiError::forbidden("", "pods", super::shown_name(pod, meta::name(pod)), &why));
+        return Err(ApiError::forbidden("", "pods", crate::shown_name(pod, meta::name(pod)), &why));
     }
     pod["spec"]["preemptionPolicy"] = policy.into();
     Ok(())

@@ -9,28 +9,51 @@ mod token;
 
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
+use async_trait::async_trait;
 use serde_json::Value;
 
-use super::certificates::subject;
-use super::{Admission, Operation};
-use crate::context::Context;
-use crate::storage;
+use crate::certificates::subject;
 use apiserver_auth::authentication::node_name;
 use apiserver_auth::nodes::LEASE_NAMESPACE;
+
+use crate::{Operation, Phase, Plugin, Write};
 
 const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 
+/// Limits what the users of nodes may write.
+pub struct NodeRestriction;
+
+#[async_trait]
+impl Plugin for NodeRestriction {
+    fn name(&self) -> &'static str {
+        "NodeRestriction"
+    }
+
+    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+        node_name(write.identity).is_some()
+            && (phase == Phase::Validate) == (write.operation == Operation::Delete)
+    }
+
+    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
+        admit(write, object).await
+    }
+
+    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
+        admit(write, object).await
+    }
+}
+
 /// Refuses writes that a node may not make; other users are not checked.
-pub(super) async fn admit(admission: &Admission<'_>, object: &Value) -> Result<(), ApiError> {
-    let identity = &admission.context.identity;
+async fn admit(write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
+    let identity = write.identity;
     let Some(node) = node_name(identity) else { return Ok(()) };
     if node.is_empty() {
         let why = format!("could not determine node from user {:?}", identity.user);
-        return Err(admission.forbidden(object, &why));
+        return Err(write.forbidden(object, &why));
     }
-    let request = Request { admission, node, object };
-    match (admission.resource.group.as_str(), admission.resource.plural.as_str()) {
+    let request = Request { write, node, object };
+    match (write.resource.group.as_str(), write.resource.plural.as_str()) {
         ("", "pods") => request.pod().await,
         ("", "nodes") => request.own(),
         ("", "persistentvolumeclaims") => request.claim(),
@@ -46,14 +69,14 @@ pub(super) async fn admit(admission: &Admission<'_>, object: &Value) -> Result<(
 
 /// A write of a node.
 struct Request<'a> {
-    admission: &'a Admission<'a>,
+    write: &'a Write<'a>,
     node: &'a str,
     object: &'a Value,
 }
 
 impl Request<'_> {
     fn refuse(&self, why: impl AsRef<str>) -> Result<(), ApiError> {
-        Err(self.admission.forbidden(self.object, why.as_ref()))
+        Err(self.write.forbidden(self.object, why.as_ref()))
     }
 
     /// Returns 403 with the reason of a pure rule.
@@ -62,23 +85,23 @@ impl Request<'_> {
     }
 
     fn name(&self) -> &str {
-        self.admission.name(self.object)
+        self.write.name(self.object)
     }
 
     fn old(&self) -> &Value {
-        self.admission.old.unwrap_or(&Value::Null)
+        self.write.old.unwrap_or(&Value::Null)
     }
 
     fn operation(&self) -> Operation {
-        self.admission.operation
+        self.write.operation
     }
 
     async fn pod(&self) -> Result<(), ApiError> {
         let (node, operation) = (self.node, self.operation());
-        match (self.admission.subresource, operation) {
+        match (self.write.subresource, operation) {
             ("", Operation::Create) => {
                 self.check(mirror::check(self.object, node))?;
-                let Some(own) = find(self.admission.context, ("", "nodes"), "", node).await? else {
+                let Some(own) = find(self.write, ("", "nodes"), "", node).await? else {
                     return Err(ApiError::not_found("", "nodes", node));
                 };
                 self.check(mirror::check_owner(self.object, node, meta::uid(&own)))
@@ -93,8 +116,8 @@ impl Request<'_> {
             )),
             ("status", Operation::Update) => self.check(object::pod_status(self.object, self.old(), node)),
             ("eviction", Operation::Create) => {
-                let (namespace, name) = (self.admission.namespace(self.object), self.name());
-                let Some(pod) = find(self.admission.context, ("", "pods"), namespace, name).await? else {
+                let (namespace, name) = (self.write.namespace(self.object), self.name());
+                let Some(pod) = find(self.write, ("", "pods"), namespace, name).await? else {
                     return Err(ApiError::not_found("", "pods", name));
                 };
                 if meta::text(&pod, "/spec/nodeName") == node {
@@ -125,7 +148,7 @@ impl Request<'_> {
     }
 
     fn claim(&self) -> Result<(), ApiError> {
-        match (self.admission.subresource, self.operation()) {
+        match (self.write.subresource, self.operation()) {
             ("status", Operation::Update) => {
                 self.check(object::claim_status(self.object, self.old(), self.node))
             }
@@ -135,7 +158,7 @@ impl Request<'_> {
     }
 
     fn lease(&self) -> Result<(), ApiError> {
-        if self.admission.namespace(self.object) != LEASE_NAMESPACE {
+        if self.write.namespace(self.object) != LEASE_NAMESPACE {
             return self
                 .refuse(format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace"));
         }
@@ -182,14 +205,14 @@ impl Request<'_> {
 
 /// Another object, as the server has it now.
 async fn find(
-    context: &Context,
+    write: &Write<'_>,
     (group, plural): (&str, &str),
     namespace: &str,
     name: &str,
 ) -> Result<Option<Value>, ApiError> {
-    let Some(kind) = context.server.registry().lookup(group, "v1", plural) else { return Ok(None) };
+    let Some(kind) = write.cluster.kind(group, "v1", plural) else { return Ok(None) };
     if name.is_empty() {
         return Ok(None);
     }
-    storage::referred(&context.server, kind, namespace, name).await
+    write.cluster.referred(kind, namespace, name).await
 }

@@ -1,12 +1,36 @@
 //! DefaultTolerationSeconds: a pod stays five minutes on a node that fails.
 
+use apiserver_schema::error::ApiError;
+use async_trait::async_trait;
 use serde_json::{Value, json};
+
+use crate::{Operation, Phase, Plugin, Write};
 
 const SECONDS: i64 = 300;
 const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
 
+/// Bounds the time for which a pod stays on a node that fails.
+pub struct DefaultTolerationSeconds;
+
+#[async_trait]
+impl Plugin for DefaultTolerationSeconds {
+    fn name(&self) -> &'static str {
+        "DefaultTolerationSeconds"
+    }
+
+    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+        // A client that replaces a pod does not repeat what was added to it.
+        phase == Phase::Admit && (write.is(Operation::Create, "Pod") || write.is(Operation::Update, "Pod"))
+    }
+
+    async fn admit(&self, _: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
+        mutate(object);
+        Ok(())
+    }
+}
+
 /// Adds tolerations that the pod does not have itself.
-pub fn mutate(pod: &mut Value) {
+fn mutate(pod: &mut Value) {
     let present = pod["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
     let tolerates = |taint: &str| {
         present.iter().any(|t| {

@@ -1,0 +1,248 @@
+//! Admission: the plugins that judge and change a write after it was decoded and before it is stored.
+//!
+//! [`PLUGINS`] lists them in the order in which Kubernetes runs them. A further plugin is a module, a type that
+//! implements [`Plugin`], and a line in that list. Plugins see the server as a [`Cluster`], and nothing of the
+//! request but what [`Write`] says.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+pub mod certificates;
+mod default_toleration_seconds;
+mod escalation;
+pub mod limits;
+mod namespace_lifecycle;
+mod node_restriction;
+mod priority;
+mod runtime_class;
+mod service_account;
+mod storage_object_in_use_protection;
+mod taint_nodes_by_condition;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_auth::authorizer::Authorizer;
+use apiserver_cache::Cache;
+use apiserver_meta::ambient::Ambient;
+use apiserver_meta::identity::Identity;
+use apiserver_registry::Resource;
+use apiserver_schema::error::ApiError;
+use apiserver_schema::meta;
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use serde_json::Value;
+use tokio::time::Instant;
+
+/// The plugins in the order in which they run, which is that of Kubernetes' `AllOrderedPlugins`. Those that are
+/// missing have their places: MutatingAdmissionPolicy and MutatingAdmissionWebhook, ValidatingAdmissionPolicy and
+/// ValidatingAdmissionWebhook after all of these, and ResourceQuota last.
+pub const PLUGINS: [&dyn Plugin; 13] = [
+    &namespace_lifecycle::NamespaceLifecycle,
+    &service_account::ServiceAccount,
+    &node_restriction::NodeRestriction,
+    &taint_nodes_by_condition::TaintNodesByCondition,
+    &priority::Priority,
+    &default_toleration_seconds::DefaultTolerationSeconds,
+    &storage_object_in_use_protection::StorageObjectInUseProtection,
+    &runtime_class::RuntimeClass,
+    &certificates::CertificateApproval,
+    &certificates::CertificateSigning,
+    &certificates::ClusterTrustBundleAttest,
+    &certificates::CertificateSubjectRestriction,
+    &escalation::RoleEscalation,
+];
+
+/// A plugin of admission.
+#[async_trait]
+pub trait Plugin: Send + Sync {
+    /// The name under which Kubernetes documents the plugin, and metrics count it.
+    fn name(&self) -> &'static str;
+
+    /// Returns true if the plugin has anything to do with the write in this phase.
+    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool;
+
+    /// Changes the object or refuses it, before it is validated.
+    async fn admit(&self, _write: &Write<'_>, _object: &mut Value) -> Result<(), ApiError> {
+        Ok(())
+    }
+
+    /// Refuses the object or lets it pass, after it was validated.
+    async fn validate(&self, _write: &Write<'_>, _object: &Value) -> Result<(), ApiError> {
+        Ok(())
+    }
+}
+
+/// The phases of admission, in their order. A deletion has the second one alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    Admit,
+    Validate,
+}
+
+impl Phase {
+    /// Returns the phase's name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Admit => "admit",
+            Self::Validate => "validate",
+        }
+    }
+}
+
+/// The operation that is admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    Create,
+    Update,
+    Delete,
+}
+
+impl Operation {
+    /// Returns the operation's name in reviews and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+        }
+    }
+}
+
+/// The server as plugins see it, for the request that they judge.
+pub trait Cluster: Send + Sync {
+    /// Returns a built-in kind; `None` if its API is switched off.
+    fn kind(&self, group: &str, version: &str, plural: &str) -> Option<&Resource>;
+
+    /// Returns the watch cache of a kind.
+    fn cache(&self, resource: &Resource) -> Result<Arc<Cache>, ApiError>;
+
+    /// Reads an object from the store.
+    fn stored<'a>(
+        &'a self,
+        resource: &'a Resource,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Value>, ApiError>>;
+
+    /// Reads an object that another one refers to: from the cache where the store is far away, so that one that
+    /// has just been deleted may still be found.
+    fn referred<'a>(
+        &'a self,
+        resource: &'a Resource,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Value>, ApiError>>;
+
+    /// Returns the authorizer, for rights that depend on the object's content.
+    fn authorizer(&self) -> &Authorizer;
+
+    /// Returns the clock and the source of randomness.
+    fn ambient(&self) -> &Ambient;
+
+    /// Lets other requests have this one's place while it waits.
+    fn aside<'a>(&'a self, wait: BoxFuture<'a, ()>) -> BoxFuture<'a, Result<(), ApiError>>;
+
+    /// Counts how long a plugin took, or all of a phase where `plugin` is `None`.
+    fn timed(&self, plugin: Option<&str>, operation: Operation, phase: Phase, refused: bool, took: Duration);
+}
+
+/// A write that is judged.
+#[derive(Clone, Copy)]
+pub struct Write<'a> {
+    pub cluster: &'a dyn Cluster,
+    pub identity: &'a Identity,
+    pub resource: &'a Resource,
+    /// `status`, `approval`, `eviction`, …; empty for the object itself.
+    pub subresource: &'a str,
+    pub operation: Operation,
+    /// The namespace and the name of the request's path.
+    pub place: (&'a str, &'a str),
+    /// The object before; `None` on create.
+    pub old: Option<&'a Value>,
+}
+
+impl<'a> Write<'a> {
+    /// Returns true if the write is about an object of this core kind itself.
+    fn is(&self, operation: Operation, kind: &str) -> bool {
+        self.operation == operation && self.subresource.is_empty() && self.resource.is("", kind)
+    }
+
+    /// The name of the object that is written; empty if it is still to be generated. What is sent to a
+    /// subresource may not repeat it.
+    fn name<'b>(&'b self, object: &'b Value) -> &'b str {
+        if self.subresource.is_empty() { meta::name(object) } else { self.place.1 }
+    }
+
+    /// The namespace of the object that is written, likewise.
+    fn namespace<'b>(&'b self, object: &'b Value) -> &'b str {
+        if self.subresource.is_empty() { meta::namespace(object) } else { self.place.0 }
+    }
+
+    /// 403.
+    fn forbidden(&self, object: &Value, why: &str) -> ApiError {
+        let Resource { group, plural, .. } = self.resource;
+        ApiError::forbidden(group, plural, shown_name(object, self.name(object)), why)
+    }
+}
+
+/// Returns the name under which an object is reported that is refused before it has a name.
+fn shown_name<'a>(object: &'a Value, name: &'a str) -> &'a str {
+    match (name, meta::generate_name(object)) {
+        ("", "") => "Unknown",
+        ("", base) => base,
+        (name, _) => name,
+    }
+}
+
+/// Has the plugins change the object, or refuse it before it is validated.
+///
+/// # Errors
+/// The refusal of the first plugin that refuses.
+pub async fn admit(write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
+    let whole = Timer::start(write, None, Phase::Admit);
+    let mut result = Ok(());
+    for plugin in PLUGINS.iter().filter(|plugin| plugin.handles(write, Phase::Admit)) {
+        let one = Timer::start(write, Some(plugin.name()), Phase::Admit);
+        result = one.end(plugin.admit(write, object).await);
+        if result.is_err() {
+            break;
+        }
+    }
+    whole.end(result)
+}
+
+/// Has the plugins judge an object that was validated, or the object that is to be deleted.
+///
+/// # Errors
+/// The refusal of the first plugin that refuses.
+pub async fn validate(write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
+    let whole = Timer::start(write, None, Phase::Validate);
+    let mut result = Ok(());
+    for plugin in PLUGINS.iter().filter(|plugin| plugin.handles(write, Phase::Validate)) {
+        let one = Timer::start(write, Some(plugin.name()), Phase::Validate);
+        result = one.end(plugin.validate(write, object).await);
+        if result.is_err() {
+            break;
+        }
+    }
+    whole.end(result)
+}
+
+/// Measures one plugin, or one phase.
+struct Timer<'a> {
+    write: &'a Write<'a>,
+    plugin: Option<&'static str>,
+    phase: Phase,
+    began: Instant,
+}
+
+impl<'a> Timer<'a> {
+    fn start(write: &'a Write<'a>, plugin: Option<&'static str>, phase: Phase) -> Self {
+        Self { write, plugin, phase, began: Instant::now() }
+    }
+
+    fn end(self, result: Result<(), ApiError>) -> Result<(), ApiError> {
+        let Self { write, plugin, phase, began } = self;
+        write.cluster.timed(plugin, write.operation, phase, result.is_err(), began.elapsed());
+        result
+    }
+}
