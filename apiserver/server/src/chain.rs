@@ -39,7 +39,7 @@ use crate::request::RequestInfo;
 use crate::respond;
 use crate::respond::Answer;
 use crate::server::Server;
-use crate::verbs::websocket;
+use crate::websocket;
 use crate::{paths, streams, verbs, warning_header};
 
 /// The client certificate that an authority vouches for, in a request's extensions.

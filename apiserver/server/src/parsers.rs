@@ -17,7 +17,9 @@ use crate::custom::webhook;
 use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::streams::{Links, Rewriter};
-use crate::verbs::{Continue, Patch, parse_configuration};
+use crate::verbs::Patch;
+use crate::view::Continue;
+use crate::write::parse_configuration;
 use crate::{body, negotiate};
 use apiserver_cache::encoding;
 

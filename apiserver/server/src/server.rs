@@ -35,6 +35,7 @@ use crate::components::Components;
 use crate::custom;
 use crate::custom::{CustomKinds, Documents};
 use crate::decompressed::Unpacked;
+use crate::errors::no_such_resource;
 use crate::hooks::Hooks;
 use crate::limits;
 use crate::maintain;
@@ -45,7 +46,6 @@ use crate::rbac::{Authorizer, Mode};
 use crate::storage;
 use crate::store_metrics::Measured;
 use crate::streams::{Kubelets, OwnAddresses};
-use crate::verbs::no_such_resource;
 use apiserver_cache::{Cache, Caches, Entry, NotFresh};
 
 /// The configuration of a server. Bounds that cannot be configured are in [`limits`].
