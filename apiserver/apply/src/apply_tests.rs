@@ -318,7 +318,7 @@ fn managers_of_other_versions_lose_fields_where_those_have_them() {
     world.update("old", json!({"map": {"text": "x", "k": "1"}}));
     // The same object, asked for in the other version.
     world.version = "toy/v1";
-    let mut object = Renamed.convert(world.object.as_ref().unwrap(), "toy/v1").unwrap();
+    let mut object = Renamed.convert(world.object.as_ref().unwrap(), "toy/v1").unwrap().unwrap();
     apiserver_schema::meta::set(&mut object, "uid", "u");
     world.object = Some(object);
     let error = world.try_apply("a", json!({"text": "y"}), false).unwrap_err();
@@ -328,7 +328,7 @@ fn managers_of_other_versions_lose_fields_where_those_have_them() {
     assert_eq!(world.owns("a Apply"), [".text"]);
     // A field applied in one version is removed if it is missing in another.
     world.version = "toy/v2";
-    let mut object = Renamed.convert(world.object.as_ref().unwrap(), "toy/v2").unwrap();
+    let mut object = Renamed.convert(world.object.as_ref().unwrap(), "toy/v2").unwrap().unwrap();
     apiserver_schema::meta::set(&mut object, "uid", "u");
     world.object = Some(object);
     world.apply("a", json!({"number": 1}));

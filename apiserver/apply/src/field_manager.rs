@@ -9,7 +9,7 @@ use super::conflict::{self, Conflict};
 use super::managers::{ManagerId, Managers, Operation, Owned, is_reset};
 use super::path::Path;
 use super::set::FieldSet;
-use super::updater::{Failure, Updater, Versions};
+use super::updater::{Failure, NeedsConversion, Updater, Versions};
 use super::validate::validate;
 use super::value;
 use super::walk::{compare, field_set};
@@ -65,12 +65,27 @@ pub struct FieldManager<'a, S> {
     pub now: Timestamp,
 }
 
+/// The reason why [`FieldManager::apply`] returned no object.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Incomplete {
+    #[error(transparent)]
+    Refused(#[from] ApiError),
+    #[error(transparent)]
+    NeedsConversion(#[from] NeedsConversion),
+}
+
 impl<S: Shape> FieldManager<'_, S> {
     /// Fills in the managed fields of `new`, which takes the place of `live` (`None`: it is
     /// created) by a request of `manager` that does not apply. If the objects cannot be compared,
-    /// it has none.
-    pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str) {
+    /// it has none. An error leaves `new` as it was.
+    pub fn update(
+        &self,
+        live: Option<&Value>,
+        new: &mut Value,
+        manager: &str,
+    ) -> Result<(), NeedsConversion> {
         let managers = self.decode(live, new);
+        let sent = new.pointer_mut("/metadata/managedFields").map(Value::take);
         meta::unset(new, "managedFields");
         // An object that was never tracked stays so until a client applies.
         let untracked = managers.0.is_empty() && live.is_some_and(|live| !meta::uid(live).is_empty());
@@ -80,10 +95,18 @@ impl<S: Shape> FieldManager<'_, S> {
             let empty = json!({});
             self.track(live.unwrap_or(&empty), new, managers, manager)
         };
-        // Otherwise they are gone already, because they would be wrong.
-        if let Ok(managers) = updated {
-            managers.write(new);
+        match updated {
+            Ok(managers) => managers.write(new),
+            Err(Failure::NeedsConversion(needed)) => {
+                if let Some(sent) = sent {
+                    meta::set(new, "managedFields", sent);
+                }
+                return Err(needed);
+            }
+            // The managed fields are gone already, because they would be wrong.
+            Err(Failure::Conflicts(_) | Failure::Shape(..)) => {}
         }
+        Ok(())
     }
 
     /// The managers before the change. Clients may set them, clumsily or on purpose.
@@ -133,7 +156,7 @@ impl<S: Shape> FieldManager<'_, S> {
         config: &Value,
         manager: &str,
         force: bool,
-    ) -> Result<Value, ApiError> {
+    ) -> Result<Value, Incomplete> {
         self.check(config)?;
         let empty = json!({"apiVersion": self.api_version, "kind": self.kind});
         let live = live.unwrap_or(&empty);
@@ -244,12 +267,14 @@ fn kind_text(api_version: &str, kind: &str) -> String {
     format!("{slash}{api_version}, Kind={kind}")
 }
 
-fn refused(failure: Failure, attempt: &str) -> ApiError {
-    match failure {
+fn refused(failure: Failure, attempt: &str) -> Incomplete {
+    let error = match failure {
+        Failure::NeedsConversion(needed) => return needed.into(),
         Failure::Conflicts(conflicts) => conflict::refusal(&conflicts),
         Failure::Shape(what, errors) if attempt.ends_with("apply") => internal(format!("{what}: {errors}")),
         Failure::Shape(what, errors) => internal(format!("{attempt}: {what}: {errors}")),
-    }
+    };
+    error.into()
 }
 
 /// 500 without a reason: what Kubernetes answers where it had no other error in mind.

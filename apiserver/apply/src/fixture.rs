@@ -101,7 +101,13 @@ impl Versions<Toy> for Renamed {
         (api_version != "toy/gone").then_some(Toy::Root)
     }
 
-    fn convert(&self, object: &Value, api_version: &str) -> Option<Value> {
+    fn convert(&self, object: &Value, api_version: &str) -> Result<Option<Value>, NeedsConversion> {
+        Ok(self.renamed(object, api_version))
+    }
+}
+
+impl Renamed {
+    fn renamed(&self, object: &Value, api_version: &str) -> Option<Value> {
         self.shape(api_version)?;
         let mut object = object.clone();
         object["apiVersion"] = api_version.into();
@@ -159,7 +165,11 @@ impl World {
     pub fn try_apply(&mut self, manager: &str, config: Value, force: bool) -> Result<(), ApiError> {
         self.second += 1;
         let config = self.typed(config);
-        let mut object = self.manager().apply(self.object.as_ref(), &config, manager, force)?;
+        let applied = self.manager().apply(self.object.as_ref(), &config, manager, force);
+        let mut object = applied.map_err(|why| match why {
+            Incomplete::Refused(error) => error,
+            Incomplete::NeedsConversion(needed) => panic!("{needed}"),
+        })?;
         meta::set(&mut object, "uid", "u");
         self.object = Some(object);
         Ok(())
@@ -179,7 +189,7 @@ impl World {
     pub fn update(&mut self, manager: &str, new: Value) -> &mut Self {
         self.second += 1;
         let mut new = self.typed(new);
-        self.manager().update(self.object.as_ref(), &mut new, manager);
+        self.manager().update(self.object.as_ref(), &mut new, manager).unwrap();
         meta::set(&mut new, "uid", "u");
         self.object = Some(new);
         self

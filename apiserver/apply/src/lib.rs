@@ -29,8 +29,8 @@ mod walk;
 pub use conflict::Conflict;
 pub use error::ShapeErrors;
 pub use field_manager::{
-    BEFORE_FIRST_APPLY, FieldManager, LAST_APPLIED, MANAGER_NAME, check_entries, check_manager_name,
-    field_path, manager_of_user_agent,
+    BEFORE_FIRST_APPLY, FieldManager, Incomplete, LAST_APPLIED, MANAGER_NAME, check_entries,
+    check_manager_name, field_path, manager_of_user_agent,
 };
 pub use managers::{
     ANCIENT, MAX_UPDATE_MANAGERS, ManagerId, Managers, ManagersError, Operation, Owned, is_reset,
@@ -40,7 +40,7 @@ pub use merge::{merge, remove};
 pub use path::{Path, PathElement, PathError, display};
 pub use scale::ScaleOwners;
 pub use set::{FieldSet, reconcile};
-pub use updater::{Failure, Updater, Versions};
+pub use updater::{Failure, NeedsConversion, Updater, Versions};
 pub use validate::validate;
 pub use value::encode;
 pub use walk::{Comparison, compare, field_set};

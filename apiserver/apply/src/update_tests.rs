@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::fixture::World;
+use super::fixture::{Renamed, Toy, World};
 use super::*;
 use apiserver_schema::schema::shape::Builtin;
 
@@ -168,8 +168,8 @@ fn built_in(kind: &str, api_version: &str, schema: &str, live: Option<&Value>, n
         fn shape(&self, api_version: &str) -> Option<Builtin> {
             (api_version == self.1).then_some(self.0)
         }
-        fn convert(&self, object: &Value, api_version: &str) -> Option<Value> {
-            (api_version == self.1).then(|| object.clone())
+        fn convert(&self, object: &Value, api_version: &str) -> Result<Option<Value>, NeedsConversion> {
+            Ok((api_version == self.1).then(|| object.clone()))
         }
     }
     let shape = Builtin::of(schema).unwrap();
@@ -183,7 +183,7 @@ fn built_in(kind: &str, api_version: &str, schema: &str, live: Option<&Value>, n
         now: jiff::Timestamp::UNIX_EPOCH,
     };
     let mut new = new.clone();
-    fields.update(live, &mut new, "m");
+    fields.update(live, &mut new, "m").unwrap();
     new.pointer_mut("/metadata/managedFields/0/fieldsV1").map_or(Value::Null, Value::take)
 }
 
@@ -224,4 +224,92 @@ fn a_quantity_that_was_not_sent_differs_from_zero_where_a_list_is_one_value() {
     let owned = update(item(None));
     assert_eq!(owned["f:spec"]["f:volumes"]["k:{\"name\":\"v\"}"]["f:downwardAPI"], json!({"f:items": {}}));
     assert_eq!(update(item(Some("0")))["f:spec"]["f:volumes"], json!(null));
+}
+
+/// A kind whose objects somebody else converts.
+#[derive(Default)]
+struct Fetched(Vec<(NeedsConversion, Value)>);
+
+impl Versions<Toy> for Fetched {
+    fn shape(&self, api_version: &str) -> Option<Toy> {
+        Renamed.shape(api_version)
+    }
+
+    fn convert(&self, object: &Value, api_version: &str) -> Result<Option<Value>, NeedsConversion> {
+        let needed = NeedsConversion { object: object.clone(), api_version: api_version.to_owned() };
+        let known = self.0.iter().find(|(request, _)| *request == needed);
+        known.map(|(_, converted)| Some(converted.clone())).ok_or(needed)
+    }
+}
+
+fn toy_fields<'a>(versions: &'a dyn Versions<Toy>, reset: &'a FieldSet) -> FieldManager<'a, Toy> {
+    FieldManager {
+        versions,
+        shape: Toy::Root,
+        api_version: "toy/v1",
+        kind: "Toy",
+        subresource: "",
+        reset,
+        now: jiff::Timestamp::UNIX_EPOCH,
+    }
+}
+
+/// Takes a step until it has its conversions; returns its result and the versions converted to.
+fn fetching<T, E>(
+    mut step: impl FnMut(&Fetched) -> Result<T, E>,
+    needed: impl Fn(E) -> NeedsConversion,
+) -> (T, Vec<String>) {
+    let mut fetched = Fetched::default();
+    loop {
+        match step(&fetched) {
+            Ok(done) => return (done, fetched.0.into_iter().map(|(asked, _)| asked.api_version).collect()),
+            Err(error) => {
+                let needed = needed(error);
+                let converted = Renamed.convert(&needed.object, &needed.api_version).unwrap().unwrap();
+                fetched.0.push((needed, converted));
+            }
+        }
+    }
+}
+
+/// An object that has an owner in another version.
+fn owned_in_v2() -> Value {
+    let mut world = World::new();
+    world.version = "toy/v2";
+    world.update("old", json!({"map": {"text": "x", "k": "1"}}));
+    world.apply("a", json!({"number": 1}));
+    Renamed.convert(world.object.as_ref().unwrap(), "toy/v1").unwrap().unwrap()
+}
+
+#[test]
+fn update_with_an_owner_in_another_version_asks_for_both_objects_and_keeps_the_new_one() {
+    let (live, reset) = (owned_in_v2(), FieldSet::new());
+    let mut new = live.clone();
+    new["text"] = "y".into();
+    let sent = new.clone();
+    let needed = toy_fields(&Fetched::default(), &reset).update(Some(&live), &mut new, "m").unwrap_err();
+    assert_eq!((&needed.object, needed.api_version.as_str()), (&live, "toy/v2"));
+    assert_eq!(new, sent);
+    let step = |fetched: &Fetched| toy_fields(fetched, &reset).update(Some(&live), &mut new, "m");
+    let ((), asked) = fetching(step, |needed| needed);
+    assert_eq!(asked, ["toy/v2", "toy/v2"]);
+    let mut at_once = sent;
+    toy_fields(&Renamed, &reset).update(Some(&live), &mut at_once, "m").unwrap();
+    assert_eq!(new, at_once);
+}
+
+#[test]
+fn apply_over_an_older_version_equals_one_that_converts_itself() {
+    let (live, reset) = (owned_in_v2(), FieldSet::new());
+    let config = json!({"apiVersion": "toy/v1", "kind": "Toy", "text": "x"});
+    let step = |fetched: &Fetched| toy_fields(fetched, &reset).apply(Some(&live), &config, "a", true);
+    let (applied, asked) = fetching(step, |why| match why {
+        Incomplete::NeedsConversion(needed) => needed,
+        Incomplete::Refused(error) => panic!("{error}"),
+    });
+    // The pruned object goes to the version of its last apply, and back.
+    assert!(
+        asked.iter().any(|version| version == "toy/v2") && asked.iter().any(|version| version == "toy/v1")
+    );
+    assert_eq!(applied, toy_fields(&Renamed, &reset).apply(Some(&live), &config, "a", true).unwrap());
 }

@@ -20,9 +20,19 @@ pub trait Versions<S: Shape> {
     /// The kind's shape in a version; `None` if the version is not served.
     fn shape(&self, api_version: &str) -> Option<S>;
 
-    /// The object in another version; `None` if that is not served. What is converted names its own
-    /// version.
-    fn convert(&self, object: &Value, api_version: &str) -> Option<Value>;
+    /// Returns the object in another version; `None` if that is not served. The object names its own version.
+    /// An error asks the caller for a conversion that cannot be done here.
+    fn convert(&self, object: &Value, api_version: &str) -> Result<Option<Value>, NeedsConversion>;
+}
+
+/// A conversion that a step lacks: its caller converts the object, for example by a webhook, makes the result
+/// known to [`Versions::convert`], and takes the step again.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("a {} is needed in version {api_version}", meta::text(object, "/kind"))]
+pub struct NeedsConversion {
+    pub object: Value,
+    /// The version to convert to.
+    pub api_version: String,
 }
 
 /// The reason why a configuration was not applied.
@@ -32,6 +42,14 @@ pub enum Failure {
     Conflicts(Vec<Conflict>),
     /// An object does not have the shape of its schema.
     Shape(&'static str, ShapeErrors),
+    /// Nothing has been decided yet.
+    NeedsConversion(NeedsConversion),
+}
+
+impl From<NeedsConversion> for Failure {
+    fn from(needed: NeedsConversion) -> Self {
+        Self::NeedsConversion(needed)
+    }
 }
 
 /// The rules for one kind in one version.
@@ -91,7 +109,10 @@ impl<S: Shape> Updater<'_, S> {
         let time = last.as_ref().and_then(|owned| owned.time.clone());
         let owned = Owned { fields, api_version: self.api_version.to_owned(), time };
         managers.0.insert(manager.clone(), owned);
-        let pruned = last.as_ref().and_then(|last| self.prune(&merged, &managers.0, manager, last));
+        let pruned = match &last {
+            Some(last) => self.prune(&merged, &managers.0, manager, last)?,
+            None => None,
+        };
         let new = match pruned {
             // An emptied object is null now; if the configuration wants it empty, it has to become empty at
             // once and not only when it is applied the next time.
@@ -136,7 +157,7 @@ impl<S: Shape> Updater<'_, S> {
             if Some(id) == own || version == self.api_version || others.contains_key(version) {
                 continue;
             }
-            let objects = (self.versions.convert(live, version), self.versions.convert(new, version));
+            let objects = (self.versions.convert(live, version)?, self.versions.convert(new, version)?);
             let changes = match (self.versions.shape(version), objects) {
                 (Some(shape), (Some(live), Some(new))) => Some(compared(shape, &live, &new)?),
                 _ => None,
@@ -169,38 +190,55 @@ impl<S: Shape> Updater<'_, S> {
         if api_version == self.api_version { Some(self.shape) } else { self.versions.shape(api_version) }
     }
 
-    fn convert<'v>(&self, object: &'v Value, api_version: &str) -> Option<Cow<'v, Value>> {
+    fn convert<'v>(
+        &self,
+        object: &'v Value,
+        api_version: &str,
+    ) -> Result<Option<Cow<'v, Value>>, NeedsConversion> {
         if meta::text(object, "/apiVersion") == api_version {
-            return Some(Cow::Borrowed(object));
+            return Ok(Some(Cow::Borrowed(object)));
         }
-        self.versions.convert(object, api_version).map(Cow::Owned)
+        Ok(self.versions.convert(object, api_version)?.map(Cow::Owned))
     }
 
     /// Returns `merged` without the fields that `manager` had applied last, unless it or another manager
     /// still owns them, or they were never its own. `None` if all stay.
-    fn prune(&self, merged: &Value, managers: &Map, manager: &ManagerId, last: &Owned) -> Option<Value> {
+    fn prune(
+        &self,
+        merged: &Value,
+        managers: &Map,
+        manager: &ManagerId,
+        last: &Owned,
+    ) -> Result<Option<Value>, NeedsConversion> {
         let unchanged = last.api_version == self.api_version
             && managers.get(manager).is_some_and(|now| last.fields.difference(&now.fields).is_empty());
         if last.fields.is_empty() || unchanged {
-            return None;
+            return Ok(None);
         }
         let version = last.api_version.as_str();
-        let (shape, whole) = (self.shape_in(version)?, self.convert(merged, version)?);
+        let Some(shape) = self.shape_in(version) else { return Ok(None) };
+        let Some(whole) = self.convert(merged, version)? else { return Ok(None) };
         let named = last.fields.with_named_parents(Some(shape));
         let mut pruned = remove(shape, &whole, &named);
-        pruned = self.add_back_owned(&whole, pruned, version, managers);
-        let pruned = self.convert(&pruned, version)?;
+        pruned = self.add_back_owned(&whole, pruned, version, managers)?;
+        let Some(pruned) = self.convert(&pruned, version)? else { return Ok(None) };
         let all = field_set(shape, &whole).with_named_parents(Some(shape));
         let kept = field_set(shape, &pruned).with_named_parents(Some(shape));
         // Fields without an owner, or of managers that update, were not applied and stay.
         let gone = all.difference(&kept).intersection(&named);
         let pruned = remove(shape, &whole, &gone);
-        self.convert(&pruned, self.api_version).map(Cow::into_owned)
+        Ok(self.convert(&pruned, self.api_version)?.map(Cow::into_owned))
     }
 
     /// Restores removed fields that have owners, those of the removal's version first, as objects without
     /// required fields may not convert.
-    fn add_back_owned(&self, whole: &Value, pruned: Value, first: &str, managers: &Map) -> Value {
+    fn add_back_owned(
+        &self,
+        whole: &Value,
+        pruned: Value,
+        first: &str,
+        managers: &Map,
+    ) -> Result<Value, NeedsConversion> {
         let mut owned: BTreeMap<&str, FieldSet> = BTreeMap::new();
         for manager in managers.values() {
             owned.entry(&manager.api_version).or_default().absorb(manager.fields.clone());
@@ -209,16 +247,15 @@ impl<S: Shape> Updater<'_, S> {
         order.sort_by_key(|version| *version != first);
         let mut pruned = pruned;
         for version in order {
-            let (Some(shape), Some(whole)) = (self.shape_in(version), self.convert(whole, version)) else {
-                continue;
-            };
-            let Some(less) = self.convert(&pruned, version) else { continue };
+            let Some(shape) = self.shape_in(version) else { continue };
+            let Some(whole) = self.convert(whole, version)? else { continue };
+            let Some(less) = self.convert(&pruned, version)? else { continue };
             let all = field_set(shape, &whole).with_named_parents(Some(shape));
             let kept = field_set(shape, &less).with_named_parents(Some(shape));
             let held = owned[version].with_named_parents(Some(shape));
             pruned = remove(shape, &whole, &all.difference(&kept.union(&held)));
         }
-        pruned
+        Ok(pruned)
     }
 }
 

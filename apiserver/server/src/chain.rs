@@ -37,7 +37,7 @@ use crate::request::RequestInfo;
 use crate::respond;
 use crate::respond::Answer;
 use crate::server::Server;
-use crate::verbs::websocket;
+use crate::websocket;
 use crate::{paths, streams, verbs, warning_header};
 use apiserver_auth::authentication::user_info;
 use apiserver_auth::impersonation;

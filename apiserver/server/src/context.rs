@@ -1,6 +1,6 @@
 //! The context of a request, as the verbs see it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use apiserver_kinds::warnings;
 use apiserver_meta::identity::Identity;
@@ -9,7 +9,6 @@ use http::HeaderMap;
 
 use crate::clients::budget::Budget;
 use crate::clients::lanes::Place;
-use crate::custom::conversion::Conversions;
 use crate::limits;
 use crate::query::Query;
 use crate::request::RequestInfo;
@@ -31,7 +30,6 @@ pub struct Context {
     /// The place that the request occupies while it is worked on.
     pub place: Arc<Place>,
     warnings: Arc<Mutex<Vec<String>>>,
-    conversions: Arc<Mutex<Conversions>>,
 }
 
 impl Context {
@@ -43,8 +41,8 @@ impl Context {
         headers: HeaderMap,
         identity: Identity,
     ) -> Self {
-        let (budget, place, warnings, conversions) = Default::default();
-        Self { server, info, query, headers, identity, internal: false, budget, place, warnings, conversions }
+        let (budget, place, warnings) = Default::default();
+        Self { server, info, query, headers, identity, internal: false, budget, place, warnings }
     }
 
     /// A context for the server's own writes to a collection.
@@ -72,18 +70,7 @@ impl Context {
             budget: self.budget.clone(),
             place: Arc::clone(&self.place),
             warnings: Arc::clone(&self.warnings),
-            conversions: Arc::clone(&self.conversions),
         }
-    }
-
-    /// Returns the objects that a webhook converted for this request.
-    pub fn conversions(&self) -> MutexGuard<'_, Conversions> {
-        self.conversions.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the lock itself, for later use.
-    pub fn conversions_lock(&self) -> &Mutex<Conversions> {
-        &self.conversions
     }
 
     /// Returns true if nothing is to be stored.

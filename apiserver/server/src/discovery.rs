@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::bootstrap::api_services::group_priority;
+use crate::errors::no_such_resource;
 use crate::negotiate;
 use crate::respond;
-use crate::verbs::no_such_resource;
 
 /// A document with its hash.
 #[derive(Clone)]

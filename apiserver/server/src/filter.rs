@@ -15,7 +15,7 @@ use crate::clients::too_many_requests;
 use crate::limits;
 use crate::query::Query;
 use crate::selection::{Entries, Selected};
-use crate::verbs::view::View;
+use crate::view::View;
 use apiserver_cache::{Cache, Entry, Past, Trigger};
 
 /// Namespace, label selector and field selector of a list, watch or collection delete.

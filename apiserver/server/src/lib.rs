@@ -3,9 +3,9 @@
 //!
 //! ```text
 //! serve (TLS) ─┐
-//! in process ──┴▶ chain ▶ verbs ▶ admission ▶ storage ──CAS──▶ apiserver_store
-//!                   │       ▲                                      │
-//!                   │       └── cache (snapshots, watchers) ◀─feed─┘
+//! in process ──┴▶ chain ▶ verbs ▶ write (its stages, admission) ▶ storage ──CAS──▶ apiserver_store
+//!                   │       ▲                                                          │
+//!                   │       └── cache (snapshots, watchers) ◀─feed─────────────────────┘
 //!                   └▶ paths (discovery, OpenAPI, health, metrics)
 //! ```
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -29,10 +29,12 @@ mod custom;
 mod decompressed;
 mod deprecation;
 mod discovery;
+mod errors;
 mod filter;
 mod health;
 mod hooks;
 pub mod limits;
+mod list_options;
 mod lossy_text;
 mod maintain;
 mod metrics;
@@ -46,7 +48,6 @@ mod respond;
 mod selection;
 mod serve;
 mod server;
-mod services;
 mod storage;
 pub mod store_check;
 mod store_metrics;
@@ -54,7 +55,10 @@ mod store_quota;
 mod syntax;
 mod table;
 mod verbs;
+mod view;
 mod warning_header;
+mod websocket;
+mod write;
 mod write_coalescing;
 
 pub use body::Body;

@@ -177,6 +177,9 @@ pub fn content_type(headers: &HeaderMap) -> String {
     })
 }
 
+/// The media type of configurations of server-side apply; JSON is YAML.
+pub const APPLY: &str = "application/apply-patch+yaml";
+
 /// The sort of patch that the body is: Kubernetes cuts what follows the semicolon off, and reads none of it.
 pub fn patch_type(headers: &HeaderMap) -> String {
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();

@@ -17,6 +17,7 @@ use crate::clients::delivery::Shared;
 use crate::context::Context;
 use crate::discovery;
 use crate::discovery::{Aggregated, Document};
+use crate::errors::{no_such_resource, not_allowed};
 use crate::health;
 use crate::limits;
 use crate::metrics;
@@ -24,7 +25,7 @@ use crate::negotiate;
 use crate::respond;
 use crate::respond::Answer;
 use crate::server::Server;
-use crate::verbs::{no_such_resource, not_allowed, unknown};
+use crate::verbs::unknown;
 use apiserver_cache::form::Format;
 
 /// The time that the store has to report its size.

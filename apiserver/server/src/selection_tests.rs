@@ -12,7 +12,7 @@ use super::*;
 use crate::clients::accounts::Accounts;
 use crate::clients::budget::{Budget, Level};
 use crate::query::Query;
-use crate::verbs::view::View;
+use crate::view::View;
 
 const OBJECTS: usize = 40;
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::{Custom, ScalePaths};
-use apiserver_apply::Versions;
+use apiserver_apply::{NeedsConversion, Versions};
 use apiserver_structural::CustomShape;
 
 impl<'s> Versions<CustomShape<'s>> for &'s Custom {
@@ -12,8 +12,8 @@ impl<'s> Versions<CustomShape<'s>> for &'s Custom {
         custom.schema_of(api_version).map(CustomShape::of)
     }
 
-    fn convert(&self, object: &Value, api_version: &str) -> Option<Value> {
-        self.converted(object, api_version)
+    fn convert(&self, object: &Value, api_version: &str) -> Result<Option<Value>, NeedsConversion> {
+        Ok(self.converted(object, api_version))
     }
 }
 

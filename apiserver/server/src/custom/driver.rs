@@ -20,8 +20,8 @@ use crate::limits;
 use crate::server::Server;
 use crate::storage;
 use crate::storage::Outcome;
-use crate::verbs::delete;
-use crate::verbs::delete::DeleteOptions;
+use crate::write::delete;
+use crate::write::delete_options::DeleteOptions;
 
 /// The time after which a definition is looked at again that could not be written, or whose objects are still
 /// there.

@@ -11,7 +11,6 @@
 
 mod builtin;
 pub mod conversion;
-pub mod converted_selection;
 mod documents;
 mod driver;
 mod pending_creates;
@@ -33,9 +32,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::context::Context;
+use crate::errors::no_such_resource;
 use crate::maintain::Kept;
 use crate::metrics::Queue;
-use crate::verbs::no_such_resource;
 use apiserver_cache::convert;
 use apiserver_cache::{Caches, Entry};
 

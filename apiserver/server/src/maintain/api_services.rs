@@ -12,10 +12,9 @@ use serde_json::Value;
 use crate::bootstrap::api_services::{Step, name, plan, wanted};
 use crate::context::Context;
 use crate::server::Server;
-use crate::verbs::delete;
-use crate::verbs::delete::DeleteOptions;
-use crate::verbs::update;
-use crate::verbs::update::Part;
+use crate::write;
+use crate::write::delete_options::DeleteOptions;
+use crate::write::{Part, Update, delete};
 
 /// Definitions that come close together are registered together.
 const TOGETHER: Duration = Duration::from_millis(100);
@@ -81,7 +80,7 @@ async fn carry_out(server: &Arc<Server>, resource: &Arc<Resource>, step: Step) -
             };
             let name = apiserver_schema::meta::name(&service);
             let context = Context::internal_to(Arc::clone(server), "", name, "");
-            update::change(&context, resource, Part::Main, &make).await.map(drop)
+            write::update(&context, resource, Update::of(&context, Part::Main, &make)).await.map(drop)
         }
         Step::Delete(name) => {
             delete::one(&context, resource, "", &name, &DeleteOptions::default()).await.map(drop)

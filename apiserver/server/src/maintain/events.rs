@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::context::Context;
 use crate::server::Server;
-use crate::verbs::create;
+use crate::write;
+use crate::write::Tracking;
 
 /// An event about an object.
 pub struct Report<'a> {
@@ -56,5 +57,5 @@ async fn write(server: &Arc<Server>, regarding: &Value, report: &Report<'_>) -> 
         "source": {},
     });
     let context = Context::internal(Arc::clone(server), namespace);
-    create::store(&context, resource, event).await.map(drop)
+    write::create(&context, resource, event, Tracking::Update).await.map(drop)
 }

@@ -13,10 +13,9 @@ use serde_json::Value;
 use crate::bootstrap::flow;
 use crate::context::Context;
 use crate::server::Server;
-use crate::verbs::delete;
-use crate::verbs::delete::DeleteOptions;
-use crate::verbs::update;
-use crate::verbs::update::Part;
+use crate::write;
+use crate::write::delete_options::DeleteOptions;
+use crate::write::{Part, Update, delete};
 use apiserver_auth::defaults::Write;
 use apiserver_cache::Cache;
 
@@ -85,7 +84,7 @@ async fn mark(server: &Arc<Server>) -> Result<(), ApiError> {
         let now = time::rfc3339(server.ambient().now());
         let make = |current: &Value| Ok(marked(current, &levels, &now).unwrap_or_else(|| current.clone()));
         let context = Context::internal_to(Arc::clone(server), "", entry.name(), "status");
-        match update::change(&context, &resource, Part::Status, &make).await {
+        match write::update(&context, &resource, Update::of(&context, Part::Status, &make)).await {
             Ok(_) => {}
             // It is gone, or was changed meanwhile and will be looked at again.
             Err(error) if matches!(error.code, 404 | 409) => {}
@@ -149,7 +148,7 @@ async fn ensure_one(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError
                 })
             };
             let context = Context::internal_to(Arc::clone(server), "", name, "");
-            update::change(&context, &resource, Part::Main, &make).await.map(drop)
+            write::update(&context, &resource, Update::of(&context, Part::Main, &make)).await.map(drop)
         }
     }
 }

@@ -28,7 +28,8 @@ use crate::limits;
 use crate::server::Server;
 use crate::storage;
 use crate::storage::Outcome;
-use crate::verbs::create;
+use crate::write;
+use crate::write::Tracking;
 use apiserver_auth::defaults::{self, Write};
 
 pub use notifications::Kept;
@@ -190,7 +191,7 @@ async fn ensure(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError> {
 /// Creates an object; returns `false` if it exists already.
 async fn create(server: &Arc<Server>, resource: &Arc<Resource>, object: Value) -> Result<bool, ApiError> {
     let context = Context::internal(Arc::clone(server), meta::namespace(&object));
-    match create::store(&context, resource, object).await {
+    match write::create(&context, resource, object, Tracking::Update).await {
         Ok(_) => Ok(true),
         Err(error) if error.reason == "AlreadyExists" => Ok(false),
         Err(error) => Err(error),

@@ -31,7 +31,7 @@ use serde_json::Value;
 use tower::BoxError;
 
 use crate::respond::PassedOn;
-use crate::verbs::websocket;
+use crate::websocket;
 use connection::ConnectError;
 use upgrade::Asked;
 

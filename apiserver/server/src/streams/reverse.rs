@@ -24,7 +24,7 @@ use crate::clients::budget::Budget;
 use crate::clients::too_many_requests;
 use crate::limits;
 use crate::respond::PassedOn;
-use crate::verbs::websocket;
+use crate::websocket;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");

@@ -11,15 +11,17 @@ use apiserver_schema::meta;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::decode::{self, Expected};
-use super::delete::{self, DeleteOptions};
-use super::update::{self, Part};
-use super::view::{self, Asked};
 use crate::admission;
 use crate::context::Context;
 use crate::respond;
 use crate::respond::Answer;
 use crate::storage;
+use crate::view;
+use crate::view::Asked;
+use crate::write;
+use crate::write::decode::Expected;
+use crate::write::delete_options::DeleteOptions;
+use crate::write::{Part, Update, decode, delete};
 use apiserver_cache::encoding;
 
 /// The number of retries for a pod that others change at the same time, at growing intervals.
@@ -141,7 +143,7 @@ async fn take(
         meta::unset(&mut new, "resourceVersion");
         Ok(new)
     };
-    update::change(&own, kind, Part::Status, &make).await.map(drop)
+    write::update(&own, kind, Update::of(&own, Part::Status, &make)).await.map(drop)
 }
 
 /// Records the reason for the eviction in the pod, and deletes it.
@@ -158,7 +160,7 @@ async fn delete_targeted(
             meta::unset(&mut new, "resourceVersion");
             Ok(new)
         };
-        let bytes = update::change(context, resource, Part::Admitted, &make).await?;
+        let bytes = write::update(context, resource, Update::of(context, Part::Admitted, &make)).await?;
         if options.version.is_some() {
             // This write has made another one of it.
             let pod = encoding::read(&bytes).map_err(|error| ApiError::internal(error.to_string()))?;

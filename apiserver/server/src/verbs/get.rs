@@ -5,8 +5,8 @@ use std::sync::Arc;
 use apiserver_registry::Resource;
 use bytes::Bytes;
 
-use super::options;
 use crate::context::Context;
+use crate::list_options;
 use crate::respond;
 use crate::respond::Answer;
 use crate::storage;
@@ -23,7 +23,7 @@ async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver
     let cache = server.cache(resource)?;
     let short = resource.short_key(&info.namespace, &info.name);
     let missing = || storage::not_found(resource, &info.name);
-    let cached = match options::revision_of_get(context.query.get("resourceVersion"))? {
+    let cached = match list_options::revision_of_get(context.query.get("resourceVersion"))? {
         None => fresh(context, &cache, &short).await?,
         Some(least) => {
             match least {

@@ -8,18 +8,19 @@ use apiserver_store::Revision;
 use http::Response;
 use serde_json::{Value, json};
 
-use super::options::ListOptions;
+use super::converted_selection;
 use super::pieces::{Head, Pieces};
-use super::view::{self, Asked, Continue, View};
 use crate::body::Body;
 use crate::context::Context;
-use crate::custom::converted_selection;
 use crate::filter::Filter;
+use crate::list_options::ListOptions;
 use crate::negotiate;
 use crate::respond;
 use crate::respond::Answer;
 use crate::selection::Selected;
 use crate::table::Rows;
+use crate::view;
+use crate::view::{Asked, Continue, View};
 use apiserver_cache::Cache;
 use apiserver_cache::form::{Shape, Wanted};
 

@@ -1,28 +1,25 @@
-//! The generic verbs, and the routing of requests for kinds.
+//! The generic verbs, and the routing of requests for kinds. What a verb writes goes through [`crate::write`].
 
-mod admin_access;
 mod apply;
 mod components;
-pub mod create;
-pub mod decode;
-pub mod delete;
+mod converted_reads;
+mod converted_selection;
+mod create;
+mod delete;
 mod evict;
 mod get;
 mod list;
-mod managed;
-pub mod options;
 mod patch;
 mod pieces;
-mod pods;
+pub mod pods;
 mod proxy;
-mod reset;
 mod reviews;
 mod scale;
+mod scale_owners;
 mod subresources;
-pub mod update;
-pub mod view;
+mod update;
 mod watch;
-pub mod websocket;
+mod websocket;
 
 use std::sync::Arc;
 
@@ -36,16 +33,15 @@ use crate::body;
 use crate::body::Body;
 use crate::context::Context;
 use crate::custom;
-use crate::custom::conversion::Detour;
 use crate::deprecation;
+use crate::errors::{no_such_resource, not_allowed};
 use crate::request::is_segment;
 use crate::respond;
 use crate::respond::Answer;
-use update::Part;
+use crate::write::Part;
+use converted_reads::Detour;
 
-pub use apply::parse as parse_configuration;
 pub use patch::Patch;
-pub use view::Continue;
 
 /// Answers a request for a kind of the registry.
 pub async fn dispatch(context: &Authorized, request: Request<Body>) -> Answer {
@@ -168,22 +164,6 @@ fn placed(context: &Context, resource: &Arc<Resource>, method: &Method) -> Resul
     Ok(())
 }
 
-/// Returns 500 for a write to another object than the one that was authorized. The verbs check bodies before,
-/// in Kubernetes' words; this is the last line of defence.
-pub fn check_place(
-    context: &Context,
-    resource: &Resource,
-    namespace: &str,
-    name: &str,
-) -> Result<(), ApiError> {
-    if context.info.covers(resource, namespace, name) {
-        return Ok(());
-    }
-    let kind = &resource.plural;
-    tracing::error!(kind, namespace, name, path = %context.info.path, "a write to another object than the authorized one");
-    Err(ApiError::internal(format!("{kind} \"{name}\" is not what the request was authorized for")))
-}
-
 fn verb(text: &str) -> Option<Verb> {
     Some(match text {
         "get" => Verb::Get,
@@ -209,22 +189,4 @@ pub fn unknown(context: &Context) -> Answer {
         _ => false,
     };
     if claimed { Err(no_such_resource()) } else { Ok(respond::no_such_page()) }
-}
-
-/// 404 for a kind that is not served.
-pub fn no_such_resource() -> ApiError {
-    let mut error = ApiError::new(404, "NotFound", "the server could not find the requested resource");
-    error.details = Some(serde_json::json!({}));
-    error
-}
-
-/// 405.
-pub fn not_allowed() -> ApiError {
-    let mut error = ApiError::new(
-        405,
-        "MethodNotAllowed",
-        "the server does not allow this method on the requested resource",
-    );
-    error.details = Some(serde_json::json!({}));
-    error
 }

@@ -12,17 +12,17 @@ use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation};
 use serde_json::{Map, Value};
 
-use super::decode::{FieldValidation, Patched};
-use super::managed;
-use super::update::{self, Part};
-use super::{apply, decode};
+use super::apply;
 use crate::body;
 use crate::body::go_kind;
 use crate::context::Context;
 use crate::limits;
 use crate::negotiate;
-use crate::respond;
 use crate::respond::Answer;
+use crate::write;
+use crate::write::change::{name_matches, versioned};
+use crate::write::decode::{FieldValidation, Patched};
+use crate::write::{Part, Update, answer, decode, options};
 
 /// A patch that has been read.
 pub enum Patch {
@@ -34,8 +34,8 @@ pub enum Patch {
 /// Changes an object by the patch in the body.
 pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: Bytes) -> Answer {
     let media = negotiate::patch_type(&context.headers);
-    managed::check_patch_options(context, media == apply::MEDIA)?;
-    if media == apply::MEDIA {
+    options::check_patch_options(context, media == negotiate::APPLY)?;
+    if media == negotiate::APPLY {
         return apply::apply(context, resource, part, bytes).await;
     }
     check_media(resource, &media)?;
@@ -43,7 +43,7 @@ pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: By
     let (patch, misplaced) = Patch::read(&media, &bytes, validation != FieldValidation::Ignore)?;
     let make = |old: &Value| {
         let mut new = patch.apply(&resource.schema, old)?;
-        let versioned = update::versioned(resource, &new);
+        let versioned = versioned(resource, &new);
         // A version that the patch did not choose is not a condition of the client.
         if meta::resource_version(&new) == meta::resource_version(old) && !patch.names_version() {
             meta::unset(&mut new, "resourceVersion");
@@ -52,8 +52,8 @@ pub async fn patch(context: &Context, resource: &Resource, part: Part, bytes: By
         versioned?;
         Ok(new)
     };
-    let patched = update::change(context, resource, part, &make).await?;
-    respond::object(context, resource, 200, patched)
+    let patched = write::update(context, resource, Update::of(context, part, &make)).await?;
+    answer::updated(context, resource, patched)
 }
 
 /// Returns 415 for a media type that is not a patch of this kind.
@@ -82,14 +82,14 @@ fn check(
     decode::patched(context, resource, new, patch)?;
     decode::namespace(context, resource, new)?;
     decode::drop_repeated_owners(context, new, true);
-    update::name_matches(meta::name(new), meta::name(old))
+    name_matches(meta::name(new), meta::name(old))
 }
 
 const ACCEPTED: [&str; 4] = [
     "application/json-patch+json",
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
-    apply::MEDIA,
+    negotiate::APPLY,
 ];
 
 impl Patch {

@@ -10,16 +10,18 @@ use apiserver_schema::meta;
 use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
-use super::decode::{self, Expected, FieldValidation};
-use super::managed::Tracking;
+use super::get;
 use super::patch::Patch;
-use super::update::{self, Part};
-use super::{apply, get, managed, not_allowed};
 use crate::admission;
 use crate::context::Context;
+use crate::errors::not_allowed;
 use crate::negotiate;
 use crate::respond;
 use crate::respond::Answer;
+use crate::write;
+use crate::write::change::{name_matches, same_uid};
+use crate::write::decode::{Expected, FieldValidation};
+use crate::write::{Configuration, Part, Update, answer, decode, options};
 use apiserver_cache::encoding;
 
 /// Puts a pod on a node, once.
@@ -56,7 +58,8 @@ pub async fn bind_to(context: &Context, resource: &Resource, pod: &str, binding:
     }
     let now = time::rfc3339(context.server.ambient().now());
     let make = |pod: &Value| bound(pod, binding, target, &now);
-    update::change_object(context, resource, pod, (Part::Admitted, Tracking::of(context)), &make).await?;
+    let update = Update { name: pod, ..Update::of(context, Part::Admitted, &make) };
+    write::update(context, resource, update).await?;
     Ok(respond::json(
         201,
         &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}),
@@ -152,21 +155,23 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
     let updated = match context.info.verb {
         "get" => return get::get(context, resource).await,
         "update" => {
-            managed::check_options(context, "UpdateOptions")?;
+            options::check_options(context, "UpdateOptions")?;
             let wanted = decode::object(context, resource, bytes)?;
-            update::name_matches(meta::name(&wanted), &context.info.name)?;
+            name_matches(meta::name(&wanted), &context.info.name)?;
             let make = |old: &Value| {
-                update::same_uid(context, resource, old, &wanted)?;
+                same_uid(context, resource, old, &wanted)?;
                 take(old, &wanted)
             };
-            update::change(context, resource, Part::Whole, &make).await?
+            write::update(context, resource, Update::of(context, Part::Whole, &make)).await?
         }
         "patch" => {
             let media = negotiate::patch_type(&context.headers);
-            managed::check_patch_options(context, media == apply::MEDIA)?;
-            if media == apply::MEDIA {
-                let updated = apply::apply_part(context, resource, &bytes, &take).await?;
-                return respond::object(context, resource, 200, updated);
+            options::check_patch_options(context, media == negotiate::APPLY)?;
+            if media == negotiate::APPLY {
+                let config = Configuration::read(context, &bytes)?;
+                let update = Update::apply(context, Part::Whole, &config, Some(&take));
+                let updated = write::update(context, resource, update).await?;
+                return answer::updated(context, resource, updated);
             }
             let validation = FieldValidation::of(context)?;
             let (patch, misplaced) = Patch::read(&media, &bytes, validation != FieldValidation::Ignore)?;
@@ -175,15 +180,15 @@ pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) ->
                 meta::unset(&mut unversioned, "resourceVersion");
                 let mut wanted = patch.apply(&resource.schema, &unversioned)?;
                 decode::patched(context, resource, &mut wanted, &patch.made(&misplaced))?;
-                update::name_matches(meta::name(&wanted), meta::name(old))?;
-                update::same_uid(context, resource, old, &wanted)?;
+                name_matches(meta::name(&wanted), meta::name(old))?;
+                same_uid(context, resource, old, &wanted)?;
                 take(old, &wanted)
             };
-            update::change(context, resource, Part::Whole, &make).await?
+            write::update(context, resource, Update::of(context, Part::Whole, &make)).await?
         }
         _ => return Err(not_allowed()),
     };
-    respond::object(context, resource, 200, updated)
+    answer::updated(context, resource, updated)
 }
 
 fn with_ephemeral(old: &Value, wanted: &Value) -> Value {

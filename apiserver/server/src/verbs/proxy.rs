@@ -7,10 +7,10 @@ use apiserver_schema::error::ApiError;
 use http::{Method, Request};
 use serde_json::Value;
 
-use super::{no_such_resource, not_allowed};
 use crate::body::Body;
 use crate::chain::ClientAddress;
 use crate::context::Context;
+use crate::errors::{no_such_resource, not_allowed};
 use crate::respond::Answer;
 use crate::server::Server;
 use crate::storage;

@@ -6,12 +6,13 @@ use apiserver_schema::error::ApiError;
 use apiserver_schema::validation::names;
 use bytes::Bytes;
 
-use super::update::Part;
-use super::{decode, managed, no_such_resource, not_allowed, pods};
+use super::pods;
 use crate::context::Context;
+use crate::errors::{no_such_resource, not_allowed};
 use crate::negotiate;
 use crate::respond;
 use crate::respond::Answer;
+use crate::write::{Part, Tracking, Write, decode, options, own};
 use apiserver_auth::review;
 use apiserver_cache::encoding;
 
@@ -21,21 +22,23 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         return Err(not_allowed());
     }
     negotiate::check_plain(&context.headers)?;
-    managed::check_options(context, "CreateOptions")?;
+    options::check_options(context, "CreateOptions")?;
     let mut object = decode::object(context, resource, bytes)?;
     decode::drop_repeated_owners(context, &mut object, false);
     // Clients do not write these, so nobody owns them.
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
         apiserver_schema::meta::unset(&mut object, field);
     }
-    managed::drop_empty(&mut object);
+    apiserver_schema::meta::drop_empty(&mut object);
     let told = object.get("status").is_some();
     encoding::prepare(resource, &mut object);
     // A status that was not sent has no owner.
     if let Some(fields) = object.as_object_mut().filter(|_| !told) {
         fields.remove("status");
     }
-    managed::update(context, resource, Part::Main, None, &mut object);
+    let (part, tracking) = (Part::Main, Tracking::Update);
+    let write = Write { context, resource, part, tracking, current: None };
+    own::update(&write, &mut object).await?;
     let server = &context.server;
     let mut answer = match resource.kind.as_str() {
         "TokenReview" => {

@@ -11,18 +11,19 @@ use apiserver_schema::meta;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::decode::FieldValidation;
-use super::decode::{self, Expected};
-use super::managed::{self, ScaleWrite, Tracking};
+use super::patch;
 use super::patch::Patch;
-use super::update::{self, Part};
-use super::{apply, not_allowed, patch};
+use super::scale_owners::{self, ScaleWrite};
 use crate::context::Context;
+use crate::errors::not_allowed;
 use crate::negotiate;
 use crate::respond;
 use crate::respond::Answer;
 use crate::storage;
 use crate::table;
+use crate::write;
+use crate::write::decode::{Expected, FieldValidation};
+use crate::write::{Configuration, Part, Tracking, Update, decode, options};
 
 const SCHEMA: &str = "io.k8s.api.autoscaling.v1.Scale";
 const EXPECTED: Expected<'static> = Expected::builtin("autoscaling/v1", "Scale", SCHEMA);
@@ -33,7 +34,7 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
     let object = match info.verb {
         "get" => storage::require(&context.server, resource, &info.namespace, &info.name).await?.object,
         "update" => {
-            managed::check_options(context, "UpdateOptions")?;
+            options::check_options(context, "UpdateOptions")?;
             let wanted = decode::below(context, &EXPECTED, bytes)?;
             let found = meta::name(&wanted);
             if !found.is_empty() && found != info.name {
@@ -46,9 +47,9 @@ pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> A
         }
         "patch" => {
             let media = negotiate::patch_type(&context.headers);
-            managed::check_patch_options(context, media == apply::MEDIA)?;
-            if media == apply::MEDIA {
-                let config = apply::Configuration::read(context, &bytes)?;
+            options::check_patch_options(context, media == negotiate::APPLY)?;
+            if media == negotiate::APPLY {
+                let config = Configuration::read(context, &bytes)?;
                 config.check_repeated(context)?;
                 set(context, resource, &|_| Ok(ScaleWrite::Apply(config.value.clone()))).await?
             } else {
@@ -87,7 +88,7 @@ async fn set(
         owners.to_scale().write(&mut live);
         let write = wanted(&live)?;
         let conditional = write.names_version();
-        let scale = managed::scale(context, SCHEMA, &live, write)?;
+        let scale = scale_owners::scale(context, SCHEMA, &live, write)?;
         let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
         // The range in a custom resource is validated with the rest of it.
         if resource.custom.is_none() && !(0..=i64::from(i32::MAX)).contains(&replicas) {
@@ -112,7 +113,8 @@ async fn set(
         owners.to_parent(Managers::of(&scale).unwrap_or_default()).write(&mut new);
         Ok(new)
     };
-    let bytes = update::change_with(context, resource, Part::Main, Tracking::Done, &make).await?;
+    let update = Update { tracking: Tracking::Done, ..Update::of(context, Part::Main, &make) };
+    let bytes = write::update(context, resource, update).await?;
     serde_json::from_slice(&bytes)
         .map_err(|e| ApiError::internal(format!("the object cannot be decoded: {e}")))
 }

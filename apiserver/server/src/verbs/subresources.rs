@@ -9,18 +9,22 @@ use bytes::Bytes;
 use http::{Method, Request, StatusCode};
 use serde_json::{Value, json};
 
-use super::decode::{self, Expected};
-use super::update::{self, Part};
-use super::{evict, get, no_such_resource, not_allowed, patch, pods, proxy, read, scale, websocket};
+use super::{evict, get, patch, pods, proxy, read, scale, update, websocket};
 use crate::admission;
 use crate::body;
 use crate::body::Body;
 use crate::context::Context;
+use crate::errors::{no_such_resource, not_allowed};
 use crate::respond;
 use crate::respond::Answer;
 use crate::storage;
 use crate::streams;
 use crate::streams::NodeRequest;
+use crate::websocket::is_asked;
+use crate::write;
+use crate::write::change::{name_matches, same_uid};
+use crate::write::decode::Expected;
+use crate::write::{Part, Update, answer, decode};
 use apiserver_cache::encoding;
 
 /// Answers a request for a subresource.
@@ -84,9 +88,9 @@ async fn part(context: &Context, resource: &Arc<Resource>, part: Part, request: 
 /// The namespace controller takes its finalizer away here, and only here.
 async fn finalize(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Answer {
     let wanted = decode::object(context, resource, bytes)?;
-    update::name_matches(meta::name(&wanted), &context.info.name)?;
+    name_matches(meta::name(&wanted), &context.info.name)?;
     let make = |old: &Value| {
-        update::same_uid(context, resource, old, &wanted)?;
+        same_uid(context, resource, old, &wanted)?;
         let mut new = old.clone();
         new["spec"]["finalizers"] = wanted["spec"].get("finalizers").cloned().unwrap_or_else(|| json!([]));
         match meta::resource_version(&wanted) {
@@ -95,8 +99,8 @@ async fn finalize(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> 
         }
         Ok(new)
     };
-    let updated = update::change(context, resource, Part::Whole, &make).await?;
-    respond::object(context, resource, 200, updated)
+    let updated = write::update(context, resource, Update::of(context, Part::Whole, &make)).await?;
+    answer::updated(context, resource, updated)
 }
 
 async fn token(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Answer {
@@ -140,7 +144,7 @@ async fn to_kubelet(context: &Context, resource: &Arc<Resource>, request: Reques
     };
     let own = server.own_addresses();
     let way = (server.kubelets()?, &own);
-    if info.subresource == "log" && websocket::is_asked(request.headers()) {
+    if info.subresource == "log" && is_asked(request.headers()) {
         let mut plain = Request::new(body::empty());
         *plain.uri_mut() = request.uri().clone();
         let log = streams::pod_subresource(way, "log", &pod, node.as_ref(), plain).await?;

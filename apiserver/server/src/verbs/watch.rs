@@ -20,14 +20,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::BoxError;
 
-use super::options::ListOptions;
-use super::view::{self, View};
 use super::websocket;
 use crate::body::Body;
 use crate::context::Context;
 use crate::custom::conversion::by_webhook;
 use crate::filter::Filter;
 use crate::limits;
+use crate::list_options::ListOptions;
 use crate::metrics::WatchGuard;
 use crate::negotiate;
 use crate::respond;
@@ -36,6 +35,9 @@ use crate::selection::Entries;
 use crate::server::Server;
 use crate::table;
 use crate::table::Rows;
+use crate::view;
+use crate::view::View;
+use crate::websocket::is_asked;
 use apiserver_cache::encoding;
 use apiserver_cache::form::{Format, Shape, Wanted};
 use apiserver_cache::{Cache, Change, Entry, EventType, Form, Subscription, TooOld};
@@ -90,7 +92,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
         }
         Err(error) => return Err(error),
     };
-    if websocket::is_asked(&context.headers) {
+    if is_asked(&context.headers) {
         return websocket::serve(request, events, wanted.format);
     }
     let frames = stream::unfold(events, |mut events| async move {

@@ -5,14 +5,19 @@ use apiserver_apply::{FieldSet, PathElement, field_path};
 use apiserver_registry::Resource;
 use serde_json::Value;
 
-use super::update::Part;
+use super::{Part, Write};
 
 /// Metadata that no status carries.
 const NOT_OF_STATUS: [&str; 3] = ["deletionTimestamp", "finalizers", "ownerReferences"];
 
-/// Returns the fields that a request through `subresource`, for this part of the object, leaves alone. `new`
-/// and `live` show which fields exist.
-pub fn fields(
+/// Returns the fields that a write leaves alone. `new` is the new object, or the configuration that is applied.
+pub(super) fn fields(write: &Write<'_>, new: &Value) -> FieldSet {
+    fields_of(write.resource, write.part, &write.context.info.subresource, new, write.old())
+}
+
+/// [`fields`] of a request through `subresource`, for this part of the object. `new` and `live` show which fields
+/// exist.
+fn fields_of(
     resource: &Resource,
     part: Part,
     subresource: &str,
@@ -111,7 +116,7 @@ mod tests {
 
     fn shown(group: &str, version: &str, plural: &str, part: Part, subresource: &str, new: &Value) -> Value {
         let resource = builtin::registry().lookup(group, version, plural).cloned().unwrap();
-        fields(&resource, part, subresource, new, None).to_fields_v1()
+        fields_of(&resource, part, subresource, new, None).to_fields_v1()
     }
 
     #[test]

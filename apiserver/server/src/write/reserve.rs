@@ -1,35 +1,31 @@
-//! Addresses and node ports of Services, in step with the store.
+//! Stage `reserve`: addresses and node ports of Services. They are claimed before the object is validated, and
+//! committed or given back when the write has ended.
 
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use serde_json::Value;
 
+use super::{Part, Write};
 use crate::allocate::{Refused, Reservation};
-use crate::context::Context;
 use crate::server::Server;
 use crate::storage;
 use crate::storage::Outcome;
 
 /// Returns true if the kind has addresses.
-pub fn is_service(resource: &Resource) -> bool {
+pub(super) fn is_service(resource: &Resource) -> bool {
     resource.group.is_empty() && resource.kind == "Service"
 }
 
-/// Fills in a Service; `None` for other kinds. Errors are 422, 500 if nothing is free, and those of the
-/// store.
-pub async fn reserve(
-    context: &Context,
-    resource: &Resource,
-    object: &mut Value,
-    old: Option<&Value>,
-) -> Result<Option<Reservation>, ApiError> {
-    if !is_service(resource) {
+/// Fills in a Service; `None` for other kinds, and for statuses. Errors are 422, 500 if nothing is free, and
+/// those of the store.
+pub(super) async fn reserve(write: &Write<'_>, object: &mut Value) -> Result<Option<Reservation>, ApiError> {
+    if write.part == Part::Status || !is_service(write.resource) {
         return Ok(None);
     }
-    let allocator = context.server.allocator()?;
-    let dry_run = context.dry_run()?;
-    let reserved = match old {
+    let allocator = write.context.server.allocator()?;
+    let dry_run = write.context.dry_run()?;
+    let reserved = match write.old() {
         None => allocator.create(object, dry_run).await,
         Some(old) => allocator.update(object, old, dry_run).await,
     };
@@ -41,7 +37,7 @@ pub async fn reserve(
 }
 
 /// Commits or releases a reservation, depending on how the write ended.
-pub async fn settle(reservation: Option<Reservation>, outcome: &Result<Outcome, ApiError>) {
+pub(super) async fn commit_or_release(reservation: Option<Reservation>, outcome: &Result<Outcome, ApiError>) {
     let Some(reservation) = reservation else { return };
     match outcome {
         Ok(Outcome::Done(_) | Outcome::Unchanged(_)) => reservation.commit().await,
@@ -53,7 +49,7 @@ pub async fn settle(reservation: Option<Reservation>, outcome: &Result<Outcome, 
 }
 
 /// Gives back what a removed Service held; nothing for other kinds.
-pub async fn released(server: &Server, resource: &Resource, object: &Value) {
+pub(super) async fn released(server: &Server, resource: &Resource, object: &Value) {
     if is_service(resource)
         && let Ok(allocator) = server.allocator()
     {

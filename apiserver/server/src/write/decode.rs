@@ -1,4 +1,4 @@
-//! From a body to an object of the kind: its type, place and fields are checked.
+//! Stage `decode`: from a body to an object of the kind; its type, place and fields are checked.
 
 use std::collections::BTreeSet;
 
@@ -80,6 +80,20 @@ pub fn object(context: &Context, resource: &Resource, bytes: Bytes) -> Result<Va
     let mut object = typed(context, &expected, bytes)?;
     namespace(context, resource, &mut object)?;
     Ok(object)
+}
+
+/// Refuses an object to be created that has a resource version, and removes what clients do not write, so that
+/// nobody owns it.
+pub fn new_object(context: &Context, object: &mut Value) -> Result<(), ApiError> {
+    let versioned = meta::resource_version(object).parse::<u64>().is_ok_and(|version| version != 0);
+    if versioned && !context.dry_run()? {
+        // The store's own words, which Kubernetes passes on as they are.
+        return Err(ApiError::new(500, "", "resourceVersion should not be set on objects to be created"));
+    }
+    for field in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink"] {
+        meta::unset(object, field);
+    }
+    Ok(())
 }
 
 /// Decodes the body of a subresource that is an object of another kind; 400 if it names another namespace

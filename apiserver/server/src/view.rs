@@ -10,8 +10,8 @@ use base64::{DecodeError, Engine as _};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::options::{ListOptions, Match};
 use crate::body;
+use crate::list_options::{ListOptions, Match};
 use crate::server::Server;
 use crate::storage;
 use apiserver_cache::{Cache, Past, Snapshot};

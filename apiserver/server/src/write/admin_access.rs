@@ -5,7 +5,7 @@ use apiserver_schema::error::{ApiError, FieldError};
 use apiserver_schema::meta;
 use serde_json::Value;
 
-use super::update::Part;
+use super::Part;
 use crate::context::Context;
 use crate::storage;
 

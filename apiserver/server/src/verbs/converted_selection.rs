@@ -10,18 +10,18 @@ use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use serde_json::Value;
 
-use super::conversion::by_webhook;
-use super::webhook;
 use crate::clients::budget::{Budget, Charge};
 use crate::clients::too_many_requests;
 use crate::context::Context;
+use crate::custom::conversion::by_webhook;
+use crate::custom::webhook;
 use crate::filter::Filter;
 use crate::limits;
 use crate::selection::{Entries, Selected};
 use crate::server::Server;
 use crate::storage;
-use crate::verbs::view;
-use crate::verbs::view::{Asked, View};
+use crate::view;
+use crate::view::{Asked, View};
 use apiserver_cache::{Cache, Entry};
 
 /// Returns the objects that [`Filter::select`] selects, in the version of `resource`.

@@ -1,5 +1,6 @@
 use super::*;
 use apiserver_kinds::builtin;
+use serde_json::json;
 
 fn resource(group: &str, plural: &str) -> Resource {
     let registry = builtin::registry();

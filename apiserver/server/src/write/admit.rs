@@ -1,0 +1,35 @@
+//! Stages `mutate` and `admit`: the admission plugins, and the place of admission webhooks and policies.
+
+use apiserver_schema::error::ApiError;
+use serde_json::Value;
+
+use super::{Part, Write};
+use crate::admission;
+use crate::admission::{Admission, Operation};
+
+/// Plugins that change the object, and those that must judge it before it is changed.
+pub(super) async fn mutate(write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
+    if write.part == Part::Admitted {
+        return Ok(());
+    }
+    admission::mutate(&admission(write), object).await
+}
+
+/// Plugins that accept or refuse the object as it will be stored.
+pub(super) async fn validate(write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
+    if write.part == Part::Admitted {
+        return Ok(());
+    }
+    admission::validate(&admission(write), object).await
+}
+
+fn admission<'a>(write: &'a Write<'_>) -> Admission<'a> {
+    let (context, resource, old) = (write.context, write.resource, write.old());
+    let (operation, subresource) = match (old, write.part, context.info.subresource.as_str()) {
+        (None, ..) => (Operation::Create, ""),
+        // The server writes statuses of its own without a request.
+        (Some(_), Part::Status, "") => (Operation::Update, "status"),
+        (Some(_), _, named) => (Operation::Update, named),
+    };
+    Admission { context, resource, subresource, operation, old }
+}
