@@ -129,7 +129,7 @@ const PRODUCT: &[&str] = &["apiserver", "controllers", "kubelet", "userspace"];
 
 /// Number of top modules of a package that may still be part of import cycles. A row is lowered with each
 /// cycle that is removed, and removed with the last; other packages have none.
-const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 23)];
+const ON_CYCLES: &[(&str, usize)] = &[("apiserver-server", 2)];
 
 /// Checks all rules and reports every violation.
 pub fn run() -> Result<()> {

@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 use serde_saphyr::DuplicateKeyPolicy;
 use tower::BoxError;
 
-use crate::clients::intake;
+use crate::errors::Refused;
 use crate::{limits, lossy_text, syntax};
 
 /// The body of requests and answers.
@@ -181,7 +181,7 @@ pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
 }
 
 fn unreadable(error: BoxError) -> ApiError {
-    match error.downcast_ref::<intake::Refused>() {
+    match error.downcast_ref::<Refused>() {
         Some(refused) => ApiError::from(*refused),
         None => ApiError::bad_request(format!("the request's body cannot be read: {error}")),
     }

@@ -1,7 +1,6 @@
 //! The way of a request, from outside to inside: panic recovery, request info, authentication,
 //! (audit), impersonation, authorization, flow control, routing. Each step is a function.
 
-use std::net::IpAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
@@ -25,15 +24,16 @@ use crate::body::Body;
 use crate::clients::accounts::{Account, Class};
 use crate::clients::connections::Connection;
 use crate::clients::delivery::Payer;
-use crate::clients::{intake, lanes, too_many_requests};
+use crate::clients::{intake, lanes};
 use crate::context::Context;
-use crate::health;
+use crate::errors::too_many_requests;
 use crate::limits;
 use crate::metrics;
 use crate::metrics::{Authentication, Guard, Requests};
 use crate::negotiate;
+use crate::probes;
 use crate::query::Query;
-use crate::request::RequestInfo;
+use crate::request::{ClientAddress, RequestInfo};
 use crate::respond;
 use crate::respond::Answer;
 use crate::server::Server;
@@ -45,10 +45,6 @@ use apiserver_auth::impersonation;
 /// The client certificate that an authority vouches for, in a request's extensions.
 #[derive(Clone)]
 pub struct PeerCertificate(pub CertificateDer<'static>);
-
-/// The address of the client, in a request's extensions.
-#[derive(Clone, Copy)]
-pub struct ClientAddress(pub IpAddr);
 
 /// Marks a request whose client showed a certificate that no authority signed.
 #[derive(Clone, Copy)]
@@ -119,7 +115,7 @@ fn audit_id(server: &Server, headers: &HeaderMap) -> HeaderValue {
 fn refuses(server: &Server, info: &RequestInfo, request: &Request<Body>) -> bool {
     server.refusing().is_cancelled()
         && request.extensions().get::<Identity>().is_none()
-        && health::path(&info.path).is_none()
+        && probes::probe(&info.path).is_none()
 }
 
 fn too_late(version: Version) -> Response<Body> {

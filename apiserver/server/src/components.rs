@@ -15,7 +15,7 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::server::Server;
+use apiserver_store::Store;
 
 /// A component has this long to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,28 +60,28 @@ pub enum Sick {
 type Health = Result<String, Sick>;
 
 /// All components with their health.
-pub async fn check_all(server: &Server) -> Vec<(String, Health)> {
-    let Components { controller_manager, scheduler } = server.config().components;
+pub async fn check_all(components: &Components, store: &dyn Store) -> Vec<(String, Health)> {
+    let Components { controller_manager, scheduler } = *components;
     let (controllers, scheduling, store) =
-        tokio::join!(check(controller_manager), check(scheduler), check_store(server));
+        tokio::join!(check(controller_manager), check(scheduler), check_store(store));
     [("controller-manager", controllers), ("scheduler", scheduling), (STORE, store)]
         .map(|(name, health)| (name.to_owned(), health))
         .into()
 }
 
 /// One of them.
-pub async fn check_one(server: &Server, name: &str) -> Option<Health> {
-    let Components { controller_manager, scheduler } = server.config().components;
+pub async fn check_one(components: &Components, store: &dyn Store, name: &str) -> Option<Health> {
+    let Components { controller_manager, scheduler } = *components;
     Some(match name {
         "controller-manager" => check(controller_manager).await,
         "scheduler" => check(scheduler).await,
-        STORE => check_store(server).await,
+        STORE => check_store(store).await,
         _ => return None,
     })
 }
 
-async fn check_store(server: &Server) -> Health {
-    match tokio::time::timeout(PATIENCE, server.store().revision()).await {
+async fn check_store(store: &dyn Store) -> Health {
+    match tokio::time::timeout(PATIENCE, store.revision()).await {
         Ok(Ok(_)) => Ok("ok".to_owned()),
         Ok(Err(error)) => Err(Sick::Fails(error.to_string())),
         Err(_) => Err(Sick::Fails("context deadline exceeded".to_owned())),

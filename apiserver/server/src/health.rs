@@ -8,29 +8,14 @@ use http::header::{HeaderName, HeaderValue};
 use crate::body::Body;
 use crate::context::Context;
 use crate::hooks::HOOKS;
+use crate::probes::Kind;
 use crate::respond;
 use crate::server::Server;
 
 /// The store has this long to answer, as in Kubernetes, and the caches to be as new as it is.
 const STORE: Duration = Duration::from_secs(2);
 
-/// One of the three.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Healthz,
-    Livez,
-    Readyz,
-}
-
 impl Kind {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Healthz => "healthz",
-            Self::Livez => "livez",
-            Self::Readyz => "readyz",
-        }
-    }
-
     /// In the order in which they are made and shown.
     fn checks(self, server: &Server) -> Vec<&'static str> {
         let ready = self == Self::Readyz;
@@ -45,18 +30,6 @@ impl Kind {
         }
         names
     }
-}
-
-/// `/readyz/ping` to readyz and `ping`.
-pub fn path(path: &str) -> Option<(Kind, &str)> {
-    [Kind::Healthz, Kind::Livez, Kind::Readyz].into_iter().find_map(|kind| {
-        let rest = path.strip_prefix('/')?.strip_prefix(kind.name())?;
-        match rest.strip_prefix('/') {
-            None => rest.is_empty().then_some((kind, "")),
-            // Kubernetes knows each path with a slash at the end for another one.
-            Some(check) => (!check.is_empty()).then_some((kind, check)),
-        }
-    })
 }
 
 /// Makes the checks. With `only` a single one.

@@ -12,7 +12,7 @@ use http::header::{ACCEPT, HeaderMap, HeaderValue};
 use http::{Method, Uri};
 use serde_json::{Value, json};
 
-use crate::custom::webhook;
+use crate::conversion::webhook;
 use crate::query::Query;
 use crate::request::RequestInfo;
 use crate::streams::{Links, Rewriter};

@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 use crate::body;
 use crate::body::Body;
 use crate::clients::accounts::Class;
-use crate::clients::delivery::Shared;
 use crate::context::Context;
 use crate::discovery;
 use crate::discovery::{Aggregated, Document};
@@ -22,8 +21,10 @@ use crate::health;
 use crate::limits;
 use crate::metrics;
 use crate::negotiate;
+use crate::probes;
 use crate::respond;
 use crate::respond::Answer;
+use crate::respond::Shared;
 use crate::server::Server;
 use crate::verbs::unknown;
 use apiserver_cache::form::Format;
@@ -60,7 +61,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         context.server.fresh_soon().await;
         return openapi_v3(context, name).await;
     }
-    if let Some((kind, check)) = health::path(path) {
+    if let Some((kind, check)) = probes::probe(path) {
         return Ok(health::answer(context, kind, check).await);
     }
     // The answer includes kinds established before the request. If the store does not answer, the present
@@ -76,7 +77,7 @@ pub fn is_as_it_is(path: &str) -> bool {
 }
 
 fn is_known(context: &Context, path: &str) -> bool {
-    let fixed = is_as_it_is(path) || path.starts_with("/metrics") || health::path(path).is_some();
+    let fixed = is_as_it_is(path) || path.starts_with("/metrics") || probes::probe(path).is_some();
     fixed || context.server.documents().discovery().legacy(path).is_some()
 }
 
@@ -302,7 +303,7 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
         metrics.page(format, &state(&context.server, size, taken(&context.server).await))
     };
     let page = Bytes::from(page);
-    Ok(respond::bytes_compressed(context, 200, format.media(), page))
+    Ok(respond::bytes_compressed(&context.headers, 200, format.media(), page))
 }
 
 /// Returns the numbers of allocated addresses and node ports.

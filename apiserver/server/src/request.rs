@@ -3,10 +3,16 @@
 use apiserver_meta::identity::Identity;
 use apiserver_registry::FieldSelector;
 use apiserver_registry::Resource;
+use std::net::IpAddr;
+
 use http::Method;
 
 use crate::query::{Query, decode};
 use apiserver_auth::attributes::Attributes;
+
+/// The address of the client, in a request's extensions.
+#[derive(Clone, Copy)]
+pub struct ClientAddress(pub IpAddr);
 
 /// The attributes of a request. They are read once, before anything else happens: the authorizer is
 /// shown this very value, and the verbs take kind, place and name from it and from nowhere else. Only
@@ -209,7 +215,7 @@ fn resource_verb(method: &Method, info: &RequestInfo, query: &Query) -> &'static
     }
 }
 
-/// A field selector for one name narrows what must be allowed to that name; [`crate::filter::Filter`] reads
+/// A field selector for one name narrows what must be allowed to that name; [`crate::selection::filter::Filter`] reads
 /// it with the same parser and selects no other.
 fn named(selector: &FieldSelector) -> Option<String> {
     // A value that cannot be a name narrows nothing: nothing is found.

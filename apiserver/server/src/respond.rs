@@ -1,13 +1,12 @@
-//! Answers: objects in the shape agreed on, `Status`, compression.
+//! Answers: their encoding, `Status`, compression.
 
 use std::io::Write as _;
-use std::sync::Arc;
 
 use apiserver_registry::Resource;
 use apiserver_schema::error::{ApiError, status_text};
 use apiserver_schema::ordered;
 use apiserver_schema::protobuf;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use futures::stream;
@@ -22,13 +21,9 @@ use tower::BoxError;
 
 use crate::body;
 use crate::body::Body;
-use crate::clients::delivery::Shared;
-use crate::context::Context;
 use crate::limits;
 use crate::negotiate;
-use crate::table;
-use crate::table::Rows;
-use apiserver_cache::form::{Format, Shape};
+use apiserver_cache::form::Format;
 
 /// The result of every verb.
 pub type Answer = Result<Response<Body>, ApiError>;
@@ -48,17 +43,6 @@ pub fn line(value: &Value) -> String {
 /// One event of a watch as a line of JSON.
 pub fn event(event: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{{\"type\":\"{event}\",\"object\":{}}}\n", ordered::json_text(object)))
-}
-
-/// [`line`] of an object that is encoded already, without a copy where there is room for it.
-fn ended(object: Bytes) -> Bytes {
-    let mut text = object.try_into_mut().unwrap_or_else(|shared| {
-        let mut copy = BytesMut::with_capacity(shared.len() + 1);
-        copy.extend_from_slice(&shared);
-        copy
-    });
-    text.extend_from_slice(b"\n");
-    text.freeze()
 }
 
 /// Bytes with a media type.
@@ -103,24 +87,6 @@ pub fn success(code: u16, resource: &Resource, name: &str, uid: &str) -> Respons
     )
 }
 
-/// One object of a kind, encoded, in the shape that the client wants.
-pub fn object(context: &Context, resource: &Resource, code: u16, object: Bytes) -> Answer {
-    let wanted = negotiate::wanted(&context.headers, resource)?.of_one(resource)?;
-    if wanted.shape == Shape::Object && wanted.format == Format::Json {
-        let text = ended(object);
-        return Ok(bytes_compressed(context, code, "application/json", text));
-    }
-    let value: Value = serde_json::from_slice(&object)
-        .map_err(|error| ApiError::internal(format!("an object cannot be decoded: {error}")))?;
-    let value = match wanted.shape {
-        Shape::Object => value,
-        Shape::Metadata | Shape::MetadataList => table::metadata_only(&value, wanted.meta),
-        Shape::Table => Rows::of(context, &Arc::new(resource.clone()), wanted.meta)?.one(&value, true),
-    };
-    let content = encoded(wanted.format, &value)?;
-    Ok(bytes_compressed(context, code, wanted.format.media(), content))
-}
-
 /// A value in the format agreed on.
 pub fn encoded(format: Format, value: &Value) -> Result<Bytes, ApiError> {
     match format {
@@ -133,6 +99,10 @@ pub fn encoded(format: Format, value: &Value) -> Result<Bytes, ApiError> {
         }),
     }
 }
+
+/// In the extensions of an answer: its bytes are a document that all answers share.
+#[derive(Clone, Copy)]
+pub struct Shared;
 
 /// Marks an answer that a node or pod has given: it is sent unchanged, whatever it contains.
 #[derive(Clone, Copy)]
@@ -171,16 +141,21 @@ pub async fn as_protobuf(response: Response<Body>) -> Response<Body> {
 struct Compressible(Bytes);
 
 /// The same answer, to be compressed if it is large and the client takes it.
-fn compressible(context: &Context, mut response: Response<Body>, content: Bytes) -> Response<Body> {
-    if content.len() >= limits::GZIP_MIN && negotiate::accepts_gzip(&context.headers) {
+fn compressible(headers: &HeaderMap, mut response: Response<Body>, content: Bytes) -> Response<Body> {
+    if content.len() >= limits::GZIP_MIN && negotiate::accepts_gzip(headers) {
         response.extensions_mut().insert(Compressible(content));
     }
     response
 }
 
 /// An answer with this content, compressed before it is sent if it is large and the client takes it.
-pub fn bytes_compressed(context: &Context, code: u16, media: &'static str, content: Bytes) -> Response<Body> {
-    compressible(context, bytes(code, media, Bytes::clone(&content)), content)
+pub fn bytes_compressed(
+    headers: &HeaderMap,
+    code: u16,
+    media: &'static str,
+    content: Bytes,
+) -> Response<Body> {
+    compressible(headers, bytes(code, media, Bytes::clone(&content)), content)
 }
 
 /// Compresses an answer that wants it, away from the threads that serve requests.

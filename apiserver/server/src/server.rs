@@ -1,11 +1,9 @@
 //! The server: its parts, and its background tasks.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use apiserver_kinds::enablement::{Enablement, EnablementError};
@@ -13,8 +11,6 @@ use apiserver_meta::ambient::Ambient;
 use apiserver_registry::{Registry, Resource};
 use apiserver_schema::error::ApiError;
 use apiserver_store::{Revision, Store};
-use futures::future::BoxFuture;
-use http::{Request, Response};
 use ipnetwork::IpNetwork;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -22,9 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::allocate::Allocator;
 use crate::allocate::blocks::{Block, Blocks};
-use crate::body::Body;
 use crate::build::Build;
-use crate::chain;
 use crate::circuit_breaker::CircuitBreaker;
 use crate::clients::accounts::Accounts;
 use crate::clients::connections::Connections;
@@ -33,13 +27,12 @@ use crate::components::Components;
 use crate::custom;
 use crate::custom::{CustomKinds, Documents};
 use crate::decompressed::Unpacked;
+use crate::errors;
 use crate::errors::no_such_resource;
 use crate::hooks::Hooks;
 use crate::limits;
-use crate::maintain;
-use crate::maintain::{Endpoint, Kept};
 use crate::metrics::Metrics;
-use crate::storage;
+use crate::notifications::{Endpoint, Notifications};
 use crate::store_metrics::Measured;
 use crate::streams::{Kubelets, OwnAddresses};
 use apiserver_auth::authentication::tokens::{BoundObjects, Issuer};
@@ -164,7 +157,7 @@ pub struct Server {
     hooks: Hooks,
     custom: Arc<CustomKinds>,
     store_breaker: CircuitBreaker,
-    kept: Arc<Kept>,
+    notifications: Arc<Notifications>,
     metrics: Metrics,
     unpacked: Unpacked,
     accounts: Arc<Accounts>,
@@ -200,10 +193,10 @@ impl Server {
         nodes::feed(&caches, authorizer.nodes());
         let blocks = Arc::new(Blocks::default());
         feed_blocks(&caches, &blocks);
-        let kept = Arc::new(Kept::default());
-        kept.observe(&caches);
+        let notifications = Arc::new(Notifications::default());
+        notifications.observe(&caches);
         let queue = Arc::clone(metrics.definitions());
-        let custom = Arc::new(CustomKinds::new(Arc::clone(&caches), Arc::clone(&kept), queue));
+        let custom = Arc::new(CustomKinds::new(Arc::clone(&caches), Arc::clone(&notifications), queue));
         custom::observe(&caches, &custom);
         let bound_objects = Arc::new(Bound::new(&caches));
         let authenticator = config.issuer.as_ref().map(|issuer| {
@@ -214,7 +207,7 @@ impl Server {
         Ok(Arc::new(Self {
             custom,
             store_breaker: CircuitBreaker::default(),
-            kept,
+            notifications,
             unpacked: Unpacked::default(),
             accounts: Accounts::new(in_flight),
             lanes: Lanes::new(in_flight),
@@ -240,27 +233,11 @@ impl Server {
         }))
     }
 
-    /// Runs caches, bootstrap and upkeep on the current runtime until [`Server::stop`].
-    pub fn start(self: &Arc<Self>) {
-        let caches = Arc::clone(&self.caches);
-        let shutdown = self.shutdown.clone();
-        tokio::spawn(async move { caches.run(shutdown).await });
-        tokio::spawn(maintain::run(Arc::clone(self)));
-        tokio::spawn(custom::run(Arc::clone(self)));
-    }
-
     /// Ends watches and upkeep. Requests in flight are answered.
     pub fn stop(&self) {
         self.draining.cancel();
         self.refusing.cancel();
         self.shutdown.cancel();
-    }
-
-    /// Announces the end: the server reports that it is not ready, everything else continues. Withdraws the
-    /// objects by which others know this server, and returns when that is done.
-    pub async fn drain(self: &Arc<Self>) {
-        self.draining.cancel();
-        maintain::withdraw(self).await;
     }
 
     /// New requests are refused, watches end after a whole event.
@@ -290,8 +267,8 @@ impl Server {
     }
 
     /// Returns the notifications for the tasks that maintain the server's own objects.
-    pub(crate) fn kept(&self) -> &Kept {
-        &self.kept
+    pub(crate) fn notifications(&self) -> &Notifications {
+        &self.notifications
     }
 
     pub(crate) fn hooks(&self) -> &Hooks {
@@ -321,12 +298,6 @@ impl Server {
 
     pub(crate) fn set_ready(&self) {
         self.ready.send_replace(true);
-    }
-
-    /// The server as a service: for a listener, or for clients in the same process, who put an
-    /// `Identity` into the request's extensions.
-    pub fn service(self: &Arc<Self>) -> ApiService {
-        ApiService(Arc::clone(self))
     }
 
     pub fn config(&self) -> &ServerConfig {
@@ -432,7 +403,7 @@ impl Server {
     /// Returns the allocator of addresses; 503 before the Services have been read.
     pub fn allocator(&self) -> Result<&Allocator, ApiError> {
         self.allocator.get().ok_or_else(|| {
-            storage::retry_after(ApiError::new(503, "ServiceUnavailable", "the server is starting"), 1)
+            errors::retry_after(ApiError::new(503, "ServiceUnavailable", "the server is starting"), 1)
         })
     }
 
@@ -498,15 +469,15 @@ impl Server {
         self.caches
             .reach(revision)
             .await
-            .map_err(|behind| storage::too_large(&format!("{}, current: {}", behind.asked, behind.current)))
+            .map_err(|behind| errors::too_large(&format!("{}, current: {}", behind.asked, behind.current)))
     }
 }
 
 fn not_fresh(error: NotFresh) -> ApiError {
     match error {
-        NotFresh::Store(error) => storage::store_error(error),
+        NotFresh::Store(error) => errors::store_error(error),
         NotFresh::Behind(behind) => {
-            storage::too_large(&format!("{}, current: {}", behind.asked, behind.current))
+            errors::too_large(&format!("{}, current: {}", behind.asked, behind.current))
         }
     }
 }
@@ -557,24 +528,4 @@ fn feed_blocks(caches: &Caches, blocks: &Arc<Blocks>) {
         (Some(old), None) => blocks.set(old.name(), None),
         (None, None) => {}
     }));
-}
-
-/// Answers requests. Cheap to clone.
-#[derive(Clone)]
-pub struct ApiService(Arc<Server>);
-
-impl tower::Service<Request<Body>> for ApiService {
-    type Response = Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
-        // Requests wait for their turn in the chain, where their attributes are known.
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let server = Arc::clone(&self.0);
-        Box::pin(async move { Ok(chain::handle(server, request).await) })
-    }
 }

@@ -12,10 +12,12 @@ use apiserver_schema::ordered::Metadata;
 use apiserver_store::limits::VALUE_BYTES;
 use apiserver_store::{KeyValue, Op, Revision, StoreError, Write, Written};
 use bytes::Bytes;
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::task::JoinError;
 
-use crate::custom::{Creating, conversion};
+use crate::conversion;
+use crate::custom::Creating;
+use crate::errors::store_error;
 use crate::limits;
 use crate::server::Server;
 use crate::store_quota;
@@ -267,46 +269,4 @@ pub fn encoded(
         other => other?,
     };
     cache.answer(key, revision, stored).map_err(|error| ApiError::internal(error.to_string()))
-}
-
-/// The store's refusal as an answer. Nothing was acknowledged.
-pub fn store_error(error: StoreError) -> ApiError {
-    match &error {
-        StoreError::Compacted { .. } => ApiError::expired(format!("The resourceVersion is too old: {error}")),
-        StoreError::Future { .. } => too_large(&error.to_string()),
-        StoreError::Unavailable { .. } => {
-            retry_after(ApiError::new(503, "ServiceUnavailable", error.to_string()), 1)
-        }
-        StoreError::NoSpace { used, quota, .. } => store_quota::none(format!(
-            "{used} bytes are stored, and the quota (--quota-backend-bytes) is {quota}; delete objects to \
-             make room"
-        )),
-        // Kubernetes passes on etcd's error in the same way.
-        StoreError::Refused { why, .. } => ApiError::new(500, "", why.clone()),
-        StoreError::TooLarge { .. } => encoding::value_too_large(),
-        StoreError::Broken { .. } => ApiError::internal(error.to_string()),
-    }
-}
-
-/// `true` for the error of a write that has certainly not been done. Other failed writes may have been.
-pub fn is_refusal(error: &ApiError) -> bool {
-    error.code < 500 || error.message.starts_with(store_quota::NONE) || error.message == encoding::TOO_LARGE
-}
-
-/// 504: the revision asked for has not been reached.
-pub fn too_large(what: &str) -> ApiError {
-    let mut error = ApiError::new(504, "Timeout", format!("Timeout: Too large resource version: {what}"));
-    error.details = Some(json!({
-        "causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}],
-        "retryAfterSeconds": 1,
-    }));
-    error
-}
-
-/// Says when to try again; the edge turns it into a header too.
-pub fn retry_after(mut error: ApiError, seconds: u32) -> ApiError {
-    let mut details = error.details.take().unwrap_or_else(|| json!({}));
-    details["retryAfterSeconds"] = seconds.into();
-    error.details = Some(details);
-    error
 }

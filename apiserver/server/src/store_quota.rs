@@ -1,18 +1,16 @@
 //! The part of the embedded store's quota that is reserved for administrators and the control plane, so that
 //! a client that may only create objects cannot halt a cluster.
 
-use std::fmt::Display;
-
 use apiserver_meta::identity::Identity;
 use apiserver_schema::error::ApiError;
 use apiserver_store::Usage;
 use apiserver_store::limits::SMALL_GROWTH;
 
 use crate::clients::lanes::{Lane, lane};
+use crate::errors::{full, store_error};
 use crate::limits::kept;
 use crate::request::RequestInfo;
 use crate::server::Server;
-use crate::storage;
 
 /// The part of the quota that the author of a request may fill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -65,24 +63,16 @@ pub async fn check(server: &Server, key: &str, new: usize, share: Share) -> Resu
     if fits(used, new, None, share, quota) {
         return Ok(());
     }
-    let old = server.store().get(key).await.map_err(storage::store_error)?.kv.map(|kv| kv.value.len() as u64);
+    let old = server.store().get(key).await.map_err(store_error)?.kv.map(|kv| kv.value.len() as u64);
     if fits(used, new, old, share, quota) {
         return Ok(());
     }
-    Err(none(format!(
+    Err(full(format!(
         "{used} bytes are stored, and the last {} of the quota of {quota} (--quota-backend-bytes) are kept for \
          administrators{}; delete objects to make room",
         share.leaves(quota).0,
         if share == Share::ControlPlane { "" } else { " and the control plane" }
     )))
-}
-
-/// The words that etcd has for a store that is full, and Kubernetes passes on.
-pub const NONE: &str = "etcdserver: mvcc: database space exceeded";
-
-/// Returns the error in those words, with the remedy.
-pub fn none(why: impl Display) -> ApiError {
-    ApiError::new(500, "", format!("{NONE}: {why}"))
 }
 
 /// Decides if a value of `new` bytes may take the place of one of `old` where `used` bytes are stored: always

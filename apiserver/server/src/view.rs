@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::body;
+use crate::errors;
 use crate::list_options::{ListOptions, Match};
 use crate::server::Server;
-use crate::storage;
 use apiserver_cache::{Cache, Past, Snapshot};
 
 /// A state of one kind.
@@ -92,7 +92,7 @@ pub fn live(cache: &Cache) -> Result<(), ApiError> {
         return Ok(());
     }
     let text = format!("the definition of {} has just changed", cache.resource.plural);
-    Err(storage::retry_after(ApiError::new(503, "ServiceUnavailable", text), 1))
+    Err(errors::retry_after(ApiError::new(503, "ServiceUnavailable", text), 1))
 }
 
 /// The state at a revision, from the cache or, where that has forgotten it, from the store.
@@ -110,7 +110,7 @@ async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Resul
         StoreError::Compacted { .. } => {
             ApiError::expired("The resourceVersion for the provided list is too old.")
         }
-        other => storage::store_error(other),
+        other => errors::store_error(other),
     })?;
     let past = Arc::new(Past { objects, index: None });
     cache.keep_read(revision, &past);

@@ -24,10 +24,10 @@ use tower::BoxError;
 use super::accounts::Account;
 use super::budget::{Budget, Charge};
 use super::connections::{Active, Connection, Connections};
-use super::too_many_requests;
 use crate::body::Body;
+use crate::errors::too_many_requests;
 use crate::limits;
-use crate::respond;
+use crate::respond::{self, Shared};
 
 tokio::task_local! {
     /// Ends the task of the HTTP/2 stream that is being polled, which resets the stream.
@@ -58,10 +58,6 @@ pub struct Payer {
     /// The longest time during which the client may take nothing.
     pub stall: Duration,
 }
-
-/// In the extensions of an answer: its bytes are a document that all answers share.
-#[derive(Clone, Copy)]
-pub struct Shared;
 
 /// Gives an answer to the connection. One that does not fit into what its client may hold is refused
 /// with 429, unless something was written for it.

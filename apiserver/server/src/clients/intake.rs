@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use apiserver_schema::error::ApiError;
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, stream};
 use http_body::{Body as _, Frame, SizeHint};
@@ -17,27 +16,9 @@ use tokio_util::sync::PollSemaphore;
 use tower::BoxError;
 
 use super::budget::{Budget, Charge};
-use super::too_many_requests;
 use crate::body::Body;
+use crate::errors::Refused;
 use crate::limits;
-
-/// The reason why a body is not read to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    #[error("the client holds too much of the server's memory")]
-    NoRoom,
-    #[error("the request's body comes too slowly")]
-    TooSlow,
-}
-
-impl From<Refused> for ApiError {
-    fn from(refused: Refused) -> Self {
-        match refused {
-            Refused::NoRoom => too_many_requests(),
-            Refused::TooSlow => Self::new(408, "Timeout", refused.to_string()),
-        }
-    }
-}
 
 /// The charge of a body, held as long as its request is being worked on.
 pub struct Received {

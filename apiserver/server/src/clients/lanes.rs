@@ -12,9 +12,9 @@ use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore};
 
 use super::accounts::{Account, Class, payer};
 use super::intake::Received;
-use super::too_many_requests;
-use crate::health;
+use crate::errors::too_many_requests;
 use crate::limits;
+use crate::probes;
 use crate::request::RequestInfo;
 
 /// Requests that compete with each other for places.
@@ -50,7 +50,7 @@ pub fn lane(info: &RequestInfo, identity: &Identity) -> Lane {
 
 /// Returns true for a health probe.
 pub fn is_probe(info: &RequestInfo) -> bool {
-    !info.is_resource && info.is_read() && health::path(&info.path).is_some()
+    !info.is_resource && info.is_read() && probes::probe(&info.path).is_some()
 }
 
 /// Returns true if a request, when made by the control plane or a node, shows that its author is alive.

@@ -10,11 +10,8 @@
 //! kept in memory only after somebody has asked for the kind.
 
 mod builtin;
-pub mod conversion;
 mod documents;
-mod driver;
 mod pending_creates;
-pub(crate) mod webhook;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -31,15 +28,12 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::context::Context;
 use crate::errors::no_such_resource;
-use crate::maintain::Kept;
 use crate::metrics::Queue;
-use apiserver_cache::convert;
+use crate::notifications::Notifications;
 use apiserver_cache::{Caches, Entry};
 
 pub use documents::Documents;
-pub use driver::run;
 pub use pending_creates::Creating;
 use pending_creates::Creations;
 
@@ -122,14 +116,14 @@ pub struct CustomKinds {
     queue: Arc<Queue>,
     creations: Arc<Creations>,
     /// Told when kinds come or go.
-    kept: Arc<Kept>,
+    notifications: Arc<Notifications>,
 }
 
 impl CustomKinds {
     /// None yet.
-    pub fn new(caches: Arc<Caches>, kept: Arc<Kept>, queue: Arc<Queue>) -> Self {
+    pub fn new(caches: Arc<Caches>, notifications: Arc<Notifications>, queue: Arc<Queue>) -> Self {
         let (state, dirty, wake, creations) = Default::default();
-        Self { caches, state, dirty, wake, queue, creations, kept }
+        Self { caches, state, dirty, wake, queue, creations, notifications }
     }
 
     /// The groups and versions of the kinds.
@@ -169,7 +163,7 @@ impl CustomKinds {
 
     /// Waits for the creations of a definition that is being deleted; returns `false` if this server does not
     /// know of the deletion yet, so that there may be further ones.
-    async fn created(&self, name: &str) -> bool {
+    pub async fn created(&self, name: &str) -> bool {
         let known = self.definition(name).is_none_or(|definition| definition.terminating);
         if known {
             self.creations.none(name).await;
@@ -233,7 +227,7 @@ impl CustomKinds {
         }
         let waiting = if freed { state.refused_beside(old.as_deref()) } else { Vec::new() };
         self.state.store(Arc::new(state));
-        self.kept.api_services.notify_one();
+        self.notifications.api_services.notify_one();
         waiting.iter().for_each(|other| self.mark(other));
     }
 
@@ -259,7 +253,7 @@ impl CustomKinds {
     }
 
     /// Returns the definitions that the driver has to look at; waits until there is one.
-    async fn next(&self) -> BTreeMap<String, Instant> {
+    pub async fn next(&self) -> BTreeMap<String, Instant> {
         loop {
             let waiting = self.wake.notified();
             let taken = std::mem::take(&mut *self.dirty.lock().unwrap_or_else(PoisonError::into_inner));
@@ -285,21 +279,6 @@ pub fn observe(caches: &Caches, kinds: &Arc<CustomKinds>) {
             kinds.take(entry.name(), new);
         }
     }));
-}
-
-/// Prepares every request for a custom kind before its verb: loads its objects on the first request, and
-/// refuses new objects if the definition is being deleted. For built-in kinds, loads versions that are read
-/// but not stored.
-pub async fn admit(context: &Context, resource: &Resource) -> Result<(), ApiError> {
-    if resource.custom.is_none() {
-        let reads = matches!(context.info.verb, "get" | "list" | "watch" | "deletecollection");
-        let lazy = reads && convert::is_converted(resource);
-        return if lazy { context.server.start_cache(resource).await } else { Ok(()) };
-    }
-    if context.info.verb == "create" && context.info.subresource.is_empty() {
-        may_create(resource)?;
-    }
-    context.server.start_cache(resource).await
 }
 
 /// Returns 403 for new objects, posted or applied, of a kind whose definition is being deleted.

@@ -42,7 +42,7 @@ pub async fn ensure(server: &Arc<Server>, at_start: bool) -> Result<(), ApiError
 /// Follows the definitions until the server ends.
 pub async fn keep(server: &Arc<Server>) {
     loop {
-        server.kept().api_services.notified().await;
+        server.notifications().api_services.notified().await;
         tokio::time::sleep(TOGETHER).await;
         while let Err(error) = ensure(server, false).await {
             tracing::warn!(%error, "the APIServices of custom resources cannot be kept");

@@ -56,7 +56,7 @@ pub async fn keep(server: &Arc<Server>) {
     let mut due = tokio::time::Instant::now() + EVERY;
     loop {
         tokio::select! {
-            () = server.kept().flow.notified() => tokio::time::sleep(TOGETHER).await,
+            () = server.notifications().flow.notified() => tokio::time::sleep(TOGETHER).await,
             () = tokio::time::sleep_until(due) => {
                 due = tokio::time::Instant::now() + EVERY;
                 if let Err(error) = ensure(server).await {

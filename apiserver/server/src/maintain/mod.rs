@@ -3,10 +3,10 @@
 
 mod api_services;
 mod cidrs;
+pub mod definitions;
 mod events;
 mod flow;
 mod identity;
-mod notifications;
 mod own_service;
 mod repair;
 mod trust;
@@ -31,9 +31,6 @@ use crate::storage::Outcome;
 use crate::write;
 use crate::write::Tracking;
 use apiserver_auth::defaults::{self, Write};
-
-pub use notifications::Kept;
-pub use own_service::Endpoint;
 
 /// Pause after a bootstrap that the store did not take.
 const RETRY: Duration = Duration::from_millis(200);

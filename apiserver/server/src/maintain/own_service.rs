@@ -12,30 +12,21 @@ use std::time::Duration;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::ordered;
 use apiserver_schema::protobuf;
-use apiserver_store::{Op, Range, Revision, StoreError, Write, Written};
+use apiserver_store::{Op, Range, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::keep as keep_object;
+use crate::errors;
 use crate::limits;
+use crate::notifications::Endpoint;
 use crate::server::Server;
-use crate::storage;
 
 /// The prefix of the keys; their names are addresses.
 const LEASES: &str = "/registry/masterleases/";
 /// Seconds that an address counts without being renewed.
 const TTL: u32 = 15;
 const RENEW: Duration = Duration::from_secs(10);
-
-/// The state of the key of this server's address.
-#[derive(Default)]
-pub struct Endpoint {
-    /// The revision of its own last write.
-    written: Revision,
-    /// True if another server has written it since the write before: one with the same address, on another
-    /// port.
-    shared: bool,
-}
 
 /// Looks after them for ever, until the server ends.
 pub async fn keep(server: &Arc<Server>) {
@@ -73,7 +64,7 @@ pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
     if address.ip().is_loopback() || server.draining().is_cancelled() {
         return Ok(());
     }
-    renew(server, address.ip(), &mut endpoint).await.map_err(storage::store_error)?;
+    renew(server, address.ip(), &mut endpoint).await.map_err(errors::store_error)?;
     reconcile(server, address).await
 }
 
@@ -83,7 +74,7 @@ pub async fn withdraw(server: &Arc<Server>) {
     let Some(address) = server.config().advertise.filter(|a| !a.ip().is_loopback()) else { return };
     let endpoint = server.endpoint_turn().lock().await;
     let result = async {
-        remove(server, address.ip(), &endpoint).await.map_err(storage::store_error)?;
+        remove(server, address.ip(), &endpoint).await.map_err(errors::store_error)?;
         reconcile(server, address).await
     };
     if let Err(error) = result.await {
@@ -159,7 +150,7 @@ async fn remove(server: &Server, address: IpAddr, endpoint: &Endpoint) -> Result
 /// The addresses of the servers that are alive, of the family of `own`.
 async fn alive(server: &Server, own: SocketAddr) -> Result<BTreeSet<IpAddr>, ApiError> {
     let range = Range { prefix: LEASES.to_owned(), ..Range::default() };
-    let page = server.store().list(range).await.map_err(storage::store_error)?;
+    let page = server.store().list(range).await.map_err(errors::store_error)?;
     let addresses = page.kvs.iter().filter_map(|kv| kv.key.strip_prefix(LEASES)?.parse().ok());
     Ok(addresses.filter(|address: &IpAddr| address.is_ipv4() == own.is_ipv4()).collect())
 }

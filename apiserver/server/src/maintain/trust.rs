@@ -17,12 +17,13 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{create, put};
 use crate::limits;
+use crate::notifications::TRUST;
 use crate::server::Server;
 use crate::storage;
 use apiserver_auth::authentication::pki::certificates;
 
-pub(super) const NAMESPACE: &str = "kube-system";
-pub(super) const NAME: &str = "extension-apiserver-authentication";
+const NAMESPACE: &str = TRUST.0;
+const NAME: &str = TRUST.1;
 
 /// Looked after this often, as in Kubernetes, and whenever the ConfigMap changes.
 const EVERY: Duration = Duration::from_secs(60);
@@ -55,7 +56,7 @@ pub async fn keep(server: &Arc<Server>) {
         };
         tokio::select! {
             () = server.draining().cancelled() => return,
-            () = server.kept().trust.notified() => {}
+            () = server.notifications().trust.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }

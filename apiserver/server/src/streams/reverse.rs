@@ -21,7 +21,7 @@ use super::upgrade::Asked;
 use super::{Body, REDIRECTED, data_only, empty, pages};
 use crate::body;
 use crate::clients::budget::Budget;
-use crate::clients::too_many_requests;
+use crate::errors::too_many_requests;
 use crate::limits;
 use crate::respond::PassedOn;
 use crate::websocket;

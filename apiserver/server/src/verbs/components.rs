@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::components;
 use crate::context::Context;
 use crate::negotiate;
+use crate::object_answer::object_answer;
 use crate::respond;
 use crate::respond::Answer;
 use crate::storage;
@@ -23,12 +24,13 @@ use apiserver_cache::form::Shape;
 /// One component; 404 for a name that is none.
 pub async fn get(context: &Context, resource: &Resource) -> Answer {
     let name = &context.info.name;
-    let health = components::check_one(&context.server, name).await;
+    let health =
+        components::check_one(&context.server.config().components, context.server.store(), name).await;
     let health = health.ok_or_else(|| storage::not_found(resource, name))?;
     let mut object = status(name, &health);
     object["kind"] = resource.kind.as_str().into();
     object["apiVersion"] = resource.api_version().into();
-    respond::object(context, resource, 200, Bytes::from(ordered::json_text(&object)))
+    object_answer(context, resource, 200, Bytes::from(ordered::json_text(&object)))
 }
 
 /// All components that the selectors choose.
@@ -39,9 +41,11 @@ pub async fn list(context: &Context, resource: &Arc<Resource>) -> Answer {
     let fields = fields.map_or(Ok(FieldSelector::everything()), FieldSelector::parse)?;
     fields.supported(resource)?;
     let mut items = Vec::new();
-    for (name, health) in components::check_all(&context.server).await {
+    for (name, health) in
+        components::check_all(&context.server.config().components, context.server.store()).await
+    {
         let object = status(&name, &health);
-        if labels.matches_object(&object) && fields.matches(&object, resource) {
+        if labels.matches_object(&object) & fields.matches(&object, resource) {
             items.push(object);
         }
     }

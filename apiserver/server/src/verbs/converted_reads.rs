@@ -20,12 +20,12 @@ use super::converted_selection::Chosen;
 use crate::body;
 use crate::body::Body;
 use crate::context::Context;
-use crate::custom::conversion::by_webhook;
-use crate::custom::webhook;
-use crate::filter::Filter;
+use crate::conversion::by_webhook;
+use crate::conversion::webhook;
 use crate::list_options;
 use crate::negotiate;
 use crate::respond;
+use crate::selection::filter::Filter;
 use crate::server::Server;
 use crate::table::{Rows, metadata_only};
 

@@ -11,15 +11,15 @@ use apiserver_schema::meta;
 use serde_json::Value;
 
 use crate::clients::budget::{Budget, Charge};
-use crate::clients::too_many_requests;
 use crate::context::Context;
-use crate::custom::conversion::by_webhook;
-use crate::custom::webhook;
-use crate::filter::Filter;
+use crate::conversion::by_webhook;
+use crate::conversion::webhook;
+use crate::errors;
+use crate::errors::too_many_requests;
 use crate::limits;
+use crate::selection::filter::Filter;
 use crate::selection::{Entries, Selected};
 use crate::server::Server;
-use crate::storage;
 use crate::view;
 use crate::view::{Asked, View};
 use apiserver_cache::{Cache, Entry};
@@ -65,7 +65,7 @@ pub async fn select(
 
 /// Returns the entries that the webhook is asked about in one call.
 async fn next_page(entries: &mut Entries) -> Result<Vec<Arc<Entry>>, ApiError> {
-    entries.fetch(usize::MAX, limits::CONVERTED_PAGE).await.map_err(storage::store_error)
+    entries.fetch(usize::MAX, limits::CONVERTED_PAGE).await.map_err(errors::store_error)
 }
 
 async fn converted(server: &Server, custom: &Custom, entries: &[Arc<Entry>]) -> Result<Vec<Value>, ApiError> {

@@ -14,11 +14,12 @@ use futures::future::BoxFuture;
 
 use super::list::Page;
 use crate::context::Context;
+use crate::errors;
 use crate::limits;
 use crate::negotiate;
+use crate::object_answer::object_answer;
 use crate::respond;
 use crate::respond::Answer;
-use crate::storage;
 use crate::write::delete::{Deleted, one};
 use crate::write::delete_options::DeleteOptions;
 
@@ -35,12 +36,12 @@ pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         }
         Deleted::Gone(mut object) => {
             encoding::complete_kind(resource, &mut object);
-            respond::object(context, resource, 200, Bytes::from(ordered::json_text(&object)))
+            object_answer(context, resource, 200, Bytes::from(ordered::json_text(&object)))
         }
         Deleted::Waiting(bytes) => {
             // Only clients that ask in the older way are told that it is not done yet.
             let code = if options.orphan == Some(false) { 202 } else { 200 };
-            respond::object(context, resource, code, bytes)
+            object_answer(context, resource, code, bytes)
         }
     }
 }
@@ -73,7 +74,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
     let mut gone = VecDeque::new();
     loop {
         let some = chosen.fetch(usize::MAX, limits::DELETE_COLLECTION_PAGE).await;
-        let some = some.map_err(storage::store_error)?;
+        let some = some.map_err(errors::store_error)?;
         if some.is_empty() {
             break;
         }

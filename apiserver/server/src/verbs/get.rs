@@ -6,8 +6,9 @@ use apiserver_registry::Resource;
 use bytes::Bytes;
 
 use crate::context::Context;
+use crate::errors;
 use crate::list_options;
-use crate::respond;
+use crate::object_answer::object_answer;
 use crate::respond::Answer;
 use crate::storage;
 use apiserver_cache::{Cache, Entry};
@@ -15,7 +16,7 @@ use apiserver_cache::{Cache, Entry};
 /// Answers from the store's own key where the newest state is asked for, else from the cache.
 pub async fn get(context: &Context, resource: &Resource) -> Answer {
     let object = read(context, resource).await?;
-    respond::object(context, resource, 200, object)
+    object_answer(context, resource, 200, object)
 }
 
 async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver_schema::error::ApiError> {
@@ -42,7 +43,7 @@ async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver
         return Ok(entry.object());
     }
     let key = storage::key(resource, &info.namespace, &info.name);
-    let got = server.store().get(&key).await.map_err(storage::store_error)?;
+    let got = server.store().get(&key).await.map_err(errors::store_error)?;
     let kv = got.kv.ok_or_else(missing)?;
     // Usually the cache has the same version encoded already.
     match cache.get(&short).filter(|entry| entry.revision == kv.mod_revision) {
@@ -64,7 +65,7 @@ async fn fresh(
     if !server.store().shared() {
         return Ok(None);
     }
-    let revision = server.store().revision().await.map_err(storage::store_error)?;
+    let revision = server.store().revision().await.map_err(errors::store_error)?;
     if server.caches().passed() < revision {
         return Ok(None);
     }

@@ -39,6 +39,7 @@ use crate::request::is_segment;
 use crate::respond;
 use crate::respond::Answer;
 use crate::write::Part;
+use apiserver_cache::convert;
 use converted_reads::Detour;
 
 pub use patch::Patch;
@@ -65,7 +66,7 @@ async fn served(context: &Authorized, resource: Arc<Resource>, request: Request<
         return Err(not_allowed());
     }
     deprecation::note(context, &resource);
-    custom::admit(context, &resource).await?;
+    load_cache(context, &resource).await?;
     if !info.subresource.is_empty() {
         return subresources::dispatch(context, &resource, request).await;
     }
@@ -189,4 +190,19 @@ pub fn unknown(context: &Context) -> Answer {
         _ => false,
     };
     if claimed { Err(no_such_resource()) } else { Ok(respond::no_such_page()) }
+}
+
+/// Prepares every request for a custom kind before its verb: loads its objects on the first request, and
+/// refuses new objects if the definition is being deleted. For built-in kinds, loads versions that are read
+/// but not stored.
+async fn load_cache(context: &Context, resource: &Resource) -> Result<(), ApiError> {
+    if resource.custom.is_none() {
+        let reads = matches!(context.info.verb, "get" | "list" | "watch" | "deletecollection");
+        let lazy = reads && convert::is_converted(resource);
+        return if lazy { context.server.start_cache(resource).await } else { Ok(()) };
+    }
+    if context.info.verb == "create" && context.info.subresource.is_empty() {
+        custom::may_create(resource)?;
+    }
+    context.server.start_cache(resource).await
 }

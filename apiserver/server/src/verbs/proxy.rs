@@ -8,9 +8,9 @@ use http::{Method, Request};
 use serde_json::Value;
 
 use crate::body::Body;
-use crate::chain::ClientAddress;
 use crate::context::Context;
 use crate::errors::{no_such_resource, not_allowed};
+use crate::request::ClientAddress;
 use crate::respond::Answer;
 use crate::server::Server;
 use crate::storage;

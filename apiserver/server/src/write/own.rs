@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::{Write, reset, retain};
 use crate::context::Context;
-use crate::custom::conversion::{Conversions, Webhooked, by_webhook};
+use crate::conversion::{Conversions, Webhooked, by_webhook};
 use crate::server::Server;
 
 /// The effect of a write on the managed fields of the object.

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::{Part, Write};
 use crate::allocate::{Refused, Reservation};
+use crate::errors;
 use crate::server::Server;
-use crate::storage;
 use crate::storage::Outcome;
 
 /// Returns true if the kind has addresses.
@@ -32,7 +32,7 @@ pub(super) async fn reserve(write: &Write<'_>, object: &mut Value) -> Result<Opt
     reserved.map(Some).map_err(|refused| match refused {
         Refused::Fields(errors) => ApiError::invalid("", "Service", meta::name(object), &errors),
         Refused::Internal(why) => ApiError::internal(why),
-        Refused::Store(error) => storage::store_error(error),
+        Refused::Store(error) => errors::store_error(error),
     })
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn commit_or_release(reservation: Option<Reservation>, outcome:
     match outcome {
         Ok(Outcome::Done(_) | Outcome::Unchanged(_)) => reservation.commit().await,
         Ok(Outcome::Conflict(_)) => reservation.abandon().await,
-        Err(error) if storage::is_refusal(error) => reservation.abandon().await,
+        Err(error) if errors::is_refusal(error) => reservation.abandon().await,
         // An address that is kept for nothing is better than one that is given out twice.
         Err(_) => reservation.leave(),
     }

@@ -12,7 +12,8 @@ use super::change::Update;
 use super::own::Tracking;
 use super::reserve;
 use crate::context::Context;
-use crate::custom::conversion::by_webhook;
+use crate::conversion::by_webhook;
+use crate::errors;
 use crate::limits;
 use crate::storage;
 use crate::storage::{Outcome, Stored};
@@ -60,7 +61,7 @@ impl Creation {
         let mut error = ApiError::already_exists(&resource.group, &resource.plural, &self.name);
         if self.has_base {
             error.message.push_str(", the server was not able to generate a unique name for the object");
-            error = storage::retry_after(error, 1);
+            error = errors::retry_after(error, 1);
         }
         if other.is_some_and(|other| meta::deletion_timestamp(&other.object).is_some()) {
             error.message = format!("object is being deleted: {}", error.message);

@@ -14,8 +14,8 @@ use serde_json::Value;
 
 use super::{Finding, services};
 use crate::allocate::{claims, plan};
+use crate::errors;
 use crate::server::Server;
-use crate::storage;
 
 /// An IPAddress this young may belong to a Service that is still being created.
 const GRACE: SignedDuration = SignedDuration::from_secs(60);
@@ -146,7 +146,7 @@ async fn apply(server: &Arc<Server>, fix: &Fix) -> Result<bool, ApiError> {
         }
         Fix::Remove { address, revision } => claims.remove(*address, *revision).await,
     };
-    done.map_err(storage::store_error)
+    done.map_err(errors::store_error)
 }
 
 /// Decides what has to be done: pure. `suspects` are the addresses that had no Service at the last run.

@@ -2,14 +2,16 @@
 //! continue at and, while the cache has room for it, the state that they are taken from; after that they are
 //! read from the store. So an answer that is not read keeps no object alive.
 
+pub mod filter;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use apiserver_store::{Range, Revision, StoreError};
 
 use crate::clients::budget::Charge;
-use crate::filter::Filter;
 use crate::limits;
+use crate::selection::filter::Filter;
 use apiserver_cache::{Cache, Caches, Entry, Past, Reading};
 
 /// One page, or all.
@@ -275,5 +277,4 @@ async fn read_keys(
 }
 
 #[cfg(test)]
-#[path = "selection_tests.rs"]
 mod tests;

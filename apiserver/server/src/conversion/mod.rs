@@ -1,6 +1,8 @@
 //! Conversion by webhooks of objects in other versions: those that are stored are converted to the version of a
 //! request, and those that are written to the stored version.
 
+pub mod webhook;
+
 use std::sync::Arc;
 
 use apiserver_apply::{NeedsConversion, Versions};
@@ -10,7 +12,6 @@ use apiserver_schema::error::ApiError;
 use apiserver_structural::CustomShape;
 use serde_json::Value;
 
-use super::webhook;
 use crate::server::Server;
 
 /// The custom kind, if a webhook converts its objects.

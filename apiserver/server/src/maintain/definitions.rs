@@ -14,8 +14,9 @@ use apiserver_store::Range;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::DEFINITIONS;
 use crate::context::Context;
+use crate::custom::DEFINITIONS;
+use crate::errors;
 use crate::limits;
 use crate::server::Server;
 use crate::storage;
@@ -178,7 +179,7 @@ async fn delete_objects(server: &Arc<Server>, definition: &Value) -> Result<usiz
         Range { prefix: prefix.clone(), limit: limits::DELETE_COLLECTION_PAGE, ..Range::default() };
     let mut left = 0;
     loop {
-        let page = server.store().list(range.clone()).await.map_err(storage::store_error)?;
+        let page = server.store().list(range.clone()).await.map_err(errors::store_error)?;
         let places: Vec<(String, String)> = page
             .kvs
             .iter()

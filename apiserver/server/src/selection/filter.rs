@@ -11,7 +11,7 @@ use apiserver_schema::meta;
 use serde_json::Value;
 
 use crate::clients::budget::{Budget, Charge};
-use crate::clients::too_many_requests;
+use crate::errors::too_many_requests;
 use crate::limits;
 use crate::query::Query;
 use crate::selection::{Entries, Selected};

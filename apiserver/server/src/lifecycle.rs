@@ -1,0 +1,57 @@
+//! Start, end and door of a [`Server`].
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use futures::future::BoxFuture;
+use http::{Request, Response};
+
+use crate::body::Body;
+use crate::chain;
+use crate::maintain::{self, definitions};
+use crate::server::Server;
+
+impl Server {
+    /// Runs caches, bootstrap and upkeep on the current runtime until [`Server::stop`].
+    pub fn start(self: &Arc<Self>) {
+        let caches = Arc::clone(self.caches());
+        let shutdown = self.shutdown().clone();
+        tokio::spawn(async move { caches.run(shutdown).await });
+        tokio::spawn(maintain::run(Arc::clone(self)));
+        tokio::spawn(definitions::run(Arc::clone(self)));
+    }
+
+    /// Announces the end: the server reports that it is not ready, everything else continues. Withdraws the
+    /// objects by which others know this server, and returns when that is done.
+    pub async fn drain(self: &Arc<Self>) {
+        self.draining().cancel();
+        maintain::withdraw(self).await;
+    }
+
+    /// The server as a service: for a listener, or for clients in the same process, who put an
+    /// `Identity` into the request's extensions.
+    pub fn service(self: &Arc<Self>) -> ApiService {
+        ApiService(Arc::clone(self))
+    }
+}
+
+/// Answers requests. Cheap to clone.
+#[derive(Clone)]
+pub struct ApiService(Arc<Server>);
+
+impl tower::Service<Request<Body>> for ApiService {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<'static, Result<Response<Body>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut TaskContext<'_>) -> Poll<Result<(), Infallible>> {
+        // Requests wait for their turn in the chain, where their attributes are known.
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let server = Arc::clone(&self.0);
+        Box::pin(async move { Ok(chain::handle(server, request).await) })
+    }
+}
