@@ -2,7 +2,7 @@
 
 use apiserver_cache::encoding;
 use apiserver_meta::time;
-use apiserver_registry::Resource;
+use apiserver_registry::{Dependents, Resource};
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use apiserver_schema::ordered;
@@ -138,7 +138,7 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
         return Plan::Remove;
     }
     if !marked {
-        if is_namespace(resource) || resource.behaviour.prepare_delete.is_some() {
+        if resource.behaviour.spec_finalizers || resource.behaviour.prepare_delete.is_some() {
             // Kinds that end in a way of their own have no grace, not even none, and do not count this as a
             // change.
             meta::set(&mut new, "deletionTimestamp", time::rfc3339(now));
@@ -148,20 +148,16 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
     } else if meta::deletion_grace_period_seconds(object) != Some(0) {
         meta::set(&mut new, "deletionGracePeriodSeconds", 0);
     }
-    if is_namespace(resource) {
+    if resource.behaviour.spec_finalizers {
         new["status"]["phase"] = "Terminating".into();
     }
     if new == *object { Plan::Wait } else { Plan::Mark(new) }
 }
 
-fn is_namespace(resource: &Resource) -> bool {
-    resource.group.is_empty() && resource.kind == "Namespace"
-}
-
 /// Returns true if a namespace still has contents that its controller must delete. Other kinds may have a
 /// field of that name, which means nothing.
 fn awaits_finalizing(resource: &Resource, object: &Value) -> bool {
-    is_namespace(resource) && !meta::list(object, "/spec/finalizers").is_empty()
+    resource.behaviour.spec_finalizers && !meta::list(object, "/spec/finalizers").is_empty()
 }
 
 /// The time that is left to a kubelet, if there is any.
@@ -198,20 +194,15 @@ fn mark(object: &mut Value, now: jiff::Timestamp, grace: i64) {
     }
 }
 
-/// Returns the propagation of a deletion, with the default of the kind if none is requested: dependents of
-/// Jobs and ReplicationControllers are orphaned, as before there was a choice. Events have none, and nobody
-/// would remove their finalizers.
+/// Returns the propagation of a deletion, with the default of the kind if none is requested.
 fn propagation_of(resource: &Resource, object: &Value, asked: Option<Propagation>) -> Option<Propagation> {
-    if resource.custom.is_some() {
-        return asked;
-    }
-    match (resource.group.as_str(), resource.kind.as_str()) {
-        ("" | "events.k8s.io", "Event") => None,
-        ("batch", "Job") | ("", "ReplicationController") => {
+    match resource.behaviour.dependents {
+        Dependents::Absent => None,
+        Dependents::Orphaned => {
             let chosen = meta::finalizers(object).iter().any(|f| matches!(*f, ORPHAN | FOREGROUND));
             asked.or_else(|| (!chosen).then_some(Propagation::Orphan))
         }
-        _ => asked,
+        Dependents::Deleted => asked,
     }
 }
 

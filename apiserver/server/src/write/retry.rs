@@ -10,7 +10,6 @@ use serde_json::Value;
 
 use super::change::Update;
 use super::own::Tracking;
-use super::reserve;
 use crate::context::Context;
 use crate::custom::conversion::by_webhook;
 use crate::limits;
@@ -171,7 +170,7 @@ impl<'a> Update<'a> {
 /// that a webhook converts.
 fn cached(context: &Context, resource: &Resource, namespace: &str, name: &str) -> Option<Stored> {
     let server = &context.server;
-    if !server.store().shared() || reserve::is_service(resource) || by_webhook(resource).is_some() {
+    if !server.store().shared() || resource.behaviour.allocates_addresses || by_webhook(resource).is_some() {
         return None;
     }
     let cache = server.cache(resource).ok()?;
