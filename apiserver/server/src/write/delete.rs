@@ -118,7 +118,7 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
             let Some(asked) = options.grace.filter(|asked| *asked < had) else { return Plan::Wait };
             set_propagation(resource, &mut new, options.propagation);
             shorten(&mut new, had, asked);
-            return if asked == 0 && !is_held(&new) { Plan::Remove } else { Plan::Mark(new) };
+            return if asked == 0 && !has_finalizers(&new) { Plan::Remove } else { Plan::Mark(new) };
         }
         let grace = grace_of_pod(object, options.grace);
         if !marked && grace > 0 {
@@ -134,7 +134,7 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
     if !marked && let Some(prepare) = &resource.behaviour.prepare_delete {
         prepare(&mut new, now);
     }
-    if !is_held(&new) && !awaits_finalizing(resource, &new) {
+    if !has_finalizers(&new) && !awaits_finalizing(resource, &new) {
         return Plan::Remove;
     }
     if !marked {
@@ -221,14 +221,14 @@ fn set_propagation(resource: &Resource, object: &mut Value, asked: Option<Propag
     meta::set_finalizers(object, finalizers);
 }
 
-fn is_held(object: &Value) -> bool {
+fn has_finalizers(object: &Value) -> bool {
     !meta::finalizers(object).is_empty()
 }
 
 /// Returns true if an object that was marked has nothing left to wait for.
 pub fn is_finished(resource: &Resource, object: &Value) -> bool {
     meta::deletion_timestamp(object).is_some()
-        && !is_held(object)
+        && !has_finalizers(object)
         && pending_grace(object).is_none()
         && !awaits_finalizing(resource, object)
 }

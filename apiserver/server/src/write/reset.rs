@@ -54,18 +54,18 @@ fn fields_of(
 }
 
 /// Adds the fields of the object, except its type and those named.
-fn all_but(set: &mut FieldSet, object: &Value, kept: &[&str]) {
+fn all_but(set: &mut FieldSet, object: &Value, except: &[&str]) {
     for name in object.as_object().into_iter().flat_map(|fields| fields.keys()) {
-        if !matches!(name.as_str(), "apiVersion" | "kind") && !kept.contains(&name.as_str()) {
+        if !matches!(name.as_str(), "apiVersion" | "kind") && !except.contains(&name.as_str()) {
             set.insert(&field_path(&[name]));
         }
     }
 }
 
 /// Adds the fields of a field, except those named.
-fn below(set: &mut FieldSet, object: &Value, field: &str, kept: &[&str]) {
+fn below(set: &mut FieldSet, object: &Value, field: &str, except: &[&str]) {
     for name in object[field].as_object().into_iter().flat_map(|fields| fields.keys()) {
-        if !kept.contains(&name.as_str()) {
+        if !except.contains(&name.as_str()) {
             set.insert(&field_path(&[field, name]));
         }
     }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_subresource_has_its_fields() {
+    fn reset_fields_of_each_subresource_are_those_that_it_cannot_write() {
         let new = json!({"apiVersion": "v1", "kind": "X", "metadata": {"labels": {"a": "b"}}, "status": {},
             "spec": {"nodeName": "n", "ephemeralContainers": [],
                 "containers": [{"name": "c", "image": "i", "resources": {}}]}});
