@@ -2,6 +2,7 @@
 //! warnings and conversions. No IO and nothing asynchronous lives here.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod admin_access;
 pub mod builtin;
 pub mod certificate;
 pub mod columns;
@@ -13,6 +14,7 @@ pub mod enablement;
 mod entries;
 pub mod image;
 pub mod lifecycle;
+mod pod_status;
 mod requests;
 pub mod signing;
 pub mod validation;

@@ -2,8 +2,12 @@
 //! else, through `approval`; the signer writes everything but `Approved` and `Denied`, through `status`.
 //! Neither can take back what is written.
 
+use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use apiserver_meta::identity::Identity;
+use apiserver_meta::time;
+use apiserver_registry::Unowned;
 use apiserver_schema::error::FieldError;
 use apiserver_schema::meta;
 
@@ -15,13 +19,41 @@ const CONDITIONS: &str = "status.conditions";
 /// The conditions that only the approver may write.
 const VERDICTS: [&str; 2] = ["Approved", "Denied"];
 
-/// Completes the status of `new`, which replaces `old`: `approval` is true for that subresource, `now` is the
-/// time of conditions that have none. Returns the errors of fields that this writer may not write; validation
-/// checks the rest.
-pub fn settle(new: &mut Value, old: &Value, approval: bool, now: &str) -> Vec<FieldError> {
+/// The fields that writers of each subresource leave alone: the request is immutable, and the server sets its
+/// author; the approver does not sign, and the signer does not approve.
+pub const UNOWNED: &[Unowned] = &[
+    ("", &[&["spec"]]),
+    ("approval", &[&["status", "certificate"]]),
+    ("status", &[&["status", "conditions"]]),
+];
+
+/// Sets the author of a certificate request to the sender of the request, overwriting the client's values.
+pub fn set_requester(request: &mut Value, identity: &Identity) {
+    let Some(Value::Object(spec)) = request.get_mut("spec") else { return };
+    for field in ["username", "uid", "groups", "extra"] {
+        spec.remove(field);
+    }
+    spec.insert("username".to_owned(), identity.user.clone().into());
+    if !identity.uid.is_empty() {
+        spec.insert("uid".to_owned(), identity.uid.clone().into());
+    }
+    if !identity.groups.is_empty() {
+        spec.insert("groups".to_owned(), identity.groups.clone().into());
+    }
+    let extra: Map<String, Value> =
+        identity.extra.iter().map(|(key, values)| (key.clone(), values.clone().into())).collect();
+    if !extra.is_empty() {
+        spec.insert("extra".to_owned(), Value::Object(extra));
+    }
+}
+
+/// Completes the status of `new`, which replaces `old`; `now` is the time of conditions that have none. Returns the
+/// errors of fields that the writer of this subresource may not write; validation checks the rest.
+pub fn retain_status(new: &mut Value, old: &Value, subresource: &str, now: Timestamp) -> Vec<FieldError> {
+    let approval = subresource == "approval";
     let mut errors = Vec::new();
     let before = meta::list(old, "/status/conditions");
-    let mut conditions = timed(meta::list(new, "/status/conditions"), before, now);
+    let mut conditions = timed(meta::list(new, "/status/conditions"), before, &time::rfc3339(now));
     if !approval {
         // The signer repeats the approval, but cannot change it.
         for condition in conditions.iter_mut().filter(|c| c["type"] == "Approved" || c["type"] == "Denied") {
@@ -86,7 +118,8 @@ mod tests {
 
     fn messages(new: Value, old: &Value, approval: bool) -> (Value, Vec<String>) {
         let mut new = new;
-        let errors = settle(&mut new, old, approval, NOW);
+        let subresource = if approval { "approval" } else { "status" };
+        let errors = retain_status(&mut new, old, subresource, NOW.parse().unwrap());
         (new, errors.into_iter().map(|e| format!("{}: {}", e.field, e.message)).collect())
     }
 

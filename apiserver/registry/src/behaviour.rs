@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use apiserver_meta::identity::Identity;
 use apiserver_schema::error::FieldError;
 use serde_json::Value;
 
@@ -69,6 +70,28 @@ pub type Warnings = Arc<dyn Fn(&Value, Option<&Value>) -> Vec<String> + Send + S
 /// Marks an object whose deletion begins.
 pub type Mark = Arc<dyn Fn(&mut Value, jiff::Timestamp) + Send + Sync>;
 
+/// Completes the status of a new object from the old one; returns the errors of fields that the subresource may
+/// not write. Arguments: new, old, subresource, now.
+pub type RetainStatus = fn(&mut Value, &Value, &str, jiff::Timestamp) -> Vec<FieldError>;
+/// Sets what follows from the sender of a request.
+pub type SetRequester = fn(&mut Value, &Identity);
+/// Returns the first field by which a write asks for admin access to devices, or grants it. Arguments: new, old
+/// (`None` on create), the part that is written.
+pub type AdminAccess = fn(&Value, Option<&Value>, Written) -> Option<String>;
+/// Fields that a write through a subresource leaves alone; the empty name is that of the object itself.
+pub type Unowned = (&'static str, &'static [&'static [&'static str]]);
+
+/// The treatment of an object's dependents if the client asks for none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dependents {
+    /// The garbage collector's own: they are deleted afterwards.
+    Deleted,
+    /// They stay, as before clients had a choice.
+    Orphaned,
+    /// There are none, whatever the client asks for, and nobody would remove the finalizers of a treatment.
+    Absent,
+}
+
 /// The part of an object that an update wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
@@ -89,6 +112,23 @@ pub struct Behaviour {
     pub graceful_delete: bool,
     /// The answer to a deletion that leaves nothing is the object's last state instead of a `Status`.
     pub returns_deleted: bool,
+    /// The treatment of dependents of a deleted object.
+    pub dependents: Dependents,
+    /// A warning to clients that delete an object and do not say what becomes of its dependents.
+    pub delete_warning: Option<&'static str>,
+    /// An object waits for the finalizers in its `spec` too, in phase `Terminating`, and its deletion has no grace
+    /// period (namespaces).
+    pub spec_finalizers: bool,
+    /// Objects go after a time that the server is configured with (events).
+    pub expires: bool,
+    /// A new object may have a status (nodes, which their kubelets register).
+    pub created_with_status: bool,
+    /// A new object without a name gets one.
+    pub optional_name: bool,
+    /// An object is given addresses and ports of ranges that the server allocates from (Services).
+    pub allocates_addresses: bool,
+    /// Errors name the core group, whichever group an object is written to.
+    pub errors_name_core_group: bool,
     /// `status` is cleared on create and kept from the old object on update of the main resource;
     /// only the `status` subresource writes it.
     pub status_subresource: bool,
@@ -99,18 +139,28 @@ pub struct Behaviour {
     pub needs_version: bool,
     /// An update of an object that is not there creates it.
     pub create_on_update: bool,
+    /// Fields that a write leaves alone besides those of all kinds, so that nobody comes to own them by it.
+    pub unowned: &'static [Unowned],
     /// Fills in defaults.
     pub default: Change,
     /// Fills in defaults that are the present time.
     pub default_times: Option<Mark>,
+    /// Sets what follows from the sender of a create.
+    pub set_requester: Option<SetRequester>,
+    /// Completes a written status from the old one, before its owners are determined.
+    pub retain_status: Option<RetainStatus>,
     /// Sets what a client may not choose on create (beyond status): conditions, phases.
     pub prepare_create: Change,
     /// Sets what a client may not change on update; arguments: new, old.
     pub prepare_update: ChangeFrom,
     /// The same for a write of the status; arguments: new, old.
     pub prepare_status: ChangeFrom,
+    /// Changes of a status that are the present time; arguments: new, old, now.
+    pub prepare_status_times: Option<ChangeAt>,
     /// Changes of an update that are the present time; arguments: new, old, now.
     pub prepare_times: Option<ChangeAt>,
+    /// The field of a write that needs admin access to devices, which the label of a namespace allows.
+    pub admin_access: Option<AdminAccess>,
     /// Errors of an object to be created.
     pub validate: Check,
     /// Errors of a change beyond those of `validate`: immutable fields. Arguments: new, old.

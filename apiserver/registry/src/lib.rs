@@ -10,8 +10,8 @@ mod label_selector;
 mod resource;
 
 pub use behaviour::{
-    Behaviour, Cells, Change, ChangeAt, ChangeFrom, Check, CheckChange, CheckFrom, Column, Mark, Subresource,
-    Verb, Warnings, Written,
+    AdminAccess, Behaviour, Cells, Change, ChangeAt, ChangeFrom, Check, CheckChange, CheckFrom, Column,
+    Dependents, Mark, RetainStatus, SetRequester, Subresource, Unowned, Verb, Warnings, Written,
 };
 pub use field_selector::{FieldSelector, FieldTerm, field_value};
 pub use label_selector::{LabelSelector, Operator, Requirement};

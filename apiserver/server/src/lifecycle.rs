@@ -9,7 +9,8 @@ use http::{Request, Response};
 
 use crate::body::Body;
 use crate::chain;
-use crate::maintain::{self, definitions};
+use crate::maintain;
+use crate::maintain::definitions;
 use crate::server::Server;
 
 impl Server {

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_from_any_state_gets_it_unless_it_says_otherwise() {
+    fn watch_without_a_version_gets_initial_events_unless_it_declines_them() {
         let table = [
             ("watch=1", Some(true)),
             ("watch=1&resourceVersion=0", Some(true)),
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_whole_numbers_without_a_sign() {
+    fn resource_version_with_a_sign_or_letters_is_refused() {
         assert_eq!(revision(None), Ok(None));
         assert_eq!(revision(Some("")), Ok(None));
         assert_eq!(revision(Some("7")), Ok(Some(7)));

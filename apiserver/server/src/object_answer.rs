@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use crate::context::Context;
 use crate::negotiate;
-use crate::respond::{self, Answer};
+use crate::respond;
+use crate::respond::Answer;
 use crate::table::{Rows, metadata_only};
 
 /// One object of a kind, encoded, in the shape that the client wants.

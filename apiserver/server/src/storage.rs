@@ -169,9 +169,7 @@ pub async fn put_on(
     // Without the tree, whose place other requests can use while this one waits.
     drop(object);
     store_quota::check(server, &key, value.len(), share).await?;
-    // A definition may call its kind the same, and its objects stay.
-    let expires = resource.kind == "Event" && resource.custom.is_none();
-    let ttl_seconds = if expires { seconds(server.config().event_ttl) } else { 0 };
+    let ttl_seconds = if resource.behaviour.expires { seconds(server.config().event_ttl) } else { 0 };
     let op = Op::Put { value: value.clone(), ttl_seconds };
     let creating = if expected == 0 { server.custom().create(resource)? } else { None };
     let write = Write { key: key.clone(), expected, op };

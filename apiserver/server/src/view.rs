@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_continue_token_goes_there_and_back_and_nonsense_is_refused() {
+    fn continue_token_round_trips_and_malformed_ones_are_refused() {
         let token = Continue::after(7, "ns/a", "ns/");
         assert_eq!(token.start, "a\0");
         assert_eq!(Continue::decode(&token.encode()), Ok(token));

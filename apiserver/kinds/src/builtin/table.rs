@@ -8,13 +8,16 @@ use crate::defaulting::{
     autoscaling, batch as d_batch, cluster as d_cluster, network as d_network, pod as d_pod, rbac as d_rbac,
     service as d_service, storage as d_storage, workload as d_workload,
 };
+use crate::pod_status;
+use crate::signing as certificate_requests;
 use crate::validation;
 use crate::validation::{
     batch, classes, cluster, config, csi, endpoints, events, network, pod, rbac, service, signing, storage,
     workload,
 };
-use apiserver_registry::Written;
+use apiserver_meta::time;
 use apiserver_registry::definition;
+use apiserver_registry::{AdminAccess, Dependents, RetainStatus, SetRequester, Unowned, Written};
 use apiserver_schema::error::FieldError;
 
 /// Returns the errors of a change: new, old, and the part that was written.
@@ -31,12 +34,25 @@ pub(super) struct Row {
     pub generation: bool,
     pub counted: Option<&'static str>,
     pub graceful_delete: bool,
+    pub dependents: Dependents,
+    pub delete_warning: Option<&'static str>,
+    pub spec_finalizers: bool,
+    pub expires: bool,
+    pub created_with_status: bool,
+    pub optional_name: bool,
+    pub allocates_addresses: bool,
+    pub errors_name_core_group: bool,
     pub needs_version: bool,
     pub create_on_update: bool,
+    pub unowned: &'static [Unowned],
     pub selectable: &'static [&'static str],
     pub shared_labels: Option<&'static str>,
     pub default: fn(&mut Value),
     pub default_times: Option<fn(&mut Value, Timestamp)>,
+    pub set_requester: Option<SetRequester>,
+    pub retain_status: Option<RetainStatus>,
+    pub prepare_status_times: Option<fn(&mut Value, &Value, Timestamp)>,
+    pub admin_access: Option<AdminAccess>,
     pub prepare_create: fn(&mut Value),
     pub prepare_update: fn(&mut Value, &Value),
     pub prepare_times: Option<fn(&mut Value, &Value, Timestamp)>,
@@ -55,12 +71,25 @@ pub(super) const DEFAULT_ROW: Row = Row {
     generation: false,
     counted: None,
     graceful_delete: false,
+    dependents: Dependents::Deleted,
+    delete_warning: None,
+    spec_finalizers: false,
+    expires: false,
+    created_with_status: false,
+    optional_name: false,
+    allocates_addresses: false,
+    errors_name_core_group: false,
     needs_version: false,
     create_on_update: false,
+    unowned: &[],
     selectable: &[],
     shared_labels: None,
     default: nothing,
     default_times: None,
+    set_requester: None,
+    retain_status: None,
+    prepare_status_times: None,
+    admin_access: None,
     prepare_create: nothing,
     prepare_update: nothing_on_update,
     prepare_times: None,
@@ -105,6 +134,14 @@ const POD_FIELDS: &[&str] = &[
     "status.nominatedNodeName",
 ];
 
+/// For kinds whose status is written without any metadata.
+pub(super) const METADATA_OF_STATUS: &[Unowned] = &[("status", &[&["metadata"]])];
+
+/// The warning about the pods of deleted Jobs.
+const JOB_DELETED: &str = "child pods are preserved by default when jobs are deleted; set \
+                           propagationPolicy=Background to remove them or set propagationPolicy=Orphan to \
+                           suppress this warning";
+
 const RBAC: Row = Row { group: "rbac.authorization.k8s.io", create_on_update: true, ..DEFAULT_ROW };
 const APPS: Row = Row { group: "apps", generation: true, category: ALL, ..DEFAULT_ROW };
 const NETWORKING: Row = Row { group: "networking.k8s.io", ..DEFAULT_ROW };
@@ -132,6 +169,8 @@ static ROWS: &[Row] = &[
     Row {
         plural: "events",
         create_on_update: true,
+        dependents: Dependents::Absent,
+        expires: true,
         short_names: &["ev"],
         selectable: EVENT_FIELDS,
         validate: events::event,
@@ -139,6 +178,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "limitranges",
+        optional_name: true,
         create_on_update: true,
         short_names: &["limits"],
         default: d_cluster::limit_range,
@@ -147,6 +187,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "namespaces",
+        spec_finalizers: true,
         short_names: &["ns"],
         selectable: &["status.phase"],
         default: d_cluster::namespace,
@@ -157,6 +198,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "nodes",
+        created_with_status: true,
         short_names: &["no"],
         prefix: "minions",
         selectable: &["spec.unschedulable"],
@@ -180,6 +222,7 @@ static ROWS: &[Row] = &[
         short_names: &["pv"],
         default: d_storage::volume,
         prepare_create: d_storage::prepare_create_volume,
+        prepare_status_times: Some(|new, old, now| d_storage::note_phase(new, old, &time::rfc3339(now))),
         validate: storage::volume,
         validate_update: storage::volume_update,
         ..DEFAULT_ROW
@@ -191,6 +234,7 @@ static ROWS: &[Row] = &[
         generation: true,
         graceful_delete: true,
         selectable: POD_FIELDS,
+        retain_status: Some(pod_status::retain),
         default: d_pod::default,
         prepare_create: d_pod::prepare_create,
         validate: pod::validate,
@@ -206,6 +250,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "replicationcontrollers",
+        dependents: Dependents::Orphaned,
         short_names: &["rc"],
         category: ALL,
         prefix: "controllers",
@@ -241,6 +286,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "services",
+        allocates_addresses: true,
         create_on_update: true,
         short_names: &["svc"],
         category: ALL,
@@ -273,6 +319,7 @@ static ROWS: &[Row] = &[
     },
     Row {
         plural: "deployments",
+        unowned: &[("status", &[&["metadata", "labels"]])],
         short_names: &["deploy"],
         counted: Some("annotations"),
         default: d_workload::deployment,
@@ -303,6 +350,7 @@ static ROWS: &[Row] = &[
     Row {
         group: "apiextensions.k8s.io",
         plural: "customresourcedefinitions",
+        unowned: METADATA_OF_STATUS,
         short_names: &["crd", "crds"],
         prefix: "apiextensions.k8s.io/customresourcedefinitions",
         category: API_EXTENSIONS,
@@ -340,6 +388,8 @@ static ROWS: &[Row] = &[
     Row {
         group: "batch",
         plural: "jobs",
+        dependents: Dependents::Orphaned,
+        delete_warning: Some(JOB_DELETED),
         category: ALL,
         generation: true,
         selectable: &["status.successful"],
@@ -353,6 +403,9 @@ static ROWS: &[Row] = &[
     Row {
         group: "certificates.k8s.io",
         plural: "certificatesigningrequests",
+        unowned: certificate_requests::UNOWNED,
+        set_requester: Some(certificate_requests::set_requester),
+        retain_status: Some(certificate_requests::retain_status),
         short_names: &["csr"],
         selectable: &["spec.signerName"],
         prepare_update: d_cluster::prepare_update_signing_request,

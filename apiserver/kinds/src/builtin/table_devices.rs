@@ -1,6 +1,7 @@
 //! Rows of devices and of pods that are scheduled together.
 
 use super::table::{DEFAULT_ROW, Row};
+use crate::admin_access;
 use crate::defaulting::devices as d_devices;
 use crate::validation::{devices, groups, slices};
 
@@ -11,6 +12,7 @@ pub(super) static ROWS: &[Row] = &[
     Row { plural: "deviceclasses", generation: true, validate: devices::class, ..DEVICES },
     Row {
         plural: "resourceclaims",
+        admin_access: Some(admin_access::of_claim),
         default: d_devices::claim,
         validate: devices::claim,
         validate_change: Some(devices::claim_change),
@@ -18,6 +20,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         plural: "resourceclaimtemplates",
+        admin_access: Some(admin_access::of_template),
         default: d_devices::template,
         validate: devices::template,
         validate_change: Some(devices::template_change),
@@ -43,6 +46,7 @@ pub(super) static ROWS: &[Row] = &[
     },
     Row {
         plural: "resourcepoolstatusrequests",
+        prepare_create: d_devices::prepare_create_pool_request,
         needs_version: true,
         default: d_devices::pool_request,
         validate: slices::pool_request,

@@ -1,7 +1,9 @@
 //! Rows of what extends and governs the API: admission, aggregation, flow control, storage versions,
 //! certificates, events of their own group.
 
-use super::table::{API_EXTENSIONS, DEFAULT_ROW, Row};
+use apiserver_registry::Dependents;
+
+use super::table::{API_EXTENSIONS, DEFAULT_ROW, METADATA_OF_STATUS, Row};
 use crate::defaulting::extensions as d_extensions;
 use crate::validation::{
     admission, aggregation, coordination, events, flowcontrol, migration, pod_certificates, policies, trust,
@@ -14,7 +16,12 @@ const ADMISSION: Row = Row {
     needs_version: true,
     ..DEFAULT_ROW
 };
-const FLOW: Row = Row { group: "flowcontrol.apiserver.k8s.io", generation: true, ..DEFAULT_ROW };
+const FLOW: Row = Row {
+    group: "flowcontrol.apiserver.k8s.io",
+    generation: true,
+    unowned: METADATA_OF_STATUS,
+    ..DEFAULT_ROW
+};
 const CERTIFICATES: Row = Row { group: "certificates.k8s.io", ..DEFAULT_ROW };
 
 /// The field selectors of events under the names of `events.k8s.io/v1`.
@@ -73,6 +80,7 @@ pub(super) static ROWS: &[Row] = &[
     Row {
         group: "apiregistration.k8s.io",
         plural: "apiservices",
+        unowned: METADATA_OF_STATUS,
         needs_version: true,
         category: API_EXTENSIONS,
         prefix: "apiregistration.k8s.io/apiservices",
@@ -124,6 +132,9 @@ pub(super) static ROWS: &[Row] = &[
         group: "events.k8s.io",
         plural: "events",
         create_on_update: true,
+        dependents: Dependents::Absent,
+        expires: true,
+        errors_name_core_group: true,
         short_names: &["ev"],
         selectable: EVENT_FIELDS,
         validate: events::new_event,
@@ -133,6 +144,7 @@ pub(super) static ROWS: &[Row] = &[
     Row {
         group: "internal.apiserver.k8s.io",
         plural: "storageversions",
+        unowned: METADATA_OF_STATUS,
         needs_version: true,
         validate: migration::storage_version,
         ..DEFAULT_ROW

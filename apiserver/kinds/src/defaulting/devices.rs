@@ -104,3 +104,12 @@ pub fn changed_effect(new: &mut Value, old: &Value, now: Timestamp) {
 pub fn pool_request(value: &mut Value) {
     with_spec(value, |spec| fill(spec, "limit", POOLS));
 }
+
+/// A new ResourcePoolStatusRequest has no status, not even an empty one.
+pub fn prepare_create_pool_request(value: &mut Value) {
+    if let Value::Object(map) = value
+        && map.get("status").and_then(Value::as_object).is_some_and(Object::is_empty)
+    {
+        map.remove("status");
+    }
+}

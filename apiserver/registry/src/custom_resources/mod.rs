@@ -12,7 +12,7 @@ use serde_json::Value;
 
 pub use self::openapi::{Dialect, operations};
 pub use self::published::schemas;
-use crate::behaviour::{Behaviour, Subresource, Verb};
+use crate::behaviour::{Behaviour, Dependents, Subresource, Verb};
 use crate::definition::{Custom, Definition, columns};
 use crate::resource::Resource;
 
@@ -92,10 +92,23 @@ fn behaviour(custom: &Arc<Custom>) -> Behaviour {
         counted: None,
         graceful_delete: false,
         returns_deleted: false,
+        dependents: Dependents::Deleted,
+        delete_warning: None,
+        spec_finalizers: false,
+        expires: false,
+        created_with_status: false,
+        optional_name: false,
+        allocates_addresses: false,
+        errors_name_core_group: false,
         status_subresource,
         shared_labels: None,
         needs_version: true,
         create_on_update: false,
+        unowned: &[],
+        set_requester: None,
+        retain_status: None,
+        prepare_status_times: None,
+        admin_access: None,
         default: Arc::new(move |object| defaults.schema().apply_defaults(object)),
         prepare_create: Arc::new(move |object: &mut Value| {
             if status_subresource && let Some(map) = object.as_object_mut() {

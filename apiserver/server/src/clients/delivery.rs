@@ -27,7 +27,8 @@ use super::connections::{Active, Connection, Connections};
 use crate::body::Body;
 use crate::errors::too_many_requests;
 use crate::limits;
-use crate::respond::{self, Shared};
+use crate::respond;
+use crate::respond::Shared;
 
 tokio::task_local! {
     /// Ends the task of the HTTP/2 stream that is being polled, which resets the stream.

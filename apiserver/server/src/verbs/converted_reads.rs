@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, StreamBody};
 use serde_json::{Value, json};
 use tower::BoxError;
 
-use super::converted_selection::Chosen;
+use super::converted_selection::SentObjects;
 use crate::body;
 use crate::body::Body;
 use crate::context::Context;
@@ -31,7 +31,7 @@ use crate::table::{Rows, metadata_only};
 
 /// A read whose answer is converted: it is carried out as if the client wanted plain JSON objects,
 /// and shaped as it asked for afterwards.
-pub struct Detour {
+pub struct ConvertedRead {
     server: Arc<Server>,
     resource: Arc<Resource>,
     custom: Arc<Custom>,
@@ -40,10 +40,10 @@ pub struct Detour {
     rows: Option<Rows>,
     watches: bool,
     /// The objects known to a watcher with selectors.
-    chosen: Option<Chosen>,
+    sent: Option<SentObjects>,
 }
 
-impl Detour {
+impl ConvertedRead {
     /// `None` for requests that read nothing, or of which no webhook has to know.
     pub async fn of(context: &Context, resource: &Arc<Resource>) -> Result<Option<Self>, ApiError> {
         let (server, info) = (&context.server, &context.info);
@@ -59,8 +59,8 @@ impl Detour {
             Shape::Table => Some(Rows::of(context, &resource, wanted.meta)?),
             _ => None,
         };
-        let chosen = match info.verb {
-            "watch" => Self::chosen(context, &resource, &custom).await?,
+        let sent = match info.verb {
+            "watch" => Self::sent(context, &resource, &custom).await?,
             _ => None,
         };
         Ok(Some(Self {
@@ -69,16 +69,16 @@ impl Detour {
             wanted,
             rows,
             watches: info.verb == "watch",
-            chosen,
+            sent,
             resource,
         }))
     }
 
-    async fn chosen(
+    async fn sent(
         context: &Context,
         resource: &Resource,
         custom: &Custom,
-    ) -> Result<Option<Chosen>, ApiError> {
+    ) -> Result<Option<SentObjects>, ApiError> {
         let (server, info, query) = (&context.server, &context.info, &context.query);
         let cache = server.cache(resource)?;
         let filter = Filter::parse(&cache, &info.namespace, &info.name, query, &context.budget)?;
@@ -87,9 +87,9 @@ impl Detour {
         }
         let revision = list_options::revision(query.get("resourceVersion"))?.unwrap_or(0);
         if revision == 0 || query.flag("sendInitialEvents") {
-            return Ok(Some(Chosen::new(filter, &context.budget)));
+            return Ok(Some(SentObjects::new(filter, &context.budget)));
         }
-        Chosen::at(context, custom, &cache, filter, revision).await.map(Some)
+        SentObjects::at(context, custom, &cache, filter, revision).await.map(Some)
     }
 
     /// The headers of the read.
@@ -171,7 +171,7 @@ impl Detour {
     /// The events of a watch, converted as they come.
     fn events(self, answer: Response<Body>) -> Response<Body> {
         let (parts, body) = answer.into_parts();
-        let state = Watching { detour: self, body, kept: BytesMut::new(), first: true, over: false };
+        let state = ConvertedWatch { read: self, body, partial: BytesMut::new(), first: true, ended: false };
         let frames = stream::unfold(state, |mut state| async move {
             let frame = state.next().await?;
             Some((frame.map(Frame::data), state))
@@ -181,28 +181,28 @@ impl Detour {
 }
 
 /// A watch under way.
-struct Watching {
-    detour: Detour,
+struct ConvertedWatch {
+    read: ConvertedRead,
     body: Body,
-    /// The beginning of an event.
-    kept: BytesMut,
+    /// The beginning of an event whose rest has not come yet.
+    partial: BytesMut,
     /// Columns are named once.
     first: bool,
-    over: bool,
+    ended: bool,
 }
 
-impl Watching {
+impl ConvertedWatch {
     /// The next events: all that came together are converted by one review.
     async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
-        while !self.over {
+        while !self.ended {
             let frame = match self.body.frame().await? {
                 Ok(frame) => frame,
                 Err(error) => return Some(Err(error)),
             };
             let Ok(data) = frame.into_data() else { continue };
-            self.kept.extend_from_slice(&data);
-            let Some(end) = self.kept.iter().rposition(|byte| *byte == b'\n') else { continue };
-            let lines = self.kept.split_to(end + 1);
+            self.partial.extend_from_slice(&data);
+            let Some(end) = self.partial.iter().rposition(|byte| *byte == b'\n') else { continue };
+            let lines = self.partial.split_to(end + 1);
             let events = self.converted(&lines).await;
             // None of them may be for this watcher.
             if !events.is_empty() {
@@ -218,9 +218,9 @@ impl Watching {
         let ours = |event: &Value| event["type"] != "ERROR" && event["type"] != "BOOKMARK";
         let mut objects: Vec<Value> =
             events.iter_mut().filter(|event| ours(event)).map(|event| event["object"].take()).collect();
-        if let Err(error) = webhook::convert(&self.detour.server, &self.detour.custom, &mut objects).await {
+        if let Err(error) = webhook::convert(&self.read.server, &self.read.custom, &mut objects).await {
             // The client begins anew, as after any error.
-            self.over = true;
+            self.ended = true;
             return respond::event("ERROR", &error.to_status());
         }
         let mut objects = objects.into_iter();
@@ -228,13 +228,13 @@ impl Watching {
         for mut event in events {
             if ours(&event) {
                 let object = objects.next().unwrap_or_default();
-                if let Some(chosen) = &mut self.detour.chosen {
-                    let Some(kind) = chosen.event(event["type"].as_str().unwrap_or_default(), &object) else {
+                if let Some(sent) = &mut self.read.sent {
+                    let Some(kind) = sent.event(event["type"].as_str().unwrap_or_default(), &object) else {
                         continue;
                     };
                     event["type"] = kind.into();
                 }
-                event["object"] = self.detour.object(object, std::mem::take(&mut self.first));
+                event["object"] = self.read.object(object, std::mem::take(&mut self.first));
             }
             out.extend_from_slice(&respond::event(
                 event["type"].as_str().unwrap_or_default(),

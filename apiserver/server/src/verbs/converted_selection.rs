@@ -1,5 +1,5 @@
-//! Selectors of kinds that a webhook converts: they see the version that is asked for, and the cache
-//! holds the one that is kept.
+//! Selectors of kinds that a webhook converts: they see the version of the request, and the cache holds the version
+//! in which objects are stored.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -75,14 +75,14 @@ async fn converted(server: &Server, custom: &Custom, entries: &[Arc<Entry>]) -> 
 }
 
 /// The objects that a watcher with selectors has been sent.
-pub struct Chosen {
+pub struct SentObjects {
     filter: Arc<Filter>,
     known: BTreeSet<(String, String)>,
     /// For `known`.
     charge: Charge,
 }
 
-impl Chosen {
+impl SentObjects {
     /// Returns the state of a watcher that is sent the present objects.
     pub fn new(filter: Arc<Filter>, budget: &Budget) -> Self {
         Self { filter, known: BTreeSet::new(), charge: budget.charge(0) }
@@ -97,20 +97,20 @@ impl Chosen {
         filter: Arc<Filter>,
         revision: i64,
     ) -> Result<Self, ApiError> {
-        let mut chosen = Self::new(filter, &context.budget);
+        let mut sent = Self::new(filter, &context.budget);
         let server = &context.server;
-        let Ok(view) = view::view(server, cache, &Asked::Exact(revision)).await else { return Ok(chosen) };
-        let mut entries = chosen.filter.outside().select(&view, "", 0).entries;
+        let Ok(view) = view::view(server, cache, &Asked::Exact(revision)).await else { return Ok(sent) };
+        let mut entries = sent.filter.outside().select(&view, "", 0).entries;
         loop {
             let page = next_page(&mut entries).await?;
             if page.is_empty() {
-                return Ok(chosen);
+                return Ok(sent);
             }
             let values = converted(server, custom, &page).await?;
-            let matching = values.iter().filter(|value| chosen.filter.matches_value(value));
+            let matching = values.iter().filter(|value| sent.filter.matches_value(value));
             let keys: Vec<_> = matching.map(key).collect();
             for key in keys {
-                chosen.know(key);
+                sent.know(key);
             }
         }
     }

@@ -46,14 +46,10 @@ pub async fn delete(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     }
 }
 
-/// Warns a client that deletes Jobs without a propagation policy for their pods.
+/// Warns a client that deletes objects and does not choose what becomes of their dependents.
 fn warn_of_default(context: &Context, resource: &Resource, options: &DeleteOptions) {
-    if resource.group == "batch" && resource.kind == "Job" && options.propagation.is_none() {
-        context.warn(
-            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to \
-             remove them or set propagationPolicy=Orphan to suppress this warning"
-                .to_owned(),
-        );
+    if let Some(warning) = resource.behaviour.delete_warning.filter(|_| options.propagation.is_none()) {
+        context.warn(warning.to_owned());
     }
 }
 

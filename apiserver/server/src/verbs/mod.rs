@@ -40,7 +40,7 @@ use crate::respond;
 use crate::respond::Answer;
 use crate::write::Part;
 use apiserver_cache::convert;
-use converted_reads::Detour;
+use converted_reads::ConvertedRead;
 
 pub use patch::Patch;
 
@@ -50,11 +50,11 @@ pub async fn dispatch(context: &Authorized, request: Request<Body>) -> Answer {
     let found = context.server.fresh_kind(&info.group, &info.version, &info.resource).await;
     let Some(resource) = found else { return unknown(context) };
     placed(context, &resource, request.method())?;
-    match Detour::of(context, &resource).await? {
+    match ConvertedRead::of(context, &resource).await? {
         None => served(context, resource, request).await,
-        Some(detour) => {
-            let plain = context.with_headers(Detour::headers(&context.headers));
-            detour.convert(served(&plain, resource, request).await?).await
+        Some(read) => {
+            let plain = context.with_headers(ConvertedRead::headers(&context.headers));
+            read.convert(served(&plain, resource, request).await?).await
         }
     }
 }

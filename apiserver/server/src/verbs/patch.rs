@@ -325,7 +325,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn what_stands_before_the_first_slash_of_a_place_is_not_looked_at() {
+    fn json_patch_path_with_text_before_its_first_slash_begins_at_the_slash() {
         let patch = br#"[{"op": "add", "path": "no/name", "value": 1}, {"op": "copy", "from": "a/name", "path": "/b"}]"#;
         let (patch, _) = Patch::read(ACCEPTED[0], patch, true).unwrap();
         let patched = patch.apply("io.k8s.api.core.v1.ConfigMap", &json!({})).unwrap();

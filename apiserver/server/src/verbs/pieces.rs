@@ -465,7 +465,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_of_lengths() {
+    fn varint_lengths_at_their_bounds_take_one_more_byte() {
         for (value, length) in [(0, 1), (1, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3)] {
             assert_eq!(varint_len(value), length, "{value}");
         }
@@ -473,7 +473,7 @@ mod tests {
 
     /// `Pieces::protobuf` writes the list's own fields, so they must be those of every list.
     #[test]
-    fn every_list_has_its_metadata_and_items_at_the_same_numbers() {
+    fn list_messages_of_all_kinds_have_metadata_and_items_at_the_same_numbers() {
         let lists = protobuf::kinds().filter(|(_, kind, _)| kind.ends_with("List"));
         let lists: Vec<_> =
             lists.filter(|(_, _, m)| m.fields().iter().any(|f| f.name() == "items")).collect();

@@ -1,6 +1,6 @@
 //! Pods' own subresources.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
 use apiserver_kinds::validation::pod_update;
 use apiserver_meta::time;
@@ -8,7 +8,7 @@ use apiserver_registry::Resource;
 use apiserver_schema::error::{ApiError, FieldError};
 use apiserver_schema::meta;
 use bytes::Bytes;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::get;
 use super::patch::Patch;
@@ -103,37 +103,6 @@ fn bound(pod: &Value, binding: &Value, node: &str, now: &str) -> Result<Value, A
     Ok(new)
 }
 
-/// Restores in a new status the fields that an older kubelet leaves out and cannot mean to remove: the QoS
-/// class, which is fixed at creation, and the generations that the status and its conditions were observed
-/// at.
-pub fn keep_status(old: &Value, new: &mut Value) {
-    const OBSERVED: &str = "observedGeneration";
-    let Some(Value::Object(status)) = new.get_mut("status") else { return };
-    let keep = |map: &mut Map<String, Value>, field: &str, had: Option<&Value>| {
-        let missing = match map.get(field) {
-            None | Some(Value::Null) => true,
-            Some(Value::String(text)) => text.is_empty(),
-            Some(value) => value.as_i64() == Some(0),
-        };
-        if let Some(had) = had.filter(|_| missing) {
-            map.insert(field.to_owned(), had.clone());
-        }
-    };
-    keep(status, "qosClass", meta::at(old, "/status/qosClass"));
-    keep(status, OBSERVED, meta::at(old, "/status/observedGeneration"));
-    // A type may occur several times; the first of the new ones belongs to the first of the old ones.
-    let mut had: HashMap<&str, VecDeque<&Value>> = HashMap::new();
-    for condition in meta::list(old, "/status/conditions") {
-        had.entry(condition["type"].as_str().unwrap_or_default()).or_default().push_back(condition);
-    }
-    let conditions = status.get_mut("conditions").and_then(Value::as_array_mut);
-    for condition in conditions.into_iter().flatten().filter_map(Value::as_object_mut) {
-        let kind = condition.get("type").and_then(Value::as_str).unwrap_or_default();
-        let before = had.get_mut(kind).and_then(VecDeque::pop_front);
-        keep(condition, OBSERVED, before.and_then(|before| before.get(OBSERVED)));
-    }
-}
-
 /// `ephemeralcontainers` and `resize`: the pod, of which one part may change.
 pub async fn containers(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     let resize = context.info.subresource == "resize";
@@ -222,31 +191,4 @@ fn resized(old: &Value, wanted: &Value) -> Value {
         }
     }
     new
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_status_keeps_the_generations_that_it_leaves_out() {
-        let condition = |kind: &str, observed: Value| json!({"type": kind, "observedGeneration": observed});
-        let old = json!({"status": {"qosClass": "Burstable", "observedGeneration": 3, "conditions": [
-            condition("Ready", json!(1)), condition("Ready", json!(2)), condition("Other", json!(4)),
-        ]}});
-        let mut new = json!({"status": {"conditions": [
-            {"type": "Ready"}, condition("Ready", json!(0)), condition("Other", json!(5)), {"type": "New"},
-        ]}});
-        keep_status(&old, &mut new);
-        assert_eq!(
-            new["status"],
-            json!({"qosClass": "Burstable", "observedGeneration": 3, "conditions": [
-                condition("Ready", json!(1)), condition("Ready", json!(2)), condition("Other", json!(5)),
-                {"type": "New"},
-            ]})
-        );
-        let mut told = json!({"status": {"observedGeneration": 4}});
-        keep_status(&old, &mut told);
-        assert_eq!(told["status"]["observedGeneration"], 4);
-    }
 }

@@ -30,10 +30,10 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         apiserver_schema::meta::unset(&mut object, field);
     }
     apiserver_schema::meta::drop_empty(&mut object);
-    let told = object.get("status").is_some();
+    let has_status = object.get("status").is_some();
     encoding::prepare(resource, &mut object);
     // A status that was not sent has no owner.
-    if let Some(fields) = object.as_object_mut().filter(|_| !told) {
+    if let Some(fields) = object.as_object_mut().filter(|_| !has_status) {
         fields.remove("status");
     }
     let (part, tracking) = (Part::Main, Tracking::Update);

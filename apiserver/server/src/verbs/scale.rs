@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selectors_are_spelled_for_queries() {
+    fn scale_selector_is_written_as_a_query_parameter() {
         let selector = json!({"matchLabels": {"a": "b"}, "matchExpressions": [
             {"key": "c", "operator": "In", "values": ["x", "y"]}, {"key": "d", "operator": "DoesNotExist"}]});
         assert_eq!(selector_text(&selector), "a=b,c in (x,y),!d");

@@ -330,8 +330,8 @@ impl WatchStream {
     /// Returns true if it has to end although there may always be something more to send. Everything that
     /// belongs to its beginning is sent in any case.
     fn is_over(&self) -> bool {
-        let told = self.arrived.is_none() && !self.subscription.has_missed();
-        let begun = self.initial.is_none() && told && self.mark_initial.is_none();
+        let caught_up = self.arrived.is_none() && !self.subscription.has_missed();
+        let begun = self.initial.is_none() && caught_up && self.mark_initial.is_none();
         begun && (self.shutdown.is_cancelled() || Instant::now() >= self.deadline)
     }
 

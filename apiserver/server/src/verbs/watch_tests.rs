@@ -78,7 +78,7 @@ async fn events(stream: &mut WatchStream) -> Vec<Value> {
 /// Regression: between a look at the queue and a look at the cache's revision, a burst of changes can
 /// overflow the queue. The bookmark that followed claimed that the client had changes that it was never sent.
 #[tokio::test(start_paused = true)]
-async fn a_bookmark_never_passes_over_what_a_watcher_was_cut_off_from() {
+async fn bookmark_of_a_watcher_that_was_cut_off_does_not_pass_the_missed_events() {
     let (store, server) = server().await;
     let (mut slow, mut quick) = (unread(&server, false).await, unread(&server, false).await);
     let put = |number: usize| {
@@ -108,7 +108,7 @@ async fn a_bookmark_never_passes_over_what_a_watcher_was_cut_off_from() {
 
 /// A client that resumed from the last event it has seen would never receive the objects that were not sent.
 #[tokio::test(start_paused = true)]
-async fn a_watch_whose_first_state_is_not_kept_any_more_says_so_and_ends() {
+async fn watch_whose_first_state_was_dropped_ends_with_an_error_event() {
     let (store, server) = server().await;
     let (mut slow, mut quick) = (unread(&server, true).await, unread(&server, true).await);
     let before = events_at_hand(&mut quick).await;

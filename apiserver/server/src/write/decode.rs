@@ -123,13 +123,13 @@ pub fn typed(context: &Context, expected: &Expected<'_>, bytes: Bytes) -> Result
     let validation = FieldValidation::of(context)?;
     let mut strict = Strictness { validation, ..Strictness::default() };
     if validation != FieldValidation::Ignore {
-        strict.told = decoded.repeated();
+        strict.misplaced = decoded.repeated();
         strict.text = (is_json && expected.custom.is_none()).then(|| text.clone());
     }
     let mut object = decoded.value;
     type_fields(&mut object, expected).map_err(|why| why.of_body(expected))?;
     shape(context, expected, &mut object, strict)
-        .map_err(|why| if written { why.spelled(&text) } else { why }.of_body(expected))?;
+        .map_err(|why| if written { why.with_number_as_written(&text) } else { why }.of_body(expected))?;
     Ok(object)
 }
 
@@ -157,12 +157,12 @@ pub fn patched_as(
     };
     let strict = Strictness {
         validation: FieldValidation::of(context)?,
-        told: patch.misplaced.to_vec(),
+        misplaced: patch.misplaced.to_vec(),
         sorted: patch.strategic.is_some(),
         ..Strictness::default()
     };
     checked.and_then(|()| shape(context, expected, object, strict)).map_err(|why| match why {
-        Misshapen::Other(error) => error,
+        ShapeError::Other(error) => error,
         why => {
             let shown = patch.strategic.map_or_else(|| ordered::json_text(object), schema::go_text);
             let error = FieldError::invalid("patch", &Value::String(shown), &why.to_string());
@@ -181,9 +181,9 @@ pub struct Patched<'p> {
 
 /// Restores the type of the object: Kubernetes converts the result of a strategic merge patch into the types
 /// of its kind, regardless of the type that it names.
-fn restore(expected: &Expected<'_>, object: &mut Value) -> Result<(), Misshapen> {
+fn restore(expected: &Expected<'_>, object: &mut Value) -> Result<(), ShapeError> {
     if let Some(message) = protobuf::of_kind(expected.api_version, expected.kind) {
-        protobuf::restore(message, object).map_err(Misshapen::Type)?;
+        protobuf::restore(message, object).map_err(ShapeError::Type)?;
     }
     if let Value::Object(map) = object {
         map.insert("kind".to_owned(), expected.kind.into());
@@ -193,9 +193,9 @@ fn restore(expected: &Expected<'_>, object: &mut Value) -> Result<(), Misshapen>
 }
 
 /// Checks that the kind and version of an object are texts, which Kubernetes reads before anything else.
-fn named(object: &Value) -> Result<(), Misshapen> {
+fn named(object: &Value) -> Result<(), ShapeError> {
     let wrong = |what: &str, into: &str| {
-        Err(Misshapen::Type(format!(
+        Err(ShapeError::Type(format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {what} into Go {into}"
         )))
     };
@@ -229,7 +229,7 @@ pub fn applied(
     };
     let strict = Strictness { validation, ..Strictness::default() };
     shape(context, &expected, object, strict).map_err(|why| match why {
-        Misshapen::Type(why) if resource.custom.is_none() => unconverted(config, &expected, &why),
+        ShapeError::Type(why) if resource.custom.is_none() => unconverted(config, &expected, &why),
         why => why.of_body(&expected),
     })
 }
@@ -252,7 +252,7 @@ fn unconverted(config: &Value, expected: &Expected<'_>, why: &str) -> ApiError {
 
 /// The reason why an object does not have the shape of its kind.
 #[derive(Debug, thiserror::Error)]
-enum Misshapen {
+enum ShapeError {
     /// A field has a value of another type.
     #[error("{0}")]
     Type(String),
@@ -267,16 +267,16 @@ enum Misshapen {
     Strict(Vec<String>),
 }
 
-impl Misshapen {
+impl ShapeError {
     /// Returns the same error about a JSON text, with the number as the text writes it.
-    fn spelled(self, text: &[u8]) -> Self {
+    fn with_number_as_written(self, text: &[u8]) -> Self {
         const NUMBER: &str = "json: cannot unmarshal number ";
         let Self::Type(why) = self else { return self };
-        let spelled = why.strip_prefix(NUMBER).and_then(|rest| {
+        let written = why.strip_prefix(NUMBER).and_then(|rest| {
             let (shown, rest) = rest.split_once(' ')?;
             Some(format!("{NUMBER}{} {rest}", syntax::spelling(text, shown)?))
         });
-        Self::Type(spelled.unwrap_or(why))
+        Self::Type(written.unwrap_or(why))
     }
 
     /// 400: the body itself is that.
@@ -298,7 +298,7 @@ impl Misshapen {
 struct Strictness {
     validation: FieldValidation,
     /// The fields that were repeated.
-    told: Vec<String>,
+    misplaced: Vec<String>,
     /// `true` if unknown fields are named in the order of their names, and not in that of the object.
     sorted: bool,
     /// The JSON text of an object of a built-in kind: misplaced fields of such are named in its order.
@@ -307,7 +307,7 @@ struct Strictness {
 
 impl Default for Strictness {
     fn default() -> Self {
-        Self { validation: FieldValidation::Ignore, told: Vec::new(), sorted: false, text: None }
+        Self { validation: FieldValidation::Ignore, misplaced: Vec::new(), sorted: false, text: None }
     }
 }
 
@@ -316,33 +316,33 @@ fn shape(
     expected: &Expected<'_>,
     object: &mut Value,
     strict: Strictness,
-) -> Result<(), Misshapen> {
+) -> Result<(), ShapeError> {
     if expected.custom.is_none() && encoding::has_more_objects(object, limits::OBJECTS) {
         let what = format!("limit is {} JSON objects", limits::OBJECTS);
-        return Err(Misshapen::Other(body::too_large(&what)));
+        return Err(ShapeError::Other(body::too_large(&what)));
     }
     let problems = match expected.custom {
         Some(custom) => custom::check(custom, object),
         None => schema::check(expected.schema, object),
     };
     if let Some(first) = problems.type_errors.into_iter().next() {
-        return Err(Misshapen::Type(first));
+        return Err(ShapeError::Type(first));
     }
-    let Strictness { validation, mut told, sorted, text } = strict;
+    let Strictness { validation, mut misplaced, sorted, text } = strict;
     let mut unknown: Vec<String> =
         problems.unknown_fields.iter().map(|path| format!("unknown field {}", quoted(path))).collect();
     if sorted {
         unknown.sort_unstable();
     }
-    told.extend(unknown);
-    if let Some(text) = text.filter(|_| !told.is_empty()) {
-        told =
+    misplaced.extend(unknown);
+    if let Some(text) = text.filter(|_| !misplaced.is_empty()) {
+        misplaced =
             schema::misplaced_fields(expected.schema, &lossy_text::replaced(&text).map_or(text, Bytes::from));
     }
     match validation {
-        FieldValidation::Strict if !told.is_empty() => return Err(Misshapen::Strict(told)),
+        FieldValidation::Strict if !misplaced.is_empty() => return Err(ShapeError::Strict(misplaced)),
         FieldValidation::Warn => {
-            for fault in told {
+            for fault in misplaced {
                 context.warn(fault.strip_prefix(body::YAML_FAULTS).unwrap_or(&fault).to_owned());
             }
         }
@@ -354,10 +354,10 @@ fn shape(
     Ok(())
 }
 
-fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), Misshapen> {
+fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), ShapeError> {
     let Some(map) = object.as_object_mut() else {
         let error = ApiError::bad_request("the body of the request must be an object");
-        return Err(Misshapen::Other(error));
+        return Err(ShapeError::Other(error));
     };
     let (kind, api_version) = (expected.kind, expected.api_version);
     if expected.custom.is_none() {
@@ -374,7 +374,7 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), Missha
             continue;
         }
         if found.is_empty() && field == "kind" {
-            return Err(Misshapen::Other(without_kind(object, wanted)));
+            return Err(ShapeError::Other(without_kind(object, wanted)));
         }
         let found = found.to_owned();
         if expected.custom.is_none()
@@ -382,7 +382,7 @@ fn type_fields(object: &mut Value, expected: &Expected<'_>) -> Result<(), Missha
         {
             return Err(error);
         }
-        return Err(Misshapen::Other(ApiError::bad_request(format!(
+        return Err(ShapeError::Other(ApiError::bad_request(format!(
             "the {called} in the data ({found}) does not match the expected {called} ({wanted})"
         ))));
     }
@@ -394,7 +394,7 @@ const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
 
 /// Returns the fault of an object of another type than the built-in one expected; `None` for another version
 /// of the same kind, which could be converted.
-fn another_kind(object: &Value, expected: &Expected<'_>) -> Option<Misshapen> {
+fn another_kind(object: &Value, expected: &Expected<'_>) -> Option<ShapeError> {
     let text = |field: &str| object[field].as_str().unwrap_or_default();
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     let why = if protobuf::of_kind(api_version, kind).is_none() {
@@ -410,7 +410,7 @@ fn another_kind(object: &Value, expected: &Expected<'_>) -> Option<Misshapen> {
         };
         format!("converting ({version}.{kind}) to ({package}.{}): unknown conversion", expected.kind)
     };
-    Some(Misshapen::Kind { api_version: api_version.to_owned(), kind: kind.to_owned(), why })
+    Some(ShapeError::Kind { api_version: api_version.to_owned(), kind: kind.to_owned(), why })
 }
 
 /// Returns 400 for a custom object without a kind.

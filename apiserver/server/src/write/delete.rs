@@ -2,7 +2,7 @@
 
 use apiserver_cache::encoding;
 use apiserver_meta::time;
-use apiserver_registry::Resource;
+use apiserver_registry::{Dependents, Resource};
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use apiserver_schema::ordered;
@@ -118,7 +118,7 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
             let Some(asked) = options.grace.filter(|asked| *asked < had) else { return Plan::Wait };
             set_propagation(resource, &mut new, options.propagation);
             shorten(&mut new, had, asked);
-            return if asked == 0 && !is_held(&new) { Plan::Remove } else { Plan::Mark(new) };
+            return if asked == 0 && !has_finalizers(&new) { Plan::Remove } else { Plan::Mark(new) };
         }
         let grace = grace_of_pod(object, options.grace);
         if !marked && grace > 0 {
@@ -134,11 +134,11 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
     if !marked && let Some(prepare) = &resource.behaviour.prepare_delete {
         prepare(&mut new, now);
     }
-    if !is_held(&new) && !awaits_finalizing(resource, &new) {
+    if !has_finalizers(&new) && !awaits_finalizing(resource, &new) {
         return Plan::Remove;
     }
     if !marked {
-        if is_namespace(resource) || resource.behaviour.prepare_delete.is_some() {
+        if resource.behaviour.spec_finalizers || resource.behaviour.prepare_delete.is_some() {
             // Kinds that end in a way of their own have no grace, not even none, and do not count this as a
             // change.
             meta::set(&mut new, "deletionTimestamp", time::rfc3339(now));
@@ -148,20 +148,16 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
     } else if meta::deletion_grace_period_seconds(object) != Some(0) {
         meta::set(&mut new, "deletionGracePeriodSeconds", 0);
     }
-    if is_namespace(resource) {
+    if resource.behaviour.spec_finalizers {
         new["status"]["phase"] = "Terminating".into();
     }
     if new == *object { Plan::Wait } else { Plan::Mark(new) }
 }
 
-fn is_namespace(resource: &Resource) -> bool {
-    resource.group.is_empty() && resource.kind == "Namespace"
-}
-
 /// Returns true if a namespace still has contents that its controller must delete. Other kinds may have a
 /// field of that name, which means nothing.
 fn awaits_finalizing(resource: &Resource, object: &Value) -> bool {
-    is_namespace(resource) && !meta::list(object, "/spec/finalizers").is_empty()
+    resource.behaviour.spec_finalizers && !meta::list(object, "/spec/finalizers").is_empty()
 }
 
 /// The time that is left to a kubelet, if there is any.
@@ -198,20 +194,15 @@ fn mark(object: &mut Value, now: jiff::Timestamp, grace: i64) {
     }
 }
 
-/// Returns the propagation of a deletion, with the default of the kind if none is requested: dependents of
-/// Jobs and ReplicationControllers are orphaned, as before there was a choice. Events have none, and nobody
-/// would remove their finalizers.
+/// Returns the propagation of a deletion, with the default of the kind if none is requested.
 fn propagation_of(resource: &Resource, object: &Value, asked: Option<Propagation>) -> Option<Propagation> {
-    if resource.custom.is_some() {
-        return asked;
-    }
-    match (resource.group.as_str(), resource.kind.as_str()) {
-        ("" | "events.k8s.io", "Event") => None,
-        ("batch", "Job") | ("", "ReplicationController") => {
+    match resource.behaviour.dependents {
+        Dependents::Absent => None,
+        Dependents::Orphaned => {
             let chosen = meta::finalizers(object).iter().any(|f| matches!(*f, ORPHAN | FOREGROUND));
             asked.or_else(|| (!chosen).then_some(Propagation::Orphan))
         }
-        _ => asked,
+        Dependents::Deleted => asked,
     }
 }
 
@@ -230,14 +221,14 @@ fn set_propagation(resource: &Resource, object: &mut Value, asked: Option<Propag
     meta::set_finalizers(object, finalizers);
 }
 
-fn is_held(object: &Value) -> bool {
+fn has_finalizers(object: &Value) -> bool {
     !meta::finalizers(object).is_empty()
 }
 
 /// Returns true if an object that was marked has nothing left to wait for.
 pub fn is_finished(resource: &Resource, object: &Value) -> bool {
     meta::deletion_timestamp(object).is_some()
-        && !is_held(object)
+        && !has_finalizers(object)
         && pending_grace(object).is_none()
         && !awaits_finalizing(resource, object)
 }

@@ -19,7 +19,7 @@ fn pod(node: &str, extra: Value) -> Value {
 }
 
 #[test]
-fn a_running_pod_is_marked_and_a_second_delete_waits_or_shortens() {
+fn delete_of_a_running_pod_marks_it_and_a_later_one_waits_or_shortens_its_grace() {
     let pods = resource("", "pods");
     let Plan::Mark(marked) = plan(&pods, &pod("a", json!({})), &DeleteOptions::default(), now()) else {
         panic!("not marked")
@@ -38,7 +38,7 @@ fn a_running_pod_is_marked_and_a_second_delete_waits_or_shortens() {
 
 /// Only the grace period of a later request shortens the time; its other options do not count.
 #[test]
-fn a_pod_that_goes_keeps_its_time_whatever_its_own_is() {
+fn later_delete_of_a_pod_without_a_shorter_grace_changes_nothing() {
     let pods = resource("", "pods");
     let long = DeleteOptions { grace: Some(60), ..DeleteOptions::default() };
     let Plan::Mark(marked) = plan(&pods, &pod("a", json!({})), &long, now()) else { panic!("not marked") };
@@ -62,7 +62,7 @@ fn a_pod_that_goes_keeps_its_time_whatever_its_own_is() {
 }
 
 #[test]
-fn dependents_of_some_kinds_stay_and_events_have_none() {
+fn delete_without_propagation_orphans_dependents_of_some_kinds_and_never_of_events() {
     let with = |propagation| DeleteOptions { propagation, ..DeleteOptions::default() };
     let object = json!({"metadata": {"name": "o"}});
     for (group, plural) in [("batch", "jobs"), ("", "replicationcontrollers")] {
@@ -84,7 +84,7 @@ fn dependents_of_some_kinds_stay_and_events_have_none() {
 }
 
 #[test]
-fn only_a_namespace_is_finalized_by_its_spec() {
+fn finalizers_in_spec_hold_namespaces_and_no_other_kind() {
     let mut object = json!({"metadata": {"name": "o"}, "spec": {"finalizers": ["mine"]}});
     let maps = resource("", "configmaps");
     assert_eq!(plan(&maps, &object, &DeleteOptions::default(), now()), Plan::Remove);
@@ -94,7 +94,7 @@ fn only_a_namespace_is_finalized_by_its_spec() {
 }
 
 #[test]
-fn pods_that_nobody_runs_go_at_once() {
+fn delete_of_a_pod_that_does_not_run_removes_it_at_once() {
     let pods = resource("", "pods");
     let options = DeleteOptions::default();
     assert_eq!(plan(&pods, &pod("", json!({})), &options, now()), Plan::Remove);
@@ -103,7 +103,7 @@ fn pods_that_nobody_runs_go_at_once() {
 }
 
 #[test]
-fn finalizers_hold_an_object_and_propagation_sets_them() {
+fn delete_with_finalizers_marks_the_object_and_propagation_adds_one() {
     let maps = resource("", "configmaps");
     let held = json!({"metadata": {"name": "c", "finalizers": ["example.com/x"]}});
     let Plan::Mark(marked) = plan(&maps, &held, &DeleteOptions::default(), now()) else {
@@ -126,7 +126,7 @@ fn finalizers_hold_an_object_and_propagation_sets_them() {
 }
 
 #[test]
-fn a_namespace_terminates_until_it_is_finalized() {
+fn delete_of_a_namespace_terminates_it_until_it_is_finalized() {
     let namespaces = resource("", "namespaces");
     let namespace = json!({"metadata": {"name": "n"}, "spec": {"finalizers": ["kubernetes"]},
         "status": {"phase": "Active"}});
@@ -145,7 +145,7 @@ fn a_namespace_terminates_until_it_is_finalized() {
 }
 
 #[test]
-fn a_definition_that_is_deleted_has_no_grace_period_and_no_new_generation() {
+fn delete_of_a_definition_sets_no_grace_period_and_no_generation() {
     let definitions = resource("apiextensions.k8s.io", "customresourcedefinitions");
     let object = json!({"metadata": {"name": "d", "generation": 1}});
     let Plan::Mark(marked) = plan(&definitions, &object, &DeleteOptions::default(), now()) else {
@@ -158,7 +158,7 @@ fn a_definition_that_is_deleted_has_no_grace_period_and_no_new_generation() {
 }
 
 #[test]
-fn options_are_read_and_contradictions_refused() {
+fn delete_options_that_contradict_each_other_are_refused() {
     let options =
         DeleteOptions::from_value(&json!({"gracePeriodSeconds": 0, "propagationPolicy": "Foreground",
         "preconditions": {"uid": "u"}, "dryRun": ["All"]}))

@@ -7,7 +7,7 @@ use apiserver_meta::time;
 use apiserver_registry::Resource;
 use apiserver_schema::meta;
 use apiserver_schema::schema;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::retry::Creation;
 use super::{Part, Write};
@@ -32,49 +32,23 @@ fn created(context: &Context, resource: &Resource, object: &mut Value) {
     if resource.behaviour.generation {
         meta::set(object, "generation", 1);
     }
-    // A kubelet registers its node with its status.
-    let with_status = context.internal || (resource.group.is_empty() && resource.kind == "Node");
+    let with_status = context.internal || resource.behaviour.created_with_status;
     if resource.behaviour.status_subresource
         && !with_status
         && let Some(map) = object.as_object_mut()
         && map.contains_key("status")
     {
         map.insert("status".to_owned(), json!({}));
-        if resource.kind == "ResourcePoolStatusRequest" {
-            map.remove("status");
-        }
     }
-    // Only this kind needs no name.
     let unnamed = meta::name(object).is_empty() && meta::generate_name(object).is_empty();
-    if unnamed && resource.group.is_empty() && resource.kind == "LimitRange" {
+    if unnamed && resource.behaviour.optional_name {
         meta::set(object, "name", ambient.uid());
     }
-    if resource.group == "certificates.k8s.io" && resource.kind == "CertificateSigningRequest" {
-        sign_in(context, object);
+    if let Some(set_requester) = resource.behaviour.set_requester {
+        set_requester(object, &context.identity);
     }
     if let Some(warnings) = resource.behaviour.early_warnings {
         warnings(object).into_iter().for_each(|warning| context.warn(warning));
-    }
-}
-
-/// Sets the author of a certificate request to the sender of the request, overwriting the client's values.
-fn sign_in(context: &Context, request: &mut Value) {
-    let Some(Value::Object(spec)) = request.get_mut("spec") else { return };
-    for field in ["username", "uid", "groups", "extra"] {
-        spec.remove(field);
-    }
-    let identity = &context.identity;
-    spec.insert("username".to_owned(), identity.user.clone().into());
-    if !identity.uid.is_empty() {
-        spec.insert("uid".to_owned(), identity.uid.clone().into());
-    }
-    if !identity.groups.is_empty() {
-        spec.insert("groups".to_owned(), identity.groups.clone().into());
-    }
-    let extra: Map<String, Value> =
-        identity.extra.iter().map(|(key, values)| (key.clone(), values.clone().into())).collect();
-    if !extra.is_empty() {
-        spec.insert("extra".to_owned(), Value::Object(extra));
     }
 }
 
@@ -124,8 +98,8 @@ fn updated(write: &Write<'_>, old: &Value, new: &mut Value) {
         }
         Part::Status => {
             (resource.behaviour.prepare_status)(new, old);
-            if resource.group.is_empty() && resource.kind == "PersistentVolume" {
-                defaulting::storage::note_phase(new, old, &time::rfc3339(now));
+            if let Some(times) = &resource.behaviour.prepare_status_times {
+                times(new, old, now);
             }
         }
         Part::Whole | Part::Admitted => {}

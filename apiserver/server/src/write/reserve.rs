@@ -12,15 +12,10 @@ use crate::errors;
 use crate::server::Server;
 use crate::storage::Outcome;
 
-/// Returns true if the kind has addresses.
-pub(super) fn is_service(resource: &Resource) -> bool {
-    resource.group.is_empty() && resource.kind == "Service"
-}
-
 /// Fills in a Service; `None` for other kinds, and for statuses. Errors are 422, 500 if nothing is free, and
 /// those of the store.
 pub(super) async fn reserve(write: &Write<'_>, object: &mut Value) -> Result<Option<Reservation>, ApiError> {
-    if write.part == Part::Status || !is_service(write.resource) {
+    if write.part == Part::Status || !write.resource.behaviour.allocates_addresses {
         return Ok(None);
     }
     let allocator = write.context.server.allocator()?;
@@ -50,7 +45,7 @@ pub(super) async fn commit_or_release(reservation: Option<Reservation>, outcome:
 
 /// Gives back what a removed Service held; nothing for other kinds.
 pub(super) async fn released(server: &Server, resource: &Resource, object: &Value) {
-    if is_service(resource)
+    if resource.behaviour.allocates_addresses
         && let Ok(allocator) = server.allocator()
     {
         allocator.release(object).await;

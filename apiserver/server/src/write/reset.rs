@@ -1,5 +1,5 @@
-//! The fields that a request cannot write, so that nobody comes to own them by it. The rules are those of
-//! Kubernetes' registries, kind by kind.
+//! The fields that a request cannot write, so that nobody comes to own them by it: here those of all kinds and of
+//! the subresources of pods; those of other kinds are `unowned` in their behaviour.
 
 use apiserver_apply::{FieldSet, PathElement, field_path};
 use apiserver_registry::Resource;
@@ -25,67 +25,47 @@ fn fields_of(
     live: Option<&Value>,
 ) -> FieldSet {
     let mut set = FieldSet::new();
-    let kind = (resource.group.as_str(), resource.kind.as_str(), subresource);
-    match (part, kind) {
-        (Part::Whole, ("", "Pod", "ephemeralcontainers")) => {
+    match (part, subresource) {
+        (Part::Whole, "ephemeralcontainers") => {
             all_but(&mut set, new, &["spec"]);
             below(&mut set, new, "spec", &["ephemeralContainers"]);
         }
-        (Part::Whole, ("", "Pod", "resize")) => {
+        (Part::Whole, "resize") => {
             all_but(&mut set, new, &["spec"]);
             below(&mut set, new, "spec", &["containers", "initContainers"]);
             containers(&mut set, new);
         }
-        // The request for a certificate is immutable, and the server sets its author.
-        (Part::Main, ("certificates.k8s.io", "CertificateSigningRequest", _)) => {
-            set.insert(&field_path(&["spec"]));
-            set.insert(&field_path(&["status"]));
-        }
         (Part::Main, _) if resource.behaviour.status_subresource => set.insert(&field_path(&["status"])),
         (Part::Main | Part::Whole | Part::Admitted, _) => {}
-        (Part::Status, kind) => {
+        (Part::Status, _) => {
             for object in [Some(new), live].into_iter().flatten() {
                 all_but(&mut set, object, &["metadata", "status"]);
             }
             for field in NOT_OF_STATUS {
                 set.insert(&field_path(&["metadata", field]));
             }
-            match kind {
-                ("apps", "Deployment", _) => set.insert(&field_path(&["metadata", "labels"])),
-                (
-                    "apiextensions.k8s.io"
-                    | "apiregistration.k8s.io"
-                    | "flowcontrol.apiserver.k8s.io"
-                    | "internal.apiserver.k8s.io",
-                    ..,
-                ) => set.insert(&field_path(&["metadata"])),
-                // The approver does not sign, and the signer does not approve.
-                ("certificates.k8s.io", "CertificateSigningRequest", "approval") => {
-                    set.insert(&field_path(&["status", "certificate"]));
-                }
-                ("certificates.k8s.io", "CertificateSigningRequest", _) => {
-                    set.insert(&field_path(&["status", "conditions"]));
-                }
-                _ => {}
-            }
         }
+    }
+    let of_kind = resource.behaviour.unowned.iter().filter(|(name, _)| *name == subresource);
+    for path in of_kind.flat_map(|(_, paths)| *paths) {
+        set.insert(&field_path(path));
     }
     set
 }
 
 /// Adds the fields of the object, except its type and those named.
-fn all_but(set: &mut FieldSet, object: &Value, kept: &[&str]) {
+fn all_but(set: &mut FieldSet, object: &Value, except: &[&str]) {
     for name in object.as_object().into_iter().flat_map(|fields| fields.keys()) {
-        if !matches!(name.as_str(), "apiVersion" | "kind") && !kept.contains(&name.as_str()) {
+        if !matches!(name.as_str(), "apiVersion" | "kind") && !except.contains(&name.as_str()) {
             set.insert(&field_path(&[name]));
         }
     }
 }
 
 /// Adds the fields of a field, except those named.
-fn below(set: &mut FieldSet, object: &Value, field: &str, kept: &[&str]) {
+fn below(set: &mut FieldSet, object: &Value, field: &str, except: &[&str]) {
     for name in object[field].as_object().into_iter().flat_map(|fields| fields.keys()) {
-        if !kept.contains(&name.as_str()) {
+        if !except.contains(&name.as_str()) {
             set.insert(&field_path(&[field, name]));
         }
     }
@@ -120,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn every_subresource_has_its_fields() {
+    fn reset_fields_of_each_subresource_are_those_that_it_cannot_write() {
         let new = json!({"apiVersion": "v1", "kind": "X", "metadata": {"labels": {"a": "b"}}, "status": {},
             "spec": {"nodeName": "n", "ephemeralContainers": [],
                 "containers": [{"name": "c", "image": "i", "resources": {}}]}});

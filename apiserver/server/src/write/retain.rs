@@ -2,8 +2,6 @@
 //! the part of the object that the request does not write.
 
 use apiserver_cache::encoding;
-use apiserver_kinds::signing;
-use apiserver_meta::time;
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
@@ -13,7 +11,6 @@ use serde_json::Value;
 use super::validate::{immutable, refuse};
 use super::{Part, Write};
 use crate::storage::Stored;
-use crate::verbs::pods;
 
 /// Restores the fields that the write may not change; does nothing for a new object.
 pub(super) fn retain(write: &Write<'_>, new: &mut Value) -> Result<(), ApiError> {
@@ -28,10 +25,11 @@ pub(super) fn retain(write: &Write<'_>, new: &mut Value) -> Result<(), ApiError>
         retain_metadata(old, new, field);
     }
     retain_part(resource, part, old, new);
-    if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
-        let now = time::rfc3339(write.now());
-        let approval = write.context.info.subresource == "approval";
-        refuse(resource, meta::name(old), &signing::settle(new, old, approval, &now))?;
+    if part == Part::Status
+        && let Some(retain_status) = resource.behaviour.retain_status
+    {
+        let subresource = write.context.info.subresource.as_str();
+        refuse(resource, meta::name(old), &retain_status(new, old, subresource, write.now()))?;
     }
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, new);
@@ -98,9 +96,6 @@ fn retain_part(resource: &Resource, part: Part, old: &Value, new: &mut Value) {
             }
             for field in ["ownerReferences", "finalizers"] {
                 retain_metadata(old, new, field);
-            }
-            if resource.group.is_empty() && resource.kind == "Pod" {
-                pods::keep_status(old, new);
             }
         }
         _ => {}

@@ -1,4 +1,5 @@
-//! The attempts at a write: where the first begins, and whether another follows.
+//! The attempts at a write: the object that the first begins with, and the decision whether another follows. The
+//! loop over them is `until_stored`.
 
 use apiserver_cache::encoding;
 use apiserver_kinds::defaulting;
@@ -10,7 +11,6 @@ use serde_json::Value;
 
 use super::change::Update;
 use super::own::Tracking;
-use super::reserve;
 use crate::context::Context;
 use crate::conversion::by_webhook;
 use crate::errors;
@@ -94,9 +94,9 @@ impl Tried {
     }
 }
 
-/// What follows an attempt.
+/// The decision after an attempt.
 pub(super) enum Next<'a> {
-    /// Nothing: the encoding of the stored object.
+    /// The write has ended with an object of this encoding.
     Stored(Bytes),
     Again(Attempt<'a>),
 }
@@ -172,7 +172,7 @@ impl<'a> Update<'a> {
 /// that a webhook converts.
 fn cached(context: &Context, resource: &Resource, namespace: &str, name: &str) -> Option<Stored> {
     let server = &context.server;
-    if !server.store().shared() || reserve::is_service(resource) || by_webhook(resource).is_some() {
+    if !server.store().shared() || resource.behaviour.allocates_addresses || by_webhook(resource).is_some() {
         return None;
     }
     let cache = server.cache(resource).ok()?;
@@ -182,4 +182,79 @@ fn cached(context: &Context, resource: &Resource, namespace: &str, name: &str) -
         encoding::prepare(resource, &mut object);
         Stored { object, revision: entry.revision }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use apiserver_kinds::builtin;
+    use serde_json::json;
+
+    use super::*;
+    use crate::write::Part;
+
+    fn config_maps() -> Resource {
+        Resource::clone(builtin::registry().lookup("", "v1", "configmaps").unwrap())
+    }
+
+    fn stored(object: Value) -> Stored {
+        Stored { object, revision: 7 }
+    }
+
+    fn conflict(newer: Option<Value>, pinned: bool) -> Tried {
+        Tried::Conflict { newer: newer.map(stored), pinned }
+    }
+
+    fn refusal(next: Result<Next<'_>, ApiError>) -> ApiError {
+        match next {
+            Ok(_) => panic!("it was not refused"),
+            Err(error) => error,
+        }
+    }
+
+    #[test]
+    fn create_whose_generated_name_is_taken_tries_again_up_to_the_limit() {
+        let (kind, sent) = (config_maps(), json!({"metadata": {"generateName": "web-"}}));
+        let mut creation = Creation::of(&kind, sent, Tracking::Update);
+        creation.has_base = true;
+        "web-x".clone_into(&mut creation.name);
+        for number in 2..=limits::NAME_RETRIES {
+            creation = match creation.next(&kind, conflict(None, false)) {
+                Ok(Next::Again(Attempt::Create(next))) => next,
+                _ => panic!("attempt {number} does not follow"),
+            };
+        }
+        let error = refusal(creation.next(&kind, conflict(None, false)));
+        assert_eq!((error.code, error.reason), (409, "AlreadyExists"));
+        assert!(error.message.ends_with("was not able to generate a unique name for the object"), "{error}");
+    }
+
+    #[test]
+    fn create_whose_name_is_taken_by_a_deleted_object_is_refused_at_once() {
+        let (kind, sent) = (config_maps(), json!({"metadata": {"name": "a"}}));
+        let creation = Creation { name: "a".to_owned(), ..Creation::of(&kind, sent, Tracking::Update) };
+        let other = json!({"metadata": {"name": "a", "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        let error = refusal(creation.next(&kind, conflict(Some(other), false)));
+        assert_eq!(error.message, "object is being deleted: configmaps \"a\" already exists");
+    }
+
+    #[test]
+    fn update_over_the_write_of_another_starts_from_it_unless_a_version_is_required() {
+        let make = |old: &Value| Ok(old.clone());
+        let update = Update {
+            name: "a",
+            part: Part::Main,
+            tracking: Tracking::Keep,
+            change: crate::write::change::Change::Make(&make),
+        };
+        let (kind, newer) = (config_maps(), json!({"metadata": {"name": "a", "resourceVersion": "7"}}));
+        match update.next(&kind, conflict(Some(newer.clone()), false)) {
+            Ok(Next::Again(Attempt::Update { current, cached, .. })) => {
+                assert_eq!((current.object, cached), (newer.clone(), false));
+            }
+            _ => panic!("no attempt follows"),
+        }
+        let error = refusal(update.next(&kind, conflict(Some(newer), true)));
+        assert_eq!((error.code, error.reason), (409, "Conflict"));
+        assert_eq!(refusal(update.next(&kind, conflict(None, false))).code, 404);
+    }
 }

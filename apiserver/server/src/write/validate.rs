@@ -89,9 +89,9 @@ pub(super) fn refuse(resource: &Resource, name: &str, errors: &[FieldError]) -> 
     Err(invalid(resource, name, errors))
 }
 
-/// 422 for an object of a kind. Events are of one kind, whichever group they are written to.
+/// 422 for an object of a kind.
 fn invalid(resource: &Resource, name: &str, errors: &[FieldError]) -> ApiError {
-    let group = if resource.kind == "Event" && resource.custom.is_none() { "" } else { &resource.group };
+    let group = if resource.behaviour.errors_name_core_group { "" } else { &resource.group };
     ApiError::invalid(group, &resource.kind, name, errors)
 }
 
