@@ -1,7 +1,7 @@
 //! `create`: a new object.
 
 use apiserver_apply::check_entries;
-use apiserver_kinds::defaulting;
+use apiserver_kinds::labels;
 use apiserver_meta::time;
 use apiserver_registry::Resource;
 use apiserver_schema::error::{ApiError, FieldError};
@@ -59,7 +59,7 @@ pub async fn store_with(
         meta::unset(&mut object, field);
     }
     let generated = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
-    let shared = resource.behaviour.shared_labels.filter(|at| defaulting::shares_labels(&object, at));
+    let shared = resource.behaviour.shared_labels.filter(|at| labels::shares_labels(&object, at));
     encoding::fill_in(resource, &mut object, context.server.ambient().now())?;
     managed::drop_empty(&mut object);
     encoding::prepare(resource, &mut object);
@@ -76,7 +76,7 @@ pub async fn store_with(
     }
     let prepare_create = |object: &mut Value| {
         (resource.behaviour.prepare_create)(object);
-        shared.into_iter().for_each(|at| defaulting::share_labels(object, at));
+        shared.into_iter().for_each(|at| labels::share_labels(object, at));
     };
     if !generated {
         prepare_create(&mut object);

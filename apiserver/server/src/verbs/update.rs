@@ -3,7 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 
 use apiserver_apply::check_entries;
-use apiserver_kinds::{defaulting, signing};
+use apiserver_kinds::certificates::certificate_signing_request::status as signing;
+use apiserver_kinds::core::persistent_volume;
 use apiserver_meta::time;
 use apiserver_registry::{Resource, Written};
 use apiserver_schema::error::{ApiError, FieldError, FieldReason};
@@ -281,7 +282,7 @@ async fn attempt(
     if part == Part::Status && resource.group == signing::GROUP && resource.kind == signing::KIND {
         let now = time::rfc3339(now);
         let approval = context.info.subresource == "approval";
-        refuse(resource, meta::name(old), &signing::settle(&mut new, old, approval, &now))?;
+        refuse(resource, meta::name(old), &signing::apply_status(&mut new, old, approval, &now))?;
     }
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut new);
@@ -337,7 +338,7 @@ fn prepare(resource: &Resource, part: Part, old: &Value, new: &mut Value, now: T
         Part::Status => {
             (resource.behaviour.prepare_status)(new, old);
             if resource.group.is_empty() && resource.kind == "PersistentVolume" {
-                defaulting::storage::note_phase(new, old, &time::rfc3339(now));
+                persistent_volume::note_phase(new, old, &time::rfc3339(now));
             }
         }
         Part::Whole | Part::Admitted => {}
