@@ -32,7 +32,7 @@ pub fn paths() -> &'static [(String, String, String)] {
 fn resource(entry: Entry) -> Resource {
     let kind = table::kind(&entry.group, &entry.plural);
     let verbs = verbs(&entry.verbs);
-    // Reviews and bindings can be created and nothing else; nothing is kept of them.
+    // Reviews and bindings can be created and nothing else; they are not stored.
     let stored = verbs.contains(&Verb::Create) && verbs.contains(&Verb::Get);
     let conversion = Conversion::of(&entry.group, &entry.version, &entry.plural).filter(|c| c.reshapes());
     let prefix = if kind.prefix.is_empty() { entry.plural.as_str() } else { kind.prefix };
@@ -149,15 +149,15 @@ fn prepared(kind: &'static Kind) -> (Change, ChangeFrom, ChangeFrom) {
 
 /// The same hooks for a version of another shape.
 fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
-    let kept = |object: &Value| {
+    let stored_form = |object: &Value| {
         let mut object = object.clone();
-        conversion.to_kept(&mut object);
+        conversion.to_stored(&mut object);
         object
     };
     let around = move |object: &mut Value, change: &dyn Fn(&mut Value)| {
-        conversion.to_kept(object);
+        conversion.to_stored(object);
         change(object);
-        conversion.from_kept(object);
+        conversion.from_stored(object);
     };
     let Behaviour { default, prepare_create, prepare_update, validate, validate_update, .. } = plain.clone();
     let (status, change) = (plain.validate_status.clone(), plain.validate_change.clone());
@@ -167,11 +167,11 @@ fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
         default: Arc::new(move |object| around(object, &*default)),
         prepare_create: Arc::new(move |object| around(object, &*prepare_create)),
         prepare_update: Arc::new(move |new, old| {
-            let old = kept(old);
+            let old = stored_form(old);
             around(new, &|new| prepare_update(new, &old));
         }),
         prepare_status: Arc::new(move |new, old| {
-            let old = kept(old);
+            let old = stored_form(old);
             around(new, &|new| prepare_status(new, &old));
         }),
         default_times: times.map(|times| -> Mark {
@@ -179,19 +179,20 @@ fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
         }),
         prepare_times: changed_times.map(|times| -> ChangeAt {
             Arc::new(move |new, old, now| {
-                let old = kept(old);
+                let old = stored_form(old);
                 around(new, &|new| times(new, &old, now));
             })
         }),
-        validate: Arc::new(move |object| validate(&kept(object))),
-        validate_update: Arc::new(move |new, old| validate_update(&kept(new), &kept(old))),
-        validate_status: status
-            .map(|check| -> CheckFrom { Arc::new(move |new, old| check(&kept(new), &kept(old))) }),
+        validate: Arc::new(move |object| validate(&stored_form(object))),
+        validate_update: Arc::new(move |new, old| validate_update(&stored_form(new), &stored_form(old))),
+        validate_status: status.map(|check| -> CheckFrom {
+            Arc::new(move |new, old| check(&stored_form(new), &stored_form(old)))
+        }),
         validate_change: change.map(|check| -> CheckChange {
-            Arc::new(move |new, old, part| check(&kept(new), &kept(old), part))
+            Arc::new(move |new, old, part| check(&stored_form(new), &stored_form(old), part))
         }),
         warnings: plain.warnings.clone().map(|warnings| -> Warnings {
-            Arc::new(move |new, old| warnings(&kept(new), old.map(kept).as_ref()))
+            Arc::new(move |new, old| warnings(&stored_form(new), old.map(stored_form).as_ref()))
         }),
         ..plain
     }
@@ -201,7 +202,7 @@ fn cells(plain: fn(&Value, jiff::Timestamp) -> Vec<Value>, conversion: Option<&'
     match conversion {
         Some(conversion) => Arc::new(move |object, now| {
             let mut object = object.clone();
-            conversion.to_kept(&mut object);
+            conversion.to_stored(&mut object);
             plain(&object, now)
         }),
         None => Arc::new(plain),

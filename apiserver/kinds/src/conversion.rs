@@ -15,21 +15,21 @@ pub struct Conversion {
     version: String,
     plural: String,
     kind: String,
-    /// The apiVersion served.
+    /// The served apiVersion.
     served: String,
-    /// The apiVersion kept.
-    kept: String,
+    /// The stored apiVersion.
+    stored: String,
     /// Converts what differs besides the apiVersion.
     shape: Option<Shape>,
 }
 
 /// Sorted by group, version and plural.
 static CONVERSIONS: LazyLock<Vec<Conversion>> = LazyLock::new(|| {
-    let mut all: Vec<Conversion> = entries::kept_otherwise()
-        .map(|(group, version, plural, kind, kept)| {
+    let mut all: Vec<Conversion> = entries::stored_otherwise()
+        .map(|(group, version, plural, kind, stored)| {
             let served = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
             let shape = table::kind(&group, &plural).version(&version).and_then(|version| version.shape);
-            Conversion { group, version, plural, kind, served, kept, shape }
+            Conversion { group, version, plural, kind, served, stored, shape }
         })
         .collect();
     all.sort_by(|a, b| a.path().cmp(&b.path()));
@@ -56,20 +56,20 @@ impl Conversion {
     }
 
     /// Returns true if more than the apiVersion differs.
-    pub fn reshapes(&self) -> bool {
+    pub(crate) fn reshapes(&self) -> bool {
         self.shape.is_some()
     }
 
-    /// From the version served to the one kept.
-    pub fn to_kept(&self, object: &mut Value) {
+    /// Converts from the served version to the stored one.
+    pub fn to_stored(&self, object: &mut Value) {
         if let Some(shape) = self.shape {
             (shape.to_stored)(object);
         }
-        set_version(object, &self.kept);
+        set_version(object, &self.stored);
     }
 
-    /// From the version kept to the one served.
-    pub fn from_kept(&self, object: &mut Value) {
+    /// Converts from the stored version to the served one.
+    pub fn from_stored(&self, object: &mut Value) {
         if let Some(shape) = self.shape {
             (shape.from_stored)(object);
         }

@@ -47,7 +47,7 @@ pub(crate) struct Kind {
     pub validate_update: fn(&Value, &Value) -> Vec<FieldError>,
     /// Validates changes of an object in place of the two above.
     pub validate_change: Option<ChangeErrors>,
-    /// Validates a write of the status. Kubernetes judges such a write by the status and the metadata alone: a
+    /// Validates a write of the status. Kubernetes checks the status and the metadata alone: a
     /// spec of long ago that would be refused today does not stop a controller from reporting.
     pub validate_status: Option<fn(&Value, &Value) -> Vec<FieldError>>,
     /// Returns the warnings about a new object, valid or not, before it is prepared.

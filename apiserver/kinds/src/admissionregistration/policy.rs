@@ -288,7 +288,7 @@ fn mutation(mutation: &Value, path: &str, expressions: &Expressions, errors: &mu
         return;
     }
     let mut patches = [("ApplyConfiguration", "applyConfiguration"), ("JSONPatch", "jsonPatch")];
-    // The patch that was chosen is judged first.
+    // The patch of the chosen type is validated first.
     patches.sort_by_key(|(kind, _)| *kind != chosen);
     for (kind, field) in patches {
         let path = format!("{path}.{field}");

@@ -13,14 +13,14 @@ fn webhooks_with_wrong_services_and_urls_are_refused() {
     let path = "webhooks[0].clientConfig";
     let missing = format!("{path}.service.name: Required value");
     assert_eq!(errors_of(json!({"service": {"name": "s"}})), [missing]);
-    let told = errors_of(json!({"service": {"name": "s", "namespace": "n", "path": "x/Y/"}}));
+    let found = errors_of(json!({"service": {"name": "s", "namespace": "n", "path": "x/Y/"}}));
     let wanted = ["must start with a '/'", "segment[0] may not be empty", "segment[1]: "];
-    assert!(told.iter().zip(wanted).all(|(told, wanted)| told.contains(wanted)), "{told:?}");
-    assert_eq!(told.len(), wanted.len());
+    assert!(found.iter().zip(wanted).all(|(found, wanted)| found.contains(wanted)), "{found:?}");
+    assert_eq!(found.len(), wanted.len());
     let (scheme, host) = ("'https' is the only allowed URL scheme", "host must be specified");
     let form = "desired format: https://host[/path]";
-    let told = [scheme, host].map(|why| format!("{path}.url: Invalid value: \"\": {why}; {form}"));
-    assert_eq!(errors_of(json!({"url": "example.com/https://h/v"})), told);
+    let wanted = [scheme, host].map(|why| format!("{path}.url: Invalid value: \"\": {why}; {form}"));
+    assert_eq!(errors_of(json!({"url": "example.com/https://h/v"})), wanted);
     let wrong = format!(
         "{path}.url: Required value: url must be a valid URL: parse \"://x\": missing protocol scheme; {form}"
     );

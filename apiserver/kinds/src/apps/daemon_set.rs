@@ -60,8 +60,8 @@ const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 /// A new DaemonSet has its first template, unless the client counts from elsewhere.
 fn prepare_create(value: &mut Value) {
     workload::prepare_create(value);
-    let told = template_generation(value).filter(|n| *n >= 1);
-    set_template_generation(value, told.unwrap_or(1));
+    let given = template_generation(value).filter(|n| *n >= 1);
+    set_template_generation(value, given.unwrap_or(1));
 }
 
 /// Counts only changes of the template, regardless of the client's value. Arguments: new, old.

@@ -98,7 +98,7 @@ enum Strictness {
     ButTemplate,
 }
 
-fn stateful_spec(spec: &Value, judged: Strictness, errors: &mut Errors) {
+fn stateful_spec(spec: &Value, strictness: Strictness, errors: &mut Errors) {
     match text(spec, "podManagementPolicy") {
         "OrderedReady" | "Parallel" => {}
         "" => errors.required("spec.podManagementPolicy", ""),
@@ -113,7 +113,7 @@ fn stateful_spec(spec: &Value, judged: Strictness, errors: &mut Errors) {
         let path = format!("spec.persistentVolumeClaimRetentionPolicy.{field}");
         errors.one_of_if_set(&path, policy, &["Retain", "Delete"]);
     }
-    if judged == Strictness::New {
+    if strictness == Strictness::New {
         for (index, claim) in items(spec, "volumeClaimTemplates").iter().enumerate() {
             let path = format!("spec.volumeClaimTemplates[{index}].spec");
             persistent_volume_claim::validate_spec(&claim["spec"], &path, errors);
@@ -121,12 +121,12 @@ fn stateful_spec(spec: &Value, judged: Strictness, errors: &mut Errors) {
     }
     workload::not_negative_counts(spec, &["replicas", "minReadySeconds"], errors);
     errors.not_negative("spec.ordinals.start", spec.pointer("/ordinals/start"));
-    if judged == Strictness::New {
+    if strictness == Strictness::New {
         errors.name_if_set("spec.serviceName", text(spec, "serviceName"), names::dns_label);
     }
     if workload::selector(spec, "statefulset", "", errors) {
         let seen = stateful_template(spec);
-        if judged != Strictness::ButTemplate {
+        if strictness != Strictness::ButTemplate {
             pod::validation::validate_template(&seen, "spec.template", errors);
         }
         pod::validation::validate_template_metadata(&seen, "spec.template", errors);
@@ -197,9 +197,9 @@ fn validate_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     ];
     let mut before = Errors::default();
     stateful_spec(&old["spec"], Strictness::Changed, &mut before);
-    let judged = if before.count() == 0 { Strictness::Changed } else { Strictness::ButTemplate };
+    let strictness = if before.count() == 0 { Strictness::Changed } else { Strictness::ButTemplate };
     let mut errors = Errors::of(metadata::of_builtin(new, names::dns_subdomain));
-    stateful_spec(&new["spec"], judged, &mut errors);
+    stateful_spec(&new["spec"], strictness, &mut errors);
     let fixed = |object: &Value| {
         let mut spec = object["spec"].clone();
         if let Value::Object(map) = &mut spec {

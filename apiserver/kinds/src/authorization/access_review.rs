@@ -78,8 +78,8 @@ fn selectors(resource: &Value, errors: &mut Errors) {
             errors.extend(found.list().into_iter().filter_map(|error| {
                 let part = error.field.strip_prefix(&below)?;
                 let of_labels = part == ".key" || part.starts_with(".values[");
-                let told = part != ".operator" && (field == "labelSelector" || !of_labels);
-                told.then(|| FieldError { field: format!("{path}{part}"), ..error.clone() })
+                let reported = part != ".operator" && (field == "labelSelector" || !of_labels);
+                reported.then(|| FieldError { field: format!("{path}{part}"), ..error.clone() })
             }));
         }
     }
@@ -91,7 +91,7 @@ mod tests {
 
     use super::*;
 
-    fn told(kind: &str, review: Value) -> Vec<String> {
+    fn messages(kind: &str, review: Value) -> Vec<String> {
         validate(kind, &review).iter().map(|error| format!("{}: {}", error.field, error.message)).collect()
     }
 
@@ -99,7 +99,7 @@ mod tests {
     fn a_review_has_no_metadata() {
         let spec = json!({"user": "u", "resourceAttributes": {"namespace": "n"}});
         let named = json!({"metadata": {"namespace": "n", "name": "x", "managedFields": []}, "spec": spec});
-        let errors = told("LocalSubjectAccessReview", named);
+        let errors = messages("LocalSubjectAccessReview", named);
         assert_eq!(
             errors,
             [
@@ -107,25 +107,25 @@ mod tests {
             ]
         );
         let placed = json!({"metadata": {"namespace": "n", "managedFields": []}, "spec": spec});
-        assert!(told("LocalSubjectAccessReview", placed).is_empty());
+        assert!(messages("LocalSubjectAccessReview", placed).is_empty());
     }
 
     #[test]
-    fn a_review_asks_one_question_of_somebody() {
+    fn a_review_needs_a_user_and_one_question() {
         let both = json!({"resourceAttributes": {}, "nonResourceAttributes": {"verb": "get"}});
         let review = json!({"spec": both});
         let combined = r#"spec.nonResourceAttributes: Invalid value: {"verb":"get"}: cannot be specified in combination with resourceAttributes"#;
-        assert_eq!(told("SelfSubjectAccessReview", review.clone()), [combined]);
+        assert_eq!(messages("SelfSubjectAccessReview", review.clone()), [combined]);
         assert_eq!(
-            told("SubjectAccessReview", review),
+            messages("SubjectAccessReview", review),
             [combined, r#"spec.user: Invalid value: "": at least one of user or group must be specified"#]
         );
         let none = r#"spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified"#;
-        assert_eq!(told("SelfSubjectAccessReview", json!({"spec": {}})), [none]);
+        assert_eq!(messages("SelfSubjectAccessReview", json!({"spec": {}})), [none]);
     }
 
     #[test]
-    fn selectors_of_a_review_are_judged() {
+    fn wrong_selectors_of_a_review_are_refused() {
         let resource = json!({"fieldSelector": {"rawSelector": "a=b", "requirements": [{"operator": "In"}]},
             "labelSelector": {"requirements": [{"key": "a b", "operator": "New"}, {"key": "a", "operator": "In", "values": ["-"]}]}});
         let fields: Vec<String> =

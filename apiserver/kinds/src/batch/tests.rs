@@ -7,7 +7,7 @@ use crate::testing::{
 };
 
 #[test]
-fn jobs_run_once_unless_told_otherwise_and_select_their_own_pods() {
+fn jobs_run_once_by_default_and_select_their_own_pods() {
     let mut job = apply_defaults(
         job::default,
         json!({
@@ -27,7 +27,7 @@ fn jobs_run_once_unless_told_otherwise_and_select_their_own_pods() {
     );
     let mut bare = apply_defaults(job::default, json!({"metadata": {"name": "j", "uid": "u"}, "spec": {}}));
     job::prepare_create(&mut bare);
-    assert!(bare["metadata"].get("labels").is_none(), "they are not judged as labels of the job");
+    assert!(bare["metadata"].get("labels").is_none(), "they are not taken for labels of the job");
     assert_eq!(apply_defaults(job::default, bare)["metadata"]["labels"]["job-name"], "j");
     let queue = apply_defaults(job::default, json!({"spec": {"parallelism": 5}}));
     assert!(queue["spec"].get("completions").is_none());

@@ -195,7 +195,7 @@ fn run(resource: &Resource, good: &Value, row: &str) -> Option<String> {
 }
 
 #[test]
-fn each_rule_answers_as_kubernetes_does() {
+fn each_rule_gives_the_errors_of_kubernetes() {
     let registry = crate::registry();
     let mut faults = Vec::new();
     for (table, text) in TABLES {

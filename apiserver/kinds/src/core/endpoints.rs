@@ -35,7 +35,7 @@ fn default(value: &mut Value) {
     }
 }
 
-/// Errors of a changed Endpoints object: subsets that stay are not judged again. Arguments: new, old.
+/// Errors of a changed Endpoints object: subsets that stay are not validated again. Arguments: new, old.
 fn validate_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
     if same(new.get("subsets"), old.get("subsets")) { with_metadata(new).list() } else { validate(new) }
 }

@@ -54,7 +54,7 @@ pub(crate) fn common_errors(object: &Value, controller: &str) -> Vec<FieldError>
     errors.list()
 }
 
-/// Events about objects without a namespace are kept in `default`, new ones in `kube-system` too.
+/// Events about objects without a namespace are stored in `default`, new ones in `kube-system` too.
 fn object_namespace(object: &Value, errors: &mut Errors) {
     let involved = text(&object["involvedObject"], "namespace");
     let namespace = meta::namespace(object);

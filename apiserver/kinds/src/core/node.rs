@@ -115,7 +115,7 @@ fn validate_update(new: &Value, old: &Value) -> Vec<FieldError> {
     if let Some(source) = given(spec, "configSource") {
         config_source(source, false, "spec.configSource", &mut errors);
     }
-    // Kubernetes judges them as those of a Node and as those of a change.
+    // Kubernetes validates them as those of a Node and as those of a change.
     taints(spec, &mut errors);
     if !same(spec.get("externalID"), before.get("externalID")) {
         errors.forbidden("spec.externalID", "may not be updated");

@@ -86,11 +86,11 @@ pub(crate) fn prepare_create(value: &mut Value) {
 
 /// Sets the time at which a PersistentVolume changes its phase to `now`, unless the writer sets a time.
 /// Arguments: new, old.
-pub fn note_phase(new: &mut Value, old: &Value, now: &str) {
-    let told = |field: &str| new["status"].get(field).filter(|value| !value.is_null());
+pub fn record_phase_time(new: &mut Value, old: &Value, now: &str) {
+    let new_field = |field: &str| new["status"].get(field).filter(|value| !value.is_null());
     let was = |field: &str| old["status"].get(field);
-    let unsaid = told(PHASE_TIME).is_none() || told(PHASE_TIME) == was(PHASE_TIME);
-    if told("phase") != was("phase")
+    let unsaid = new_field(PHASE_TIME).is_none() || new_field(PHASE_TIME) == was(PHASE_TIME);
+    if new_field("phase") != was("phase")
         && unsaid
         && let Some(Value::Object(status)) = new.get_mut("status")
     {

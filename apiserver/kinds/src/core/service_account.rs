@@ -19,7 +19,7 @@ pub(crate) static KIND: Kind = Kind {
     ..Kind::DEFAULT
 };
 
-/// Secrets of a ServiceAccount are those of its namespace, so their names are all that is kept of them.
+/// Secrets of a ServiceAccount are those of its namespace, so only their names are stored.
 fn prepare(value: &mut Value) {
     if let Value::Object(map) = value {
         each_object(map, "secrets", |secret| secret.retain(|field, _| field == "name"));

@@ -38,16 +38,16 @@ fn a_volume_records_the_time_of_its_phase() {
     let mut volume = json!({"metadata": {"creationTimestamp": created}, "status": {"phase": "Bound"}});
     persistent_volume::prepare_create(&mut volume);
     assert_eq!(volume["status"], json!({"phase": "Pending", "lastPhaseTransitionTime": created}));
-    for (phase, told, expected) in [
+    for (phase, given, expected) in [
         ("Pending", json!(created), json!(created)),
         ("Available", json!(created), json!(now)),
         ("Available", json!(null), json!(now)),
         ("Available", json!(earlier), json!(earlier)),
     ] {
         let mut new = volume.clone();
-        new["status"] = json!({"phase": phase, "lastPhaseTransitionTime": told});
-        persistent_volume::note_phase(&mut new, &volume, now);
-        assert_eq!(new["status"]["lastPhaseTransitionTime"], expected, "{phase} {told}");
+        new["status"] = json!({"phase": phase, "lastPhaseTransitionTime": given});
+        persistent_volume::record_phase_time(&mut new, &volume, now);
+        assert_eq!(new["status"]["lastPhaseTransitionTime"], expected, "{phase} {given}");
     }
 }
 

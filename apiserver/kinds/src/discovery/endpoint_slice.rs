@@ -93,10 +93,10 @@ fn validate(object: &Value) -> Vec<FieldError> {
     common_errors(object, true)
 }
 
-/// Errors of a changed EndpointSlice: endpoints that stay are not judged again. Arguments: new, old.
+/// Errors of a changed EndpointSlice: endpoints that stay are not validated again. Arguments: new, old.
 fn validate_change(new: &Value, old: &Value, _: Written) -> Vec<FieldError> {
-    let judged = !same(new.get("endpoints"), old.get("endpoints"));
-    let mut errors = Errors::of(common_errors(new, judged));
+    let changed = !same(new.get("endpoints"), old.get("endpoints"));
+    let mut errors = Errors::of(common_errors(new, changed));
     errors.immutable("addressType", new, old);
     errors.list()
 }

@@ -48,19 +48,19 @@ fn validate(object: &Value) -> Vec<FieldError> {
     }
     let encodings: BTreeSet<&str> = servers.iter().map(|s| text(s, "encodingVersion")).collect();
     let common = if encodings.len() == 1 { encodings.first().copied() } else { None };
-    let told = status.get("commonEncodingVersion").and_then(Value::as_str);
+    let given = status.get("commonEncodingVersion").and_then(Value::as_str);
     let path = "status.commonEncodingVersion";
-    match (told, common) {
-        (Some(told), None) => {
-            errors.invalid(path, &json!(told), "should be nil if servers do not agree on the same encoding version, or if there is no server reporting the supported versions yet");
+    match (given, common) {
+        (Some(given), None) => {
+            errors.invalid(path, &json!(given), "should be nil if servers do not agree on the same encoding version, or if there is no server reporting the supported versions yet");
         }
         (None, Some(common)) => {
             let detail = format!("the common encoding version is {common}");
             errors.invalid(path, &Value::Null, &detail);
         }
-        (Some(told), Some(common)) if told != common => {
+        (Some(given), Some(common)) if given != common => {
             let detail = format!("the actual common encoding version is {common}");
-            errors.invalid(path, &json!(told), &detail);
+            errors.invalid(path, &json!(given), &detail);
         }
         _ => {}
     }

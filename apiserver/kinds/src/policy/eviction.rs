@@ -56,7 +56,7 @@ pub fn counts(pod: &Value, budget: &Value) -> bool {
 }
 
 /// Takes one of the disruptions that the budget allows for the pod of this name. `now` is RFC 3339. Refused
-/// with 429 where none is left or the budget's controller has not judged its present form, and with 403
+/// with 429 where none is left or the budget's controller has not observed its present form, and with 403
 /// where its status cannot be right.
 pub fn take(budget: &mut Value, pod: &str, now: &str) -> Result<(), ApiError> {
     let name = meta::name(budget);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn unready_pods_go_where_enough_are_healthy_or_the_budget_says_so() {
+    fn unready_pods_are_evicted_if_enough_are_healthy_or_the_budget_allows_it() {
         let healthy = |current: i64, desired: i64| {
             budget(json!({"currentHealthy": current, "desiredHealthy": desired}))
         };
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_disruption_is_taken_and_noted() {
+    fn a_disruption_is_recorded_in_the_budget() {
         let mut two = budget(json!({"observedGeneration": 1, "disruptionsAllowed": 2}));
         take(&mut two, "p", NOW).unwrap();
         let status = json!({"observedGeneration": 1, "disruptionsAllowed": 1, "disruptedPods": {"p": NOW}});
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_refuses_says_why() {
+    fn refusals_state_their_reason() {
         let failed =
             |reason: &str| json!([{"type": ALLOWED, "status": "False", "reason": reason, "message": "m"}]);
         let enough = |conditions: Value| json!({"observedGeneration": 1, "currentHealthy": 4, "desiredHealthy": 3, "conditions": conditions});
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_says_once_why_it_goes() {
+    fn a_pod_states_the_reason_of_its_eviction_once() {
         let once = targeted(&pod("Running", "True"), NOW);
         let condition = &once["status"]["conditions"][1];
         assert_eq!((&condition["type"], &condition["observedGeneration"]), (&json!(TARGET), &json!(2)));

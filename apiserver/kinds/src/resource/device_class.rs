@@ -42,7 +42,7 @@ fn errors(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// The name of a class is judged as it is, however it was generated.
+/// The name of a class is validated as it is, however it was generated.
 fn class_metadata(object: &Value) -> Errors {
     let errors = metadata::of_builtin(object, names::dns_subdomain_in_bytes);
     Errors::of(errors.into_iter().filter(|error| error.field != "metadata.generateName").collect())

@@ -78,16 +78,16 @@ fn a_request_of_v1beta1_without_a_class_is_not_one_for_a_class() {
         json!({"name": "r", "tolerations": [{"key": "a", "operator": "Equal"}]})
     );
     let exactly = "spec.devices.requests[0].exactly";
-    let told = [
+    let errors = [
         format!("{exactly}.deviceClassName: Required value"),
         format!(
             "{exactly}.allocationMode: Unsupported value: \"\": supported values: \"All\", \"ExactCount\""
         ),
     ];
-    assert_eq!(errors_at(path, &tolerant), told);
+    assert_eq!(errors_at(path, &tolerant), errors);
     let template = json!({"spec": tolerant});
-    let told = told.map(|error| error.replacen("spec.", "spec.spec.", 1));
-    assert_eq!(errors_at("resource.k8s.io/v1beta1/resourceclaimtemplates", &template), told);
+    let errors = errors.map(|error| error.replacen("spec.", "spec.spec.", 1));
+    assert_eq!(errors_at("resource.k8s.io/v1beta1/resourceclaimtemplates", &template), errors);
 }
 
 #[test]

@@ -56,10 +56,10 @@ mod tests {
     }
 
     #[test]
-    fn a_message_names_few_fields_however_many_changed() {
+    fn a_message_names_at_most_eight_fields() {
         let new: serde_json::Value = (0..1000).map(|n| (format!("k{n:04}"), json!(n))).collect();
-        let told = named(&new, &json!({}));
-        assert!(told.starts_with(" (changed: k0000, "), "{told}");
-        assert!(told.ends_with(", k0007, …)"), "{told}");
+        let message = named(&new, &json!({}));
+        assert!(message.starts_with(" (changed: k0000, "), "{message}");
+        assert!(message.ends_with(", k0007, …)"), "{message}");
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn fill(object: &mut Object, key: &str, value: impl Into<Value>) {
 }
 
 /// Sets `key` where it is missing or null, for texts behind a pointer: the empty text is a value of its own,
-/// and for the validation to judge.
+/// and validation decides about it.
 pub(crate) fn fill_absent(object: &mut Object, key: &str, value: impl Into<Value>) {
     if object.get(key).is_none_or(Value::is_null) {
         object.insert(key.to_owned(), value.into());

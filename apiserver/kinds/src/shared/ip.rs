@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_addresses() {
+    fn odd_spellings_of_addresses_are_refused_in_new_objects() {
         for (text, strict) in [
             ("10.0.0.1", None),
             ("fd00::1", None),
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_ranges() {
+    fn odd_spellings_of_ranges_are_refused_in_new_objects() {
         for (text, lax, strict) in [
             ("10.0.0.0/8", 0, 0),
             ("::/0", 0, 0),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn special_addresses() {
+    fn special_addresses_are_refused() {
         let check = |text: &str| faults(|e| not_special(parse(text).unwrap(), text, "p", e)).len();
         for text in ["0.0.0.0", "::", "127.0.0.1", "::1", "169.254.1.1", "fe80::1", "224.0.0.7", "ff02::1"] {
             assert_eq!(check(text), 1, "{text}");

@@ -80,7 +80,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn parts_of_urls() {
+    fn urls_are_split_into_their_parts() {
         let url = parse("HTTPS://u:p@h:1/x?q#f").ok().unwrap();
         assert_eq!(
             [url.scheme.as_str(), url.user, url.host, url.query, url.fragment],
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_url_is_told_in_the_words_of_go() {
+    fn malformed_urls_get_the_messages_of_go() {
         for (text, wanted) in [
             ("://x", "missing protocol scheme"),
             ("1a://x", "first path segment in URL cannot contain colon"),

@@ -61,8 +61,8 @@ fn validate(object: &Value) -> Vec<FieldError> {
 
 /// Validates the metadata and the errors that a driver reports about an attachment.
 fn status_errors(status: &Value, errors: &mut Errors) {
-    let told = status["attachmentMetadata"].as_object().into_iter().flatten();
-    let size: usize = told.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
+    let entries = status["attachmentMetadata"].as_object().into_iter().flatten();
+    let size: usize = entries.map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
     if size > METADATA_SIZE {
         errors.too_long("status.attachmentMetadata", METADATA_SIZE);
     }

@@ -338,7 +338,7 @@ fn prepare(resource: &Resource, part: Part, old: &Value, new: &mut Value, now: T
         Part::Status => {
             (resource.behaviour.prepare_status)(new, old);
             if resource.group.is_empty() && resource.kind == "PersistentVolume" {
-                persistent_volume::note_phase(new, old, &time::rfc3339(now));
+                persistent_volume::record_phase_time(new, old, &time::rfc3339(now));
             }
         }
         Part::Whole | Part::Admitted => {}

@@ -1,4 +1,4 @@
-//! HorizontalPodAutoscaler: `autoscaling/v2` is kept. `v1` knows the CPU target alone; other
+//! HorizontalPodAutoscaler: `autoscaling/v2` is stored. `v1` knows the CPU target alone; other
 //! metrics, conditions and behaviour travel in annotations, in the shape of the versions that
 //! first had them.
 
@@ -61,14 +61,14 @@ pub(crate) fn to_v2(object: &mut Value) {
             spec.insert("behavior".to_owned(), uncapitalized(&behavior));
         }
     }
-    let told = current.is_some() || conditions.is_some();
-    if told && object.get("status").is_none_or(Value::is_null) && object.is_object() {
+    let has_status = current.is_some() || conditions.is_some();
+    if has_status && object.get("status").is_none_or(Value::is_null) && object.is_object() {
         object["status"] = json!({});
     }
     if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
         let value = status.remove("currentCPUUtilizationPercentage").filter(|v| !v.is_null());
         let metrics = match (current, value) {
-            (Some(told), _) => list(Some(told)).iter().map(|m| metric_to_v2(m, "current")).collect(),
+            (Some(metrics), _) => list(Some(metrics)).iter().map(|m| metric_to_v2(m, "current")).collect(),
             (None, Some(value)) => {
                 let current = json!({"averageUtilization": value});
                 vec![json!({"type": "Resource", "resource": {"name": "cpu", "current": current}})]

@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn schedules() {
+    fn schedules_are_parsed_or_refused() {
         for good in [
             "*/5 * * * *",
             "0 0 1,15 jan-mar SUN",
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn time_zones() {
+    fn unknown_time_zones_are_refused() {
         let explicit = "timeZone must be an explicit time zone as defined in https://www.iana.org/time-zones";
         for (name, faults) in [
             ("UTC", &[][..]),

@@ -60,8 +60,8 @@ fn with_times(list: &[Value], before: &[Value], now: &str) -> Vec<Value> {
         let since = same.map(|old| meta::text(old, "/lastTransitionTime")).filter(|time| !time.is_empty());
         let Some(map) = condition.as_object_mut() else { continue };
         for (field, time) in [("lastUpdateTime", now), ("lastTransitionTime", since.unwrap_or(now))] {
-            let told = map.get(field).and_then(Value::as_str).is_some_and(|time| !time.is_empty());
-            if !told {
+            let given = map.get(field).and_then(Value::as_str).is_some_and(|time| !time.is_empty());
+            if !given {
                 map.insert(field.to_owned(), time.into());
             }
         }
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn approval_writes_conditions_and_nothing_else() {
+    fn an_approver_writes_conditions_alone() {
         let old = request(json!({"certificate": "Yw=="}));
         let new = request(json!({"certificate": "eA==", "conditions": [condition("Approved")]}));
         let (new, errors) = messages(new, &old, true);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn who_signs_does_not_approve() {
+    fn a_signer_cannot_approve() {
         let old = request(json!({}));
         let new = request(json!({"conditions": [condition("Approved"), condition("Failed")]}));
         let (_, errors) = messages(new, &old, false);

@@ -83,8 +83,8 @@ pub(crate) fn warnings(pod: &Value) -> Vec<String> {
     let unsaid = containers.filter_map(|container| {
         let name = container["name"].as_str().unwrap_or_default();
         let annotation = profiles.get(name)?.as_str().unwrap_or_default();
-        let told = !container["securityContext"][FIELD].is_null();
-        (!told && valid(annotation).is_none_or(|profile| profile != *whole)).then_some(name)
+        let given = !container["securityContext"][FIELD].is_null();
+        (!given && valid(annotation).is_none_or(|profile| profile != *whole)).then_some(name)
     });
     unsaid.map(|name| deprecated("", name)).collect()
 }
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_become_fields_where_the_fields_say_nothing() {
+    fn annotations_become_fields_unless_the_fields_are_set() {
         let (default, unconfined) = (json!({"type": "RuntimeDefault"}), json!({"type": "Unconfined"}));
         let local = json!({"type": "Localhost", "localhostProfile": "a/b"});
         let long = format!("localhost/{}", "a".repeat(PROFILE_LENGTH + 1));

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_in_each_others_place_are_warned_of() {
+    fn overlapping_files_raise_warnings() {
         let file = |path: &str| json!({"key": "k", "path": path});
         let spec = json!({"volumes": [
             {"name": "m", "configMap": {"name": "x", "items": [file("a"), file("a/b/"), file("ab"), file("")]}},
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn many_files_say_no_more_than_is_sent() {
+    fn warnings_about_many_files_are_bounded() {
         let items = vec![json!({"key": "k", "path": "a"}); 1000];
         let spec = json!({"volumes": [{"name": "m", "configMap": {"name": "x", "items": items}}]});
         let mut warnings = Vec::new();

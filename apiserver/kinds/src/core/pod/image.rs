@@ -89,7 +89,7 @@ mod tests {
 
     /// The answers of kube-apiserver 1.36.2: `latest` is pulled always, everything else if it is not there.
     #[test]
-    fn tags_are_those_of_valid_references_alone() {
+    fn only_valid_references_have_a_tag() {
         let sha256 = "a".repeat(64);
         let digest = format!("sha256:{sha256}");
         for image in [

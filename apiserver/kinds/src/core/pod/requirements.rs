@@ -150,7 +150,7 @@ fn pod_resource(name: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// `spec.overhead` of a pod, or of a RuntimeClass: judged as limits of a container at `path`.
+/// `spec.overhead` of a pod, or of a RuntimeClass: validated as limits of a container at `path`.
 pub(crate) fn overhead(overhead: &Value, path: &str, errors: &mut Errors) {
     amounts_of(&json!({"limits": overhead}), container_resource, path, errors);
 }

@@ -408,7 +408,7 @@ fn volumes_with_wrong_sources_are_refused() {
 }
 
 #[test]
-fn devices() {
+fn block_devices_of_unfit_volumes_are_refused() {
     let devices = errors(&pod_with(|pod| {
         pod["spec"]["volumes"] = json!([{"name": "e", "emptyDir": {}}, {"name": "p", "persistentVolumeClaim": {"claimName": "c"}}]);
         pod["spec"]["containers"][0]["volumeDevices"] =

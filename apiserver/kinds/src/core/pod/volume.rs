@@ -172,16 +172,16 @@ fn claim_name(pod: &str, volume: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Judges the first source; the others are one too many.
+/// Validates the first source; the others are refused.
 pub(crate) fn one_source<'a>(
     mut given: impl Iterator<Item = (&'a str, &'a Value)>,
     path: &str,
     errors: &mut Errors,
-    judge: impl FnOnce(&str, &Value, &mut Errors),
+    check: impl FnOnce(&str, &Value, &mut Errors),
 ) {
     match given.next() {
         None => errors.required(path, "must specify a volume type"),
-        Some((kind, source)) => judge(kind, source, errors),
+        Some((kind, source)) => check(kind, source, errors),
     }
     for (more, _) in given {
         // Kubernetes uses these names for two of them.

@@ -198,7 +198,7 @@ fn balancer_class(spec: &Value, errors: &mut Errors) {
     }
 }
 
-/// Errors of the addresses of a new Service and of what belongs to them, which are judged before any is allocated.
+/// Errors of the addresses of a new Service and of what belongs to them, which are validated before any is allocated.
 pub fn addresses_of_new(service: &Value) -> Vec<FieldError> {
     let mut errors = Errors::default();
     addresses::related(&service["spec"], true, &mut errors);
