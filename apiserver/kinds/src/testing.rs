@@ -128,7 +128,7 @@ pub(crate) fn update_errors(group: &str, plural: &str, new: &Value, old: &Value)
     })
 }
 
-fn texts(errors: Vec<FieldError>) -> Vec<String> {
+pub(crate) fn texts(errors: Vec<FieldError>) -> Vec<String> {
     errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
 }
 

@@ -12,7 +12,7 @@ use crate::core::{pod, pod_template, workload};
 use crate::kind::Kind;
 use crate::shared::checks::status_counts;
 use crate::shared::columns::{AGE, CONTAINERS, Columns, IMAGES, NAME, SELECTOR};
-use crate::shared::defaults::{fill, has_text, object_or_insert, with_spec};
+use crate::shared::defaults::{empty_status, fill, has_text, object_or_insert, with_spec};
 use crate::shared::{cells, gates};
 
 pub(crate) static KIND: Kind = Kind {
@@ -59,7 +59,7 @@ const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 /// A new DaemonSet has its first template, unless the client counts from elsewhere.
 fn prepare_create(value: &mut Value) {
-    workload::prepare_create(value);
+    empty_status(value);
     let given = template_generation(value).filter(|n| *n >= 1);
     set_template_generation(value, given.unwrap_or(1));
 }

@@ -8,7 +8,7 @@ use crate::core::{pod, pod_template, workload};
 use crate::kind::Kind;
 use crate::shared::checks::status_counts;
 use crate::shared::columns::{AGE, CONTAINERS, Columns, IMAGES, NAME, SELECTOR};
-use crate::shared::defaults::{fill, has_text, object_or_insert, with_spec};
+use crate::shared::defaults::{empty_status, fill, has_text, object_or_insert, with_spec};
 use crate::shared::{cells, gates};
 
 pub(crate) static KIND: Kind = Kind {
@@ -19,7 +19,7 @@ pub(crate) static KIND: Kind = Kind {
     generation: true,
     counted: Some("annotations"),
     default,
-    prepare_create: workload::prepare_create,
+    prepare_create: empty_status,
     drop_disabled: Some(|new, old| gates::drop_at(new, old, "/spec/template/spec", pod::GATES)),
     validate,
     validate_update: workload::validate_update,

@@ -14,7 +14,8 @@ use crate::kind::Kind;
 use crate::shared::checks::status_counts;
 use crate::shared::columns::{AGE, CONTAINERS, Columns, IMAGES, NAME};
 use crate::shared::defaults::{
-    Object, each_object, fill, fill_absent, has_text, is_empty, object, object_or_insert, with_spec,
+    Object, each_object, empty_status, fill, fill_absent, has_text, is_empty, object, object_or_insert,
+    with_spec,
 };
 use crate::shared::gates::Gate;
 use crate::shared::{cells, gates};
@@ -26,7 +27,7 @@ pub(crate) static KIND: Kind = Kind {
     category: Some("all"),
     generation: true,
     default,
-    prepare_create: workload::prepare_create,
+    prepare_create: empty_status,
     drop_disabled: Some(|new, old| {
         gates::drop_at(new, old, "/spec", GATES);
         gates::drop_at(new, old, "/spec/template/spec", pod::GATES);

@@ -14,7 +14,7 @@ use crate::core::{pod, pod_template};
 use crate::kind::Kind;
 use crate::shared::cells::NONE;
 use crate::shared::columns::{AGE, CONTAINERS, Columns, IMAGES, NAME, SELECTOR};
-use crate::shared::defaults::{fill, object, with_spec};
+use crate::shared::defaults::{empty_status, fill, object, with_spec};
 use crate::shared::{cells, gates};
 
 pub(crate) static KIND: Kind = Kind {
@@ -51,7 +51,7 @@ pub(crate) fn default(value: &mut Value) {
 
 /// The empty status of a new CronJob.
 fn prepare_create(value: &mut Value) {
-    job::empty_status(value);
+    empty_status(value);
 }
 
 /// Job names get a suffix of eleven characters from a CronJob and must still fit a label.

@@ -16,7 +16,7 @@ use crate::core::{pod, pod_template};
 use crate::kind::Kind;
 use crate::shared::columns::{AGE, CONTAINERS, Columns, IMAGES, NAME, SELECTOR};
 use crate::shared::defaults::{
-    Object, each_object, fill, fill_absent, is_empty, object, object_or_insert, with_spec,
+    Object, each_object, empty_status, fill, fill_absent, is_empty, object, object_or_insert, with_spec,
 };
 use crate::shared::{cells, gates};
 
@@ -116,13 +116,6 @@ pub(crate) fn prepare_create(value: &mut Value) {
         }
     });
     empty_status(value);
-}
-
-pub(crate) fn empty_status(value: &mut Value) {
-    if let Value::Object(map) = value {
-        let map: &mut Object = map;
-        fill(map, "status", json!({}));
-    }
 }
 
 /// Returns true if a Job with this spec numbers its pods.

@@ -22,25 +22,19 @@ use crate::kind::Kind;
 use crate::shared::cells::{self, NONE};
 use crate::shared::checks::signer_name;
 use crate::shared::columns::{AGE, Columns, NAME};
+use crate::shared::defaults::restore_spec;
 
 pub(crate) static KIND: Kind = Kind {
     group: "certificates.k8s.io",
     plural: "certificatesigningrequests",
     short_names: &["csr"],
     selectable: &["spec.signerName"],
-    prepare_update,
+    prepare_update: restore_spec,
     validate,
     validate_change: Some(validate_change),
     columns: COLUMNS,
     ..Kind::DEFAULT
 };
-
-/// Restores the spec of a CertificateSigningRequest, which cannot change.
-fn prepare_update(new: &mut Value, old: &Value) {
-    if let (Value::Object(map), Some(spec)) = (new, old.get("spec")) {
-        map.insert("spec".into(), spec.clone());
-    }
-}
 
 /// The usages that a certificate may be requested for, in the order in which errors list them.
 const USAGES: [&str; 23] = [

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::kind::Kind;
 use crate::shared::cells;
 use crate::shared::columns::{AGE, Columns, NAME};
-use crate::shared::defaults::object_or_insert;
+use crate::shared::defaults::{object_or_insert, restore_spec};
 
 pub(crate) static KIND: Kind = Kind {
     group: "",
@@ -17,7 +17,8 @@ pub(crate) static KIND: Kind = Kind {
     selectable: &["status.phase"],
     default,
     prepare_create,
-    prepare_update,
+    // The finalize subresource alone changes `spec.finalizers`.
+    prepare_update: restore_spec,
     validate,
     validate_status: Some(validate_status),
     columns: COLUMNS,
@@ -53,13 +54,6 @@ pub(crate) fn prepare_create(value: &mut Value) {
         }
         map.insert("spec".into(), json!({"finalizers": finalizers}));
         map.insert("status".into(), json!({"phase": "Active"}));
-    }
-}
-
-/// `spec.finalizers` is changed by the finalize subresource alone. Arguments: new, old.
-pub(crate) fn prepare_update(new: &mut Value, old: &Value) {
-    if let (Value::Object(map), Some(spec)) = (new, old.get("spec")) {
-        map.insert("spec".into(), spec.clone());
     }
 }
 

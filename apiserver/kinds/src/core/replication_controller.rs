@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::core::workload::REPLICA_COLUMNS;
 use crate::core::{pod, pod_template, workload};
 use crate::kind::Kind;
-use crate::shared::defaults::{fill, is_empty, with_spec};
+use crate::shared::defaults::{empty_status, fill, is_empty, with_spec};
 use crate::shared::gates;
 
 pub(crate) static KIND: Kind = Kind {
@@ -20,7 +20,7 @@ pub(crate) static KIND: Kind = Kind {
     selectable: &["status.replicas"],
     generation: true,
     default,
-    prepare_create: workload::prepare_create,
+    prepare_create: empty_status,
     drop_disabled: Some(|new, old| gates::drop_at(new, old, "/spec/template/spec", pod::GATES)),
     validate,
     validate_update,

@@ -11,6 +11,7 @@ use apiserver_schema::meta;
 use apiserver_schema::validation::{items, text};
 use serde_json::{Value, json};
 
+use crate::core::service::validation::{HINTS, MODE};
 use crate::kind::Kind;
 use crate::shared::cells::NONE;
 use crate::shared::columns::{AGE, Columns, NAME, SELECTOR};
@@ -218,10 +219,6 @@ fn ports(object: &Value) -> String {
         .collect();
     if list.is_empty() { NONE.to_owned() } else { list.join(",") }
 }
-
-const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
-
-const MODE: &str = "service.kubernetes.io/topology-mode";
 
 fn warnings(new: &Value, _old: Option<&Value>) -> Vec<String> {
     let spec = &new["spec"];

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use crate::core::{limit_range, namespace, node, replication_controller, secret};
+use crate::shared::defaults::restore_spec;
 use crate::testing::{NONE, apply_defaults, cells, errors, row, update_errors, warnings, with};
 
 #[test]
@@ -29,7 +30,7 @@ fn namespaces_get_their_label_and_finalizer() {
     assert_eq!(space["spec"], json!({"finalizers": ["kubernetes"]}));
     assert_eq!(space["status"], json!({"phase": "Active"}));
     let mut changed = json!({"metadata": {"name": "n"}, "spec": {"finalizers": []}});
-    namespace::prepare_update(&mut changed, &space);
+    restore_spec(&mut changed, &space);
     assert_eq!(changed["spec"], space["spec"]);
 }
 

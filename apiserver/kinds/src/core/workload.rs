@@ -3,20 +3,12 @@
 use apiserver_registry::LabelSelector;
 use apiserver_schema::error::FieldError;
 use apiserver_schema::validation::{Errors, amount, given, is_new, items, label_selector, same, text};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::core::pod;
 use crate::shared::cells;
 use crate::shared::checks::{status_counts, status_number};
 use crate::shared::columns::{AGE, CONTAINERS, Columns, IMAGES, NAME, SELECTOR};
-use crate::shared::defaults::fill;
-
-/// Status of a new object of these kinds: none yet. Clients expect the field to be there.
-pub(crate) fn prepare_create(value: &mut Value) {
-    if let Value::Object(map) = value {
-        fill(map, "status", Map::new());
-    }
-}
 
 /// Validates the selector, and its agreement with the template. `kind` names the kind in the error of an
 /// empty one, `unread` is the error of one that cannot be parsed. Returns true if the template is to be

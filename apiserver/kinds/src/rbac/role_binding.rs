@@ -33,17 +33,15 @@ pub(crate) static ROLE_BINDING: Kind = Kind {
     ..Kind::DEFAULT
 };
 
-const DEFAULT_GROUP: &str = "rbac.authorization.k8s.io";
-
 /// Defaults of a binding of either scope.
 pub(crate) fn default(value: &mut Value) {
     let Value::Object(map) = value else { return };
     if let Some(role) = object(map, "roleRef") {
-        fill(role, "apiGroup", DEFAULT_GROUP);
+        fill(role, "apiGroup", GROUP);
     }
     each_object(map, "subjects", |subject| {
         if has_text(subject, "kind", "User") || has_text(subject, "kind", "Group") {
-            fill(subject, "apiGroup", DEFAULT_GROUP);
+            fill(subject, "apiGroup", GROUP);
         }
     });
 }

@@ -89,3 +89,17 @@ pub(crate) fn is_empty(object: &Object, key: &str) -> bool {
         Some(_) => false,
     }
 }
+
+/// Gives a new object an empty status, which clients expect to be there.
+pub(crate) fn empty_status(value: &mut Value) {
+    if let Value::Object(map) = value {
+        fill(map, "status", Map::new());
+    }
+}
+
+/// Restores the spec of an object, which updates of the whole object cannot change. Arguments: new, old.
+pub(crate) fn restore_spec(new: &mut Value, old: &Value) {
+    if let (Value::Object(map), Some(spec)) = (new, old.get("spec")) {
+        map.insert("spec".into(), spec.clone());
+    }
+}

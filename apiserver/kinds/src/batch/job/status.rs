@@ -8,6 +8,7 @@ use apiserver_schema::validation::{Errors, given, items, same, text};
 use serde_json::{Value, json};
 
 use crate::batch::job::{self, policy};
+use crate::shared::checks::status_number;
 
 const PATH: &str = "status.conditions";
 
@@ -99,7 +100,7 @@ impl StatusChange<'_> {
             return;
         }
         let ends = self::finished(now) != self::finished(self.was);
-        if (ends || self.touched(&["active"])) && self::number(now, "active") > 0 {
+        if (ends || self.touched(&["active"])) && status_number(now, "active") > 0 {
             let detail = "active>0 is invalid for finished job";
             self.errors.invalid("status.active", &now["active"], detail);
         }
@@ -158,14 +159,14 @@ impl StatusChange<'_> {
         let ends = self::finished(now) != self::finished(self.was);
         if self::finished(now)
             && (ends || self.touched(&["terminating"]))
-            && self::number(now, "terminating") > 0
+            && status_number(now, "terminating") > 0
         {
             let detail = "terminating>0 is invalid for finished job";
             self.errors.invalid("status.terminating", &now["terminating"], detail);
         }
         let ready = given(now, "ready").and_then(Value::as_i64);
         if self.touched(&["ready", "active"])
-            && ready.is_some_and(|ready| ready > self::number(now, "active"))
+            && ready.is_some_and(|ready| ready > status_number(now, "active"))
         {
             let detail = "cannot set more ready pods than active";
             self.errors.invalid("status.ready", &now["ready"], detail);
@@ -198,9 +199,9 @@ impl StatusChange<'_> {
         }
         let resized = job::is_indexed(self.spec) && self.spec["completions"] == self.spec["parallelism"];
         for (field, free) in [("failed", false), ("succeeded", resized)] {
-            if !free && self::number(now, field) < self::number(was, field) {
+            if !free && status_number(now, field) < status_number(was, field) {
                 let detail = format!("cannot decrease the {field} counter");
-                self.errors.invalid(format!("status.{field}"), &json!(self::number(now, field)), &detail);
+                self.errors.invalid(format!("status.{field}"), &json!(status_number(now, field)), &detail);
             }
         }
         let time = |status: &Value, field: &str| given(status, field).cloned();
@@ -247,10 +248,6 @@ fn has_condition(status: &Value, kind: &str) -> bool {
 
 fn finished(status: &Value) -> bool {
     has_condition(status, "Complete") || has_condition(status, "Failed")
-}
-
-fn number(status: &Value, field: &str) -> i64 {
-    status[field].as_i64().unwrap_or(0)
 }
 
 /// The first index that both lists name. Parts that cannot be read are passed over.

@@ -7,8 +7,7 @@ use serde_json::Value;
 
 use crate::core::persistent_volume;
 use crate::core::pod::apparmor::{self, ANNOTATION};
-
-const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
+use crate::core::pod::security::SECCOMP_CONTAINER;
 
 pub(crate) fn warnings(
     object: &Value,

@@ -19,9 +19,9 @@ const SYSCTL_LENGTH: usize = 253;
 const PROFILE_TYPES: [&str; 3] = ["Localhost", "RuntimeDefault", "Unconfined"];
 
 /// Annotations that are older than the fields.
-const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+pub(crate) const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 
-const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
+pub(crate) const SECCOMP_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
 /// A numeric user or group.
 fn user_id(context: &Value, field: &str, path: &str, errors: &mut Errors) {

@@ -1,10 +1,9 @@
 //! Changes of pods.
 
-use apiserver_schema::error::FieldError;
 use serde_json::{Value, json};
 
 use crate::core::pod::{self, status, update};
-use crate::testing::NONE;
+use crate::testing::{NONE, texts};
 
 fn pod(spec: Value) -> Value {
     let mut pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -15,17 +14,13 @@ fn pod(spec: Value) -> Value {
     pod
 }
 
-fn text_of(errors: Vec<FieldError>) -> Vec<String> {
-    errors.iter().map(|e| format!("{}: {}", e.field, e.message)).collect()
-}
-
 #[test]
 fn a_grace_period_that_was_negative_becomes_one() {
     let old = pod(json!({"terminationGracePeriodSeconds": -5}));
     let update = |seconds: i64| {
         let mut new = old.clone();
         new["spec"]["terminationGracePeriodSeconds"] = json!(seconds);
-        text_of(update::validate_update(&new, &old))
+        texts(update::validate_update(&new, &old))
     };
     assert_eq!(update(1), NONE);
     assert_eq!(update(2).len(), 1);
@@ -45,7 +40,7 @@ fn placement_of_a_gated_pod_is_only_narrowed() {
     let update = |field: &str, value: Value| {
         let mut new = old.clone();
         new["spec"][field] = value;
-        text_of(update::validate_update(&new, &old))
+        texts(update::validate_update(&new, &old))
     };
     assert_eq!(update("nodeSelector", json!({"a": "b", "c": "d"})), NONE);
     assert_eq!(
@@ -70,9 +65,9 @@ fn placement_of_a_gated_pod_is_only_narrowed() {
     let bare = pod(json!({"schedulingGates": [{"name": "g"}]}));
     let mut new = bare.clone();
     new["spec"]["affinity"] = terms(json!([first]));
-    assert_eq!(text_of(update::validate_update(&new, &bare)), NONE);
+    assert_eq!(texts(update::validate_update(&new, &bare)), NONE);
     new["spec"]["affinity"]["podAffinity"] = json!({"requiredDuringSchedulingIgnoredDuringExecution": [{}]});
-    assert_eq!(text_of(update::validate_update(&new, &bare)).len(), 1);
+    assert_eq!(texts(update::validate_update(&new, &bare)).len(), 1);
 }
 
 #[test]
@@ -80,7 +75,7 @@ fn ephemeral_containers_are_only_added() {
     let with = |list: Value| pod(json!({"ephemeralContainers": list}));
     let one = json!({"name": "a", "image": "i"});
     let (old, none) = (with(json!([one])), with(json!([])));
-    let check = |new: &Value, old: &Value| text_of(update::validate_ephemeral(new, old));
+    let check = |new: &Value, old: &Value| texts(update::validate_ephemeral(new, old));
     assert_eq!(check(&old, &none), NONE);
     assert_eq!(check(&with(json!([{"name": "b", "image": "i"}, one])), &old), NONE);
     assert_eq!(
@@ -104,7 +99,7 @@ fn a_resize_changes_cpu_and_memory_and_not_the_class() {
     };
     let old = with(json!({"requests": {"cpu": "1", "memory": "1Gi", "example.com/gpu": "1"},
                           "limits": {"memory": "2Gi", "example.com/gpu": "1"}}));
-    let check = |new: &Value| text_of(update::validate_resize(new, &old));
+    let check = |new: &Value| texts(update::validate_resize(new, &old));
     let mut new = old.clone();
     new["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("2");
     assert_eq!(check(&new), NONE);
@@ -124,10 +119,10 @@ fn a_resize_changes_cpu_and_memory_and_not_the_class() {
     let mut raised = best.clone();
     raised["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "1"}});
     assert_eq!(
-        text_of(update::validate_resize(&raised, &best)),
+        texts(update::validate_resize(&raised, &best)),
         ["spec: Invalid value: \"Burstable\": Pod QOS Class may not change as a result of resizing"]
     );
-    assert_eq!(text_of(update::validate_resize(&small, &small)), NONE);
+    assert_eq!(texts(update::validate_resize(&small, &small)), NONE);
 }
 
 #[test]
@@ -138,13 +133,13 @@ fn a_pod_becomes_no_mirror_pod_by_an_update_of_itself_or_of_its_status() {
     for check in [update::validate_update, status::validate] {
         let path = "metadata.annotations[kubernetes.io/config.mirror]";
         assert_eq!(
-            text_of(check(&mirror, &plain)),
+            texts(check(&mirror, &plain)),
             [format!("{path}: Forbidden: may not add mirror pod annotation")]
         );
         assert_eq!(
-            text_of(check(&plain, &mirror)),
+            texts(check(&plain, &mirror)),
             [format!("{path}: Forbidden: may not remove or update mirror pod annotation")]
         );
-        assert_eq!(text_of(check(&mirror, &mirror)), NONE);
+        assert_eq!(texts(check(&mirror, &mirror)), NONE);
     }
 }

@@ -7,6 +7,7 @@ use apiserver_schema::repeats::repeats;
 use apiserver_schema::validation::{given, items, names, same, text};
 use serde_json::Value;
 
+use crate::core::pod::security::SECCOMP_POD;
 use crate::core::pod::{container_warnings, file_overlaps};
 use crate::core::{persistent_volume, persistent_volume_claim};
 use crate::limits::WARNINGS;
@@ -39,8 +40,6 @@ const NODE_LABELS: [(&str, &str); 8] = [
 pub(crate) fn node_label(key: &str) -> Option<&'static str> {
     NODE_LABELS.iter().find(|(label, _)| *label == key).map(|(_, message)| *message)
 }
-
-const SECCOMP_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
 
 /// Annotations that do nothing any more.
 const ANNOTATIONS: [(&str, &str); 3] = [

@@ -21,9 +21,9 @@ const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ran
 const ONLY_BALANCERS: &str = "may only be used when `type` is 'LoadBalancer'";
 
 /// Both spellings of the annotation that spreads traffic over zones.
-const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
+pub(crate) const HINTS: &str = "service.kubernetes.io/topology-aware-hints";
 
-const MODE: &str = "service.kubernetes.io/topology-mode";
+pub(crate) const MODE: &str = "service.kubernetes.io/topology-mode";
 
 /// Errors of a Service.
 pub(crate) fn validate(object: &Value) -> Vec<FieldError> {
