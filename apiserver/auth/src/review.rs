@@ -1,7 +1,7 @@
 //! The access reviews of `authorization.k8s.io` and `SelfSubjectReview`: request in, the same
 //! object with its status out. Nothing is stored.
 
-use apiserver_kinds::validation::reviews::access_review;
+use apiserver_kinds::authorization::access_review;
 use apiserver_meta::identity::Identity;
 use apiserver_registry::{FieldSelector, FieldTerm, LabelSelector};
 use apiserver_schema::error::ApiError;
@@ -60,7 +60,7 @@ fn local_access(authorizer: &Authorizer, namespace: &str, body: &Value) -> Resul
 
 /// 422 if a review cannot be answered. Kubernetes names no kind in it.
 fn check(kind: &str, body: &Value) -> Result<(), ApiError> {
-    let errors = access_review(kind, body);
+    let errors = access_review::validate(kind, body);
     if errors.is_empty() {
         return Ok(());
     }

@@ -15,7 +15,7 @@ pub fn from_storage(resource: &Resource) -> Option<Change> {
     }
     let conversion = of(resource)?;
     Some(Arc::new(|object| {
-        conversion.from_kept(object);
+        conversion.from_stored(object);
         encoding::normalize(object);
         encoding::complete(object);
     }))
@@ -29,7 +29,7 @@ pub fn to_storage(resource: &Resource) -> Option<Change> {
     }
     let conversion = of(resource)?;
     Some(Arc::new(|object| {
-        conversion.to_kept(object);
+        conversion.to_stored(object);
         // A field that one version always has may be one that the other leaves out.
         encoding::normalize(object);
     }))

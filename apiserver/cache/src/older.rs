@@ -80,7 +80,7 @@ pub fn is_older(api_version: &str) -> bool {
 /// Converts an object that another server stored in a version of its own choice to the one stored here.
 pub fn upgrade(object: &mut Value) {
     if let Some(conversion) = Conversion::of_object(object) {
-        conversion.to_kept(object);
+        conversion.to_stored(object);
     }
 }
 

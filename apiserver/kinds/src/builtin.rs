@@ -1,30 +1,21 @@
-//! The built-in kinds: `data/resources.json` lists them, the table here has the properties of each. A kind
-//! without a line gets the defaults.
-
-mod table;
-mod table_devices;
-mod table_extensions;
+//! The registry of the built-in kinds: `data/resources.json` lists them with their versions and verbs, and
+//! [`crate::table`] has the entry of each. A kind without an entry gets the defaults.
 
 use std::sync::{Arc, LazyLock};
 
-use serde_json::Value;
-
-use crate::columns;
-use crate::conversion::Conversion;
-use crate::defaulting;
-use crate::disabled;
-use crate::validation::status;
-use crate::warnings;
-use apiserver_registry::definition;
 use apiserver_registry::{
     Behaviour, Cells, Change, ChangeAt, ChangeFrom, CheckChange, CheckFrom, Mark, Registry, Resource,
     Subresource, Verb, Warnings,
 };
 use apiserver_schema::deleted;
 use apiserver_schema::error::FieldError;
+use apiserver_schema::validation::{Errors, metadata};
+use serde_json::Value;
 
+use crate::conversion::Conversion;
 use crate::entries::{Entry, entries};
-use table::Row;
+use crate::kind::Kind;
+use crate::table;
 
 /// The registry of all built-in kinds: those of Kubernetes 1.36, each in every version.
 pub fn registry() -> Registry {
@@ -39,13 +30,12 @@ pub fn paths() -> &'static [(String, String, String)] {
 }
 
 fn resource(entry: Entry) -> Resource {
-    let row = table::row(&entry.group, &entry.plural);
+    let kind = table::kind(&entry.group, &entry.plural);
     let verbs = verbs(&entry.verbs);
-    // Reviews and bindings can be created and nothing else; nothing is kept of them.
+    // Reviews and bindings can be created and nothing else; they are not stored.
     let stored = verbs.contains(&Verb::Create) && verbs.contains(&Verb::Get);
     let conversion = Conversion::of(&entry.group, &entry.version, &entry.plural).filter(|c| c.reshapes());
-    let layout = columns::layout(&entry.group, &entry.plural);
-    let prefix = if row.prefix.is_empty() { entry.plural.as_str() } else { row.prefix };
+    let prefix = if kind.prefix.is_empty() { entry.plural.as_str() } else { kind.prefix };
     Resource {
         schema: format!("{}.{}.{}", package(&entry.group), entry.version, entry.kind),
         singular: entry.kind.to_lowercase(),
@@ -54,14 +44,14 @@ fn resource(entry: Entry) -> Resource {
             .iter()
             .filter_map(|(name, verbs)| subresource(&entry.plural, name, verbs))
             .collect(),
-        short_names: row.short_names.iter().map(ToString::to_string).collect(),
-        categories: row.category.iter().map(ToString::to_string).collect(),
+        short_names: kind.short_names.iter().map(ToString::to_string).collect(),
+        categories: kind.category.iter().map(ToString::to_string).collect(),
         storage_prefix: format!("/registry/{prefix}"),
-        selectable: row.selectable.iter().map(ToString::to_string).collect(),
-        columns: layout.columns(),
-        cells: cells(layout.cells, conversion),
+        selectable: kind.selectable.iter().map(ToString::to_string).collect(),
+        columns: kind.columns.columns(),
+        cells: cells(kind.columns.cells, conversion),
         custom: None,
-        behaviour: behaviour(&entry, row, stored, conversion),
+        behaviour: behaviour(&entry, kind, stored, conversion),
         group: entry.group,
         version: entry.version,
         plural: entry.plural,
@@ -83,52 +73,52 @@ fn package(group: &str) -> String {
     }
 }
 
-/// The hooks of a row see the version that is kept, whichever is served.
-fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static Conversion>) -> Behaviour {
-    let definition = row.group == definition::GROUP;
-    let validate: fn(&Value) -> Vec<FieldError> = if stored { row.validate } else { no_errors };
-    let (prepare_create, prepare_update, prepare_status) = prepared(entry, row);
+/// Returns the hooks of a kind in one of its versions.
+fn behaviour(
+    entry: &Entry,
+    kind: &'static Kind,
+    stored: bool,
+    conversion: Option<&'static Conversion>,
+) -> Behaviour {
+    // Kinds that are not stored need no name.
+    let validate: fn(&Value) -> Vec<FieldError> = if stored { kind.validate } else { |_| Vec::new() };
+    let default = kind.version(&entry.version).and_then(|version| version.default).unwrap_or(kind.default);
+    let (prepare_create, prepare_update, prepare_status) = prepared(kind);
     let plain = Behaviour {
-        generation: row.generation,
-        counted: row.counted,
-        graceful_delete: row.graceful_delete,
+        generation: kind.generation,
+        counted: kind.counted,
+        graceful_delete: kind.graceful_delete,
         returns_deleted: deleted::answers_with_object(&entry.group, &entry.plural),
         status_subresource: entry.subresources.contains_key("status"),
-        needs_version: row.needs_version,
-        dependents: row.dependents,
-        delete_warning: row.delete_warning,
-        spec_finalizers: row.spec_finalizers,
-        expires: row.expires,
-        created_with_status: row.created_with_status,
-        optional_name: row.optional_name,
-        allocates_addresses: row.allocates_addresses,
-        errors_name_core_group: row.errors_name_core_group,
-        unowned: row.unowned,
-        set_requester: row.set_requester,
-        retain_status: row.retain_status,
-        prepare_status_times: row.prepare_status_times.map(|times| -> ChangeAt { Arc::new(times) }),
-        admin_access: row.admin_access,
-        shared_labels: row.shared_labels,
-        create_on_update: row.create_on_update,
-        default: Arc::new(defaults(entry, row)),
-        default_times: row.default_times.map(|times| -> Mark { Arc::new(times) }),
+        needs_version: kind.needs_version,
+        dependents: kind.dependents,
+        delete_warning: kind.delete_warning,
+        spec_finalizers: kind.spec_finalizers,
+        expires: kind.expires,
+        created_with_status: kind.created_with_status,
+        optional_name: kind.optional_name,
+        allocates_addresses: kind.allocates_addresses,
+        errors_name_core_group: kind.errors_name_core_group,
+        unowned: kind.unowned,
+        set_requester: kind.set_requester,
+        retain_status: kind.retain_status,
+        prepare_status_times: kind.prepare_status_times.map(|times| -> ChangeAt { Arc::new(times) }),
+        admin_access: kind.admin_access,
+        shared_labels: kind.shared_labels,
+        create_on_update: kind.create_on_update,
+        default: Arc::new(default),
+        default_times: kind.default_times.map(|times| -> Mark { Arc::new(times) }),
         prepare_create,
         prepare_update,
         prepare_status,
-        prepare_times: row.prepare_times.map(|times| -> ChangeAt { Arc::new(times) }),
-        // Kinds that are not stored need no name.
+        prepare_times: kind.prepare_times.map(|times| -> ChangeAt { Arc::new(times) }),
         validate: Arc::new(validate),
-        validate_update: Arc::new(row.validate_update),
-        validate_status: status::check(&entry.group, &entry.plural)
-            .map(|check| -> CheckFrom { Arc::new(check) }),
-        validate_change: row.validate_change.map(|check| -> CheckChange { Arc::new(check) }),
-        early_warnings: warnings::before(&entry.group, &entry.plural),
-        warnings: if definition {
-            Some(Arc::new(definition::warnings))
-        } else {
-            warnings::of(&entry.group, &entry.plural).map(|warnings| -> Warnings { Arc::new(warnings) })
-        },
-        prepare_delete: definition.then(|| -> Mark { Arc::new(definition::prepare_delete) }),
+        validate_update: Arc::new(kind.validate_update),
+        validate_status: kind.validate_status.map(status_check),
+        validate_change: kind.validate_change.map(|check| -> CheckChange { Arc::new(check) }),
+        early_warnings: kind.early_warnings,
+        warnings: kind.warnings.map(|warnings| -> Warnings { Arc::new(warnings) }),
+        prepare_delete: kind.prepare_delete.map(|prepare| -> Mark { Arc::new(prepare) }),
     };
     match conversion {
         Some(conversion) => converted(plain, conversion),
@@ -136,49 +126,51 @@ fn behaviour(entry: &Entry, row: &Row, stored: bool, conversion: Option<&'static
     }
 }
 
-/// The defaults of a kind. They run on the version that is kept, but some versions have defaults of their own.
-fn defaults(entry: &Entry, row: &Row) -> fn(&mut Value) {
-    match (entry.group.as_str(), entry.version.as_str(), entry.plural.as_str()) {
-        (
-            "admissionregistration.k8s.io",
-            "v1alpha1",
-            "mutatingadmissionpolicybindings" | "validatingadmissionpolicybindings",
-        ) => defaulting::extensions::alpha_policy_binding,
-        ("resource.k8s.io", "v1beta1", "resourceclaims") => defaulting::devices::older_claim,
-        ("resource.k8s.io", "v1beta1", "resourceclaimtemplates") => defaulting::devices::older_template,
-        _ => row.default,
-    }
+/// Returns the validation of a status with that of the metadata, which every write has.
+fn status_check(status: fn(&Value, &Value) -> Vec<FieldError>) -> CheckFrom {
+    Arc::new(move |new, old| {
+        let mut errors = Errors::default();
+        metadata::common(new, &mut errors);
+        errors.extend(status(new, old));
+        errors.list()
+    })
 }
 
-/// The hooks that prepare an object, with the fields dropped whose feature gate is off.
-fn prepared(entry: &Entry, row: &Row) -> (Change, ChangeFrom, ChangeFrom) {
-    let (create, update) = (row.prepare_create, row.prepare_update);
-    let kind = || (entry.group.clone(), entry.plural.clone());
-    let (of_create, of_update, of_status) = (kind(), kind(), kind());
+/// Returns the hooks that prepare an object, with the fields dropped whose feature gate is off.
+fn prepared(kind: &'static Kind) -> (Change, ChangeFrom, ChangeFrom) {
+    let drop_disabled = |new: &mut Value, old: Option<&Value>| {
+        if let Some(drop) = kind.drop_disabled {
+            drop(new, old);
+        }
+    };
     (
         Arc::new(move |new| {
-            disabled::drop_fields(&of_create.0, &of_create.1, new, None);
-            create(new);
+            drop_disabled(new, None);
+            (kind.prepare_create)(new);
         }),
         Arc::new(move |new, old| {
-            disabled::drop_fields(&of_update.0, &of_update.1, new, Some(old));
-            update(new, old);
+            drop_disabled(new, Some(old));
+            (kind.prepare_update)(new, old);
         }),
-        Arc::new(move |new, old| disabled::drop_status_fields(&of_status.0, &of_status.1, new, old)),
+        Arc::new(move |new, old| {
+            if let Some(drop) = kind.drop_disabled_status {
+                drop(new, old);
+            }
+        }),
     )
 }
 
 /// The same hooks for a version of another shape.
 fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
-    let kept = |object: &Value| {
+    let stored_form = |object: &Value| {
         let mut object = object.clone();
-        conversion.to_kept(&mut object);
+        conversion.to_stored(&mut object);
         object
     };
     let around = move |object: &mut Value, change: &dyn Fn(&mut Value)| {
-        conversion.to_kept(object);
+        conversion.to_stored(object);
         change(object);
-        conversion.from_kept(object);
+        conversion.from_stored(object);
     };
     let Behaviour { default, prepare_create, prepare_update, validate, validate_update, .. } = plain.clone();
     let (status, change) = (plain.validate_status.clone(), plain.validate_change.clone());
@@ -188,11 +180,11 @@ fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
         default: Arc::new(move |object| around(object, &*default)),
         prepare_create: Arc::new(move |object| around(object, &*prepare_create)),
         prepare_update: Arc::new(move |new, old| {
-            let old = kept(old);
+            let old = stored_form(old);
             around(new, &|new| prepare_update(new, &old));
         }),
         prepare_status: Arc::new(move |new, old| {
-            let old = kept(old);
+            let old = stored_form(old);
             around(new, &|new| prepare_status(new, &old));
         }),
         default_times: times.map(|times| -> Mark {
@@ -200,19 +192,20 @@ fn converted(plain: Behaviour, conversion: &'static Conversion) -> Behaviour {
         }),
         prepare_times: changed_times.map(|times| -> ChangeAt {
             Arc::new(move |new, old, now| {
-                let old = kept(old);
+                let old = stored_form(old);
                 around(new, &|new| times(new, &old, now));
             })
         }),
-        validate: Arc::new(move |object| validate(&kept(object))),
-        validate_update: Arc::new(move |new, old| validate_update(&kept(new), &kept(old))),
-        validate_status: status
-            .map(|check| -> CheckFrom { Arc::new(move |new, old| check(&kept(new), &kept(old))) }),
+        validate: Arc::new(move |object| validate(&stored_form(object))),
+        validate_update: Arc::new(move |new, old| validate_update(&stored_form(new), &stored_form(old))),
+        validate_status: status.map(|check| -> CheckFrom {
+            Arc::new(move |new, old| check(&stored_form(new), &stored_form(old)))
+        }),
         validate_change: change.map(|check| -> CheckChange {
-            Arc::new(move |new, old, part| check(&kept(new), &kept(old), part))
+            Arc::new(move |new, old, part| check(&stored_form(new), &stored_form(old), part))
         }),
         warnings: plain.warnings.clone().map(|warnings| -> Warnings {
-            Arc::new(move |new, old| warnings(&kept(new), old.map(kept).as_ref()))
+            Arc::new(move |new, old| warnings(&stored_form(new), old.map(stored_form).as_ref()))
         }),
         ..plain
     }
@@ -222,7 +215,7 @@ fn cells(plain: fn(&Value, jiff::Timestamp) -> Vec<Value>, conversion: Option<&'
     match conversion {
         Some(conversion) => Arc::new(move |object, now| {
             let mut object = object.clone();
-            conversion.to_kept(&mut object);
+            conversion.to_stored(&mut object);
             plain(&object, now)
         }),
         None => Arc::new(plain),
@@ -279,25 +272,23 @@ fn subresource(plural: &str, name: &str, names: &[String]) -> Option<Subresource
     Some(Subresource { name, kind, group, version, verbs })
 }
 
-fn nothing(_: &mut Value) {}
-
-fn nothing_on_update(_: &mut Value, _: &Value) {}
-
-fn no_errors(_: &Value) -> Vec<FieldError> {
-    Vec::new()
-}
-
-fn no_immutable_fields(_: &Value, _: &Value) -> Vec<FieldError> {
-    Vec::new()
-}
-
+#[cfg(test)]
+mod default_tests;
 #[cfg(test)]
 mod fuzz_tests;
 #[cfg(test)]
+mod gate_tests;
+#[cfg(test)]
+mod metadata_tests;
+#[cfg(test)]
 mod openapi_tests;
+#[cfg(test)]
+mod rule_tests;
 #[cfg(test)]
 mod schema_tests;
 #[cfg(test)]
 mod selector_tests;
+#[cfg(test)]
+mod status_tests;
 #[cfg(test)]
 mod tests;

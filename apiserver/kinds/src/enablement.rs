@@ -71,7 +71,7 @@ struct Key<'a> {
 impl FromStr for Enablement {
     type Err = std::convert::Infallible;
 
-    /// `KEY=VALUE,…`; a key alone is the same as `KEY=true`. Names are judged by
+    /// `KEY=VALUE,…`; a key alone is the same as `KEY=true`. Names are checked by
     /// [`Enablement::apply`].
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let mut all = Self::default();
@@ -97,12 +97,12 @@ impl Enablement {
     /// Returns the kinds of `registry` that are served. Unknown names are errors, so that a misspelled name
     /// is not ignored.
     pub fn apply(&self, registry: &Registry) -> Result<Registry, EnablementError> {
-        let served = self.judge(registry)?;
+        let served = self.served_resources(registry)?;
         Ok(registry.only(|resource| served(resource)))
     }
 
     /// Returns a function that decides whether a kind is served.
-    fn judge(&self, registry: &Registry) -> Result<impl Fn(&Resource) -> bool, EnablementError> {
+    fn served_resources(&self, registry: &Registry) -> Result<impl Fn(&Resource) -> bool, EnablementError> {
         if self.0.len() == 1 && self.0.get("api/all").is_some_and(|value| value == "false") {
             return Err(EnablementError::Nothing);
         }
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_say_what_they_promise() {
+    fn versions_tell_their_stability() {
         assert_eq!(stability("v1"), Some(Stability::Ga));
         assert_eq!(stability("v12"), Some(Stability::Ga));
         assert_eq!(stability("v1beta2"), Some(Stability::Beta));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn beta_and_alpha_are_off_unless_somebody_wants_them() {
+    fn beta_and_alpha_versions_are_off_by_default() {
         let plain = served("").unwrap();
         assert!(plain.contains("v1/pods") && plain.contains("networking.k8s.io/v1/ipaddresses"));
         assert!(!plain.iter().any(|path| path.contains("beta") || path.contains("alpha")), "{plain:?}");
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn the_particular_goes_before_the_general() {
+    fn specific_settings_override_general_ones() {
         let served = served(
             "api/all=true,api/alpha=false,resource.k8s.io/v1beta1=false,resource.k8s.io/v1beta1/resourceslices=true,\
              apps/v1/replicasets=false,scheduling.k8s.io/v1alpha2",

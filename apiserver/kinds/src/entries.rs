@@ -12,16 +12,16 @@ pub struct Entry {
     pub namespaced: bool,
     pub verbs: Vec<String>,
     pub subresources: std::collections::BTreeMap<String, Vec<String>>,
-    /// The apiVersion in which its objects are kept, where that is another one.
+    /// The apiVersion in which its objects are stored, if it is another one.
     pub stored: Option<String>,
 }
 
-/// Versions of kinds that are kept in another one: group, version, plural, kind, apiVersion kept.
-pub fn kept_otherwise() -> impl Iterator<Item = (String, String, String, String, String)> {
+/// Returns the versions that are stored as another one: group, version, plural, kind, stored apiVersion.
+pub fn stored_otherwise() -> impl Iterator<Item = (String, String, String, String, String)> {
     entries().into_iter().filter_map(|e| Some((e.group, e.version, e.plural, e.kind, e.stored?)))
 }
 
-/// All entries, in the order of discovery.
+/// Returns all entries, in the order of discovery.
 pub fn entries() -> Vec<Entry> {
     serde_json::from_str(apiserver_schema::RESOURCES).expect("the build script has read this file")
 }

@@ -1,23 +1,44 @@
-//! The built-in kinds: the table of them, and for each its defaults, validation, printer columns,
-//! warnings and conversions. No IO and nothing asynchronous lives here.
+//! The built-in kinds. A folder has the kinds of a group and a file has one kind: its defaults, its preparation,
+//! its validation, its printer columns and its warnings, and the entry that names them (see [`kind::Kind`]).
+//! No IO and nothing asynchronous lives here.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod admin_access;
 pub mod builtin;
 pub mod certificate;
-pub mod columns;
 pub mod conversion;
-pub mod defaulting;
-mod disabled;
-pub mod disruption;
 pub mod enablement;
 mod entries;
-pub mod image;
+mod kind;
 pub mod lifecycle;
-mod pod_status;
-mod requests;
-pub mod signing;
-pub mod validation;
-pub mod warnings;
+pub mod limits;
+mod shared;
+mod table;
+#[cfg(test)]
+mod testing;
+
+mod admissionregistration;
+mod apiextensions;
+mod apiregistration;
+mod apps;
+pub mod authorization;
+mod autoscaling;
+mod batch;
+pub mod certificates;
+mod coordination;
+pub mod core;
+mod discovery;
+mod events;
+mod flowcontrol;
+mod internal;
+mod networking;
+mod node;
+pub mod policy;
+mod rbac;
+mod resource;
+mod scheduling;
+mod storage;
+mod storagemigration;
 
 pub use builtin::registry;
+pub use shared::labels;
+pub use table::row_conditions;

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_row_is_served_and_deprecated_by_now() {
+    fn every_deprecation_is_in_force_and_still_served() {
         let registry = crate::registry();
         for row in DEPRECATED {
             let slash = if row.group.is_empty() { "" } else { "/" };

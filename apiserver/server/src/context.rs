@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use apiserver_kinds::warnings;
 use apiserver_meta::identity::Identity;
 use apiserver_schema::error::ApiError;
 use http::HeaderMap;
@@ -96,7 +95,7 @@ impl Context {
     pub fn warn(&self, warning: String) {
         let warning = shortened(&warning, limits::WARNING_CHARS + 1).to_owned();
         let mut sent = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
-        if sent.len() < warnings::MOST && !sent.contains(&warning) {
+        if sent.len() < apiserver_kinds::limits::WARNINGS && !sent.contains(&warning) {
             sent.push(warning);
         }
     }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use apiserver_kinds::columns;
 use apiserver_meta::time;
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
@@ -93,7 +92,7 @@ impl Rows {
         let cells = (self.resource.cells)(object, self.now);
         let mut row = json!({"cells": cells, "object": of_row(self.include, object, self.meta)});
         let Resource { group, plural, .. } = &*self.resource;
-        if let Some(conditions) = columns::row_conditions(group, plural, object) {
+        if let Some(conditions) = apiserver_kinds::row_conditions(group, plural, object) {
             row["conditions"] = conditions;
         }
         row

@@ -91,7 +91,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn hooks_take_whatever_has_the_right_shape(seed in any::<u64>()) {
+    fn hooks_accept_any_object_of_the_right_shape(seed in any::<u64>()) {
         let mut dice = Dice(seed);
         let now = "2024-01-01T00:00:00Z".parse().unwrap();
         for resource in crate::registry().iter() {

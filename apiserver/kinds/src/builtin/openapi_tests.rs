@@ -407,7 +407,7 @@ fn shared_parameters_have_the_names_of_kubernetes() {
 }
 
 #[test]
-fn descriptions_are_those_that_explain_shows() {
+fn descriptions_are_those_of_kubectl_explain() {
     let document = unpack(v2_gz());
     let definitions = &document["definitions"];
     let services = &definitions["io.k8s.api.core.v1.ServiceList"];
@@ -439,7 +439,7 @@ fn descriptions_are_those_that_explain_shows() {
 }
 
 #[test]
-fn what_is_served_by_default_is_whole_without_the_rest() {
+fn documents_of_the_default_versions_are_closed() {
     let (all, default) = (unpack(v2_gz()), unpack(v2_default_gz()));
     let mut found = BTreeSet::new();
     references(&default, &mut found);
@@ -464,7 +464,7 @@ fn what_is_served_by_default_is_whole_without_the_rest() {
 }
 
 #[test]
-fn single_resources_are_taken_out_of_a_document_of_v3() {
+fn single_resources_are_removed_from_a_document_of_v3() {
     let mut document = unpack(v3_gz("apis/apps/v1").unwrap());
     reduce::without(&mut document, &|_, _, plural| plural == "daemonsets");
     assert!(!document["paths"].as_object().unwrap().keys().any(|path| path.contains("daemonsets")));

@@ -75,7 +75,7 @@ fn types_and_merge_semantics_are_those_of_the_api() {
 }
 
 #[test]
-fn a_right_object_has_no_problems() {
+fn a_valid_object_has_no_problems() {
     assert_eq!(check(DEPLOYMENT, &deployment()), Problems::default());
     assert_eq!(check("no.such.Definition", &json!({"a": 1})), Problems::default());
 }
@@ -164,7 +164,7 @@ fn times_are_written_as_the_api_writes_them() {
 }
 
 #[test]
-fn open_objects_keep_what_they_hold() {
+fn open_objects_keep_unknown_fields() {
     let mut revision = json!({"data": {"anything": [1, null, {"x": null}]}, "revision": 1});
     let before = revision.clone();
     assert!(check("io.k8s.api.apps.v1.ControllerRevision", &revision).is_empty());

@@ -9,7 +9,7 @@ fn pods() -> std::sync::Arc<Resource> {
 }
 
 #[test]
-fn equality_and_inequality_on_declared_fields() {
+fn declared_fields_select_by_equality_and_inequality() {
     let pod = json!({
         "metadata": {"name": "a", "namespace": "b"},
         "spec": {"nodeName": "n1"},

@@ -6,7 +6,7 @@ use crate::conversion::Conversion;
 use apiserver_registry::Verb;
 
 #[test]
-fn the_kinds_that_everything_needs_are_there() {
+fn the_kinds_of_kubernetes_are_registered() {
     let registry = crate::registry();
     let wanted = [
         ("", "v1", "pods", "po", "/registry/pods"),
@@ -60,7 +60,7 @@ fn reviews_and_bindings_are_not_stored() {
 }
 
 #[test]
-fn each_row_fills_its_columns() {
+fn each_row_has_a_cell_for_each_column() {
     let registry = crate::registry();
     let now = "2024-01-01T00:00:00Z".parse().unwrap();
     for resource in registry.iter() {
@@ -87,22 +87,25 @@ fn subresources_name_the_kind_that_they_carry() {
 }
 
 #[test]
-fn versions_of_a_kind_share_a_place_of_which_one_is_kept() {
+fn versions_of_a_kind_share_a_prefix_and_one_is_stored() {
     let registry = crate::registry();
-    let mut kept: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    let mut stored: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for resource in registry.iter().filter(|r| r.stored) {
-        let versions = kept.entry(&resource.storage_prefix).or_default();
+        let versions = stored.entry(&resource.storage_prefix).or_default();
         if Conversion::of(&resource.group, &resource.version, &resource.plural).is_none() {
             versions.push(resource.api_version());
         }
     }
-    for (prefix, versions) in &kept {
+    for (prefix, versions) in &stored {
         assert_eq!(versions.len(), 1, "{prefix}: {versions:?}");
     }
-    assert_eq!(kept["/registry/events"], ["v1"]);
-    assert_eq!(kept["/registry/mutatingadmissionpolicies"], ["admissionregistration.k8s.io/v1beta1"]);
-    assert_eq!(kept["/registry/apiregistration.k8s.io/apiservices"], ["apiregistration.k8s.io/v1"]);
-    assert_eq!(kept["/registry/apiextensions.k8s.io/customresourcedefinitions"], ["apiextensions.k8s.io/v1"]);
+    assert_eq!(stored["/registry/events"], ["v1"]);
+    assert_eq!(stored["/registry/mutatingadmissionpolicies"], ["admissionregistration.k8s.io/v1beta1"]);
+    assert_eq!(stored["/registry/apiregistration.k8s.io/apiservices"], ["apiregistration.k8s.io/v1"]);
+    assert_eq!(
+        stored["/registry/apiextensions.k8s.io/customresourcedefinitions"],
+        ["apiextensions.k8s.io/v1"]
+    );
 }
 
 #[test]
@@ -122,7 +125,7 @@ fn every_kind_has_a_schema_and_a_message() {
 
 /// Hooks see anything that a client sends: none may panic, on any kind, on objects of the wrong shape.
 #[test]
-fn hooks_are_total() {
+fn hooks_accept_any_json() {
     let shapes = [
         json!({}),
         json!({"metadata": {}, "spec": {}, "status": {}}),

@@ -8,18 +8,18 @@ fn of(version: &str, plural: &str) -> &'static Conversion {
 }
 
 #[track_caller]
-fn there_and_back(conversion: &Conversion, kept: &Value) -> Value {
-    let mut object = kept.clone();
-    conversion.from_kept(&mut object);
+fn round_trip(conversion: &Conversion, stored: &Value) -> Value {
+    let mut object = stored.clone();
+    conversion.from_stored(&mut object);
     let served = object.clone();
     assert_eq!(Conversion::of_object(&served).map(|c| c.path()), Some(conversion.path()));
-    conversion.to_kept(&mut object);
-    assert_eq!(object, *kept);
+    conversion.to_stored(&mut object);
+    assert_eq!(object, *stored);
     served
 }
 
 #[test]
-fn what_is_kept_needs_no_conversion() {
+fn stored_versions_need_no_conversion() {
     assert!(Conversion::of("", "v1", "events").is_none());
     assert!(Conversion::of("autoscaling", "v2", "horizontalpodautoscalers").is_none());
     assert!(Conversion::of("resource.k8s.io", "v1alpha3", "devicetaintrules").is_none());
@@ -29,18 +29,18 @@ fn what_is_kept_needs_no_conversion() {
 }
 
 #[test]
-fn events_go_there_and_back() {
+fn events_survive_a_conversion_and_its_reverse() {
     let core = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"},
         "involvedObject": {"kind": "Pod"}, "message": "m", "reason": "r", "count": 2,
         "source": {"component": "c"}, "reportingComponent": "kubelet"});
-    let event = there_and_back(of("events.k8s.io/v1", "events"), &core);
+    let event = round_trip(of("events.k8s.io/v1", "events"), &core);
     assert_eq!(event["regarding"]["kind"], "Pod");
     assert_eq!((&event["note"], &event["deprecatedSource"]["component"]), (&json!("m"), &json!("c")));
     assert_eq!(event["reportingController"], "kubelet");
 }
 
 #[test]
-fn autoscalers_carry_what_v1_does_not_know_in_annotations() {
+fn autoscalers_carry_fields_unknown_to_v1_in_annotations() {
     let cpu = json!({"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}});
     let v2 = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
         "metadata": {"name": "h"},
@@ -61,7 +61,7 @@ fn autoscalers_carry_what_v1_does_not_know_in_annotations() {
         "status": {"currentMetrics": [{"type": "Resource", "resource": {"name": "cpu",
                 "current": {"averageUtilization": 60, "averageValue": "9m"}}}],
             "conditions": [{"type": "AbleToScale", "status": "True"}]}});
-    let v1 = there_and_back(of("autoscaling/v1", "horizontalpodautoscalers"), &v2);
+    let v1 = round_trip(of("autoscaling/v1", "horizontalpodautoscalers"), &v2);
     assert_eq!(v1["spec"]["targetCPUUtilizationPercentage"], 80);
     assert_eq!(v1["status"], json!({"currentCPUUtilizationPercentage": 60}));
     let annotation = |name: &str| -> Value {
@@ -76,23 +76,23 @@ fn autoscalers_carry_what_v1_does_not_know_in_annotations() {
 }
 
 #[test]
-fn claims_nest_what_they_ask_for_and_slices_what_devices_are() {
+fn claims_nest_requests_and_slices_nest_devices_in_v1beta1() {
     let request =
         json!({"name": "r", "exactly": {"deviceClassName": "c", "count": 1, "allocationMode": "ExactCount"}});
     let other = json!({"name": "s", "firstAvailable": [{"name": "t", "deviceClassName": "d"}]});
     let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"},
         "spec": {"devices": {"requests": [request, other]}}});
-    let old = there_and_back(of("resource.k8s.io/v1beta1", "resourceclaims"), &claim);
+    let old = round_trip(of("resource.k8s.io/v1beta1", "resourceclaims"), &claim);
     assert_eq!(old["spec"]["devices"]["requests"][0]["deviceClassName"], "c");
     assert_eq!(old["spec"]["devices"]["requests"][1], other);
-    there_and_back(of("resource.k8s.io/v1beta2", "resourceclaims"), &claim);
+    round_trip(of("resource.k8s.io/v1beta2", "resourceclaims"), &claim);
     let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
         "metadata": {"name": "c"}, "spec": {"spec": {"devices": {"requests": [request]}}}});
-    let old = there_and_back(of("resource.k8s.io/v1beta1", "resourceclaimtemplates"), &template);
+    let old = round_trip(of("resource.k8s.io/v1beta1", "resourceclaimtemplates"), &template);
     assert_eq!(old["spec"]["spec"]["devices"]["requests"][0]["count"], 1);
     let slice = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice", "metadata": {"name": "c"},
         "spec": {"devices": [{"name": "d", "attributes": {"a": {"int": 1}}}, {"name": "e"}]}});
-    let old = there_and_back(of("resource.k8s.io/v1beta1", "resourceslices"), &slice);
+    let old = round_trip(of("resource.k8s.io/v1beta1", "resourceslices"), &slice);
     assert_eq!(old["spec"]["devices"][0]["basic"]["attributes"]["a"]["int"], 1);
     assert_eq!(old["spec"]["devices"][1], json!({"name": "e", "basic": {}}));
 }

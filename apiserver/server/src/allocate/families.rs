@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use apiserver_kinds::validation;
+use apiserver_kinds::core::service;
 use apiserver_schema::error::FieldError;
 use serde_json::{Value, json};
 
@@ -132,7 +132,7 @@ fn requested_addresses(spec: &Value, old: Option<&Value>) -> Result<Vec<String>,
     let wrong = |detail: &str| Err(vec![FieldError::invalid("spec.clusterIPs", &json!(list), detail)]);
     match (single.is_empty(), list.first()) {
         (true, None) => return Ok(list),
-        (true, Some(_)) => return Err(validation::service::addresses_of_new(&json!({"spec": spec}))),
+        (true, Some(_)) => return Err(service::validation::addresses_of_new(&json!({"spec": spec}))),
         (false, None) => list = vec![single.to_owned()],
         (false, Some(first)) if first != single => return wrong("first value must match `clusterIP`"),
         (false, Some(_)) => {}

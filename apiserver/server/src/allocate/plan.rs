@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use apiserver_kinds::defaulting::service;
+use apiserver_kinds::core::service;
 use apiserver_schema::error::FieldError;
 use serde_json::{Value, json};
 
@@ -68,7 +68,7 @@ impl Plan {
             keep_allocated(service, old);
             // Fields that the new type does not have are dropped, if the client only sent back what it had
             // read.
-            service::prepare_update_service(service, old);
+            service::prepare_update(service, old);
         }
         let mut plan = Self { before: old.map(held).into_iter().flatten().collect(), ..Self::default() };
         let mut errors = Vec::new();

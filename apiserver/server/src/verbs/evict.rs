@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_kinds::disruption;
+use apiserver_kinds::policy::eviction;
 use apiserver_meta::time;
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
@@ -64,10 +64,10 @@ async fn carry_out(context: &Context, resource: &Resource, options: &DeleteOptio
     loop {
         let pod = storage::require(&context.server, resource, &info.namespace, &info.name).await?.object;
         delete::preconditions(resource, &pod, options)?;
-        if !disruption::is_unguarded(&pod) {
+        if !eviction::is_unguarded(&pod) {
             return guarded(context, resource, options, &pod).await;
         }
-        let options = if disruption::is_ended(&pod) { options.clone() } else { as_seen(options, &pod) };
+        let options = if eviction::is_ended(&pod) { options.clone() } else { as_seen(options, &pod) };
         match delete_targeted(context, resource, options).await {
             // It may run by now, and then its budget is asked.
             Err(error) if is_conflict(&error) && tries < RETRIES => {
@@ -91,10 +91,10 @@ async fn guarded(
     if let Some(kind) = budgets
         && let Some(budget) = budget_of(context, kind, pod).await?
     {
-        if !disruption::counts(pod, &budget) {
+        if !eviction::counts(pod, &budget) {
             return delete_targeted(context, resource, as_seen(options, pod)).await.map_err(|error| {
                 // It may be ready by now, and then it counts.
-                if is_conflict(&error) { disruption::not_judged(meta::name(&budget)) } else { error }
+                if is_conflict(&error) { eviction::not_decided(meta::name(&budget)) } else { error }
             });
         }
         take(context, kind, pod, budget, options.dry_run).await?;
@@ -119,7 +119,7 @@ async fn budget_of(context: &Context, kind: &Resource, pod: &Value) -> Result<Op
     let prefix: Arc<str> = format!("{}/", context.info.namespace).into();
     let there = view.past.objects.range(Arc::clone(&prefix)..).map(|(_, entry)| entry);
     let there = there.take_while(|entry| entry.key.starts_with(&*prefix)).map(|entry| entry.value(None));
-    disruption::budget_of(pod, there)
+    eviction::budget_of(pod, there)
 }
 
 /// Takes one of the budget's disruptions for the pod.
@@ -132,13 +132,13 @@ async fn take(
 ) -> Result<(), ApiError> {
     let now = time::rfc3339(context.server.ambient().now());
     if dry_run {
-        return disruption::take(&mut budget, meta::name(pod), &now);
+        return eviction::take(&mut budget, meta::name(pod), &now);
     }
     let (server, namespace) = (Arc::clone(&context.server), &context.info.namespace);
     let own = Context::internal_to(server, namespace, meta::name(&budget), "status");
     let make = |budget: &Value| {
         let mut new = budget.clone();
-        disruption::take(&mut new, meta::name(pod), &now)?;
+        eviction::take(&mut new, meta::name(pod), &now)?;
         // Unconditional, so that the change is made again on top of a concurrent write.
         meta::unset(&mut new, "resourceVersion");
         Ok(new)
@@ -156,7 +156,7 @@ async fn delete_targeted(
         let now = time::rfc3339(context.server.ambient().now());
         let make = |pod: &Value| {
             delete::preconditions(resource, pod, &options)?;
-            let mut new = disruption::targeted(pod, &now);
+            let mut new = eviction::targeted(pod, &now);
             meta::unset(&mut new, "resourceVersion");
             Ok(new)
         };

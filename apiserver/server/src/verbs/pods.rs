@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use apiserver_kinds::validation::pod_update;
+use apiserver_kinds::core::pod::update as pod_update;
 use apiserver_meta::time;
 use apiserver_registry::Resource;
 use apiserver_schema::error::{ApiError, FieldError};

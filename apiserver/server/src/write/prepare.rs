@@ -2,7 +2,7 @@
 //! generation, and what a kind sets by its hooks `prepare_*`.
 
 use apiserver_cache::encoding;
-use apiserver_kinds::defaulting;
+use apiserver_kinds::labels;
 use apiserver_meta::time;
 use apiserver_registry::Resource;
 use apiserver_schema::meta;
@@ -68,7 +68,7 @@ pub(super) fn candidate(write: &Write<'_>, creation: &mut Creation) -> Value {
     };
     // Labels of a Job's pods have its name, so this comes after the name.
     (resource.behaviour.prepare_create)(&mut object);
-    creation.shared_labels.into_iter().for_each(|at| defaulting::share_labels(&mut object, at));
+    creation.shared_labels.into_iter().for_each(|at| labels::share_labels(&mut object, at));
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut object);
     }

@@ -2,7 +2,7 @@
 //! loop over them is `until_stored`.
 
 use apiserver_cache::encoding;
-use apiserver_kinds::defaulting;
+use apiserver_kinds::labels;
 use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
@@ -50,7 +50,7 @@ impl Creation {
     pub(super) fn of(resource: &Resource, object: Value, tracking: Tracking) -> Self {
         let generates_name = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
         let shared = resource.behaviour.shared_labels;
-        let shared_labels = shared.filter(|at| defaulting::shares_labels(&object, at));
+        let shared_labels = shared.filter(|at| labels::shares_labels(&object, at));
         let (name, has_base) = (String::new(), false);
         Self { object, tracking, generates_name, shared_labels, name, has_base, number: 1 }
     }

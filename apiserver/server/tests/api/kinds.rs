@@ -49,7 +49,7 @@ async fn approval_and_signing_are_apart() {
     );
     let approved = api.put(&format!("{path}/approval"), request).await.expect(200).body;
     assert!(approved["status"]["conditions"][0]["lastUpdateTime"].is_string());
-    let pem = include_str!("../../../kinds/src/validation/rows/leaf.pem");
+    let pem = include_str!("../../../kinds/src/certificates/testdata/leaf.pem");
     let encoded = base64::engine::general_purpose::STANDARD.encode(pem);
     let certificate = json!({"status": {"certificate": encoded}});
     let signed = api.patch("merge", &format!("{path}/status"), certificate).await.expect(200).body;

@@ -95,7 +95,7 @@ async fn to_sign_takes_the_verb_on_the_signer() {
     let api = Api::start().await;
     api.post(REQUESTS, request("r", "example.com/x", &["x"], &[])).await.expect(201);
     let path = format!("{REQUESTS}/r");
-    let pem = include_str!("../../../kinds/src/validation/rows/leaf.pem");
+    let pem = include_str!("../../../kinds/src/certificates/testdata/leaf.pem");
     let certificate = json!({"certificate": STANDARD.encode(pem)});
     let failed = json!({"conditions": [{"type": "Failed", "status": "True", "reason": "Test"}]});
     let approver = with_rights(&api, "approver", "approve", &["example.com/x"]).await;
@@ -163,7 +163,7 @@ async fn a_node_asks_for_certificates_in_its_own_name_only() {
 async fn to_write_a_bundle_takes_the_verb_on_its_signer() {
     let api = Api::start().await;
     let bundles = "/apis/certificates.k8s.io/v1beta1/clustertrustbundles";
-    let pem = include_str!("../../../kinds/src/validation/rows/authority.pem");
+    let pem = include_str!("../../../kinds/src/certificates/testdata/authority.pem");
     let bundle = |name: &str, signer: &str| {
         let spec = if signer.is_empty() {
             json!({"trustBundle": pem})

@@ -1,5 +1,5 @@
 //! Resolves `maxSurge` and `maxUnavailable` of a rolling update to numbers of pods. The API server validates
-//! them (`apiserver/kinds/src/validation/workload.rs`).
+//! them (`apiserver/kinds/src/apps/deployment.rs`).
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -1,0 +1,3 @@
+//! The group `authorization.k8s.io`.
+
+pub mod access_review;

@@ -1,0 +1,14 @@
+//! The group `certificates.k8s.io`.
+
+pub mod certificate_signing_request;
+pub(crate) mod cluster_trust_bundle;
+pub(crate) mod pem;
+pub(crate) mod pod_certificate_request;
+#[cfg(test)]
+mod tests;
+
+use crate::kind::Kind;
+
+/// The kinds of the group.
+pub(crate) static KINDS: &[&Kind] =
+    &[&certificate_signing_request::KIND, &cluster_trust_bundle::KIND, &pod_certificate_request::KIND];
