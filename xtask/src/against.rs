@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{build_ebpf, setup, shell};
+use crate::{build_ebpf, setup, shell, test};
 
 #[derive(clap::Args)]
 pub struct Comparison {
@@ -30,9 +30,9 @@ pub struct Comparison {
 /// Builds both programs and runs the comparison. Fails if too many answers differ.
 pub fn run(server: &str, args: &Comparison) -> Result<()> {
     setup::run(setup::Purpose::Everything, false)?;
-    let object = build_ebpf::run()?;
+    build_ebpf::run()?;
     let packages = ["build", "--package", "userspace-hawser", "--package", "tests-against"];
-    shell::run(shell::cargo().args(packages).env("HAWSER_EBPF_OBJECT", object))?;
+    shell::run(test::linting().args(packages))?;
     let built = |program: &str| shell::target_dir().join("debug").join(program);
     let mut command = Command::new(built("against"));
     command.arg(server).arg("--hawser").arg(built("hawser"));

@@ -65,18 +65,14 @@ pub fn run(args: &Args) -> Result<()> {
         bail!("nothing to do: name a suite, or pass --plot or --page");
     }
     setup::run(setup::Purpose::Everything, false)?;
-    let object = build_ebpf::run()?;
+    build_ebpf::run()?;
     let program = shell::target_dir().join("release/bench");
     let mut command = Command::new(&program);
     // The suite of the data plane embeds it itself.
     if suites.iter().any(|suite| !matches!(suite, Suite::Dataplane)) {
         command.env("HAWSER", up::build_hawser()?).env("HAWSER_ECHO_IMAGE", image::echo()?);
     }
-    shell::run(
-        shell::cargo()
-            .args(["build", "--release", "--package", "tests-bench"])
-            .env("HAWSER_EBPF_OBJECT", object),
-    )?;
+    shell::run(shell::cargo().args(["build", "--release", "--package", "tests-bench"]))?;
     let mut words: Vec<String> =
         suites.iter().filter_map(|suite| Some(suite.to_possible_value()?.get_name().to_owned())).collect();
     if *quick {

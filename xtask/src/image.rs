@@ -33,26 +33,23 @@ fn archives() -> Result<PathBuf> {
 
 /// Writes the test workload: HTTP and UDP echo.
 pub fn echo() -> Result<PathBuf> {
-    let binary = build("tests-echo", "echo", None)?;
+    let binary = build("tests-echo", "echo")?;
     write(ECHO, "echo", &binary, "/echo")
 }
 
 /// Writes the product, for a DaemonSet in any cluster.
 fn hawser() -> Result<PathBuf> {
-    let object = build_ebpf::run()?;
-    let binary = build("userspace-hawser", "hawser", Some(object))?;
+    build_ebpf::run()?;
+    let binary = build("userspace-hawser", "hawser")?;
     write(HAWSER, "hawser", &binary, "/hawser")
 }
 
-fn build(package: &str, binary: &str, ebpf: Option<PathBuf>) -> Result<PathBuf> {
+fn build(package: &str, binary: &str) -> Result<PathBuf> {
     let mut cargo = shell::cargo();
     cargo
         .args(["build", "--release", "--target", TARGET, "--package", package])
         // The image contains nothing but the program, so it is linked statically with its C library.
         .env("RUSTFLAGS", "-C target-feature=+crt-static");
-    if let Some(object) = ebpf {
-        cargo.env("HAWSER_EBPF_OBJECT", object);
-    }
     shell::run(&mut cargo)?;
     Ok(shell::target_dir().join(TARGET).join("release").join(binary))
 }

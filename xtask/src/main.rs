@@ -12,6 +12,7 @@ mod encoded;
 mod fuzz;
 mod image;
 mod kernel;
+mod schema;
 mod security;
 mod setup;
 mod shell;
@@ -54,6 +55,8 @@ enum Command {
     Bench(bench::Args),
     /// Write the OCI image archives: pause, the test workload, hawser
     Image,
+    /// Write the definitions of the API anew from the OpenAPI documents of a kube-apiserver
+    Schema(schema::Args),
     /// Check the house rules: dependencies, lengths, comments, lints
     Tidy,
     /// Check the dependencies' licences, sources, duplicates and published vulnerabilities
@@ -82,6 +85,7 @@ fn run(command: Command) -> anyhow::Result<()> {
                 println!("{}", archive.display());
             }
         }),
+        Command::Schema(args) => schema::run(&args),
         Command::Tidy => tidy::run(),
         Command::Deny => deny::run(),
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build_ebpf, clients, setup, shell};
+use crate::{build_ebpf, clients, setup, shell, test};
 
 /// Timeout that exceeds any start, so that only a hanging server is given up.
 const START: Duration = Duration::from_secs(60);
@@ -16,10 +16,8 @@ const START: Duration = Duration::from_secs(60);
 /// both. Fails if the command does.
 pub fn run(command: &str) -> Result<()> {
     setup::run(setup::Purpose::Everything, false)?;
-    let object = build_ebpf::run()?;
-    shell::run(
-        shell::cargo().args(["build", "--package", "userspace-hawser"]).env("HAWSER_EBPF_OBJECT", object),
-    )?;
+    build_ebpf::run()?;
+    shell::run(test::linting().args(["build", "--package", "userspace-hawser"]))?;
     let work = tempfile::tempdir().context("cannot make a temporary directory")?;
     let server = Server::start(work.path())?;
     let status = Command::new("sh")

@@ -62,8 +62,7 @@ const LINTING: [(&str, &str); 2] = [
     ("CLIPPY_ARGS", "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
 ];
 
-/// Packages that are built and tested. All of them are always selected, never a single one, because cargo
-/// would then recompile dependencies with only the features that this one uses.
+/// Packages that are built and tested.
 const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "ebpf-programs"];
 
 /// Counts reported by cargo's test runners.
@@ -108,8 +107,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     setup::run(setup::Purpose::Everything, false)?;
-    let object = build_ebpf::run()?;
-    let environment = environment(object);
+    build_ebpf::run()?;
+    let environment = environment();
     let filter: Vec<&str> = args.filter.as_deref().into_iter().collect();
     if !args.kernel.is_empty() {
         return kernels(args, &environment, counts);
@@ -173,11 +172,9 @@ fn targets(package: &str) -> Result<Vec<OsString>> {
     Ok(names.into_iter().flat_map(|name| [OsString::from("--test"), name]).collect())
 }
 
-/// Returns the environment of builds and tests: lints, the eBPF object, and third-party clients that setup
-/// has fetched.
-fn environment(object: PathBuf) -> Environment {
-    let mut environment = vec![("HAWSER_EBPF_OBJECT".to_owned(), object.into_os_string())];
-    environment.extend(LINTING.map(|(name, value)| (name.to_owned(), value.into())));
+/// Returns the environment of builds and tests: lints, and third-party clients that setup has fetched.
+fn environment() -> Environment {
+    let mut environment: Environment = LINTING.map(|(name, value)| (name.to_owned(), value.into())).into();
     environment.extend(
         clients::CLIENTS
             .iter()
@@ -244,6 +241,13 @@ fn checks() -> Result<()> {
     tidy::run()?;
     deny::rules()?;
     shell::run(shell::cargo().args(["fmt", "--all", "--check"]))
+}
+
+/// Returns a cargo command that compiles as the tests do, so that they share one build.
+pub fn linting() -> Command {
+    let mut command = shell::cargo();
+    command.envs(LINTING);
+    command
 }
 
 fn cargo(environment: &Environment) -> Command {

@@ -2,6 +2,7 @@
 
 mod comments;
 mod cycles;
+mod features;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -100,6 +101,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("xtask", &["kubelet-image"]),
+    (features::PACKAGE, &[]),
 ];
 
 /// External crates that only certain packages may depend on.
@@ -130,7 +132,12 @@ const PRODUCT: &[&str] = &["apiserver", "controllers", "kubelet", "userspace"];
 /// Checks all rules and reports every violation.
 pub fn run() -> Result<()> {
     let files = rust_files()?;
-    let mut breaches = dependencies(&files)?;
+    let text = shell::output(shell::cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
+    let metadata: Value = serde_json::from_str(&text).context("cargo metadata is not JSON")?;
+    let packages = metadata["packages"].as_array().context("cargo metadata names no packages")?;
+    let mut breaches = dependencies(packages, &files)?;
+    let names: Vec<&str> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
+    breaches.extend(features::breaches(&names)?);
     breaches.extend(compiled_for_nodes()?);
     breaches.extend(conformance::breaches()?);
     breaches.extend(status::breaches()?);
@@ -150,12 +157,10 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
-fn dependencies(files: &[PathBuf]) -> Result<Vec<String>> {
-    let text = shell::output(shell::cargo().args(["metadata", "--no-deps", "--format-version", "1"]))?;
-    let metadata: Value = serde_json::from_str(&text).context("cargo metadata is not JSON")?;
+fn dependencies(packages: &[Value], files: &[PathBuf]) -> Result<Vec<String>> {
     let mut breaches = Vec::new();
     let rules: BTreeMap<&str, &[&str]> = MAY_USE.iter().copied().collect();
-    for package in metadata["packages"].as_array().into_iter().flatten() {
+    for package in packages {
         let name = package["name"].as_str().unwrap_or_default();
         let free = name.starts_with("tests-") || name == "userspace-hawser";
         let Some(allowed) = rules.get(name).copied().or(free.then_some(&[][..])) else {
@@ -163,6 +168,9 @@ fn dependencies(files: &[PathBuf]) -> Result<Vec<String>> {
             continue;
         };
         check_manifest(package, name, &mut breaches)?;
+        if name == features::PACKAGE {
+            continue;
+        }
         unnamed(package, name, files, &mut breaches)?;
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let of = dependency["name"].as_str().unwrap_or_default();
@@ -194,6 +202,9 @@ fn unnamed(package: &Value, name: &str, files: &[PathBuf], breaches: &mut Vec<St
         NAMED_ELSEWHERE.iter().find(|(package, _)| *package == name).map_or(&[][..], |(_, names)| names);
     for dependency in package["dependencies"].as_array().into_iter().flatten() {
         let dependency = dependency["rename"].as_str().or(dependency["name"].as_str()).unwrap_or_default();
+        if dependency == features::PACKAGE {
+            continue;
+        }
         if !words.contains(&dependency.replace('-', "_")) && !elsewhere.contains(&dependency) {
             breaches.push(format!("no source of {name} names {dependency}; take it out of Cargo.toml"));
         }

@@ -27,11 +27,7 @@ pub fn run(args: &[String]) -> Result<()> {
 
 /// Builds the release binary with the eBPF programs in it.
 pub fn build_hawser() -> Result<PathBuf> {
-    let object = build_ebpf::run()?;
-    shell::run(
-        shell::cargo()
-            .args(["build", "--release", "--package", "userspace-hawser"])
-            .env("HAWSER_EBPF_OBJECT", object),
-    )?;
+    build_ebpf::run()?;
+    shell::run(shell::cargo().args(["build", "--release", "--package", "userspace-hawser"]))?;
     Ok(shell::target_dir().join("release/hawser"))
 }

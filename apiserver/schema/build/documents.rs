@@ -98,7 +98,7 @@ fn v3(definitions: &Definitions, paths: &Map<String, Value>) -> Value {
         }
     }
     let schema = |name: String| {
-        let schema = v3_schema(&name, &definitions.schemas[&name]);
+        let schema = v3_value(&definitions.schemas[&name]);
         (name, schema)
     };
     let schemas: Map<String, Value> = names.into_iter().map(schema).collect();
@@ -138,7 +138,7 @@ fn of_document(document: &mut Value, name: &str) {
     let Some(components) = document["components"].as_object_mut() else { return };
     let Some(schemas) = components.get_mut("schemas").and_then(Value::as_object_mut) else { return };
     for schema in schemas.values_mut() {
-        if let Some(Value::Array(kinds)) = schema.get_mut("x-kubernetes-group-version-kind")
+        if let Some(Value::Array(kinds)) = schema.get_mut(crate::KINDS)
             && kinds.len() > 1
         {
             let is = |kind: &Value, (group, version): (&str, &str)| {
@@ -163,19 +163,6 @@ fn references(value: &Value, found: &mut Vec<String>) {
         Value::Array(list) => list.iter().for_each(|v| references(v, found)),
         _ => {}
     }
-}
-
-fn v3_schema(name: &str, schema: &Value) -> Value {
-    let mut schema = v3_value(schema);
-    let choice = match name.rsplit('.').next() {
-        Some("Quantity") => json!([{"type": "string"}, {"type": "number"}]),
-        Some("IntOrString") => json!([{"type": "integer"}, {"type": "string"}]),
-        _ => return schema,
-    };
-    let object = schema.as_object_mut().expect("a definition is an object");
-    object.remove("type");
-    object.insert("oneOf".into(), choice);
-    schema
 }
 
 /// Converts references to `#/components/schemas/…`; next to other keys they go into `allOf`, because OpenAPI
@@ -226,9 +213,14 @@ fn v2(definitions: &Definitions, by_document: &BTreeMap<String, Map<String, Valu
     })
 }
 
-/// Returns a definition; v2 has no defaults.
+/// Returns a definition; v2 has neither defaults nor a choice of types, in whose place is text.
 fn v2_schema(schema: &Value) -> Value {
     let mut schema = v2_value(schema);
+    if let Some(object) = schema.as_object_mut()
+        && object.remove("oneOf").is_some()
+    {
+        object.insert("type".into(), "string".into());
+    }
     let properties = schema.get_mut("properties").and_then(Value::as_object_mut);
     for property in properties.into_iter().flat_map(Map::values_mut).filter_map(Value::as_object_mut) {
         property.remove("default");

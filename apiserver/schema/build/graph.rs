@@ -22,6 +22,8 @@ struct Graph {
     merges: Vec<String>,
     merge_index: HashMap<String, u16>,
     map_keys: Vec<(u32, u16)>,
+    /// Distinct defaults of scalar fields, in JSON.
+    defaults: Vec<String>,
     definitions: Vec<String>,
 }
 
@@ -34,6 +36,8 @@ pub fn source(definitions: &Definitions) -> String {
     let index: BTreeMap<&str, usize> = nodes.iter().enumerate().map(|(i, n)| (n.as_str(), i)).collect();
     // Index 0 means "no merge semantics".
     graph.merge(&Value::Null);
+    // Here it means "no default".
+    graph.defaults.push(String::new());
     for name in nodes {
         graph.definition(name, &definitions.schemas, &index);
     }
@@ -68,8 +72,10 @@ impl Graph {
             let ty = self.type_of(property, schemas, index);
             let merge = self.merge(property);
             let required = required.contains(&field.as_str());
-            self.fields
-                .push(format!("RawField{{at:{at},len:{len},ty:{ty},merge:{merge},required:{required}}}"));
+            let default = self.default_of(property);
+            self.fields.push(format!(
+                "RawField{{at:{at},len:{len},ty:{ty},merge:{merge},required:{required},default:{default}}}"
+            ));
         }
         let atomic = schema["x-kubernetes-map-type"] == "atomic";
         let count = self.fields.len() - start;
@@ -145,6 +151,17 @@ impl Graph {
         at
     }
 
+    /// Returns the index of the default of a scalar; those of objects are empty and say nothing.
+    fn default_of(&mut self, property: &Value) -> u8 {
+        let text = property.get("default").filter(|value| !value.is_object()).map(Value::to_string);
+        let text = text.unwrap_or_default();
+        let at = self.defaults.iter().position(|known| *known == text).unwrap_or_else(|| {
+            self.defaults.push(text);
+            self.defaults.len() - 1
+        });
+        u8::try_from(at).expect("defaults fit")
+    }
+
     fn finish(self) -> String {
         let mut out = String::new();
         let mut array = |name: &str, ty: &str, rows: &[String]| {
@@ -157,6 +174,8 @@ impl Graph {
         array("TYPES", "Type", &self.types);
         array("MERGES", "RawMerge", &self.merges);
         array("MAP_KEYS", "(u32, u16)", &keys);
+        let defaults: Vec<String> = self.defaults.iter().map(|text| format!("{text:?}")).collect();
+        array("DEFAULTS", "&str", &defaults);
         writeln!(out, "static NAMES: &str = {:?};", self.names).expect("writing to a string");
         out
     }

@@ -1,5 +1,4 @@
-//! Turns the types of k8s-openapi, the merge semantics that they lack and the table of resources
-//! into what the crate embeds: a compact type graph as static arrays, and the OpenAPI documents,
+//! Turns the published definitions and the tables of resources and messages into what the crate embeds: a compact type graph as static arrays, and the OpenAPI documents,
 //! compressed. Nothing of it is computed at run time.
 
 // Cargo reads what a build script prints.
@@ -11,7 +10,6 @@ mod documents;
 mod graph;
 mod messages;
 mod paths;
-mod roots;
 mod single;
 
 #[path = "../src/deleted.rs"]
@@ -27,7 +25,11 @@ mod shared;
 
 use std::path::{Path, PathBuf};
 
+use definitions::Definitions;
 use serde_json::Value;
+
+/// The key under which a definition names the kinds that it describes.
+const KINDS: &str = "x-kubernetes-group-version-kind";
 
 /// One entry of `data/resources.json`.
 pub struct Served {
@@ -50,15 +52,11 @@ fn main() {
     let root = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let served = served(&read(&root.join("data/resources.json")));
-    let semantics = read(&root.join("data/merge-semantics.json"));
-
-    let definitions = definitions::collect(&semantics);
+    let definitions = Definitions::read(&root.join("data/definitions"));
     std::fs::write(out.join("graph.rs"), graph::source(&definitions)).expect("OUT_DIR is writable");
     let fields = root.join("data/protobuf.txt");
     let fields = std::fs::read_to_string(&fields).unwrap_or_else(|e| panic!("{}: {e}", fields.display()));
     std::fs::write(out.join("messages.rs"), messages::source(&fields)).expect("OUT_DIR is writable");
-    let definitions =
-        definitions.published(&messages::defaults(&fields), &read(&root.join("data/openapi.json")));
     documents::write(&out, &definitions, &served);
 }
 

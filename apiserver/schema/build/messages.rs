@@ -4,8 +4,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 
-use serde_json::{Value, json};
-
 struct Message<'a> {
     /// `core/v1.Pod`
     name: String,
@@ -32,9 +30,8 @@ struct Field<'a> {
 }
 
 /// A field as in JSON: fields of inlined messages are the parent's.
-struct Member<'m, 'a> {
+struct Member<'a> {
     name: &'a str,
-    of: &'m Field<'a>,
     /// Index among all fields.
     field: usize,
 }
@@ -53,45 +50,6 @@ impl Names {
         });
         format!("Name({at},{})", u8::try_from(name.len()).expect("a name fits"))
     }
-}
-
-/// The defaults of fields that no text of theirs names, by definition and field: those of structs and of
-/// scalars that are always there.
-pub fn defaults(table: &str) -> BTreeMap<String, BTreeMap<String, Value>> {
-    let messages = parse(table);
-    let index: BTreeMap<&str, usize> =
-        messages.iter().enumerate().map(|(i, m)| (m.name.as_str(), i)).collect();
-    let starts = vec![0; messages.len()];
-    let of = |i: usize| {
-        let all = members_of(i, &messages, &starts, &index).into_iter();
-        all.filter_map(|member| Some((member.name.to_owned(), default(member.of)?))).collect()
-    };
-    (0..messages.len()).map(|i| (definition(&messages[i].name), of(i))).collect()
-}
-
-fn default(field: &Field<'_>) -> Option<Value> {
-    if field.pointer || field.shape != "One" {
-        return None;
-    }
-    match field.letter {
-        'm' => Some(json!({})),
-        's' if field.always => Some("".into()),
-        'b' if field.always => Some(false.into()),
-        'i' | 'l' | 'f' if field.always => Some(0.into()),
-        _ => None,
-    }
-}
-
-/// `io.k8s.api.core.v1.Pod` for `core/v1.Pod`
-fn definition(message: &str) -> String {
-    let (group, rest) = message.split_once('/').expect("a message is in a package");
-    let package = match group {
-        "meta" => "io.k8s.apimachinery.pkg.apis.meta",
-        "apiextensions" => "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions",
-        "apiregistration" => "io.k8s.kube-aggregator.pkg.apis.apiregistration",
-        group => return format!("io.k8s.api.{group}.{rest}"),
-    };
-    format!("{package}.{rest}")
 }
 
 /// The source of the statics that `src/protobuf/table.rs` includes.
@@ -152,27 +110,27 @@ pub fn source(table: &str) -> String {
 }
 
 /// The fields of a message in JSON, in their order there.
-fn members_of<'m, 'a>(
+fn members_of<'a>(
     message: usize,
-    messages: &'m [Message<'a>],
+    messages: &[Message<'a>],
     starts: &[usize],
     index: &BTreeMap<&str, usize>,
-) -> Vec<Member<'m, 'a>> {
-    let mut fields: Vec<(usize, &'m Field<'a>)> = messages[message].fields.iter().enumerate().collect();
+) -> Vec<Member<'a>> {
+    let mut fields: Vec<(usize, &Field<'a>)> = messages[message].fields.iter().enumerate().collect();
     fields.sort_by_key(|(_, field)| field.place);
     let mut members = Vec::new();
     for (i, field) in fields {
         if field.name.is_empty() {
             members.extend(members_of(index[field.target.as_str()], messages, starts, index));
         } else {
-            members.push(Member { name: field.name, of: field, field: starts[message] + i });
+            members.push(Member { name: field.name, field: starts[message] + i });
         }
     }
     members
 }
 
 /// Members by name, for the search, each with its place.
-fn sorted<'m, 'a>(members: Vec<Member<'m, 'a>>) -> Vec<(usize, Member<'m, 'a>)> {
+fn sorted(members: Vec<Member<'_>>) -> Vec<(usize, Member<'_>)> {
     let mut sorted: Vec<_> = members.into_iter().enumerate().collect();
     sorted.sort_by_key(|(_, member)| member.name);
     sorted

@@ -133,13 +133,17 @@ fn agrees(ty: Type, field: &Field) -> bool {
     }
 }
 
+/// Definitions that Kubernetes sends as JSON alone.
+const ONLY_JSON: [&str; 2] =
+    ["io.k8s.apimachinery.pkg.apis.meta.v1.Patch", "io.k8s.apimachinery.pkg.version.Info"];
+
 /// The type graph comes from OpenAPI and not from the struct tags: names and types must agree.
 #[test]
 fn the_messages_have_the_fields_and_types_of_the_type_graph() {
     let mut checked = 0;
     for definition in schema::definitions() {
         let Some(message) = message_of(definition) else {
-            assert!(definition.name().ends_with(".Patch"), "{} has no message", definition.name());
+            assert!(ONLY_JSON.contains(&definition.name()), "{} has no message", definition.name());
             continue;
         };
         let mut fields = Vec::new();

@@ -1,6 +1,8 @@
 //! The type graph. The statics are arrays of integers in read-only memory: nothing is parsed,
 //! relocated or allocated at start.
 
+use serde_json::Value;
+
 /// The type of a field, an item of a list or a value of a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
@@ -70,6 +72,7 @@ struct RawField {
     ty: u16,
     merge: u16,
     required: bool,
+    default: u8,
 }
 
 struct RawMerge {
@@ -172,6 +175,11 @@ impl Field {
     /// Listed among the required fields in OpenAPI.
     pub fn required(self) -> bool {
         self.0.required
+    }
+
+    /// Returns the default that OpenAPI publishes, if it is a scalar.
+    pub fn default(self) -> Option<Value> {
+        serde_json::from_str(DEFAULTS[usize::from(self.0.default)]).ok()
     }
 
     /// Returns how patches and apply merge the field.

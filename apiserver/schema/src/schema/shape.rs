@@ -211,17 +211,7 @@ impl Shape for Builtin {
 
     fn key_default(self, key: &str) -> Option<Value> {
         let Node::Object(definition) = self.element()?.node else { return None };
-        let field = definition.field(key)?;
-        if field.required() {
-            return match field.ty() {
-                Type::Int32 | Type::Int64 | Type::Number => Some(Value::from(0)),
-                Type::Bool => Some(Value::Bool(false)),
-                Type::Object(_) | Type::List(_) | Type::Map(_) | Type::Any => None,
-                _ => Some(Value::String(String::new())),
-            };
-        }
-        // The one default among the optional keys of built-in lists: that of ports.
-        (key == "protocol").then(|| Value::String("TCP".to_owned()))
+        definition.field(key)?.default()
     }
 
     fn implied(self) -> &'static [(&'static str, Value)] {
@@ -296,6 +286,11 @@ mod tests {
         let containers = at("io.k8s.api.core.v1.Pod", &["spec", "containers"]);
         assert_eq!(keys(containers), ["name"]);
         assert_eq!(containers.key_default("name"), Some("".into()));
+        let secrets = at("io.k8s.api.core.v1.Pod", &["spec", "imagePullSecrets"]);
+        assert_eq!(secrets.key_default("name"), Some("".into()));
+        let versions =
+            at("io.k8s.api.apiserverinternal.v1alpha1.StorageVersion", &["status", "storageVersions"]);
+        assert_eq!(versions.key_default("apiServerID"), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
-//! A custom resource derived from a struct, and a controller that works on it with a finalizer.
+//! A custom resource as kube-rs derives it from a struct, and a controller that works on it with a finalizer.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,64 +9,101 @@ use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::NamespaceResourceScope;
 use kube::runtime::controller::Action;
 use kube::runtime::finalizer::{Event, finalizer};
 use kube::runtime::wait::{await_condition, conditions};
 use kube::runtime::{Controller, watcher};
-use kube::{Client, CustomResource, CustomResourceExt, Resource, ResourceExt};
-use schemars::JsonSchema;
+use kube::{Client, Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::{code, with_client};
 
-/// A gadget has a colour and a size.
-#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, JsonSchema)]
-#[kube(
-    group = "kube-rs.example.com",
-    version = "v1",
-    kind = "Gadget",
-    namespaced,
-    shortname = "gd",
-    status = "GadgetStatus",
-    selectable = ".spec.color",
-    printcolumn = r#"{"name":"Color","type":"string","jsonPath":".spec.color"}"#
-)]
+/// The definition that kube-rs derives from [`Gadget`]. Deriving it here would give `kube` and `k8s-openapi` features
+/// that the product lacks, so that both and everything above them would be compiled twice.
+const DEFINITION: &str = include_str!("gadget.json");
+const NAME: &str = "gadgets.kube-rs.example.com";
+
+/// An object as kube-rs derives it: the type metadata stands before the fields.
+#[derive(Serialize, Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase")]
+struct Gadget {
+    api_version: String,
+    kind: String,
+    metadata: ObjectMeta,
+    spec: GadgetSpec,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    status: Option<GadgetStatus>,
+}
+
+impl Gadget {
+    fn new(name: &str, spec: GadgetSpec) -> Self {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        let (api_version, kind) = (Self::api_version(&()).into_owned(), Self::kind(&()).into_owned());
+        Self { api_version, kind, metadata, spec, status: None }
+    }
+}
+
+impl Resource for Gadget {
+    type DynamicType = ();
+    type Scope = NamespaceResourceScope;
+
+    fn kind((): &()) -> Cow<'_, str> {
+        "Gadget".into()
+    }
+
+    fn group((): &()) -> Cow<'_, str> {
+        "kube-rs.example.com".into()
+    }
+
+    fn version((): &()) -> Cow<'_, str> {
+        "v1".into()
+    }
+
+    fn plural((): &()) -> Cow<'_, str> {
+        "gadgets".into()
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+#[derive(Serialize, Deserialize, Clone, Debug)]
 struct GadgetSpec {
     color: String,
-    #[serde(default = "one")]
-    #[schemars(range(min = 1, max = 9))]
     size: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     parts: Option<Vec<Part>>,
 }
 
-fn one() -> i32 {
-    1
-}
-
-#[derive(Serialize, Deserialize, Clone, Debug, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase")]
 enum Part {
     Wheel { inches: u8 },
     Bell {},
 }
 
-#[derive(Serialize, Deserialize, Clone, Debug, Default, JsonSchema)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default)]
 struct GadgetStatus {
     ready: bool,
 }
 
 async fn define(client: &Client) -> Result<()> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let name = Gadget::crd_name();
+    let definition: CustomResourceDefinition = serde_json::from_str(DEFINITION)?;
     let apply = PatchParams::apply("test");
-    definitions.patch(name, &apply, &Patch::Apply(Gadget::crd())).await?;
-    await_condition(definitions.clone(), name, conditions::is_crd_established()).await?;
+    definitions.patch(NAME, &apply, &Patch::Apply(&definition)).await?;
+    await_condition(definitions.clone(), NAME, conditions::is_crd_established()).await?;
     // Applying the same configuration again changes nothing.
-    let before = definitions.get(name).await?.resource_version();
-    definitions.patch(name, &apply, &Patch::Apply(Gadget::crd())).await?;
-    assert_eq!(definitions.get(name).await?.resource_version(), before);
+    let before = definitions.get(NAME).await?.resource_version();
+    definitions.patch(NAME, &apply, &Patch::Apply(&definition)).await?;
+    assert_eq!(definitions.get(NAME).await?.resource_version(), before);
     Ok(())
 }
 
@@ -101,9 +139,9 @@ fn a_derived_kind_is_defined_and_used() -> Result<()> {
         let blue = gadgets.list(&ListParams::default().fields("spec.color=blue")).await?;
         assert_eq!(blue.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["h"]);
         let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-        let uid = definitions.get(Gadget::crd_name()).await?.uid().context("uid")?;
-        definitions.delete(Gadget::crd_name(), &DeleteParams::default()).await?;
-        await_condition(definitions, Gadget::crd_name(), conditions::is_deleted(&uid)).await?;
+        let uid = definitions.get(NAME).await?.uid().context("uid")?;
+        definitions.delete(NAME, &DeleteParams::default()).await?;
+        await_condition(definitions, NAME, conditions::is_deleted(&uid)).await?;
         assert_eq!(code(gadgets.list(&ListParams::default()).await), 404);
         Ok(())
     })

@@ -1,0 +1,3 @@
+//! Present so that cargo considers the build dependencies.
+
+fn main() {}

@@ -1,0 +1,1 @@
+//! Empty: this package is there for the features in its manifest.
