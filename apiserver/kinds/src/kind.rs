@@ -1,4 +1,4 @@
-//! The entry of a built-in kind: what each kind's file says of its kind, in one value.
+//! The entry of a built-in kind: its properties and hooks in one value, the static `KIND` in the file of the kind.
 
 use apiserver_registry::{AdminAccess, Dependents, RetainStatus, SetRequester, Unowned, Written};
 use apiserver_schema::error::FieldError;
@@ -28,38 +28,66 @@ pub(crate) struct Kind {
     pub prefix: &'static str,
     /// The fields that field selectors may name, besides name and namespace.
     pub selectable: &'static [&'static str],
+    /// `metadata.generation` counts changes outside metadata and status.
     pub generation: bool,
+    /// The field of the metadata whose changes the generation counts too.
     pub counted: Option<&'static str>,
+    /// Deletion honours `gracePeriodSeconds`.
     pub graceful_delete: bool,
+    /// The treatment of the dependents of a deleted object.
     pub dependents: Dependents,
+    /// A warning to clients that delete an object and do not say what becomes of its dependents.
     pub delete_warning: Option<&'static str>,
+    /// An object waits for the finalizers in its `spec` too.
     pub spec_finalizers: bool,
+    /// Objects go after a time that the server is configured with.
     pub expires: bool,
+    /// A new object may have a status.
     pub created_with_status: bool,
+    /// A new object without a name gets one.
     pub optional_name: bool,
+    /// An object is given addresses and ports of ranges that the server allocates from.
     pub allocates_addresses: bool,
+    /// Errors name the core group, whichever group an object is written to.
     pub errors_name_core_group: bool,
+    /// An update that replaces the object must name the version that it replaces.
     pub needs_version: bool,
+    /// An update of an object that does not exist creates it.
     pub create_on_update: bool,
+    /// Fields that nobody comes to own by a write, besides those of all kinds.
     pub unowned: &'static [Unowned],
+    /// The pointer to labels that an object without labels of its own takes over.
     pub shared_labels: Option<&'static str>,
     /// The served versions that differ from the stored one in more than their apiVersion.
     pub versions: &'static [Version],
+    /// Fills in defaults; running it again changes nothing.
     pub default: fn(&mut Value),
+    /// Fills in defaults that are the present time.
     pub default_times: Option<fn(&mut Value, Timestamp)>,
+    /// Sets what follows from the sender of a create.
     pub set_requester: Option<SetRequester>,
+    /// Completes a written status from the old one, before its owners are determined.
     pub retain_status: Option<RetainStatus>,
+    /// Changes of a status that are the present time. Arguments: new, old, now.
     pub prepare_status_times: Option<fn(&mut Value, &Value, Timestamp)>,
+    /// The field of a write that needs admin access to devices.
     pub admin_access: Option<AdminAccess>,
+    /// Sets what a client may not choose on create.
     pub prepare_create: fn(&mut Value),
+    /// Sets what a client may not change on update. Arguments: new, old.
     pub prepare_update: fn(&mut Value, &Value),
+    /// Sets the times of an update. Arguments: new, old, now.
     pub prepare_times: Option<fn(&mut Value, &Value, Timestamp)>,
+    /// Marks an object on deletion; with it every deletion is in two steps.
     pub prepare_delete: Option<fn(&mut Value, Timestamp)>,
     /// Drops fields whose feature gate is off from a new object. Arguments: new, the object that it replaces.
     pub drop_disabled: Option<fn(&mut Value, Option<&Value>)>,
     /// Drops fields whose feature gate is off from a status. Arguments: new, old.
     pub drop_disabled_status: Option<fn(&mut Value, &Value)>,
+    /// Returns the errors of an object, whose shape is right and whose defaults are filled in. Wording and paths
+    /// are those of Kubernetes, because people and programs read them.
     pub validate: fn(&Value) -> Vec<FieldError>,
+    /// Returns the errors of a change beyond those of `validate`. Arguments: new, old.
     pub validate_update: fn(&Value, &Value) -> Vec<FieldError>,
     /// Validates changes of an object in place of the two above.
     pub validate_change: Option<ChangeErrors>,

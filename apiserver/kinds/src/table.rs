@@ -9,7 +9,8 @@ use crate::{
     scheduling, storage, storagemigration,
 };
 
-static GROUPS: &[&[&Kind]] = &[
+/// The kinds of each group.
+pub(crate) static GROUPS: &[&[&Kind]] = &[
     admissionregistration::KINDS,
     apiextensions::KINDS,
     apiregistration::KINDS,
@@ -36,8 +37,8 @@ static GROUPS: &[&[&Kind]] = &[
 /// Returns a kind, or the defaults of every kind if it has no entry.
 pub(crate) fn kind(group: &str, plural: &str) -> &'static Kind {
     static DEFAULT: Kind = Kind::DEFAULT;
-    let kinds = GROUPS.iter().copied().flatten().copied();
-    kinds.into_iter().find(|kind| kind.group == group && kind.plural == plural).unwrap_or(&DEFAULT)
+    let kinds = GROUPS.iter().find(|kinds| kinds.first().is_some_and(|kind| kind.group == group));
+    kinds.into_iter().copied().flatten().find(|kind| kind.plural == plural).unwrap_or(&&DEFAULT)
 }
 
 /// Returns the conditions of an object's row (`TableRowCondition`): for a pod, that it has ended, so that

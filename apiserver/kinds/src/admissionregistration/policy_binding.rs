@@ -20,7 +20,6 @@ pub(crate) static VALIDATING: Kind = Kind {
     category: Some("api-extensions"),
     generation: true,
     needs_version: true,
-    versions: &[Version { name: "v1alpha1", default: Some(default_v1alpha1), shape: None }],
     default,
     validate: validate_validating,
     columns: COLUMNS,

@@ -1,9 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
+use apiserver_registry::Verb;
 use serde_json::json;
 
 use crate::conversion::Conversion;
-use apiserver_registry::Verb;
+use crate::table;
 
 #[test]
 fn the_kinds_of_kubernetes_are_registered() {
@@ -151,6 +152,36 @@ fn hooks_accept_any_json() {
                 let _ = (behaviour.validate_update)(&new, old);
             }
             let _ = (resource.cells)(&object, "2024-01-01T00:00:00Z".parse().unwrap());
+        }
+    }
+}
+
+#[test]
+fn kinds_that_can_be_read_and_entries_correspond() {
+    let served: BTreeSet<(String, String)> = crate::registry()
+        .iter()
+        .filter(|resource| resource.verbs.contains(&Verb::Get))
+        .map(|resource| (resource.group.clone(), resource.plural.clone()))
+        .collect();
+    let mut entries = BTreeSet::new();
+    for kinds in table::GROUPS {
+        for kind in *kinds {
+            assert_eq!(kind.group, kinds[0].group, "{} is listed in another group", kind.plural);
+            assert!(entries.insert((kind.group.to_owned(), kind.plural.to_owned())), "{} twice", kind.plural);
+        }
+    }
+    assert_eq!(entries, served);
+}
+
+#[test]
+fn versions_of_entries_are_served_and_converted() {
+    let registry = crate::registry();
+    for kind in table::GROUPS.iter().copied().flatten() {
+        for version in kind.versions {
+            let resource = registry.lookup(kind.group, version.name, kind.plural);
+            assert!(resource.is_some(), "{}/{} {}", kind.group, version.name, kind.plural);
+            let conversion = Conversion::of(kind.group, version.name, kind.plural);
+            assert!(conversion.is_some() || version.shape.is_none(), "{} is stored as it is", kind.plural);
         }
     }
 }
