@@ -1,5 +1,5 @@
 //! The registry of the built-in kinds: `data/resources.json` lists them with their versions and verbs, and
-//! [`crate::table`] has the entry of each. A kind without an entry gets the defaults.
+//! `table.rs` has the entry of each. A kind without an entry gets the defaults.
 
 use std::sync::{Arc, LazyLock};
 

@@ -1,5 +1,5 @@
 //! The built-in kinds. A folder has the kinds of a group and a file has one kind: its defaults, its preparation,
-//! its validation, its printer columns and its warnings, and the entry that names them (see [`kind::Kind`]).
+//! its validation, its printer columns and its warnings, and the entry that names them (see `kind.rs`).
 //! No IO and nothing asynchronous lives here.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
