@@ -23,7 +23,7 @@ mod apps;
 pub mod authorization;
 mod autoscaling;
 mod batch;
-pub mod certificates;
+mod certificates;
 mod coordination;
 pub mod core;
 mod discovery;

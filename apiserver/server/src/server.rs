@@ -24,6 +24,7 @@ use crate::clients::accounts::Accounts;
 use crate::clients::connections::Connections;
 use crate::clients::lanes::Lanes;
 use crate::components::Components;
+use crate::conversion;
 use crate::custom;
 use crate::custom::{CustomKinds, Documents};
 use crate::decompressed::Unpacked;
@@ -365,6 +366,11 @@ impl Server {
     /// Discovery and OpenAPI of the kinds served at this moment.
     pub(crate) fn documents(&self) -> Arc<Documents> {
         self.custom.documents(&self.registry, self.config.advertise)
+    }
+
+    /// Returns what a call of a conversion webhook needs.
+    pub fn webhook_caller(&self) -> conversion::Caller<'_> {
+        conversion::Caller { caches: &self.caches, metrics: &self.metrics, ambient: &self.ambient }
     }
 
     pub fn metrics(&self) -> &Metrics {

@@ -109,7 +109,7 @@ async fn decode(server: &Server, resource: &Resource, kv: &KeyValue) -> Result<S
     if let Some(convert) = convert::from_storage(resource) {
         convert(&mut object);
     }
-    conversion::convert(server, resource, &mut object).await?;
+    conversion::convert(server.webhook_caller(), resource, &mut object).await?;
     encoding::prepare(resource, &mut object);
     meta::set(&mut object, "resourceVersion", kv.mod_revision.to_string());
     Ok(Stored { object, revision: kv.mod_revision })
@@ -147,7 +147,7 @@ pub async fn put_on(
     for field in ["resourceVersion", "selfLink"] {
         meta::unset(&mut object, field);
     }
-    conversion::to_storage(server, resource, &mut object).await?;
+    conversion::to_storage(server.webhook_caller(), resource, &mut object).await?;
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }

@@ -4,8 +4,7 @@ pub(crate) mod policy;
 pub(crate) mod status;
 
 use apiserver_meta::time;
-use apiserver_registry::Dependents;
-use apiserver_registry::{LabelSelector, Written};
+use apiserver_registry::{Dependents, LabelSelector, Written};
 use apiserver_schema::error::FieldError;
 use apiserver_schema::meta;
 use apiserver_schema::validation::{

@@ -1,6 +1,6 @@
 //! CertificateSigningRequests.
 
-pub mod status;
+pub(crate) mod status;
 
 use std::collections::BTreeSet;
 

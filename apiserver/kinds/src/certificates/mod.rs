@@ -1,6 +1,6 @@
 //! The group `certificates.k8s.io`.
 
-pub mod certificate_signing_request;
+pub(crate) mod certificate_signing_request;
 pub(crate) mod cluster_trust_bundle;
 pub(crate) mod pem;
 pub(crate) mod pod_certificate_request;

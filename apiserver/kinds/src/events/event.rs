@@ -1,7 +1,6 @@
 //! Events as `events.k8s.io/v1` shows them: they are stored as `v1`, which has other names for some fields.
 
-use apiserver_registry::Dependents;
-use apiserver_registry::Written;
+use apiserver_registry::{Dependents, Written};
 use apiserver_schema::error::FieldError;
 use apiserver_schema::validation::{Errors, IMMUTABLE, metadata, names, same, text};
 use serde_json::{Value, json};

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// Returns the first field by which a write of a ResourceClaim asks for admin access, or grants it. A request
 /// cannot change later, and a grant stays.
-pub fn of_claim(new: &Value, old: Option<&Value>, written: Written) -> Option<String> {
+pub(crate) fn of_claim(new: &Value, old: Option<&Value>, written: Written) -> Option<String> {
     match (old, written) {
         (None, _) => requested(&new["spec"]["devices"]["requests"]),
         (Some(old), Written::Status) if granted(old).is_none() => {
@@ -18,7 +18,7 @@ pub fn of_claim(new: &Value, old: Option<&Value>, written: Written) -> Option<St
 
 /// Returns the first field by which a new ResourceClaimTemplate asks for admin access. The path is that of a claim
 /// here, too.
-pub fn of_template(new: &Value, old: Option<&Value>, _: Written) -> Option<String> {
+pub(crate) fn of_template(new: &Value, old: Option<&Value>, _: Written) -> Option<String> {
     if old.is_some() { None } else { requested(&new["spec"]["spec"]["devices"]["requests"]) }
 }
 

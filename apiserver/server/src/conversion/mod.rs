@@ -6,13 +6,25 @@ pub mod webhook;
 use std::sync::Arc;
 
 use apiserver_apply::{NeedsConversion, Versions};
+use apiserver_cache::Caches;
+use apiserver_meta::ambient::Ambient;
 use apiserver_registry::Resource;
 use apiserver_registry::definition::Custom;
 use apiserver_schema::error::ApiError;
 use apiserver_structural::CustomShape;
 use serde_json::Value;
 
-use crate::server::Server;
+use crate::metrics::Metrics;
+
+/// The parts of a server that a call of a webhook needs.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    /// The Services, for their addresses.
+    pub caches: &'a Caches,
+    pub metrics: &'a Metrics,
+    /// For the uid of a review.
+    pub ambient: &'a Ambient,
+}
 
 /// The custom kind, if a webhook converts its objects.
 pub fn by_webhook(resource: &Resource) -> Option<&Arc<Custom>> {
@@ -21,16 +33,16 @@ pub fn by_webhook(resource: &Resource) -> Option<&Arc<Custom>> {
 }
 
 /// One object in the version of `resource`, by its webhook if it has one.
-pub async fn convert(server: &Server, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+pub async fn convert(caller: Caller<'_>, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
     let Some(custom) = by_webhook(resource) else { return Ok(()) };
     // A call over TLS is a large future, and few writes make one.
-    Box::pin(webhook::convert(server, custom, std::slice::from_mut(object))).await
+    Box::pin(webhook::convert(caller, custom, std::slice::from_mut(object))).await
 }
 
 /// One object in the version that is stored.
-pub async fn to_storage(server: &Server, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+pub async fn to_storage(caller: Caller<'_>, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
     let Some(stored) = by_webhook(resource).and_then(|custom| custom.stored()) else { return Ok(()) };
-    Box::pin(webhook::convert(server, &stored, std::slice::from_mut(object))).await
+    Box::pin(webhook::convert(caller, &stored, std::slice::from_mut(object))).await
 }
 
 /// The objects that a webhook converted for one step of managed fields.
@@ -41,14 +53,14 @@ impl Conversions {
     /// Has the webhook of a kind make a conversion.
     pub async fn fetch(
         &mut self,
-        server: &Server,
+        caller: Caller<'_>,
         resource: &Resource,
         needed: NeedsConversion,
     ) -> Result<(), ApiError> {
         let target = by_webhook(resource).and_then(|custom| custom.in_version(&needed.api_version));
         let Some(target) = target else { return Err(ApiError::internal(needed.to_string())) };
         let mut converted = needed.object.clone();
-        Box::pin(webhook::convert(server, &target, std::slice::from_mut(&mut converted))).await?;
+        Box::pin(webhook::convert(caller, &target, std::slice::from_mut(&mut converted))).await?;
         self.0.push((needed, converted));
         Ok(())
     }

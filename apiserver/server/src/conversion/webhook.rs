@@ -25,9 +25,9 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 
+use super::Caller;
 use crate::limits;
 use crate::metrics::WebhookFailure;
-use crate::server::Server;
 
 /// The time that a webhook may take for one review.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -50,7 +50,7 @@ pub enum ConversionError {
 
 /// Makes objects of a kind objects of the version of `custom`, in their order. Those that are of that
 /// version are left alone; all others are sent in one review. Errors are 500, as in Kubernetes.
-pub async fn convert(server: &Server, custom: &Custom, objects: &mut [Value]) -> Result<(), ApiError> {
+pub async fn convert(caller: Caller<'_>, custom: &Custom, objects: &mut [Value]) -> Result<(), ApiError> {
     let wanted = custom.api_version();
     let foreign = |object: &&mut Value| meta::text(object, "/apiVersion") != wanted;
     let mut waiting: Vec<&mut Value> = objects.iter_mut().filter(foreign).collect();
@@ -60,7 +60,7 @@ pub async fn convert(server: &Server, custom: &Custom, objects: &mut [Value]) ->
     let kind = custom.definition.kind();
     let sent: Vec<Value> = waiting.iter().map(|object| Value::clone(object)).collect();
     let began = Instant::now();
-    let converted = review(server, webhook, &wanted, &sent)
+    let converted = review(caller, webhook, &wanted, &sent)
         .await
         .and_then(|converted| sound(&sent, converted, &wanted, kind));
     let failure = converted.as_ref().err().map(|error| match error {
@@ -70,7 +70,7 @@ pub async fn convert(server: &Server, custom: &Custom, objects: &mut [Value]) ->
     });
     let version = |api_version: &str| api_version.rsplit('/').next().unwrap_or_default().to_owned();
     let labels = [custom.definition.name.as_str(), &version(&from), &version(&wanted)];
-    server.metrics().converted(labels, failure, began.elapsed());
+    caller.metrics.converted(labels, failure, began.elapsed());
     let converted = converted.map_err(|error| {
         let of = format!("conversion webhook for {from}, Kind={kind}");
         let text = match error {
@@ -88,7 +88,7 @@ pub async fn convert(server: &Server, custom: &Custom, objects: &mut [Value]) ->
 
 /// Asks the webhook.
 async fn review(
-    server: &Server,
+    caller: Caller<'_>,
     webhook: &Value,
     wanted: &str,
     objects: &[Value],
@@ -98,13 +98,13 @@ async fn review(
         .into_iter()
         .find(|version| matches!(*version, "v1" | "v1beta1"))
         .ok_or_else(|| ConversionError::Call("no supported conversion review versions".to_owned()))?;
-    let uid = server.ambient().uid();
+    let uid = caller.ambient.uid();
     let api_version = format!("apiextensions.k8s.io/{version}");
     let request = json!({
         "kind": "ConversionReview", "apiVersion": api_version,
         "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects},
     });
-    let place = Place::of(server, webhook)?;
+    let place = Place::of(caller, webhook)?;
     let call = place.post(request.to_string().into());
     let answer = tokio::time::timeout(PATIENCE, call)
         .await
@@ -229,7 +229,7 @@ struct Place {
 }
 
 impl Place {
-    fn of(server: &Server, webhook: &Value) -> Result<Self, ConversionError> {
+    fn of(caller: Caller<'_>, webhook: &Value) -> Result<Self, ConversionError> {
         let config = &webhook["clientConfig"];
         let bundle = meta::text(config, "/caBundle");
         let roots = STANDARD
@@ -252,7 +252,7 @@ impl Place {
         let text = |field: &str| meta::text(&config["service"], field);
         let (namespace, service) = (text("/namespace"), text("/name"));
         let port = config["service"]["port"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(443);
-        let host = address(server, namespace, service, port)?;
+        let host = address(caller, namespace, service, port)?;
         let target = format!("/{}", text("/path").trim_start_matches('/'));
         let name = format!("{service}.{namespace}.svc");
         Ok(Self { url: format!("https://{name}:{port}{target}"), host, port, name, target, roots })
@@ -328,10 +328,10 @@ impl Place {
 }
 
 /// Returns the address of a Service for the server itself: its cluster address, or its external name.
-fn address(server: &Server, namespace: &str, name: &str, port: u16) -> Result<String, ConversionError> {
+fn address(caller: Caller<'_>, namespace: &str, name: &str, port: u16) -> Result<String, ConversionError> {
     let missing =
         |why: &str| ConversionError::Call(format!("service {name:?} in namespace {namespace:?}: {why}"));
-    let services = server.caches().cache("", "v1", "services").ok_or_else(|| missing("not served"))?;
+    let services = caller.caches.cache("", "v1", "services").ok_or_else(|| missing("not served"))?;
     let entry = services.get(&format!("{namespace}/{name}")).ok_or_else(|| missing("not found"))?;
     let service: Value = serde_json::from_slice(&entry.object()).unwrap_or_default();
     if service["spec"]["type"] == "ExternalName" {

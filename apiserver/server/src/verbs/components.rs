@@ -45,7 +45,7 @@ pub async fn list(context: &Context, resource: &Arc<Resource>) -> Answer {
         components::check_all(&context.server.config().components, context.server.store()).await
     {
         let object = status(&name, &health);
-        if labels.matches_object(&object) & fields.matches(&object, resource) {
+        if labels.matches_object(&object) && fields.matches(&object, resource) {
             items.push(object);
         }
     }

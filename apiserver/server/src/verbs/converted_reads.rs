@@ -122,10 +122,11 @@ impl ConvertedRead {
             let Value::Array(mut items) = value["items"].take() else {
                 return Ok(respond::json(parts.status.as_u16(), &value));
             };
-            webhook::convert(&self.server, &self.custom, &mut items).await?;
+            webhook::convert(self.server.webhook_caller(), &self.custom, &mut items).await?;
             self.list(value, items)
         } else if value["kind"] == self.resource.kind.as_str() {
-            webhook::convert(&self.server, &self.custom, std::slice::from_mut(&mut value)).await?;
+            webhook::convert(self.server.webhook_caller(), &self.custom, std::slice::from_mut(&mut value))
+                .await?;
             self.object(value, true)
         } else {
             value
@@ -218,7 +219,9 @@ impl ConvertedWatch {
         let ours = |event: &Value| event["type"] != "ERROR" && event["type"] != "BOOKMARK";
         let mut objects: Vec<Value> =
             events.iter_mut().filter(|event| ours(event)).map(|event| event["object"].take()).collect();
-        if let Err(error) = webhook::convert(&self.read.server, &self.read.custom, &mut objects).await {
+        if let Err(error) =
+            webhook::convert(self.read.server.webhook_caller(), &self.read.custom, &mut objects).await
+        {
             // The client begins anew, as after any error.
             self.ended = true;
             return respond::event("ERROR", &error.to_status());

@@ -70,7 +70,7 @@ async fn next_page(entries: &mut Entries) -> Result<Vec<Arc<Entry>>, ApiError> {
 
 async fn converted(server: &Server, custom: &Custom, entries: &[Arc<Entry>]) -> Result<Vec<Value>, ApiError> {
     let mut values: Vec<Value> = entries.iter().map(|entry| entry.value(None)).collect();
-    webhook::convert(server, custom, &mut values).await?;
+    webhook::convert(server.webhook_caller(), custom, &mut values).await?;
     Ok(values)
 }
 

@@ -4,8 +4,8 @@
 use apiserver_apply::{FieldManager, FieldSet, Incomplete, NeedsConversion, Versions, manager_of_user_agent};
 use apiserver_cache::convert;
 use apiserver_cache::encoding;
-use apiserver_registry::Resource;
 use apiserver_registry::definition::Custom;
+use apiserver_registry::{Registry, Resource};
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use apiserver_schema::schema::Shape;
@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use super::{Write, reset, retain};
 use crate::context::Context;
 use crate::conversion::{Conversions, Webhooked, by_webhook};
-use crate::server::Server;
 
 /// The effect of a write on the managed fields of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +121,7 @@ async fn finish<T: Step>(write: &Write<'_>, reset: &FieldSet, step: &mut T) -> R
             Ok(done) => return Ok(done),
             Err(Incomplete::Refused(error)) => return Err(error),
             Err(Incomplete::NeedsConversion(needed)) => {
-                conversions.fetch(&write.context.server, write.resource, needed).await?;
+                conversions.fetch(write.context.server.webhook_caller(), write.resource, needed).await?;
             }
         }
     }
@@ -144,7 +143,7 @@ fn take<T: Step>(
         let versions: &dyn Versions<_> = if by_webhook(resource).is_some() { &webhooked } else { &custom };
         return with(write, reset, shape, versions, step);
     }
-    let served = Served { server: &write.context.server, resource };
+    let served = Served { registry: write.context.server.registry(), resource };
     match Builtin::of(&resource.schema) {
         Some(shape) => with(write, reset, shape, &served, step),
         None => with(write, reset, Untyped, &served, step),
@@ -189,14 +188,14 @@ impl OfKind for Untyped {
 
 /// The versions in which a kind is served.
 struct Served<'a> {
-    server: &'a Server,
+    registry: &'a Registry,
     resource: &'a Resource,
 }
 
 impl Served<'_> {
     /// The kind in a version, if it is another view of the same stored objects.
     fn find(&self, api_version: &str) -> Option<&Resource> {
-        let found = self.server.registry().by_kind(api_version, &self.resource.kind)?;
+        let found = self.registry.by_kind(api_version, &self.resource.kind)?;
         (found.storage_prefix == self.resource.storage_prefix).then_some(&**found)
     }
 

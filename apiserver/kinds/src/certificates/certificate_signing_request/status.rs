@@ -10,11 +10,6 @@ use apiserver_schema::meta;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
-/// The group and kind that this is about.
-pub const GROUP: &str = "certificates.k8s.io";
-
-pub const KIND: &str = "CertificateSigningRequest";
-
 const CONDITIONS: &str = "status.conditions";
 
 /// The conditions that only the approver may write.
@@ -22,14 +17,14 @@ const VERDICTS: [&str; 2] = ["Approved", "Denied"];
 
 /// The fields that writers of each subresource leave alone: the request is immutable, and the server sets its
 /// author; the approver does not sign, and the signer does not approve.
-pub const UNOWNED: &[Unowned] = &[
+pub(super) const UNOWNED: &[Unowned] = &[
     ("", &[&["spec"]]),
     ("approval", &[&["status", "certificate"]]),
     ("status", &[&["status", "conditions"]]),
 ];
 
 /// Sets the author of a certificate request to the sender of the request, overwriting the client's values.
-pub fn set_requester(request: &mut Value, identity: &Identity) {
+pub(super) fn set_requester(request: &mut Value, identity: &Identity) {
     let Some(Value::Object(spec)) = request.get_mut("spec") else { return };
     for field in ["username", "uid", "groups", "extra"] {
         spec.remove(field);
@@ -50,7 +45,12 @@ pub fn set_requester(request: &mut Value, identity: &Identity) {
 
 /// Completes the status of `new`, which replaces `old`; `now` is the time of conditions that have none. Returns the
 /// errors of fields that the writer of this subresource may not write; validation checks the rest.
-pub fn retain_status(new: &mut Value, old: &Value, subresource: &str, now: Timestamp) -> Vec<FieldError> {
+pub(super) fn retain_status(
+    new: &mut Value,
+    old: &Value,
+    subresource: &str,
+    now: Timestamp,
+) -> Vec<FieldError> {
     let approval = subresource == "approval";
     let mut errors = Vec::new();
     let before = meta::list(old, "/status/conditions");
@@ -110,7 +110,7 @@ mod tests {
     const NOW: &str = "2026-01-02T03:04:05Z";
 
     fn request(status: Value) -> Value {
-        json!({"kind": KIND, "metadata": {"name": "r"}, "spec": {"request": "x"}, "status": status})
+        json!({"metadata": {"name": "r"}, "spec": {"request": "x"}, "status": status})
     }
 
     fn condition(kind: &str) -> Value {

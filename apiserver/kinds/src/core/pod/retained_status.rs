@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 /// Restores in a new status the fields that an older kubelet leaves out and cannot mean to remove: the QoS
 /// class, which is fixed at creation, and the generations that the status and its conditions were observed
 /// at.
-pub fn retain(new: &mut Value, old: &Value, _subresource: &str, _now: Timestamp) -> Vec<FieldError> {
+pub(crate) fn retain(new: &mut Value, old: &Value, _subresource: &str, _now: Timestamp) -> Vec<FieldError> {
     const OBSERVED: &str = "observedGeneration";
     let Some(Value::Object(status)) = new.get_mut("status") else { return Vec::new() };
     let restore = |map: &mut Map<String, Value>, field: &str, had: Option<&Value>| {
