@@ -70,11 +70,11 @@ pub async fn order(
 
 impl Cluster for Context {
     fn kind(&self, group: &str, version: &str, plural: &str) -> Option<&Resource> {
-        self.server.registry().lookup(group, version, plural).map(|kind| &**kind)
+        self.server.objects().registry().lookup(group, version, plural).map(|kind| &**kind)
     }
 
     fn cache(&self, resource: &Resource) -> Result<Arc<Cache>, ApiError> {
-        self.server.cache(resource)
+        self.server.objects().cache(resource)
     }
 
     fn stored<'a>(
@@ -83,7 +83,7 @@ impl Cluster for Context {
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Value>, ApiError>> {
-        let read = storage::fetch(&self.server, resource, namespace, name);
+        let read = storage::fetch(self.server.objects(), resource, namespace, name);
         read.map(|read| read.map(|stored| stored.map(|stored| stored.object))).boxed()
     }
 
@@ -93,11 +93,11 @@ impl Cluster for Context {
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Value>, ApiError>> {
-        storage::referred(&self.server, resource, namespace, name).boxed()
+        storage::referred(self.server.objects(), resource, namespace, name).boxed()
     }
 
     fn authorizer(&self) -> &Authorizer {
-        self.server.authorizer()
+        self.server.access().authorizer()
     }
 
     fn ambient(&self) -> &Ambient {

@@ -41,7 +41,7 @@ pub fn authorize(context: Context) -> Result<Authorized, ApiError> {
 }
 
 fn allowed(context: &Context, attributes: &Attributes<'_>) -> Result<(), ApiError> {
-    let authorizer = context.server.authorizer();
+    let authorizer = context.server.access().authorizer();
     let began = Instant::now();
     let allowed = authorizer.allows(attributes);
     let result = if allowed { Authorization::Allowed } else { Authorization::NoOpinion };

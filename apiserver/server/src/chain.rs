@@ -113,7 +113,7 @@ fn audit_id(server: &Server, headers: &HeaderMap) -> HeaderValue {
 /// Returns true for a request after the end was announced and the delay is over. Probes are answered, and so
 /// are the components of this process, which end after the server.
 fn refuses(server: &Server, info: &RequestInfo, request: &Request<Body>) -> bool {
-    server.refusing().is_cancelled()
+    server.lifetime().refusing().is_cancelled()
         && request.extensions().get::<Identity>().is_none()
         && probes::probe(&info.path).is_none()
 }
@@ -261,7 +261,7 @@ fn fixed_path(path: &str) -> &'static str {
 /// Returns true if the path names a served resource, so that metrics may use it as a label.
 fn known(server: &Server, info: &RequestInfo) -> bool {
     info.is_resource
-        && server.kind(&info.group, &info.version, &info.resource).is_some_and(|resource| {
+        && server.objects().kind(&info.group, &info.version, &info.resource).is_some_and(|resource| {
             info.subresource.is_empty() || resource.subresources.iter().any(|s| s.name == info.subresource)
         })
 }
@@ -298,7 +298,7 @@ fn identify(server: &Server, request: &mut Request<Body>) -> Result<Identity, Ap
             websocket::move_token(request.headers_mut())?;
             let certificate = request.extensions().get::<PeerCertificate>().map(|c| c.0.clone());
             let authorization = request.headers().get(AUTHORIZATION);
-            match server.authenticator() {
+            match server.access().authenticator() {
                 Some(authenticator) => {
                     if let Some(left) = certificate.as_ref().and_then(|c| authenticator.seconds_left(c)) {
                         server.metrics().certificate_shown(left);
@@ -340,10 +340,12 @@ async fn authenticate(
         std::mem::take(request.headers_mut())
     };
     let connection = request.extensions_mut().remove::<Arc<Connection>>();
-    let own = server.accounts().of(&identity);
+    let own = server.clients().accounts().of(&identity);
     let account = match &connection {
         // So that nobody else can use up the share of probes.
-        Some(connection) if lanes::is_probe(&info) => server.accounts().probes(&connection.network_key()),
+        Some(connection) if lanes::is_probe(&info) => {
+            server.clients().accounts().probes(&connection.network_key())
+        }
         _ => Arc::clone(&own),
     };
     let mut context = Context::new(server, info, query, headers, identity);
@@ -372,7 +374,7 @@ async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Accoun
     let server = Arc::clone(&context.server);
     let lane = lanes::lane(&context.info, &context.identity);
     let Some(_request) = context.budget.try_charge(limits::HELD_BY_REQUEST) else {
-        server.connections().refused.add(1);
+        server.clients().connections().refused.add(1);
         return Err(too_many_requests());
     };
     if context.info.is_long_running() {
@@ -383,9 +385,9 @@ async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Accoun
     let most = server.config().request_timeout;
     let timeout = patience.map_or(most, |asked| asked.min(most));
     let (parts, body) = request.into_parts();
-    let (body, received) = intake::meter(body, &context.budget, server.lanes().heavy(lane))?;
+    let (body, received) = intake::meter(body, &context.budget, server.clients().lanes().heavy(lane))?;
     let read = context.info.is_read();
-    let place = Arc::new(server.lanes().place(lane, account, read, Some(received)));
+    let place = Arc::new(server.clients().lanes().place(lane, account, read, Some(received)));
     context.place = Arc::clone(&place);
     let writes = context.info.is_resource && !read;
     let work = async {
@@ -402,7 +404,7 @@ async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Accoun
 
 /// Replaces the identity by the impersonated one, if that is allowed.
 fn authorized(mut context: Context) -> Result<Authorized, ApiError> {
-    let authorizer = context.server.authorizer();
+    let authorizer = context.server.access().authorizer();
     if let Some(identity) = impersonation::evaluate(&context.headers, authorizer, &context.identity)? {
         tracing::debug!(user = %user_info(&context.identity), as_user = %identity.user, "impersonated");
         context.identity = identity;

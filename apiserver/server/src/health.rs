@@ -93,12 +93,18 @@ fn text(code: u16, content: String) -> Response<Body> {
 
 async fn check(server: &Server, name: &str) -> Result<(), String> {
     match name {
-        "etcd" | "etcd-readiness" => in_time(server.store().revision()).await,
-        "informer-sync" if server.caches().passed() == 0 => Err("the caches are not loaded".to_owned()),
+        "etcd" | "etcd-readiness" => in_time(server.objects().store().revision()).await,
+        "informer-sync" if server.objects().caches().passed() == 0 => {
+            Err("the caches are not loaded".to_owned())
+        }
         // Caches that have fallen behind the store are as bad as none.
-        "informer-sync" => in_time(server.fresh()).await,
-        "shutdown" if server.draining().is_cancelled() => Err("process is shutting down".to_owned()),
-        hook if HOOKS.contains(&hook) && !server.hooks().is_done(hook) => Err("not finished".to_owned()),
+        "informer-sync" => in_time(server.objects().fresh()).await,
+        "shutdown" if server.lifetime().draining().is_cancelled() => {
+            Err("process is shutting down".to_owned())
+        }
+        hook if HOOKS.contains(&hook) && !server.lifetime().hooks().is_done(hook) => {
+            Err("not finished".to_owned())
+        }
         _ => Ok(()),
     }
 }

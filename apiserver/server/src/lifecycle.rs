@@ -16,8 +16,8 @@ use crate::server::Server;
 impl Server {
     /// Runs caches, bootstrap and upkeep on the current runtime until [`Server::stop`].
     pub fn start(self: &Arc<Self>) {
-        let caches = Arc::clone(self.caches());
-        let shutdown = self.shutdown().clone();
+        let caches = Arc::clone(self.objects().caches());
+        let shutdown = self.lifetime().shutdown().clone();
         tokio::spawn(async move { caches.run(shutdown).await });
         tokio::spawn(maintain::run(Arc::clone(self)));
         tokio::spawn(definitions::run(Arc::clone(self)));
@@ -26,8 +26,28 @@ impl Server {
     /// Announces the end: the server reports that it is not ready, everything else continues. Withdraws the
     /// objects by which others know this server, and returns when that is done.
     pub async fn drain(self: &Arc<Self>) {
-        self.draining().cancel();
+        self.lifetime().draining().cancel();
         maintain::withdraw(self).await;
+    }
+
+    /// Ends watches and upkeep. Requests in flight are answered.
+    pub fn stop(&self) {
+        self.lifetime().stop();
+    }
+
+    /// New requests are refused, watches end after a whole event.
+    pub fn refuse(&self) {
+        self.lifetime().refuse();
+    }
+
+    /// Waits until the server has what a new cluster needs and answers readiness with yes.
+    pub async fn ready(&self) {
+        self.lifetime().ready().await;
+    }
+
+    /// Returns true if [`Server::ready`] would return at once.
+    pub fn is_ready(&self) -> bool {
+        self.lifetime().is_ready()
     }
 
     /// The server as a service: for a listener, or for clients in the same process, who put an

@@ -48,17 +48,17 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
         "/metrics/slis" => return metrics(context, true).await,
         "/openid/v1/jwks" | "/.well-known/openid-configuration" => return tokens(context, path),
         "/openapi/v2" => {
-            context.server.fresh_soon().await;
+            context.server.objects().fresh_soon().await;
             return openapi_v2(context).await;
         }
         "/openapi/v3" | "/openapi/v3/" => {
-            context.server.fresh_soon().await;
+            context.server.objects().fresh_soon().await;
             return openapi_v3_index(context);
         }
         _ => {}
     }
     if let Some(name) = path.strip_prefix("/openapi/v3/") {
-        context.server.fresh_soon().await;
+        context.server.objects().fresh_soon().await;
         return openapi_v3(context, name).await;
     }
     if let Some((kind, check)) = probes::probe(path) {
@@ -66,7 +66,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     }
     // The answer includes kinds established before the request. If the store does not answer, the present
     // knowledge is better than nothing.
-    context.server.fresh_soon().await;
+    context.server.objects().fresh_soon().await;
     kinds(context, path)
 }
 
@@ -283,7 +283,7 @@ fn index(context: &Context) -> Value {
         ]
         .map(str::to_owned),
     );
-    if context.server.issuer().is_some_and(|issuer| issuer.is_discoverable()) {
+    if context.server.access().issuer().is_some_and(|issuer| issuer.is_discoverable()) {
         paths.extend(["/.well-known/openid-configuration", "/openid/v1/jwks"].map(str::to_owned));
     }
     paths.sort();
@@ -298,7 +298,7 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
     let page = if slis {
         metrics.sli_page(format)
     } else {
-        let size = tokio::time::timeout(SIZE, context.server.store().size_bytes()).await;
+        let size = tokio::time::timeout(SIZE, context.server.objects().store().size_bytes()).await;
         let size = size.ok().and_then(Result::ok).flatten();
         metrics.page(format, &state(&context.server, size, taken(&context.server).await))
     };
@@ -308,16 +308,16 @@ async fn metrics(context: &Context, slis: bool) -> Answer {
 
 /// Returns the numbers of allocated addresses and node ports.
 async fn taken(server: &Server) -> metrics::Taken {
-    let Ok(allocator) = server.allocator() else { return metrics::Taken::default() };
+    let Ok(allocator) = server.addresses().allocator() else { return metrics::Taken::default() };
     let ports = tokio::time::timeout(SIZE, allocator.ports_taken()).await.ok().flatten();
     metrics::Taken { addresses: allocator.addresses_taken(), ports }
 }
 
 fn clients(server: &Server) -> metrics::Clients {
-    let connections = server.connections();
+    let connections = server.clients().connections();
     let counts = connections.counts();
     metrics::Clients {
-        held: Class::ALL.map(Class::name).into_iter().zip(server.accounts().held()).collect(),
+        held: Class::ALL.map(Class::name).into_iter().zip(server.clients().accounts().held()).collect(),
         connections: vec![
             ("handshake", counts.handshakes),
             ("unauthenticated", counts.unknown),
@@ -334,8 +334,8 @@ fn clients(server: &Server) -> metrics::Clients {
 }
 
 fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> metrics::State {
-    let custom = server.caches().live_custom();
-    let caches = server.caches().iter().chain(&custom).map(|cache| {
+    let custom = server.objects().caches().live_custom();
+    let caches = server.objects().caches().iter().chain(&custom).map(|cache| {
         let snapshot = cache.snapshot();
         metrics::CacheState {
             group: cache.resource.group.clone(),
@@ -371,12 +371,12 @@ fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> me
     ];
     let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
     let build = build.into_iter().map(|(label, key)| (label, text(key))).collect();
-    let usage = server.store().usage();
+    let usage = server.objects().store().usage();
     metrics::State { caches: by_kind, store_bytes, usage, build, taken, clients: clients(server) }
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {
-    let issuer = context.server.issuer().filter(|issuer| issuer.is_discoverable());
+    let issuer = context.server.access().issuer().filter(|issuer| issuer.is_discoverable());
     let issuer = issuer.ok_or_else(no_such_resource)?;
     let mut response = if path == "/openid/v1/jwks" {
         respond::bytes(200, "application/jwk-set+json", issuer.jwks().to_string())

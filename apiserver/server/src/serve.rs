@@ -60,7 +60,7 @@ pub async fn serve(
     shutdown: CancellationToken,
 ) {
     if let Ok(address) = listener.local_addr() {
-        server.listens_on(address);
+        server.addresses().listens_on(address);
     }
     let (delay, refuse_politely) =
         (server.config().shutdown_delay, server.config().shutdown_send_retry_after);
@@ -102,8 +102,8 @@ pub async fn serve(
 async fn sweep(server: Arc<Server>) {
     loop {
         tokio::time::sleep(limits::SWEEP_EVERY).await;
-        server.connections().sweep();
-        server.accounts().wake();
+        server.clients().connections().sweep();
+        server.clients().accounts().wake();
     }
 }
 
@@ -141,7 +141,7 @@ impl Door {
             };
             let (server, closing) = (Arc::clone(&self.server), self.closing.clone());
             let (acceptor, tls) = (self.acceptor.clone(), self.tls.clone());
-            let place = server.connections().admit(peer);
+            let place = server.clients().connections().admit(peer);
             let connection = connection(stream, place, (acceptor, tls), server, closing);
             self.connections.spawn(async move {
                 if let Err(error) = connection.await {
@@ -180,9 +180,10 @@ fn certificate(
         return Some(Err(UnknownCertificate));
     }
     let own = chain[0].clone().into_owned();
-    let identity = server.authenticator().map(|authenticator| authenticator.authenticate(Some(&own), None));
+    let identity =
+        server.access().authenticator().map(|authenticator| authenticator.authenticate(Some(&own), None));
     if let Some(Ok(identity)) = identity {
-        place.authenticated(&server.accounts().of(&identity));
+        place.authenticated(&server.clients().accounts().of(&identity));
     }
     Some(Ok(PeerCertificate(own)))
 }
@@ -201,8 +202,8 @@ async fn answer(
             chain::handle(Arc::clone(&server), request).await
         }
     };
-    let anonymous = || server.accounts().anonymous();
-    delivery::deliver(server.connections(), &connection, anonymous, active, response)
+    let anonymous = || server.clients().accounts().anonymous();
+    delivery::deliver(server.clients().connections(), &connection, anonymous, active, response)
 }
 
 async fn connection(

@@ -19,7 +19,7 @@ use crate::conversion;
 use crate::custom::Creating;
 use crate::errors::store_error;
 use crate::limits;
-use crate::server::Server;
+use crate::objects::Objects;
 use crate::store_quota;
 use crate::store_quota::Share;
 use apiserver_cache::convert;
@@ -53,14 +53,14 @@ pub fn key(resource: &Resource, namespace: &str, name: &str) -> String {
 
 /// The object at this moment.
 pub async fn fetch(
-    server: &Server,
+    objects: &Objects,
     resource: &Resource,
     namespace: &str,
     name: &str,
 ) -> Result<Option<Stored>, ApiError> {
-    let got = server.store().get(&key(resource, namespace, name)).await.map_err(store_error)?;
+    let got = objects.store().get(&key(resource, namespace, name)).await.map_err(store_error)?;
     match got.kv {
-        Some(kv) => decode(server, resource, &kv).await.map(Some),
+        Some(kv) => decode(objects, resource, &kv).await.map(Some),
         None => Ok(None),
     }
 }
@@ -69,27 +69,27 @@ pub async fn fetch(
 /// answers, as informers do in Kubernetes' admission; objects that it lacks are read from the store, so that
 /// only one that has just been deleted can be visible for a moment longer.
 pub async fn referred(
-    server: &Server,
+    objects: &Objects,
     resource: &Resource,
     namespace: &str,
     name: &str,
 ) -> Result<Option<Value>, ApiError> {
-    if server.store().shared()
-        && let Some(entry) = server.cache(resource)?.get(&resource.short_key(namespace, name))
+    if objects.store().shared()
+        && let Some(entry) = objects.cache(resource)?.get(&resource.short_key(namespace, name))
     {
         return Ok(Some(entry.value(None)));
     }
-    Ok(fetch(server, resource, namespace, name).await?.map(|stored| stored.object))
+    Ok(fetch(objects, resource, namespace, name).await?.map(|stored| stored.object))
 }
 
 /// The object at this moment, or 404.
 pub async fn require(
-    server: &Server,
+    objects: &Objects,
     resource: &Resource,
     namespace: &str,
     name: &str,
 ) -> Result<Stored, ApiError> {
-    fetch(server, resource, namespace, name).await?.ok_or_else(|| not_found(resource, name))
+    fetch(objects, resource, namespace, name).await?.ok_or_else(|| not_found(resource, name))
 }
 
 /// 404 for an object.
@@ -103,13 +103,13 @@ pub fn modified(resource: &Resource, name: &str) -> ApiError {
     ApiError::conflict(&resource.group, &resource.plural, name, why)
 }
 
-async fn decode(server: &Server, resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
+async fn decode(objects: &Objects, resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
     let mut object = encoding::read(&kv.value)
         .map_err(|error| ApiError::internal(format!("{} cannot be decoded: {error}", kv.key)))?;
     if let Some(convert) = convert::from_storage(resource) {
         convert(&mut object);
     }
-    conversion::convert(server.webhook_caller(), resource, &mut object).await?;
+    conversion::convert(objects.webhook_caller(), resource, &mut object).await?;
     encoding::prepare(resource, &mut object);
     meta::set(&mut object, "resourceVersion", kv.mod_revision.to_string());
     Ok(Stored { object, revision: kv.mod_revision })
@@ -117,12 +117,12 @@ async fn decode(server: &Server, resource: &Resource, kv: &KeyValue) -> Result<S
 
 /// Writes an object for the server itself if its mod revision is `expected` (0: if it does not exist).
 pub async fn put(
-    server: &Server,
+    objects: &Objects,
     resource: &Resource,
     object: Value,
     expected: Revision,
 ) -> Result<Outcome, ApiError> {
-    put_on(server, resource, object, expected, Terms::default()).await
+    put_on(objects, resource, object, expected, Terms::default()).await
 }
 
 /// The terms of a write if the store is too small for it.
@@ -137,7 +137,7 @@ pub struct Terms {
 
 /// [`put`] on a writer's terms.
 pub async fn put_on(
-    server: &Server,
+    objects: &Objects,
     resource: &Resource,
     mut object: Value,
     expected: Revision,
@@ -147,7 +147,7 @@ pub async fn put_on(
     for field in ["resourceVersion", "selfLink"] {
         meta::unset(&mut object, field);
     }
-    conversion::to_storage(server.webhook_caller(), resource, &mut object).await?;
+    conversion::to_storage(objects.webhook_caller(), resource, &mut object).await?;
     if let Some(convert) = convert::to_storage(resource) {
         convert(&mut object);
     }
@@ -161,40 +161,40 @@ pub async fn put_on(
             return Err(ApiError::bad_request("exceeded max depth"));
         }
     }
-    let (mut value, mut metadata) = encode(server, resource, &key, &object)?;
+    let (mut value, mut metadata) = encode(objects, resource, &key, &object)?;
     if may_forget && value.len() > VALUE_BYTES && !object["metadata"]["managedFields"].is_null() {
         meta::unset(&mut object, "managedFields");
-        (value, metadata) = encode(server, resource, &key, &object)?;
+        (value, metadata) = encode(objects, resource, &key, &object)?;
     }
     // Without the tree, whose place other requests can use while this one waits.
     drop(object);
-    store_quota::check(server, &key, value.len(), share).await?;
-    let ttl_seconds = if resource.behaviour.expires { seconds(server.config().event_ttl) } else { 0 };
+    store_quota::check(objects, &key, value.len(), share).await?;
+    let ttl_seconds = if resource.behaviour.expires { seconds(objects.event_ttl()) } else { 0 };
     let op = Op::Put { value: value.clone(), ttl_seconds };
-    let creating = if expected == 0 { server.custom().create(resource)? } else { None };
+    let creating = if expected == 0 { objects.custom().create(resource)? } else { None };
     let write = Write { key: key.clone(), expected, op };
     let written = match creating {
-        None => server.store().write(write).await,
-        Some(creating) => counted(server, creating, write).await,
+        None => objects.store().write(write).await,
+        Some(creating) => counted(objects, creating, write).await,
     };
     match written.map_err(store_error)? {
         Written::Done { revision } if conversion::by_webhook(resource).is_some() => {
             let kv = KeyValue { key, value, create_revision: 0, mod_revision: revision };
-            let stored = decode(server, resource, &kv).await?;
+            let stored = decode(objects, resource, &kv).await?;
             Ok(Outcome::Done(Bytes::from(ordered::json_text(&stored.object))))
         }
         Written::Done { revision } => match metadata.filter(|_| convert::from_storage(resource).is_none()) {
             Some(at) => Ok(Outcome::Done(Entry::answer_at(revision, &value, at))),
-            None => encoded(server, resource, &key, revision, &value).map(Outcome::Done),
+            None => encoded(objects, resource, &key, revision, &value).map(Outcome::Done),
         },
-        Written::Conflict { current, .. } => present(server, resource, current).await.map(Outcome::Conflict),
+        Written::Conflict { current, .. } => present(objects, resource, current).await.map(Outcome::Conflict),
     }
 }
 
 /// Performs a write whose end its definition waits for, even if the request is cut off before: the store may
 /// still carry it out.
-async fn counted(server: &Server, creating: Creating, write: Write) -> Result<Written, StoreError> {
-    let (store, attempted) = (Arc::clone(server.shared_store()), format!("write {}", write.key));
+async fn counted(objects: &Objects, creating: Creating, write: Write) -> Result<Written, StoreError> {
+    let (store, attempted) = (Arc::clone(objects.shared_store()), format!("write {}", write.key));
     let work = tokio::spawn(async move {
         let written = store.write(write).await;
         drop(creating);
@@ -206,24 +206,24 @@ async fn counted(server: &Server, creating: Creating, write: Write) -> Result<Wr
 
 /// Decodes the object that is stored instead of the expected one.
 async fn present(
-    server: &Server,
+    objects: &Objects,
     resource: &Resource,
     current: Option<KeyValue>,
 ) -> Result<Option<Stored>, ApiError> {
     match current {
-        Some(kv) => decode(server, resource, &kv).await.map(Some),
+        Some(kv) => decode(objects, resource, &kv).await.map(Some),
         None => Ok(None),
     }
 }
 
 /// The bytes to store, and where their metadata begin if they are JSON of our own.
 fn encode(
-    server: &Server,
+    objects: &Objects,
     resource: &Resource,
     key: &str,
     object: &Value,
 ) -> Result<(Bytes, Option<Metadata>), ApiError> {
-    if !server.store().shared() {
+    if !objects.store().shared() {
         return Ok(encoding::exact_with_metadata(object));
     }
     encoding::as_kubernetes(resource, object)
@@ -238,28 +238,28 @@ fn seconds(time: Duration) -> u32 {
 
 /// Removes an object if its mod revision is `expected`; returns the present one otherwise.
 pub async fn remove(
-    server: &Server,
+    objects: &Objects,
     resource: &Resource,
     namespace: &str,
     name: &str,
     expected: Revision,
 ) -> Result<Result<Revision, Option<Stored>>, ApiError> {
     let write = Write { key: key(resource, namespace, name), expected, op: Op::Delete };
-    match server.store().write(write).await.map_err(store_error)? {
+    match objects.store().write(write).await.map_err(store_error)? {
         Written::Done { revision } => Ok(Ok(revision)),
-        Written::Conflict { current, .. } => Ok(Err(present(server, resource, current).await?)),
+        Written::Conflict { current, .. } => Ok(Err(present(objects, resource, current).await?)),
     }
 }
 
 /// Stored bytes as an answer: in the version served, with the resource version.
 pub fn encoded(
-    server: &Server,
+    objects: &Objects,
     resource: &Resource,
     key: &str,
     revision: Revision,
     stored: &Bytes,
 ) -> Result<Bytes, ApiError> {
-    let cache = match server.cache(resource) {
+    let cache = match objects.cache(resource) {
         // A version that objects are stored in and that is not served has none.
         Err(_) if resource.custom.is_some() => {
             Arc::new(Cache::new(Arc::new(resource.clone()), convert::from_storage(resource)))

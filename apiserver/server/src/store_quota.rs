@@ -9,8 +9,8 @@ use apiserver_store::limits::SMALL_GROWTH;
 use crate::clients::lanes::{Lane, lane};
 use crate::errors::{full, store_error};
 use crate::limits::kept;
+use crate::objects::Objects;
 use crate::request::RequestInfo;
-use crate::server::Server;
 
 /// The part of the quota that the author of a request may fill.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -54,8 +54,8 @@ impl Share {
 
 /// Refuses a value of `new` bytes that would take more than the share. Values that are being written at the
 /// same time are not counted.
-pub async fn check(server: &Server, key: &str, new: usize, share: Share) -> Result<(), ApiError> {
-    let Some(Usage { used, quota }) = server.store().usage().filter(|_| share != Share::All) else {
+pub async fn check(objects: &Objects, key: &str, new: usize, share: Share) -> Result<(), ApiError> {
+    let Some(Usage { used, quota }) = objects.store().usage().filter(|_| share != Share::All) else {
         return Ok(());
     };
     let new = new as u64;
@@ -63,7 +63,7 @@ pub async fn check(server: &Server, key: &str, new: usize, share: Share) -> Resu
     if fits(used, new, None, share, quota) {
         return Ok(());
     }
-    let old = server.store().get(key).await.map_err(store_error)?.kv.map(|kv| kv.value.len() as u64);
+    let old = objects.store().get(key).await.map_err(store_error)?.kv.map(|kv| kv.value.len() as u64);
     if fits(used, new, old, share, quota) {
         return Ok(());
     }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::body;
 use crate::errors;
 use crate::list_options::{ListOptions, Match};
-use crate::server::Server;
+use crate::objects::Objects;
 use apiserver_cache::{Cache, Past, Snapshot};
 
 /// A state of one kind.
@@ -55,12 +55,12 @@ pub fn asked(options: &ListOptions) -> Result<Asked, ApiError> {
 }
 
 /// The state asked for.
-pub async fn view(server: &Server, cache: &Arc<Cache>, asked: &Asked) -> Result<View, ApiError> {
-    let caches = server.caches();
+pub async fn view(objects: &Objects, cache: &Arc<Cache>, asked: &Asked) -> Result<View, ApiError> {
+    let caches = objects.caches();
     let least = match *asked {
         Asked::Fresh => {
             let began = Instant::now();
-            let fresh = server.fresh().await;
+            let fresh = objects.fresh().await;
             cache.counts.waits.observe(began.elapsed().as_secs_f64());
             cache.counts.consistent[usize::from(fresh.is_ok())].add(1);
             fresh?
@@ -70,12 +70,12 @@ pub async fn view(server: &Server, cache: &Arc<Cache>, asked: &Asked) -> Result<
             caches.passed()
         }
         Asked::NotOlder(revision) => {
-            server.reach(revision).await?;
+            objects.reach(revision).await?;
             caches.passed()
         }
         Asked::Exact(revision) => {
-            server.reach(revision).await?;
-            let past = exact(server, cache, revision).await?;
+            objects.reach(revision).await?;
+            let past = exact(objects, cache, revision).await?;
             return Ok(View { past, counted: cache.counted(revision), revision });
         }
     };
@@ -96,16 +96,16 @@ pub fn live(cache: &Cache) -> Result<(), ApiError> {
 }
 
 /// The state at a revision, from the cache or, where that has forgotten it, from the store.
-async fn exact(server: &Server, cache: &Arc<Cache>, revision: Revision) -> Result<Arc<Past>, ApiError> {
+async fn exact(objects: &Objects, cache: &Arc<Cache>, revision: Revision) -> Result<Arc<Past>, ApiError> {
     // A cache may know a state for longer than the store. As in Kubernetes, clients get an error once it is
     // compacted.
-    if server.caches().outlasted(revision)
+    if objects.caches().outlasted(revision)
         && let Ok(past) = cache.at(revision)
     {
         live(cache)?;
         return Ok(past);
     }
-    let read = server.caches().read_all(cache, revision).await;
+    let read = objects.caches().read_all(cache, revision).await;
     let (objects, _) = read.map_err(|error| match error {
         StoreError::Compacted { .. } => {
             ApiError::expired("The resourceVersion for the provided list is too old.")

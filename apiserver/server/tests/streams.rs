@@ -224,7 +224,7 @@ impl Running {
             .header("content-type", "application/json")
             .body(json!({"spec": {}}).to_string().into_bytes());
         let answer: Value = self.client.request(request.unwrap()).await.unwrap();
-        self.server.fresh().await.unwrap();
+        self.server.objects().fresh().await.unwrap();
         answer["status"]["token"].as_str().unwrap().to_owned()
     }
 
@@ -250,7 +250,7 @@ async fn get_nodes_proxy_does_not_reach_the_api_server() {
             let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": host}],
                 "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
             nodes.patch_status("n", &Default::default(), &kube::api::Patch::Merge(status)).await.unwrap();
-            running.server.fresh().await.unwrap();
+            running.server.objects().fresh().await.unwrap();
             for node in
                 [format!("n:{own}"), format!("https:n:{own}"), format!("http:n:{own}"), "n".to_owned()]
             {

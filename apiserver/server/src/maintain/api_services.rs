@@ -23,10 +23,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// Brings the APIServices up to date. Where nothing is missing, the store is not asked.
 pub async fn ensure(server: &Arc<Server>, at_start: bool) -> Result<(), ApiError> {
-    let Some(resource) = server.registry().lookup("apiregistration.k8s.io", "v1", "apiservices") else {
+    let Some(resource) = server.objects().registry().lookup("apiregistration.k8s.io", "v1", "apiservices")
+    else {
         return Ok(());
     };
-    let cache = server.cache(resource)?;
+    let cache = server.objects().cache(resource)?;
     let held = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
     let snapshot = cache.snapshot();
     let existing: BTreeMap<String, Value> = snapshot
@@ -54,8 +55,10 @@ pub async fn keep(server: &Arc<Server>) {
 /// Returns one for each group and version, by name. Built-in ones take precedence over definitions.
 fn all(server: &Server) -> BTreeMap<String, Value> {
     let mut all = BTreeMap::new();
-    let builtin = server.registry().iter().map(|kind| (kind.group.clone(), kind.version.clone(), false));
-    let custom = server.custom().versions().into_iter().map(|(group, version)| (group, version, true));
+    let builtin =
+        server.objects().registry().iter().map(|kind| (kind.group.clone(), kind.version.clone(), false));
+    let custom =
+        server.objects().custom().versions().into_iter().map(|(group, version)| (group, version, true));
     for (group, version, custom) in builtin.chain(custom) {
         let name = name(&group, &version);
         if !all.contains_key(&name)

@@ -36,18 +36,20 @@ const AGAIN: Duration = Duration::from_secs(5);
 const HOOK: &str = "poststarthook/start-kubernetes-service-cidr-controller";
 
 fn kind(server: &Server) -> Option<&Arc<Resource>> {
-    server.registry().by_kind("networking.k8s.io/v1", "ServiceCIDR")
+    server.objects().registry().by_kind("networking.k8s.io/v1", "ServiceCIDR")
 }
 
 /// Creates the ServiceCIDR `kubernetes`. An existing one stays; a second family that the flags have gained is
 /// added to it, and any other difference is reported in an Event.
 pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
     let Some(resource) = kind(server) else {
-        server.hooks().done(HOOK);
+        server.lifetime().hooks().done(HOOK);
         return Ok(());
     };
     let flags: Vec<String> = server.config().service_cidrs.iter().map(ToString::to_string).collect();
-    let Some(Stored { object: current, .. }) = storage::fetch(server, resource, "", DEFAULT).await? else {
+    let Some(Stored { object: current, .. }) =
+        storage::fetch(server.objects(), resource, "", DEFAULT).await?
+    else {
         let object = json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
             "metadata": {"name": DEFAULT, "finalizers": [FINALIZER]},
@@ -55,7 +57,7 @@ pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
         });
         create(server, resource, object).await?;
         look(server, resource, DEFAULT, false).await?;
-        server.hooks().done(HOOK);
+        server.lifetime().hooks().done(HOOK);
         return Ok(());
     };
     let had: Vec<&str> = meta::list(&current, "/spec/cidrs").iter().filter_map(Value::as_str).collect();
@@ -77,7 +79,7 @@ pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
         record(server, &current, report).await;
     }
     look(server, resource, DEFAULT, false).await?;
-    server.hooks().done(HOOK);
+    server.lifetime().hooks().done(HOOK);
     Ok(())
 }
 
@@ -88,7 +90,7 @@ pub async fn keep(server: &Arc<Server>) {
     // help.
     let mut going: BTreeMap<String, Instant> = BTreeMap::new();
     loop {
-        let all = server.blocks().all();
+        let all = server.addresses().blocks().all();
         going.retain(|name, _| all.get(name).is_some_and(|block| block.going));
         for (name, block) in all.iter().filter(|(_, block)| !block.open) {
             let since = block.going.then(|| *going.entry(name.clone()).or_insert_with(Instant::now));
@@ -102,7 +104,7 @@ pub async fn keep(server: &Arc<Server>) {
         {
             tracing::warn!(%error, "the default ServiceCIDR cannot be kept");
         }
-        let _ = tokio::time::timeout(AGAIN, server.blocks().changed()).await;
+        let _ = tokio::time::timeout(AGAIN, server.addresses().blocks().changed()).await;
     }
 }
 
@@ -113,10 +115,10 @@ async fn look(
     name: &str,
     settled: bool,
 ) -> Result<(), ApiError> {
-    let Some(current) = storage::fetch(server, resource, "", name).await? else { return Ok(()) };
+    let Some(current) = storage::fetch(server.objects(), resource, "", name).await? else { return Ok(()) };
     let now = server.ambient().now();
     let used = if meta::deletion_timestamp(&current.object).is_some() {
-        server.fresh().await?;
+        server.objects().fresh().await?;
         is_used(server, name, &Block::of(&current.object))?
     } else {
         false
@@ -124,23 +126,23 @@ async fn look(
     match plan(&current.object, used, settled, now) {
         Step::Nothing => {}
         Step::Put(new) => drop(put(server, resource, new).await?),
-        Step::Remove => drop(storage::remove(server, resource, "", name, current.revision).await?),
+        Step::Remove => drop(storage::remove(server.objects(), resource, "", name, current.revision).await?),
     }
     Ok(())
 }
 
 /// Returns true if an address of the range is in use that no other range would cover.
 fn is_used(server: &Server, name: &str, block: &Block) -> Result<bool, ApiError> {
-    let Some(addresses) = server.registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
+    let Some(addresses) = server.objects().registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
         return Ok(false);
     };
-    let snapshot = server.cache(addresses)?.snapshot();
+    let snapshot = server.objects().cache(addresses)?.snapshot();
     let inside = |address: &IpAddr| block.cidrs.iter().any(|range| range.contains(*address));
     Ok(snapshot
         .objects
         .keys()
         .filter_map(|key| key.parse::<IpAddr>().ok())
-        .any(|address| inside(&address) && !server.blocks().covered_without(address, name)))
+        .any(|address| inside(&address) && !server.addresses().blocks().covered_without(address, name)))
 }
 
 #[derive(Debug, PartialEq)]

@@ -47,7 +47,7 @@ impl Going {
 
 /// Runs until the server stops.
 pub async fn run(server: Arc<Server>) {
-    let shutdown = server.shutdown().clone();
+    let shutdown = server.lifetime().shutdown().clone();
     tokio::select! {
         biased;
         () = shutdown.cancelled() => {}
@@ -56,18 +56,18 @@ pub async fn run(server: Arc<Server>) {
 }
 
 async fn drive(server: &Arc<Server>) {
-    server.caches().loaded().await;
-    server.hooks().done("poststarthook/start-apiextensions-controllers");
+    server.objects().caches().loaded().await;
+    server.lifetime().hooks().done("poststarthook/start-apiextensions-controllers");
     let mut later: BTreeMap<String, Instant> = BTreeMap::new();
     let mut going = Going::default();
     let queue = Arc::clone(server.metrics().definitions());
     let mut due = Instant::now();
     loop {
         let taken = if later.is_empty() {
-            server.custom().next().await
+            server.objects().custom().next().await
         } else {
             tokio::select! {
-                taken = server.custom().next() => taken,
+                taken = server.objects().custom().next() => taken,
                 () = tokio::time::sleep_until(due) => std::mem::take(&mut later),
             }
         };
@@ -93,8 +93,10 @@ async fn drive(server: &Arc<Server>) {
 
 /// Brings one definition up to date; `false` if that takes another look.
 async fn look(server: &Arc<Server>, going: &mut Going, name: &str) -> Result<bool, ApiError> {
-    let Some(resource) = server.registry().lookup(GROUP, "v1", DEFINITIONS) else { return Ok(true) };
-    let Some(current) = storage::fetch(server, resource, "", name).await? else { return Ok(true) };
+    let Some(resource) = server.objects().registry().lookup(GROUP, "v1", DEFINITIONS) else {
+        return Ok(true);
+    };
+    let Some(current) = storage::fetch(server.objects(), resource, "", name).await? else { return Ok(true) };
     let definition = &current.object;
     if awaits_cleanup(definition) {
         return clean_up(server, going, resource, definition.clone()).await;
@@ -103,9 +105,9 @@ async fn look(server: &Arc<Server>, going: &mut Going, name: &str) -> Result<boo
         return Ok(true);
     }
     // Names that others were granted count as soon as they are in the store.
-    server.fresh().await?;
+    server.objects().fresh().await?;
     let group = meta::text(definition, "/spec/group");
-    let others = server.custom().taken(group, name, &definition["spec"]["names"]);
+    let others = server.objects().custom().taken(group, name, &definition["spec"]["names"]);
     match reconcile(definition, &others, server.ambient().now()) {
         None => Ok(true),
         Some(new) => write(server, resource, new).await,
@@ -116,7 +118,7 @@ async fn look(server: &Arc<Server>, going: &mut Going, name: &str) -> Result<boo
 /// changed meanwhile.
 async fn write(server: &Server, resource: &Resource, definition: Value) -> Result<bool, ApiError> {
     let expected = meta::resource_version(&definition).parse().unwrap_or_default();
-    Ok(matches!(storage::put(server, resource, definition, expected).await?, Outcome::Done(_)))
+    Ok(matches!(storage::put(server.objects(), resource, definition, expected).await?, Outcome::Done(_)))
 }
 
 /// Deletes the objects of a definition that is being deleted, and then removes its finalizer; returns `false`
@@ -131,12 +133,12 @@ async fn clean_up(
     let outcome = if meta::condition_is_true(&definition, "Established") {
         let (name, uid) = (meta::name(&definition), meta::uid(&definition).to_owned());
         // From here on this server refuses new objects, and those that it did not are in the store.
-        server.fresh().await?;
-        if !server.custom().created(name).await {
+        server.objects().fresh().await?;
+        if !server.objects().custom().created(name).await {
             return Ok(false);
         }
         let left = delete_objects(server, &definition).await?;
-        let others_know = !server.store().shared() || going.since(&uid).elapsed() >= AGAIN;
+        let others_know = !server.objects().store().shared() || going.since(&uid).elapsed() >= AGAIN;
         if left == 0 && !others_know {
             return Ok(false);
         }
@@ -165,13 +167,13 @@ async fn clean_up(
         return write(server, resource, definition).await;
     }
     let expected = meta::resource_version(&definition).parse().unwrap_or_default();
-    let removed = storage::remove(server, resource, "", meta::name(&definition), expected).await?;
+    let removed = storage::remove(server.objects(), resource, "", meta::name(&definition), expected).await?;
     Ok(removed.is_ok())
 }
 
 /// Deletes what there is; gives how many objects still wait for their finalizers.
 async fn delete_objects(server: &Arc<Server>, definition: &Value) -> Result<usize, ApiError> {
-    let kinds = server.custom();
+    let kinds = server.objects().custom();
     let Some(known) = kinds.definition(meta::name(definition)) else { return Ok(0) };
     let Some(stored) = known.stored() else { return Ok(0) };
     let prefix = format!("{}/", stored.storage_prefix);
@@ -179,7 +181,7 @@ async fn delete_objects(server: &Arc<Server>, definition: &Value) -> Result<usiz
         Range { prefix: prefix.clone(), limit: limits::DELETE_COLLECTION_PAGE, ..Range::default() };
     let mut left = 0;
     loop {
-        let page = server.store().list(range.clone()).await.map_err(errors::store_error)?;
+        let page = server.objects().store().list(range.clone()).await.map_err(errors::store_error)?;
         let places: Vec<(String, String)> = page
             .kvs
             .iter()

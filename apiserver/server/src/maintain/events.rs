@@ -36,7 +36,7 @@ pub async fn record(server: &Arc<Server>, regarding: &Value, report: Report<'_>)
 }
 
 async fn write(server: &Arc<Server>, regarding: &Value, report: &Report<'_>) -> Result<(), ApiError> {
-    let Some(resource) = server.registry().by_kind("v1", "Event") else { return Ok(()) };
+    let Some(resource) = server.objects().registry().by_kind("v1", "Event") else { return Ok(()) };
     // Events about objects without a namespace are in `default`.
     let namespace = Some(meta::namespace(regarding)).filter(|n| !n.is_empty()).unwrap_or("default");
     let now = server.ambient().now();

@@ -119,8 +119,8 @@ fn marked(schema: &Value, levels: &Cache, now: &str) -> Option<Value> {
 }
 
 fn served(server: &Server, plural: &str) -> Option<(Arc<Resource>, Arc<Cache>)> {
-    let resource = server.registry().lookup(GROUP, "v1", plural)?;
-    Some((Arc::clone(resource), server.cache(resource).ok()?))
+    let resource = server.objects().registry().lookup(GROUP, "v1", plural)?;
+    Some((Arc::clone(resource), server.objects().cache(resource).ok()?))
 }
 
 fn decoded(bytes: &[u8]) -> Option<Value> {

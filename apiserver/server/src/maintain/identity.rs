@@ -51,7 +51,7 @@ pub async fn keep(server: &Arc<Server>) {
     loop {
         tokio::select! {
             biased;
-            () = server.draining().cancelled() => return,
+            () = server.lifetime().draining().cancelled() => return,
             _ = renew.tick() => {
                 if let Err(error) = renew_one(server, &host, &holder).await {
                     tracing::warn!(%error, "this server's Lease cannot be renewed");
@@ -77,9 +77,11 @@ fn wanted(host: &str, holder: &str, now: Timestamp) -> Value {
 }
 
 async fn renew_one(server: &Arc<Server>, host: &str, holder: &str) -> Result<(), ApiError> {
-    let Some(resource) = server.registry().by_kind("coordination.k8s.io/v1", "Lease") else { return Ok(()) };
+    let Some(resource) = server.objects().registry().by_kind("coordination.k8s.io/v1", "Lease") else {
+        return Ok(());
+    };
     let wanted = wanted(host, holder, server.ambient().now());
-    match storage::fetch(server, resource, NAMESPACE, &name(host)).await? {
+    match storage::fetch(server.objects(), resource, NAMESPACE, &name(host)).await? {
         None => create(server, resource, wanted).await.map(drop),
         Some(current) => {
             let mut lease = current.object;
@@ -101,8 +103,10 @@ fn is_expired(lease: &Value, now: Timestamp) -> bool {
 }
 
 async fn collect_expired(server: &Arc<Server>) -> Result<(), ApiError> {
-    let Some(resource) = server.registry().by_kind("coordination.k8s.io/v1", "Lease") else { return Ok(()) };
-    let snapshot = server.cache(resource)?.snapshot();
+    let Some(resource) = server.objects().registry().by_kind("coordination.k8s.io/v1", "Lease") else {
+        return Ok(());
+    };
+    let snapshot = server.objects().cache(resource)?.snapshot();
     let prefix = format!("{NAMESPACE}/");
     let leases = snapshot.objects.values().filter(|e| e.key.starts_with(&prefix));
     for entry in leases.filter(|entry| entry.label(LABEL) == Some("kube-apiserver")) {
@@ -110,7 +114,7 @@ async fn collect_expired(server: &Arc<Server>) -> Result<(), ApiError> {
         if is_expired(&lease, server.ambient().now()) {
             let name = meta::name(&lease);
             tracing::info!(name, "the Lease of an API server that is gone is removed");
-            drop(storage::remove(server, resource, NAMESPACE, name, entry.revision).await?);
+            drop(storage::remove(server.objects(), resource, NAMESPACE, name, entry.revision).await?);
         }
     }
     Ok(())
@@ -138,10 +142,13 @@ pub async fn tell_end(server: &Arc<Server>) {
 /// Releases the Lease, because the server has ended in good order.
 pub async fn withdraw(server: &Arc<Server>) {
     let Some(host) = &server.config().identity else { return };
-    let Some(resource) = server.registry().by_kind("coordination.k8s.io/v1", "Lease") else { return };
-    let found = storage::fetch(server, resource, NAMESPACE, &name(host)).await;
+    let Some(resource) = server.objects().registry().by_kind("coordination.k8s.io/v1", "Lease") else {
+        return;
+    };
+    let found = storage::fetch(server.objects(), resource, NAMESPACE, &name(host)).await;
     if let Ok(Some(current)) = found
-        && let Err(error) = storage::remove(server, resource, NAMESPACE, &name(host), current.revision).await
+        && let Err(error) =
+            storage::remove(server.objects(), resource, NAMESPACE, &name(host), current.revision).await
     {
         tracing::warn!(%error, "this server's Lease stays until it expires");
     }

@@ -41,7 +41,7 @@ const WITHDRAWAL: Duration = Duration::from_secs(5);
 
 /// Runs until the server stops.
 pub async fn run(server: Arc<Server>) {
-    let shutdown = server.shutdown().clone();
+    let shutdown = server.lifetime().shutdown().clone();
     tokio::select! {
         biased;
         () = shutdown.cancelled() => {}
@@ -50,8 +50,8 @@ pub async fn run(server: Arc<Server>) {
 }
 
 async fn work(server: &Arc<Server>) {
-    server.caches().loaded().await;
-    server.hooks().done("poststarthook/crd-informer-synced");
+    server.objects().caches().loaded().await;
+    server.lifetime().hooks().done("poststarthook/crd-informer-synced");
     build_allocator(server);
     let mut repair = repair::Repair::default();
     while let Err(error) = bootstrap_all(server, &mut repair).await {
@@ -59,9 +59,9 @@ async fn work(server: &Arc<Server>) {
         tokio::time::sleep(RETRY).await;
     }
     // These are done when their task runs, as in Kubernetes, whether or not the store answers it.
-    server.hooks().done("poststarthook/start-kube-apiserver-identity-lease-controller");
-    server.hooks().done("poststarthook/start-cluster-authentication-info-controller");
-    server.set_ready();
+    server.lifetime().hooks().done("poststarthook/start-kube-apiserver-identity-lease-controller");
+    server.lifetime().hooks().done("poststarthook/start-cluster-authentication-info-controller");
+    server.lifetime().set_ready();
     tokio::join!(
         compact(server),
         age(server),
@@ -90,16 +90,16 @@ pub async fn withdraw(server: &Arc<Server>) {
 }
 
 fn build_allocator(server: &Arc<Server>) {
-    let Some(kind) = server.registry().by_kind("networking.k8s.io/v1", "IPAddress") else { return };
+    let Some(kind) = server.objects().registry().by_kind("networking.k8s.io/v1", "IPAddress") else { return };
     let config = allocate::Config {
         service_cidrs: server.config().service_cidrs.clone(),
         node_ports: server.config().node_ports.clone(),
     };
-    let cache = server.cache(kind).ok();
-    let blocks = Arc::clone(server.blocks());
+    let cache = server.objects().cache(kind).ok();
+    let blocks = Arc::clone(server.addresses().blocks());
     let kind = (Arc::clone(kind), cache);
-    let allocator = Allocator::new(config, server.shared_store(), kind, blocks, server.ambient());
-    server.set_allocator(allocator.counting_in(server.metrics().clone()));
+    let allocator = Allocator::new(config, server.objects().shared_store(), kind, blocks, server.ambient());
+    server.addresses().set_allocator(allocator.counting_in(server.metrics().clone()));
 }
 
 /// Namespaces first, the rest at once, so that the store commits them together.
@@ -121,20 +121,20 @@ async fn bootstrap_all(server: &Arc<Server>, repair: &mut repair::Repair) -> Res
         "poststarthook/kube-apiserver-autoregistration",
         "autoregister-completion",
     ] {
-        server.hooks().done(hook);
+        server.lifetime().hooks().done(hook);
     }
     cidrs::ensure_default(server).await?;
-    server.fresh().await?;
-    if server.allocator().is_ok() {
+    server.objects().fresh().await?;
+    if server.addresses().allocator().is_ok() {
         repair.run(server).await?;
     }
     if let Err(error) = own_service::ensure(server).await {
         // Looked after again and again; nothing else waits for it.
         tracing::warn!(%error, "the Service kubernetes cannot be kept");
     }
-    server.hooks().done("poststarthook/bootstrap-controller");
+    server.lifetime().hooks().done("poststarthook/bootstrap-controller");
     // Roles count once the authorizer has them.
-    server.fresh().await.map(drop)
+    server.objects().fresh().await.map(drop)
 }
 
 /// Recreates the system namespaces when one has been deleted.
@@ -144,7 +144,7 @@ async fn keep_namespaces(server: &Arc<Server>) {
     loop {
         tokio::time::sleep(NAMESPACES).await;
         for wanted in &namespaces {
-            let cache = server.caches().cache("", "v1", "namespaces");
+            let cache = server.objects().caches().cache("", "v1", "namespaces");
             if cache.is_some_and(|cache| cache.get(meta::name(wanted)).is_some()) {
                 continue;
             }
@@ -161,20 +161,20 @@ async fn ensure_each(server: &Arc<Server>, objects: &[Value]) -> Result<(), ApiE
 
 async fn ensure(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError> {
     let (api_version, kind) = (meta::text(wanted, "/apiVersion"), meta::text(wanted, "/kind"));
-    let Some(resource) = server.registry().by_kind(api_version, kind) else {
+    let Some(resource) = server.objects().registry().by_kind(api_version, kind) else {
         tracing::debug!(kind, "a kind of the bootstrap is not served");
         return Ok(());
     };
     let (namespace, name) = (meta::namespace(wanted), meta::name(wanted));
     for _ in 0..limits::CONFLICT_RETRIES {
-        let current = storage::fetch(server, resource, namespace, name).await?;
+        let current = storage::fetch(server.objects(), resource, namespace, name).await?;
         let done = match defaults::reconcile(current.as_ref().map(|c| &c.object), wanted) {
             Write::Nothing => true,
             Write::Create(object) => create(server, resource, object).await?,
             Write::Update(object) => put(server, resource, object).await?,
             Write::Recreate(object) => {
                 let expected = current.map_or(0, |c| c.revision);
-                let removed = storage::remove(server, resource, namespace, name, expected).await?;
+                let removed = storage::remove(server.objects(), resource, namespace, name, expected).await?;
                 removed.is_ok() && create(server, resource, object).await?
             }
         };
@@ -197,15 +197,16 @@ async fn create(server: &Arc<Server>, resource: &Arc<Resource>, object: Value) -
 
 async fn put(server: &Arc<Server>, resource: &Arc<Resource>, object: Value) -> Result<bool, ApiError> {
     let expected: Revision = meta::resource_version(&object).parse().unwrap_or_default();
-    Ok(matches!(storage::put(server, resource, object, expected).await?, Outcome::Done(_)))
+    Ok(matches!(storage::put(server.objects(), resource, object, expected).await?, Outcome::Done(_)))
 }
 
 /// Creates an object, or sets the wanted fields in it and leaves the rest.
 async fn keep(server: &Arc<Server>, wanted: Value) -> Result<(), ApiError> {
     let (api_version, kind) = (meta::text(&wanted, "/apiVersion"), meta::text(&wanted, "/kind"));
-    let Some(resource) = server.registry().by_kind(api_version, kind) else { return Ok(()) };
+    let Some(resource) = server.objects().registry().by_kind(api_version, kind) else { return Ok(()) };
     for _ in 0..limits::CONFLICT_RETRIES {
-        let current = storage::fetch(server, resource, meta::namespace(&wanted), meta::name(&wanted)).await?;
+        let current =
+            storage::fetch(server.objects(), resource, meta::namespace(&wanted), meta::name(&wanted)).await?;
         let done = match current {
             None => create(server, resource, wanted.clone()).await?,
             Some(current) => {
@@ -241,7 +242,7 @@ fn overlay(object: &mut Value, wanted: &Value) {
 async fn age(server: &Arc<Server>) {
     loop {
         tokio::time::sleep(limits::AGE_EVERY).await;
-        server.caches().age();
+        server.objects().caches().age();
     }
 }
 
@@ -275,11 +276,11 @@ async fn compact_once(
     before: Revision,
     round: Revision,
 ) -> Result<(Revision, Revision), apiserver_store::StoreError> {
-    let store = server.store();
+    let store = server.objects().store();
     if !store.shared() {
         if before > 0 {
             store.compact(before).await?;
-            server.caches().compacted(before);
+            server.objects().caches().compacted(before);
         }
         return Ok((store.revision().await?, 0));
     }
@@ -290,14 +291,14 @@ async fn compact_once(
         apiserver_store::Written::Done { revision } => {
             if before > 0 {
                 store.compact(before).await?;
-                server.caches().compacted(before);
+                server.objects().caches().compacted(before);
             }
             Ok((revision, revision))
         }
         // Another server was faster.
         apiserver_store::Written::Conflict { current, revision } => {
             let value = current.as_ref().and_then(|kv| std::str::from_utf8(&kv.value).ok());
-            server.caches().compacted(value.and_then(|value| value.parse().ok()).unwrap_or(0));
+            server.objects().caches().compacted(value.and_then(|value| value.parse().ok()).unwrap_or(0));
             Ok((revision, current.map_or(0, |kv| kv.mod_revision)))
         }
     }

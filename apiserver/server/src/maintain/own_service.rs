@@ -41,7 +41,7 @@ pub async fn keep(server: &Arc<Server>) {
     loop {
         tokio::select! {
             biased;
-            () = server.draining().cancelled() => return,
+            () = server.lifetime().draining().cancelled() => return,
             _ = ticks.tick() => {}
         }
         if let Err(error) = ensure(server).await {
@@ -53,7 +53,7 @@ pub async fn keep(server: &Arc<Server>) {
 /// Writes the missing parts of the Service, and the present endpoints.
 pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
     let Some(address) = server.config().advertise else { return Ok(()) };
-    let addresses = server.allocator()?.kubernetes_addresses();
+    let addresses = server.addresses().allocator()?.kubernetes_addresses();
     let service_address = addresses.iter().find(|a| a.is_ipv4() == address.is_ipv4());
     if let Some(service_address) = service_address.or(addresses.first()) {
         keep_object(server, service(*service_address, address.port())).await?;
@@ -61,7 +61,7 @@ pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
     // A shutdown withdraws the endpoint after this has ended, and nothing restores it then.
     let mut endpoint = server.endpoint_turn().lock().await;
     // Endpoints cannot be on the loopback interface, so a server that only listens there has none.
-    if address.ip().is_loopback() || server.draining().is_cancelled() {
+    if address.ip().is_loopback() || server.lifetime().draining().is_cancelled() {
         return Ok(());
     }
     renew(server, address.ip(), &mut endpoint).await.map_err(errors::store_error)?;
@@ -120,11 +120,11 @@ fn value(address: IpAddr) -> Bytes {
 
 async fn renew(server: &Server, address: IpAddr, endpoint: &mut Endpoint) -> Result<(), StoreError> {
     let (key, value) = (key(address), value(address));
-    let mut expected = server.store().get(&key).await?.kv.map_or(0, |kv| kv.mod_revision);
+    let mut expected = server.objects().store().get(&key).await?.kv.map_or(0, |kv| kv.mod_revision);
     endpoint.shared = endpoint.written > 0 && expected > endpoint.written;
     for _ in 0..limits::CONFLICT_RETRIES {
         let op = Op::Put { value: value.clone(), ttl_seconds: TTL };
-        match server.store().write(Write { key: key.clone(), expected, op }).await? {
+        match server.objects().store().write(Write { key: key.clone(), expected, op }).await? {
             Written::Done { revision } => {
                 endpoint.written = revision;
                 return Ok(());
@@ -139,18 +139,18 @@ async fn renew(server: &Server, address: IpAddr, endpoint: &mut Endpoint) -> Res
 /// Removes the key, unless it is another server's as well.
 async fn remove(server: &Server, address: IpAddr, endpoint: &Endpoint) -> Result<(), StoreError> {
     let key = key(address);
-    let Some(kv) = server.store().get(&key).await?.kv else { return Ok(()) };
+    let Some(kv) = server.objects().store().get(&key).await?.kv else { return Ok(()) };
     if endpoint.shared || kv.mod_revision > endpoint.written {
         tracing::info!(%address, "another API server has the same address, whose endpoint stays");
         return Ok(());
     }
-    server.store().write(Write { key, expected: kv.mod_revision, op: Op::Delete }).await.map(drop)
+    server.objects().store().write(Write { key, expected: kv.mod_revision, op: Op::Delete }).await.map(drop)
 }
 
 /// The addresses of the servers that are alive, of the family of `own`.
 async fn alive(server: &Server, own: SocketAddr) -> Result<BTreeSet<IpAddr>, ApiError> {
     let range = Range { prefix: LEASES.to_owned(), ..Range::default() };
-    let page = server.store().list(range).await.map_err(errors::store_error)?;
+    let page = server.objects().store().list(range).await.map_err(errors::store_error)?;
     let addresses = page.kvs.iter().filter_map(|kv| kv.key.strip_prefix(LEASES)?.parse().ok());
     Ok(addresses.filter(|address: &IpAddr| address.is_ipv4() == own.is_ipv4()).collect())
 }

@@ -55,7 +55,7 @@ pub async fn keep(server: &Arc<Server>) {
             }
         };
         tokio::select! {
-            () = server.draining().cancelled() => return,
+            () = server.lifetime().draining().cancelled() => return,
             () = server.notifications().trust.notified() => {}
             () = tokio::time::sleep(pause) => {}
         }
@@ -63,9 +63,9 @@ pub async fn keep(server: &Arc<Server>) {
 }
 
 async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
-    let Some(resource) = server.registry().by_kind("v1", "ConfigMap") else { return Ok(()) };
+    let Some(resource) = server.objects().registry().by_kind("v1", "ConfigMap") else { return Ok(()) };
     for _ in 0..limits::CONFLICT_RETRIES {
-        let current = storage::fetch(server, resource, NAMESPACE, NAME).await?;
+        let current = storage::fetch(server.objects(), resource, NAMESPACE, NAME).await?;
         let held = current.as_ref().map(|current| &current.object);
         let Some(wanted) = wanted(held, &server.config().client_ca, server.ambient().now()) else {
             return Ok(());

@@ -19,7 +19,7 @@ pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: By
     let config = Configuration::read(context, &bytes)?;
     let (namespace, name) = (context.info.namespace_of(resource), context.info.name.as_str());
     loop {
-        let present = storage::fetch(&context.server, resource, namespace, name).await?.is_some();
+        let present = storage::fetch(context.server.objects(), resource, namespace, name).await?.is_some();
         // A kind whose definition is being deleted lacks this verb, and the error says why nothing is
         // created.
         let creatable =
@@ -71,6 +71,6 @@ pub(super) fn may_create(context: &Context) -> Result<(), ApiError> {
         fields: None,
         ..context.info.attributes(&context.identity)
     };
-    let decision = context.server.authorizer().authorize(&attributes);
+    let decision = context.server.access().authorizer().authorize(&attributes);
     if decision.allowed { Ok(()) } else { Err(forbidden(&attributes, &decision)) }
 }

@@ -25,7 +25,8 @@ use apiserver_cache::form::Shape;
 pub async fn get(context: &Context, resource: &Resource) -> Answer {
     let name = &context.info.name;
     let health =
-        components::check_one(&context.server.config().components, context.server.store(), name).await;
+        components::check_one(&context.server.config().components, context.server.objects().store(), name)
+            .await;
     let health = health.ok_or_else(|| storage::not_found(resource, name))?;
     let mut object = status(name, &health);
     object["kind"] = resource.kind.as_str().into();
@@ -42,7 +43,7 @@ pub async fn list(context: &Context, resource: &Arc<Resource>) -> Answer {
     fields.supported(resource)?;
     let mut items = Vec::new();
     for (name, health) in
-        components::check_all(&context.server.config().components, context.server.store()).await
+        components::check_all(&context.server.config().components, context.server.objects().store()).await
     {
         let object = status(&name, &health);
         if labels.matches_object(&object) && fields.matches(&object, resource) {

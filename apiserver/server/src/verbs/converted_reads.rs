@@ -80,7 +80,7 @@ impl ConvertedRead {
         custom: &Custom,
     ) -> Result<Option<SentObjects>, ApiError> {
         let (server, info, query) = (&context.server, &context.info, &context.query);
-        let cache = server.cache(resource)?;
+        let cache = server.objects().cache(resource)?;
         let filter = Filter::parse(&cache, &info.namespace, &info.name, query, &context.budget)?;
         if !filter.looks_inside() {
             return Ok(None);
@@ -122,11 +122,15 @@ impl ConvertedRead {
             let Value::Array(mut items) = value["items"].take() else {
                 return Ok(respond::json(parts.status.as_u16(), &value));
             };
-            webhook::convert(self.server.webhook_caller(), &self.custom, &mut items).await?;
+            webhook::convert(self.server.objects().webhook_caller(), &self.custom, &mut items).await?;
             self.list(value, items)
         } else if value["kind"] == self.resource.kind.as_str() {
-            webhook::convert(self.server.webhook_caller(), &self.custom, std::slice::from_mut(&mut value))
-                .await?;
+            webhook::convert(
+                self.server.objects().webhook_caller(),
+                &self.custom,
+                std::slice::from_mut(&mut value),
+            )
+            .await?;
             self.object(value, true)
         } else {
             value
@@ -220,7 +224,8 @@ impl ConvertedWatch {
         let mut objects: Vec<Value> =
             events.iter_mut().filter(|event| ours(event)).map(|event| event["object"].take()).collect();
         if let Err(error) =
-            webhook::convert(self.read.server.webhook_caller(), &self.read.custom, &mut objects).await
+            webhook::convert(self.read.server.objects().webhook_caller(), &self.read.custom, &mut objects)
+                .await
         {
             // The client begins anew, as after any error.
             self.ended = true;

@@ -70,7 +70,7 @@ async fn next_page(entries: &mut Entries) -> Result<Vec<Arc<Entry>>, ApiError> {
 
 async fn converted(server: &Server, custom: &Custom, entries: &[Arc<Entry>]) -> Result<Vec<Value>, ApiError> {
     let mut values: Vec<Value> = entries.iter().map(|entry| entry.value(None)).collect();
-    webhook::convert(server.webhook_caller(), custom, &mut values).await?;
+    webhook::convert(server.objects().webhook_caller(), custom, &mut values).await?;
     Ok(values)
 }
 
@@ -99,7 +99,9 @@ impl SentObjects {
     ) -> Result<Self, ApiError> {
         let mut sent = Self::new(filter, &context.budget);
         let server = &context.server;
-        let Ok(view) = view::view(server, cache, &Asked::Exact(revision)).await else { return Ok(sent) };
+        let Ok(view) = view::view(server.objects(), cache, &Asked::Exact(revision)).await else {
+            return Ok(sent);
+        };
         let mut entries = sent.filter.outside().select(&view, "", 0).entries;
         loop {
             let page = next_page(&mut entries).await?;

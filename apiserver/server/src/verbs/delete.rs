@@ -58,14 +58,14 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
     let wanted = negotiate::wanted(&context.headers, resource)?;
     let options = DeleteOptions::read(context, bytes)?;
     warn_of_default(context, resource, &options);
-    let cache = context.server.cache(resource)?;
+    let cache = context.server.objects().cache(resource)?;
     let mut page = match Page::read(context, resource, &cache).await? {
         Ok(page) => page,
         Err(expired) => return Ok(expired),
     };
     let wanted = wanted.of_list(resource)?;
     // Deleting takes a while, and deleted objects need not be held until the end.
-    page.selected.entries.release(context.server.caches(), &cache, page.revision);
+    page.selected.entries.release(context.server.objects().caches(), &cache, page.revision);
     let mut chosen = page.selected.entries.clone();
     let mut gone = VecDeque::new();
     loop {

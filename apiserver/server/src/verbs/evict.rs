@@ -62,7 +62,8 @@ async fn carry_out(context: &Context, resource: &Resource, options: &DeleteOptio
     let info = &context.info;
     let mut tries = 0;
     loop {
-        let pod = storage::require(&context.server, resource, &info.namespace, &info.name).await?.object;
+        let pod =
+            storage::require(context.server.objects(), resource, &info.namespace, &info.name).await?.object;
         delete::preconditions(resource, &pod, options)?;
         if !eviction::is_unguarded(&pod) {
             return guarded(context, resource, options, &pod).await;
@@ -87,7 +88,7 @@ async fn guarded(
     pod: &Value,
 ) -> Result<(), ApiError> {
     // Nothing is checked if the API is switched off.
-    let budgets = context.server.registry().lookup("policy", "v1", "poddisruptionbudgets");
+    let budgets = context.server.objects().registry().lookup("policy", "v1", "poddisruptionbudgets");
     if let Some(kind) = budgets
         && let Some(budget) = budget_of(context, kind, pod).await?
     {
@@ -114,8 +115,8 @@ fn is_conflict(error: &ApiError) -> bool {
 /// The budget that guards the pod, as every write acknowledged before left it.
 async fn budget_of(context: &Context, kind: &Resource, pod: &Value) -> Result<Option<Value>, ApiError> {
     let server = &context.server;
-    server.start_cache(kind).await?;
-    let view = view::view(server, &server.cache(kind)?, &Asked::Fresh).await?;
+    server.objects().start_cache(kind).await?;
+    let view = view::view(server.objects(), &server.objects().cache(kind)?, &Asked::Fresh).await?;
     let prefix: Arc<str> = format!("{}/", context.info.namespace).into();
     let there = view.past.objects.range(Arc::clone(&prefix)..).map(|(_, entry)| entry);
     let there = there.take_while(|entry| entry.key.starts_with(&*prefix)).map(|entry| entry.value(None));

@@ -21,15 +21,15 @@ pub async fn get(context: &Context, resource: &Resource) -> Answer {
 
 async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver_schema::error::ApiError> {
     let (server, info) = (&context.server, &context.info);
-    let cache = server.cache(resource)?;
+    let cache = server.objects().cache(resource)?;
     let short = resource.short_key(&info.namespace, &info.name);
     let missing = || storage::not_found(resource, &info.name);
     let cached = match list_options::revision_of_get(context.query.get("resourceVersion"))? {
         None => fresh(context, &cache, &short).await?,
         Some(least) => {
             match least {
-                0 => server.caches().loaded().await,
-                least => server.reach(least).await?,
+                0 => server.objects().caches().loaded().await,
+                least => server.objects().reach(least).await?,
             }
             let entry = cache.get(&short);
             if cache.is_live() {
@@ -43,12 +43,12 @@ async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver
         return Ok(entry.object());
     }
     let key = storage::key(resource, &info.namespace, &info.name);
-    let got = server.store().get(&key).await.map_err(errors::store_error)?;
+    let got = server.objects().store().get(&key).await.map_err(errors::store_error)?;
     let kv = got.kv.ok_or_else(missing)?;
     // Usually the cache has the same version encoded already.
     match cache.get(&short).filter(|entry| entry.revision == kv.mod_revision) {
         Some(entry) => Ok(entry.object()),
-        None => storage::encoded(server, resource, &key, kv.mod_revision, &kv.value),
+        None => storage::encoded(server.objects(), resource, &key, kv.mod_revision, &kv.value),
     }
 }
 
@@ -62,11 +62,11 @@ async fn fresh(
     short: &str,
 ) -> Result<Option<Arc<Entry>>, apiserver_schema::error::ApiError> {
     let server = &context.server;
-    if !server.store().shared() {
+    if !server.objects().store().shared() {
         return Ok(None);
     }
-    let revision = server.store().revision().await.map_err(errors::store_error)?;
-    if server.caches().passed() < revision {
+    let revision = server.objects().store().revision().await.map_err(errors::store_error)?;
+    if server.objects().caches().passed() < revision {
         return Ok(None);
     }
     let entry = cache.get(short);

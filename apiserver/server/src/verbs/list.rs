@@ -27,7 +27,7 @@ use apiserver_cache::form::{Shape, Wanted};
 /// One page or all of a collection.
 pub async fn list(context: &Context, resource: &Resource) -> Answer {
     let wanted = negotiate::wanted(&context.headers, resource)?;
-    let cache = context.server.cache(resource)?;
+    let cache = context.server.objects().cache(resource)?;
     let page = match Page::read(context, resource, &cache).await? {
         Ok(page) => page,
         Err(expired) => return Ok(expired),
@@ -62,7 +62,8 @@ impl Page {
             &context.budget,
         )?;
         let place = options.token.as_deref().map(Continue::decode).transpose()?;
-        let view = match view::view(&context.server, cache, &asked(&options, place.as_ref())?).await {
+        let view = match view::view(context.server.objects(), cache, &asked(&options, place.as_ref())?).await
+        {
             Err(error) if error.code == 410 && place.is_some() => return Ok(Err(expired(place))),
             other => other?,
         };

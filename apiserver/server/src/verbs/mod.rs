@@ -47,7 +47,7 @@ pub use patch::Patch;
 /// Answers a request for a kind of the registry.
 pub async fn dispatch(context: &Authorized, request: Request<Body>) -> Answer {
     let info = &context.info;
-    let found = context.server.fresh_kind(&info.group, &info.version, &info.resource).await;
+    let found = context.server.objects().fresh_kind(&info.group, &info.version, &info.resource).await;
     let Some(resource) = found else { return unknown(context) };
     placed(context, &resource, request.method())?;
     match ConvertedRead::of(context, &resource).await? {
@@ -185,7 +185,7 @@ pub fn unknown(context: &Context) -> Answer {
     let claimed = match (parts.next(), parts.next()) {
         (Some("api" | "version"), _) => true,
         (Some("apis"), Some(group)) => {
-            !group.is_empty() && context.server.registry().iter().any(|kind| kind.group == group)
+            !group.is_empty() && context.server.objects().registry().iter().any(|kind| kind.group == group)
         }
         _ => false,
     };
@@ -199,10 +199,10 @@ async fn load_cache(context: &Context, resource: &Resource) -> Result<(), ApiErr
     if resource.custom.is_none() {
         let reads = matches!(context.info.verb, "get" | "list" | "watch" | "deletecollection");
         let lazy = reads && convert::is_converted(resource);
-        return if lazy { context.server.start_cache(resource).await } else { Ok(()) };
+        return if lazy { context.server.objects().start_cache(resource).await } else { Ok(()) };
     }
     if context.info.verb == "create" && context.info.subresource.is_empty() {
         custom::may_create(resource)?;
     }
-    context.server.start_cache(resource).await
+    context.server.objects().start_cache(resource).await
 }

@@ -275,7 +275,7 @@ impl Pieces {
         } else {
             // They wait until the client has taken enough of its earlier answers.
             let charge = context.budget.try_charge(size).ok_or_else(too_many_requests)?;
-            self.entries.release(context.server.caches(), cache, revision);
+            self.entries.release(context.server.objects().caches(), cache, revision);
             let body = self.stream(first, charge);
             if packed { respond::zipped(body) } else { body }
         };

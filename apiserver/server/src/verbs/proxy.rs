@@ -29,7 +29,7 @@ pub async fn to_backend(context: &Context, resource: &Arc<Resource>, request: Re
     }
     let backend = if resource.plural == "pods" {
         let asked = ProxyName::parse(&info.name, "pod")?;
-        let pod = storage::require(server, resource, &info.namespace, asked.name).await?.object;
+        let pod = storage::require(server.objects(), resource, &info.namespace, asked.name).await?.object;
         streams::pod_backend(&pod, &asked)?
     } else {
         let asked = ProxyName::parse(&info.name, "service")?;
@@ -45,7 +45,8 @@ pub async fn to_backend(context: &Context, resource: &Arc<Resource>, request: Re
     if let Some(redirect) = streams::slash_redirect(&proxy, &request) {
         return Ok(redirect);
     }
-    streams::pass_on((server.kubelets()?, &server.own_addresses()), backend, &proxy, request).await
+    streams::pass_on((server.kubelets()?, &server.addresses().own_addresses()), backend, &proxy, request)
+        .await
 }
 
 /// A ready pod of a Service, as its Endpoints have it; 503 if there is none.
@@ -58,14 +59,14 @@ async fn service_backend(
     let service;
     let port = match asked.port.parse() {
         Ok(number) => {
-            service = storage::require(server, services, namespace, asked.name).await?.object;
+            service = storage::require(server.objects(), services, namespace, asked.name).await?.object;
             streams::port_name(&service, asked, number)?
         }
         Err(_) => asked.port,
     };
     let endpoints = kind(server, "endpoints")?;
     // It is the Service that cannot be reached, whichever object of it is missing.
-    let endpoints = storage::referred(server, endpoints, namespace, asked.name).await?;
+    let endpoints = storage::referred(server.objects(), endpoints, namespace, asked.name).await?;
     let endpoints: Value = endpoints.ok_or_else(|| ApiError::not_found("", "services", asked.name))?;
     if endpoints["subsets"].as_array().is_none_or(Vec::is_empty) {
         return Err(streams::no_endpoints(asked.name));
@@ -73,7 +74,7 @@ async fn service_backend(
     let pods = kind(server, "pods")?;
     let seed = server.ambient().random.next_u64();
     for candidate in streams::candidates(&endpoints, (namespace, port), seed) {
-        let pod: Option<Value> = storage::referred(server, pods, namespace, candidate.pod).await?;
+        let pod: Option<Value> = storage::referred(server.objects(), pods, namespace, candidate.pod).await?;
         if let Some(backend) = pod.and_then(|pod| candidate.backend(&pod, asked)) {
             return Ok(backend);
         }
@@ -82,5 +83,5 @@ async fn service_backend(
 }
 
 fn kind<'a>(server: &'a Server, plural: &str) -> Result<&'a Arc<Resource>, ApiError> {
-    server.registry().lookup("", "v1", plural).ok_or_else(no_such_resource)
+    server.objects().registry().lookup("", "v1", plural).ok_or_else(no_such_resource)
 }

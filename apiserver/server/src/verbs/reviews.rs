@@ -42,11 +42,11 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     let server = &context.server;
     let mut answer = match resource.kind.as_str() {
         "TokenReview" => {
-            server.fresh().await?;
-            server.authenticator().ok_or_else(no_such_resource)?.token_review(&object)?
+            server.objects().fresh().await?;
+            server.access().authenticator().ok_or_else(no_such_resource)?.token_review(&object)?
         }
         "Binding" => {
-            let pods = server.registry().lookup("", "v1", "pods").ok_or_else(no_such_resource)?;
+            let pods = server.objects().registry().lookup("", "v1", "pods").ok_or_else(no_such_resource)?;
             let name = apiserver_schema::meta::name(&object);
             if let Some(fault) = names::path_segment(name).first().filter(|_| !name.is_empty()) {
                 return Err(ApiError::bad_request(format!("Name parameter invalid: {name:?}: {fault}")));
@@ -55,7 +55,7 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
         }
         kind => {
             let namespace = context.info.namespace.as_str();
-            review::review(kind, server.authorizer(), &context.identity, namespace, &object)?
+            review::review(kind, server.access().authorizer(), &context.identity, namespace, &object)?
         }
     };
     if resource.kind == "SelfSubjectReview" {

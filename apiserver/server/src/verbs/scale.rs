@@ -32,7 +32,9 @@ const EXPECTED: Expected<'static> = Expected::builtin("autoscaling/v1", "Scale",
 pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     let info = &context.info;
     let object = match info.verb {
-        "get" => storage::require(&context.server, resource, &info.namespace, &info.name).await?.object,
+        "get" => {
+            storage::require(context.server.objects(), resource, &info.namespace, &info.name).await?.object
+        }
         "update" => {
             options::check_options(context, "UpdateOptions")?;
             let wanted = decode::below(context, &EXPECTED, bytes)?;
@@ -130,7 +132,7 @@ fn replicas_paths(context: &Context, resource: &Resource) -> BTreeMap<String, Pa
         return paths.map(|(version, scale)| (version, path(&scale.spec_replicas))).collect();
     }
     let same = |other: &&Arc<Resource>| other.group == resource.group && other.plural == resource.plural;
-    let versions = context.server.registry().iter().filter(same).map(|other| other.api_version());
+    let versions = context.server.objects().registry().iter().filter(same).map(|other| other.api_version());
     versions.map(|version| (version, field_path(&["spec", "replicas"]))).collect()
 }
 

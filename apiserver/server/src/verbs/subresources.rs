@@ -110,15 +110,15 @@ async fn token(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Ans
         "io.k8s.api.authentication.v1.TokenRequest",
     );
     let request = decode::below(context, &expected, bytes)?;
-    let issuer = context.server.issuer().ok_or_else(|| {
+    let issuer = context.server.access().issuer().ok_or_else(|| {
         ApiError::new(501, "NotImplemented", "this server has no key to sign ServiceAccount tokens with")
     })?;
     let info = &context.info;
-    let account = storage::require(&context.server, resource, &info.namespace, &info.name).await?;
+    let account = storage::require(context.server.objects(), resource, &info.namespace, &info.name).await?;
     // The object that a token is bound to may be as new as the request.
-    context.server.fresh().await?;
+    context.server.objects().fresh().await?;
     Box::pin(admission::order(context, resource, "token", &request)).await?;
-    let objects = context.server.bound_objects();
+    let objects = context.server.access().bound_objects();
     let mut answer = issuer.token_request(&account.object, &request, &*objects)?;
     encoding::complete(&mut answer);
     Ok(respond::json(201, &answer))
@@ -134,15 +134,15 @@ async fn to_kubelet(context: &Context, resource: &Arc<Resource>, request: Reques
     if !served {
         return Err(not_allowed());
     }
-    let pod = storage::require(server, resource, &info.namespace, &info.name).await?.object;
+    let pod = storage::require(server.objects(), resource, &info.namespace, &info.name).await?.object;
     let node = match meta::text(&pod, "/spec/nodeName") {
         "" => None,
         name => {
-            let nodes = server.registry().lookup("", "v1", "nodes").ok_or_else(no_such_resource)?;
-            storage::fetch(server, nodes, "", name).await?.map(|stored| stored.object)
+            let nodes = server.objects().registry().lookup("", "v1", "nodes").ok_or_else(no_such_resource)?;
+            storage::fetch(server.objects(), nodes, "", name).await?.map(|stored| stored.object)
         }
     };
-    let own = server.own_addresses();
+    let own = server.addresses().own_addresses();
     let way = (server.kubelets()?, &own);
     if info.subresource == "log" && is_asked(request.headers()) {
         let mut plain = Request::new(body::empty());
@@ -159,8 +159,8 @@ async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<B
         return Err(not_allowed());
     }
     let asked = NodeRequest::parse(&info.name)?;
-    let node = storage::require(server, resource, "", asked.name).await?.object;
+    let node = storage::require(server.objects(), resource, "", asked.name).await?.object;
     // The path after the subresource is passed on as it came, still encoded.
     let target = streams::node_target(&node, &asked, &info.rest, request.uri().query())?;
-    streams::proxy((server.kubelets()?, &server.own_addresses()), target, request).await
+    streams::proxy((server.kubelets()?, &server.addresses().own_addresses()), target, request).await
 }

@@ -47,7 +47,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
     let began = Instant::now();
     let wanted = negotiate::wanted(&context.headers, resource)?;
     let options = ListOptions::read(&context.query)?;
-    let cache = context.server.cache(resource)?;
+    let cache = context.server.objects().cache(resource)?;
     let filter =
         Filter::parse(&cache, &context.info.namespace, &context.info.name, &context.query, &context.budget)?;
     // Objects that a webhook converts are matched by their contents afterwards.
@@ -84,7 +84,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
             due: None,
             deadline: Instant::now() + begin.timeout,
             last_bookmark_done: false,
-            shutdown: context.server.refusing().clone(),
+            shutdown: context.server.lifetime().refusing().clone(),
         })),
         // A watcher gets an event, as if the watch had begun and then failed.
         Err(error) if matches!(error.code, 410 | 504) => {
@@ -147,7 +147,7 @@ async fn open(
     let (server, trigger) = (&context.server, filter.trigger(cache));
     let least = match begin.from {
         Start::After(revision) => {
-            server.caches().loaded().await;
+            server.objects().caches().loaded().await;
             let subscription = cache.subscribe(revision, trigger).map_err(|TooOld| {
                 ApiError::expired(format!("too old resource version: {revision} ({})", cache.oldest()))
             })?;
@@ -156,18 +156,18 @@ async fn open(
         Start::State { least } => least,
     };
     match least {
-        None => drop(server.fresh().await?),
-        Some(0) => server.caches().loaded().await,
-        Some(revision) => server.reach(revision).await?,
+        None => drop(server.objects().fresh().await?),
+        Some(0) => server.objects().caches().loaded().await,
+        Some(revision) => server.objects().reach(revision).await?,
     }
     // Read first: what the feed passes in between is in the snapshot or in the queue.
-    let passed = server.caches().passed();
+    let passed = server.objects().caches().passed();
     let (snapshot, subscription) = cache.subscribe_now(trigger);
     view::live(cache)?;
     let sent = passed.max(snapshot.revision);
     let initial = begin.initial.then(|| {
         let mut entries = filter.select(&View::of(cache, &snapshot), "", 0).entries;
-        entries.release(server.caches(), cache, sent);
+        entries.release(server.objects().caches(), cache, sent);
         entries
     });
     Ok(Opened { initial, subscription, sent, after: 0 })
@@ -409,7 +409,7 @@ impl WatchStream {
                 }
                 self.last_bookmark_done = now >= closing;
                 self.next_bookmark = now + limits::BOOKMARK_EVERY;
-                let passed = self.encoder.server.caches().passed();
+                let passed = self.encoder.server.objects().caches().passed();
                 self.due = Some(passed).filter(|passed| *passed >= self.after);
                 true
             }

@@ -11,8 +11,8 @@ use crate::server::ServerConfig;
 
 /// Opens a watch of ConfigMaps with bookmarks that is not read yet; `initial`: with those that exist.
 async fn unread(server: &Arc<Server>, initial: bool) -> WatchStream {
-    let resource = Arc::clone(server.registry().lookup("", "v1", "configmaps").unwrap());
-    let cache = server.cache(&resource).unwrap();
+    let resource = Arc::clone(server.objects().registry().lookup("", "v1", "configmaps").unwrap());
+    let cache = server.objects().cache(&resource).unwrap();
     let filter = Filter::parse(&cache, "default", "", &Query::default(), &Budget::default()).unwrap();
     let context = Context::internal(Arc::clone(server), "default");
     let begin = Begin {
@@ -44,7 +44,7 @@ async fn unread(server: &Arc<Server>, initial: bool) -> WatchStream {
         due: None,
         deadline: Instant::now() + begin.timeout,
         last_bookmark_done: false,
-        shutdown: server.refusing().clone(),
+        shutdown: server.lifetime().refusing().clone(),
     }
 }
 
@@ -89,9 +89,9 @@ async fn bookmark_of_a_watcher_that_was_cut_off_does_not_pass_the_missed_events(
         store.write(Write { key: format!("/registry/configmaps/default/{name}"), expected: 0, op })
     };
     put(0).await.unwrap();
-    server.fresh().await.unwrap();
+    server.objects().fresh().await.unwrap();
     // Nothing is lost to one whose queue has room.
-    quick.due = Some(server.caches().passed());
+    quick.due = Some(server.objects().caches().passed());
     for expected in ["ADDED", "BOOKMARK"] {
         let event: Value = serde_json::from_slice(&quick.event().await.unwrap()).unwrap();
         assert_eq!(event["type"], expected);
@@ -99,7 +99,7 @@ async fn bookmark_of_a_watcher_that_was_cut_off_does_not_pass_the_missed_events(
     for number in 1..apiserver_cache::limits::WATCHER_QUEUE + 10 {
         put(number).await.unwrap();
     }
-    let passed = server.fresh().await.unwrap();
+    let passed = server.objects().fresh().await.unwrap();
     slow.due = Some(passed);
     let seen = events(&mut slow).await;
     assert_eq!(seen.len(), apiserver_cache::limits::WATCHER_QUEUE, "the end is {:?}", seen.last());
@@ -112,13 +112,13 @@ async fn watch_whose_first_state_was_dropped_ends_with_an_error_event() {
     let (store, server) = server().await;
     let (mut slow, mut quick) = (unread(&server, true).await, unread(&server, true).await);
     let before = events_at_hand(&mut quick).await;
-    let cache = server.caches().cache("", "v1", "configmaps").unwrap();
+    let cache = server.objects().caches().cache("", "v1", "configmaps").unwrap();
     while cache.drops_oldest_state() {}
     let value =
         json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "m", "namespace": "default"}});
     let op = Op::Put { value: value.to_string().into(), ttl_seconds: 0 };
     store.write(Write { key: "/registry/configmaps/default/m".into(), expected: 0, op }).await.unwrap();
-    server.fresh().await.unwrap();
+    server.objects().fresh().await.unwrap();
     let seen = events(&mut slow).await;
     let told: Vec<_> = seen.iter().map(|event| (&event["type"], &event["object"]["code"])).collect();
     assert_eq!(told, [(&json!("ERROR"), &json!(410))]);

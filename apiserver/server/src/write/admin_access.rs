@@ -25,8 +25,10 @@ pub async fn refused(
     let written = if part == Part::Status { Written::Status } else { Written::Main };
     let path = resource.behaviour.admin_access.and_then(|wanted| wanted(new, old, written));
     let Some(path) = path else { return Ok(None) };
-    let Some(namespaces) = server.registry().lookup("", "v1", "namespaces") else { return Ok(None) };
-    let namespace = storage::referred(server, namespaces, "", meta::namespace(new)).await?;
+    let Some(namespaces) = server.objects().registry().lookup("", "v1", "namespaces") else {
+        return Ok(None);
+    };
+    let namespace = storage::referred(server.objects(), namespaces, "", meta::namespace(new)).await?;
     let allowed = namespace.is_some_and(|namespace| namespace["metadata"]["labels"][LABEL] == "true");
     let detail =
         format!("admin access to devices requires the `{LABEL}: true` label on the containing namespace");

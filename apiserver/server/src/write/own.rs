@@ -121,7 +121,9 @@ async fn finish<T: Step>(write: &Write<'_>, reset: &FieldSet, step: &mut T) -> R
             Ok(done) => return Ok(done),
             Err(Incomplete::Refused(error)) => return Err(error),
             Err(Incomplete::NeedsConversion(needed)) => {
-                conversions.fetch(write.context.server.webhook_caller(), write.resource, needed).await?;
+                conversions
+                    .fetch(write.context.server.objects().webhook_caller(), write.resource, needed)
+                    .await?;
             }
         }
     }
@@ -143,7 +145,7 @@ fn take<T: Step>(
         let versions: &dyn Versions<_> = if by_webhook(resource).is_some() { &webhooked } else { &custom };
         return with(write, reset, shape, versions, step);
     }
-    let served = Served { registry: write.context.server.registry(), resource };
+    let served = Served { registry: write.context.server.objects().registry(), resource };
     match Builtin::of(&resource.schema) {
         Some(shape) => with(write, reset, shape, &served, step),
         None => with(write, reset, Untyped, &served, step),

@@ -18,7 +18,7 @@ pub(super) async fn reserve(write: &Write<'_>, object: &mut Value) -> Result<Opt
     if write.part == Part::Status || !write.resource.behaviour.allocates_addresses {
         return Ok(None);
     }
-    let allocator = write.context.server.allocator()?;
+    let allocator = write.context.server.addresses().allocator()?;
     let dry_run = write.context.dry_run()?;
     let reserved = match write.old() {
         None => allocator.create(object, dry_run).await,
@@ -46,7 +46,7 @@ pub(super) async fn commit_or_release(reservation: Option<Reservation>, outcome:
 /// Gives back what a removed Service held; nothing for other kinds.
 pub(super) async fn released(server: &Server, resource: &Resource, object: &Value) {
     if resource.behaviour.allocates_addresses
-        && let Ok(allocator) = server.allocator()
+        && let Ok(allocator) = server.addresses().allocator()
     {
         allocator.release(object).await;
     }

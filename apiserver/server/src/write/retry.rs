@@ -113,7 +113,7 @@ impl<'a> Attempt<'a> {
         if let Some(current) = cached(context, resource, namespace, update.name) {
             return Ok(Self::Update { update, current, cached: true });
         }
-        let current = storage::require(&context.server, resource, namespace, update.name).await?;
+        let current = storage::require(context.server.objects(), resource, namespace, update.name).await?;
         Ok(Self::Update { update, current, cached: false })
     }
 
@@ -131,7 +131,8 @@ impl<'a> Attempt<'a> {
                 let compared = matches!(tried, Ok(Tried::Written(_) | Tried::Conflict { .. }));
                 if cached && !compared {
                     let namespace = context.info.namespace_of(resource);
-                    let now = storage::require(&context.server, resource, namespace, update.name).await?;
+                    let now =
+                        storage::require(context.server.objects(), resource, namespace, update.name).await?;
                     if now.revision != current.revision {
                         return Ok(Next::Again(Self::Update { update, current: now, cached: false }));
                     }
@@ -172,10 +173,13 @@ impl<'a> Update<'a> {
 /// that a webhook converts.
 fn cached(context: &Context, resource: &Resource, namespace: &str, name: &str) -> Option<Stored> {
     let server = &context.server;
-    if !server.store().shared() || resource.behaviour.allocates_addresses || by_webhook(resource).is_some() {
+    if !server.objects().store().shared()
+        || resource.behaviour.allocates_addresses
+        || by_webhook(resource).is_some()
+    {
         return None;
     }
-    let cache = server.cache(resource).ok()?;
+    let cache = server.objects().cache(resource).ok()?;
     let entry = cache.get(&resource.short_key(namespace, name))?;
     cache.is_live().then(|| {
         let mut object = entry.value(None);

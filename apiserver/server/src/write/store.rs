@@ -58,7 +58,7 @@ pub(super) async fn store(
 /// The outcome of a dry run of a create.
 async fn untaken(context: &Context, resource: &Resource, object: Value) -> Result<Outcome, ApiError> {
     let (namespace, name) = (meta::namespace(&object), meta::name(&object));
-    if let current @ Some(_) = storage::fetch(&context.server, resource, namespace, name).await? {
+    if let current @ Some(_) = storage::fetch(context.server.objects(), resource, namespace, name).await? {
         return Ok(Outcome::Conflict(current));
     }
     Ok(unchanged(resource, object))
@@ -80,7 +80,7 @@ async fn put(
     check_place(context, resource, meta::namespace(&object), meta::name(&object))?;
     let applies = context.info.verb == "patch" && negotiate::patch_type(&context.headers) == negotiate::APPLY;
     let terms = Terms { may_forget: !applies, share: Share::of(&context.info, &context.identity) };
-    storage::put_on(&context.server, resource, object, expected, terms).await
+    storage::put_on(context.server.objects(), resource, object, expected, terms).await
 }
 
 /// Restores the old times of the managed fields if these are otherwise unchanged, and so is everything else:

@@ -394,7 +394,7 @@ async fn whoever_may_patch_may_not_yet_create() {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
         "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "eve"}]});
     api.post(&format!("{roles}/rolebindings"), binding).await.expect(201);
-    api.server.fresh().await.unwrap();
+    api.server.objects().fresh().await.unwrap();
     let eve = api.as_user(Identity::authenticated("eve", &[]));
     let path = format!("{MAPS}/m?fieldManager=a");
     let refused = eve.apply(&path, map("m", json!({"k": "1"}))).await.expect(403);

@@ -24,7 +24,7 @@ async fn user(api: &Api, name: &str, namespace: &str, rules: Value) -> Api {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": format!("{kind}Role"), "name": name},
         "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}]});
     api.post(&format!("{place}/{bindings}"), binding).await.expect(201);
-    api.server.fresh().await.unwrap();
+    api.server.objects().fresh().await.unwrap();
     api.as_user(Identity::authenticated(name, &[]))
 }
 

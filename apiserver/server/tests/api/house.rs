@@ -199,7 +199,7 @@ async fn registrations_follow_definitions_and_their_objects_leave_the_memory() {
         .await
         .expect(201);
     assert_eq!(api.get(things).await.expect(200).names(), ["t"]);
-    let caches: Vec<_> = api.server.caches().live_custom().iter().map(Arc::downgrade).collect();
+    let caches: Vec<_> = api.server.objects().caches().live_custom().iter().map(Arc::downgrade).collect();
     assert_eq!(caches.len(), 1, "only the version that was asked for is in memory");
     let old = api.get("/apis/example.com/v1beta1/things").await.expect(200);
     assert_eq!(
@@ -211,7 +211,7 @@ async fn registrations_follow_definitions_and_their_objects_leave_the_memory() {
     assert!(page.contains(used), "{page}");
     api.delete(&format!("{DEFINITIONS}/things.example.com"), Value::Null).await.expect(200);
     until("it is registered no more", async || api.get(&service).await.code == 404).await;
-    assert!(api.server.caches().live_custom().is_empty());
+    assert!(api.server.objects().caches().live_custom().is_empty());
     assert!(caches.iter().all(|cache| cache.upgrade().is_none()), "the objects are still in memory");
 }
 

@@ -70,12 +70,13 @@ async fn an_administrator_can_give_a_node_an_audience() {
 async fn the_deletion_of_a_pod_is_known_to_those_who_check_its_tokens() {
     let cluster = Cluster::start().await;
     let server: &Server = &cluster.admin.server;
-    let deleted = || server.bound_objects().lookup(BoundKind::Pod, "default", "mine").unwrap().deleted;
+    let deleted =
+        || server.access().bound_objects().lookup(BoundKind::Pod, "default", "mine").unwrap().deleted;
     assert_eq!(deleted(), None);
     let path = format!("{CORE}/pods/mine");
     let going = cluster.admin.delete(&path, json!({"gracePeriodSeconds": 40})).await.expect(200).body;
     let time: jiff::Timestamp = going["metadata"]["deletionTimestamp"].as_str().unwrap().parse().unwrap();
-    server.fresh().await.unwrap();
+    server.objects().fresh().await.unwrap();
     assert_eq!(deleted(), Some(time.as_second()));
 }
 

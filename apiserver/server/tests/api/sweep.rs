@@ -99,10 +99,10 @@ impl Sweep {
 
     async fn find_kinds(&mut self) {
         let server = &self.admin.server;
-        self.kinds = server.registry().iter().cloned().collect();
+        self.kinds = server.objects().registry().iter().cloned().collect();
         for (plural, ..) in CUSTOM {
             loop {
-                match server.kind("sweep.example.com", "v1", plural) {
+                match server.objects().kind("sweep.example.com", "v1", plural) {
                     Some(kind) => break self.kinds.push(kind),
                     None => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
                 }
@@ -171,7 +171,7 @@ impl Sweep {
                 }
             }
         }
-        self.admin.server.fresh().await.unwrap();
+        self.admin.server.objects().fresh().await.unwrap();
     }
 
     async fn put(&self, kind: &Resource, namespace: &str, name: &str, object: &Value) {

@@ -442,7 +442,7 @@ async fn nothing_but_pods_of_the_namespace_is_reached_and_never_the_api_server()
 async fn place_raw(running: &Running, ip: &str) {
     use apiserver_store::{Op, Write};
     let key = "/registry/pods/default/porter".to_owned();
-    let store = running.server.store();
+    let store = running.server.objects().store();
     let kv = store.get(&key).await.unwrap().kv.unwrap();
     let mut pod: Value = serde_json::from_slice(&kv.value).unwrap();
     pod["status"]["podIPs"] = json!([{"ip": ip}]);

@@ -52,13 +52,13 @@ pub async fn run(
     server: &Arc<Server>,
     suspects: &mut BTreeSet<String>,
 ) -> Result<Vec<(Finding, &'static str)>, ApiError> {
-    let Some(resource) = server.registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
+    let Some(resource) = server.objects().registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
         return Ok(Vec::new());
     };
-    server.fresh().await?;
+    server.objects().fresh().await?;
     // Addresses first: a change in between then looks like a Service that is newer than its address, and the
     // attempt to write that address finds that it exists.
-    let snapshot = server.cache(resource)?.snapshot();
+    let snapshot = server.objects().cache(resource)?.snapshot();
     let claims: BTreeMap<IpAddr, Claim> = snapshot
         .objects
         .iter()
@@ -70,7 +70,7 @@ pub async fn run(
     let services = services(server)?;
     // A store of a version that kept no IPAddresses: nothing has gone wrong.
     let silent = claims.is_empty();
-    let inside = |address: IpAddr| server.blocks().contains(address);
+    let inside = |address: IpAddr| server.addresses().blocks().contains(address);
     let steps = compare(&services, &claims, &inside, server.ambient().now(), suspects);
     let mut said = Vec::new();
     for step in steps {
@@ -92,13 +92,13 @@ pub async fn deleted(
     deleted: &[Value],
 ) -> Result<Vec<(Finding, &'static str)>, ApiError> {
     let (services, addresses) = (
-        server.registry().by_kind("v1", "Service"),
-        server.registry().by_kind("networking.k8s.io/v1", "IPAddress"),
+        server.objects().registry().by_kind("v1", "Service"),
+        server.objects().registry().by_kind("networking.k8s.io/v1", "IPAddress"),
     );
     let (Some(services), Some(addresses)) = (services, addresses) else { return Ok(Vec::new()) };
     // A Service deleted before its address is absent from the state read then.
-    server.fresh().await?;
-    let (services, addresses) = (server.cache(services)?, server.cache(addresses)?);
+    server.objects().fresh().await?;
+    let (services, addresses) = (server.objects().cache(services)?, server.objects().cache(addresses)?);
     let mut said = Vec::new();
     for address in deleted {
         let owner = claims::owner(address).and_then(|owner| services.get(&owner));
@@ -109,7 +109,8 @@ pub async fn deleted(
             // It was changed meanwhile; the next run over everything checks it.
             continue;
         }
-        let (holders, inside) = (BTreeMap::new(), |address: IpAddr| server.blocks().contains(address));
+        let (holders, inside) =
+            (BTreeMap::new(), |address: IpAddr| server.addresses().blocks().contains(address));
         let Some(step) = judge(ip, &plan::owner(&service), None, &inside, &holders) else { continue };
         if let Some(fix) = &step.fix
             && apply(server, fix).await?
@@ -130,7 +131,7 @@ fn claim_of(object: &Value, revision: Revision) -> Claim {
 }
 
 async fn apply(server: &Arc<Server>, fix: &Fix) -> Result<bool, ApiError> {
-    let claims = &server.allocator()?.claims;
+    let claims = &server.addresses().allocator()?.claims;
     let split = |owner: &str| {
         let (namespace, name) = owner.split_once('/').unwrap_or_default();
         (namespace.to_owned(), name.to_owned())

@@ -56,7 +56,7 @@ impl Repair {
         let findings = ports::run(server, &mut self.leaks).await?;
         let findings = findings.into_iter().map(|finding| (finding, "Service")).collect();
         self.tell_all(server, findings, "portallocator-repair-controller", "PortAllocation").await;
-        server.hooks().done(HOOK);
+        server.lifetime().hooks().done(HOOK);
         Ok(())
     }
 
@@ -112,7 +112,7 @@ fn error_type(reason: &str) -> &'static str {
 
 async fn tell(server: &Arc<Server>, finding: &Finding, (reporter, action, kind): (&str, &str, &str)) {
     let api_version = if kind == "Service" { "v1" } else { "networking.k8s.io/v1" };
-    let Some(resource) = server.registry().by_kind(api_version, kind) else { return };
+    let Some(resource) = server.objects().registry().by_kind(api_version, kind) else { return };
     let object = object(server, resource, &finding.about).unwrap_or_else(|| {
         // It was removed just now.
         let (namespace, name) = finding.about.split_once('/').unwrap_or(("", &finding.about));
@@ -125,14 +125,14 @@ async fn tell(server: &Arc<Server>, finding: &Finding, (reporter, action, kind):
 }
 
 fn object(server: &Server, resource: &Resource, key: &str) -> Option<Value> {
-    let entry = server.cache(resource).ok()?.get(key)?;
+    let entry = server.objects().cache(resource).ok()?.get(key)?;
     serde_json::from_slice(&entry.object()).ok()
 }
 
 /// All Services, as the cache has them.
 fn services(server: &Server) -> Result<Vec<Value>, ApiError> {
-    let Some(resource) = server.registry().by_kind("v1", "Service") else { return Ok(Vec::new()) };
-    let snapshot = server.cache(resource)?.snapshot();
+    let Some(resource) = server.objects().registry().by_kind("v1", "Service") else { return Ok(Vec::new()) };
+    let snapshot = server.objects().cache(resource)?.snapshot();
     let decode = |entry: &Arc<apiserver_cache::Entry>| serde_json::from_slice(&entry.object()).ok();
     Ok(snapshot.objects.values().filter_map(decode).collect())
 }
@@ -142,8 +142,8 @@ struct Heard(Option<Subscription>);
 
 impl Heard {
     fn begin(server: &Server) -> Self {
-        let kind = server.registry().by_kind("networking.k8s.io/v1", "IPAddress");
-        let cache = kind.and_then(|kind| server.cache(kind).ok());
+        let kind = server.objects().registry().by_kind("networking.k8s.io/v1", "IPAddress");
+        let cache = kind.and_then(|kind| server.objects().cache(kind).ok());
         Self(cache.map(|cache| cache.subscribe_now(Trigger::All).1))
     }
 

@@ -23,8 +23,8 @@ pub async fn run(server: &Arc<Server>, leaks: &mut BTreeMap<u16, u32>) -> Result
     let range = server.config().node_ports.clone();
     for _ in 0..ATTEMPTS {
         // Ports first: an allocation made since then fails the write below.
-        let known = ports::read(server.store(), &range).await.map_err(errors::store_error)?;
-        server.fresh().await?;
+        let known = ports::read(server.objects().store(), &range).await.map_err(errors::store_error)?;
+        server.objects().fresh().await?;
         let mut next = leaks.clone();
         let (taken, findings) = compare(&services(server)?, &known.set.taken, &range, &mut next);
         let freed = known.set.taken.difference(&taken).count();
@@ -36,7 +36,11 @@ pub async fn run(server: &Arc<Server>, leaks: &mut BTreeMap<u16, u32>) -> Result
         }
         // The first of all servers writes the key, so that others find which range is in use.
         let empty = known.revision == 0;
-        if ports::write(server.store(), set, known.revision).await.map_err(errors::store_error)?.is_ok() {
+        if ports::write(server.objects().store(), set, known.revision)
+            .await
+            .map_err(errors::store_error)?
+            .is_ok()
+        {
             *leaks = next;
             (0..freed).for_each(|_| server.metrics().repaired("port", "leak"));
             // A store of a version that kept no ports: nothing has gone wrong.
