@@ -111,7 +111,7 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     if !args.e2e {
         timed("house rules, format, dependencies", checks)?;
         timed("lints, building the tests", || {
-            shell::run(cargo(&environment).args(["test", "--quiet", "--no-run"]).args(WORKSPACE))
+            shell::run(cargo(&environment).args(["test", "--quiet", "--no-run", "--tests"]).args(WORKSPACE))
         })?;
         stage("tests", counts, cargo_test(&environment, &[], &filter))?;
         real_clients(&environment, &filter, counts)?;
