@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::{build_ebpf, setup, shell, test};
+use crate::{build_ebpf, setup, shell};
 
 #[derive(clap::Args)]
 pub struct Comparison {
@@ -32,7 +32,7 @@ pub fn run(server: &str, args: &Comparison) -> Result<()> {
     setup::run(setup::Purpose::Everything, false)?;
     build_ebpf::run()?;
     let packages = ["build", "--package", "userspace-hawser", "--package", "tests-against"];
-    shell::run(test::linting().args(packages))?;
+    shell::run(shell::linting().args(packages))?;
     let built = |program: &str| shell::target_dir().join("debug").join(program);
     let mut command = Command::new(built("against"));
     command.arg(server).arg("--hawser").arg(built("hawser"));

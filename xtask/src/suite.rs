@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{build_ebpf, clients, setup, shell, test};
+use crate::{build_ebpf, clients, setup, shell};
 
 /// Timeout that exceeds any start, so that only a hanging server is given up.
 const START: Duration = Duration::from_secs(60);
@@ -17,7 +17,7 @@ const START: Duration = Duration::from_secs(60);
 pub fn run(command: &str) -> Result<()> {
     setup::run(setup::Purpose::Everything, false)?;
     build_ebpf::run()?;
-    shell::run(test::linting().args(["build", "--package", "userspace-hawser"]))?;
+    shell::run(shell::linting().args(["build", "--package", "userspace-hawser"]))?;
     let work = tempfile::tempdir().context("cannot make a temporary directory")?;
     let server = Server::start(work.path())?;
     let status = Command::new("sh")

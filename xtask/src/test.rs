@@ -54,14 +54,6 @@ pub struct Args {
 /// Environment variables of a child process.
 type Environment = Vec<(String, OsString)>;
 
-/// Compiles our crates with the compiler in clippy, which reports lints at the same time, and makes each of
-/// them an error. `cargo clippy` would check all dependencies again in addition to building them, which is a
-/// third of CI's compile time.
-const LINTING: [(&str, &str); 2] = [
-    ("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"),
-    ("CLIPPY_ARGS", "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
-];
-
 /// Packages that are built and tested.
 const WORKSPACE: [&str; 3] = ["--workspace", "--exclude", "ebpf-programs"];
 
@@ -119,7 +111,7 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
     if !args.e2e {
         timed("house rules, format, dependencies", checks)?;
         timed("lints, building the tests", || {
-            shell::run(cargo(&environment).args(["test", "--quiet", "--no-run"]).args(WORKSPACE))
+            shell::run(cargo(&environment).args(["test", "--quiet", "--no-run", "--tests"]).args(WORKSPACE))
         })?;
         stage("tests", counts, cargo_test(&environment, &[], &filter))?;
         real_clients(&environment, &filter, counts)?;
@@ -148,33 +140,24 @@ fn privileged(args: &Args, environment: &Environment, filter: &[&str], counts: &
         image::echo()?;
         binary(environment)
     })?;
-    stage("end to end", counts, cargo_test(environment, &targets("tests/e2e")?, &harness))
+    stage("end to end", counts, cargo_test(environment, &target("e2e"), &harness))
 }
 
 /// Builds the binary in the same way as for the tests of its package.
 fn binary(environment: &Environment) -> Result<()> {
-    let target = ["--test", "probes"];
+    let target = ["--test", "binary"];
     shell::run(cargo(environment).args(["test", "--quiet", "--no-run"]).args(WORKSPACE).args(target))
 }
 
-/// Returns the test targets of the package in a folder, as arguments that select them.
-fn targets(package: &str) -> Result<Vec<OsString>> {
-    let tests = shell::root().join(package).join("tests");
-    let unread = || format!("cannot list {}", tests.display());
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir(&tests).with_context(unread)? {
-        let path = entry.with_context(unread)?.path();
-        let target =
-            path.extension().is_some_and(|extension| extension == "rs") || path.join("main.rs").exists();
-        names.extend(path.file_stem().filter(|_| target).map(OsString::from));
-    }
-    names.sort();
-    Ok(names.into_iter().flat_map(|name| [OsString::from("--test"), name]).collect())
+/// Returns the arguments that select a test target, whose name is the only one in the workspace.
+fn target(name: &str) -> [OsString; 2] {
+    ["--test", name].map(OsString::from)
 }
 
 /// Returns the environment of builds and tests: lints, and third-party clients that setup has fetched.
 fn environment() -> Environment {
-    let mut environment: Environment = LINTING.map(|(name, value)| (name.to_owned(), value.into())).into();
+    let mut environment: Environment =
+        shell::LINTING.map(|(name, value)| (name.to_owned(), value.into())).into();
     environment.extend(
         clients::CLIENTS
             .iter()
@@ -191,7 +174,7 @@ fn environment() -> Environment {
 fn real_clients(environment: &Environment, filter: &[&str], counts: &mut Counts) -> Result<()> {
     timed("building the binary", || binary(environment))?;
     let ignored: Vec<&str> = ["--ignored"].into_iter().chain(filter.iter().copied()).collect();
-    stage("real clients", counts, cargo_test(environment, &targets("tests/clients")?, &ignored))
+    stage("real clients", counts, cargo_test(environment, &target("clients"), &ignored))
 }
 
 /// Runs the data plane's tests on other kernels, one after the other, continuing after failures.
@@ -243,13 +226,6 @@ fn checks() -> Result<()> {
     shell::run(shell::cargo().args(["fmt", "--all", "--check"]))
 }
 
-/// Returns a cargo command that compiles as the tests do, so that they share one build.
-pub fn linting() -> Command {
-    let mut command = shell::cargo();
-    command.envs(LINTING);
-    command
-}
-
 fn cargo(environment: &Environment) -> Command {
     let mut command = shell::cargo();
     command.envs(environment.iter().map(|(name, value)| (name, value)));
@@ -258,7 +234,9 @@ fn cargo(environment: &Environment) -> Command {
 
 fn cargo_test(environment: &Environment, select: &[OsString], harness: &[&str]) -> Command {
     let mut command = cargo(environment);
-    command.args(["test", "--no-fail-fast"]).args(WORKSPACE).args(select).arg("--").args(harness);
+    // Without `--tests`, rustdoc reads every crate again to find no test in its comments (tidy refuses them).
+    let all = if select.contains(&"--test".into()) { &[][..] } else { &["--tests"] };
+    command.args(["test", "--no-fail-fast"]).args(WORKSPACE).args(all).args(select).arg("--").args(harness);
     command
 }
 
@@ -324,7 +302,8 @@ fn summary(line: &str) -> Option<Counts> {
 mod tests {
     use std::process::Command;
 
-    use super::{LINTING, chosen, summary, targets};
+    use super::{chosen, summary};
+    use crate::shell::LINTING;
 
     /// The arguments are a private agreement between clippy's two programs: if it changes, nothing else would
     /// reveal that lints are no longer checked.
@@ -343,14 +322,6 @@ mod tests {
         let refused = compile("pub fn same(a: bool) -> bool { a == true }");
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
         assert!(!refused.status.success() && said.contains("bool_comparison"), "{said}");
-    }
-
-    #[test]
-    fn the_targets_of_a_package_are_its_files_and_folders() {
-        let clients: Vec<_> = targets("tests/clients").unwrap();
-        assert_eq!(clients[..2], ["--test", "client_go"]);
-        assert!(clients.iter().any(|name| name == "kubectl"), "{clients:?}");
-        assert!(targets("tests/nothing").is_err());
     }
 
     #[test]

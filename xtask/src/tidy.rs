@@ -144,7 +144,7 @@ pub fn run() -> Result<()> {
     breaches.extend(security::breaches()?);
     let mut warnings = Vec::new();
     breaches.extend(import_cycles(&files)?);
-    breaches.extend(comment_openings(&files)?);
+    breaches.extend(doc_comments(&files)?);
     for file in &files {
         check_file(file, &mut breaches, &mut warnings)?;
     }
@@ -288,8 +288,8 @@ fn import_cycles(files: &[PathBuf]) -> Result<Vec<String>> {
     Ok(breaches)
 }
 
-/// Finds the doc comments that begin with a word that [`comments`] refuses.
-fn comment_openings(files: &[PathBuf]) -> Result<Vec<String>> {
+/// Finds the doc comments that [`comments`] refuses.
+fn doc_comments(files: &[PathBuf]) -> Result<Vec<String>> {
     let mut breaches = Vec::new();
     for file in files {
         let text = fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -299,6 +299,10 @@ fn comment_openings(files: &[PathBuf]) -> Result<Vec<String>> {
                 "{}:{line}: a doc comment begins with {word:?}; say what the item is or does",
                 path.display()
             )
+        }));
+        breaches.extend(comments::examples(&text).into_iter().map(|line| {
+            let path = path.display();
+            format!("{path}:{line}: examples in comments are not run; write a test, or begin the block with ```text")
         }));
     }
     Ok(breaches)

@@ -44,7 +44,9 @@ pub struct Served {
 
 fn main() {
     println!("cargo::rerun-if-changed=build");
-    println!("cargo::rerun-if-changed=data");
+    for data in ["definitions", "parameters.txt", "protobuf.txt", "resources.json"] {
+        println!("cargo::rerun-if-changed=data/{data}");
+    }
     println!("cargo::rerun-if-changed=src/deleted.rs");
     for file in ["message", "message_v2", "message_v3", "parameters", "reduce", "shared"] {
         println!("cargo::rerun-if-changed=src/openapi/{file}.rs");

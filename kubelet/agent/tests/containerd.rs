@@ -1,20 +1,14 @@
 //! A whole kubelet with a real containerd, in network and mount namespaces and below a cgroup of its own.
 //! Everything is taken down at the end, also when a test fails.
 
-#![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests may print")]
-
-mod bench;
-mod support;
-
 use std::{fs, path::Path, process::Command, time::Duration};
 
+use crate::bench::{Bench, Kubelet, find, in_namespaces, running_container, shell, start_containerd};
+use crate::support::{Api, condition};
 use base64::Engine;
-use bench::{Bench, Kubelet, find, in_namespaces, running_container, shell, start_containerd};
 use kubelet_agent::containerd::Containerd;
 use kubelet_cri::{CriRuntime, Runtime};
 use serde_json::{Value, json};
-use support::{Api, condition};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

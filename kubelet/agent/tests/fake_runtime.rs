@@ -1,18 +1,14 @@
 //! A whole kubelet with the fake runtime, on paused time.
 
-#![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
-
-mod support;
-
 use std::time::Duration;
 
-use kubelet_agent::DiskUsage;
-use kubelet_cri::{Runtime, fake::Behaviour};
-use serde_json::{Value, json};
-use support::{
+use crate::support::{
     condition,
     node::{Node, container, one},
 };
+use kubelet_agent::DiskUsage;
+use kubelet_cri::{Runtime, fake::Behaviour};
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]

@@ -1,20 +1,14 @@
 //! Containers that try to exceed what they were given, on a real containerd. Each test plays an attacker and
 //! then inspects the node.
 
-#![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests may print")]
-
-mod bench;
-mod support;
-
 use std::{fs, path::Path, time::Duration};
 
+use crate::bench::{Bench, Kubelet, in_namespaces, running_container, shell, start_containerd};
+use crate::support::Api;
 use base64::Engine;
-use bench::{Bench, Kubelet, in_namespaces, running_container, shell, start_containerd};
 use kubelet_agent::{containerd::Containerd, limits};
 use kubelet_cri::Runtime;
 use serde_json::{Value, json};
-use support::Api;
 
 /// A node, and the objects that its pods refer to.
 struct Node<'a> {

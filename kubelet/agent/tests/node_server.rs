@@ -1,12 +1,6 @@
 //! The node's server on a real socket, with a fake runtime behind it: answers to unauthorized clients, and
 //! the streams that one tenant leaves to others.
 
-#![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests may print")]
-
-mod bench;
-mod support;
-
 use std::{
     net::Ipv4Addr,
     sync::{
@@ -15,12 +9,12 @@ use std::{
     },
 };
 
-use bench::{Bench, Kubelet};
+use crate::bench::{Bench, Kubelet};
+use crate::support::Api;
 use http_body_util::BodyExt;
 use kubelet_agent::{FakeMachine, limits};
 use kubelet_cri::{FakeRuntime, fake::FakeOptions};
 use serde_json::json;
-use support::Api;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 async fn node(bench: &Bench, api: &Api) -> Kubelet {

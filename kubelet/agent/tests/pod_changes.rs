@@ -1,17 +1,13 @@
 //! Changes of running pods: a whole kubelet with the fake runtime, on paused time.
 
-#![allow(clippy::unwrap_used, reason = "this is test code, outside of a function marked as a test")]
-
-mod support;
-
 use std::time::Duration;
 
-use kubelet_cri::{Runtime, fake::Behaviour};
-use serde_json::{Value, json};
-use support::{
+use crate::support::{
     condition,
     node::{Node, container, one},
 };
+use kubelet_cri::{Runtime, fake::Behaviour};
+use serde_json::{Value, json};
 
 /// Returns the text of a file in a volume of the node's only pod.
 fn file(node: &Node, volume: &str, path: &str) -> String {

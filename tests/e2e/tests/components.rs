@@ -1,6 +1,5 @@
 //! Each component as a process of its own, over TLS, with its own user, on a real etcd; any of them can be
 //! killed at any time.
-#![allow(clippy::print_stdout, reason = "a test tells what it counted")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -1,7 +1,6 @@
 //! The manifest of `deploy/`, applied with kubectl to an API server; its pod is run by a kubelet and
 //! containerd with exactly the capabilities that it lists. There is no DaemonSet controller here, so the test
 //! creates the pod of this node from the DaemonSet's template.
-#![allow(clippy::print_stdout, reason = "a test tells what it saw")]
 
 use std::collections::BTreeMap;
 use std::fs;

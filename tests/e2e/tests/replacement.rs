@@ -1,6 +1,5 @@
 //! `hawser proxy` as a replacement of kube-proxy: with kube-proxy's own configuration file, beside the rules
 //! that kube-proxy left, and with no more privileges than its manifest grants.
-#![allow(clippy::print_stdout, reason = "a test tells what it saw")]
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,8 +1,6 @@
 //! Everything that the README shows, on a real containerd with real kubectl and packets; then failures: kill
 //! -9 under load, and `down`.
 
-#![allow(clippy::print_stdout, reason = "a test tells what it counted")]
-
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};

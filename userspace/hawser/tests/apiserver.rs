@@ -1,7 +1,5 @@
 //! `hawser apiserver` as a process: its flags and its shutdown.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};

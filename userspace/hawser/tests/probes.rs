@@ -1,7 +1,5 @@
 //! Probes of the scheduler and the controllers as separate processes.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};

@@ -1,20 +1,14 @@
 //! Several API servers behind one etcd are one API: an identity at one of them is valid at the others, with
 //! keys from files and with a copy of the first server's keys.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "../../../apiserver/store/tests/conformance/etcd_server.rs"]
-#[allow(dead_code, reason = "outages are for the tests of the store and the server")]
-mod etcd_server;
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::etcd_server::EtcdServer;
 use apiserver_auth::authentication::pki::{Pki, Subject, kubeconfig};
 use apiserver_meta::ambient::Ambient;
-use etcd_server::EtcdServer;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
 use kube::Client;
@@ -219,7 +213,10 @@ fn files_that_are_no_use_are_named() {
             vec!["--service-account-jwks-uri", "http://x"],
             "--service-account-jwks-uri http://x requires https scheme".to_owned(),
         ),
-        (vec!["--service-account-issuer", "a:b"], "--service-account-issuer a:b has a colon".to_owned()),
+        (
+            vec!["--service-account-issuer", "a:b"],
+            "--service-account-issuer a:b contains a colon but is not a URL".to_owned(),
+        ),
     ] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_hawser"))
             .args(["apiserver", "--secure-port", "0", "--bind-address", "127.0.0.1", "--data-dir"])

@@ -1,12 +1,6 @@
 //! The embedded store of a real server process: `kill -9` under load, snapshots and restores with and without
 //! a running server, and the results of the check.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "../../../apiserver/store/tests/conformance/etcd_server.rs"]
-#[allow(dead_code, reason = "outages are for the tests of the store and the server")]
-mod etcd_server;
-
 use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -15,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use crate::etcd_server::EtcdServer;
 use apiserver_store::{Op, Store, Write};
-use etcd_server::EtcdServer;
 use futures::TryStreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{Api, DeleteParams, ListParams, PostParams, WatchEvent, WatchParams};

@@ -1,7 +1,5 @@
 //! Changes of the proxy to a machine besides eBPF, in a network namespace of the test's own: the route of
 //! last resort, and the removal of kube-proxy's rules.
-#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
-#![allow(clippy::print_stdout, reason = "a test says what this machine has not")]
 
 use std::io::Write;
 use std::process::{Command, Stdio};

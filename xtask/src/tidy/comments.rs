@@ -1,4 +1,4 @@
-//! Beginnings of doc comments.
+//! Beginnings of doc comments, and examples in them.
 //!
 //! A doc comment says what its item is or does. One that begins with a question word or a relative clause
 //! ("What …", "Whether …", "Of …") leaves that to the reader.
@@ -28,9 +28,32 @@ pub fn openings(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
+/// Returns the line numbers of the code blocks in doc comments that rustdoc would compile as tests.
+pub fn examples(text: &str) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut inside = false;
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        let fence =
+            ["///", "//!"].iter().find_map(|marker| line.strip_prefix(marker)?.trim().strip_prefix("```"));
+        let Some(language) = fence else { continue };
+        if !inside && language != "text" {
+            found.push(index + 1);
+        }
+        inside = !inside;
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
-    use super::openings;
+    use super::{examples, openings};
+
+    #[test]
+    fn code_block_of_a_doc_comment_is_found_and_a_drawing_is_not() {
+        let text = "//! ```text\n//! a -> b\n//! ```\n/// ```\n/// f();\n/// ```\nfn f() {}\n// ```\n";
+        assert_eq!(examples(text), [4]);
+    }
 
     #[test]
     fn doc_comments_that_begin_with_a_question_word_are_found() {

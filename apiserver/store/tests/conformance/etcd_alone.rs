@@ -7,9 +7,9 @@ use apiserver_store::etcd::Etcd;
 use apiserver_store::{Range, StoreError};
 use futures::StreamExt;
 
-use crate::Subject;
-use crate::etcd_server::{EtcdCluster, EtcdServer};
-use crate::support::{events, marks, notice, silence};
+use crate::conformance::Subject;
+use crate::conformance::etcd_server::{EtcdCluster, EtcdServer};
+use crate::conformance::support::{events, marks, notice, silence};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs etcd: cargo xtask test"]

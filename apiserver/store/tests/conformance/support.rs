@@ -8,7 +8,7 @@ use apiserver_store::{
 use bytes::Bytes;
 use futures::StreamExt;
 
-use crate::Subject;
+use crate::conformance::Subject;
 
 impl Subject {
     pub fn key(&self, name: &str) -> String {

@@ -2,8 +2,8 @@
 
 use apiserver_store::{Notice, StoreError};
 
-use crate::Subject;
-use crate::support::{events, marks, notice, silence};
+use crate::conformance::Subject;
+use crate::conformance::support::{events, marks, notice, silence};
 
 pub async fn a_watch_from_now_sees_later_changes(subject: Subject) {
     subject.put("a", "1").await;

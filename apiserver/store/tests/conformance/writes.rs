@@ -6,8 +6,8 @@ use apiserver_store::limits::VALUE_BYTES;
 use apiserver_store::{Op, Range, StoreError, Write, Written};
 use bytes::Bytes;
 
-use crate::Subject;
-use crate::support::{content, done, events, pairs};
+use crate::conformance::Subject;
+use crate::conformance::support::{content, done, events, pairs};
 
 pub async fn a_new_key_can_be_read(subject: Subject) {
     assert_eq!(subject.get("a").await, None);

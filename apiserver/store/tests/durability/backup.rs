@@ -15,7 +15,7 @@ use apiserver_store::limits::RESTORED_REVISION;
 use apiserver_store::{Notice, Range, Store, StoreError, Watch};
 use futures::StreamExt;
 
-use crate::support::{on_one_thread, open, put, put_of, small};
+use crate::durability::support::{on_one_thread, open, put, put_of, small};
 
 fn disk(directory: &Path) -> Arc<dyn Disk> {
     Arc::new(RealDisk::new(directory).unwrap())

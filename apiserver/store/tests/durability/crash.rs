@@ -11,7 +11,7 @@ use apiserver_store::embedded::Embedded;
 use apiserver_store::{Op, Range, Revision, Store, StoreError, Write, Written};
 use bytes::Bytes;
 
-use crate::support::{Random, history, on_one_thread, open, small};
+use crate::durability::support::{Random, history, on_one_thread, open, small};
 
 const SEEDS: u64 = 1_000;
 const ROUNDS: u64 = 4;

@@ -9,7 +9,7 @@ use apiserver_store::limits::WATCH_BUFFER_EVENTS;
 use apiserver_store::{Store, StoreError};
 use futures::StreamExt;
 
-use crate::support::{history, open, put, put_of, small};
+use crate::durability::support::{history, open, put, put_of, small};
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_sync_stops_the_store_and_nothing_is_acknowledged() {

@@ -11,7 +11,7 @@ use apiserver_store::Store;
 use apiserver_store::disk::RealDisk;
 use apiserver_store::embedded::{Embedded, Options};
 
-use crate::support::put;
+use crate::durability::support::put;
 
 /// Environment variable that passes the directory to the child.
 const DIRECTORY: &str = "HAWSER_STORE_TEST_DIRECTORY";
@@ -88,7 +88,7 @@ async fn write_for_ever(store: Embedded, writer: u32) {
 
 fn spawn(directory: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "kill::child", "--ignored", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "durability::kill::child", "--ignored", "--nocapture", "--test-threads=1"])
         .env(DIRECTORY, directory)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -14,9 +14,9 @@ use bytes::Bytes;
 use futures::StreamExt;
 use tokio::task::LocalSet;
 
-use crate::history::{Action, History, Listing, Operation, Outcome, Version};
+use crate::durability::history::{Action, History, Listing, Operation, Outcome, Version};
+use crate::durability::support::{Random, on_one_thread, open};
 use crate::seeded;
-use crate::support::{Random, on_one_thread, open};
 
 const LIVES: u64 = 300;
 const ROUNDS: u64 = 4;

@@ -9,7 +9,7 @@ use apiserver_store::{KeyValue, Op, Range, Revision, Store, StoreError, Write, W
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::support::{history, on_one_thread, open, small};
+use crate::durability::support::{history, on_one_thread, open, small};
 
 #[derive(Clone, Debug)]
 enum Step {

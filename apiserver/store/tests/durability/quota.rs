@@ -5,7 +5,7 @@ use apiserver_store::embedded::{Embedded, Options};
 use apiserver_store::limits::KEY_OVERHEAD;
 use apiserver_store::{Op, Range, Store, StoreError, Write, Written};
 
-use crate::support::{open, put};
+use crate::durability::support::{open, put};
 
 const QUOTA: u64 = 100_000;
 

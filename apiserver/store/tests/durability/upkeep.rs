@@ -8,7 +8,7 @@ use apiserver_store::embedded::{Embedded, Options};
 use apiserver_store::{Op, Range, Store, Write};
 use bytes::Bytes;
 
-use crate::support::{open, put, small};
+use crate::durability::support::{open, put, small};
 
 fn size(disk: &dyn Disk) -> usize {
     disk.list().unwrap().iter().map(|name| disk.read(name).unwrap().len()).sum()

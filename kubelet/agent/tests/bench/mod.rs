@@ -1,8 +1,6 @@
 //! A containerd and kubelets above it, in network and mount namespaces and below a cgroup of their own.
 //! Everything is taken down at the end, also when a test fails.
 
-#![allow(dead_code, reason = "not every test uses all of it")]
-
 use std::{
     fs,
     os::unix::fs::PermissionsExt,

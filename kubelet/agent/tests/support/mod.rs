@@ -1,8 +1,6 @@
 //! A small API server for tests of one kubelet. It stores objects as JSON, and lists, watches, patches and
 //! deletes them without any validation.
 
-#![allow(dead_code, reason = "each test file uses a part of it")]
-
 use std::{
     collections::BTreeMap,
     convert::Infallible,

@@ -7,7 +7,7 @@ use kube::runtime::wait::{await_condition, conditions};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{against, code};
+use crate::kube_rs::{against, code};
 
 fn of<K: serde::de::DeserializeOwned>(object: Value) -> K {
     serde_json::from_value(object).unwrap()

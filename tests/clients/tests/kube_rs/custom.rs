@@ -18,7 +18,7 @@ use kube::{Client, Resource, ResourceExt};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::{code, with_client};
+use crate::kube_rs::{code, with_client};
 
 /// The definition that kube-rs derives from [`Gadget`]. Deriving it here would give `kube` and `k8s-openapi` features
 /// that the product lacks, so that both and everything above them would be compiled twice.

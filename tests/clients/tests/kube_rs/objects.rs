@@ -14,7 +14,7 @@ use kube::discovery::{Discovery, Scope, verbs};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::{code, with_client};
+use crate::kube_rs::{code, with_client};
 
 /// Returns a typed object from JSON.
 fn of<K: serde::de::DeserializeOwned>(object: Value) -> K {

@@ -12,7 +12,7 @@ use kube::runtime::{WatchStreamExt, reflector, watcher};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
-use crate::{code, with_client};
+use crate::kube_rs::{code, with_client};
 
 fn map(name: &str) -> ConfigMap {
     serde_json::from_value(json!({"metadata": {"name": name, "labels": {"watched": "yes"}}})).unwrap()

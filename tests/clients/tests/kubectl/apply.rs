@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tests_clients::{Api, Kubectl, each_kubectl};
 
-use crate::{account, config_map, object};
+use crate::kubectl::{account, config_map, object};
 
 const LAST: &str = "kubectl.kubernetes.io/last-applied-configuration";
 

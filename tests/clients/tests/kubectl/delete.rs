@@ -4,7 +4,7 @@ use serde_json::json;
 use tests_clients::{Api, Kubectl, each_kubectl};
 use tests_e2e::eventually;
 
-use crate::object;
+use crate::kubectl::object;
 
 #[test]
 #[ignore = "needs kubectl and the binary: cargo xtask test"]

@@ -2,7 +2,7 @@
 
 use tests_clients::{Api, Kubectl, each_kubectl};
 
-use crate::{account, object};
+use crate::kubectl::{account, object};
 
 #[test]
 #[ignore = "needs kubectl and the binary: cargo xtask test"]

@@ -6,7 +6,7 @@ use std::process::Stdio;
 use serde_json::{Value, json};
 use tests_clients::{Api, Kubectl, each_kubectl, words};
 
-use crate::{account, config_map};
+use crate::kubectl::{account, config_map};
 
 #[test]
 #[ignore = "needs kubectl and the binary: cargo xtask test"]

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use tests_clients::{Api, Kubectl, each_kubectl};
 
-use crate::{account, object};
+use crate::kubectl::{account, object};
 
 #[test]
 #[ignore = "needs kubectl and the binary: cargo xtask test"]

@@ -5,7 +5,7 @@ use serde_json::json;
 use tests_e2e::lab::{CLIENT_IP, NODE_IP};
 use tests_e2e::{Cluster, Lab, Process, eventually, root};
 
-use crate::attacker::{Answer, Attacker, apply, attack, issued, must_fail, start};
+use crate::attack::attacker::{Answer, Attacker, apply, attack, issued, must_fail, start};
 
 const PORT: u16 = 10250;
 
@@ -194,7 +194,7 @@ fn endless(trap: &Trap<'_>) -> Result<()> {
         let mut curl = trap.administrator.curl();
         // Reads a few KiB per second of an answer that comes as fast as it can.
         curl.args(["--limit-rate", "4k", "--max-time", "4", "-o", "/dev/null"]);
-        curl.arg(format!("{}/api/v1/namespaces/default/pods/guest/log", crate::attacker::API));
+        curl.arg(format!("{}/api/v1/namespaces/default/pods/guest/log", crate::attack::attacker::API));
         callers.push(curl.stdout(std::process::Stdio::null()).spawn().context("cannot start curl")?);
     }
     for mut caller in callers {

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use tests_e2e::lab::CLIENT_IP;
 use tests_e2e::{Cluster, Lab, eventually};
 
-use crate::attacker::{Attacker, apply, attack, must_refuse, start};
-use crate::tenant::request;
+use crate::attack::attacker::{Attacker, apply, attack, must_refuse, start};
+use crate::attack::tenant::request;
 
 const MANIFEST: &str = r#"
 apiVersion: v1

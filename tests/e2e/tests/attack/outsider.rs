@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use tests_e2e::lab::NODE_IP;
 use tests_e2e::{Cluster, Lab, eventually, output, root};
 
-use crate::attacker::{API, Attacker, Credentials, apply, attack, must_refuse, on_node, start};
-use crate::kubelet::memory;
+use crate::attack::attacker::{API, Attacker, Credentials, apply, attack, must_refuse, on_node, start};
+use crate::attack::kubelet::memory;
 
 /// More connections than the server allows.
 const CONNECTIONS: usize = 10_500;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tests_e2e::lab::NODE_IP;
 use tests_e2e::{Cluster, Lab, eventually};
 
-use crate::attacker::{Attacker, apply, attack, base64, must_fail, must_refuse, start};
+use crate::attack::attacker::{Attacker, apply, attack, base64, must_fail, must_refuse, start};
 
 /// A secret that only administrators may see.
 const TREASURE: &str = "dHJlYXN1cmU=";

@@ -6,8 +6,8 @@ use serde_json::Value;
 use tests_e2e::lab::CLIENT_IP;
 use tests_e2e::{Cluster, Lab, eventually};
 
-use crate::attacker::{Attacker, apply, attack, base64, issued, start};
-use crate::kubelet::{Hostile, hostile, memory};
+use crate::attack::attacker::{Attacker, apply, attack, base64, issued, start};
+use crate::attack::kubelet::{Hostile, hostile, memory};
 
 const PORT: u16 = 8443;
 /// Number of concurrent reads that one account may have.
@@ -91,7 +91,7 @@ impl Converted<'_> {
     }
 
     /// Reads the object in the other version.
-    fn converted(&self) -> Result<crate::attacker::Answer> {
+    fn converted(&self) -> Result<crate::attack::attacker::Answer> {
         self.administrator.get("/apis/example.org/v2/namespaces/default/things/one")
     }
 
@@ -160,7 +160,7 @@ fn silent(converted: &Converted<'_>) -> Result<()> {
     for _ in 0..MORE_THAN_A_SHARE {
         let mut curl = converted.administrator.curl();
         curl.args(["--max-time", "60", "-o", "/dev/null"]);
-        curl.arg(format!("{}/apis/example.org/v2/namespaces/default/things", crate::attacker::API));
+        curl.arg(format!("{}/apis/example.org/v2/namespaces/default/things", crate::attack::attacker::API));
         waiting.push(curl.stdout(std::process::Stdio::null()).spawn().context("cannot start curl")?);
     }
     let outcome = eventually("a share of requests to wait", || {

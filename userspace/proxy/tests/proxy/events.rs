@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use userspace_proxy::{Config, Listeners};
 
-use crate::support::{Plane, Proxy, service, settle, slice};
+use crate::proxy::support::{Plane, Proxy, service, settle, slice};
 
 /// Returns an API server that accepts Events, or that forbids them.
 fn api_server(code: u16) -> (Client, Arc<Mutex<Vec<Value>>>) {

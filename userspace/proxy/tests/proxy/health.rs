@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::support::{Plane, Proxy, object, page, settle};
+use crate::proxy::support::{Plane, Proxy, object, page, settle};
 use apiserver_client::ObjectKey;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::support::{Plane, Proxy, assert_in_tables, object, settle};
+use crate::proxy::support::{Plane, Proxy, assert_in_tables, object, settle};
 use apiserver_client::ObjectKey;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;

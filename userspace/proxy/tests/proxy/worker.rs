@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::support::{Plane, Proxy, object, pass, service, settle, slice};
+use crate::proxy::support::{Plane, Proxy, object, pass, service, settle, slice};
 use apiserver_client::ObjectKey;
 use k8s_openapi::api::core::v1::Node;
 use tokio::net::TcpListener;
@@ -167,7 +167,7 @@ async fn the_nodes_addresses_and_interfaces_reach_the_data_plane() {
 }
 
 async fn page(address: std::net::SocketAddr, path: &str) -> (u16, String) {
-    let (code, _, body) = crate::support::page(address, path).await;
+    let (code, _, body) = crate::proxy::support::page(address, path).await;
     (code, body)
 }
 

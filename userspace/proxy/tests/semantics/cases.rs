@@ -27,9 +27,9 @@ use serde_json::Value;
 use userspace_proxy::compile::{health_check, service_of};
 use userspace_proxy::{Config, KubeProxyConfiguration, NodeView, Own};
 
-use crate::model::{Attempt, From, Source, Verdict, World, judge};
-use crate::plan::PROTOCOLS;
-use crate::tables::{compiled, context, node_tables, read};
+use crate::semantics::model::{Attempt, From, Source, Verdict, World, judge};
+use crate::semantics::plan::PROTOCOLS;
+use crate::semantics::tables::{compiled, context, node_tables, read};
 
 /// One cluster, and the attempts in it.
 pub struct Case {

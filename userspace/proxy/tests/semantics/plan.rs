@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
 
-use crate::model::{Attempt, From, World};
+use crate::semantics::model::{Attempt, From, World};
 
 pub const HERE: &str = "here";
 pub const PROTOCOLS: [&str; 3] = ["TCP", "UDP", "SCTP"];

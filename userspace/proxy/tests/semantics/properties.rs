@@ -14,9 +14,9 @@ use userspace_proxy::compile::{
 };
 use userspace_proxy::compile_service;
 
-use crate::model::{Attempt, Verdict, World, health, judge};
-use crate::plan::{attempt, world};
-use crate::tables::{answering, compiled, context, key, node_tables, read};
+use crate::semantics::model::{Attempt, Verdict, World, health, judge};
+use crate::semantics::plan::{attempt, world};
+use crate::semantics::tables::{answering, compiled, context, key, node_tables, read};
 
 /// Number of hash values tried for one attempt in the in-memory data plane, spread over all hashes.
 const HASHES: u32 = 64;

@@ -9,7 +9,7 @@ use userspace_dataplane::tables::{
 };
 use userspace_proxy::{Context, NodeView, compile};
 
-use crate::model::{Attempt, From, Source, Verdict, World};
+use crate::semantics::model::{Attempt, From, Source, Verdict, World};
 
 pub fn context(world: &World) -> Context {
     let node = NodeView {

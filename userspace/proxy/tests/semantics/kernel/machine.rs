@@ -9,8 +9,8 @@ use userspace_dataplane::{Kernel, Program};
 
 use super::support::{self, index_of, ip, sysctl};
 use super::wire::{self, Kind, Seen};
-use crate::model::{Attempt, From, Source, Verdict, World};
-use crate::tables::{compiled, node_tables};
+use crate::semantics::model::{Attempt, From, Source, Verdict, World};
+use crate::semantics::tables::{compiled, node_tables};
 
 /// Verdicts of tcx and XDP programs.
 const NEXT: u32 = u32::MAX;

@@ -9,11 +9,11 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 
 use super::machine::{Machine, Outcome};
 use super::support::{Node, in_namespace};
-use crate::cases;
-use crate::model::{Attempt, From, Verdict, judge, judge_known};
-use crate::plan::{WorldPlan, attempt, world};
 use crate::seeded;
-use crate::tables::{is_limited, without_ranges};
+use crate::semantics::cases;
+use crate::semantics::model::{Attempt, From, Verdict, judge, judge_known};
+use crate::semantics::plan::{WorldPlan, attempt, world};
+use crate::semantics::tables::{is_limited, without_ranges};
 
 /// Random clusters, and attempts in each: some 8,000 packets, half of them through XDP first.
 const CLUSTERS: u32 = 256;

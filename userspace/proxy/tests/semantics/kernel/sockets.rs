@@ -18,11 +18,11 @@ use proptest::test_runner::{TestCaseError, TestRunner};
 use super::machine::Machine;
 use super::support::namespace::Namespace;
 use super::support::{Inside, Node, in_namespace, ip, sysctl};
-use crate::cases;
-use crate::model::{Attempt, From, Verdict, World, judge, judge_known};
-use crate::plan::{WorldPlan, attempt, world};
 use crate::seeded;
-use crate::tables::{is_limited, without_ranges};
+use crate::semantics::cases;
+use crate::semantics::model::{Attempt, From, Verdict, World, judge, judge_known};
+use crate::semantics::plan::{WorldPlan, attempt, world};
+use crate::semantics::tables::{is_limited, without_ranges};
 
 /// Random clusters, and connects in each: some 3,000.
 const CLUSTERS: u32 = 96;

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::model::Attempt;
+use crate::semantics::model::Attempt;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;

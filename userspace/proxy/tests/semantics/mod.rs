@@ -9,13 +9,9 @@
 //! - `kernel`: the same clusters and cases in the real maps, packets through the programs by
 //!   BPF_PROG_TEST_RUN and sockets through the cgroup hooks. Takes root.
 
-#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
-
 mod cases;
 mod kernel;
 mod model;
 mod plan;
 mod properties;
-#[path = "../../../../tests/support/seeded.rs"]
-mod seeded;
 mod tables;

@@ -1,13 +1,6 @@
 //! One suite for all implementations of the store: embedded in a real directory, embedded on the simulated
 //! disk with a paused clock, and a real etcd server that the test starts.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a test may panic and print"
-)]
-
 mod etcd_alone;
 #[allow(dead_code, reason = "shared with the tests of the server and of the binary")]
 mod etcd_server;

@@ -1,7 +1,5 @@
 //! kubectl 1.32 and 1.36 against `hawser apiserver`, over TLS with its kubeconfig.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 mod apply;
 mod create;
 mod custom;

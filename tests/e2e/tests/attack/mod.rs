@@ -2,7 +2,6 @@
 //! node whose credentials were stolen, a client on the network without credentials, and a compromised kubelet
 //! and webhook. Each test starts a cluster and tries everything that its attacker could; `docs/security.md`
 //! says which promise each attack is meant to break.
-#![allow(clippy::print_stdout, reason = "a test tells what it tried")]
 
 mod attacker;
 mod kubelet;

@@ -1,7 +1,5 @@
 //! kube-rs against `hawser apiserver`, as operators use it: over TLS with the kubeconfig.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 mod collected;
 mod custom;
 mod objects;

@@ -6,8 +6,6 @@
 //!                                                                └─ pod b 10.77.5.3
 //! ```
 
-#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
-
 mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};

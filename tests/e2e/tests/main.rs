@@ -1,0 +1,10 @@
+//! The product as a whole, in one binary.
+
+#![allow(clippy::print_stdout, reason = "a test tells what it saw")]
+
+mod attack;
+mod bad_days;
+mod components;
+mod daemonset;
+mod replacement;
+mod single_node;

@@ -1,0 +1,9 @@
+//! The proxy on hand-fed caches, above a data plane in memory.
+
+mod events;
+mod health;
+mod incremental;
+mod interfaces;
+mod scenarios;
+mod support;
+mod worker;
