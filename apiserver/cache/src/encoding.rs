@@ -148,14 +148,14 @@ pub fn complete_kind(resource: &Resource, object: &mut Value) {
 /// Brings an object of a built-in kind into the form in which it is validated, compared and written: its
 /// normal form, as after decoding into Go's types. Other values from defaults, admission or an old store are
 /// dropped.
-pub fn prepare(resource: &Resource, object: &mut Value) {
+pub fn normalize_as(resource: &Resource, object: &mut Value) {
     if let Some(message) = message_of(resource) {
         protobuf::normalize(message, object);
     }
 }
 
-/// Does what [`prepare`] does, for the comparison that determines owners.
-pub fn prepare_as_sent(resource: &Resource, object: &mut Value) {
+/// Does what [`normalize_as`] does, for the comparison that determines owners.
+pub fn normalize_sent(resource: &Resource, object: &mut Value) {
     if let Some(message) = message_of(resource) {
         protobuf::normalize_as_sent(message, object);
     }

@@ -1,8 +1,8 @@
 //! The watch cache: for each kind an immutable, ordered map of encoded objects, swapped whole
 //! with every change; a history for watches that resume; and the watchers.
 //!
-//! One task (`feed`) reads the store's log for all kinds and is the only writer, so a revision
-//! that the feed has passed is in every cache.
+//! One task (`feed`) reads the store's log for all kinds and is the only one that writes changes, so a revision
+//! that the feed has passed is in every cache. The first request for a lazy kind loads its cache.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod change;

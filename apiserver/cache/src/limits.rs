@@ -33,12 +33,12 @@ pub const SNAPSHOT_BYTES_ALL: usize = 128 << 20;
 /// The charge for each object that a snapshot keeps alive, besides its bytes: nodes of the tree that contains
 /// it.
 pub const SNAPSHOT_NODES: usize = 2 * 1024;
-/// So many answers do that at one time.
+/// Answers that read a state again from the store at one time.
 pub const READING_AGAIN: usize = 4;
 /// The number of snapshots that were read from the store and share nothing with the present state: each is a
 /// whole kind, so 150,000 pods of 2 KiB are some 300 MiB.
 pub const SNAPSHOTS_READ: usize = 2;
-/// And this long.
+/// The time for which a snapshot is kept.
 pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
 /// Pages of the first read of the store.
 pub const LOAD_PAGE: usize = 5000;

@@ -1,4 +1,4 @@
-//! Who may use a server, and how: the authorizer, the authenticator and the issuer of tokens, fed by the watch caches.
+//! Access to a server: the authorizer, the authenticator and the issuer of tokens, fed by the watch caches.
 
 use std::sync::Arc;
 

@@ -110,7 +110,7 @@ async fn decode(objects: &Objects, resource: &Resource, kv: &KeyValue) -> Result
         convert(&mut object);
     }
     conversion::convert(objects.webhook_caller(), resource, &mut object).await?;
-    encoding::prepare(resource, &mut object);
+    encoding::normalize_as(resource, &mut object);
     meta::set(&mut object, "resourceVersion", kv.mod_revision.to_string());
     Ok(Stored { object, revision: kv.mod_revision })
 }

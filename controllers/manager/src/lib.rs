@@ -84,7 +84,7 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
     }
 }
 
-/// Controllers that pods depend on to start come first.
+/// Starts all controllers, first those without which no pod can start.
 fn start_all(context: &Context, tasks: &mut Tasks) {
     serviceaccount::start(context, tasks);
     nodes::start(context, tasks);

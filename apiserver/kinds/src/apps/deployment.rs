@@ -94,7 +94,9 @@ fn validate(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// `maxUnavailable` and `maxSurge`, which cannot both forbid any progress.
+/// Validates `maxUnavailable`, at most 100 %, and `maxSurge`, which has no upper bound, as in Kubernetes: the
+/// controller holds the number of pods to them (`controllers/manager/src/deployment/plan.rs`). Both 0 would stop every
+/// update.
 fn rolling_update(rolling: &Value, path: &str, errors: &mut Errors) {
     let (unavailable, surge) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
     int_or_percent(&format!("{path}.maxUnavailable"), unavailable, errors);

@@ -80,9 +80,9 @@ pub(super) fn plan(
     let old = old.map(|old| &old["spec"]).filter(|old| old["type"].as_str() != Some("ExternalName"));
     let mut requested = requested_addresses(spec, old)?;
     let headless = requested.first().is_some_and(|address| address == "None");
-    let free = headless && spec["selector"].as_object().is_none_or(|selector| selector.is_empty());
-    let mut given = given_families(spec, configured, free)?;
-    let policy = policy(spec, &given, &requested, free)?;
+    let any_family = headless && spec["selector"].as_object().is_none_or(|selector| selector.is_empty());
+    let mut given = given_families(spec, configured, any_family)?;
+    let policy = policy(spec, &given, &requested, any_family)?;
     if policy == "SingleStack" && old.is_some_and(|old| old["ipFamilyPolicy"] != "SingleStack") {
         // Going back to one family drops the second of the old ones.
         let unchanged = |key: &str| old.is_some_and(|old| old[key] == spec[key]);
@@ -110,7 +110,7 @@ pub(super) fn plan(
         }
         given.push(family);
     }
-    let families = complete(given, &policy, configured, free)?;
+    let families = complete(given, &policy, configured, any_family)?;
     check_unchanged_family(&families, old)?;
     let mut addresses: Vec<Option<IpAddr>> = addresses.into_iter().map(Some).collect();
     addresses.resize(families.len(), None);
@@ -153,7 +153,11 @@ fn requested_addresses(spec: &Value, old: Option<&Value>) -> Result<Vec<String>,
     Ok(list)
 }
 
-fn given_families(spec: &Value, configured: &[Family], free: bool) -> Result<Vec<Family>, Vec<FieldError>> {
+fn given_families(
+    spec: &Value,
+    configured: &[Family],
+    any_family: bool,
+) -> Result<Vec<Family>, Vec<FieldError>> {
     let mut families = Vec::new();
     let mut errors = Vec::new();
     for (index, text) in strings(&spec["ipFamilies"]).iter().enumerate() {
@@ -163,7 +167,7 @@ fn given_families(spec: &Value, configured: &[Family], free: bool) -> Result<Vec
             Some(family) if families.contains(&family) => {
                 errors.push(FieldError::duplicate(field, &json!(text)));
             }
-            Some(family) if !configured.contains(&family) && !free => {
+            Some(family) if !configured.contains(&family) && !any_family => {
                 errors.push(FieldError::invalid(field, &json!(text), "not configured on this cluster"));
             }
             Some(family) => families.push(family),
@@ -176,7 +180,7 @@ fn policy(
     spec: &Value,
     given: &[Family],
     requested: &[String],
-    free: bool,
+    any_family: bool,
 ) -> Result<String, Vec<FieldError>> {
     const FIELD: &str = "spec.ipFamilyPolicy";
     match spec["ipFamilyPolicy"].as_str() {
@@ -187,7 +191,7 @@ fn policy(
             &["PreferDualStack", "RequireDualStack", "SingleStack"],
         )]),
         // Endpoints of a headless Service without a selector are written by hand, of any family.
-        _ if free => Ok("RequireDualStack".to_owned()),
+        _ if any_family => Ok("RequireDualStack".to_owned()),
         _ if given.len() > 1 || requested.len() > 1 => Err(vec![FieldError::required(
             FIELD,
             "must be 'RequireDualStack' or 'PreferDualStack' when multiple IP families or cluster IPs are given",
@@ -226,7 +230,7 @@ fn complete(
     mut families: Vec<Family>,
     policy: &str,
     configured: &[Family],
-    free: bool,
+    any_family: bool,
 ) -> Result<Vec<Family>, Vec<FieldError>> {
     if families.is_empty() {
         families.extend(configured.first());
@@ -234,7 +238,7 @@ fn complete(
     let dual = match policy {
         "SingleStack" => false,
         "PreferDualStack" => configured.len() > 1,
-        _ if configured.len() > 1 || free => true,
+        _ if configured.len() > 1 || any_family => true,
         _ => {
             let detail = "this cluster is not configured for dual-stack services";
             return Err(vec![FieldError::invalid("spec.ipFamilyPolicy", &json!(policy), detail)]);

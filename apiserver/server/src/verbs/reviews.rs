@@ -31,7 +31,7 @@ pub async fn create(context: &Context, resource: &Resource, bytes: Bytes) -> Ans
     }
     apiserver_schema::meta::drop_empty(&mut object);
     let has_status = object.get("status").is_some();
-    encoding::prepare(resource, &mut object);
+    encoding::normalize_as(resource, &mut object);
     // A status that was not sent has no owner.
     if let Some(fields) = object.as_object_mut().filter(|_| !has_status) {
         fields.remove("status");

@@ -1,4 +1,4 @@
-//! Stages `mutate` and `admit`: the admission plugins, and the place of admission webhooks and policies.
+//! Stages `mutate` and `admit`: the two phases of the admission plugins, which Kubernetes calls `admit` and `validate`.
 
 use apiserver_schema::error::ApiError;
 use serde_json::Value;
@@ -16,7 +16,7 @@ pub(super) async fn mutate(write: &Write<'_>, object: &mut Value) -> Result<(), 
 }
 
 /// Plugins that accept or refuse the object as it will be stored.
-pub(super) async fn validate(write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
+pub(super) async fn admit(write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
     if write.part == Part::Admitted {
         return Ok(());
     }

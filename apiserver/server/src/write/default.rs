@@ -13,7 +13,7 @@ pub(super) fn fill_in(write: &Write<'_>, object: &mut Value) -> Result<(), ApiEr
     encoding::fill_in(write.resource, object, write.now())?;
     meta::drop_empty(object);
     if write.current.is_none() {
-        encoding::prepare(write.resource, object);
+        encoding::normalize_as(write.resource, object);
     }
     Ok(())
 }

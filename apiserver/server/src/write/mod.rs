@@ -10,11 +10,11 @@
 //! | default | The kind's defaults are filled in. | `default` |
 //! | retain | What this write may not change comes back from the current object. | `retain` |
 //! | own | The writer becomes the owner of the fields that it changed. | `own` |
-//! | mutate | Admission plugins and webhooks change the object. | `admit` |
+//! | mutate | Admission plugins change the object; admission webhooks will, too. | `admit` |
 //! | prepare | The server sets uid, times, generation and a generated name. | `prepare` |
 //! | reserve | A Service gets its addresses and node ports. | `reserve` |
 //! | validate | The rules of the kind are checked, and its warnings sent. | `validate` |
-//! | admit | Admission plugins and webhooks accept or refuse the object. | `admit` |
+//! | admit | Admission plugins accept or refuse the object; admission webhooks will, too. | `admit` |
 //! | store | The object is written if nobody has written it since. | `store` |
 //! | answer | The client gets the stored object in the form that it accepts. | `answer` |
 //!
@@ -106,7 +106,7 @@ pub async fn create(
     decode::new_object(context, &mut object)?;
     let mut creation = Creation::of(resource, object, tracking);
     let write = Write { context, resource, part: Part::Main, tracking, current: None };
-    // Quota, policies and webhooks see one object; only its generated name differs between attempts.
+    // Admission sees one object; only its generated name differs between attempts.
     complete(&write, &mut creation.object).await?;
     until_stored(context, resource, Attempt::Create(creation)).await
 }
@@ -194,7 +194,7 @@ async fn check_and_store(
     reservation: Option<&mut Reservation>,
 ) -> Result<Outcome, ApiError> {
     validate::validate(write, &mut object).await?;
-    admit::validate(write, &object).await?;
+    admit::admit(write, &object).await?;
     store::store(write, object, reservation).await
 }
 

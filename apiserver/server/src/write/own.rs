@@ -58,7 +58,7 @@ pub(super) async fn own(write: &Write<'_>, new: &mut Value) -> Result<(), ApiErr
     }
     if write.current.is_some() {
         // Owners are determined from the values as they were sent; admission sees the normal form.
-        encoding::prepare(write.resource, new);
+        encoding::normalize_as(write.resource, new);
     }
     Ok(())
 }

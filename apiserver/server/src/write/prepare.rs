@@ -72,7 +72,7 @@ pub(super) fn candidate(write: &Write<'_>, creation: &mut Creation) -> Value {
     if resource.custom.is_none() {
         schema::complete_status(&resource.schema, &mut object);
     }
-    encoding::prepare(resource, &mut object);
+    encoding::normalize_as(resource, &mut object);
     meta::name(&object).clone_into(&mut creation.name);
     creation.has_base = !meta::generate_name(&object).is_empty();
     object

@@ -19,7 +19,7 @@ pub(super) fn retain(write: &Write<'_>, new: &mut Value) -> Result<(), ApiError>
     if part == Part::Main {
         refuse_deletion(resource, old, new)?;
     }
-    encoding::prepare_as_sent(resource, new);
+    encoding::normalize_sent(resource, new);
     for field in ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"]
     {
         retain_metadata(old, new, field);

@@ -183,7 +183,7 @@ fn cached(context: &Context, resource: &Resource, namespace: &str, name: &str) -
     let entry = cache.get(&resource.short_key(namespace, name))?;
     cache.is_live().then(|| {
         let mut object = entry.value(None);
-        encoding::prepare(resource, &mut object);
+        encoding::normalize_as(resource, &mut object);
         Stored { object, revision: entry.revision }
     })
 }

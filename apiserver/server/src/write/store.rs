@@ -29,8 +29,8 @@ pub(super) async fn store(
     match write.current {
         None => {
             if resource.custom.is_none() {
-                // Reading from the store applies defaults again: a Job gets the labels that were made for its
-                // pods.
+                // Each read applies defaults, so that those which depend on what the stage `prepare` made, such
+                // as the labels of a Job, would otherwise appear only then.
                 (resource.behaviour.default)(&mut object);
             }
             if context.dry_run()? {

@@ -15,7 +15,7 @@ pub(super) async fn validate(write: &Write<'_>, object: &mut Value) -> Result<()
     let (context, resource, part, old) = (write.context, write.resource, write.part, write.old());
     if old.is_some() {
         // Admission and what was retained of the old object may have brought zeros of their own.
-        encoding::prepare(resource, object);
+        encoding::normalize_as(resource, object);
     }
     let refused = admin_access::refused(context, resource, part, object, old).await?;
     let mut errors: Vec<FieldError> = refused.into_iter().collect();

@@ -1,5 +1,5 @@
 //! Resolves `maxSurge` and `maxUnavailable` of a rolling update to numbers of pods. The API server validates
-//! them (`apiserver/kinds/src/apps/deployment.rs`).
+//! them (`apiserver/kinds/src/apps/deployment.rs`), and `plan.rs` bounds the number of pods by them.
 
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

@@ -1,4 +1,5 @@
-//! Writes the differences from the desired tables, in an order in which no packet sees a half.
+//! Writes the differences from the desired tables, in an order in which each packet sees a service before
+//! or after the change.
 //!
 //! ```text
 //!   delete frontends ─▶ write ranges, blocks, look-up tables, names ─▶ replace frontends, one word

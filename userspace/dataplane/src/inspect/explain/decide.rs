@@ -154,7 +154,9 @@ impl Account<'_> {
             return None;
         };
         if quiet > value.affinity {
-            let text = format!("the client's backend was {address}, longer than {seconds} s ago");
+            let text = format!(
+                "the client's affinity to {address} has expired: it began no connection for more than {seconds} s"
+            );
             self.note("AFFINITY", text);
             return None;
         }
