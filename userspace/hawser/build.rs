@@ -1,7 +1,7 @@
 //! Records what the program was built from, for `/version`: the commit, whether the tree had uncommitted
 //! changes, the date, and the compiler. Without git, as in an unpacked archive, the commit is that of
 //! `HAWSER_GIT_COMMIT`, or unknown. The date is `SOURCE_DATE_EPOCH` or that of the commit, never the current
-//! one, so that the same sources build the same program.
+//! one, so that the same sources build the same program. A release build also folds identical functions.
 
 // Cargo reads what a build script prints.
 #![allow(clippy::print_stdout)]
@@ -14,6 +14,7 @@ fn main() {
         println!("cargo::rerun-if-env-changed={variable}");
     }
     watch();
+    fold_identical_functions();
     let given = std::env::var("HAWSER_GIT_COMMIT").ok().filter(|commit| !commit.is_empty());
     let found = git(&["rev-parse", "HEAD"]);
     let state = match (&given, &found) {
@@ -35,6 +36,15 @@ fn main() {
 
 fn set(name: &str, value: &str) {
     println!("cargo::rustc-env=HAWSER_BUILD_{name}={value}");
+}
+
+/// Lets the linker keep one of several functions with the same machine code, most of which are instances of
+/// generic functions. Only LLD can, which is Rust's default linker on this platform alone.
+fn fold_identical_functions() {
+    let is = |variable: &str, value: &str| std::env::var(variable).is_ok_and(|found| found == value);
+    if is("PROFILE", "release") && is("TARGET", "x86_64-unknown-linux-gnu") {
+        println!("cargo::rustc-link-arg-bins=-Wl,--icf=all");
+    }
 }
 
 /// Makes Cargo run the script again after a commit or a checkout.
