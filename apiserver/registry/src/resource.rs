@@ -50,6 +50,11 @@ impl Resource {
         self.group == group && self.kind == kind
     }
 
+    /// Returns the key of an object in the store.
+    pub fn key(&self, namespace: &str, name: &str) -> String {
+        format!("{}/{}", self.storage_prefix, self.short_key(namespace, name))
+    }
+
     /// Returns the key of an object within the cache of its kind: `NAMESPACE/NAME`, or `NAME` at the cluster's scope.
     pub fn short_key(&self, namespace: &str, name: &str) -> String {
         if self.namespaced { format!("{namespace}/{name}") } else { name.to_owned() }

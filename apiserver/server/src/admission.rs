@@ -16,7 +16,6 @@ use serde_json::Value;
 pub use apiserver_admission::Operation;
 
 use crate::context::Context;
-use crate::storage;
 
 /// A write of a request.
 pub struct Admission<'a> {
@@ -83,7 +82,7 @@ impl Cluster for Context {
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Value>, ApiError>> {
-        let read = storage::fetch(self.server.objects(), resource, namespace, name);
+        let read = self.server.objects().fetch(resource, namespace, name);
         read.map(|read| read.map(|stored| stored.map(|stored| stored.object))).boxed()
     }
 
@@ -93,7 +92,7 @@ impl Cluster for Context {
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<Value>, ApiError>> {
-        storage::referred(self.server.objects(), resource, namespace, name).boxed()
+        self.server.objects().referred(resource, namespace, name).boxed()
     }
 
     fn authorizer(&self) -> &Authorizer {

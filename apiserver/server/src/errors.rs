@@ -3,6 +3,7 @@
 use std::fmt::Display;
 
 use apiserver_cache::encoding;
+use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use apiserver_store::StoreError;
 use serde_json::json;
@@ -97,4 +98,15 @@ impl From<Refused> for ApiError {
             Refused::TooSlow => Self::new(408, "Timeout", refused.to_string()),
         }
     }
+}
+
+/// 404 for an object.
+pub fn not_found(resource: &Resource, name: &str) -> ApiError {
+    ApiError::not_found(&resource.group, &resource.plural, name)
+}
+
+/// Returns 409: the object was changed meanwhile.
+pub fn modified(resource: &Resource, name: &str) -> ApiError {
+    let why = "the object has been modified; please apply your changes to the latest version and try again";
+    ApiError::conflict(&resource.group, &resource.plural, name, why)
 }

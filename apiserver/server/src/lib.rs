@@ -56,7 +56,6 @@ mod respond;
 mod selection;
 mod serve;
 mod server;
-mod storage;
 pub mod store_check;
 mod store_metrics;
 mod store_quota;

@@ -3,13 +3,12 @@
 
 use apiserver_meta::identity::Identity;
 use apiserver_schema::error::ApiError;
-use apiserver_store::Usage;
 use apiserver_store::limits::SMALL_GROWTH;
+use apiserver_store::{Store, Usage};
 
 use crate::clients::lanes::{Lane, lane};
 use crate::errors::{full, store_error};
 use crate::limits::kept;
-use crate::objects::Objects;
 use crate::request::RequestInfo;
 
 /// The part of the quota that the author of a request may fill.
@@ -54,8 +53,8 @@ impl Share {
 
 /// Refuses a value of `new` bytes that would take more than the share. Values that are being written at the
 /// same time are not counted.
-pub async fn check(objects: &Objects, key: &str, new: usize, share: Share) -> Result<(), ApiError> {
-    let Some(Usage { used, quota }) = objects.store().usage().filter(|_| share != Share::All) else {
+pub async fn check(store: &dyn Store, key: &str, new: usize, share: Share) -> Result<(), ApiError> {
+    let Some(Usage { used, quota }) = store.usage().filter(|_| share != Share::All) else {
         return Ok(());
     };
     let new = new as u64;
@@ -63,7 +62,7 @@ pub async fn check(objects: &Objects, key: &str, new: usize, share: Share) -> Re
     if fits(used, new, None, share, quota) {
         return Ok(());
     }
-    let old = objects.store().get(key).await.map_err(store_error)?.kv.map(|kv| kv.value.len() as u64);
+    let old = store.get(key).await.map_err(store_error)?.kv.map(|kv| kv.value.len() as u64);
     if fits(used, new, old, share, quota) {
         return Ok(());
     }

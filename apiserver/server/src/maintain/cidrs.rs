@@ -21,9 +21,8 @@ use tokio::time::Instant;
 use super::events::{Report, record};
 use super::{create, put};
 use crate::allocate::blocks::Block;
+use crate::objects::Stored;
 use crate::server::Server;
-use crate::storage;
-use crate::storage::Stored;
 
 /// The ServiceCIDR of the flags.
 const DEFAULT: &str = "kubernetes";
@@ -47,9 +46,7 @@ pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
         return Ok(());
     };
     let flags: Vec<String> = server.config().service_cidrs.iter().map(ToString::to_string).collect();
-    let Some(Stored { object: current, .. }) =
-        storage::fetch(server.objects(), resource, "", DEFAULT).await?
-    else {
+    let Some(Stored { object: current, .. }) = server.objects().fetch(resource, "", DEFAULT).await? else {
         let object = json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
             "metadata": {"name": DEFAULT, "finalizers": [FINALIZER]},
@@ -115,7 +112,7 @@ async fn look(
     name: &str,
     settled: bool,
 ) -> Result<(), ApiError> {
-    let Some(current) = storage::fetch(server.objects(), resource, "", name).await? else { return Ok(()) };
+    let Some(current) = server.objects().fetch(resource, "", name).await? else { return Ok(()) };
     let now = server.ambient().now();
     let used = if meta::deletion_timestamp(&current.object).is_some() {
         server.objects().fresh().await?;
@@ -126,7 +123,7 @@ async fn look(
     match plan(&current.object, used, settled, now) {
         Step::Nothing => {}
         Step::Put(new) => drop(put(server, resource, new).await?),
-        Step::Remove => drop(storage::remove(server.objects(), resource, "", name, current.revision).await?),
+        Step::Remove => drop(server.objects().remove(resource, "", name, current.revision).await?),
     }
     Ok(())
 }

@@ -18,9 +18,8 @@ use crate::context::Context;
 use crate::custom::DEFINITIONS;
 use crate::errors;
 use crate::limits;
+use crate::objects::Outcome;
 use crate::server::Server;
-use crate::storage;
-use crate::storage::Outcome;
 use crate::write::delete;
 use crate::write::delete_options::DeleteOptions;
 
@@ -96,7 +95,7 @@ async fn look(server: &Arc<Server>, going: &mut Going, name: &str) -> Result<boo
     let Some(resource) = server.objects().registry().lookup(GROUP, "v1", DEFINITIONS) else {
         return Ok(true);
     };
-    let Some(current) = storage::fetch(server.objects(), resource, "", name).await? else { return Ok(true) };
+    let Some(current) = server.objects().fetch(resource, "", name).await? else { return Ok(true) };
     let definition = &current.object;
     if awaits_cleanup(definition) {
         return clean_up(server, going, resource, definition.clone()).await;
@@ -118,7 +117,7 @@ async fn look(server: &Arc<Server>, going: &mut Going, name: &str) -> Result<boo
 /// changed meanwhile.
 async fn write(server: &Server, resource: &Resource, definition: Value) -> Result<bool, ApiError> {
     let expected = meta::resource_version(&definition).parse().unwrap_or_default();
-    Ok(matches!(storage::put(server.objects(), resource, definition, expected).await?, Outcome::Done(_)))
+    Ok(matches!(server.objects().put(resource, definition, expected).await?, Outcome::Done(_)))
 }
 
 /// Deletes the objects of a definition that is being deleted, and then removes its finalizer; returns `false`
@@ -167,7 +166,7 @@ async fn clean_up(
         return write(server, resource, definition).await;
     }
     let expected = meta::resource_version(&definition).parse().unwrap_or_default();
-    let removed = storage::remove(server.objects(), resource, "", meta::name(&definition), expected).await?;
+    let removed = server.objects().remove(resource, "", meta::name(&definition), expected).await?;
     Ok(removed.is_ok())
 }
 

@@ -13,7 +13,6 @@ use sha2::{Digest, Sha256};
 use super::events::{Report, record};
 use super::{create, put};
 use crate::server::Server;
-use crate::storage;
 
 /// Seconds that a Lease counts without being renewed.
 pub const DURATION: i64 = 3600;
@@ -81,7 +80,7 @@ async fn renew_one(server: &Arc<Server>, host: &str, holder: &str) -> Result<(),
         return Ok(());
     };
     let wanted = wanted(host, holder, server.ambient().now());
-    match storage::fetch(server.objects(), resource, NAMESPACE, &name(host)).await? {
+    match server.objects().fetch(resource, NAMESPACE, &name(host)).await? {
         None => create(server, resource, wanted).await.map(drop),
         Some(current) => {
             let mut lease = current.object;
@@ -114,7 +113,7 @@ async fn collect_expired(server: &Arc<Server>) -> Result<(), ApiError> {
         if is_expired(&lease, server.ambient().now()) {
             let name = meta::name(&lease);
             tracing::info!(name, "the Lease of an API server that is gone is removed");
-            drop(storage::remove(server.objects(), resource, NAMESPACE, name, entry.revision).await?);
+            drop(server.objects().remove(resource, NAMESPACE, name, entry.revision).await?);
         }
     }
     Ok(())
@@ -145,10 +144,9 @@ pub async fn withdraw(server: &Arc<Server>) {
     let Some(resource) = server.objects().registry().by_kind("coordination.k8s.io/v1", "Lease") else {
         return;
     };
-    let found = storage::fetch(server.objects(), resource, NAMESPACE, &name(host)).await;
+    let found = server.objects().fetch(resource, NAMESPACE, &name(host)).await;
     if let Ok(Some(current)) = found
-        && let Err(error) =
-            storage::remove(server.objects(), resource, NAMESPACE, &name(host), current.revision).await
+        && let Err(error) = server.objects().remove(resource, NAMESPACE, &name(host), current.revision).await
     {
         tracing::warn!(%error, "this server's Lease stays until it expires");
     }

@@ -24,10 +24,10 @@ use crate::allocate;
 use crate::allocate::Allocator;
 use crate::bootstrap;
 use crate::context::Context;
+use crate::errors;
 use crate::limits;
+use crate::objects::Outcome;
 use crate::server::Server;
-use crate::storage;
-use crate::storage::Outcome;
 use crate::write;
 use crate::write::Tracking;
 use apiserver_auth::defaults::{self, Write};
@@ -167,14 +167,14 @@ async fn ensure(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError> {
     };
     let (namespace, name) = (meta::namespace(wanted), meta::name(wanted));
     for _ in 0..limits::CONFLICT_RETRIES {
-        let current = storage::fetch(server.objects(), resource, namespace, name).await?;
+        let current = server.objects().fetch(resource, namespace, name).await?;
         let done = match defaults::reconcile(current.as_ref().map(|c| &c.object), wanted) {
             Write::Nothing => true,
             Write::Create(object) => create(server, resource, object).await?,
             Write::Update(object) => put(server, resource, object).await?,
             Write::Recreate(object) => {
                 let expected = current.map_or(0, |c| c.revision);
-                let removed = storage::remove(server.objects(), resource, namespace, name, expected).await?;
+                let removed = server.objects().remove(resource, namespace, name, expected).await?;
                 removed.is_ok() && create(server, resource, object).await?
             }
         };
@@ -182,7 +182,7 @@ async fn ensure(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError> {
             return Ok(());
         }
     }
-    Err(storage::modified(resource, name))
+    Err(errors::modified(resource, name))
 }
 
 /// Creates an object; returns `false` if it exists already.
@@ -197,7 +197,7 @@ async fn create(server: &Arc<Server>, resource: &Arc<Resource>, object: Value) -
 
 async fn put(server: &Arc<Server>, resource: &Arc<Resource>, object: Value) -> Result<bool, ApiError> {
     let expected: Revision = meta::resource_version(&object).parse().unwrap_or_default();
-    Ok(matches!(storage::put(server.objects(), resource, object, expected).await?, Outcome::Done(_)))
+    Ok(matches!(server.objects().put(resource, object, expected).await?, Outcome::Done(_)))
 }
 
 /// Creates an object, or sets the wanted fields in it and leaves the rest.
@@ -205,8 +205,7 @@ async fn keep(server: &Arc<Server>, wanted: Value) -> Result<(), ApiError> {
     let (api_version, kind) = (meta::text(&wanted, "/apiVersion"), meta::text(&wanted, "/kind"));
     let Some(resource) = server.objects().registry().by_kind(api_version, kind) else { return Ok(()) };
     for _ in 0..limits::CONFLICT_RETRIES {
-        let current =
-            storage::fetch(server.objects(), resource, meta::namespace(&wanted), meta::name(&wanted)).await?;
+        let current = server.objects().fetch(resource, meta::namespace(&wanted), meta::name(&wanted)).await?;
         let done = match current {
             None => create(server, resource, wanted.clone()).await?,
             Some(current) => {
@@ -219,7 +218,7 @@ async fn keep(server: &Arc<Server>, wanted: Value) -> Result<(), ApiError> {
             return Ok(());
         }
     }
-    Err(storage::modified(resource, meta::name(&wanted)))
+    Err(errors::modified(resource, meta::name(&wanted)))
 }
 
 /// Sets in `object` the fields of `wanted`; lists of equal length are merged item by item, so that defaults

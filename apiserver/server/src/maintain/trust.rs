@@ -16,10 +16,10 @@ use serde_json::{Map, Value, json};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use super::{create, put};
+use crate::errors;
 use crate::limits;
 use crate::notifications::TRUST;
 use crate::server::Server;
-use crate::storage;
 use apiserver_auth::authentication::pki::certificates;
 
 const NAMESPACE: &str = TRUST.0;
@@ -65,7 +65,7 @@ pub async fn keep(server: &Arc<Server>) {
 async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
     let Some(resource) = server.objects().registry().by_kind("v1", "ConfigMap") else { return Ok(()) };
     for _ in 0..limits::CONFLICT_RETRIES {
-        let current = storage::fetch(server.objects(), resource, NAMESPACE, NAME).await?;
+        let current = server.objects().fetch(resource, NAMESPACE, NAME).await?;
         let held = current.as_ref().map(|current| &current.object);
         let Some(wanted) = wanted(held, &server.config().client_ca, server.ambient().now()) else {
             return Ok(());
@@ -78,7 +78,7 @@ async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
             return Ok(());
         }
     }
-    Err(storage::modified(resource, NAME))
+    Err(errors::modified(resource, NAME))
 }
 
 /// The ConfigMap as it is to be written; `None` if `held` is right, or must not be changed.

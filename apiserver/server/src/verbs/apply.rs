@@ -7,8 +7,8 @@ use apiserver_schema::meta;
 use bytes::Bytes;
 
 use crate::context::Context;
+use crate::errors;
 use crate::respond::Answer;
-use crate::storage;
 use crate::write;
 use crate::write::change::check_applied;
 use crate::write::{Configuration, Part, Tracking, Update, Write, answer, decode, own};
@@ -19,7 +19,7 @@ pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: By
     let config = Configuration::read(context, &bytes)?;
     let (namespace, name) = (context.info.namespace_of(resource), context.info.name.as_str());
     loop {
-        let present = storage::fetch(context.server.objects(), resource, namespace, name).await?.is_some();
+        let present = context.server.objects().fetch(resource, namespace, name).await?.is_some();
         // A kind whose definition is being deleted lacks this verb, and the error says why nothing is
         // created.
         let creatable =
@@ -39,7 +39,7 @@ pub async fn apply(context: &Context, resource: &Resource, part: Part, bytes: By
                 Ok(bytes) => return answer::created(context, resource, bytes),
             }
         } else {
-            return Err(storage::not_found(resource, name));
+            return Err(errors::not_found(resource, name));
         }
     }
 }

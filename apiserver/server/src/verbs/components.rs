@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 
 use crate::components;
 use crate::context::Context;
+use crate::errors;
 use crate::negotiate;
 use crate::object_answer::object_answer;
 use crate::respond;
 use crate::respond::Answer;
-use crate::storage;
 use crate::table;
 use crate::table::Rows;
 use apiserver_cache::form::Shape;
@@ -27,7 +27,7 @@ pub async fn get(context: &Context, resource: &Resource) -> Answer {
     let health =
         components::check_one(&context.server.config().components, context.server.objects().store(), name)
             .await;
-    let health = health.ok_or_else(|| storage::not_found(resource, name))?;
+    let health = health.ok_or_else(|| errors::not_found(resource, name))?;
     let mut object = status(name, &health);
     object["kind"] = resource.kind.as_str().into();
     object["apiVersion"] = resource.api_version().into();

@@ -15,7 +15,6 @@ use crate::admission;
 use crate::context::Context;
 use crate::respond;
 use crate::respond::Answer;
-use crate::storage;
 use crate::view;
 use crate::view::Asked;
 use crate::write;
@@ -62,8 +61,7 @@ async fn carry_out(context: &Context, resource: &Resource, options: &DeleteOptio
     let info = &context.info;
     let mut tries = 0;
     loop {
-        let pod =
-            storage::require(context.server.objects(), resource, &info.namespace, &info.name).await?.object;
+        let pod = context.server.objects().require(resource, &info.namespace, &info.name).await?.object;
         delete::preconditions(resource, &pod, options)?;
         if !eviction::is_unguarded(&pod) {
             return guarded(context, resource, options, &pod).await;

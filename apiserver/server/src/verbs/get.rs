@@ -10,7 +10,6 @@ use crate::errors;
 use crate::list_options;
 use crate::object_answer::object_answer;
 use crate::respond::Answer;
-use crate::storage;
 use apiserver_cache::{Cache, Entry};
 
 /// Answers from the store's own key where the newest state is asked for, else from the cache.
@@ -23,7 +22,7 @@ async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver
     let (server, info) = (&context.server, &context.info);
     let cache = server.objects().cache(resource)?;
     let short = resource.short_key(&info.namespace, &info.name);
-    let missing = || storage::not_found(resource, &info.name);
+    let missing = || errors::not_found(resource, &info.name);
     let cached = match list_options::revision_of_get(context.query.get("resourceVersion"))? {
         None => fresh(context, &cache, &short).await?,
         Some(least) => {
@@ -42,13 +41,13 @@ async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver
     if let Some(entry) = cached {
         return Ok(entry.object());
     }
-    let key = storage::key(resource, &info.namespace, &info.name);
+    let key = resource.key(&info.namespace, &info.name);
     let got = server.objects().store().get(&key).await.map_err(errors::store_error)?;
     let kv = got.kv.ok_or_else(missing)?;
     // Usually the cache has the same version encoded already.
     match cache.get(&short).filter(|entry| entry.revision == kv.mod_revision) {
         Some(entry) => Ok(entry.object()),
-        None => storage::encoded(server.objects(), resource, &key, kv.mod_revision, &kv.value),
+        None => server.objects().encoded(resource, &key, kv.mod_revision, &kv.value),
     }
 }
 

@@ -13,7 +13,6 @@ use crate::errors::{no_such_resource, not_allowed};
 use crate::request::ClientAddress;
 use crate::respond::Answer;
 use crate::server::Server;
-use crate::storage;
 use crate::streams;
 use crate::streams::{Backend, Proxy, ProxyName};
 
@@ -29,7 +28,7 @@ pub async fn to_backend(context: &Context, resource: &Arc<Resource>, request: Re
     }
     let backend = if resource.plural == "pods" {
         let asked = ProxyName::parse(&info.name, "pod")?;
-        let pod = storage::require(server.objects(), resource, &info.namespace, asked.name).await?.object;
+        let pod = server.objects().require(resource, &info.namespace, asked.name).await?.object;
         streams::pod_backend(&pod, &asked)?
     } else {
         let asked = ProxyName::parse(&info.name, "service")?;
@@ -59,14 +58,14 @@ async fn service_backend(
     let service;
     let port = match asked.port.parse() {
         Ok(number) => {
-            service = storage::require(server.objects(), services, namespace, asked.name).await?.object;
+            service = server.objects().require(services, namespace, asked.name).await?.object;
             streams::port_name(&service, asked, number)?
         }
         Err(_) => asked.port,
     };
     let endpoints = kind(server, "endpoints")?;
     // It is the Service that cannot be reached, whichever object of it is missing.
-    let endpoints = storage::referred(server.objects(), endpoints, namespace, asked.name).await?;
+    let endpoints = server.objects().referred(endpoints, namespace, asked.name).await?;
     let endpoints: Value = endpoints.ok_or_else(|| ApiError::not_found("", "services", asked.name))?;
     if endpoints["subsets"].as_array().is_none_or(Vec::is_empty) {
         return Err(streams::no_endpoints(asked.name));
@@ -74,7 +73,7 @@ async fn service_backend(
     let pods = kind(server, "pods")?;
     let seed = server.ambient().random.next_u64();
     for candidate in streams::candidates(&endpoints, (namespace, port), seed) {
-        let pod: Option<Value> = storage::referred(server.objects(), pods, namespace, candidate.pod).await?;
+        let pod: Option<Value> = server.objects().referred(pods, namespace, candidate.pod).await?;
         if let Some(backend) = pod.and_then(|pod| candidate.backend(&pod, asked)) {
             return Ok(backend);
         }

@@ -19,7 +19,6 @@ use crate::errors::not_allowed;
 use crate::negotiate;
 use crate::respond;
 use crate::respond::Answer;
-use crate::storage;
 use crate::table;
 use crate::write;
 use crate::write::decode::{Expected, FieldValidation};
@@ -32,9 +31,7 @@ const EXPECTED: Expected<'static> = Expected::builtin("autoscaling/v1", "Scale",
 pub async fn dispatch(context: &Context, resource: &Resource, bytes: Bytes) -> Answer {
     let info = &context.info;
     let object = match info.verb {
-        "get" => {
-            storage::require(context.server.objects(), resource, &info.namespace, &info.name).await?.object
-        }
+        "get" => context.server.objects().require(resource, &info.namespace, &info.name).await?.object,
         "update" => {
             options::check_options(context, "UpdateOptions")?;
             let wanted = decode::below(context, &EXPECTED, bytes)?;

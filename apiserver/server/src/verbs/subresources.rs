@@ -17,7 +17,6 @@ use crate::context::Context;
 use crate::errors::{no_such_resource, not_allowed};
 use crate::respond;
 use crate::respond::Answer;
-use crate::storage;
 use crate::streams;
 use crate::streams::NodeRequest;
 use crate::websocket::is_asked;
@@ -114,7 +113,7 @@ async fn token(context: &Context, resource: &Arc<Resource>, bytes: Bytes) -> Ans
         ApiError::new(501, "NotImplemented", "this server has no key to sign ServiceAccount tokens with")
     })?;
     let info = &context.info;
-    let account = storage::require(context.server.objects(), resource, &info.namespace, &info.name).await?;
+    let account = context.server.objects().require(resource, &info.namespace, &info.name).await?;
     // The object that a token is bound to may be as new as the request.
     context.server.objects().fresh().await?;
     Box::pin(admission::order(context, resource, "token", &request)).await?;
@@ -134,12 +133,12 @@ async fn to_kubelet(context: &Context, resource: &Arc<Resource>, request: Reques
     if !served {
         return Err(not_allowed());
     }
-    let pod = storage::require(server.objects(), resource, &info.namespace, &info.name).await?.object;
+    let pod = server.objects().require(resource, &info.namespace, &info.name).await?.object;
     let node = match meta::text(&pod, "/spec/nodeName") {
         "" => None,
         name => {
             let nodes = server.objects().registry().lookup("", "v1", "nodes").ok_or_else(no_such_resource)?;
-            storage::fetch(server.objects(), nodes, "", name).await?.map(|stored| stored.object)
+            server.objects().fetch(nodes, "", name).await?.map(|stored| stored.object)
         }
     };
     let own = server.addresses().own_addresses();
@@ -159,7 +158,7 @@ async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<B
         return Err(not_allowed());
     }
     let asked = NodeRequest::parse(&info.name)?;
-    let node = storage::require(server.objects(), resource, "", asked.name).await?.object;
+    let node = server.objects().require(resource, "", asked.name).await?.object;
     // The path after the subresource is passed on as it came, still encoded.
     let target = streams::node_target(&node, &asked, &info.rest, request.uri().query())?;
     streams::proxy((server.kubelets()?, &server.addresses().own_addresses()), target, request).await

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use super::Part;
 use crate::context::Context;
-use crate::storage;
 
 /// The label of a namespace whose claims may have admin access.
 const LABEL: &str = "resource.kubernetes.io/admin-access";
@@ -28,7 +27,7 @@ pub async fn refused(
     let Some(namespaces) = server.objects().registry().lookup("", "v1", "namespaces") else {
         return Ok(None);
     };
-    let namespace = storage::referred(server.objects(), namespaces, "", meta::namespace(new)).await?;
+    let namespace = server.objects().referred(namespaces, "", meta::namespace(new)).await?;
     let allowed = namespace.is_some_and(|namespace| namespace["metadata"]["labels"][LABEL] == "true");
     let detail =
         format!("admin access to devices requires the `{LABEL}: true` label on the containing namespace");

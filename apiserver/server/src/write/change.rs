@@ -10,9 +10,9 @@ use serde_json::Value;
 use super::validate::immutable;
 use super::{Configuration, Part, Tracking, Write, decode, own};
 use crate::context::Context;
+use crate::errors;
 use crate::list_options;
-use crate::storage;
-use crate::storage::Stored;
+use crate::objects::Stored;
 
 /// A new object made of the current one.
 pub type Make<'a> = &'a (dyn Fn(&Value) -> Result<Value, ApiError> + Sync);
@@ -125,7 +125,7 @@ pub fn same_uid(context: &Context, resource: &Resource, old: &Value, new: &Value
     if context.info.verb == "patch" {
         return Err(immutable(resource, name, "uid", &has.into()));
     }
-    let key = storage::key(resource, meta::namespace(old), name);
+    let key = resource.key(meta::namespace(old), name);
     let why = format!(
         "StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: \
          Precondition failed: UID in precondition: {has}, UID in object meta: {had}"
@@ -153,7 +153,7 @@ pub(super) fn is_pinned(write: &Write<'_>, current: &Stored, new: &Value) -> Res
                 .parse()
                 .map_err(|error| ApiError::new(500, "", list_options::unread(version, &error)))?;
             if Revision::try_from(version) != Ok(current.revision) {
-                return Err(storage::modified(write.resource, meta::name(&current.object)));
+                return Err(errors::modified(write.resource, meta::name(&current.object)));
             }
             Ok(true)
         }

@@ -16,8 +16,8 @@ use super::{check_place, reserve};
 use crate::admission;
 use crate::admission::{Admission, Operation};
 use crate::context::Context;
-use crate::storage;
-use crate::storage::Outcome;
+use crate::errors;
+use crate::objects::Outcome;
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
@@ -39,7 +39,7 @@ pub async fn one(
     options: &DeleteOptions,
 ) -> Result<Deleted, ApiError> {
     check_place(context, resource, namespace, name)?;
-    let mut current = storage::require(context.server.objects(), resource, namespace, name).await?;
+    let mut current = context.server.objects().require(resource, namespace, name).await?;
     loop {
         preconditions(resource, &current.object, options)?;
         if !options.admitted {
@@ -57,7 +57,7 @@ pub async fn one(
                 if options.dry_run {
                     return Ok(Deleted::Waiting(Bytes::from(ordered::json_text(&marked))));
                 }
-                match storage::put(context.server.objects(), resource, marked, current.revision).await? {
+                match context.server.objects().put(resource, marked, current.revision).await? {
                     Outcome::Done(bytes) | Outcome::Unchanged(bytes) => {
                         return Ok(Deleted::Waiting(bytes));
                     }
@@ -66,9 +66,7 @@ pub async fn one(
             }
             Plan::Remove if options.dry_run => return Ok(Deleted::Gone(current.object)),
             Plan::Remove => {
-                match storage::remove(context.server.objects(), resource, namespace, name, current.revision)
-                    .await?
-                {
+                match context.server.objects().remove(resource, namespace, name, current.revision).await? {
                     Ok(revision) => {
                         reserve::released(&context.server, resource, &current.object).await;
                         meta::set(&mut current.object, "resourceVersion", revision.to_string());
@@ -78,7 +76,7 @@ pub async fn one(
                 }
             }
         };
-        current = newer.ok_or_else(|| storage::not_found(resource, name))?;
+        current = newer.ok_or_else(|| errors::not_found(resource, name))?;
     }
 }
 
@@ -244,7 +242,7 @@ pub async fn finish(
 ) -> Result<Outcome, ApiError> {
     let (namespace, name) = (meta::namespace(object), meta::name(object));
     check_place(context, resource, namespace, name)?;
-    match storage::remove(context.server.objects(), resource, namespace, name, expected).await? {
+    match context.server.objects().remove(resource, namespace, name, expected).await? {
         Ok(revision) => {
             reserve::released(&context.server, resource, object).await;
             let mut last = object.clone();

@@ -55,7 +55,7 @@ use serde_json::Value;
 use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::custom;
-use crate::storage::{Outcome, Stored};
+use crate::objects::{Outcome, Stored};
 
 pub use change::Update;
 pub use configuration::{Configuration, parse as parse_configuration};

@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::{Part, Write};
 use crate::allocate::{Refused, Reservation};
 use crate::errors;
+use crate::objects::Outcome;
 use crate::server::Server;
-use crate::storage::Outcome;
 
 /// Fills in a Service; `None` for other kinds, and for statuses. Errors are 422, 500 if nothing is free, and
 /// those of the store.

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::validate::{immutable, refuse};
 use super::{Part, Write};
-use crate::storage::Stored;
+use crate::objects::Stored;
 
 /// Restores the fields that the write may not change; does nothing for a new object.
 pub(super) fn retain(write: &Write<'_>, new: &mut Value) -> Result<(), ApiError> {

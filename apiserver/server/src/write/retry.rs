@@ -15,8 +15,7 @@ use crate::context::Context;
 use crate::conversion::by_webhook;
 use crate::errors;
 use crate::limits;
-use crate::storage;
-use crate::storage::{Outcome, Stored};
+use crate::objects::{Outcome, Stored};
 
 /// An attempt at a write.
 pub(super) enum Attempt<'a> {
@@ -113,7 +112,7 @@ impl<'a> Attempt<'a> {
         if let Some(current) = cached(context, resource, namespace, update.name) {
             return Ok(Self::Update { update, current, cached: true });
         }
-        let current = storage::require(context.server.objects(), resource, namespace, update.name).await?;
+        let current = context.server.objects().require(resource, namespace, update.name).await?;
         Ok(Self::Update { update, current, cached: false })
     }
 
@@ -131,8 +130,7 @@ impl<'a> Attempt<'a> {
                 let compared = matches!(tried, Ok(Tried::Written(_) | Tried::Conflict { .. }));
                 if cached && !compared {
                     let namespace = context.info.namespace_of(resource);
-                    let now =
-                        storage::require(context.server.objects(), resource, namespace, update.name).await?;
+                    let now = context.server.objects().require(resource, namespace, update.name).await?;
                     if now.revision != current.revision {
                         return Ok(Next::Again(Self::Update { update, current: now, cached: false }));
                     }
@@ -159,8 +157,8 @@ impl<'a> Update<'a> {
     fn next(self, resource: &Resource, tried: Tried) -> Result<Next<'a>, ApiError> {
         match tried {
             Tried::Written(bytes) | Tried::Unchanged(bytes) => Ok(Next::Stored(bytes)),
-            Tried::Conflict { newer: None, .. } => Err(storage::not_found(resource, self.name)),
-            Tried::Conflict { newer: Some(_), pinned: true } => Err(storage::modified(resource, self.name)),
+            Tried::Conflict { newer: None, .. } => Err(errors::not_found(resource, self.name)),
+            Tried::Conflict { newer: Some(_), pinned: true } => Err(errors::modified(resource, self.name)),
             Tried::Conflict { newer: Some(current), pinned: false } => {
                 Ok(Next::Again(Attempt::Update { update: self, current, cached: false }))
             }

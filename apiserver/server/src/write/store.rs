@@ -14,8 +14,7 @@ use super::{Write, check_place, delete};
 use crate::allocate::Reservation;
 use crate::context::Context;
 use crate::negotiate;
-use crate::storage;
-use crate::storage::{Outcome, Stored, Terms};
+use crate::objects::{Outcome, Stored, Terms};
 use crate::store_quota::Share;
 
 /// Writes a new object, or one in the place of the current one; removes one whose last finalizer is gone. A dry
@@ -58,7 +57,7 @@ pub(super) async fn store(
 /// The outcome of a dry run of a create.
 async fn untaken(context: &Context, resource: &Resource, object: Value) -> Result<Outcome, ApiError> {
     let (namespace, name) = (meta::namespace(&object), meta::name(&object));
-    if let current @ Some(_) = storage::fetch(context.server.objects(), resource, namespace, name).await? {
+    if let current @ Some(_) = context.server.objects().fetch(resource, namespace, name).await? {
         return Ok(Outcome::Conflict(current));
     }
     Ok(unchanged(resource, object))
@@ -80,7 +79,7 @@ async fn put(
     check_place(context, resource, meta::namespace(&object), meta::name(&object))?;
     let applies = context.info.verb == "patch" && negotiate::patch_type(&context.headers) == negotiate::APPLY;
     let terms = Terms { may_forget: !applies, share: Share::of(&context.info, &context.identity) };
-    storage::put_on(context.server.objects(), resource, object, expected, terms).await
+    context.server.objects().put_on(resource, object, expected, terms).await
 }
 
 /// Restores the old times of the managed fields if these are otherwise unchanged, and so is everything else:

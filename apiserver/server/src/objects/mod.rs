@@ -1,6 +1,8 @@
 //! The objects of a server: the store, the kinds that are served, and the watch caches. All that reads or writes
 //! objects is given this and no more of the server.
 
+mod stored;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +19,8 @@ use crate::errors;
 use crate::errors::no_such_resource;
 use crate::limits;
 use crate::metrics::Metrics;
+
+pub use stored::{Outcome, Stored, Terms};
 
 /// The objects of a server, and the kinds that they are of.
 pub struct Objects {
