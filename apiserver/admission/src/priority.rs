@@ -33,7 +33,7 @@ impl Plugin for Priority {
     async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
         match write.old {
             Some(old) => {
-                keep(object, old);
+                retain(object, old);
                 Ok(())
             }
             None => mutate(write, object).await,
@@ -47,7 +47,7 @@ impl Plugin for Priority {
 
 /// Keeps `spec.priority` and `spec.preemptionPolicy` in a change that does not name them: a client that
 /// writes the manifest of the pod again does not want another priority.
-fn keep(pod: &mut Value, old: &Value) {
+fn retain(pod: &mut Value, old: &Value) {
     for field in ["priority", "preemptionPolicy"] {
         if let (Some(value), Some(Value::Object(spec))) = (old["spec"].get(field), pod.get_mut("spec"))
             && spec.get(field).is_none_or(Value::is_null)

@@ -15,8 +15,8 @@ use tracing::{info, warn};
 
 use super::ledger::{self, Totals};
 use super::{Cache, Entry, Objects, Unreadable, packed};
-use crate::convert;
 use crate::limits;
+use crate::stored_version;
 
 /// All kinds are kept under this.
 const ROOT: &str = "/registry/";
@@ -75,7 +75,7 @@ impl Caches {
         let (mut by_path, totals) = (Vec::new(), Totals::default());
         let mut by_prefix: BTreeMap<String, Vec<Arc<Cache>>> = BTreeMap::new();
         for resource in registry.iter().filter(|r| r.stored) {
-            let convert = convert::from_storage(resource);
+            let convert = stored_version::from_stored(resource);
             let cache = Arc::new(Cache::within(Arc::clone(resource), convert, &totals));
             by_prefix.entry(cache.prefix.clone()).or_default().push(Arc::clone(&cache));
             by_path.push(cache);
@@ -111,7 +111,7 @@ impl Caches {
         let caches: Vec<Arc<Cache>> = resources
             .iter()
             .map(|resource| {
-                let convert = convert::from_storage(resource);
+                let convert = stored_version::from_stored(resource);
                 Arc::new(Cache::within(Arc::clone(resource), convert, &self.totals))
             })
             .collect();
@@ -496,8 +496,8 @@ impl Caches {
             }
         }
         while self.totals.snapshots.load(Ordering::SeqCst) > limits::SNAPSHOT_BYTES_ALL {
-            let Some(largest) = all().max_by_key(|cache| cache.kept.bytes()) else { break };
-            if !largest.kept.drop_oldest() {
+            let Some(largest) = all().max_by_key(|cache| cache.states.bytes()) else { break };
+            if !largest.states.drop_oldest() {
                 break;
             }
         }

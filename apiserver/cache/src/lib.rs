@@ -6,19 +6,19 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod change;
-pub mod convert;
 pub mod encoding;
 mod entry;
 mod feed;
 mod fields;
 pub mod form;
 mod index;
-mod kept;
 mod ledger;
 pub mod limits;
 mod observers;
 pub mod older;
 mod shared;
+mod states;
+pub mod stored_version;
 mod watchers;
 
 use std::borrow::Cow;
@@ -40,12 +40,12 @@ pub use entry::{Entry, EventType, Unreadable, Untranslatable};
 pub use feed::{Caches, NotFresh};
 pub use fields::Fields;
 pub use index::Index;
-pub use kept::{Past, Reading};
+pub use states::{Past, Reading};
 pub use watchers::{Subscription, Trigger};
 
-use kept::States;
 use ledger::{Ledger, Totals};
 use observers::Observers;
+use states::States;
 use watchers::Watchers;
 
 /// Objects by `NAMESPACE/NAME` or `NAME`.
@@ -82,7 +82,7 @@ pub struct Cache {
     inner: Mutex<Inner>,
     /// Bytes that the history keeps alive.
     held: Arc<Ledger>,
-    kept: States,
+    states: States,
     observers: Observers,
     /// For metrics.
     pub counts: Counts,
@@ -166,7 +166,7 @@ impl Cache {
             current: ArcSwap::default(),
             inner: Mutex::new(Inner { phase, ..Inner::default() }),
             held: Arc::new(Ledger::new(&totals.history)),
-            kept: States::new(&totals.snapshots),
+            states: States::new(&totals.snapshots),
             observers: Observers::default(),
             counts: Counts::default(),
             starting: AsyncMutex::default(),
@@ -261,7 +261,7 @@ impl Cache {
             inner.phase = phase;
         }
         inner.watchers.close();
-        self.kept.clear();
+        self.states.clear();
     }
 
     /// The present state, without waiting.
@@ -309,7 +309,7 @@ impl Cache {
         if revision >= current.revision {
             return Ok(self.past(&current));
         }
-        if let Some(past) = self.kept.paged(revision) {
+        if let Some(past) = self.states.paged(revision) {
             return Ok(past);
         }
         let inner = lock(&self.inner);
@@ -340,37 +340,37 @@ impl Cache {
 
     /// Keeps a state for the pages that follow, the next of which begins at the key `next` and has
     /// `remaining` objects before it, if that is known.
-    pub fn keep(&self, revision: Revision, past: &Arc<Past>, next: &str, remaining: Option<usize>) {
+    pub fn retain(&self, revision: Revision, past: &Arc<Past>, next: &str, remaining: Option<usize>) {
         let inner = lock(&self.inner);
         if inner.knows_since(revision) {
             let counted = remaining.map(|remaining| (next, remaining));
-            self.kept.keep(revision, past, counted, self.pinned_since(&inner, revision));
+            self.states.retain(revision, past, counted, self.pinned_since(&inner, revision));
         }
     }
 
     /// Keeps a state that was read from the store, for the pages that follow.
-    pub fn keep_read(&self, revision: Revision, past: &Arc<Past>) {
-        self.kept.keep_own(revision, past);
+    pub fn retain_read(&self, revision: Revision, past: &Arc<Past>) {
+        self.states.retain_read(revision, past);
     }
 
     /// Keeps a state for an answer that is made of it as a client takes it, while there is room.
     pub fn reading(self: &Arc<Self>, revision: Revision, past: &Arc<Past>) -> Reading {
         let inner = lock(&self.inner);
-        let past = self.kept.read_kept(revision).or_else(|| {
+        let past = self.states.read_retained(revision).or_else(|| {
             let pinned = inner.knows_since(revision).then(|| self.pinned_since(&inner, revision))?;
-            Some(self.kept.read(revision, past, pinned))
+            Some(self.states.read(revision, past, pinned))
         });
         Reading::new(Arc::clone(self), revision, past.unwrap_or_default())
     }
 
     /// Forgets the oldest state; `false` where there is none.
     pub fn drops_oldest_state(&self) -> bool {
-        self.kept.drop_oldest()
+        self.states.drop_oldest()
     }
 
     /// Counts the bytes of a state that neither the present one nor any newer kept one shares.
     fn pinned_since<'a>(&self, inner: &'a Inner, revision: Revision) -> impl FnOnce() -> usize + use<'a> {
-        let until = self.kept.next_after(revision).unwrap_or(Revision::MAX);
+        let until = self.states.next_after(revision).unwrap_or(Revision::MAX);
         move || {
             let first = inner.history.partition_point(|change| change.revision <= revision);
             let since = inner.history.range(first..).take_while(|change| change.revision <= until);
@@ -380,7 +380,7 @@ impl Cache {
 
     /// Returns the counts found by pages of the state at a revision.
     pub fn counted(&self, revision: Revision) -> BTreeMap<String, usize> {
-        self.kept.counted(revision)
+        self.states.counted(revision)
     }
 
     /// A subscription to the changes after `from`, without a gap.
@@ -442,7 +442,7 @@ impl Cache {
         inner.history.clear();
         inner.low = revision;
         inner.watchers.close();
-        self.kept.clear();
+        self.states.clear();
         let before = self.snapshot();
         for (key, entry) in before.objects.iter().filter(|(key, _)| !objects.contains_key(&***key)) {
             debug_assert_eq!(*key, entry.key);
@@ -468,7 +468,7 @@ impl Cache {
         let (mut objects, mut newest) = (before.objects.clone(), before.revision);
         let mut index = before.index.clone();
         let mut done = Vec::new();
-        let (newest_kept, mut pinned) = (self.kept.newest(), 0);
+        let (newest_kept, mut pinned) = (self.states.newest(), 0);
         // A custom kind may have been loaded at a revision that the feed is still to reach.
         let low = inner.low;
         for (key, revision, new) in changes.filter(|(_, revision, _)| *revision > low) {
@@ -495,9 +495,9 @@ impl Cache {
             inner.history.push_back(change);
         }
         inner.trim(&self.held, ledger::room_left(limits::HISTORY_BYTES));
-        self.kept.pin(pinned);
+        self.states.pin(pinned);
         drop(inner);
-        self.kept.age();
+        self.states.age();
     }
 
     /// Forgets the changes and states that are too old, as each new change does.
@@ -509,7 +509,7 @@ impl Cache {
         }
         drop(inner);
         self.fields.forget_unused();
-        self.kept.age();
+        self.states.age();
     }
 
     /// Forgets the older half of the changes, by their bytes; `false` where there is none.

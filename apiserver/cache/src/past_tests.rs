@@ -199,21 +199,21 @@ async fn who_pages_while_writing_keeps_no_more_than_a_bound_of_old_states() {
             revision += 1;
             writer.put(&cache, &name.to_string(), revision, LARGE);
         }
-        cache.keep(revision, &cache.past(&cache.snapshot()), "ns/1", None);
+        cache.retain(revision, &cache.past(&cache.snapshot()), "ns/1", None);
         // States of before that were asked for by their revisions are kept too.
         let before = revision - 7;
-        cache.keep(before, &cache.at(before).unwrap(), "ns/1", None);
+        cache.retain(before, &cache.at(before).unwrap(), "ns/1", None);
         let bytes = writer.bytes();
         let most = limits::HISTORY_BYTES + limits::SNAPSHOT_BYTES + 21 * LARGE;
         assert!(bytes <= most, "{bytes} bytes in round {round}");
     }
-    assert!(cache.kept.paged(revision).is_some(), "the newest is there");
-    assert!(cache.kept.bytes() > limits::SNAPSHOT_BYTES / 4);
+    assert!(cache.states.paged(revision).is_some(), "the newest is there");
+    assert!(cache.states.bytes() > limits::SNAPSHOT_BYTES / 4);
     tokio::time::advance(limits::SNAPSHOT_AGE).await;
-    cache.kept.age();
+    cache.states.age();
     assert_eq!(totals.snapshots.load(Ordering::SeqCst), 0);
     // Nothing is kept that is not counted.
     cache.idle();
-    cache.keep(revision, &cache.past(&cache.snapshot()), "ns/1", None);
-    assert!(cache.kept.paged(revision).is_none());
+    cache.retain(revision, &cache.past(&cache.snapshot()), "ns/1", None);
+    assert!(cache.states.paged(revision).is_none());
 }

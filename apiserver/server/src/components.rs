@@ -49,15 +49,15 @@ impl Default for Components {
 }
 
 /// The reason why a component is not healthy.
-pub enum Sick {
+pub enum Unhealthy {
     /// The result of the check.
-    Says(String),
+    Reported(String),
     /// The error of asking.
-    Fails(String),
+    Unreachable(String),
 }
 
 /// The result of a health check, with the text of a healthy component.
-type Health = Result<String, Sick>;
+type Health = Result<String, Unhealthy>;
 
 /// All components with their health.
 pub async fn check_all(components: &Components, store: &dyn Store) -> Vec<(String, Health)> {
@@ -83,17 +83,19 @@ pub async fn check_one(components: &Components, store: &dyn Store, name: &str) -
 async fn check_store(store: &dyn Store) -> Health {
     match tokio::time::timeout(PATIENCE, store.revision()).await {
         Ok(Ok(_)) => Ok("ok".to_owned()),
-        Ok(Err(error)) => Err(Sick::Fails(error.to_string())),
-        Err(_) => Err(Sick::Fails("context deadline exceeded".to_owned())),
+        Ok(Err(error)) => Err(Unhealthy::Unreachable(error.to_string())),
+        Err(_) => Err(Unhealthy::Unreachable("context deadline exceeded".to_owned())),
     }
 }
 
 async fn check(place: Place) -> Health {
     let Place::Https(address) = place else { return Ok("ok".to_owned()) };
-    let failed = |why: String| Sick::Says(format!("Get \"https://{address}/healthz\": {why}"));
+    let failed = |why: String| Unhealthy::Reported(format!("Get \"https://{address}/healthz\": {why}"));
     match tokio::time::timeout(PATIENCE, ask(address)).await {
         Ok(Ok((status, text))) if (200..400).contains(&status) => Ok(text),
-        Ok(Ok((status, _))) => Err(Sick::Says(format!("HTTP probe failed with statuscode: {status}"))),
+        Ok(Ok((status, _))) => {
+            Err(Unhealthy::Reported(format!("HTTP probe failed with statuscode: {status}")))
+        }
         Ok(Err(why)) => Err(failed(why)),
         Err(_) => Err(failed("context deadline exceeded".to_owned())),
     }

@@ -113,7 +113,7 @@ async fn exact(objects: &Objects, cache: &Arc<Cache>, revision: Revision) -> Res
         other => errors::store_error(other),
     })?;
     let past = Arc::new(Past { objects, index: None });
-    cache.keep_read(revision, &past);
+    cache.retain_read(revision, &past);
     Ok(past)
 }
 

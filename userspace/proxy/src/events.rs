@@ -16,10 +16,10 @@ use crate::limits;
 
 /// The last events.
 #[derive(Default)]
-pub(crate) struct Recent(Mutex<Kept>);
+pub(crate) struct Recent(Mutex<Log>);
 
 #[derive(Default)]
-struct Kept {
+struct Log {
     /// Sequence number of the last event; the first has 1.
     last: u64,
     events: VecDeque<Numbered>,
@@ -35,23 +35,23 @@ struct Numbered {
 
 impl Recent {
     fn push(&self, at: Timestamp, event: EventRow) {
-        let mut kept = self.lock();
-        kept.last += 1;
-        if kept.events.len() == limits::EVENTS {
-            kept.events.pop_front();
+        let mut log = self.lock();
+        log.last += 1;
+        if log.events.len() == limits::EVENTS {
+            log.events.pop_front();
         }
-        let number = kept.last;
-        kept.events.push_back(Numbered { number, at, event });
+        let number = log.last;
+        log.events.push_back(Numbered { number, at, event });
     }
 
     /// Returns the events after a sequence number, as JSON lines.
     pub fn lines(&self, after: u64) -> String {
-        let kept = self.lock();
-        let wanted = kept.events.iter().filter(|event| event.number > after);
+        let log = self.lock();
+        let wanted = log.events.iter().filter(|event| event.number > after);
         wanted.filter_map(|event| serde_json::to_string(event).ok()).map(|line| line + "\n").collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, Log> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -67,7 +67,7 @@ impl Drop for Routes {
 /// Keeps one such route per range until shutdown, and leaves them then: the data plane goes on without this
 /// process, too. A route that somebody removes comes back. There are none while another proxy translates
 /// connections to services; until that is known, nothing is touched.
-pub async fn keep(mut ranges: ServiceRanges, mut alone: Alone, shutdown: CancellationToken) {
+pub async fn run(mut ranges: ServiceRanges, mut alone: Alone, shutdown: CancellationToken) {
     let mut routes = None;
     let mut said = false;
     loop {

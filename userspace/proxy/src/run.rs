@@ -136,7 +136,7 @@ async fn work(
             [] => caches.service_ranges.clone(),
             fixed => ServiceRanges::fixed(fixed),
         };
-        tokio::spawn(route::keep(ranges, alone, shutdown.clone()))
+        tokio::spawn(route::run(ranges, alone, shutdown.clone()))
     });
     let tracker = Arc::new(ChangeTracker::default());
     subscribe(&caches, &tracker, &shutdown);

@@ -132,7 +132,7 @@ impl Worker {
         links: Box<dyn Links>,
         shutdown: CancellationToken,
     ) {
-        let mut known = links::keep(links, self.ambient.clone(), shutdown.clone());
+        let mut known = links::watch_list(links, self.ambient.clone(), shutdown.clone());
         loop {
             let wake = self.next_due();
             tokio::select! {

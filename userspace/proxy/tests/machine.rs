@@ -71,7 +71,7 @@ fn the_route_of_last_resort_comes_back_and_goes_when_told() {
         let ranges: Vec<IpNetwork> = ["10.96.0.0/16", "fd00:96::/108"].map(|r| r.parse().unwrap()).into();
         let stop = CancellationToken::new();
         let (tell, alone) = tokio::sync::watch::channel(None);
-        let kept = tokio::spawn(route::keep(ServiceRanges::fixed(&ranges), alone, stop.clone()));
+        let kept = tokio::spawn(route::run(ServiceRanges::fixed(&ranges), alone, stop.clone()));
         let ours = || sh("ip route show proto 144") + &sh("ip -6 route show proto 144");
         // There is no route while another proxy has connections there, or may have.
         tokio::time::sleep(Duration::from_millis(50)).await;

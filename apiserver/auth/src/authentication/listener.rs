@@ -87,7 +87,7 @@ struct JudgedLater;
 impl ClientRule for JudgedLater {
     const MANDATORY: bool = false;
 
-    fn judge(
+    fn verify(
         &self,
         _: &dyn ClientCertVerifier,
         _: &CertificateDer<'_>,

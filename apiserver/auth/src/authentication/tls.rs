@@ -40,7 +40,7 @@ struct OnlyUser(&'static str);
 impl ClientRule for OnlyUser {
     const MANDATORY: bool = true;
 
-    fn judge(
+    fn verify(
         &self,
         chain: &dyn ClientCertVerifier,
         own: &CertificateDer<'_>,

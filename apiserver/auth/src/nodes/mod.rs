@@ -49,7 +49,7 @@ impl NodeAuthorizer {
             return refuse(format!("unknown node for user {:?}", attributes.identity.user));
         }
         if attributes.is_resource
-            && let Some(verdict) = self.judge(node, attributes)
+            && let Some(verdict) = self.decide(node, attributes)
         {
             return verdict;
         }
@@ -57,7 +57,7 @@ impl NodeAuthorizer {
     }
 
     /// Returns the verdict on kinds that are decided object by object, or `None` for other kinds.
-    fn judge(&self, node: &str, attributes: &Attributes<'_>) -> Option<Verdict> {
+    fn decide(&self, node: &str, attributes: &Attributes<'_>) -> Option<Verdict> {
         Some(match (attributes.group, attributes.resource) {
             ("", "secrets") => self.read_namespaced(node, Kind::Secret, attributes),
             ("", "configmaps") => self.read_namespaced(node, Kind::ConfigMap, attributes),

@@ -131,7 +131,7 @@ impl Run {
                 Ok(Cel::Bool(true)) => {}
                 Ok(Cel::Bool(false)) => {
                     let before = self.errors.len();
-                    let judged = self.judged(compiled, schema, (found, &variables), path);
+                    let judged = self.evaluate(compiled, schema, (found, &variables), path);
                     // Existing faults are tolerated as long as the value is unchanged.
                     if place.unchanged && !compiled.uses_old {
                         let new = self.errors.iter_mut().skip(before);
@@ -190,7 +190,7 @@ impl Run {
     }
 
     /// A rule that does not hold.
-    fn judged(
+    fn evaluate(
         &mut self,
         compiled: &Compiled,
         schema: &Structural,

@@ -348,7 +348,7 @@ impl Custom {
     }
 
     /// Makes an object one to be stored, by the stored version's schema.
-    pub fn to_storage(&self, object: &mut Value) {
+    pub fn to_stored(&self, object: &mut Value) {
         let definition = &self.definition;
         if self.is_stored() || !object.is_object() {
             return;

@@ -375,7 +375,7 @@ fn versions_are_preferred_by_stability_and_deprecated_ones_name_their_successor(
         json!({"apiVersion": "example.com/v1beta1", "kind": "Widget",
         "metadata": {"name": "w", "generation": 1}, "spec": {"replicas": 1, "size": "l"}})
     );
-    old.to_storage(&mut object);
+    old.to_stored(&mut object);
     assert_eq!((&object["apiVersion"], &object["spec"]), (&json!("example.com/v1"), &json!({"replicas": 1})));
 }
 

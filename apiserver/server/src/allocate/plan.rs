@@ -65,7 +65,7 @@ impl Plan {
         range: Option<&RangeInclusive<u16>>,
     ) -> Result<Self, Vec<FieldError>> {
         if let Some(old) = old {
-            keep_allocated(service, old);
+            retain_allocated(service, old);
             // Fields that the new type does not have are dropped, if the client only sent back what it had
             // read.
             service::prepare_update(service, old);
@@ -313,7 +313,7 @@ pub fn held(service: &Value) -> Vec<Item> {
 }
 
 /// Takes over from `old` what a client that does not know the allocated values leaves out.
-fn keep_allocated(new: &mut Value, old: &Value) {
+fn retain_allocated(new: &mut Value, old: &Value) {
     if service_type(new) != "ExternalName" && service_type(old) != "ExternalName" {
         for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
             // The policy is a pointer, whose empty text is an answer of its own, though a wrong one.
@@ -327,7 +327,7 @@ fn keep_allocated(new: &mut Value, old: &Value) {
         }
     }
     if needs_node_ports(new) && needs_node_ports(old) {
-        keep_node_ports(new, old);
+        retain_node_ports(new, old);
     }
     if needs_health_check_port(new)
         && needs_health_check_port(old)
@@ -339,7 +339,7 @@ fn keep_allocated(new: &mut Value, old: &Value) {
 
 /// Ports are recognized by their names; a number that another port of `new` asks for is not
 /// taken over.
-fn keep_node_ports(new: &mut Value, old: &Value) {
+fn retain_node_ports(new: &mut Value, old: &Value) {
     fn name(port: &Value) -> &str {
         port["name"].as_str().unwrap_or_default()
     }

@@ -151,13 +151,13 @@ impl Charge {
     /// Charges more with the same life; `false` if it does not fit.
     pub fn try_grow(&mut self, bytes: usize) -> bool {
         let Some(more) = self.budget.try_charge(bytes) else { return false };
-        self.bytes += more.keep();
+        self.bytes += more.into_bytes();
         true
     }
 
     /// Charges more that is there in any case.
     pub fn grow(&mut self, bytes: usize) {
-        self.bytes += self.budget.charge(bytes).keep();
+        self.bytes += self.budget.charge(bytes).into_bytes();
     }
 
     /// Bytes that are charged.
@@ -174,7 +174,7 @@ impl Charge {
     }
 
     /// Returns the bytes without releasing them; the caller does.
-    fn keep(mut self) -> usize {
+    fn into_bytes(mut self) -> usize {
         std::mem::take(&mut self.bytes)
     }
 }

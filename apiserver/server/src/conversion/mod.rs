@@ -40,7 +40,7 @@ pub async fn convert(caller: Caller<'_>, resource: &Resource, object: &mut Value
 }
 
 /// One object in the version that is stored.
-pub async fn to_storage(caller: Caller<'_>, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
+pub async fn to_stored(caller: Caller<'_>, resource: &Resource, object: &mut Value) -> Result<(), ApiError> {
     let Some(stored) = by_webhook(resource).and_then(|custom| custom.stored()) else { return Ok(()) };
     Box::pin(webhook::convert(caller, &stored, std::slice::from_mut(object))).await
 }

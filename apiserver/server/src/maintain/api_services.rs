@@ -41,7 +41,7 @@ pub async fn ensure(server: &Arc<Server>, at_start: bool) -> Result<(), ApiError
 }
 
 /// Follows the definitions until the server ends.
-pub async fn keep(server: &Arc<Server>) {
+pub async fn run(server: &Arc<Server>) {
     loop {
         server.notifications().api_services.notified().await;
         tokio::time::sleep(TOGETHER).await;

@@ -81,7 +81,7 @@ pub async fn ensure_default(server: &Arc<Server>) -> Result<(), ApiError> {
 }
 
 /// Looks after all ServiceCIDRs, for ever.
-pub async fn keep(server: &Arc<Server>) {
+pub async fn run(server: &Arc<Server>) {
     let Some(resource) = kind(server) else { return };
     // The times at which this server learnt of the deletions. Clocks of servers differ, so stamps are no
     // help.

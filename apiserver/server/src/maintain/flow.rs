@@ -52,7 +52,7 @@ pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
 }
 
 /// Looks after them until the server ends.
-pub async fn keep(server: &Arc<Server>) {
+pub async fn run(server: &Arc<Server>) {
     let mut due = tokio::time::Instant::now() + EVERY;
     loop {
         tokio::select! {

@@ -42,7 +42,7 @@ pub fn name(host: &str) -> String {
 }
 
 /// Renews the Lease of this server and collects those of others, for ever.
-pub async fn keep(server: &Arc<Server>) {
+pub async fn run(server: &Arc<Server>) {
     let Some(host) = server.config().identity.clone() else { return };
     let holder = format!("{}_{}", name(&host), server.ambient().uid());
     let mut collect = tokio::time::interval(COLLECT);

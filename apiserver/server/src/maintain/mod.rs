@@ -65,14 +65,14 @@ async fn work(server: &Arc<Server>) {
     tokio::join!(
         compact(server),
         age(server),
-        own_service::keep(server),
-        identity::keep(server),
-        cidrs::keep(server),
-        repair::keep(server, repair),
-        keep_namespaces(server),
-        flow::keep(server),
-        api_services::keep(server),
-        trust::keep(server),
+        own_service::run(server),
+        identity::run(server),
+        cidrs::run(server),
+        repair::run(server, repair),
+        ensure_namespaces(server),
+        flow::run(server),
+        api_services::run(server),
+        trust::run(server),
     );
 }
 
@@ -138,7 +138,7 @@ async fn bootstrap_all(server: &Arc<Server>, repair: &mut repair::Repair) -> Res
 }
 
 /// Recreates the system namespaces when one has been deleted.
-async fn keep_namespaces(server: &Arc<Server>) {
+async fn ensure_namespaces(server: &Arc<Server>) {
     let namespaces: Vec<Value> =
         bootstrap::objects().into_iter().filter(|object| object["kind"] == "Namespace").collect();
     loop {
@@ -201,7 +201,7 @@ async fn put(server: &Arc<Server>, resource: &Arc<Resource>, object: Value) -> R
 }
 
 /// Creates an object, or sets the wanted fields in it and leaves the rest.
-async fn keep(server: &Arc<Server>, wanted: Value) -> Result<(), ApiError> {
+async fn ensure_object(server: &Arc<Server>, wanted: Value) -> Result<(), ApiError> {
     let (api_version, kind) = (meta::text(&wanted, "/apiVersion"), meta::text(&wanted, "/kind"));
     let Some(resource) = server.objects().registry().by_kind(api_version, kind) else { return Ok(()) };
     for _ in 0..limits::CONFLICT_RETRIES {

@@ -16,7 +16,7 @@ use apiserver_store::{Op, Range, StoreError, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::keep as keep_object;
+use super::ensure_object;
 use crate::errors;
 use crate::limits;
 use crate::notifications::Endpoint;
@@ -29,7 +29,7 @@ const TTL: u32 = 15;
 const RENEW: Duration = Duration::from_secs(10);
 
 /// Looks after them for ever, until the server ends.
-pub async fn keep(server: &Arc<Server>) {
+pub async fn run(server: &Arc<Server>) {
     let Some(address) = server.config().advertise else { return };
     if address.ip().is_loopback() {
         tracing::warn!(
@@ -56,7 +56,7 @@ pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
     let addresses = server.addresses().allocator()?.kubernetes_addresses();
     let service_address = addresses.iter().find(|a| a.is_ipv4() == address.is_ipv4());
     if let Some(service_address) = service_address.or(addresses.first()) {
-        keep_object(server, service(*service_address, address.port())).await?;
+        ensure_object(server, service(*service_address, address.port())).await?;
     }
     // A shutdown withdraws the endpoint after this has ended, and nothing restores it then.
     let mut endpoint = server.endpoint_turn().lock().await;
@@ -94,8 +94,8 @@ async fn reconcile(server: &Arc<Server>, own: SocketAddr) -> Result<(), ApiError
             );
             return Ok(());
         }
-        keep_object(server, endpoints(&addresses, own.port())).await?;
-        keep_object(server, slice(&addresses, own.port())).await?;
+        ensure_object(server, endpoints(&addresses, own.port())).await?;
+        ensure_object(server, slice(&addresses, own.port())).await?;
         let now = alive(server, own).await?;
         if now == addresses {
             break;

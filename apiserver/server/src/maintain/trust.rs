@@ -45,7 +45,7 @@ const FRONT_PROXY: [&str; 5] = [
 ];
 
 /// Looks after the ConfigMap until the server ends.
-pub async fn keep(server: &Arc<Server>) {
+pub async fn run(server: &Arc<Server>) {
     loop {
         let pause = match ensure(server).await {
             Ok(()) => EVERY,

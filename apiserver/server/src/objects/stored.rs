@@ -23,8 +23,8 @@ use crate::errors::store_error;
 use crate::limits;
 use crate::store_quota;
 use crate::store_quota::Share;
-use apiserver_cache::convert;
 use apiserver_cache::encoding;
+use apiserver_cache::stored_version;
 use apiserver_cache::{Cache, Entry};
 
 /// An object as the store has it, with its resource version.
@@ -98,7 +98,7 @@ impl Objects {
     async fn decode(&self, resource: &Resource, kv: &KeyValue) -> Result<Stored, ApiError> {
         let mut object = encoding::read(&kv.value)
             .map_err(|error| ApiError::internal(format!("{} cannot be decoded: {error}", kv.key)))?;
-        if let Some(convert) = convert::from_storage(resource) {
+        if let Some(convert) = stored_version::from_stored(resource) {
             convert(&mut object);
         }
         conversion::convert(self.webhook_caller(), resource, &mut object).await?;
@@ -129,8 +129,8 @@ impl Objects {
         for field in ["resourceVersion", "selfLink"] {
             meta::unset(&mut object, field);
         }
-        conversion::to_storage(self.webhook_caller(), resource, &mut object).await?;
-        if let Some(convert) = convert::to_storage(resource) {
+        conversion::to_stored(self.webhook_caller(), resource, &mut object).await?;
+        if let Some(convert) = stored_version::to_stored(resource) {
             convert(&mut object);
         }
         encoding::complete_kind(resource, &mut object);
@@ -166,7 +166,7 @@ impl Objects {
                 Ok(Outcome::Done(Bytes::from(ordered::json_text(&stored.object))))
             }
             Written::Done { revision } => {
-                match metadata.filter(|_| convert::from_storage(resource).is_none()) {
+                match metadata.filter(|_| stored_version::from_stored(resource).is_none()) {
                     Some(at) => Ok(Outcome::Done(Entry::answer_at(revision, &value, at))),
                     None => self.encoded(resource, &key, revision, &value).map(Outcome::Done),
                 }
@@ -241,7 +241,7 @@ impl Objects {
         let cache = match self.cache(resource) {
             // A version that objects are stored in and that is not served has none.
             Err(_) if resource.custom.is_some() => {
-                Arc::new(Cache::new(Arc::new(resource.clone()), convert::from_storage(resource)))
+                Arc::new(Cache::new(Arc::new(resource.clone()), stored_version::from_stored(resource)))
             }
             other => other?,
         };

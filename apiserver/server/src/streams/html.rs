@@ -168,7 +168,7 @@ impl Rewriter {
     fn in_tag(&mut self, part: Part, byte: u8, out: &mut Vec<u8>) {
         if byte == b'>' && !matches!(part, Part::Quoted(_)) {
             self.end_link();
-            self.keep(byte, out);
+            self.push(byte, out);
             self.state = self.end_tag(out);
             return;
         }
@@ -204,7 +204,7 @@ impl Rewriter {
                 self.key(byte)
             }
         };
-        self.keep(byte, out);
+        self.push(byte, out);
     }
 
     fn name(&mut self, byte: u8) -> State {
@@ -235,7 +235,7 @@ impl Rewriter {
     }
 
     /// Buffers a byte of a tag. A tag that is too long is passed on unchanged.
-    fn keep(&mut self, byte: u8, out: &mut Vec<u8>) {
+    fn push(&mut self, byte: u8, out: &mut Vec<u8>) {
         let tag = &mut self.tag;
         if !tag.kept {
             return out.push(byte);

@@ -77,14 +77,14 @@ pub async fn list(context: &Context, resource: &Arc<Resource>) -> Answer {
 
 /// Returns a ComponentStatus. The condition's message is the result of the check; a check that failed to run
 /// gives its error instead.
-fn status(name: &str, health: &Result<String, components::Sick>) -> Value {
+fn status(name: &str, health: &Result<String, components::Unhealthy>) -> Value {
     let mut condition = json!({"type": "Healthy", "status": "True"});
     match health {
         Ok(message) => condition["message"] = message.as_str().into(),
-        Err(components::Sick::Says(message)) => {
+        Err(components::Unhealthy::Reported(message)) => {
             (condition["status"], condition["message"]) = ("False".into(), message.as_str().into());
         }
-        Err(components::Sick::Fails(error)) => {
+        Err(components::Unhealthy::Unreachable(error)) => {
             (condition["status"], condition["error"]) = ("False".into(), error.as_str().into());
         }
     }

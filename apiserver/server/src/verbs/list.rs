@@ -106,7 +106,7 @@ fn metadata(cache: &Cache, filter: &Filter, view: &View, selected: &Selected) ->
     if let Some(last) = &selected.last {
         let next = Continue::after(revision, last, filter.prefix());
         let mark = filter.mark(&format!("{}{}", filter.prefix(), next.start));
-        cache.keep(revision, &view.past, &mark, selected.remaining);
+        cache.retain(revision, &view.past, &mark, selected.remaining);
         metadata["continue"] = next.encode().into();
         if let Some(remaining) = selected.remaining {
             metadata["remainingItemCount"] = remaining.into();

@@ -39,7 +39,7 @@ use crate::request::is_segment;
 use crate::respond;
 use crate::respond::Answer;
 use crate::write::Part;
-use apiserver_cache::convert;
+use apiserver_cache::stored_version;
 use converted_reads::ConvertedRead;
 
 pub use patch::Patch;
@@ -198,7 +198,7 @@ pub fn unknown(context: &Context) -> Answer {
 async fn load_cache(context: &Context, resource: &Resource) -> Result<(), ApiError> {
     if resource.custom.is_none() {
         let reads = matches!(context.info.verb, "get" | "list" | "watch" | "deletecollection");
-        let lazy = reads && convert::is_converted(resource);
+        let lazy = reads && stored_version::is_converted(resource);
         return if lazy { context.server.objects().start_cache(resource).await } else { Ok(()) };
     }
     if context.info.verb == "create" && context.info.subresource.is_empty() {

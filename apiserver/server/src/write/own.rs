@@ -2,8 +2,8 @@
 //! does not let a request write are in `reset`.
 
 use apiserver_apply::{FieldManager, FieldSet, Incomplete, NeedsConversion, Versions, manager_of_user_agent};
-use apiserver_cache::convert;
 use apiserver_cache::encoding;
+use apiserver_cache::stored_version;
 use apiserver_registry::definition::Custom;
 use apiserver_registry::{Registry, Resource};
 use apiserver_schema::error::ApiError;
@@ -209,10 +209,10 @@ impl Served<'_> {
         if from.api_version() == to.api_version() {
             return Some(object);
         }
-        if let Some(convert) = convert::to_storage(from) {
+        if let Some(convert) = stored_version::to_stored(from) {
             convert(&mut object);
         }
-        if let Some(convert) = convert::from_storage(to) {
+        if let Some(convert) = stored_version::from_stored(to) {
             convert(&mut object);
         }
         object["apiVersion"] = json!(api_version);

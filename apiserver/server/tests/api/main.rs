@@ -30,7 +30,6 @@ mod harness;
 mod health;
 #[path = "../../../../tests/support/history.rs"]
 mod history;
-mod house;
 mod key_order;
 mod kinds;
 mod kubectl;
@@ -43,6 +42,7 @@ mod model;
 mod node_tokens;
 mod nodes;
 mod normal;
+mod own_objects;
 mod patched;
 mod pointers;
 mod pretty;

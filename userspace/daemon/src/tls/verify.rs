@@ -122,7 +122,7 @@ pub trait ClientRule: Debug + Send + Sync {
     const MANDATORY: bool;
 
     /// Judges a client's certificates, its own first; `chain` is the verifier of the authority.
-    fn judge(
+    fn verify(
         &self,
         chain: &dyn ClientCertVerifier,
         own: &CertificateDer<'_>,
@@ -154,7 +154,7 @@ impl<R: ClientRule> ClientCertVerifier for RuledClients<R> {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.rule.judge(self.chain.as_ref(), end_entity, intermediates, now)
+        self.rule.verify(self.chain.as_ref(), end_entity, intermediates, now)
     }
 
     fn verify_tls12_signature(

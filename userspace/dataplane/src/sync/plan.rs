@@ -54,7 +54,7 @@ impl<S: Store> Synchronizer<S> {
                 if is_new {
                     pass.names.push((planned.service.id, name));
                 }
-                self.settle(ranges, values, planned, pass)
+                self.commit(ranges, values, planned, pass)
             }
             Err(error) => {
                 self.refuse(desired, pass, error);
@@ -97,7 +97,7 @@ impl<S: Store> Synchronizer<S> {
     }
 
     /// Records what the service gives up, and the new values of its frontends.
-    fn settle<'a>(
+    fn commit<'a>(
         &mut self,
         ranges: Vec<IpNetwork>,
         values: Vec<(FrontendKey, Value)>,
@@ -214,7 +214,7 @@ impl<S: Store> Synchronizer<S> {
         let hinted = hint.map(|block| (space, block)).filter(|run| planned.service.runs.contains(run));
         let owned = hinted.filter(fits).or_else(|| planned.owned().find(|run| fits(run)));
         if let Some(run) = owned {
-            planned.keep(run);
+            planned.own(run);
             return Ok(run.1);
         }
         let block = self.allocate(space, length, planned.name, pass)?;
@@ -278,7 +278,7 @@ impl<S: Store> Synchronizer<S> {
                 }
             }
         };
-        planned.keep((Space::Luts, run));
+        planned.own((Space::Luts, run));
         if !planned.luts.iter().any(|known| (known.family, known.block, known.run) == (family, block, run)) {
             planned.luts.push(KnownLut { family, block, weights: weights.collect(), run });
         }
@@ -346,7 +346,7 @@ impl Planned<'_> {
         self.service.runs.iter().chain(&self.runs).copied()
     }
 
-    fn keep(&mut self, run: Run) {
+    fn own(&mut self, run: Run) {
         if !self.runs.contains(&run) {
             self.runs.push(run);
         }

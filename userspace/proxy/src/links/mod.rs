@@ -97,7 +97,7 @@ pub(crate) struct Known {
 
 /// Keeps the newest list of interfaces, on a task of its own: a list takes several answers of the kernel, and
 /// must not start again whenever something else happens.
-pub(crate) fn keep(
+pub(crate) fn watch_list(
     mut links: Box<dyn Links>,
     ambient: Ambient,
     shutdown: CancellationToken,

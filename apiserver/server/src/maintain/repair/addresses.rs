@@ -111,7 +111,7 @@ pub async fn deleted(
         }
         let (holders, inside) =
             (BTreeMap::new(), |address: IpAddr| server.addresses().blocks().contains(address));
-        let Some(step) = judge(ip, &plan::owner(&service), None, &inside, &holders) else { continue };
+        let Some(step) = decide(ip, &plan::owner(&service), None, &inside, &holders) else { continue };
         if let Some(fix) = &step.fix
             && apply(server, fix).await?
         {
@@ -168,7 +168,7 @@ fn compare(
         let owner = plan::owner(service);
         steps.extend(invalid(service, &owner));
         for address in addresses_of(service) {
-            if let Some(step) = judge(address, &owner, claims.get(&address), inside, &all) {
+            if let Some(step) = decide(address, &owner, claims.get(&address), inside, &all) {
                 steps.push(step);
             }
             holders.insert(address, owner.clone());
@@ -230,7 +230,7 @@ fn invalid(service: &Value, owner: &str) -> Vec<Step> {
 }
 
 /// One address of one Service.
-fn judge(
+fn decide(
     address: IpAddr,
     owner: &str,
     claim: Option<&Claim>,

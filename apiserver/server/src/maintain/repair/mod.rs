@@ -174,7 +174,7 @@ impl Heard {
 }
 
 /// Repairs for ever.
-pub async fn keep(server: &Arc<Server>, mut repair: Repair) {
+pub async fn run(server: &Arc<Server>, mut repair: Repair) {
     let mut due = Instant::now() + EVERY;
     let mut soon = Instant::now() + SOON;
     let mut heard = Heard::begin(server);

@@ -1,4 +1,4 @@
-//! Kinds that are served in two versions and kept in one. Everything else is kept as it is served.
+//! Conversion of built-in kinds that are served in several versions and stored in one.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use apiserver_registry::{Change, Resource};
 
 use crate::encoding;
 
-/// From the version kept to the one that `resource` serves; `None` where they are the same.
-pub fn from_storage(resource: &Resource) -> Option<Change> {
+/// Returns the conversion from the stored version to the one that `resource` serves; `None` where they are the same.
+pub fn from_stored(resource: &Resource) -> Option<Change> {
     if let Some(custom) = &resource.custom {
         let custom = Arc::clone(custom);
         return Some(Arc::new(move |object| custom.adopt(object)));
@@ -21,11 +21,11 @@ pub fn from_storage(resource: &Resource) -> Option<Change> {
     }))
 }
 
-/// From the version that `resource` serves to the one kept.
-pub fn to_storage(resource: &Resource) -> Option<Change> {
+/// Returns the conversion from the version that `resource` serves to the stored one.
+pub fn to_stored(resource: &Resource) -> Option<Change> {
     if let Some(custom) = &resource.custom {
         let custom = Arc::clone(custom);
-        return Some(Arc::new(move |object| custom.to_storage(object)));
+        return Some(Arc::new(move |object| custom.to_stored(object)));
     }
     let conversion = of(resource)?;
     Some(Arc::new(|object| {

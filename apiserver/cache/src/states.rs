@@ -21,8 +21,8 @@ pub struct Past {
     pub index: Option<Index>,
 }
 
-/// A state that is kept for its pages, or for answers that are being made of it.
-struct Kept {
+/// A state that is retained for its pages, or for answers that are being made of it.
+struct State {
     past: Arc<Past>,
     /// Answers that are being made of it.
     readers: usize,
@@ -44,7 +44,7 @@ struct Pages {
 
 #[derive(Default)]
 struct Inner {
-    all: BTreeMap<Revision, Kept>,
+    all: BTreeMap<Revision, State>,
     /// The states that pages are made of.
     paged: BTreeMap<Revision, Pages>,
 }
@@ -137,7 +137,7 @@ impl States {
 
     /// Keeps a state that the cache has had, or keeps it on; `counted` is what a page has found out.
     /// `pinned` gives the bytes that the present state and newer ones have lost since, where it is new.
-    pub(super) fn keep(
+    pub(super) fn retain(
         &self,
         revision: Revision,
         past: &Arc<Past>,
@@ -148,7 +148,7 @@ impl States {
     }
 
     /// Keeps a state that was read from the store.
-    pub(super) fn keep_own(&self, revision: Revision, past: &Arc<Past>) {
+    pub(super) fn retain_read(&self, revision: Revision, past: &Arc<Past>) {
         self.put(revision, past, None, None::<fn() -> usize>);
     }
 
@@ -203,17 +203,17 @@ impl States {
         revision: Revision,
         past: &Arc<Past>,
         pinned: Option<impl FnOnce() -> usize>,
-    ) -> &'a mut Kept {
+    ) -> &'a mut State {
         inner.all.entry(revision).or_insert_with(|| {
             let own = pinned.is_none();
             let pinned = pinned.map_or(0, |pinned| pinned());
             self.held.add(pinned);
-            Kept { past: Arc::clone(past), readers: 0, own, pinned }
+            State { past: Arc::clone(past), readers: 0, own, pinned }
         })
     }
 
     /// Keeps a state until as many have [left](Self::left) as came, as long as there is room. `pinned` as
-    /// for [`keep`](Self::keep).
+    /// for [`retain`](Self::retain).
     pub(super) fn read(
         &self,
         revision: Revision,
@@ -229,7 +229,7 @@ impl States {
     }
 
     /// The same for a state that is kept already.
-    pub(super) fn read_kept(&self, revision: Revision) -> Option<Weak<Past>> {
+    pub(super) fn read_retained(&self, revision: Revision) -> Option<Weak<Past>> {
         let mut inner = lock(&self.inner);
         let kept = inner.all.get_mut(&revision)?;
         kept.readers += 1;
@@ -305,7 +305,7 @@ impl Reading {
 
 impl Drop for Reading {
     fn drop(&mut self) {
-        self.cache.kept.left(self.revision, &self.past);
+        self.cache.states.left(self.revision, &self.past);
     }
 }
 
@@ -321,7 +321,7 @@ mod tests {
         for _ in 0..2 {
             for page in 0..3 * limits::SNAPSHOTS {
                 let key = format!("{page:03}");
-                states.keep(10, &Arc::default(), Some((&key, page)), || 0);
+                states.retain(10, &Arc::default(), Some((&key, page)), || 0);
                 let counted = states.counted(10);
                 assert_eq!(counted.get(&key), Some(&page));
                 assert!(counted.len() <= limits::SNAPSHOTS);
@@ -336,8 +336,8 @@ mod tests {
             (0..100).filter(|revision| states.paged(*revision).is_some()).collect()
         };
         for revision in 10..10 + 2 * limits::SNAPSHOTS_READ as Revision {
-            states.keep_own(revision, &Arc::default());
-            states.keep(revision + 50, &Arc::default(), Some(("a", 3)), || 0);
+            states.retain_read(revision, &Arc::default());
+            states.retain(revision + 50, &Arc::default(), Some(("a", 3)), || 0);
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         let read = limits::SNAPSHOTS_READ as Revision;
@@ -346,8 +346,8 @@ mod tests {
         assert_eq!(held(&states).len(), 3 * limits::SNAPSHOTS_READ);
         assert_eq!(states.counted(60)["a"], 3);
         // One that is paged through stays.
-        states.keep(10 + read, &Arc::default(), None, || 0);
-        states.keep_own(40, &Arc::default());
+        states.retain(10 + read, &Arc::default(), None, || 0);
+        states.retain_read(40, &Arc::default());
         assert!(states.paged(10 + read).is_some() && states.paged(11 + read).is_none());
         tokio::time::advance(limits::SNAPSHOT_AGE).await;
         assert!(held(&states).is_empty());
@@ -358,7 +358,7 @@ mod tests {
         let states = States::new(&Arc::default());
         let past = Arc::default();
         let (one, two) = (states.read(10, &past, || 5), states.read(10, &past, || 7));
-        states.keep(10, &past, None, || 9);
+        states.retain(10, &past, None, || 9);
         drop(past);
         assert_eq!(states.bytes(), 5, "counted once");
         states.left(10, &one);
