@@ -1,19 +1,5 @@
 //! Tests of the server over a real etcd: others can read what it stores, and it serves what others stored.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "api/envelope.rs"]
-mod envelope;
-#[path = "../../store/tests/conformance/etcd_server.rs"]
-#[allow(dead_code, reason = "TLS and clusters are for the store's own tests")]
-mod etcd_server;
-#[path = "api/harness.rs"]
-#[allow(dead_code, reason = "shared with the tests of the API")]
-mod harness;
-#[path = "api/several.rs"]
-#[allow(dead_code, reason = "its own tests run with those of the API")]
-mod several;
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,9 +14,9 @@ use k8s_pb::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use prost::Message;
 use serde_json::json;
 
-use envelope::{open, seal};
-use etcd_server::EtcdServer;
-use harness::{Api, deployment, pod};
+use crate::api::envelope::{open, seal};
+use crate::api::harness::{Api, deployment, pod};
+use crate::etcd_server::EtcdServer;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -300,10 +286,11 @@ async fn objects_of_versions_that_only_have_another_name_are_served_and_written_
 async fn two_servers_give_nothing_out_twice() {
     let (etcd, one) = start().await;
     let two = Api::over(ServerConfig::default(), Arc::new(etcd.connect().await.unwrap())).await;
-    let clients = (0..8).map(|client| several::churn(if client % 2 == 0 { &one } else { &two }, client, 15));
+    let clients = (0..8)
+        .map(|client| crate::api::several::churn(if client % 2 == 0 { &one } else { &two }, client, 15));
     futures::future::join_all(clients).await;
-    several::check(&one).await;
-    several::check(&two).await;
+    crate::api::several::check(&one).await;
+    crate::api::several::check(&two).await;
     // The stored value is that of a kube-apiserver.
     let ports = one.store.get("/registry/ranges/servicenodeports").await.unwrap().kv.unwrap().value;
     let (version, kind, range): (_, _, k8s_pb::api::core::v1::RangeAllocation) = open(&ports);

@@ -1,7 +1,5 @@
 //! The end of a server over real TLS: what clients see of it.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

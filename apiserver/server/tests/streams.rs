@@ -1,8 +1,6 @@
 //! Tests of logs and exec, from a client over TLS through the API server to a node; and of the proxies of
 //! pods and Services.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -43,11 +41,8 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_util::sync::CancellationToken;
 
-#[path = "streams/log_sockets.rs"]
 mod log_sockets;
-#[path = "streams/proxies.rs"]
 mod proxies;
-#[path = "streams/workloads.rs"]
 mod workloads;
 
 const STDOUT: u8 = 1;

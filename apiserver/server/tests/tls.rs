@@ -1,7 +1,5 @@
 //! The API over TLS on the loopback interface, with the clients that components use.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

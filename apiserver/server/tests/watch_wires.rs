@@ -1,7 +1,5 @@
 //! Watches over real connections: HTTP/1.1 in chunks, HTTP/2, and WebSocket.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::harness::{Api, every_api, pod};
+use crate::api::harness::{Api, every_api, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 
@@ -324,7 +324,7 @@ async fn storage_objects_do_not_go_while_they_may_be_in_use() {
 #[tokio::test(start_paused = true)]
 async fn annotations_of_apparmor_become_fields_and_say_so() {
     let api = Api::start().await;
-    let warnings = |reply: &crate::harness::Reply| {
+    let warnings = |reply: &crate::api::harness::Reply| {
         let texts = reply.headers.get_all("warning").iter();
         texts.map(|text| text.to_str().unwrap().to_owned()).collect::<Vec<_>>()
     };

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, deployment, pod};
+use crate::api::harness::{Api, deployment, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
@@ -293,7 +293,7 @@ async fn owners_that_are_named_twice_are_dropped_with_a_warning() {
     let made = api.post(MAPS, twice.clone()).await.expect(201);
     assert_eq!(made.body["metadata"]["ownerReferences"], json!([owner("x"), owner("y")]));
     let begin = "299 - \".metadata.ownerReferences contains duplicate entries";
-    let warned = |reply: &crate::harness::Reply| reply.headers["warning"].to_str().unwrap().to_owned();
+    let warned = |reply: &crate::api::harness::Reply| reply.headers["warning"].to_str().unwrap().to_owned();
     assert!(warned(&made).starts_with(&format!("{begin}; API server dedups")), "{}", warned(&made));
     assert!(warned(&made).ends_with("duplicate UID(s) observed: x\""));
     let put = api.put(&format!("{MAPS}/a"), twice.clone()).await.expect(200);

@@ -3,7 +3,7 @@
 use apiserver_meta::identity::Identity;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply, deployment, pod};
+use crate::api::harness::{Api, Reply, deployment, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";

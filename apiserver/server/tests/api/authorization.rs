@@ -3,7 +3,7 @@
 use apiserver_meta::identity::Identity;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, pod};
+use crate::api::harness::{Api, pod};
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const UPGRADE: [(&str, &str); 2] = [("connection", "Upgrade"), ("upgrade", "websocket")];

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply, pod};
+use crate::api::harness::{Api, Reply, pod};
 
 pub const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -506,34 +506,35 @@ async fn bodies_and_objects_that_are_too_large() {
     .await;
     // The store takes less than the door does.
     let api = world().await;
-    let object =
-        crate::bad_rules::frob(json!({"metadata": {"name": "large"}, "spec": {"a": "x".repeat(2 << 20)}}));
+    let object = crate::api::bad_rules::frob(
+        json!({"metadata": {"name": "large"}, "spec": {"a": "x".repeat(2 << 20)}}),
+    );
     api.post(
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-        crate::bad_rules::definition(json!({
+        crate::api::bad_rules::definition(json!({
             "type": "object", "x-kubernetes-preserve-unknown-fields": true,
         })),
     )
     .await
     .expect(201);
     let refused = loop {
-        let reply = api.post(crate::bad_rules::FROBS, object.clone()).await;
+        let reply = api.post(crate::api::bad_rules::FROBS, object.clone()).await;
         if reply.code != 404 {
             break reply;
         }
         tokio::task::yield_now().await;
     };
     assert_eq!((refused.code, refused.message()), (500, "etcdserver: request is too large"));
-    assert_eq!(api.get(crate::bad_rules::FROBS).await.expect(200).names(), Vec::<&str>::new());
+    assert_eq!(api.get(crate::api::bad_rules::FROBS).await.expect(200).names(), Vec::<&str>::new());
     // An object that only its managed fields make too large is stored without them.
     let keys: serde_json::Map<String, Value> =
         (0..5_000).map(|i| (format!("{i:0>60}"), json!("y".repeat(7)))).collect();
-    let object = crate::bad_rules::frob(json!({"metadata": {"name": "tracked"}, "spec": keys}));
-    let stored = api.post(crate::bad_rules::FROBS, object.clone()).await.expect(201);
+    let object = crate::api::bad_rules::frob(json!({"metadata": {"name": "tracked"}, "spec": keys}));
+    let stored = api.post(crate::api::bad_rules::FROBS, object.clone()).await.expect(201);
     assert!(!stored.body["metadata"]["managedFields"].is_null());
     let keys: serde_json::Map<String, Value> =
         (0..12_000).map(|i| (format!("{i:0>60}"), json!("y".repeat(50)))).collect();
-    let object = crate::bad_rules::frob(json!({"metadata": {"name": "forgotten"}, "spec": keys}));
-    let stored = api.post(crate::bad_rules::FROBS, object).await.expect(201);
+    let object = crate::api::bad_rules::frob(json!({"metadata": {"name": "forgotten"}, "spec": keys}));
+    let stored = api.post(crate::api::bad_rules::FROBS, object).await.expect(201);
     assert!(stored.body["metadata"]["managedFields"].is_null());
 }

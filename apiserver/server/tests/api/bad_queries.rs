@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::bad_input::{Case, JSON, MAP, MAPS, MERGE, all_refused, bad, case, world};
+use crate::api::bad_input::{Case, JSON, MAP, MAPS, MERGE, all_refused, bad, case, world};
 
 /// A list with these parameters.
 fn get(query: &str, answer: (u16, &'static str, &'static str)) -> Case {

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply};
+use crate::api::harness::{Api, Reply};
 
 pub const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 pub const FROBS: &str = "/apis/example.com/v1/namespaces/default/frobs";

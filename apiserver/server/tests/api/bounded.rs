@@ -5,8 +5,8 @@ use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 
-use crate::bad_rules::{CRDS, definition};
-use crate::harness::{Api, pod};
+use crate::api::bad_rules::{CRDS, definition};
+use crate::api::harness::{Api, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";

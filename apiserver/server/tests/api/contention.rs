@@ -3,7 +3,7 @@
 use futures::future::join_all;
 use serde_json::json;
 
-use crate::harness::{Api, every_api};
+use crate::api::harness::{Api, every_api};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const MAP: &str = "/api/v1/namespaces/default/configmaps/shared";

@@ -6,7 +6,7 @@ use std::time::Duration;
 use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply};
+use crate::api::harness::{Api, Reply};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";

@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use crate::crds::widgets;
-use crate::kubectl::{Kubectl, run};
+use crate::api::crds::widgets;
+use crate::api::kubectl::{Kubectl, run};
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs kubectl: cargo xtask test"]

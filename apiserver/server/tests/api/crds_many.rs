@@ -6,8 +6,8 @@ use apiserver_store::Range;
 use futures::stream::{self, StreamExt};
 use serde_json::{Value, json};
 
-use crate::bad_rules::CRDS;
-use crate::harness::Api;
+use crate::api::bad_rules::CRDS;
+use crate::api::harness::Api;
 
 /// The number of kinds in one group, as in common installations.
 const GROUP: usize = 20;

@@ -16,8 +16,8 @@ use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use serde_json::{Value, json};
 use tokio_rustls::TlsAcceptor;
 
-use crate::bad_rules::CRDS;
-use crate::harness::{Api, Reply};
+use crate::api::bad_rules::CRDS;
+use crate::api::harness::{Api, Reply};
 
 const V1: &str = "/apis/example.com/v1/namespaces/default/hosts";
 const V2: &str = "/apis/example.com/v2/namespaces/default/hosts";

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::bad_rules::{FROBS, definition, frob};
-use crate::crds::establish;
-use crate::harness::Api;
+use crate::api::bad_rules::{FROBS, definition, frob};
+use crate::api::crds::establish;
+use crate::api::harness::Api;
 
 fn nested(depth: usize) -> Value {
     (0..depth).fold(json!(1), |inner, _| json!({ "a": inner }))

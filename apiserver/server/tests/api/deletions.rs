@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::harness::Api;
+use crate::api::harness::Api;
 
 /// The kinds whose deletion is answered with the object, according to Kubernetes' OpenAPI. Namespaces are
 /// answered so too, but OpenAPI does not declare it.

@@ -6,8 +6,8 @@ use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 
-use crate::harness::Api;
-use crate::resources::table;
+use crate::api::harness::Api;
+use crate::api::resources::table;
 
 const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
 

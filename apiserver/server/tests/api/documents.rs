@@ -11,9 +11,9 @@ use k8s_pb::api::apidiscovery::v2::APIGroupDiscoveryList;
 use k8s_pb::apimachinery::pkg::apis::meta::v1::{APIGroup, APIGroupList, APIResourceList, APIVersions};
 use serde_json::{Value, json};
 
-use crate::crds::{establish, widgets};
-use crate::envelope::open;
-use crate::harness::Api;
+use crate::api::crds::{establish, widgets};
+use crate::api::envelope::open;
+use crate::api::harness::Api;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 

@@ -11,7 +11,7 @@ use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
 use serde_json::{Value, json};
 
-use crate::harness::Api;
+use crate::api::harness::Api;
 
 fn config(pairs: &str) -> ServerConfig {
     ServerConfig { apis: pairs.parse().unwrap(), ..ServerConfig::default() }

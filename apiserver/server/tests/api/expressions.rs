@@ -3,9 +3,9 @@
 
 use serde_json::{Value, json};
 
-use crate::bad_rules::{CRDS, FROBS, definition, frob};
-use crate::crds::establish;
-use crate::harness::{Api, Reply};
+use crate::api::bad_rules::{CRDS, FROBS, definition, frob};
+use crate::api::crds::establish;
+use crate::api::harness::{Api, Reply};
 
 const ADMISSION: &str = "/apis/admissionregistration.k8s.io/v1";
 

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::crds::{establish, widgets};
-use crate::harness::Api;
+use crate::api::crds::{establish, widgets};
+use crate::api::harness::Api;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";

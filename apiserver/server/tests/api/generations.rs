@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, pod};
+use crate::api::harness::{Api, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 

@@ -8,7 +8,7 @@ use apiserver_server::ServerConfig;
 use apiserver_store::{Got, Page, Range, Revision, Store, StoreError, Watch, Write, Written};
 use async_trait::async_trait;
 
-use crate::harness::Api;
+use crate::api::harness::Api;
 
 const HOOKS: &str = "[+]poststarthook/start-apiextensions-controllers ok\n\
     [+]poststarthook/crd-informer-synced ok\n\

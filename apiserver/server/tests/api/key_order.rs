@@ -7,10 +7,10 @@ use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Value, json};
 
-use crate::crds::{establish, widgets};
-use crate::harness::{Api, Reply, deployment};
-use crate::normal::both;
-use crate::resources::every_object;
+use crate::api::crds::{establish, widgets};
+use crate::api::harness::{Api, Reply, deployment};
+use crate::api::normal::both;
+use crate::api::resources::every_object;
 
 /// A JSON text of which nothing but its keys is known, in their order.
 #[derive(Debug, PartialEq)]

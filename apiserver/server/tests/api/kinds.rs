@@ -4,8 +4,8 @@ use apiserver_meta::identity::Identity;
 use base64::Engine as _;
 use serde_json::{Value, json};
 
-use crate::harness::Api;
-use crate::resources::object;
+use crate::api::harness::Api;
+use crate::api::resources::object;
 
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
@@ -106,7 +106,7 @@ async fn two_kinds_count_more_than_their_spec() {
     let api = Api::start().await;
     let (apps, slices) = ("/apis/apps/v1/namespaces/default", "/apis/discovery.k8s.io/v1/namespaces/default");
     let deployment = format!("{apps}/deployments");
-    let object = crate::harness::deployment("d");
+    let object = crate::api::harness::deployment("d");
     api.post(&deployment, object.clone()).await.expect(201);
     let mut set = object;
     (set["kind"], set["metadata"]["name"]) = (json!("ReplicaSet"), json!("s"));
@@ -185,7 +185,7 @@ async fn a_limit_range_without_a_name_gets_one() {
 #[tokio::test(start_paused = true)]
 async fn fields_of_features_that_are_off_are_not_kept() {
     let api = Api::start().await;
-    let mut set = crate::harness::deployment("s");
+    let mut set = crate::api::harness::deployment("s");
     (set["kind"], set["spec"]["serviceName"]) = (json!("StatefulSet"), json!("s"));
     set["spec"]["updateStrategy"] = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}});
     let path = "/apis/apps/v1/namespaces/default/statefulsets";

@@ -15,7 +15,7 @@ use apiserver_store::embedded::{Embedded, Options};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::harness::{deployment, every_api};
+use crate::api::harness::{deployment, every_api};
 
 const LAST: &str = "kubectl.kubernetes.io/last-applied-configuration";
 

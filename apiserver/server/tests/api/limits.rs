@@ -19,7 +19,7 @@ use serde_json::json;
 use tokio::time::Instant;
 use tower::Service;
 
-use crate::harness::{Api, pod};
+use crate::api::harness::{Api, pod};
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const SERVICES: &str = "/api/v1/namespaces/default/services";

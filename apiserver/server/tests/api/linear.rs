@@ -15,7 +15,7 @@ use apiserver_store::embedded::{Embedded, Options};
 use serde_json::{Value, json};
 use tokio::task::LocalSet;
 
-use crate::harness::{Api, Reply};
+use crate::api::harness::{Api, Reply};
 use crate::history::{Action, History, Listing, Operation, Outcome, Version};
 use crate::seeded;
 

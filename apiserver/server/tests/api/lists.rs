@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, as_item, deployment, pod};
+use crate::api::harness::{Api, as_item, deployment, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";

@@ -4,7 +4,7 @@ use apiserver_kinds::builtin;
 use apiserver_registry::{Registry, Resource};
 use serde_json::{Value, json};
 
-use crate::harness::{Api, deployment, pod};
+use crate::api::harness::{Api, deployment, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const PODS: &str = "/api/v1/namespaces/default/pods";

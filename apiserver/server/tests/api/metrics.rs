@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::json;
 
-use crate::harness::{Api, pod};
+use crate::api::harness::{Api, pod};
 
 /// The contents of a page of metrics, checked as promtool does.
 #[derive(Default)]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Watching, as_item};
+use crate::api::harness::{Api, Watching, as_item};
 
 const MAPS: &str = "/api/v1/configmaps";
 

@@ -4,8 +4,8 @@ use apiserver_auth::authentication::tokens::BoundKind;
 use apiserver_server::Server;
 use serde_json::{Value, json};
 
-use crate::harness::pod;
-use crate::nodes::{CORE, Cluster, NODES, says};
+use crate::api::harness::pod;
+use crate::api::nodes::{CORE, Cluster, NODES, says};
 
 #[tokio::test(start_paused = true)]
 async fn a_node_gets_tokens_for_its_pods_and_the_audiences_that_they_name() {

@@ -9,7 +9,7 @@ use apiserver_meta::identity::Identity;
 use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply, every_api, pod};
+use crate::api::harness::{Api, Reply, every_api, pod};
 
 pub const CORE: &str = "/api/v1/namespaces/default";
 pub const NODES: &str = "/api/v1/nodes";

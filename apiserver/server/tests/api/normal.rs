@@ -10,9 +10,9 @@ use apiserver_store::{Got, Page, Range, Revision, Store, StoreError, Watch, Writ
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use crate::crds::{establish, widgets};
-use crate::harness::{Api, Reply, every_api};
-use crate::resources::every_object;
+use crate::api::crds::{establish, widgets};
+use crate::api::harness::{Api, Reply, every_api};
+use crate::api::resources::every_object;
 
 /// The embedded store, in which others read and write too.
 struct Shared(Embedded);

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-use crate::harness::Api;
+use crate::api::harness::Api;
 
 const FLOW: &str = "/apis/flowcontrol.apiserver.k8s.io/v1";
 const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, deployment};
+use crate::api::harness::{Api, deployment};
 
 const DEPLOYMENT: &str = "/apis/apps/v1/namespaces/default/deployments/d";
 

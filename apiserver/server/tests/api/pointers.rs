@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Api;
+use crate::api::harness::Api;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const CLASS: &str = "/apis/storage.k8s.io/v1/storageclasses";

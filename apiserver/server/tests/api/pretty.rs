@@ -8,7 +8,7 @@ use http::Request;
 use http_body_util::BodyExt as _;
 use serde_json::json;
 
-use crate::harness::{Api, Reply};
+use crate::api::harness::{Api, Reply};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 

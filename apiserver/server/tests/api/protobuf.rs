@@ -24,8 +24,8 @@ use k8s_pb::apimachinery::pkg::apis::meta::v1::{
 use prost::Message;
 use serde_json::json;
 
-use crate::envelope::{open, seal};
-use crate::harness::{Api, deployment, pod};
+use crate::api::envelope::{open, seal};
+use crate::api::harness::{Api, deployment, pod};
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const BOTH: &str = "application/vnd.kubernetes.protobuf,application/json";

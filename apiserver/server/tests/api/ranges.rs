@@ -8,7 +8,7 @@ use apiserver_server::ServerConfig;
 use apiserver_store::{Op, Write};
 use serde_json::{Value, json};
 
-use crate::harness::{Api, every_api};
+use crate::api::harness::{Api, every_api};
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const ADDRESSES: &str = "/apis/networking.k8s.io/v1/ipaddresses";

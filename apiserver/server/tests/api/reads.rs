@@ -5,7 +5,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply, as_item, pod};
+use crate::api::harness::{Api, Reply, as_item, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const INVALID: &str = "ListOptions.meta.k8s.io \"\" is invalid: ";

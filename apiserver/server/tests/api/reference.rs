@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use crate::crds::{establish, widgets};
-use crate::harness::{Api, Reply};
+use crate::api::crds::{establish, widgets};
+use crate::api::harness::{Api, Reply};
 
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";

@@ -13,8 +13,8 @@ use http_body_util::BodyExt as _;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::deletions::ANSWERED_WITH_OBJECT;
-use crate::harness::Api;
+use crate::api::deletions::ANSWERED_WITH_OBJECT;
+use crate::api::harness::Api;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
@@ -163,7 +163,7 @@ impl<'a> Subject<'a> {
         format!("{}/{}", self.entry.api_version(), self.entry.plural)
     }
 
-    async fn expect(&self, what: &str, reply: crate::harness::Reply, code: u16) -> Value {
+    async fn expect(&self, what: &str, reply: crate::api::harness::Reply, code: u16) -> Value {
         assert_eq!(reply.code, code, "{what} {}: {}", self.what(), reply.text);
         reply.body
     }
@@ -532,7 +532,9 @@ async fn kinds_that_are_answered_and_forgotten() {
                 api.get(&format!("{}/x", entry.collection())).await.expect(404);
             }
             "bindings" => {
-                api.post("/api/v1/namespaces/default/pods", crate::harness::pod("bound")).await.expect(201);
+                api.post("/api/v1/namespaces/default/pods", crate::api::harness::pod("bound"))
+                    .await
+                    .expect(201);
                 let binding = json!({"metadata": {"name": "bound"}, "target": {"kind": "Node", "name": "n"}});
                 api.post(&entry.collection(), binding).await.expect(201);
             }

@@ -3,7 +3,7 @@
 use apiserver_kinds::builtin;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, deployment, pod};
+use crate::api::harness::{Api, deployment, pod};
 
 const NS: &str = "/api/v1/namespaces/default";
 

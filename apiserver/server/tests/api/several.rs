@@ -12,7 +12,7 @@ use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
 use serde_json::{Value, json};
 
-use crate::harness::Api;
+use crate::api::harness::Api;
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 const SLICE: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply};
+use crate::api::harness::{Api, Reply};
 
 const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";

@@ -10,9 +10,9 @@ use apiserver_store::{Op, Range, Store, Write, Written};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::crds::{establish, widgets};
-use crate::faults::{Flaky, api};
-use crate::harness::Api;
+use crate::api::crds::{establish, widgets};
+use crate::api::faults::{Flaky, api};
+use crate::api::harness::Api;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const WIDGETS: &str = "/apis/example.com/v1/namespaces/default/widgets";

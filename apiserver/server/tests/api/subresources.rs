@@ -3,7 +3,7 @@
 use apiserver_meta::identity::Identity;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, deployment, pod};
+use crate::api::harness::{Api, deployment, pod};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 

@@ -16,8 +16,8 @@ use apiserver_store::{Op, Range, Store, Write, Written};
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply, every_api};
-use crate::resources;
+use crate::api::harness::{Api, Reply, every_api};
+use crate::api::resources;
 
 #[path = "sweep_asked.rs"]
 mod asked;

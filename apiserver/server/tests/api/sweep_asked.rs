@@ -1,6 +1,6 @@
 //! Questions that the authorizer is asked, as its refusals report them.
 
-use crate::harness::Reply;
+use crate::api::harness::Reply;
 
 /// The attributes that the authorizer reports that it was asked about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, pod};
+use crate::api::harness::{Api, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
@@ -157,7 +157,7 @@ async fn one_object_is_watched_by_its_path_or_its_name() {
 async fn the_older_paths_of_collections() {
     let api = Api::start().await;
     api.config_map("a", json!({})).await;
-    api.post("/apis/apps/v1/namespaces/default/deployments", crate::harness::deployment("d"))
+    api.post("/apis/apps/v1/namespaces/default/deployments", crate::api::harness::deployment("d"))
         .await
         .expect(201);
     for (path, first) in [

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, pod};
+use crate::api::harness::{Api, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 

@@ -7,8 +7,8 @@ use apiserver_registry::{Registry, Resource};
 use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 
-use crate::crds::{establish, widgets};
-use crate::harness::{Api, deployment, pod};
+use crate::api::crds::{establish, widgets};
+use crate::api::harness::{Api, deployment, pod};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
@@ -36,7 +36,7 @@ async fn names_are_generated() {
     let map = json!({"metadata": {"generateName": "m-"}});
     let one = api.post(MAPS, map.clone()).await.expect(201);
     let two = api.post(MAPS, map).await.expect(201);
-    let name = |r: &crate::harness::Reply| r.body["metadata"]["name"].as_str().unwrap().to_owned();
+    let name = |r: &crate::api::harness::Reply| r.body["metadata"]["name"].as_str().unwrap().to_owned();
     assert!(name(&one).starts_with("m-") && name(&one).len() == 7);
     assert_ne!(name(&one), name(&two));
     // One that has both may have been made of the base, so that another try makes another one.

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Api;
+use crate::api::harness::Api;
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 const OBJECTS: &str = "/apis/mygroup.example.com/v1/namespaces/default/noxus";

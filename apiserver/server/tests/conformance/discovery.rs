@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use crate::definitions::{establish, noxus};
-use crate::harness::Api;
+use crate::api::harness::Api;
+use crate::conformance::definitions::{establish, noxus};
 
 const AGGREGATED: [&str; 2] = [
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::operations::{Kind, condition, operations};
+use crate::conformance::operations::{Kind, condition, operations};
 
 const ADMISSION: &str = "admissionregistration.k8s.io";
 
@@ -82,7 +82,7 @@ async fn validating_webhook_configurations() {
 
 #[tokio::test]
 async fn webhook_configurations_keep_match_conditions() {
-    let api = crate::harness::Api::start().await;
+    let api = crate::api::harness::Api::start().await;
     for plural in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
         let path = format!("/apis/{ADMISSION}/v1/{plural}");
         let mut object = webhooks();
@@ -100,7 +100,7 @@ async fn webhook_configurations_keep_match_conditions() {
 
 #[tokio::test]
 async fn webhook_configurations_with_invalid_match_conditions_are_rejected() {
-    let api = crate::harness::Api::start().await;
+    let api = crate::api::harness::Api::start().await;
     for plural in ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"] {
         let path = format!("/apis/{ADMISSION}/v1/{plural}");
         let mut object = webhooks();

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Watching};
-use crate::operations::{Kind, condition, operations};
+use crate::api::harness::{Api, Watching};
+use crate::conformance::operations::{Kind, condition, operations};
 
 #[tokio::test]
 async fn resource_quotas() {

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Api;
-use crate::operations::{Kind, condition, operations};
+use crate::api::harness::Api;
+use crate::conformance::operations::{Kind, condition, operations};
 
 const STORAGE: &str = "storage.k8s.io";
 

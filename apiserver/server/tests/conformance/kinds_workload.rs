@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Api;
-use crate::operations::{Kind, condition, operations, template};
+use crate::api::harness::Api;
+use crate::conformance::operations::{Kind, condition, operations, template};
 
 fn workload(extra: &Value) -> Value {
     let mut object =

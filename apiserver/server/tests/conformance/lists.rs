@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Reply};
-use crate::operations::template;
+use crate::api::harness::{Api, Reply};
+use crate::conformance::operations::template;
 
 const TEMPLATES: &str = "/api/v1/namespaces/default/podtemplates";
 const COUNT: usize = 400;

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::harness::Api;
+use crate::api::harness::Api;
 
 async fn made(api: &Api, name: &str) -> (String, serde_json::Value) {
     let body = api.post("/api/v1/namespaces", json!({"metadata": {"name": name}})).await.expect(201).body;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Watching};
+use crate::api::harness::{Api, Watching};
 
 /// A kind, and objects of it.
 pub struct Kind {

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::Api;
+use crate::api::harness::Api;
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
 

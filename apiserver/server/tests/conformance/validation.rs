@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::definitions::{establish, noxus};
-use crate::harness::{Api, Reply};
+use crate::api::harness::{Api, Reply};
+use crate::conformance::definitions::{establish, noxus};
 
 const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 const OBJECTS: &str = "/apis/mygroup.example.com/v1/namespaces/default/noxus";

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Api, Watching};
+use crate::api::harness::{Api, Watching};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 

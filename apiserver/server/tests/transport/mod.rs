@@ -1,8 +1,6 @@
 //! Clients that misbehave on the wire, over TLS on the loopback interface: they get an answer or are
 //! cut off, nothing is stored, and others are served meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 mod floods;
 
 use std::net::SocketAddr;

@@ -1,7 +1,5 @@
 //! The API over HTTP requests, in process: a server on the embedded store and a simulated disk.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
 mod admission;
 mod answers;
 mod apply;
@@ -20,16 +18,14 @@ mod deletions;
 mod discovery;
 mod documents;
 mod enablement;
-mod envelope;
+pub mod envelope;
 mod eviction;
 mod explain;
 mod expressions;
 mod faults;
 mod generations;
-mod harness;
+pub mod harness;
 mod health;
-#[path = "../../../../tests/support/history.rs"]
-mod history;
 mod key_order;
 mod kinds;
 mod kubectl;
@@ -51,10 +47,8 @@ mod ranges;
 mod reads;
 mod reference;
 mod resources;
-#[path = "../../../../tests/support/seeded.rs"]
-mod seeded;
 mod selectors;
-mod several;
+pub mod several;
 mod signers;
 mod stale;
 mod subresources;
