@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! serve (TLS) ─┐
-//! in process ──┴▶ chain ▶ verbs ▶ write (its stages, admission) ▶ storage ──CAS──▶ apiserver_store
+//! in process ──┴▶ chain ▶ verbs ▶ write (its stages, admission) ▶ objects ──CAS──▶ apiserver_store
 //!                   │       ▲                                                          │
 //!                   │       └── cache (snapshots, watchers) ◀─feed─────────────────────┘
 //!                   └▶ paths (discovery, OpenAPI, health, metrics)
