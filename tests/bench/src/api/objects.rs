@@ -1,5 +1,6 @@
 //! Objects that are written and read: ConfigMaps of 1 KiB, and realistic pods.
 
+use apiserver_schema::ordered::json_text;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
@@ -150,7 +151,8 @@ pub fn stored_pod(i: usize) -> (String, Bytes) {
             "containerID": "containerd://5a1f0d4a6f7d1e2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f708192a3",
             "state": {"running": {"startedAt": since}}}],
     });
-    (format!("/registry/pods/default/{name}"), Bytes::from(object.to_string()))
+    // As the server writes them: of an object in another order of keys it would keep a second encoding.
+    (format!("/registry/pods/default/{name}"), Bytes::from(json_text(&object)))
 }
 
 /// Returns the name of a node.
