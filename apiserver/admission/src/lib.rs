@@ -54,7 +54,7 @@ pub const PLUGINS: [&dyn Plugin; 13] = [
 /// A plugin of admission.
 #[async_trait]
 pub trait Plugin: Send + Sync {
-    /// The name under which Kubernetes documents the plugin, and metrics count it.
+    /// The name under which metrics count the plugin: that of Kubernetes, where it is a plugin there too.
     fn name(&self) -> &'static str;
 
     /// Returns true if the plugin has anything to do with the write in this phase.

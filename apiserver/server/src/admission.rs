@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_admission::{Cluster, Phase, Write};
+use apiserver_admission::{Cluster, Operation, Phase, Write};
 use apiserver_auth::authorizer::Authorizer;
 use apiserver_cache::Cache;
 use apiserver_meta::ambient::Ambient;
@@ -13,44 +13,19 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-pub use apiserver_admission::Operation;
-
 use crate::context::Context;
 
-/// A write of a request.
-pub struct Admission<'a> {
-    pub context: &'a Context,
-    pub resource: &'a Resource,
-    /// `status`, `approval`, `eviction`, …; empty for the object itself.
-    pub subresource: &'a str,
-    pub operation: Operation,
-    /// The object before; `None` on create.
-    pub old: Option<&'a Value>,
-}
-
-impl<'a> Admission<'a> {
-    fn write(&self) -> Write<'a> {
-        let info = &self.context.info;
-        Write {
-            cluster: self.context,
-            identity: &self.context.identity,
-            resource: self.resource,
-            subresource: self.subresource,
-            operation: self.operation,
-            place: (&info.namespace, &info.name),
-            old: self.old,
-        }
-    }
-}
-
-/// Runs the plugins that change the object.
-pub async fn mutate(admission: &Admission<'_>, object: &mut Value) -> Result<(), ApiError> {
-    apiserver_admission::admit(&admission.write(), object).await
-}
-
-/// Runs the plugins that only judge.
-pub async fn validate(admission: &Admission<'_>, object: &Value) -> Result<(), ApiError> {
-    apiserver_admission::validate(&admission.write(), object).await
+/// Describes a write of a request to the plugins. `old`: the object before; `None` on create.
+pub fn described<'a>(
+    context: &'a Context,
+    resource: &'a Resource,
+    subresource: &'a str,
+    operation: Operation,
+    old: Option<&'a Value>,
+) -> Write<'a> {
+    let info = &context.info;
+    let place = (info.namespace.as_str(), info.name.as_str());
+    Write { cluster: context, identity: &context.identity, resource, subresource, operation, place, old }
 }
 
 /// Judges an object that is sent to a subresource, and is not stored but carried out: a Binding, an Eviction, a
@@ -61,10 +36,10 @@ pub async fn order(
     subresource: &str,
     object: &Value,
 ) -> Result<(), ApiError> {
-    let admission = Admission { context, resource, subresource, operation: Operation::Create, old: None };
+    let write = described(context, resource, subresource, Operation::Create, None);
     let mut object = object.clone();
-    mutate(&admission, &mut object).await?;
-    validate(&admission, &object).await
+    apiserver_admission::admit(&write, &mut object).await?;
+    apiserver_admission::validate(&write, &object).await
 }
 
 impl Cluster for Context {

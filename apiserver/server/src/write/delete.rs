@@ -1,5 +1,6 @@
 //! The path of deletions: preconditions, admission, a plan by grace and finalizers, the store.
 
+use apiserver_admission::Operation;
 use apiserver_cache::encoding;
 use apiserver_meta::time;
 use apiserver_registry::{Dependents, Resource};
@@ -14,7 +15,6 @@ use serde_json::Value;
 use super::delete_options::{DeleteOptions, Propagation};
 use super::{check_place, reserve};
 use crate::admission;
-use crate::admission::{Admission, Operation};
 use crate::context::Context;
 use crate::errors;
 use crate::objects::Outcome;
@@ -43,9 +43,9 @@ pub async fn one(
     loop {
         preconditions(resource, &current.object, options)?;
         if !options.admitted {
-            let (operation, old) = (Operation::Delete, Some(&current.object));
-            let admission = Admission { context, resource, subresource: "", operation, old };
-            admission::validate(&admission, &current.object).await?;
+            let old = &current.object;
+            let write = admission::described(context, resource, "", Operation::Delete, Some(old));
+            apiserver_admission::validate(&write, old).await?;
         }
         let newer = match plan(resource, &current.object, options, context.server.ambient().now()) {
             Plan::Wait => {
