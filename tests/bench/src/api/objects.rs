@@ -151,7 +151,7 @@ pub fn stored_pod(i: usize) -> (String, Bytes) {
             "containerID": "containerd://5a1f0d4a6f7d1e2b3c4d5e6f708192a3b4c5d6e7f8091a2b3c4d5e6f708192a3",
             "state": {"running": {"startedAt": since}}}],
     });
-    // As the server writes them: of an object in another order of keys it would keep a second encoding.
+    // The keys are in the order in which the server writes them; otherwise it would hold a second encoding.
     (format!("/registry/pods/default/{name}"), Bytes::from(json_text(&object)))
 }
 
