@@ -94,9 +94,9 @@ fn validate(object: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Validates `maxUnavailable`, at most 100 %, and `maxSurge`, which has no upper bound, as in Kubernetes: the
-/// controller holds the number of pods to them (`controllers/manager/src/deployment/plan.rs`). Both 0 would stop every
-/// update.
+/// Validates `maxUnavailable`, at most 100 %, and `maxSurge`, which has no upper bound, as in Kubernetes. The
+/// controller limits the number of pods by both (`grown_size` and `shrink_old` in
+/// `controllers/manager/src/deployment/plan.rs`). Both may not be 0, because no pod could then be replaced.
 fn rolling_update(rolling: &Value, path: &str, errors: &mut Errors) {
     let (unavailable, surge) = (rolling.get("maxUnavailable"), rolling.get("maxSurge"));
     int_or_percent(&format!("{path}.maxUnavailable"), unavailable, errors);

@@ -1,4 +1,4 @@
-//! Node ports, claimed in the store. `plan` checks their range and `families` their address families.
+//! Node ports, claimed in the store. `plan` checks their range.
 //!
 //! Every port that any Service holds is a bit of one key, which all API servers change by
 //! compare-and-swap, so no port is given out twice, and a kube-apiserver beside this one sees the

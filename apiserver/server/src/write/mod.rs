@@ -1,7 +1,7 @@
 //! The one path of all writes: create, update, patch, apply, status, scale, bindings, evictions, and the objects
 //! that the server writes for itself.
 //!
-//! A write takes an object through these stages, in this order. A file has the stage that it is named after.
+//! A write takes an object through these stages, in this order.
 //!
 //! | stage | what happens to the object | file |
 //! |---|---|---|
@@ -106,7 +106,7 @@ pub async fn create(
     decode::new_object(context, &mut object)?;
     let mut creation = Creation::of(resource, object, tracking);
     let write = Write { context, resource, part: Part::Main, tracking, current: None };
-    // Admission sees one object; only its generated name differs between attempts.
+    // Plugins change the object once; only its generated name differs between attempts.
     complete(&write, &mut creation.object).await?;
     until_stored(context, resource, Attempt::Create(creation)).await
 }
