@@ -25,6 +25,14 @@ pub const RESERVED: [&str; 17] = [
     "while",
 ];
 
+/// Literals and operators of the language, which cannot be names either.
+const KEYWORDS: [&str; 4] = ["true", "false", "null", "in"];
+
+/// Returns `true` if CEL reserves the word, so that nothing can have it as its name.
+pub fn is_reserved(word: &str) -> bool {
+    KEYWORDS.contains(&word) || RESERVED.contains(&word)
+}
+
 /// A token.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Token {

@@ -27,7 +27,7 @@ pub use ast::Node;
 pub use check::{Checked, Env, check};
 pub use cost::estimate;
 pub use eval::{Fail, evaluate, instantiate};
-pub use lex::Fault;
+pub use lex::{Fault, is_reserved};
 pub use parse::parse;
 pub use types::Ty;
 pub use validate::counting;

@@ -7,6 +7,7 @@ use std::task::{Context, Poll, ready};
 use apiserver_schema::error::ApiError;
 use apiserver_schema::protobuf;
 use apiserver_schema::protobuf::Malformed;
+use apiserver_schema::schema::go_kind;
 use apiserver_schema::{numbers, schema};
 use bytes::{Bytes, BytesMut};
 use http_body::{Frame, SizeHint};
@@ -275,18 +276,6 @@ fn object_of(value: Value) -> Result<Value, String> {
         other => return Err(refused(go_kind(other), &format!("value of type {HEAD}"))),
     }
     Ok(value)
-}
-
-/// Returns the name of a value's type in Go's JSON errors.
-pub fn go_kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "bool",
-        Value::Number(_) => "number",
-        Value::String(_) => "string",
-        Value::Array(_) => "array",
-        Value::Object(_) => "object",
-    }
 }
 
 /// Decodes an object of a built-in kind in its envelope. Other kinds have no such form, which is 415.

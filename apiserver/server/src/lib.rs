@@ -1,5 +1,5 @@
-//! The API server: request chain, generic verbs over the registry of kinds, watch cache that
-//! serves bytes, patch, discovery, OpenAPI, and the listener.
+//! The API server: request chain, generic verbs over the registry of kinds, the write path, discovery, OpenAPI,
+//! and the listener.
 //!
 //! ```text
 //! serve (TLS) ─┐

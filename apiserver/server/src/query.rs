@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use apiserver_meta::duration;
 use apiserver_schema::error::ApiError;
 
 /// Decoded query parameters in their order.
@@ -68,50 +69,10 @@ pub fn whole(text: &str) -> Result<i64, ApiError> {
     })
 }
 
-/// Units of Go's durations in nanoseconds.
-const UNITS: [(&str, f64); 8] = [
-    ("ns", 1.0),
-    ("us", 1e3),
-    ("\u{b5}s", 1e3),
-    ("\u{3bc}s", 1e3),
-    ("ms", 1e6),
-    ("s", 1e9),
-    ("m", 60e9),
-    ("h", 3600e9),
-];
-
-/// A duration as Go writes it: numbers with units, one after the other. What is negative is 0.
+/// Parses a duration in Go's format; a negative one is 0.
 fn duration(text: &str) -> Result<Duration, String> {
-    let (negative, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Ok(Duration::ZERO);
-    }
-    let mut nanoseconds = 0.0;
-    let mut first = true;
-    while first || !rest.is_empty() {
-        first = false;
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let number: f64 = rest[..digits].parse().map_err(|_| format!("time: invalid duration {text:?}"))?;
-        rest = &rest[digits..];
-        let end = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        let unit = &rest[..end];
-        if unit.is_empty() {
-            return Err(format!("time: missing unit in duration {text:?}"));
-        }
-        let Some((_, size)) = UNITS.iter().find(|(name, _)| *name == unit) else {
-            return Err(format!("time: unknown unit {unit:?} in duration {text:?}"));
-        };
-        nanoseconds += number * size;
-        rest = &rest[end..];
-    }
-    // Go keeps nanoseconds in 64 bits with a sign.
-    if nanoseconds > i64::MAX as f64 {
-        return Err(format!("time: invalid duration {text:?}"));
-    }
-    Ok(if negative { Duration::ZERO } else { Duration::from_nanos(nanoseconds as u64) })
+    let nanoseconds = duration::parse(text).map_err(|error| format!("time: {error}"))?;
+    Ok(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0)))
 }
 
 /// Decodes percent escapes; malformed escapes stay, and bytes that are not UTF-8 are replaced.

@@ -73,7 +73,7 @@ pub async fn serve(
     };
     let _sweeper = AbortOnDropHandle::new(tokio::spawn(sweep(Arc::clone(&server))));
     door.open(&listener, shutdown.cancelled()).await;
-    tracing::info!(?delay, "the server is told to end and is not ready any more");
+    tracing::info!(?delay, "shutting down: no longer ready");
     let withdrawal = tokio::spawn({
         let server = Arc::clone(&server);
         async move { server.drain().await }

@@ -129,7 +129,7 @@ pub enum ServerError {
     DuplicateFamily(IpNetwork),
     #[error("the range of node ports {0}-{1} is empty")]
     NodePorts(u16, u16),
-    #[error("the APIs to serve cannot be told")]
+    #[error("cannot apply --runtime-config")]
     Apis(#[from] EnablementError),
 }
 

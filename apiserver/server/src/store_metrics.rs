@@ -65,7 +65,7 @@ impl Measured {
             StoreError::Unavailable { .. } | StoreError::Refused { .. } | StoreError::Broken { .. }
         );
         if own && let Some(untold) = self.failures.count() {
-            tracing::error!(error = error_chain(error), untold, "the store fails");
+            tracing::error!(error = error_chain(error), untold, "a request to the store failed");
         }
     }
 }

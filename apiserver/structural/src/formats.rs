@@ -259,28 +259,7 @@ fn is_credit_card(text: &str) -> bool {
 
 /// Go's durations (`1h2m`), and numbers with words (`22 seconds`).
 fn is_duration(text: &str) -> bool {
-    go_duration(text) || worded_duration(text)
-}
-
-fn go_duration(text: &str) -> bool {
-    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if rest == "0" {
-        return true;
-    }
-    let mut any = false;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
-        let number = &rest[..digits];
-        if number.is_empty() || number == "." || number.matches('.').count() > 1 {
-            return false;
-        }
-        rest = &rest[digits..];
-        let unit = ["ns", "us", "µs", "μs", "ms", "s", "m", "h"].into_iter().filter(|u| rest.starts_with(u));
-        let Some(unit) = unit.max_by_key(|u| u.len()) else { return false };
-        rest = &rest[unit.len()..];
-        any = true;
-    }
-    any
+    apiserver_meta::duration::parse(text).is_ok() || worded_duration(text)
 }
 
 fn worded_duration(text: &str) -> bool {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use apiserver_auth::authorizer::Mode;
 use apiserver_kinds::enablement::Enablement;
+use apiserver_meta::duration;
 use apiserver_server::ServerConfig;
 use clap::{ArgAction, Args};
 
@@ -150,36 +151,10 @@ fn open_to_all(anonymous: bool, modes: &[Mode]) -> bool {
 
 /// Parses a duration in Go's format: `1h0m0s`, `1.5s`, `300ms`, or `0`.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("invalid duration {text:?}: give numbers with units, such as 1m30s or 300ms");
-    if text == "0" {
-        return Ok(Duration::ZERO);
-    }
-    if text.starts_with('-') {
-        return Err(format!("{text} can not be negative value"));
-    }
-    let mut rest = text.strip_prefix('+').unwrap_or(text);
-    if rest.is_empty() {
-        return Err(wrong());
-    }
-    let mut total = 0.0;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or_else(wrong)?;
-        let number: f64 = rest[..digits].parse().map_err(|_| wrong())?;
-        rest = &rest[digits..];
-        let unit = rest.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(rest.len());
-        let seconds = match &rest[..unit] {
-            "ns" => 1e-9,
-            "us" | "\u{b5}s" | "\u{3bc}s" => 1e-6,
-            "ms" => 1e-3,
-            "s" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            _ => return Err(wrong()),
-        };
-        total += number * seconds;
-        rest = &rest[unit..];
-    }
-    Duration::try_from_secs_f64(total).map_err(|_| wrong())
+    let nanoseconds = duration::parse(text)
+        .map_err(|error| format!("{error}: give numbers with units, such as 1m30s or 300ms"))?;
+    let nanoseconds = u64::try_from(nanoseconds).map_err(|_| format!("{text} can not be negative value"))?;
+    Ok(Duration::from_nanos(nanoseconds))
 }
 
 /// Parses a range of ports: `30000-32767`, `30000+2768`, `30000`.

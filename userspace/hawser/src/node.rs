@@ -346,7 +346,7 @@ async fn page(address: Option<SocketAddr>, flag: &str, hard: bool) -> Result<Opt
         Ok(listener) => Ok(Some(listener)),
         Err(error) if hard => Err(error),
         Err(error) => {
-            tracing::warn!(error = format!("{error:#}"), "trying again");
+            tracing::warn!(error = format!("{error:#}"), flag, "cannot listen yet, trying again");
             Ok(None)
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use apiserver_meta::duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -292,37 +293,13 @@ impl Period {
     pub const fn whole_seconds(self) -> i64 {
         self.0 / 1_000_000_000
     }
-
-    fn parse(text: &str) -> Option<i64> {
-        let (sign, mut rest) = match text.as_bytes().first()? {
-            b'-' => (-1.0, &text[1..]),
-            b'+' => (1.0, &text[1..]),
-            _ => (1.0, text),
-        };
-        if rest == "0" {
-            return Some(0);
-        }
-        if rest.is_empty() {
-            return None;
-        }
-        let mut nanoseconds = 0.0;
-        while !rest.is_empty() {
-            let number = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
-            let unit = rest[number..].find(|c: char| c.is_ascii_digit() || c == '.');
-            let end = unit.map_or(rest.len(), |at| number + at);
-            let (_, size) = UNITS.iter().find(|(name, _)| *name == &rest[number..end])?;
-            nanoseconds += rest[..number].parse::<f64>().ok()? * *size as f64;
-            rest = &rest[end..];
-        }
-        (nanoseconds < i64::MAX as f64).then_some((sign * nanoseconds) as i64)
-    }
 }
 
 impl std::str::FromStr for Period {
     type Err = PeriodError;
 
     fn from_str(text: &str) -> Result<Self, PeriodError> {
-        Self::parse(text).map(Self).ok_or_else(|| PeriodError(text.to_owned()))
+        duration::parse(text).map(Self).map_err(|_| PeriodError(text.to_owned()))
     }
 }
 

@@ -23,7 +23,7 @@ const MIGRATED: [(&str, &str); 7] = [
 /// Returns true if the pod's specification names the audience.
 ///
 /// # Errors
-/// The reason why that cannot be told.
+/// Fails if a volume or driver that the pod names cannot be read.
 pub(super) async fn is_named(
     write: &Write<'_>,
     pod: &Value,

@@ -168,7 +168,7 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
         }
         ("duration", [Cel::Int(nanos)]) => Some(duration(*nanos)),
         ("duration", [Cel::String(text)]) => {
-            let nanos = nanoseconds(text).ok_or_else(|| unconvertible("google.protobuf.Duration"));
+            let nanos = apiserver_meta::duration::parse(text).map_err(|_| unconvertible("google.protobuf.Duration"));
             Some(nanos.and_then(duration))
         }
         ("quantity" | "isQuantity", [Cel::String(text)]) => match apiserver_meta::quantity::parse(text) {
@@ -188,53 +188,6 @@ fn duration(nanos: i64) -> Given {
         library("timestamp", false, &[text(&time.to_string())])
     };
     operators::operator("_-_", &[time(nanos)?, time(0)?]).unwrap_or_else(|| Err(no_overload()))
-}
-
-/// The nanoseconds of a duration as Go writes it, `-1h2m3.5s`; `None` if it is none, or longer than
-/// an integer of 64 bits tells.
-fn nanoseconds(text: &str) -> Option<i64> {
-    const UNITS: [(&str, i128); 8] = [
-        ("ns", 1),
-        ("us", 1_000),
-        ("µs", 1_000),
-        ("μs", 1_000),
-        ("ms", 1_000_000),
-        ("s", 1_000_000_000),
-        ("m", 60_000_000_000),
-        ("h", 3_600_000_000_000),
-    ];
-    let (sign, mut rest) = match text.strip_prefix('-') {
-        Some(rest) => (-1, rest),
-        None => (1, text.strip_prefix('+').unwrap_or(text)),
-    };
-    if rest == "0" {
-        return Some(0);
-    }
-    if rest.is_empty() {
-        return None;
-    }
-    let mut total: i128 = 0;
-    while !rest.is_empty() {
-        let (whole, after) = leading_digits(rest);
-        let (fraction, after) = after.strip_prefix('.').map_or(("", after), leading_digits);
-        if whole.is_empty() && fraction.is_empty() {
-            return None;
-        }
-        let end = after.find(|c: char| c.is_ascii_digit() || c == '.').unwrap_or(after.len());
-        let (_, unit) = UNITS.into_iter().find(|(name, _)| *name == &after[..end])?;
-        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-        // More digits than these are below a nanosecond in every unit.
-        let fraction = &fraction[..fraction.len().min(18)];
-        let part: i128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
-        let part = part * unit / 10_i128.pow(fraction.len() as u32);
-        total = whole.checked_mul(unit)?.checked_add(part)?.checked_add(total)?;
-        rest = &after[end..];
-    }
-    i64::try_from(sign * total).ok()
-}
-
-fn leading_digits(text: &str) -> (&str, &str) {
-    text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }
 
 /// Functions of optionals, times, and formats.

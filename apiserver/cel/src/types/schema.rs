@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Ty;
 use super::declare::written;
-use crate::lex::RESERVED;
+use crate::lex::is_reserved;
 use apiserver_structural::{Additional, Format, Kind, Structural};
 
 /// Largest request, bytes: what a value without limits is bounded by.
@@ -179,9 +179,6 @@ pub fn most_often(schema: &Structural) -> u64 {
     REQUEST / (least(schema) + 1)
 }
 
-/// Literals and operators of the language, which cannot be names either.
-const KEYWORDS: [&str; 4] = ["true", "false", "null", "in"];
-
 /// A property's name in an expression: `a-b` is `a__dash__b`; `None` if it has none.
 pub fn escape(name: &str) -> Option<String> {
     let mut characters = name.chars();
@@ -189,7 +186,7 @@ pub fn escape(name: &str) -> Option<String> {
     if !starts || !characters.all(|c| c.is_ascii_alphanumeric() || "_.-/".contains(c)) {
         return None;
     }
-    if KEYWORDS.contains(&name) || RESERVED.contains(&name) {
+    if is_reserved(name) {
         return Some(format!("__{name}__"));
     }
     let escaped = name.replace("__", "__underscores__");

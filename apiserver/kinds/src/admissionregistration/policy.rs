@@ -49,31 +49,6 @@ fn default(value: &mut Value) {
 
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
-/// Words of CEL that name nothing else.
-const RESERVED: [&str; 21] = [
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "false",
-    "for",
-    "function",
-    "if",
-    "import",
-    "in",
-    "let",
-    "loop",
-    "namespace",
-    "null",
-    "package",
-    "return",
-    "true",
-    "var",
-    "void",
-    "while",
-];
-
 const MOST_ANNOTATIONS: usize = 20;
 
 /// Longest expression of an audit annotation, bytes.
@@ -167,7 +142,7 @@ fn common(spec: &Value, composed: bool, errors: &mut Errors) -> Expressions {
 fn is_identifier(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
-        && !RESERVED.contains(&name)
+        && !apiserver_cel::is_reserved(name)
 }
 
 fn param_kind(kind: &Value, errors: &mut Errors) {

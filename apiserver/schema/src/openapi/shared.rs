@@ -69,7 +69,7 @@ fn shared_name(parameter: &Value) -> String {
     format!("{}-{hash}", parameter["name"].as_str().unwrap_or_default())
 }
 
-/// FNV-1, 64 bits.
+/// FNV-1, 64 bits. The build script compiles this module too, and has no other crate of ours.
 fn fnv(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| hash.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte);
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)

@@ -37,7 +37,7 @@ pub fn check(name: &str, object: &Value) -> Problems {
         Value::Object(map) => walk.object(definition, map),
         other => walk.problems.type_errors.push(format!(
             "json: cannot unmarshal {} into Go value of type {}",
-            kind_of(other),
+            go_kind(other),
             definition.go_name()
         )),
     }
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
             Value::Number(n) if matches!(ty, Type::Int32 | Type::Int64 | Type::IntOrString) => {
                 format!("number {n}")
             }
-            other => kind_of(other).to_owned(),
+            other => go_kind(other).to_owned(),
         };
         self.error(format!(
             "json: cannot unmarshal {what} into Go struct field {}.{} of type {}",
@@ -163,7 +163,8 @@ fn fits_int32(number: &serde_json::Number) -> bool {
     number.as_i64().is_some_and(|n| i32::try_from(n).is_ok())
 }
 
-fn kind_of(value: &Value) -> &'static str {
+/// Returns the name of a value's type in Go's JSON errors.
+pub fn go_kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "bool",

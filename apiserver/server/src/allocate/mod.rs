@@ -169,13 +169,13 @@ impl Allocator {
                 Item::Port(port) => ports.push(port),
                 Item::Address(address) => {
                     if let Err(error) = self.claims.free(address, owner).await {
-                        tracing::warn!(%error, %address, %owner, "an address is left to the repair");
+                        tracing::warn!(%error, %address, %owner, "cannot release an address; the repair loop will");
                     }
                 }
             }
         }
         if let Err(error) = self.ports.free(ports).await {
-            tracing::warn!(?error, %owner, "node ports are left to the repair");
+            tracing::warn!(?error, %owner, "cannot release node ports; the repair loop will");
         }
     }
 
@@ -313,7 +313,7 @@ impl Allocator {
             if let Err(Ok(true)) = reply.send(taken)
                 && let Err(error) = claims.free(address, &owner).await
             {
-                tracing::warn!(%error, %address, %owner, "an address is left to the repair");
+                tracing::warn!(%error, %address, %owner, "cannot release an address; the repair loop will");
             }
         });
         let gone = |_| StoreError::Unavailable { attempted: format!("claim {address}"), cause: None };

@@ -46,7 +46,7 @@ pub async fn run(server: &Arc<Server>) {
         server.notifications().api_services.notified().await;
         tokio::time::sleep(TOGETHER).await;
         while let Err(error) = ensure(server, false).await {
-            tracing::warn!(%error, "the APIServices of custom resources cannot be kept");
+            tracing::warn!(%error, "cannot update the APIServices of custom resources");
             tokio::time::sleep(AGAIN).await;
         }
     }

@@ -99,7 +99,7 @@ pub async fn run(server: &Arc<Server>) {
         if !all.contains_key(DEFAULT)
             && let Err(error) = ensure_default(server).await
         {
-            tracing::warn!(%error, "the default ServiceCIDR cannot be kept");
+            tracing::warn!(%error, "cannot update the default ServiceCIDR");
         }
         let _ = tokio::time::timeout(AGAIN, server.addresses().blocks().changed()).await;
     }

@@ -29,9 +29,9 @@ pub struct Report<'a> {
 /// logged: nothing depends on an Event.
 pub async fn record(server: &Arc<Server>, regarding: &Value, report: Report<'_>) {
     let Report { reason, note, .. } = &report;
-    tracing::info!(object = meta::name(regarding), reason, note, "an event");
+    tracing::info!(object = meta::name(regarding), reason, note, "event recorded");
     if let Err(error) = write(server, regarding, &report).await {
-        tracing::warn!(%error, reason, "an event cannot be written");
+        tracing::warn!(%error, reason, "cannot write an event");
     }
 }
 

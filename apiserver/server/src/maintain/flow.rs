@@ -60,7 +60,7 @@ pub async fn run(server: &Arc<Server>) {
             () = tokio::time::sleep_until(due) => {
                 due = tokio::time::Instant::now() + EVERY;
                 if let Err(error) = ensure(server).await {
-                    tracing::warn!(%error, "the FlowSchemas of Kubernetes cannot be kept");
+                    tracing::warn!(%error, "cannot update the FlowSchemas of Kubernetes");
                 }
             }
         }

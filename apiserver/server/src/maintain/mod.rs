@@ -130,7 +130,7 @@ async fn bootstrap_all(server: &Arc<Server>, repair: &mut repair::Repair) -> Res
     }
     if let Err(error) = own_service::ensure(server).await {
         // Looked after again and again; nothing else waits for it.
-        tracing::warn!(%error, "the Service kubernetes cannot be kept");
+        tracing::warn!(%error, "cannot update the Service kubernetes");
     }
     server.lifetime().hooks().done("poststarthook/bootstrap-controller");
     // Roles count once the authorizer has them.
@@ -149,7 +149,7 @@ async fn ensure_namespaces(server: &Arc<Server>) {
                 continue;
             }
             if let Err(error) = ensure(server, wanted).await {
-                tracing::warn!(%error, name = meta::name(wanted), "a namespace cannot be made");
+                tracing::warn!(%error, name = meta::name(wanted), "cannot create a namespace");
             }
         }
     }

@@ -45,7 +45,7 @@ pub async fn run(server: &Arc<Server>) {
             _ = ticks.tick() => {}
         }
         if let Err(error) = ensure(server).await {
-            tracing::warn!(%error, "the Service kubernetes cannot be kept");
+            tracing::warn!(%error, "cannot update the Service kubernetes");
         }
     }
 }

@@ -50,7 +50,7 @@ pub async fn run(server: &Arc<Server>) {
         let pause = match ensure(server).await {
             Ok(()) => EVERY,
             Err(error) => {
-                tracing::warn!(%error, "the ConfigMap {NAMESPACE}/{NAME} cannot be kept");
+                tracing::warn!(%error, "cannot update the ConfigMap {NAMESPACE}/{NAME}");
                 AGAIN
             }
         };

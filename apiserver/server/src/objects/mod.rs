@@ -1,5 +1,5 @@
-//! The objects of a server: the store, the kinds that are served, and the watch caches. All that reads or writes
-//! objects is given this and no more of the server.
+//! The objects of a server: the store, the kinds that are served, and the watch caches. All reads and
+//! writes of objects go through this handle.
 
 mod stored;
 

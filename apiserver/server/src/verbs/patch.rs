@@ -6,7 +6,7 @@ use apiserver_registry::Resource;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use apiserver_schema::quoted::quoted;
-use apiserver_schema::schema;
+use apiserver_schema::schema::{self, go_kind};
 use bytes::Bytes;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, PatchOperation};
@@ -14,7 +14,6 @@ use serde_json::{Map, Value};
 
 use super::apply;
 use crate::body;
-use crate::body::go_kind;
 use crate::context::Context;
 use crate::limits;
 use crate::negotiate;

@@ -1,6 +1,7 @@
 //! Configurations of server-side apply, as they are read.
 
 use apiserver_schema::error::ApiError;
+use apiserver_schema::schema;
 use serde_json::Value;
 use serde_saphyr::DuplicateKeyPolicy;
 
@@ -53,7 +54,7 @@ pub fn parse(bytes: &[u8], look_for_repeated: bool) -> Result<(Value, Vec<String
         return Err(bad(&format!(
             "error unmarshaling JSON: while decoding JSON: json: cannot unmarshal {} into Go value of type \
              map[string]interface {{}}",
-            body::go_kind(&value)
+            schema::go_kind(&value)
         )));
     }
     // A configuration is YAML to Kubernetes, also where it is JSON.

@@ -201,11 +201,11 @@ fn named(object: &Value) -> Result<(), ShapeError> {
     };
     let Value::Object(map) = object else {
         let fields = r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
-        return wrong(body::go_kind(object), &format!("value of type {fields}"));
+        return wrong(schema::go_kind(object), &format!("value of type {fields}"));
     };
     for field in ["apiVersion", "kind"] {
         if let Some(value) = map.get(field).filter(|value| !value.is_string() && !value.is_null()) {
-            return wrong(body::go_kind(value), &format!("struct field .{field} of type string"));
+            return wrong(schema::go_kind(value), &format!("struct field .{field} of type string"));
         }
     }
     Ok(())

@@ -118,7 +118,7 @@ fn nobodys_packet() -> [u8; 64] {
     packet
 }
 
-/// Formats an error with its causes.
+/// Formats an error with its causes. The data plane does not depend on `apiserver-meta`, which has the same.
 pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

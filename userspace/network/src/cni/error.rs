@@ -1,5 +1,6 @@
 //! Errors with the codes of the CNI specification.
 
+use apiserver_meta::error_chain;
 use serde_json::json;
 
 use crate::ipam::IpamError;
@@ -64,17 +65,12 @@ impl PluginError {
 
     /// Returns the document for standard output.
     pub(super) fn json(&self, version: &str) -> String {
-        let mut details = Vec::new();
-        let mut source = std::error::Error::source(self);
-        while let Some(cause) = source {
-            details.push(cause.to_string());
-            source = cause.source();
-        }
+        let details = std::error::Error::source(self).map(error_chain).unwrap_or_default();
         json!({
             "cniVersion": version,
             "code": self.code() as u32,
             "msg": self.to_string(),
-            "details": details.join(": "),
+            "details": details,
         })
         .to_string()
     }

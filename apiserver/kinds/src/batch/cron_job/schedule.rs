@@ -41,35 +41,11 @@ fn descriptor(text: &str) -> Result<(), String> {
         return Ok(());
     }
     match text.strip_prefix("@every ") {
-        Some(span) => duration(span).map_err(|why| format!("failed to parse duration {text}: time: {why}")),
+        Some(span) => duration::parse(span)
+            .map(drop)
+            .map_err(|why| format!("failed to parse duration {text}: time: {why}")),
         None => Err(format!("unrecognized descriptor: {text}")),
     }
-}
-
-/// `1h30m`, `1.5s`: numbers, each with a unit.
-fn duration(text: &str) -> Result<(), String> {
-    let invalid = || Err(format!("invalid duration {text:?}"));
-    let mut rest = text.strip_prefix(['-', '+']).unwrap_or(text);
-    if rest == "0" {
-        return Ok(());
-    }
-    if rest.is_empty() {
-        return invalid();
-    }
-    let part = |c: char| c.is_ascii_digit() || c == '.';
-    while !rest.is_empty() {
-        let (number, after) = rest.split_at(rest.find(|c| !part(c)).unwrap_or(rest.len()));
-        if number.matches('.').count() > 1 || !number.bytes().any(|b| b.is_ascii_digit()) {
-            return invalid();
-        }
-        let (unit, after) = after.split_at(after.find(part).unwrap_or(after.len()));
-        match unit {
-            "" => return Err(format!("missing unit in duration {text:?}")),
-            "ns" | "us" | "µs" | "μs" | "ms" | "s" | "m" | "h" => rest = after,
-            _ => return Err(format!("unknown unit {unit:?} in duration {text:?}")),
-        }
-    }
-    Ok(())
 }
 
 fn range(range: &str, (low, high): (i64, i64), words: &[&str], first: i64) -> Result<(), String> {
