@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 
 use crate::kube_proxy::{HEALTHZ_PORT, KubeProxyConfiguration, METRICS_PORT};
 use crate::limits;
+use crate::node_tables::merged;
 
 /// The prefix of the interfaces that Hawser's own pod network makes.
 pub const OWN_PREFIX: &str = "hwp";
@@ -29,6 +30,8 @@ pub struct Own {
     pub guard_node_ports: bool,
     /// `--route-of-last-resort`.
     pub route_of_last_resort: bool,
+    /// `--masquerade-pods`.
+    pub masquerade_pods: bool,
 }
 
 impl Default for Own {
@@ -42,6 +45,7 @@ impl Default for Own {
             through_stack: None,
             guard_node_ports: true,
             route_of_last_resort: false,
+            masquerade_pods: false,
         }
     }
 }
@@ -80,6 +84,9 @@ pub struct Config {
     pub guard_node_ports: bool,
     /// Keep an unreachable route for the services' ranges.
     pub route_of_last_resort: bool,
+    /// The ranges of the cluster's pods, if packets of pods that leave them are to take the node's address;
+    /// else empty: another network plugin sees to it.
+    pub masquerade: Vec<IpNetwork>,
     /// Host and port of the API server, for metrics; empty if there is none.
     pub api_server: String,
     /// Interval between comparisons of the whole tables; at least a second.
@@ -151,6 +158,7 @@ impl Config {
             through_stack,
             guard_node_ports,
             route_of_last_resort,
+            masquerade_pods,
         } = own;
         check_ranges(kube_proxy)?;
         // Kubernetes converts the host name to lower case for the Node's name.
@@ -193,6 +201,7 @@ impl Config {
             through_stack: *through_stack,
             guard_node_ports: *guard_node_ports,
             route_of_last_resort: *route_of_last_resort,
+            masquerade: masquerade(*masquerade_pods, &kube_proxy.cluster_cidr)?,
             api_server: String::new(),
             full_sync: limits::FULL_SYNC,
         })
@@ -335,6 +344,18 @@ fn cluster_cidrs(value: &str) -> Result<Vec<IpNetwork>, ConfigError> {
         _ => false,
     };
     if one_a_family { Ok(cidrs) } else { Err(wrong("clusterCIDR", value, "one CIDR, or one of each family")) }
+}
+
+/// Returns the ranges of the cluster's pods if their packets are to be masqueraded.
+fn masquerade(wanted: bool, cluster_cidr: &str) -> Result<Vec<IpNetwork>, ConfigError> {
+    if !wanted {
+        return Ok(Vec::new());
+    }
+    let ranges = cluster_cidrs(cluster_cidr)?;
+    if ranges.is_empty() {
+        return Err(wrong("--masquerade-pods", "true", "possible without clusterCIDR, the range of all pods"));
+    }
+    Ok(merged(&ranges))
 }
 
 /// Checks values that have a range, whether or not they have an effect here: what kube-proxy refuses is

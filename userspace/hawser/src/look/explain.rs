@@ -80,6 +80,16 @@ fn outcome(outcome: &Outcome) -> Vec<String> {
         Outcome::Left { to } => vec![format!("  => left to the next hook ({to})")],
         Outcome::Refused { reason } => vec![format!("  => refused: {reason}")],
         Outcome::Dropped { reason } => vec![format!("  => dropped: {reason}")],
+        Outcome::Masqueraded { source, pod, way } => {
+            let mut text = Vec::new();
+            if let Some(source) = source {
+                let port = source.port.map(|port| format!(":{port}")).unwrap_or_default();
+                text.push(format!("  => masqueraded: from {}{port}: {}", source.address, source.reason));
+            }
+            text.extend(pod.map(|pod| format!("  => a reply to a masqueraded packet: to {}", place(pod))));
+            text.push(format!("     {way}"));
+            text
+        }
         Outcome::Translated { service, backend, candidates, source, way } => {
             let mut text = vec![match backend {
                 Some(backend) => format!("  => {service}: to {}", place(*backend)),

@@ -198,6 +198,7 @@ impl Node {
             nodes: Default::default(),
             service_ranges: Default::default(),
             exempt: Default::default(),
+            agent: Default::default(),
         };
         Self {
             namespace,

@@ -35,7 +35,7 @@ pub enum QueryError {
     #[error("expected [PROTOCOL] [SOURCE] DESTINATION, such as `tcp 10.244.0.5:40000 10.96.0.1:443`")]
     Form,
     #[error(
-        "{0:?} is neither a protocol (tcp, udp or sctp) nor ADDRESS:PORT, such as 10.96.0.1:443 or [fd00:96::1]:443"
+        "{0:?} is neither a protocol (tcp, udp, sctp or icmp) nor ADDRESS:PORT, such as 10.96.0.1:443 or [fd00:96::1]:443"
     )]
     First(String),
     #[error("{0:?} is not ADDRESS:PORT, such as 10.96.0.1:443 or [fd00:96::1]:443")]
@@ -105,6 +105,7 @@ fn protocol(word: &str) -> Option<Protocol> {
         "tcp" => Some(Protocol::Tcp),
         "udp" => Some(Protocol::Udp),
         "sctp" => Some(Protocol::Sctp),
+        "icmp" => Some(Protocol::Icmp),
         _ => None,
     }
 }
