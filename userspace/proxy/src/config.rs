@@ -7,7 +7,6 @@ use ipnetwork::IpNetwork;
 
 use crate::kube_proxy::{HEALTHZ_PORT, KubeProxyConfiguration, METRICS_PORT};
 use crate::limits;
-use crate::node_tables::merged;
 
 /// The prefix of the interfaces that Hawser's own pod network makes.
 pub const OWN_PREFIX: &str = "hwp";
@@ -355,7 +354,8 @@ fn masquerade(wanted: bool, cluster_cidr: &str) -> Result<Vec<IpNetwork>, Config
     if ranges.is_empty() {
         return Err(wrong("--masquerade-pods", "true", "possible without clusterCIDR, the range of all pods"));
     }
-    Ok(merged(&ranges))
+    let whole = |range: &IpNetwork| IpNetwork::new(range.network(), range.prefix()).ok();
+    Ok(ranges.iter().filter_map(whole).collect())
 }
 
 /// Checks values that have a range, whether or not they have an effect here: what kube-proxy refuses is
@@ -441,6 +441,23 @@ mod tests {
         assert_eq!(text, "configSyncPeriod: \"-1s\" is not a duration of 0s or more");
         let text = said(|kube_proxy| kube_proxy.detect_local_mode = "BridgeInterface".to_owned());
         assert_eq!(text, "detectLocal.bridgeInterface must be given with detectLocalMode BridgeInterface");
+    }
+
+    #[test]
+    fn pods_are_masqueraded_when_asked_to_outside_of_the_clusters_range() {
+        let masquerade = |cluster_cidr: &str, masquerade_pods: bool| {
+            let kube_proxy = KubeProxyConfiguration {
+                hostname_override: "a".to_owned(),
+                cluster_cidr: cluster_cidr.to_owned(),
+                ..Default::default()
+            };
+            Config::new(&kube_proxy, &Own { masquerade_pods, ..Own::default() }).map(|config| config.masquerade)
+        };
+        assert_eq!(masquerade("10.1.0.0/16", false), Ok(Vec::new()));
+        let ranges = vec!["10.1.0.0/16".parse().unwrap(), "fd01::/48".parse().unwrap()];
+        assert_eq!(masquerade("10.1.2.3/16,fd01::/48", true), Ok(ranges));
+        let error = masquerade("", true).unwrap_err().to_string();
+        assert!(error.starts_with("--masquerade-pods: \"true\" is not possible without clusterCIDR"), "{error}");
     }
 
     #[test]

@@ -343,13 +343,7 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
     F::foresee(hash, new.seen, false);
     // Replies of a backend that answers the client itself do not come here.
     if manner == 0 && !claim::<F>(config, new, !replaced, hash, place) {
-        let (counter, kind) = if leaves {
-            (metric::MASQUERADE_EXHAUSTED, kind::MASQUERADE_EXHAUSTED)
-        } else {
-            (metric::SNAT_EXHAUSTED, kind::SNAT_EXHAUSTED)
-        };
-        maps::count(counter);
-        tell::<F>(kind, place, choice.service, packet);
+        exhausted::<F>(packet, choice, place);
         return verdict::DROP;
     }
     to.source_port = new.key.destination_port;
@@ -371,13 +365,31 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
         return instead::<F>(config, packet, hash, to);
     }
     maps::count(metric::FLOW_CREATED);
-    if leaves {
+    count_kinds(choice);
+    verdict::REWRITE
+}
+
+/// Counts a flow by service, and as one that leaves the cluster.
+#[inline(always)]
+fn count_kinds<A>(choice: &Choice<A>) {
+    if choice.flags & LEAVES != 0 {
         maps::count(metric::MASQUERADED);
     }
     if choice.service != 0 {
         maps::count_service(choice.service, false);
     }
-    verdict::REWRITE
+}
+
+/// Counts and reports a packet for which no source port is free.
+#[inline(always)]
+fn exhausted<F: Family>(packet: &Packet<F::Address>, choice: &Choice<F::Address>, place: Place) {
+    let (counter, kind) = if choice.flags & LEAVES != 0 {
+        (metric::MASQUERADE_EXHAUSTED, kind::MASQUERADE_EXHAUSTED)
+    } else {
+        (metric::SNAT_EXHAUSTED, kind::SNAT_EXHAUSTED)
+    };
+    maps::count(counter);
+    tell::<F>(kind, place, choice.service, packet);
 }
 
 /// Returns `true` if the backend must see the node's address as the client's: the frontend requires it, or

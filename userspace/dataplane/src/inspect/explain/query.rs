@@ -42,6 +42,8 @@ pub enum QueryError {
     Place(String),
     #[error("source {source_address} and destination {destination} are of different families")]
     Families { source_address: IpAddr, destination: IpAddr },
+    #[error("packets of ICMP have no ports, and are not traced: trace tcp, udp or sctp")]
+    Untraced,
     #[error("a packet on an uplink comes from somewhere: name its source before the destination")]
     Source,
     #[error(
