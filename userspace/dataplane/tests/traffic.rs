@@ -121,7 +121,8 @@ fn mirror(namespace: &Namespace, address: IpAddr, port: u16) {
 /// Sends a datagram of this length, and expects it back.
 fn reflect(namespace: &Namespace, to: SocketAddr, length: usize) {
     namespace.run(move || {
-        let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let any: IpAddr =
+            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0)).unwrap();
         socket.set_read_timeout(Some(patience(Duration::from_secs(10)))).unwrap();
         let sent: Vec<u8> = (0..length).map(|at| at as u8).collect();

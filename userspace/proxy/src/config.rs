@@ -352,7 +352,11 @@ fn masquerade(wanted: bool, cluster_cidr: &str) -> Result<Vec<IpNetwork>, Config
     }
     let ranges = cluster_cidrs(cluster_cidr)?;
     if ranges.is_empty() {
-        return Err(wrong("--masquerade-pods", "true", "possible without clusterCIDR, the range of all pods"));
+        return Err(wrong(
+            "--masquerade-pods",
+            "true",
+            "possible without clusterCIDR, the range of all pods",
+        ));
     }
     let whole = |range: &IpNetwork| IpNetwork::new(range.network(), range.prefix()).ok();
     Ok(ranges.iter().filter_map(whole).collect())
@@ -451,13 +455,17 @@ mod tests {
                 cluster_cidr: cluster_cidr.to_owned(),
                 ..Default::default()
             };
-            Config::new(&kube_proxy, &Own { masquerade_pods, ..Own::default() }).map(|config| config.masquerade)
+            Config::new(&kube_proxy, &Own { masquerade_pods, ..Own::default() })
+                .map(|config| config.masquerade)
         };
         assert_eq!(masquerade("10.1.0.0/16", false), Ok(Vec::new()));
         let ranges = vec!["10.1.0.0/16".parse().unwrap(), "fd01::/48".parse().unwrap()];
         assert_eq!(masquerade("10.1.2.3/16,fd01::/48", true), Ok(ranges));
         let error = masquerade("", true).unwrap_err().to_string();
-        assert!(error.starts_with("--masquerade-pods: \"true\" is not possible without clusterCIDR"), "{error}");
+        assert!(
+            error.starts_with("--masquerade-pods: \"true\" is not possible without clusterCIDR"),
+            "{error}"
+        );
     }
 
     #[test]

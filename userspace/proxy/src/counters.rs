@@ -68,7 +68,8 @@ impl Counters {
     #[cfg(test)]
     pub fn fill(&self) {
         let mut reading = self.lock();
-        reading.counters = BTreeMap::from([("flow_created", 7), ("events_suppressed", 2), ("masqueraded", 4)]);
+        reading.counters =
+            BTreeMap::from([("flow_created", 7), ("events_suppressed", 2), ("masqueraded", 4)]);
         reading.pressure = vec![Pressure { map: "FLOWS4", used: 3, limit: 16 }];
         let name = "default/web".to_owned();
         reading.services =

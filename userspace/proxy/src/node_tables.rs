@@ -172,7 +172,10 @@ mod tests {
     }
 
     fn tables(config: &Config, node: Option<&Node>, links: Option<&[Link]>) -> NodeTables {
-        node_tables(&NodeInputs { config, node, links, service_ranges: &[], agent: &Agent::Absent }, BTreeSet::new())
+        node_tables(
+            &NodeInputs { config, node, links, service_ranges: &[], agent: &Agent::Absent },
+            BTreeSet::new(),
+        )
     }
 
     #[test]
@@ -213,8 +216,13 @@ mod tests {
             link(4, "kube-ipvs0", &["10.96.0.1", "203.0.113.80"]),
         ];
         let service_ranges = ranges(&["10.96.0.0/12"]);
-        let inputs =
-            NodeInputs { config: &config, node: None, links: Some(&links), service_ranges: &service_ranges, agent: &Agent::Absent };
+        let inputs = NodeInputs {
+            config: &config,
+            node: None,
+            links: Some(&links),
+            service_ranges: &service_ranges,
+            agent: &Agent::Absent,
+        };
         let found = node_tables(&inputs, BTreeSet::new()).addresses;
         assert_eq!(found, ips(&["169.254.20.10", "192.0.2.1"]));
     }
@@ -235,7 +243,8 @@ mod tests {
         let mut config = Config::for_node("a").unwrap();
         let found = ranges(&["10.96.0.0/12", "10.100.0.0/16", "fd00::/108", "10.3.0.0/16", "10.2.0.0/16"]);
         let of = |config: &Config| {
-            let inputs = NodeInputs { config, node: None, links: None, service_ranges: &found, agent: &Agent::Absent };
+            let inputs =
+                NodeInputs { config, node: None, links: None, service_ranges: &found, agent: &Agent::Absent };
             node_tables(&inputs, BTreeSet::new()).service_ranges
         };
         assert_eq!(of(&config), ranges(&["10.2.0.0/16", "10.3.0.0/16", "fd00::/108"]));

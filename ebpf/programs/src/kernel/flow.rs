@@ -132,7 +132,8 @@ fn keep<F: Family>(
     let (seen, epoch) = unsafe {
         ((&raw const (*found.slot).seen).read_volatile(), (&raw const (*found.slot).epoch).read_volatile())
     };
-    let moved = packet.is_datagram() && flags & flow_flag::REVERSE as u32 == 0 && epoch != maps::epoch(config);
+    let moved =
+        packet.is_datagram() && flags & flow_flag::REVERSE as u32 == 0 && epoch != maps::epoch(config);
     let noted = packet.flags & (tcp_flag::FIN | tcp_flag::RST) != 0 || packet.opens();
     if seen == now && !moved && !noted {
         return true;

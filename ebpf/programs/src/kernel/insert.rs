@@ -1,7 +1,7 @@
 //! Insertion of flows into the table. [`super::table`] explains how processors share it.
 
-use ebpf_common::masquerade::Prefix;
 use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, age_of, hint_of, set_of, slot_of, start_of, tag_of};
+use ebpf_common::masquerade::Prefix;
 
 use super::atomic::{exchange, exchange_if};
 use super::begin::Choice;

@@ -465,7 +465,8 @@ fn change_echo<F: Family>(
     unsafe {
         // For IPv4 the checksum does not cover the addresses.
         if F::VERSION == 6
-            && bpf_l4_csum_replace(skb, check, 0, packet::fold32(delta.addresses), BPF_F_PSEUDO_HDR as u64) != 0
+            && bpf_l4_csum_replace(skb, check, 0, packet::fold32(delta.addresses), BPF_F_PSEUDO_HDR as u64)
+                != 0
         {
             return false;
         }

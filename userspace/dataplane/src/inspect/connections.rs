@@ -282,6 +282,9 @@ mod tests {
         // An echo request that leaves the cluster has no service.
         (flow.key.protocol, flow.service, flow.flags) = (1, 0, flow_flag::MASQUERADE);
         let echo = row(&flow);
-        assert_eq!((echo.service.as_str(), echo.protocol, echo.masqueraded), ("", Some(Protocol::Icmp), true));
+        assert_eq!(
+            (echo.service.as_str(), echo.protocol, echo.masqueraded),
+            ("", Some(Protocol::Icmp), true)
+        );
     }
 }

@@ -64,7 +64,9 @@ pub enum RulesError {
     Cidr(String),
     #[error("nonMasqueradeCIDRs: {found} is not the beginning of its range: write {aligned}")]
     Aligned { found: String, aligned: String },
-    #[error("nonMasqueradeCIDRs has {found} ranges, and {limit} are allowed: raise cidrLimit, up to {MOST_CIDRS}")]
+    #[error(
+        "nonMasqueradeCIDRs has {found} ranges, and {limit} are allowed: raise cidrLimit, up to {MOST_CIDRS}"
+    )]
     Many { found: usize, limit: usize },
 }
 

@@ -120,7 +120,10 @@ impl Account<'_> {
                 NonMasquerade::Node => "it is this node's own address",
                 NonMasquerade::NotRouted => "it is not routed to one host",
             };
-            self.note(table, format!("{destination} is in {range}, where packets keep their source: {reason}"));
+            self.note(
+                table,
+                format!("{destination} is in {range}, where packets keep their source: {reason}"),
+            );
             return false;
         }
         self.note(table, format!("{destination} is in no range where packets keep their source"));
@@ -512,7 +515,8 @@ fn leaving_already(account: &mut Account<'_>, table: &'static str, flow: &KnownF
         let way = way(account, Forwarding::Nat, false);
         return Outcome::Masqueraded { source: None, pod: Some(flow.becomes.destination), way };
     }
-    account.note(table, format!("the flow exists, and leaves the cluster; its last packet was {quiet} s ago"));
+    account
+        .note(table, format!("the flow exists, and leaves the cluster; its last packet was {quiet} s ago"));
     let (address, port) = flow.becomes.source;
     let source = SourceChange { address, port: Some(port), reason: "it was so when the flow began" };
     Outcome::Masqueraded { source: Some(source), pod: None, way: leaving(stack) }
