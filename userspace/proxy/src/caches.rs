@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::compile::{KeptService, Slice};
 use crate::exempt::Exemptions;
-use crate::masquerade::agent::Rules;
+use crate::masquerade::Rules;
 use crate::service_ranges::ServiceRanges;
 
 /// The caches of Services, EndpointSlices and the own Node, and three facts that are looked up separately.

@@ -23,7 +23,7 @@ use crate::exempt::Exemptions;
 use crate::health::{HealthChecks, Report};
 use crate::limits;
 use crate::links::Links;
-use crate::masquerade::agent::Rules;
+use crate::masquerade::Rules;
 use crate::metrics::Metrics;
 use crate::requests::Requests;
 use crate::route;

@@ -154,8 +154,8 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     choice.backend_flags = backend.flags();
     choice.service = frontend.service;
     choice.flags = flags as u32;
-    if backend.flags() & backend_flag::LOCAL != 0 {
-        return if is_xdp(place) { verdict::PASS } else { verdict::REWRITE };
+    if is_xdp(place) && backend.flags() & backend_flag::LOCAL != 0 {
+        return verdict::PASS;
     }
     if masquerade::is_on(config, place) && masquerade::applies::<F>(packet, &choice.backend) {
         choice.flags |= LEAVES;

@@ -157,6 +157,11 @@ impl Rules {
         Self(watch::channel(agent).1)
     }
 
+    /// Returns rules that follow a channel.
+    pub fn following(agent: watch::Receiver<Agent>) -> Self {
+        Self(agent)
+    }
+
     /// Watches the ConfigMap until shutdown. If the server does not let us read it, there is none.
     pub fn watch(client: Client, shutdown: CancellationToken) -> Self {
         let (sender, receiver) = watch::channel(Agent::Unknown);

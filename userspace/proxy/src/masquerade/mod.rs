@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 use userspace_dataplane::tables::{Masquerade, NonMasquerade};
 
-pub use self::agent::{Agent, AgentRules, RulesError};
+pub use self::agent::{Agent, AgentRules, Rules, RulesError};
 
 /// Destinations that are not one host somewhere else: packets to them are never masqueraded.
 const NOT_ROUTED: [&str; 8] = [

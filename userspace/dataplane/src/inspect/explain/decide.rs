@@ -401,7 +401,7 @@ fn begun(
         _ => Forwarding::Nat,
     };
     let elsewhere = external && chosen.is_some_and(|backend| !backend.local);
-    let outside = chosen.filter(|backend| account.hook == "pod" && !backend.local);
+    let outside = chosen.filter(|_| account.hook == "pod");
     let leaves = account.snapshot.masquerade.is_some()
         && outside.is_some_and(|backend| account.leaves(backend.address));
     let replaced = chosen.and_then(|backend| {
