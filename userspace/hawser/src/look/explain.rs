@@ -126,6 +126,18 @@ mod tests {
     use userspace_dataplane::inspect::explain::{Path, SourceChange, Step};
 
     #[test]
+    fn packets_that_leave_the_cluster_and_their_replies() {
+        let way = "rewritten".to_owned();
+        let address = "192.0.2.1".parse().unwrap();
+        let source = SourceChange { address, port: Some(1_024), reason: "it leaves" };
+        let leaving = Outcome::Masqueraded { source: Some(source), pod: None, way: way.clone() };
+        assert_eq!(outcome(&leaving), ["  => masqueraded: from 192.0.2.1:1024: it leaves", "     rewritten"]);
+        let pod = Some(("10.244.0.5".parse().unwrap(), 51_000));
+        let reply = Outcome::Masqueraded { source: None, pod, way };
+        assert_eq!(outcome(&reply)[0], "  => a reply to a masqueraded packet: to 10.244.0.5:51000");
+    }
+
+    #[test]
     fn an_answer_in_json() {
         let candidate =
             Candidate { address: "10.244.1.6".parse().unwrap(), port: 8_080, local: false, share: 1.0 };
