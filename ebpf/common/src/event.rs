@@ -66,8 +66,10 @@ pub mod kind {
     pub const BIND_REFUSED: u8 = 11;
     /// The packet could not be rewritten.
     pub const MALFORMED: u8 = 12;
+    /// No source port was free for a packet that leaves the cluster.
+    pub const MASQUERADE_EXHAUSTED: u8 = 13;
     /// Labels in the order of the numbers; number 0 is unused.
-    pub const LABELS: [&str; 13] = [
+    pub const LABELS: [&str; 14] = [
         "unknown",
         "refused",
         "dropped_empty",
@@ -81,6 +83,7 @@ pub mod kind {
         "too_big",
         "bind_refused",
         "malformed",
+        "masquerade_exhausted",
     ];
 }
 

@@ -21,6 +21,8 @@ pub const WAYS: u32 = 16;
 pub struct FlowKey<A> {
     pub source: A,
     pub destination: A,
+    /// For an echo request or reply of ICMP: the identifier on the side that has sent the request, zero on the
+    /// other.
     pub source_port: u16,
     pub destination_port: u16,
     /// A whole word, so that programs fill the key without clearing single bytes.
@@ -126,6 +128,10 @@ pub mod flow_flag {
     pub const DSR_OPTION: u16 = 64;
     /// in an outer IP header.
     pub const DSR_IPIP: u16 = 128;
+    /// The source is the node's because the packet leaves the cluster; on both elements.
+    pub const MASQUERADE: u16 = 256;
+    /// Bits that the elements of both directions have in common.
+    pub const KEPT_BY_REPLY: u16 = THROUGH | MASQUERADE;
 }
 
 impl<A: Copy> FlowKey<A> {

@@ -11,6 +11,7 @@ pub mod event;
 pub mod flow;
 pub mod frontend;
 pub mod limits;
+pub mod masquerade;
 pub mod metric;
 pub mod socket;
 pub mod trace;
@@ -103,6 +104,8 @@ pub mod config_flag {
     /// The rules of others have only just stopped translating new connections: segments in the middle of a
     /// connection without a flow are theirs, and pass.
     pub const SETTLING: u32 = 128;
+    /// Packets of pods that leave the cluster take the node's address, see [`crate::masquerade`].
+    pub const MASQUERADE: u32 = 256;
 }
 
 /// Values of `TRACKED4` and `TRACKED6`: connections that the kernel's own connection tracking translates, by

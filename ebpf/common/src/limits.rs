@@ -38,6 +38,9 @@ pub const SOCKETS: u32 = 131_072;
 pub const AFFINITY: u32 = 65_536;
 /// Source ranges of one family, allocated on demand.
 pub const SOURCE_RANGES: u32 = 65_536;
+/// Destinations of one family that packets of pods reach under the pod's address: ranges, and addresses of
+/// this node. Allocated on demand.
+pub const NON_MASQUERADE: u32 = 4_096;
 /// Network namespaces whose sockets are left alone.
 pub const EXEMPT: u32 = 4_096;
 /// Connections of one family that the kernel's own connection tracking translates, allocated on demand: 1 MiB

@@ -17,7 +17,7 @@ macro_rules! metrics {
 }
 
 /// Number of counters.
-pub const COUNT: u32 = 30;
+pub const COUNT: u32 = 33;
 
 metrics! {
     /// A socket's connect or first datagram got a backend.
@@ -80,4 +80,10 @@ metrics! {
     EVENTS_SUPPRESSED = 28, "events_suppressed";
     /// A fragment came before its first one, and waits for it.
     FRAGMENT_HELD = 29, "fragment_held";
+    /// A flow began whose packets leave the cluster with the node's address.
+    MASQUERADED = 30, "masqueraded";
+    /// No packet could begin such a flow: every port tried was in use.
+    MASQUERADE_EXHAUSTED = 31, "masquerade_exhausted";
+    /// A packet from a pod's interface left the cluster unchanged: its source is no pod's of this node.
+    MASQUERADE_SOURCE = 32, "masquerade_source";
 }

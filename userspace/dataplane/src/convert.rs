@@ -3,10 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ebpf_common::frontend::{Backend4, Backend6, FrontendKey4, FrontendKey6, SourceRangeKey, backend_flag};
-use ebpf_common::{Config, Range, TICK_SHIFT, scope};
+use ebpf_common::masquerade::{Prefix, RANGES, reason};
+use ebpf_common::{Config, Range, TICK_SHIFT, protocol, scope};
 use ipnetwork::IpNetwork;
 
-use crate::tables::{Backend, FrontendKey, Protocol, Scope};
+use crate::tables::{Backend, FrontendKey, NonMasquerade, Protocol, Scope};
 
 /// Returns the unspecified address of a family, under which node ports are stored.
 pub fn unspecified(address: IpAddr) -> IpAddr {
@@ -30,6 +31,74 @@ pub fn is_in_ranges(config: &Config, address: IpAddr) -> bool {
             config.ranges6.iter().any(|range| range.mask[0] != 0 && within(range))
         }
     }
+}
+
+/// A prefix of either family in the layout of programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RawPrefix {
+    V4(Prefix<u32>),
+    V6(Prefix<[u32; 4]>),
+}
+
+/// Converts a range to the key of a trie.
+pub fn raw_prefix(range: &IpNetwork) -> RawPrefix {
+    let bits = u32::from(range.prefix());
+    match range.network() {
+        IpAddr::V4(address) => RawPrefix::V4(Prefix { bits, address: word(address) }),
+        IpAddr::V6(address) => RawPrefix::V6(Prefix { bits, address: words(address) }),
+    }
+}
+
+/// Converts the key of a trie back to the range; `None` if it has too many bits.
+pub fn prefix4(raw: &Prefix<u32>) -> Option<IpNetwork> {
+    IpNetwork::new(address4(raw.address).into(), u8::try_from(raw.bits).ok()?).ok()
+}
+
+/// Converts a key as [`prefix4`] does.
+pub fn prefix6(raw: &Prefix<[u32; 4]>) -> Option<IpNetwork> {
+    IpNetwork::new(address6(raw.address).into(), u8::try_from(raw.bits).ok()?).ok()
+}
+
+/// Every reason for which packets keep their source, with its number in the layout of programs.
+const REASONS: [(NonMasquerade, u32); 5] = [
+    (NonMasquerade::Cluster, reason::CLUSTER),
+    (NonMasquerade::Configured, reason::CONFIGURED),
+    (NonMasquerade::LinkLocal, reason::LINK_LOCAL),
+    (NonMasquerade::Node, reason::NODE),
+    (NonMasquerade::NotRouted, reason::NOT_ROUTED),
+];
+
+/// Converts a reason to the layout of programs.
+pub fn raw_reason(value: NonMasquerade) -> u32 {
+    REASONS.iter().find(|(known, _)| *known == value).map_or(reason::CONFIGURED, |(_, raw)| *raw)
+}
+
+/// Converts a reason from the layout of programs; `None` if no build of ours wrote it.
+pub fn non_masquerade(raw: u32) -> Option<NonMasquerade> {
+    REASONS.iter().find(|(_, known)| *known == raw).map(|(value, _)| *value)
+}
+
+/// Returns the first ranges of each family, in the layout of programs.
+pub fn raw_ranges(
+    ranges: impl Iterator<Item = IpNetwork>,
+) -> ([Range<u32>; RANGES], [Range<[u32; 4]>; RANGES]) {
+    let (mut v4, mut v6) = ([Range::default(); RANGES], [Range::default(); RANGES]);
+    let (mut free4, mut free6) = (v4.iter_mut(), v6.iter_mut());
+    for range in ranges {
+        match range {
+            IpNetwork::V4(range) => {
+                if let Some(free) = free4.next() {
+                    *free = Range { network: word(range.network()), mask: word(range.mask()) };
+                }
+            }
+            IpNetwork::V6(range) => {
+                if let Some(free) = free6.next() {
+                    *free = Range { network: words(range.network()), mask: words(range.mask()) };
+                }
+            }
+        }
+    }
+    (v4, v6)
 }
 
 /// A key of either family in the layout of programs.
@@ -85,6 +154,22 @@ pub fn protocol(value: u8) -> Option<Protocol> {
     [Protocol::Any, Protocol::Tcp, Protocol::Udp, Protocol::Sctp]
         .into_iter()
         .find(|known| *known as u8 == value)
+}
+
+/// Returns the protocol of a flow's key.
+pub fn flow_protocol(value: u32) -> Option<Protocol> {
+    match u8::try_from(value).ok()? {
+        protocol::ICMP | protocol::ICMP6 => Some(Protocol::Icmp),
+        number => protocol(number),
+    }
+}
+
+/// Returns the IP protocol number in the keys of flows with this address.
+pub fn raw_flow_protocol(value: Protocol, address: IpAddr) -> u32 {
+    match (value, address) {
+        (Protocol::Icmp, IpAddr::V6(_)) => u32::from(protocol::ICMP6),
+        _ => u32::from(value as u8),
+    }
 }
 
 /// Converts a key to the layout of programs.

@@ -12,6 +12,7 @@ use ebpf_common::flow::{Flow4, Flow6, FlowHints, FlowKey, FlowTags, Fragment, Fr
 use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
 };
+use ebpf_common::masquerade::{Masquerade, Prefix};
 use ebpf_common::socket::{Connected, Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, limits};
 
@@ -56,6 +57,9 @@ plain!(
     Connected,
     SourceRangeKey<u32>,
     SourceRangeKey<[u32; 4]>,
+    Masquerade,
+    Prefix<u32>,
+    Prefix<[u32; 4]>,
     SocketKey4,
     Socket4,
     SocketKey6,

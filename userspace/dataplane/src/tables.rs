@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
-/// Transport protocol, with its IP protocol number. `Any` is for marks only, see [`Frontend::mark`].
+/// Transport protocol, with its IP protocol number. `Any` is for marks only, see [`Frontend::mark`]; `Icmp` is
+/// for echo requests and replies of both families, which leave the cluster but are no service's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 #[repr(u8)]
 pub enum Protocol {
     Any = 0,
+    Icmp = 1,
     Tcp = 6,
     Udp = 17,
     Sctp = 132,
@@ -155,6 +157,33 @@ pub struct NodeTables {
     pub guard_node_ports: bool,
     /// Node ports are not served on loopback addresses.
     pub loopback_closed: bool,
+    /// The packets of pods that take the node's address; `None` for none.
+    pub masquerade: Option<Masquerade>,
+}
+
+/// Packets of pods that leave the cluster, and take the node's address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Masquerade {
+    /// Ranges of this node's pods, at most two per family: packets from other sources stay as they are.
+    pub pods: Vec<IpNetwork>,
+    /// Destinations to which packets keep the pod's address, and why. The longest prefix counts.
+    pub exempt: BTreeMap<IpNetwork, NonMasquerade>,
+}
+
+/// The reason why packets to a destination keep the pod's address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum NonMasquerade {
+    /// Pods of the cluster have such addresses.
+    Cluster,
+    /// The range is configured.
+    Configured,
+    /// Link-local addresses are reached without a router.
+    LinkLocal,
+    /// The address is this node's own.
+    Node,
+    /// Multicast, loopback, and what else is not routed to one host.
+    NotRouted,
 }
 
 /// Desired state: by service name, `namespace/name`.

@@ -5,7 +5,7 @@
 mod support;
 
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -14,8 +14,8 @@ use support::namespace::*;
 use support::{Node, backend, frontend, key, patience};
 use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
-use userspace_dataplane::tables::{NodeTables, Protocol, Scope, ServiceTables};
-use userspace_dataplane::{Config, Kernel, Limits, XdpMode};
+use userspace_dataplane::tables::{Masquerade, NodeTables, NonMasquerade, Protocol, Scope, ServiceTables};
+use userspace_dataplane::{ClassifierHook, Config, Kernel, Limits, XdpMode};
 
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 const VIP6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x96, 0, 0, 0, 0, 0, 0x10);
@@ -73,6 +73,125 @@ fn serve(namespace: &Namespace, place: Dual) {
             serve_udp(address, PORT);
         }
     });
+}
+
+/// Starts a cluster whose node gives packets of pods that leave it the node's address.
+fn start_masquerading(hook: ClassifierHook) -> (Cluster, Node, Kernel) {
+    let cluster = Cluster::new();
+    let node = Node::new();
+    let config = Config { xdp: XdpMode::Off, ..node.config() };
+    let kernel = cluster.node.run(move || {
+        let mut kernel = Kernel::open_with(config, hook).unwrap();
+        let range = |text: &str| text.parse().unwrap();
+        let own = [NODE.into(), NODE6.into(), "192.0.3.1".parse().unwrap(), "2001:db8:3::1".parse().unwrap()];
+        let inside = ["10.1.0.0/16", "10.2.0.0/16", "fd00:1::/64", "fd00:2::/64"];
+        let inside = inside.map(|text| (range(text), NonMasquerade::Cluster));
+        let exempt = own.map(|address: IpAddr| (address.into(), NonMasquerade::Node));
+        let masquerade = Masquerade {
+            pods: vec![range("10.1.0.0/24"), range("fd00:1::/64")],
+            exempt: inside.into_iter().chain(exempt).collect(),
+        };
+        let tables = NodeTables {
+            addresses: own.to_vec(),
+            snat_addresses: vec![NODE.into(), NODE6.into()],
+            masquerade: Some(masquerade),
+            ..NodeTables::default()
+        };
+        kernel.set_node(&tables).unwrap();
+        kernel.set_interfaces(&interfaces()).unwrap();
+        kernel
+    });
+    (cluster, node, kernel)
+}
+
+/// Sends everything that comes back to its sender, which it tells: datagrams that are longer than a link
+/// carries, too.
+fn mirror(namespace: &Namespace, address: IpAddr, port: u16) {
+    namespace.run(move || {
+        let socket = UdpSocket::bind((address, port)).unwrap();
+        std::thread::spawn(move || {
+            let mut buffer = vec![0; 65_536];
+            while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+                socket.send_to(&buffer[..length], from).unwrap();
+            }
+        });
+    });
+}
+
+/// Sends a datagram of this length, and expects it back.
+fn reflect(namespace: &Namespace, to: SocketAddr, length: usize) {
+    namespace.run(move || {
+        let any: IpAddr =
+            if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let socket = UdpSocket::bind((any, 0)).unwrap();
+        socket.set_read_timeout(Some(patience(Duration::from_secs(10)))).unwrap();
+        let sent: Vec<u8> = (0..length).map(|at| at as u8).collect();
+        socket.send_to(&sent, to).unwrap();
+        let mut back = vec![0; 65_536];
+        let (length, from) = socket.recv_from(&mut back).unwrap_or_else(|error| panic!("{to}: {error}"));
+        assert_eq!((from, &back[..length]), (to, sent.as_slice()));
+    });
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn a_pod_reaches_hosts_outside_that_have_no_route_to_it() {
+    for hook in [ClassifierHook::Auto, ClassifierHook::Filter] {
+        let (cluster, node, mut kernel) = start_masquerading(hook);
+        serve(&cluster.client, AT_CLIENT);
+        exchange(&cluster.pod_a, (AT_CLIENT, PORT), AT_NODE);
+        for address in both(AT_CLIENT) {
+            let at = SocketAddr::from((address, 9_000));
+            mirror(&cluster.client, address, at.port());
+            for (pod, length) in [(&cluster.pod_a, 100), (&cluster.pod_b, 8_000), (&cluster.pod_a, 60_000)] {
+                reflect(pod, at, length);
+                ping(pod, address, length);
+            }
+            // Nobody listens: the error is the pod's.
+            let closed = SocketAddr::from((address, 9_001));
+            let error = cluster.pod_a.run(move || exchange_udp(closed).unwrap_err());
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{closed}");
+        }
+        // A host behind another uplink, which knows the node by its address.
+        for address in ["192.0.3.2", "2001:db8:3::2"].map(|address| address.parse::<IpAddr>().unwrap()) {
+            mirror(&cluster.far, address, 9_000);
+            reflect(&cluster.pod_b, SocketAddr::from((address, 9_000)), 3_000);
+            ping(&cluster.pod_b, address, 3_000);
+        }
+        // A service whose backend is outside needs both translations.
+        kernel.apply_service("test/echo", Some(&echo(&[(AT_CLIENT, false)]))).unwrap();
+        exchange(&cluster.pod_b, (AT_VIP, 80), AT_NODE);
+        // Pods see each other's addresses.
+        serve(&cluster.pod_b, AT_POD_B);
+        exchange(&cluster.pod_a, (AT_POD_B, PORT), AT_POD_A);
+        let metrics = Inspector::open(&node.bpf_root()).unwrap().metrics().unwrap();
+        assert!(metrics["masqueraded"] > 20 && metrics["masquerade_exhausted"] == 0, "{metrics:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn connections_to_the_outside_outlive_the_process() {
+    let (cluster, node, kernel) = start_masquerading(ClassifierHook::Auto);
+    serve(&cluster.client, AT_CLIENT);
+    let stop = Arc::new(AtomicBool::new(false));
+    let (done, finished) = std::sync::mpsc::channel();
+    for address in both(AT_CLIENT) {
+        let (to, done, stop) = (SocketAddr::from((address, PORT)), done.clone(), stop.clone());
+        cluster.pod_a.spawn(move || {
+            let lasting = std::panic::catch_unwind(|| keep_talking(to, &stop)).unwrap_or(0);
+            done.send(lasting).unwrap();
+        });
+    }
+    drop(kernel);
+    exchange(&cluster.pod_b, (AT_CLIENT, PORT), AT_NODE);
+    let config = node.config();
+    let _kernel = cluster.node.run(move || Kernel::open(config).unwrap());
+    exchange(&cluster.pod_b, (AT_CLIENT, PORT), AT_NODE);
+    stop.store(true, Ordering::Relaxed);
+    drop(done);
+    let rounds: Vec<usize> = finished.iter().collect();
+    assert!(rounds.len() == 2 && rounds.iter().all(|rounds| *rounds > 1), "{rounds:?}");
 }
 
 /// Exchanges data in both families and protocols, enough for large segments; the server has to see `seen`.

@@ -287,8 +287,12 @@ pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Res
         cluster_cidr: networks.cluster_cidr.to_string(),
         ..KubeProxyConfiguration::default()
     };
-    let own =
-        Own { service_ranges: networks.service_cidrs.clone(), route_of_last_resort: true, ..Own::default() };
+    let own = Own {
+        service_ranges: networks.service_cidrs.clone(),
+        route_of_last_resort: true,
+        masquerade_pods: true,
+        ..Own::default()
+    };
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")
 }
 

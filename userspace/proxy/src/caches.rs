@@ -6,9 +6,10 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::compile::{KeptService, Slice};
 use crate::exempt::Exemptions;
+use crate::masquerade::Rules;
 use crate::service_ranges::ServiceRanges;
 
-/// The caches of Services, EndpointSlices and the own Node, and two facts that are looked up separately.
+/// The caches of Services, EndpointSlices and the own Node, and three facts that are looked up separately.
 #[derive(Clone)]
 pub struct Caches {
     pub services: Cache<KeptService>,
@@ -19,6 +20,8 @@ pub struct Caches {
     pub service_ranges: ServiceRanges,
     /// Pods whose sockets are left alone.
     pub exempt: Exemptions,
+    /// The ConfigMap of ip-masq-agent.
+    pub agent: Rules,
 }
 
 impl Caches {
@@ -31,6 +34,7 @@ impl Caches {
             nodes: informers.select(own),
             service_ranges: ServiceRanges::default(),
             exempt: Exemptions::default(),
+            agent: Rules::default(),
         }
     }
 

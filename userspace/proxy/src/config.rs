@@ -29,6 +29,8 @@ pub struct Own {
     pub guard_node_ports: bool,
     /// `--route-of-last-resort`.
     pub route_of_last_resort: bool,
+    /// `--masquerade-pods`.
+    pub masquerade_pods: bool,
 }
 
 impl Default for Own {
@@ -42,6 +44,7 @@ impl Default for Own {
             through_stack: None,
             guard_node_ports: true,
             route_of_last_resort: false,
+            masquerade_pods: false,
         }
     }
 }
@@ -80,6 +83,9 @@ pub struct Config {
     pub guard_node_ports: bool,
     /// Keep an unreachable route for the services' ranges.
     pub route_of_last_resort: bool,
+    /// The ranges of the cluster's pods, if packets of pods that leave them are to take the node's address;
+    /// else empty: another network plugin sees to it.
+    pub masquerade: Vec<IpNetwork>,
     /// Host and port of the API server, for metrics; empty if there is none.
     pub api_server: String,
     /// Interval between comparisons of the whole tables; at least a second.
@@ -151,6 +157,7 @@ impl Config {
             through_stack,
             guard_node_ports,
             route_of_last_resort,
+            masquerade_pods,
         } = own;
         check_ranges(kube_proxy)?;
         // Kubernetes converts the host name to lower case for the Node's name.
@@ -193,6 +200,7 @@ impl Config {
             through_stack: *through_stack,
             guard_node_ports: *guard_node_ports,
             route_of_last_resort: *route_of_last_resort,
+            masquerade: masquerade(*masquerade_pods, &kube_proxy.cluster_cidr)?,
             api_server: String::new(),
             full_sync: limits::FULL_SYNC,
         })
@@ -337,6 +345,23 @@ fn cluster_cidrs(value: &str) -> Result<Vec<IpNetwork>, ConfigError> {
     if one_a_family { Ok(cidrs) } else { Err(wrong("clusterCIDR", value, "one CIDR, or one of each family")) }
 }
 
+/// Returns the ranges of the cluster's pods if their packets are to be masqueraded.
+fn masquerade(wanted: bool, cluster_cidr: &str) -> Result<Vec<IpNetwork>, ConfigError> {
+    if !wanted {
+        return Ok(Vec::new());
+    }
+    let ranges = cluster_cidrs(cluster_cidr)?;
+    if ranges.is_empty() {
+        return Err(wrong(
+            "--masquerade-pods",
+            "true",
+            "possible without clusterCIDR, the range of all pods",
+        ));
+    }
+    let whole = |range: &IpNetwork| IpNetwork::new(range.network(), range.prefix()).ok();
+    Ok(ranges.iter().filter_map(whole).collect())
+}
+
 /// Checks values that have a range, whether or not they have an effect here: what kube-proxy refuses is
 /// refused.
 fn check_ranges(kube_proxy: &KubeProxyConfiguration) -> Result<(), ConfigError> {
@@ -420,6 +445,27 @@ mod tests {
         assert_eq!(text, "configSyncPeriod: \"-1s\" is not a duration of 0s or more");
         let text = said(|kube_proxy| kube_proxy.detect_local_mode = "BridgeInterface".to_owned());
         assert_eq!(text, "detectLocal.bridgeInterface must be given with detectLocalMode BridgeInterface");
+    }
+
+    #[test]
+    fn pods_are_masqueraded_when_asked_to_outside_of_the_clusters_range() {
+        let masquerade = |cluster_cidr: &str, masquerade_pods: bool| {
+            let kube_proxy = KubeProxyConfiguration {
+                hostname_override: "a".to_owned(),
+                cluster_cidr: cluster_cidr.to_owned(),
+                ..Default::default()
+            };
+            Config::new(&kube_proxy, &Own { masquerade_pods, ..Own::default() })
+                .map(|config| config.masquerade)
+        };
+        assert_eq!(masquerade("10.1.0.0/16", false), Ok(Vec::new()));
+        let ranges = vec!["10.1.0.0/16".parse().unwrap(), "fd01::/48".parse().unwrap()];
+        assert_eq!(masquerade("10.1.2.3/16,fd01::/48", true), Ok(ranges));
+        let error = masquerade("", true).unwrap_err().to_string();
+        assert!(
+            error.starts_with("--masquerade-pods: \"true\" is not possible without clusterCIDR"),
+            "{error}"
+        );
     }
 
     #[test]

@@ -14,6 +14,25 @@ use crate::limits;
 
 const XDP_MODES: [&str; 3] = ["native", "generic", "off"];
 
+/// Series about packets of pods that leave the cluster: name, counter of the programs, and help.
+const MASQUERADE: [(&str, &str, &str); 3] = [
+    (
+        "masqueraded_flows_total",
+        "masqueraded",
+        "Flows of pods that left the cluster under the node's address.",
+    ),
+    (
+        "masquerade_exhausted_total",
+        "masquerade_exhausted",
+        "Packets of pods that were dropped because no port was free at the node's address.",
+    ),
+    (
+        "masquerade_foreign_source_packets_total",
+        "masquerade_source",
+        "Packets that left the cluster unchanged because their source is no pod's of this node.",
+    ),
+];
+
 /// A reading of the tables, taken on request.
 #[derive(Default)]
 pub(crate) struct Counters {
@@ -49,7 +68,8 @@ impl Counters {
     #[cfg(test)]
     pub fn fill(&self) {
         let mut reading = self.lock();
-        reading.counters = BTreeMap::from([("flow_created", 7), ("events_suppressed", 2)]);
+        reading.counters =
+            BTreeMap::from([("flow_created", 7), ("events_suppressed", 2), ("masqueraded", 4)]);
         reading.pressure = vec![Pressure { map: "FLOWS4", used: 3, limit: 16 }];
         let name = "default/web".to_owned();
         reading.services =
@@ -98,6 +118,10 @@ impl Counters {
             suppressed.map(|value| (vec![("reason", "budget")], *value)).into_iter().collect();
         let help = "Events about single packets that were left out.";
         add("suppressed_packet_events_total", "counter", help, &suppressed);
+        for (name, counter, help) in MASQUERADE {
+            let value = reading.counters.get(counter).map(|value| (Vec::new(), *value));
+            add(name, "counter", help, &value.into_iter().collect::<Vec<_>>());
+        }
         let maps = |value: fn(&Pressure) -> usize| -> Vec<_> {
             reading.pressure.iter().map(|row| (vec![("map", row.map)], value(row) as u64)).collect()
         };
@@ -167,6 +191,7 @@ mod tests {
         for line in [
             "hawser_dataplane_events_total{counter=\"flow_created\"} 7",
             "hawser_dataplane_suppressed_packet_events_total{reason=\"budget\"} 2",
+            "hawser_dataplane_masqueraded_flows_total 4",
             "hawser_dataplane_map_used{map=\"FLOWS4\"} 3",
             "hawser_dataplane_map_limit{map=\"FLOWS4\"} 16",
             "hawser_dataplane_service_connections_total{service=\"default/web\"} 9",

@@ -29,6 +29,7 @@ mod health;
 pub mod kube_proxy;
 pub mod limits;
 pub mod links;
+pub mod masquerade;
 mod metrics;
 mod node_tables;
 mod notes;

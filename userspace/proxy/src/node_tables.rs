@@ -6,11 +6,12 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Node;
-use userspace_dataplane::tables::{Interface, NodeTables, Role};
+use userspace_dataplane::tables::{Interface, Masquerade, NodeTables, Role};
 
 use crate::config::{Config, OWN_PREFIX};
 use crate::limits;
 use crate::links::{self, Link, machine_addresses};
+use crate::masquerade::{Agent, masquerade};
 
 /// The inputs of the node's own tables.
 #[derive(Clone, Copy, Debug)]
@@ -22,11 +23,13 @@ pub struct NodeInputs<'a> {
     pub links: Option<&'a [Link]>,
     /// The ranges of services' addresses according to the cluster. The configuration takes precedence.
     pub service_ranges: &'a [IpNetwork],
+    /// The ConfigMap of ip-masq-agent.
+    pub agent: &'a Agent,
 }
 
 /// Returns the node's own settings. `exempt` are the network namespaces whose sockets are left alone.
 pub fn node_tables(inputs: &NodeInputs<'_>, exempt: BTreeSet<u64>) -> NodeTables {
-    let NodeInputs { config, node, links, service_ranges } = *inputs;
+    let NodeInputs { config, node, links, service_ranges, agent } = *inputs;
     let ranges = if config.service_ranges.is_empty() { service_ranges } else { &config.service_ranges };
     let mut machine = links.map(|links| machine_addresses(links, config)).unwrap_or_default();
     // A service's address on an interface (of a node-local DNS cache) is not an address of the node.
@@ -41,7 +44,21 @@ pub fn node_tables(inputs: &NodeInputs<'_>, exempt: BTreeSet<u64>) -> NodeTables
         through_stack: config.through_stack.unwrap_or_else(|| others_pods(inputs)),
         guard_node_ports: config.guard_node_ports,
         loopback_closed: !config.nodeport_addresses.loopback(),
+        masquerade: masquerade_tables(inputs, agent, &candidates),
     }
+}
+
+/// Returns the packets of pods that take the node's address; `None` if none do, or while the node has no
+/// ranges for pods. All addresses of its interfaces are the node's.
+fn masquerade_tables(inputs: &NodeInputs<'_>, agent: &Agent, candidates: &[IpAddr]) -> Option<Masquerade> {
+    let pods = inputs.node.map(pod_ranges).unwrap_or_default();
+    if inputs.config.masquerade.is_empty() || pods.is_empty() {
+        return None;
+    }
+    let links = inputs.links.unwrap_or_default();
+    let machine = links.iter().flat_map(|link| &link.addresses).map(|one| one.address);
+    let own: Vec<IpAddr> = candidates.iter().copied().chain(machine).collect();
+    Some(masquerade(&pods, &inputs.config.masquerade, &own, agent))
 }
 
 /// Returns the interfaces to attach to; `None` while they are not known.
@@ -117,6 +134,7 @@ mod tests {
     use super::*;
     use crate::config::NodePortAddresses;
     use crate::links::LinkAddress;
+    use userspace_dataplane::tables::NonMasquerade;
 
     fn node(addresses: &[(&str, &str)]) -> Node {
         let addresses: Vec<_> = addresses
@@ -154,7 +172,10 @@ mod tests {
     }
 
     fn tables(config: &Config, node: Option<&Node>, links: Option<&[Link]>) -> NodeTables {
-        node_tables(&NodeInputs { config, node, links, service_ranges: &[] }, BTreeSet::new())
+        node_tables(
+            &NodeInputs { config, node, links, service_ranges: &[], agent: &Agent::Absent },
+            BTreeSet::new(),
+        )
     }
 
     #[test]
@@ -195,8 +216,13 @@ mod tests {
             link(4, "kube-ipvs0", &["10.96.0.1", "203.0.113.80"]),
         ];
         let service_ranges = ranges(&["10.96.0.0/12"]);
-        let inputs =
-            NodeInputs { config: &config, node: None, links: Some(&links), service_ranges: &service_ranges };
+        let inputs = NodeInputs {
+            config: &config,
+            node: None,
+            links: Some(&links),
+            service_ranges: &service_ranges,
+            agent: &Agent::Absent,
+        };
         let found = node_tables(&inputs, BTreeSet::new()).addresses;
         assert_eq!(found, ips(&["169.254.20.10", "192.0.2.1"]));
     }
@@ -217,12 +243,33 @@ mod tests {
         let mut config = Config::for_node("a").unwrap();
         let found = ranges(&["10.96.0.0/12", "10.100.0.0/16", "fd00::/108", "10.3.0.0/16", "10.2.0.0/16"]);
         let of = |config: &Config| {
-            let inputs = NodeInputs { config, node: None, links: None, service_ranges: &found };
+            let inputs =
+                NodeInputs { config, node: None, links: None, service_ranges: &found, agent: &Agent::Absent };
             node_tables(&inputs, BTreeSet::new()).service_ranges
         };
         assert_eq!(of(&config), ranges(&["10.2.0.0/16", "10.3.0.0/16", "fd00::/108"]));
         config.service_ranges = ranges(&["10.7.1.2/16"]);
         assert_eq!(of(&config), ranges(&["10.7.0.0/16"]));
+    }
+
+    #[test]
+    fn pods_are_masqueraded_once_the_node_has_ranges_for_them() {
+        let mut config = Config::for_node("a").unwrap();
+        let mut object = node(&[("InternalIP", "192.0.2.1")]);
+        let links = [link(2, "eth0", &["192.0.2.1"]), link(3, "hwp1", &["169.254.1.1"])];
+        let of = |config: &Config, object: &Node| tables(config, Some(object), Some(&links)).masquerade;
+        object.spec.get_or_insert_default().pod_cidr = Some("10.244.1.0/24".to_owned());
+        assert_eq!(of(&config, &object), None, "off by default");
+        config.masquerade = ranges(&["10.244.0.0/16"]);
+        let found = of(&config, &object).unwrap();
+        assert_eq!(found.pods, ranges(&["10.244.1.0/24"]));
+        // Those of pods' interfaces are the node's, too.
+        for own in ["192.0.2.1/32", "169.254.1.1/32"] {
+            assert_eq!(found.exempt[&own.parse().unwrap()], NonMasquerade::Node);
+        }
+        assert_eq!(found.exempt[&config.masquerade[0]], NonMasquerade::Cluster);
+        object.spec = None;
+        assert_eq!(of(&config, &object), None, "the node has no range yet");
     }
 
     #[test]

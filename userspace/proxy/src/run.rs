@@ -23,6 +23,7 @@ use crate::exempt::Exemptions;
 use crate::health::{HealthChecks, Report};
 use crate::limits;
 use crate::links::Links;
+use crate::masquerade::Rules;
 use crate::metrics::Metrics;
 use crate::requests::Requests;
 use crate::route;
@@ -65,6 +66,9 @@ pub async fn run(
         caches.service_ranges = ServiceRanges::watch(client.clone(), shutdown.clone());
     }
     caches.exempt = Exemptions::watch(client.clone(), &config.node_name, shutdown.clone());
+    if !config.masquerade.is_empty() {
+        caches.agent = Rules::watch(client.clone(), shutdown.clone());
+    }
     let recorder = Recorder::new(client, ambient.clone(), COMPONENT, &config.node_name, shutdown.clone());
     let lists = caches.clone();
     let synced = async move { lists.synced().await };
@@ -173,7 +177,7 @@ fn subscribe(caches: &Caches, tracker: &Arc<ChangeTracker>, shutdown: &Cancellat
     let to = Arc::clone(tracker);
     caches.nodes.on_change(move |change| to.node(change));
     let (to, mut ranges, ends) = (Arc::downgrade(tracker), caches.service_ranges.clone(), shutdown.clone());
-    let mut exempt = caches.exempt.clone();
+    let (mut exempt, mut agent) = (caches.exempt.clone(), caches.agent.clone());
     tokio::spawn(async move {
         loop {
             tokio::select! {
@@ -181,6 +185,7 @@ fn subscribe(caches: &Caches, tracker: &Arc<ChangeTracker>, shutdown: &Cancellat
                 () = ends.cancelled() => return,
                 () = ranges.changed() => {}
                 () = exempt.changed() => {}
+                () = agent.changed() => {}
             }
             let Some(tracker) = to.upgrade() else { return };
             tracker.node_tables();

@@ -23,6 +23,7 @@ use crate::config::Config;
 use crate::health::{HealthChecks, Report};
 use crate::limits;
 use crate::links::{self, Known, Links, attachment_log};
+use crate::masquerade::Agent;
 use crate::metrics::{FAMILIES, Metrics, PolicyLabel, Seconds, family};
 use crate::node_tables::{NodeInputs, interfaces, node_tables};
 use crate::retry::Retry;
@@ -369,16 +370,22 @@ impl Worker {
         let links = self.links.links.as_deref();
         let node = self.caches.nodes.get(&ObjectKey::new("", &self.config.node_name));
         let service_ranges = self.caches.service_ranges.get();
+        let agent = self.caches.agent.get();
         let inputs = NodeInputs {
             config: &self.config,
             node: node.as_deref(),
             links,
             service_ranges: service_ranges.as_deref().unwrap_or_default(),
+            agent: &agent,
         };
         // Like services, addresses and ranges are not withdrawn before the first lists.
         let ranges_known = service_ranges.is_some() || !self.config.service_ranges.is_empty();
-        if self.synced && ranges_known {
-            let tables = node_tables(&inputs, self.caches.exempt.get());
+        if self.synced && ranges_known && agent != Agent::Unknown {
+            let mut tables = node_tables(&inputs, self.caches.exempt.get());
+            if tables.masquerade.is_none() && !self.config.masquerade.is_empty() {
+                // A Node that is gone leaves its pods for a while.
+                tables.masquerade = self.edges.node.as_ref().and_then(|last| last.masquerade.clone());
+            }
             if self.edges.node.as_ref() != Some(&tables) {
                 in_place(|| self.plane.set_node(&tables))?;
                 // kube-proxy, too, listens on all addresses by default.

@@ -108,7 +108,13 @@ fn the_route_of_last_resort_comes_back_and_goes_when_told() {
 /// Returns names and roles of the interfaces to attach to, for a way to detect pods.
 fn roles(links: &[Link], detect_local: DetectLocal) -> Vec<(String, Role)> {
     let config = Config { detect_local, ..Config::for_node("a").unwrap() };
-    let inputs = NodeInputs { config: &config, node: None, links: Some(links), service_ranges: &[] };
+    let inputs = NodeInputs {
+        config: &config,
+        node: None,
+        links: Some(links),
+        service_ranges: &[],
+        agent: &userspace_proxy::masquerade::Agent::Absent,
+    };
     interfaces(&inputs).unwrap().into_iter().map(|one| (one.name, one.role)).collect()
 }
 

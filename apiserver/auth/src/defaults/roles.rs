@@ -267,6 +267,7 @@ pub(super) const ROLES: &[(&str, &str, &[&str])] = &[
         "extension-apiserver-authentication-reader",
         &["READ core configmaps extension-apiserver-authentication"],
     ),
+    ("kube-system", "hawser:proxy", &["READ core configmaps ip-masq-agent"]),
     ("kube-system", "system::leader-locking-kube-controller-manager", LEADER_RULES),
     ("kube-system", "system::leader-locking-kube-scheduler", LEADER_RULES),
     ("kube-system", "system:controller:bootstrap-signer", &["READ core secrets"]),
@@ -286,6 +287,7 @@ pub(super) const ROLE_BINDINGS: &[(&str, &str, &[&str])] = &[
         "extension-apiserver-authentication-reader",
         &["user:system:kube-controller-manager", "user:system:kube-scheduler"],
     ),
+    ("kube-system", "hawser:proxy", &["user:system:kube-proxy"]),
     (
         "kube-system",
         "system::leader-locking-kube-controller-manager",

@@ -6,13 +6,13 @@ use ebpf_common::choice::spread;
 use ebpf_common::event::kind;
 use ebpf_common::flow::{FlowKey, flow_flag, set_of};
 use ebpf_common::frontend::{AffinityKey, Frontend, backend_flag, frontend_flag};
-use ebpf_common::{Config, config_flag, limits, metric, protocol, scope};
+use ebpf_common::{Config, config_flag, limits, metric, scope};
 
 use super::family::{Address, Backend as _, Family, FrontendKey as _, V4, V6};
 use super::flow::{Place, is_xdp, scope_of, tell, verdict};
 use super::packet::{Packet, To, cleared, copy, tcp_flag};
 use super::table::{self, New};
-use super::{dsr, evict, lookup, maps, pick, trace};
+use super::{dsr, evict, lookup, maps, masquerade, pick, trace};
 
 /// Defines functions that the kernel verifies once, and not with each call.
 macro_rules! once {
@@ -63,9 +63,12 @@ pub struct Choice<A> {
     backend_flags: u16,
     service: u32,
     epoch: u32,
-    /// Bits of [`frontend_flag`].
+    /// Bits of [`frontend_flag`], and [`LEAVES`].
     flags: u32,
 }
+
+/// The packet leaves the cluster, and takes the node's address.
+const LEAVES: u32 = 1 << 16;
 
 /// Begins a flow, if the packet is for a frontend.
 #[inline(always)]
@@ -118,7 +121,7 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     let (address, port) = (packet.key.destination, packet.key.destination_port);
     let mut key = F::FrontendKey::new(address, port, packet.protocol(), scope_of(place));
     let Some(frontend) = lookup::frontend::<F>(&mut key, |_| false) else {
-        return if is_xdp(place) { verdict::PASS } else { unknown::<F>(config, packet, place) };
+        return if is_xdp(place) { verdict::PASS } else { unknown::<F>(config, packet, place, choice) };
     };
     if F::VERSION == 4 {
         maps::touch_service(frontend.service);
@@ -154,6 +157,9 @@ fn choose<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place) -> u3
     if is_xdp(place) && backend.flags() & backend_flag::LOCAL != 0 {
         return verdict::PASS;
     }
+    if masquerade::is_on(config, place) && masquerade::applies::<F>(packet, &choice.backend) {
+        choice.flags |= LEAVES;
+    }
     verdict::REWRITE
 }
 
@@ -164,8 +170,8 @@ pub fn is_others<F: Family>(config: &Config, packet: &Packet<F::Address>) -> boo
     if config.flags & (config_flag::TRACKED | config_flag::SETTLING) == 0 {
         return false;
     }
-    let streams = packet.protocol() != protocol::UDP;
-    if config.flags & config_flag::SETTLING != 0 && streams && packet.flags & tcp_flag::SYN == 0 {
+    let settling = config.flags & config_flag::SETTLING != 0;
+    if settling && !packet.is_datagram() && packet.flags & tcp_flag::SYN == 0 {
         return true;
     }
     let found = tracked::<F>(&packet.key);
@@ -261,10 +267,28 @@ fn no_backend<F: Family>(frontend: &Frontend, packet: &Packet<F::Address>, place
     }
 }
 
-/// Handles a packet whose destination has no frontend: none may pass to an address of the service ranges.
+/// Handles a packet whose destination has no frontend: none may pass to an address of the service ranges. One
+/// that leaves the cluster is its own backend.
 #[inline(always)]
-fn unknown<F: Family>(config: &Config, packet: &Packet<F::Address>, place: Place) -> u32 {
+fn unknown<F: Family>(
+    config: &Config,
+    packet: &Packet<F::Address>,
+    place: Place,
+    choice: &mut Choice<F::Address>,
+) -> u32 {
     if !F::is_in_ranges(config, &packet.key.destination) {
+        if !masquerade::is_on(config, place) || !masquerade::applies::<F>(packet, &packet.key.destination) {
+            return verdict::PASS;
+        }
+        // SAFETY: both are values.
+        unsafe { copy(&packet.key.destination, &mut choice.backend) };
+        choice.port = packet.key.destination_port;
+        choice.backend_flags = 0;
+        choice.service = 0;
+        choice.flags = LEAVES;
+        return verdict::REWRITE;
+    }
+    if packet.is_echo() {
         return verdict::PASS;
     }
     if lookup::is_marked::<F>(packet.key.destination) {
@@ -289,14 +313,17 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
     let through = external && choice.backend_flags & backend_flag::LOCAL == 0;
     let own = &packet.key.source;
     let manner = if through { dsr::manner(choice.flags) } else { 0 };
-    let replaced = through && manner == 0 || needs_node_address::<F>(packet, choice);
+    let leaves = choice.flags & LEAVES != 0;
+    let replaced = through && manner == 0 || leaves || needs_node_address::<F>(packet, choice);
     let source = if replaced { F::snat_address(config) } else { own };
     if source.same(&F::Address::ZERO) {
         maps::count(metric::SNAT_NO_ADDRESS);
         tell::<F>(kind::SNAT_NO_ADDRESS, place, choice.service, packet);
         return verdict::DROP;
     }
-    let flags = manner as u16 | if through { flow_flag::THROUGH } else { 0 };
+    let flags = manner as u16
+        | if through { flow_flag::THROUGH } else { 0 }
+        | if leaves { flow_flag::MASQUERADE } else { 0 };
     // SAFETY: all are values.
     unsafe {
         copy(&choice.backend, &mut new.key.source);
@@ -316,8 +343,7 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
     F::foresee(hash, new.seen, false);
     // Replies of a backend that answers the client itself do not come here.
     if manner == 0 && !claim::<F>(config, new, !replaced, hash, place) {
-        maps::count(metric::SNAT_EXHAUSTED);
-        tell::<F>(kind::SNAT_EXHAUSTED, place, choice.service, packet);
+        exhausted::<F>(packet, choice, place);
         return verdict::DROP;
     }
     to.source_port = new.key.destination_port;
@@ -339,8 +365,31 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
         return instead::<F>(config, packet, hash, to);
     }
     maps::count(metric::FLOW_CREATED);
-    maps::count_service(choice.service, false);
+    count_kinds(choice);
     verdict::REWRITE
+}
+
+/// Counts a flow by service, and as one that leaves the cluster.
+#[inline(always)]
+fn count_kinds<A>(choice: &Choice<A>) {
+    if choice.flags & LEAVES != 0 {
+        maps::count(metric::MASQUERADED);
+    }
+    if choice.service != 0 {
+        maps::count_service(choice.service, false);
+    }
+}
+
+/// Counts and reports a packet for which no source port is free.
+#[inline(always)]
+fn exhausted<F: Family>(packet: &Packet<F::Address>, choice: &Choice<F::Address>, place: Place) {
+    let (counter, kind) = if choice.flags & LEAVES != 0 {
+        (metric::MASQUERADE_EXHAUSTED, kind::MASQUERADE_EXHAUSTED)
+    } else {
+        (metric::SNAT_EXHAUSTED, kind::SNAT_EXHAUSTED)
+    };
+    maps::count(counter);
+    tell::<F>(kind, place, choice.service, packet);
 }
 
 /// Returns `true` if the backend must see the node's address as the client's: the frontend requires it, or

@@ -16,12 +16,13 @@ use super::maps::{
     FRONTENDS6, LOCAL_ADDRS4, LOCAL_ADDRS6, SCRATCH4, SCRATCH6, SOURCE_RANGES4, SOURCE_RANGES6, TRACKED4,
     TRACKED6,
 };
+use super::masquerade::Outside;
 use super::packet::{Packet, To};
 use super::table::{self, New, Scratch};
 use super::{insert, lookup, reject, remove, tcx};
 
 /// An address in the form of packets.
-pub trait Address: Copy {
+pub trait Address: Copy + Outside {
     const ZERO: Self;
 
     /// Compares without a branch for each word.

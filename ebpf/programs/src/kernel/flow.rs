@@ -4,13 +4,13 @@ use core::ptr::NonNull;
 
 use ebpf_common::event::hook;
 use ebpf_common::flow::{Flow, FlowKey, flow_flag};
-use ebpf_common::{Config, metric, protocol, scope};
+use ebpf_common::{Config, metric, scope};
 
 pub use super::begin::{admit, choose_this, replies_like};
 use super::family::{Family, FrontendKey as _, V4, V6};
 use super::packet::{Packet, To, copy, tcp_flag};
 use super::table::{self, Found};
-use super::{begin, dsr, event, lookup, maps, pick};
+use super::{begin, dsr, event, lookup, maps, masquerade, pick};
 
 /// The decision about a packet.
 pub mod verdict {
@@ -82,7 +82,8 @@ pub fn decide_with_slot<F: Family>(
     (begin::begin::<F>(packet, hash, place, to), None)
 }
 
-/// Decides about a packet by the existing flows; with `reply` only about one from a backend of ours.
+/// Decides about a packet by the existing flows; with `reply` only about one from a backend of ours, or one
+/// that leaves the cluster.
 #[inline(always)]
 pub fn decide_known<F: Family>(
     packet: &Packet<F::Address>,
@@ -96,7 +97,7 @@ pub fn decide_known<F: Family>(
     let hash = table::hash(&packet.key, config.seed);
     if let Some(found) = table::find::<F>(config, &packet.key, hash)
         && found.read(to)
-        && (!reply || to.flags & flow_flag::REVERSE as u32 != 0)
+        && (!reply || to.flags & flow_flag::REVERSE as u32 != 0 || masquerade::is_plain::<F>(packet, to))
         && keep::<F>(config, packet, &found, to.flags, place)
     {
         return verdict::REWRITE;
@@ -131,8 +132,8 @@ fn keep<F: Family>(
     let (seen, epoch) = unsafe {
         ((&raw const (*found.slot).seen).read_volatile(), (&raw const (*found.slot).epoch).read_volatile())
     };
-    let datagram = packet.protocol() == protocol::UDP;
-    let moved = datagram && flags & flow_flag::REVERSE as u32 == 0 && epoch != maps::epoch(config);
+    let moved =
+        packet.is_datagram() && flags & flow_flag::REVERSE as u32 == 0 && epoch != maps::epoch(config);
     let noted = packet.flags & (tcp_flag::FIN | tcp_flag::RST) != 0 || packet.opens();
     if seen == now && !moved && !noted {
         return true;
@@ -154,7 +155,7 @@ fn attend<F: Family>(packet: &Packet<F::Address>, index: u32, now: u32, place: P
     unsafe {
         let flags = (&raw const (*slot).flags).read_volatile() as u32;
         let forward = flags & flow_flag::REVERSE as u32 == 0;
-        let fresh = packet.protocol() == protocol::UDP || packet.opens();
+        let fresh = packet.is_datagram() || packet.opens();
         if forward && fresh && (is_over::<F>(packet, slot, flags) || is_taken::<F>(packet, slot)) {
             if let Some(scratch) = F::scratch() {
                 let sibling = &raw mut (*scratch).sibling;
@@ -212,7 +213,11 @@ unsafe fn is_over<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Add
         if epoch == current {
             return false;
         }
-        if maps::loss(service).wrapping_sub(epoch) as i32 > 0 {
+        if service == 0 && flags & flow_flag::MASQUERADE as u32 != 0 {
+            if !is_still_masqueraded::<F>(packet, slot) {
+                return true;
+            }
+        } else if maps::loss(service).wrapping_sub(epoch) as i32 > 0 {
             let owner = still_there::<F>(packet, slot, flags);
             if owner == NOBODY {
                 maps::count(metric::FLOW_MOVED);
@@ -224,6 +229,16 @@ unsafe fn is_over<F: Family>(packet: &Packet<F::Address>, slot: *mut Flow<F::Add
         table::set_epoch(slot, epoch, current);
     }
     false
+}
+
+/// Returns `true` if a packet of a flow that only replaces the source would begin the same flow today.
+#[inline(never)]
+fn is_still_masqueraded<F: Family>(packet: &Packet<F::Address>, slot: *const Flow<F::Address>) -> bool {
+    let (address, port) = (packet.key.destination, packet.key.destination_port);
+    let mut key = F::FrontendKey::new(address, port, packet.protocol(), scope::INTERNAL);
+    // SAFETY: the callers give a slot.
+    let source = unsafe { (&raw const (*slot).source).read_volatile() };
+    lookup::frontend::<F>(&mut key, |_| false).is_none() && masquerade::still_applies::<F>(packet, &source)
 }
 
 /// Result of [`still_there`]: the backend is gone.
@@ -309,7 +324,7 @@ unsafe fn restore_reply<F: Family>(
         (*reply).service = (&raw const (*slot).service).read_volatile();
         (*reply).epoch = (&raw const (*slot).epoch).read_volatile();
         (*reply).seen = now;
-        (*reply).flags = (flags & flow_flag::THROUGH | flow_flag::REVERSE) as u32;
+        (*reply).flags = (flags & flow_flag::KEPT_BY_REPLY | flow_flag::REVERSE) as u32;
         // If another flow has taken it meanwhile, it is left to that one.
         table::insert::<F>(&*reply, hash, place);
     }

@@ -16,11 +16,12 @@ use super::family::{Address as _, Family};
 use super::flow::{self, Place};
 use super::lookup;
 use super::maps;
+use super::masquerade;
 use super::packet::{self, Delta, IP, Packet, TCP_CHECK, To, UDP_CHECK};
 use super::tcx::{self, DROP, NEXT};
 
 /// Offset of the checksum in a message.
-const CHECK: usize = 2;
+pub const CHECK: usize = 2;
 /// Length of a message's header: the quote comes after it.
 const HEADER: usize = 8;
 /// Number of bytes of the quoted packet's transport header that are always there.
@@ -28,13 +29,19 @@ const QUOTED: usize = 8;
 /// The fragment offset in a v4 header.
 const FRAGMENT_OFFSET: u16 = 0x1fff_u16.to_be();
 
+/// Result of [`ingress`] and [`egress`] for an echo request or reply that is handled as a packet with an
+/// identifier in place of a port.
+pub const AS_PACKET: i32 = -3;
+/// Offset of the identifier of an echo request or reply.
+pub const IDENTIFIER: usize = 4;
+
 /// Types of messages.
-struct Types {
-    echo: u8,
-    reply: u8,
+pub struct Types {
+    pub echo: u8,
+    pub reply: u8,
 }
 
-const fn types<F: Family>() -> Types {
+pub const fn types<F: Family>() -> Types {
     if F::VERSION == 4 { Types { echo: 8, reply: 0 } } else { Types { echo: 128, reply: 129 } }
 }
 
@@ -74,10 +81,14 @@ pub fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
         let answer = dsr::returned::<F>(skb, place);
         return if answer == dsr::ABSENT { translate::<F>(skb, true) } else { answer };
     }
+    let Some(config) = maps::config() else {
+        return NEXT;
+    };
     if kind == types::<F>().echo {
-        return echo::<F>(skb, place);
+        let answer = echo::<F>(skb, place);
+        return if answer == NEXT && masquerade::is_on(config, place) { AS_PACKET } else { answer };
     }
-    NEXT
+    if kind == types::<F>().reply && masquerade::has_echoes(config) { AS_PACKET } else { NEXT }
 }
 
 /// Handles a message that goes out.
@@ -86,6 +97,9 @@ pub fn egress<F: Family>(skb: *mut __sk_buff) -> i32 {
     let ctx = TcContext::new(skb);
     match kind_of::<F>(&ctx) {
         Some(kind) if is_error::<F>(kind) => translate::<F>(skb, false),
+        Some(kind) if kind == types::<F>().echo && maps::config().is_some_and(masquerade::has_echoes) => {
+            AS_PACKET
+        }
         _ => NEXT,
     }
 }
@@ -187,7 +201,7 @@ fn translate<F: Family>(skb: *mut __sk_buff, forward: bool) -> i32 {
     tcx::depart(skb, ifindex, neighbour)
 }
 
-/// Reads an error; returns `false` if it is not about a packet with ports.
+/// Reads an error; returns `false` if it is neither about a packet with ports nor about an echo.
 #[inline(always)]
 fn read<F: Family>(skb: *mut __sk_buff, error: &mut Error<F::Address>) -> bool {
     let ctx = TcContext::new(skb);
@@ -204,12 +218,15 @@ fn read<F: Family>(skb: *mut __sk_buff, error: &mut Error<F::Address>) -> bool {
         let first: u8 = packet::load(data, quote);
         let number = packet::next_protocol::<F>(data, quote);
         let balanced = number == protocol::TCP || number == protocol::UDP || number == protocol::SCTP;
+        let message: u8 = packet::load(data, ports);
+        let request = number == F::ICMP && message == types::<F>().echo;
+        let reply = number == F::ICMP && message == types::<F>().reply;
         let plain = if F::VERSION == 4 {
             first == 0x45 && packet::load::<u16>(data, quote + 6) & FRAGMENT_OFFSET == 0
         } else {
             first >> 4 == 6
         };
-        if !balanced || !plain {
+        if !(balanced || request || reply) || !plain {
             return false;
         }
         packet::copy((data + IP + F::SOURCE) as *const _, &mut error.outer.source);
@@ -218,8 +235,14 @@ fn read<F: Family>(skb: *mut __sk_buff, error: &mut Error<F::Address>) -> bool {
         error.outer.destination_port = 0;
         packet::copy((data + quote + F::SOURCE) as *const _, &mut error.quoted.source);
         packet::copy((data + quote + F::DESTINATION) as *const _, &mut error.quoted.destination);
-        error.quoted.source_port = packet::load(data, ports);
-        error.quoted.destination_port = packet::load(data, ports + 2);
+        if balanced {
+            error.quoted.source_port = packet::load(data, ports);
+            error.quoted.destination_port = packet::load(data, ports + 2);
+        } else {
+            let identifier: u16 = packet::load(data, ports + IDENTIFIER);
+            error.quoted.source_port = if request { identifier } else { 0 };
+            error.quoted.destination_port = if request { 0 } else { identifier };
+        }
         error.quoted.protocol = number as u32;
         packet::copy(&error.quoted.destination, &mut error.reply.source);
         packet::copy(&error.quoted.source, &mut error.reply.destination);
@@ -249,6 +272,7 @@ fn write<F: Family>(
         flags: 0,
         slot: 0,
     };
+    let is_echo = error.quoted.protocol == F::ICMP as u32;
     let inner = Delta::new(&error.quoted, &made);
     let delta = Delta::new(&error.outer, outer);
     let mut change = inner.ports;
@@ -270,6 +294,10 @@ fn write<F: Family>(
             change += quoted_check(data, ports + UDP_CHECK, sum, true);
         } else if error.quoted.protocol == protocol::TCP as u32 && data + ports + TCP_CHECK + 2 <= end {
             change += quoted_check(data, ports + TCP_CHECK, sum, false);
+        } else if is_echo {
+            // For IPv4 it does not cover the addresses.
+            let sum = if F::VERSION == 4 { inner.ports } else { sum };
+            change += quoted_check(data, ports + CHECK, sum, false);
         }
         if F::VERSION == 4 {
             let check = packet::adjusted(packet::load(data, quote + 10), inner.addresses);
@@ -277,7 +305,11 @@ fn write<F: Family>(
         }
         packet::copy(&sender.destination, (data + quote + F::SOURCE) as *mut _);
         packet::copy(&sender.source, (data + quote + F::DESTINATION) as *mut _);
-        packet::store(data, ports, packet::ports(made.source_port, made.destination_port));
+        if is_echo {
+            packet::store(data, ports + IDENTIFIER, made.source_port | made.destination_port);
+        } else {
+            packet::store(data, ports, packet::ports(made.source_port, made.destination_port));
+        }
         let check = packet::adjusted(packet::load(data, IP + F::HEADER + CHECK), change);
         packet::store(data, IP + F::HEADER + CHECK, check);
         packet::rewrite_ip::<F>(data, outer, delta.addresses, hop);

@@ -1,6 +1,7 @@
 //! Insertion of flows into the table. [`super::table`] explains how processors share it.
 
 use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, age_of, hint_of, set_of, slot_of, start_of, tag_of};
+use ebpf_common::masquerade::Prefix;
 
 use super::atomic::{exchange, exchange_if};
 use super::begin::Choice;
@@ -47,6 +48,8 @@ pub struct Scratch<A> {
     pub error: Error<A>,
     pub sender: To<A>,
     pub outer: To<A>,
+    /// A destination that is looked up among those that keep the source.
+    pub prefix: Prefix<A>,
 }
 
 /// Inserts a flow into the table; returns the index of its slot, [`EXISTS`] if its key is there, or [`NONE`]

@@ -10,6 +10,7 @@ use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6,
 };
 use ebpf_common::limits;
+use ebpf_common::masquerade::Masquerade;
 use ebpf_common::socket::{Connected, Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, TICK_SHIFT, metric};
 
@@ -66,6 +67,14 @@ pub static AFFINITY: LruHashMap<AffinityKey, Affinity> = LruHashMap::with_max_en
 pub static SOURCE_RANGES4: LpmTrie<[u32; 2], u32> = LpmTrie::with_max_entries(limits::SOURCE_RANGES, 0);
 #[map]
 pub static SOURCE_RANGES6: LpmTrie<[u32; 5], u32> = LpmTrie::with_max_entries(limits::SOURCE_RANGES, 0);
+#[map]
+pub static MASQUERADE: Array<Masquerade> = Array::with_max_entries(1, BPF_F_MMAPABLE);
+/// Keys are of the form of [`ebpf_common::masquerade::Prefix`], values of
+/// [`ebpf_common::masquerade::reason`].
+#[map]
+pub static NON_MASQUERADE4: LpmTrie<u32, u32> = LpmTrie::with_max_entries(limits::NON_MASQUERADE, 0);
+#[map]
+pub static NON_MASQUERADE6: LpmTrie<[u32; 4], u32> = LpmTrie::with_max_entries(limits::NON_MASQUERADE, 0);
 /// Cookies of network namespaces whose sockets are left alone.
 #[map]
 pub static EXEMPT: HashMap<u64, u64> = HashMap::with_max_entries(limits::EXEMPT, BPF_F_NO_PREALLOC);

@@ -21,6 +21,7 @@ mod icmp;
 mod insert;
 mod lookup;
 mod maps;
+mod masquerade;
 mod packet;
 mod pick;
 mod read;

@@ -68,6 +68,18 @@ impl<A> Packet<A> {
         self.flags & (tcp_flag::SYN | tcp_flag::ACK) == tcp_flag::SYN
     }
 
+    /// Returns `true` for protocols without connections.
+    #[inline(always)]
+    pub fn is_datagram(&self) -> bool {
+        self.protocol() != protocol::TCP && self.protocol() != protocol::SCTP
+    }
+
+    /// Returns `true` for an echo request or reply, which has an identifier in place of ports.
+    #[inline(always)]
+    pub fn is_echo(&self) -> bool {
+        self.protocol() == protocol::ICMP || self.protocol() == protocol::ICMP6
+    }
+
     /// Returns the IP protocol number.
     #[inline(always)]
     pub fn protocol(&self) -> u8 {

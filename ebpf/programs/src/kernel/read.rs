@@ -8,8 +8,9 @@ use aya_ebpf::programs::TcContext;
 use ebpf_common::protocol;
 
 use super::family::Family;
+use super::icmp::types;
 use super::packet::{self, IP, Packet, Part, TCP_HEADER, tcp_flag};
-use super::tcx;
+use super::{maps, masquerade, tcx};
 
 /// The kinds of packets.
 pub mod kind {
@@ -95,13 +96,39 @@ fn unusual<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -> u
         }
     };
     packet.key.protocol = number as u32;
-    if number != protocol::TCP && number != protocol::UDP && number != protocol::SCTP {
+    let is_echo = number == F::ICMP && maps::config().is_some_and(masquerade::has_echoes);
+    if number != protocol::TCP && number != protocol::UDP && number != protocol::SCTP && !is_echo {
         return kind::OTHER;
     }
     if packet.part == Part::Later {
         return kind::LATER;
     }
-    transport(skb, packet, number)
+    if is_echo { echo::<F>(skb, packet) } else { transport(skb, packet, number) }
+}
+
+/// Reads the identifier of an echo request or reply; other control messages are not for these programs. A
+/// reply is marked as an answer, which begins nothing.
+#[inline(always)]
+fn echo<F: Family>(skb: *mut __sk_buff, packet: &mut Packet<F::Address>) -> u32 {
+    let mut header = MaybeUninit::<[u32; 2]>::uninit();
+    // SAFETY: words may be zero.
+    let header = unsafe { packet::cleared(&mut header) };
+    if load(skb, packet.l4, header, 8).is_none() {
+        return kind::OTHER;
+    }
+    let (message, identifier) = (header[0] as u8, header[1] as u16);
+    if message == types::<F>().echo {
+        packet.key.source_port = identifier;
+        packet.key.destination_port = 0;
+        packet.flags = 0;
+    } else if message == types::<F>().reply {
+        packet.key.source_port = 0;
+        packet.key.destination_port = identifier;
+        packet.flags = tcp_flag::ACK;
+    } else {
+        return kind::OTHER;
+    }
+    kind::BALANCED
 }
 
 /// Returns the part of its datagram that a packet contains, from the fragment offset and its flag.

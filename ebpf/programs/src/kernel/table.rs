@@ -422,7 +422,7 @@ pub fn is_closed(flags: u32) -> bool {
 /// Returns the ticks without a packet after which a flow may be evicted.
 #[inline(always)]
 pub fn idle_limit(number: u32, flags: u32) -> u32 {
-    if number == protocol::UDP as u32 {
+    if number != protocol::TCP as u32 && number != protocol::SCTP as u32 {
         limits::idle::UDP
     } else if is_closed(flags) {
         limits::idle::TCP_CLOSED

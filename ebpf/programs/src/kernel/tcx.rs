@@ -27,7 +27,7 @@ use super::hop::{self, Hop};
 use super::packet::{self, Delta, ETHERNET, IP, Packet, Part, To};
 use super::read::{self, kind as read_kind};
 use super::trace::Fate;
-use super::{dsr, fragment, icmp, maps, sctp, trace};
+use super::{dsr, fragment, icmp, maps, masquerade, sctp, trace};
 
 /// Passes the packet to the next program, or the stack.
 pub const NEXT: i32 = -1;
@@ -63,16 +63,27 @@ pub fn pod_ingress(ctx: TcContext) -> i32 {
 }
 
 /// Translates replies that reached the stack untranslated: of a backend that shares the node's addresses, of
-/// one behind an interface without programs, or of one whose packets go through the stack.
+/// one behind an interface without programs, or of one whose packets go through the stack; and packets of pods
+/// that leave the cluster by way of the stack.
 #[classifier]
 pub fn egress(ctx: TcContext) -> i32 {
     match ethertype(&ctx) {
-        V4::ETHERTYPE if read::is_control::<V4>(&ctx) => icmp::egress::<V4>(ctx.skb.skb),
-        V4::ETHERTYPE => outgoing::<V4>(ctx.skb.skb),
-        V6::ETHERTYPE if read::is_control::<V6>(&ctx) => icmp::egress::<V6>(ctx.skb.skb),
-        V6::ETHERTYPE => outgoing::<V6>(ctx.skb.skb),
+        V4::ETHERTYPE => leaving::<V4>(&ctx),
+        V6::ETHERTYPE => leaving::<V6>(&ctx),
         _ => NEXT,
     }
+}
+
+/// Handles a packet that goes out.
+#[inline(always)]
+fn leaving<F: Family>(ctx: &TcContext) -> i32 {
+    if read::is_control::<F>(ctx) {
+        let answer = icmp::egress::<F>(ctx.skb.skb);
+        if answer != icmp::AS_PACKET {
+            return answer;
+        }
+    }
+    outgoing::<F>(ctx.skb.skb)
 }
 
 /// Returns the packet's network protocol, in the form of packets.
@@ -96,9 +107,11 @@ fn incoming<F: Family>(ctx: &TcContext, hook: u8) -> i32 {
         flow::place(hook, (*skb).ifindex)
     };
     if read::is_control::<F>(ctx) {
-        return icmp::ingress::<F>(skb, place);
-    }
-    if hook == hook::UPLINK && dsr::may_be_direct::<F>(ctx) {
+        let answer = icmp::ingress::<F>(skb, place);
+        if answer != icmp::AS_PACKET {
+            return answer;
+        }
+    } else if hook == hook::UPLINK && dsr::may_be_direct::<F>(ctx) {
         let answer = dsr::receive::<F>(skb, place);
         if answer != dsr::ABSENT {
             return answer;
@@ -107,7 +120,7 @@ fn incoming<F: Family>(ctx: &TcContext, hook: u8) -> i32 {
     ingress::<F>(skb, place)
 }
 
-/// Handles a packet that came in and is not a control message.
+/// Handles a packet that came in and is no control message but an echo request or reply.
 #[inline(never)]
 fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     let ctx = TcContext::new(skb);
@@ -240,7 +253,7 @@ fn carry<F: Family>(
         return dsr::send::<F>(skb, packet, to, place);
     }
     let stack = goes_through_stack::<F>(packet, to);
-    if stack && to.flags & flow_flag::REVERSE as u32 != 0 {
+    if stack && is_translated_later::<F>(packet, to) {
         // The stack sees the reply to the packet that it has seen; the interface by which the reply leaves
         // translates it.
         return NEXT;
@@ -256,6 +269,11 @@ fn carry<F: Family>(
     let mut ifindex = hop.interface();
     if ifindex == 0 && goes_on {
         ifindex = find_way::<F>(skb, packet.key.protocol, to, true, neighbour);
+    }
+    if ifindex == 0 && masquerade::is_plain::<F>(packet, to) {
+        // The stack says why it goes no further, or cuts it into fragments.
+        maps::count(metric::TCX_TO_STACK);
+        return NEXT;
     }
     if !F::rewrite(skb, packet, to, ifindex != 0) {
         maps::count(metric::MALFORMED);
@@ -294,10 +312,31 @@ fn goes_through_stack<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address
         return false;
     }
     if to.flags & flow_flag::REVERSE as u32 != 0 {
-        to.destination.same(&packet.key.destination) && to.destination_port == packet.key.destination_port
+        // A reply from outside the cluster is translated before the stack sees it.
+        is_masqueraded_reply::<F>(packet, to)
+            || to.destination.same(&packet.key.destination)
+                && to.destination_port == packet.key.destination_port
+    } else if masquerade::is_plain::<F>(packet, to) {
+        true
     } else {
         to.source.same(&packet.key.source) && to.source_port == packet.key.source_port
     }
+}
+
+/// Returns `true` if a packet that goes through the stack is translated where it leaves.
+#[inline(always)]
+fn is_translated_later<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>) -> bool {
+    if to.flags & flow_flag::REVERSE as u32 != 0 {
+        !is_masqueraded_reply::<F>(packet, to)
+    } else {
+        masquerade::is_plain::<F>(packet, to)
+    }
+}
+
+/// Returns `true` for a reply to a flow that only replaces the source of packets that leave the cluster.
+#[inline(always)]
+fn is_masqueraded_reply<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>) -> bool {
+    to.flags & flow_flag::MASQUERADE as u32 != 0 && to.source.same(&packet.key.source)
 }
 
 /// Sends a rewritten packet past the stack if there is a route, else to the stack.
@@ -377,6 +416,10 @@ fn rewrite<F: Family>(
             if old != new && !change_sctp::<F>(skb, packet, old, new) {
                 return false;
             }
+        } else if packet.protocol() == F::ICMP {
+            if !change_echo::<F>(skb, packet, to, &delta) {
+                return false;
+            }
         } else if !change_transport(skb, packet, &delta, old, new) {
             return false;
         }
@@ -404,6 +447,33 @@ fn change_sctp<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, old:
         fragment::length::<F>(packet)
     };
     length != 0 && sctp::change_ports(skb, packet.l4, length, old, new)
+}
+
+/// Changes checksum and identifier of an echo request or reply.
+#[inline(always)]
+fn change_echo<F: Family>(
+    skb: *mut __sk_buff,
+    packet: &Packet<F::Address>,
+    to: &To<F::Address>,
+    delta: &Delta,
+) -> bool {
+    let check = packet.l4 + icmp::CHECK as u32;
+    // One of the two is zero.
+    let old = packet.key.source_port | packet.key.destination_port;
+    let new = to.source_port | to.destination_port;
+    // SAFETY: the context is the one that the kernel gave. The helpers check offsets.
+    unsafe {
+        // For IPv4 the checksum does not cover the addresses.
+        if F::VERSION == 6
+            && bpf_l4_csum_replace(skb, check, 0, packet::fold32(delta.addresses), BPF_F_PSEUDO_HDR as u64)
+                != 0
+        {
+            return false;
+        }
+        let place = packet.l4 + icmp::IDENTIFIER as u32;
+        bpf_l4_csum_replace(skb, check, old as u64, new as u64, 2) == 0
+            && bpf_skb_store_bytes(skb, place, (&raw const new).cast(), 2, 0) == 0
+    }
 }
 
 /// Changes transport checksum and ports.

@@ -76,6 +76,8 @@ mod seen {
     pub const OTHERS: u32 = 8;
     /// Everything else in the notes is about this packet.
     pub const DECIDED: u32 = 16;
+    /// The packet leaves the cluster under the node's address.
+    pub const LEAVES: u32 = 32;
 }
 
 /// Returns `true` in the tracing copy.
@@ -130,10 +132,15 @@ pub fn others() {
     note_deep(|notes| notes.seen |= seen::OTHERS);
 }
 
-/// Records the choice of a backend of a service, read from these places.
+/// Records the choice of a backend of a service, read from these places; without a service, that the packet
+/// leaves the cluster.
 #[inline(always)]
 pub fn backend<A: Copy>(address: &A, port: &u16, service: &u32) {
     note(|notes| {
+        if *service == 0 {
+            notes.seen |= seen::LEAVES;
+            return;
+        }
         notes.seen |= seen::FRONTEND | seen::BACKEND;
         notes.service = *service;
         set(&mut notes.backend, address, *port);
@@ -360,6 +367,10 @@ fn log_ends6(notes: &Notes, processor: u32) {
 /// Logs the flow that was found, or the frontend and the backend.
 #[inline(never)]
 fn log_frontend(notes: &Notes, processor: u32) {
+    if notes.seen & seen::LEAVES != 0 {
+        info!((), "cpu {}   flow: none; frontend: none; leaves the cluster", processor);
+        return;
+    }
     if notes.verdict == verdict::REWRITE && notes.seen & seen::BACKEND == 0 {
         info!((), "cpu {}   flow: there is one with these ends", processor);
         return;

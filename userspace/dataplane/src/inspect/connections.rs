@@ -47,6 +47,9 @@ pub struct ConnectionRow {
     pub state: State,
     /// It came in on an uplink; `None` for a local socket.
     pub external: Option<bool>,
+    /// It leaves the cluster, and takes the node's address. Without a service it goes where the client says,
+    /// and `service` is empty.
+    pub masqueraded: bool,
     /// The way in which its packets reach the backend.
     pub forwarding: Forwarding,
     /// Seconds since the last packet from the client, within one; `None` for a local socket.
@@ -195,9 +198,11 @@ fn flow_row<A: Copy>(
     let at = |word: A, port: u16| (address(word), u16::from_be(port));
     let client = at(key.source, key.source_port);
     let source = at(flow.source, flow.source_port);
+    let masqueraded = flow.flags & flow_flag::MASQUERADE != 0;
+    let service = if flow.service == 0 && masqueraded { String::new() } else { name(names, flow.service) };
     ConnectionRow {
-        service: name(names, flow.service),
-        protocol: u8::try_from(key.protocol).ok().and_then(convert::protocol),
+        service,
+        protocol: convert::flow_protocol(key.protocol),
         client: Some(client),
         socket: None,
         frontend: at(key.destination, key.destination_port),
@@ -205,6 +210,7 @@ fn flow_row<A: Copy>(
         source: (source != client).then_some(source),
         state: if key.protocol == u32::from(protocol::TCP) { state(flow) } else { State::Open },
         external: Some(flow.flags & flow_flag::EXTERNAL != 0),
+        masqueraded,
         forwarding: forwarding(flow.flags),
         idle_seconds: Some(convert::seconds(now.wrapping_sub(flow.seen))),
     }
@@ -228,6 +234,7 @@ fn socket_row(
         source: None,
         state: State::Open,
         external: None,
+        masqueraded: false,
         forwarding: Forwarding::Nat,
         idle_seconds: None,
     }
@@ -266,10 +273,18 @@ mod tests {
         assert_eq!((first.external, first.idle_seconds), (Some(true), Some(10)));
         assert!(first.touches("10.244.1.5".parse().unwrap()));
         assert!(!first.touches("10.244.1.6".parse().unwrap()));
+        assert!(!first.masqueraded);
         flow.flags |= flow_flag::RESET;
         assert_eq!(row(&flow).state, State::Closed);
         // Datagrams have no end.
         flow.key.protocol = 17;
         assert_eq!(row(&flow).state, State::Open);
+        // An echo request that leaves the cluster has no service.
+        (flow.key.protocol, flow.service, flow.flags) = (1, 0, flow_flag::MASQUERADE);
+        let echo = row(&flow);
+        assert_eq!(
+            (echo.service.as_str(), echo.protocol, echo.masqueraded),
+            ("", Some(Protocol::Icmp), true)
+        );
     }
 }

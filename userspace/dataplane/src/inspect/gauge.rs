@@ -6,6 +6,7 @@ use ebpf_common::flow::{Flow4, Flow6, Fragment, FragmentKey};
 use ebpf_common::frontend::{
     Affinity, AffinityKey, Frontend, FrontendKey4, FrontendKey6, Lut, SourceRangeKey,
 };
+use ebpf_common::masquerade::Prefix;
 use ebpf_common::socket::{Socket4, Socket6, SocketKey4, SocketKey6};
 use serde::Serialize;
 
@@ -75,6 +76,8 @@ impl Inspector {
             self.used::<FragmentKey, Fragment>("FRAGMENTS")?,
             self.ranges::<SourceRangeKey<u32>>("SOURCE_RANGES4")?,
             self.ranges::<SourceRangeKey<[u32; 4]>>("SOURCE_RANGES6")?,
+            self.ranges::<Prefix<u32>>("NON_MASQUERADE4")?,
+            self.ranges::<Prefix<[u32; 4]>>("NON_MASQUERADE6")?,
             self.used::<u64, u64>("EXEMPT")?,
         ])
     }

@@ -5,14 +5,15 @@ use std::net::IpAddr;
 
 use ebpf_common::flow::{Flow, Flow4, Flow6, FlowKey, flow_flag};
 use ebpf_common::frontend::{Affinity, AffinityKey, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey};
-use ebpf_common::{Config, ServiceMetrics, choice};
+use ebpf_common::masquerade::{Masquerade as Settings, Prefix};
+use ebpf_common::{Config, ServiceMetrics, choice, config_flag};
 use ipnetwork::IpNetwork;
 
 use super::explain::{Ends, Query};
 use super::{Arena, Entry, InspectError, Inspector};
 use crate::convert::{self, RawKey};
 use crate::filters;
-use crate::tables::{Backend, FrontendKey, Protocol, Scope};
+use crate::tables::{Backend, FrontendKey, Masquerade, Protocol, Scope};
 
 /// The relevant part of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +54,8 @@ pub struct Snapshot {
     pub flows: BTreeMap<(u8, Ends), KnownFlow>,
     /// The backend that the client's address last used, and ticks since: by service and scope.
     pub affinity: Affinities,
+    /// The packets of pods that take the node's address, if any do.
+    pub masquerade: Option<Masquerade>,
     /// Network namespaces whose sockets are left alone.
     pub exempt: usize,
     pub names: BTreeMap<u32, String>,
@@ -90,6 +93,9 @@ impl Inspector {
         snapshot.flows = self.flow(query)?;
         if let Some((client, _)) = query.source {
             snapshot.affinity = self.affinity(client, &services)?;
+        }
+        if snapshot.config.flags & config_flag::MASQUERADE != 0 {
+            snapshot.masquerade = Some(self.masquerade()?);
         }
         snapshot.exempt = self.table::<u64, u64>("EXEMPT")?.count().unwrap_or(0);
         snapshot.names = self.names()?;
@@ -142,12 +148,46 @@ impl Inspector {
         Ok(ranges)
     }
 
+    fn masquerade(&self) -> Result<Masquerade, InspectError> {
+        let ranges = self.array::<Settings>("MASQUERADE")?.get(0);
+        let v4 = ranges.pods4.iter().filter_map(|range| {
+            IpNetwork::with_netmask(
+                convert::address4(range.network).into(),
+                convert::address4(range.mask).into(),
+            )
+            .ok()
+        });
+        let v6 = ranges.pods6.iter().filter_map(|range| {
+            IpNetwork::with_netmask(
+                convert::address6(range.network).into(),
+                convert::address6(range.mask).into(),
+            )
+            .ok()
+        });
+        let mut found = Masquerade {
+            pods: v4.chain(v6).filter(|range| range.prefix() > 0).collect(),
+            ..Masquerade::default()
+        };
+        let to = |map| move |cause| InspectError::Map { map, cause };
+        let table = self.table::<Prefix<u32>, u32>("NON_MASQUERADE4")?;
+        for key in table.keys().map_err(to("NON_MASQUERADE4"))? {
+            let reason = table.get(&key).map_err(to("NON_MASQUERADE4"))?.and_then(convert::non_masquerade);
+            found.exempt.extend(convert::prefix4(&key).zip(reason));
+        }
+        let table = self.table::<Prefix<[u32; 4]>, u32>("NON_MASQUERADE6")?;
+        for key in table.keys().map_err(to("NON_MASQUERADE6"))? {
+            let reason = table.get(&key).map_err(to("NON_MASQUERADE6"))?.and_then(convert::non_masquerade);
+            found.exempt.extend(convert::prefix6(&key).zip(reason));
+        }
+        Ok(found)
+    }
+
     /// Returns the flow with the packet's ends. It reads the whole table, since nobody waits for it.
     fn flow(&self, query: &Query) -> Result<BTreeMap<(u8, Ends), KnownFlow>, InspectError> {
         let Some(source) = query.source else { return Ok(BTreeMap::new()) };
         let ends = Ends { source, destination: query.destination };
         let now = super::tick_now();
-        let number = query.protocol as u8;
+        let number = convert::raw_flow_protocol(query.protocol, source.0) as u8;
         let mut found = BTreeMap::new();
         match raw_key(query.protocol, &ends) {
             Some(RawFlow::V4(key)) => {
@@ -233,7 +273,7 @@ pub(super) enum RawFlow {
 /// Returns the key in the layout of programs; `None` if the families differ.
 pub(super) fn raw_key(protocol: Protocol, ends: &Ends) -> Option<RawFlow> {
     let (source_port, destination_port) = (ends.source.1.to_be(), ends.destination.1.to_be());
-    let protocol = u32::from(protocol as u8);
+    let protocol = convert::raw_flow_protocol(protocol, ends.source.0);
     match (ends.source.0, ends.destination.0) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let (source, destination) = (convert::word(source), convert::word(destination));

@@ -11,7 +11,7 @@ use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, Frontend
 use ebpf_common::{Config as NodeConfig, ServiceMetrics, config_flag};
 use ipnetwork::IpNetwork;
 
-use super::{failed, node};
+use super::{failed, masquerade, node};
 use crate::arena::Block;
 use crate::convert::{self, RawKey, RawRange};
 use crate::map::{self, HashTable, MappedArray, Name};
@@ -35,6 +35,7 @@ pub struct Maps {
     local6: HashTable<[u32; 4], u32>,
     exempt: HashTable<u64, u64>,
     config: MappedArray<NodeConfig>,
+    masquerade: masquerade::Maps,
     /// Slots of `FLOWS4` and of `FLOWS6`.
     flows: [u32; 2],
 }
@@ -63,6 +64,7 @@ impl Maps {
                 map::length::<Flow6>(&at("FLOWS6")).map_err(to("FLOWS6"))?,
             ],
             config: MappedArray::open(&at("CONFIG"), true).map_err(to("CONFIG"))?,
+            masquerade: masquerade::Maps::open(directory)?,
         })
     }
 
@@ -98,6 +100,16 @@ impl Maps {
         node::replace(&self.exempt, &exempt, 1, "EXEMPT")?;
         let mut settings = node::with_node(self.config(), tables);
         settings.flags = node::flag(settings.flags, config_flag::EXEMPTIONS, !exempt.is_empty());
+        let wanted = tables.masquerade.is_some();
+        let mut changed = wanted != (settings.flags & config_flag::MASQUERADE != 0);
+        if let Some(tables) = &tables.masquerade {
+            changed |= self.masquerade.write(tables)?;
+        }
+        settings.flags = node::flag(settings.flags, config_flag::MASQUERADE, wanted);
+        if changed || wanted && snat_differs(&settings, &self.config()) {
+            // Datagrams of flows that exist are looked up again.
+            settings.epoch = settings.epoch.wrapping_add(1);
+        }
         self.set_config(settings);
         Ok(())
     }
@@ -162,6 +174,11 @@ impl Maps {
         }
         self.set_config(config);
     }
+}
+
+/// Returns `true` if packets of pods get another source by these settings than by those.
+fn snat_differs(these: &NodeConfig, those: &NodeConfig) -> bool {
+    (these.snat_address4, these.snat_address6) != (those.snat_address4, those.snat_address6)
 }
 
 /// Packs four entries of a look-up table into one element, the first in the lowest bits.

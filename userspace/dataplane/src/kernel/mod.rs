@@ -11,6 +11,7 @@ mod check;
 mod conntrack;
 mod forwarding;
 mod maps;
+mod masquerade;
 mod node;
 pub mod object;
 mod others;

@@ -29,7 +29,7 @@ pub fn bytes() -> &'static [u8] {
 }
 
 /// Returns every map, and the limit that sizes it; `None` for those of fixed size.
-pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 32] {
+pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 35] {
     [
         ("CONFIG", None),
         ("FRONTENDS4", Some(limits.frontends)),
@@ -63,6 +63,9 @@ pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 32] {
         ("SERVICE_METRICS", Some(ServiceMetrics::elements(limits.services))),
         ("SERVICE_NAMES", Some(limits.services)),
         ("DEVICES", None),
+        ("MASQUERADE", None),
+        ("NON_MASQUERADE4", None),
+        ("NON_MASQUERADE6", None),
     ]
 }
 

@@ -8,6 +8,7 @@ mod families;
 mod fragments;
 mod guard;
 mod icmp;
+mod masquerade;
 mod net;
 mod services;
 mod table;

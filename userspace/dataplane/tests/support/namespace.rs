@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::FromRawFd;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -244,4 +245,29 @@ pub fn exchange_udp(to: SocketAddr) -> std::io::Result<SocketAddr> {
     let mut buffer = [0; 64];
     let length = socket.recv(&mut buffer)?;
     Ok(std::str::from_utf8(&buffer[..length]).unwrap().parse().unwrap())
+}
+
+/// Sends an echo request with this much data, and expects its reply.
+pub fn ping(namespace: &Namespace, to: IpAddr, length: usize) {
+    namespace.run(move || {
+        sysctl("net/ipv4/ping_group_range", "0 0");
+        let (family, protocol, kind) = match to {
+            IpAddr::V4(_) => (libc::AF_INET, libc::IPPROTO_ICMP, 8),
+            IpAddr::V6(_) => (libc::AF_INET6, libc::IPPROTO_ICMPV6, 128),
+        };
+        // SAFETY: takes numbers; the descriptor that it returns is ours alone. The kernel treats such a socket
+        // like one for datagrams, whose first bytes are the header of the message.
+        let socket = unsafe {
+            let fd = libc::socket(family, libc::SOCK_DGRAM, protocol);
+            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+            UdpSocket::from_raw_fd(fd)
+        };
+        socket.set_read_timeout(Some(patience(Duration::from_secs(10)))).unwrap();
+        let mut request = vec![kind, 0, 0, 0, 0, 0, 0, 7];
+        request.extend((0..length).map(|at| at as u8));
+        socket.send_to(&request, (to, 0)).unwrap();
+        let mut back = vec![0; 65_536];
+        let (length, from) = socket.recv_from(&mut back).unwrap_or_else(|error| panic!("{to}: {error}"));
+        assert_eq!((from.ip(), &back[8..length]), (to, &request[8..]));
+    });
 }

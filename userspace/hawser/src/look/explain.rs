@@ -80,6 +80,16 @@ fn outcome(outcome: &Outcome) -> Vec<String> {
         Outcome::Left { to } => vec![format!("  => left to the next hook ({to})")],
         Outcome::Refused { reason } => vec![format!("  => refused: {reason}")],
         Outcome::Dropped { reason } => vec![format!("  => dropped: {reason}")],
+        Outcome::Masqueraded { source, pod, way } => {
+            let mut text = Vec::new();
+            if let Some(source) = source {
+                let port = source.port.map(|port| format!(":{port}")).unwrap_or_default();
+                text.push(format!("  => masqueraded: from {}{port}: {}", source.address, source.reason));
+            }
+            text.extend(pod.map(|pod| format!("  => a reply to a masqueraded packet: to {}", place(pod))));
+            text.push(format!("     {way}"));
+            text
+        }
         Outcome::Translated { service, backend, candidates, source, way } => {
             let mut text = vec![match backend {
                 Some(backend) => format!("  => {service}: to {}", place(*backend)),
@@ -114,6 +124,18 @@ mod tests {
     use super::*;
     use serde_json::json;
     use userspace_dataplane::inspect::explain::{Path, SourceChange, Step};
+
+    #[test]
+    fn packets_that_leave_the_cluster_and_their_replies() {
+        let way = "rewritten".to_owned();
+        let address = "192.0.2.1".parse().unwrap();
+        let source = SourceChange { address, port: Some(1_024), reason: "it leaves" };
+        let leaving = Outcome::Masqueraded { source: Some(source), pod: None, way: way.clone() };
+        assert_eq!(outcome(&leaving), ["  => masqueraded: from 192.0.2.1:1024: it leaves", "     rewritten"]);
+        let pod = Some(("10.244.0.5".parse().unwrap(), 51_000));
+        let reply = Outcome::Masqueraded { source: None, pod, way };
+        assert_eq!(outcome(&reply)[0], "  => a reply to a masqueraded packet: to 10.244.0.5:51000");
+    }
 
     #[test]
     fn an_answer_in_json() {

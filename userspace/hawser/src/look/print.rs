@@ -111,6 +111,7 @@ pub fn words(all: &[&str]) -> Vec<String> {
 pub fn protocol(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Any => "ANY",
+        Protocol::Icmp => "ICMP",
         Protocol::Tcp => "TCP",
         Protocol::Udp => "UDP",
         Protocol::Sctp => "SCTP",

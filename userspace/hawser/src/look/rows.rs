@@ -200,13 +200,14 @@ fn connection(row: &ConnectionRow) -> Vec<String> {
         State::Closing => "closing",
         State::Closed => "closed",
     };
+    let suffix = if row.masqueraded { " (masqueraded)" } else { "" };
     vec![
-        row.service.clone(),
+        if row.service.is_empty() { "-".to_owned() } else { row.service.clone() },
         row.protocol.map(print::protocol).unwrap_or_default().to_owned(),
         client,
         place(row.frontend),
         place(row.backend),
-        row.source.map(place).unwrap_or_default(),
+        row.source.map(|source| place(source) + suffix).unwrap_or_default(),
         state.to_owned(),
         row.idle_seconds.map(|seconds| format!("{seconds}s")).unwrap_or_default(),
     ]
@@ -313,6 +314,7 @@ mod tests {
             source: Some(place("192.0.2.1", 1_024)),
             state: State::Closing,
             external: Some(true),
+            masqueraded: false,
             forwarding: Forwarding::Nat,
             idle_seconds: Some(3),
         };
@@ -322,11 +324,21 @@ mod tests {
             "frontend": {"address": "192.0.2.1", "port": 30_080},
             "backend": {"address": "10.244.1.5", "port": 8_080},
             "source": {"address": "192.0.2.1", "port": 1_024},
-            "state": "closing", "external": true, "forwarding": "nat", "idleSeconds": 3,
+            "state": "closing", "external": true, "masqueraded": false, "forwarding": "nat",
+            "idleSeconds": 3,
         });
         assert_eq!(serde_json::to_value(&flow).unwrap(), expected);
         let cells = connection(&flow);
         assert_eq!(cells[1..4], ["SCTP", "192.0.2.9:40000", "192.0.2.1:30080"]);
+        let leaving = ConnectionRow {
+            service: String::new(),
+            protocol: Some(Protocol::Icmp),
+            masqueraded: true,
+            ..flow.clone()
+        };
+        let cells = connection(&leaving);
+        assert_eq!((cells[0].as_str(), cells[1].as_str()), ("-", "ICMP"));
+        assert_eq!(cells[5], "192.0.2.1:1024 (masqueraded)");
         let socket = ConnectionRow {
             client: None,
             socket: Some(77),

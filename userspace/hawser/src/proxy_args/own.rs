@@ -79,6 +79,10 @@ pub struct OwnFlags {
     /// Keep the node's own processes from binding node ports in use
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "true")]
     pub guard_node_ports: bool,
+    /// Give packets of pods that leave the cluster the node's address, as ip-masq-agent does and by its
+    /// ConfigMap. Takes --cluster-cidr; for a pod network that does not do so itself
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
+    pub masquerade_pods: bool,
     /// Way to attach XDP to uplinks
     #[arg(long, value_enum, default_value_t)]
     pub xdp_mode: Xdp,
@@ -171,6 +175,7 @@ impl OwnFlags {
             through_stack: self.through_stack,
             guard_node_ports: self.guard_node_ports,
             route_of_last_resort: self.route_of_last_resort,
+            masquerade_pods: self.masquerade_pods,
         }
     }
 }

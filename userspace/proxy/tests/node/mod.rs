@@ -27,6 +27,7 @@ use tokio_util::sync::CancellationToken;
 use userspace_dataplane::{Kernel, Limits, XdpMode};
 use userspace_network::netns::{block_on, within};
 use userspace_network::{cni, prepare, restore};
+use userspace_proxy::masquerade::{Agent, AgentRules, Rules};
 use userspace_proxy::{Caches, Config, Exemptions, KernelLinks, Listeners, run_with};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -198,6 +199,7 @@ impl Node {
             nodes: Default::default(),
             service_ranges: Default::default(),
             exempt: Default::default(),
+            agent: Default::default(),
         };
         Self {
             namespace,
@@ -436,6 +438,43 @@ fn the_sockets_of_a_pod_that_asks_are_left_alone_and_its_packets_are_served() {
     assert_eq!(a.tcp("192.0.2.1:30080").unwrap(), "b 10.77.5.2");
     assert_eq!(a.tcp("10.96.0.11:80").unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
     node.cgroup.leave().unwrap();
+    node.stop_proxy();
+    node.namespace
+        .run(|| block_on(restore(&node.network.state_dir)).unwrap().map_err(|errors| errors.0).unwrap());
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn pods_reach_the_outside_by_the_rules_of_the_config_map() {
+    let mut node = Node::new();
+    let (rules, agent) = tokio::sync::watch::channel(Agent::Absent);
+    node.caches.agent = Rules::following(agent);
+    let masquerade = vec!["10.77.0.0/16".parse().unwrap()];
+    node.start_proxy_with(Config { masquerade, ..Config::for_node("here").unwrap() });
+    let [a, b] = ["a", "b"].map(|id| node.add_pod(id));
+    b.serve("10.77.5.3:8080", "b");
+    node.outside.serve("192.0.2.2:8080", "out");
+    let object = json!({
+        "metadata": { "name": "here" },
+        "spec": { "podCIDR": "10.77.5.0/24" },
+        "status": { "addresses": [{ "type": "InternalIP", "address": "192.0.2.1" }] },
+    });
+    node.caches.nodes.apply(serde_json::from_value(object).unwrap());
+    // Outside, nobody has a route to the pods.
+    until("nothing outside answers", || a.tcp("192.0.2.2:8080").is_ok());
+    assert_eq!(a.tcp("192.0.2.2:8080").unwrap(), "out 192.0.2.1");
+    assert_eq!(b.udp("192.0.2.2:8080").unwrap(), "out 192.0.2.1");
+    assert_eq!(a.tcp("10.77.5.3:8080").unwrap(), "b 10.77.5.2");
+    // A service without pods, whose endpoint is outside.
+    node.service("far", json!({ "clusterIP": "10.96.0.12", "ports": [{ "port": 80 }] }));
+    node.endpoints("far", &["192.0.2.2"], json!([{ "port": 8080 }]));
+    until("the endpoint outside does not answer", || a.tcp("10.96.0.12:80").is_ok());
+    assert_eq!(a.tcp("10.96.0.12:80").unwrap(), "out 192.0.2.1");
+    // The ConfigMap says that the network outside knows the pods: their packets keep their source.
+    node.outside.ip("route add 10.77.5.0/24 via 192.0.2.1");
+    let ranges = vec!["192.0.2.0/24".parse().unwrap()];
+    rules.send(Agent::Present(AgentRules { ranges, ..AgentRules::default() })).unwrap();
+    until("packets still take the node's address", || a.tcp("192.0.2.2:8080").unwrap() == "out 10.77.5.2");
     node.stop_proxy();
     node.namespace
         .run(|| block_on(restore(&node.network.state_dir)).unwrap().map_err(|errors| errors.0).unwrap());

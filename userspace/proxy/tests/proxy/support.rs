@@ -166,6 +166,7 @@ impl Proxy {
             nodes: Default::default(),
             service_ranges: Default::default(),
             exempt: Default::default(),
+            agent: Default::default(),
         };
         change(&mut caches);
         let (synced, lists) = oneshot::channel();

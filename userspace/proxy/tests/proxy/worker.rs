@@ -11,6 +11,7 @@ use userspace_dataplane::Resolution;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Protocol, Reconciled, Role, Scope};
 use userspace_proxy::links::LinkAddress;
+use userspace_proxy::masquerade::{Agent, AgentRules, Rules};
 use userspace_proxy::{Config, Exemptions, Link, Listeners};
 
 fn config() -> Config {
@@ -375,5 +376,33 @@ async fn pods_without_socket_hooks_reach_the_data_plane() {
         proxy
     };
     assert_eq!(proxy.plane.0.lock().unwrap().fake.node().exempt, [7, 9].into());
+    proxy.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_masqueraded_once_the_config_map_is_known_and_as_long_as_the_node_was() {
+    let (rules, agent) = tokio::sync::watch::channel(Agent::Unknown);
+    let config = Config { masquerade: vec!["10.1.0.0/16".parse().unwrap()], ..config() };
+    let follow = |caches: &mut userspace_proxy::Caches| caches.agent = Rules::following(agent);
+    let mut proxy = Proxy::start_with(config, Plane::default(), Listeners::default(), follow);
+    let node: Node = object("metadata: {name: here}\nspec: {podCIDR: 10.1.5.0/24}");
+    proxy.caches.nodes.apply(node);
+    proxy.links.send(Vec::new()).unwrap();
+    proxy.sync().await;
+    let tables = |proxy: &Proxy| proxy.plane.0.lock().unwrap().fake.node().masquerade.clone();
+    assert_eq!(tables(&proxy), None, "the settings of an earlier process stay");
+    rules.send(Agent::Absent).unwrap();
+    settle().await;
+    let found = tables(&proxy).unwrap();
+    assert_eq!(found.pods, ["10.1.5.0/24".parse().unwrap()]);
+    let outside: ipnetwork::IpNetwork = "198.51.100.0/24".parse().unwrap();
+    assert!(!found.exempt.contains_key(&outside));
+    rules.send(Agent::Present(AgentRules { ranges: vec![outside], ..AgentRules::default() })).unwrap();
+    settle().await;
+    assert!(tables(&proxy).unwrap().exempt.contains_key(&outside));
+    // Pods outlive the Node object for a while.
+    proxy.caches.nodes.delete(&ObjectKey::new("", "here"));
+    settle().await;
+    assert!(tables(&proxy).is_some());
     proxy.stop().await;
 }

@@ -11,7 +11,7 @@ use super::choose::{self, Rule};
 use super::{Ends, Outcome, Path, Query, SourceChange, Step};
 use crate::convert;
 use crate::inspect::connections::forwarding;
-use crate::tables::{Backend, Forwarding, FrontendKey, Protocol, Scope};
+use crate::tables::{Backend, Forwarding, FrontendKey, NonMasquerade, Protocol, Scope};
 
 /// The findings so far.
 struct Account<'a> {
@@ -103,6 +103,70 @@ impl Account<'_> {
         }
     }
 
+    /// Returns `true` if packets from a pod's interface to this destination leave the cluster, and take the
+    /// node's address.
+    fn leaves(&mut self, destination: IpAddr) -> bool {
+        let Some(masquerade) = &self.snapshot.masquerade else {
+            self.note("CONFIG", "packets of pods keep their source: this proxy does not masquerade");
+            return false;
+        };
+        let table = if destination.is_ipv4() { "NON_MASQUERADE4" } else { "NON_MASQUERADE6" };
+        let ranges = masquerade.exempt.iter().filter(|(range, _)| range.contains(destination));
+        if let Some((range, reason)) = ranges.max_by_key(|(range, _)| range.prefix()) {
+            let reason = match reason {
+                NonMasquerade::Cluster => "pods of the cluster have such addresses",
+                NonMasquerade::Configured => "the ConfigMap ip-masq-agent lists it",
+                NonMasquerade::LinkLocal => "link-local addresses are not masqueraded",
+                NonMasquerade::Node => "it is this node's own address",
+                NonMasquerade::NotRouted => "it is not routed to one host",
+            };
+            self.note(
+                table,
+                format!("{destination} is in {range}, where packets keep their source: {reason}"),
+            );
+            return false;
+        }
+        self.note(table, format!("{destination} is in no range where packets keep their source"));
+        let source = self.query.source.map(|(source, _)| source);
+        if let Some(source) = source.filter(|source| !masquerade.pods.iter().any(|one| one.contains(*source)))
+        {
+            self.note("MASQUERADE", format!("{source} is no address of this node's pods: it stays"));
+            return false;
+        }
+        if snat_address(self.snapshot, destination).is_none() {
+            self.note("CONFIG", "the node has no address of this family: the source stays");
+            return false;
+        }
+        true
+    }
+
+    /// Returns the outcome for a packet that no frontend serves, on a pod's interface.
+    fn unknown_of_pod(&mut self) -> Outcome {
+        let outcome = self.unknown();
+        let destination = self.query.destination.0;
+        if outcome != Outcome::NotAService || !self.leaves(destination) {
+            return outcome;
+        }
+        match self.new_source(destination, LEAVES) {
+            Some(source) => {
+                let stack = self.snapshot.config.flags & config_flag::THROUGH_STACK != 0;
+                Outcome::Masqueraded { source: Some(source), pod: None, way: leaving(stack) }
+            }
+            None => outcome,
+        }
+    }
+
+    /// Returns the node's address as the source of a new flow; `None` if it has none.
+    fn new_source(&mut self, family: IpAddr, reason: &'static str) -> Option<SourceChange> {
+        let address = snat_address(self.snapshot, family)?;
+        let config = &self.snapshot.config;
+        let (low, high) = (config.snat_port_min, config.snat_port_max);
+        let port = if self.query.protocol == Protocol::Icmp { "identifier" } else { "port" };
+        let text = format!("the source becomes {address}, with a free {port} of {low}-{high}: {reason}");
+        self.note("CONFIG", text);
+        Some(SourceChange { address, port: None, reason })
+    }
+
     fn empty(&mut self, frontend: &KnownFrontend) -> Outcome {
         let table = self.frontends();
         if frontend.value.flags() & frontend_flag::DROP_WHEN_EMPTY != 0 {
@@ -177,8 +241,8 @@ fn place((address, port): (IpAddr, u16)) -> String {
 /// Returns the decision about `connect` of a local socket.
 pub fn socket(snapshot: &Snapshot, query: &Query) -> Path {
     let mut account = Account { snapshot, query, hook: "socket", steps: Vec::new() };
-    if query.protocol == Protocol::Sctp {
-        account.note("", "the kernel has no such hooks for SCTP");
+    if matches!(query.protocol, Protocol::Sctp | Protocol::Icmp) {
+        account.note("", "the kernel has no such hooks for SCTP and ICMP");
         return account.end(Outcome::Left { to: "packets" });
     }
     let of_host = query.from == super::From::Host;
@@ -231,13 +295,14 @@ pub fn no_uplink() -> Path {
 pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
     let mut account = Account { snapshot, query, hook, steps: Vec::new() };
     let xdp = hook == "xdp";
-    if xdp && query.protocol == Protocol::Sctp {
-        account.note("", "SCTP is left to the programs behind XDP");
+    if xdp && matches!(query.protocol, Protocol::Sctp | Protocol::Icmp) {
+        account.note("", "SCTP and ICMP are left to the programs behind XDP");
         return account.end(Outcome::Left { to: "uplink" });
     }
     let flows = if query.destination.0.is_ipv4() { "FLOWS4" } else { "FLOWS6" };
     let ends = query.source.map(|source| Ends { source, destination: query.destination });
-    let known = ends.and_then(|ends| snapshot.flows.get(&(query.protocol as u8, ends)));
+    let number = convert::raw_flow_protocol(query.protocol, query.destination.0) as u8;
+    let known = ends.and_then(|ends| snapshot.flows.get(&(number, ends)));
     match known {
         Some(flow) if xdp && flow.flags & flow_flag::THROUGH == 0 => {
             account.note(flows, "the flow exists, and ends on this node");
@@ -261,7 +326,11 @@ pub fn packet(snapshot: &Snapshot, query: &Query, hook: &'static str) -> Path {
     }
     let scope = if hook == "pod" { Scope::Internal } else { Scope::External };
     let Some(frontend) = account.frontend(scope, false) else {
-        let outcome = if xdp { Outcome::Left { to: "uplink" } } else { account.unknown() };
+        let outcome = match hook {
+            "xdp" => Outcome::Left { to: "uplink" },
+            "pod" => account.unknown_of_pod(),
+            _ => account.unknown(),
+        };
         return account.end(outcome);
     };
     if let Some(outcome) = limited(&mut account, &frontend) {
@@ -332,10 +401,15 @@ fn begun(
         _ => Forwarding::Nat,
     };
     let elsewhere = external && chosen.is_some_and(|backend| !backend.local);
+    let outside = chosen.filter(|_| account.hook == "pod");
+    let leaves = account.snapshot.masquerade.is_some()
+        && outside.is_some_and(|backend| account.leaves(backend.address));
     let replaced = chosen.and_then(|backend| {
         let client = account.query.source.map(|(address, _)| address);
         if elsewhere && direct == Forwarding::Nat {
             Some("replies of a backend elsewhere must come back through this node")
+        } else if leaves {
+            Some(LEAVES)
         } else if client == Some(backend.address) {
             Some("the client is the backend itself")
         } else if masquerade && !account.snapshot.local.contains(&backend.address) {
@@ -349,15 +423,8 @@ fn begun(
     }
     let source = match replaced {
         None => None,
-        Some(reason) => match snat_address(account.snapshot, account.query.destination.0) {
-            Some(address) => {
-                let config = &account.snapshot.config;
-                let (low, high) = (config.snat_port_min, config.snat_port_max);
-                let text =
-                    format!("the source becomes {address}, with a free port of {low}-{high}: {reason}");
-                account.note("CONFIG", text);
-                Some(SourceChange { address, port: None, reason })
-            }
+        Some(reason) => match account.new_source(account.query.destination.0, reason) {
+            Some(source) => Some(source),
             None => {
                 account.note(
                     "CONFIG",
@@ -406,6 +473,9 @@ fn over(snapshot: &Snapshot, query: &Query, flow: &KnownFlow) -> Option<&'static
 
 /// Returns the outcome for an existing flow.
 fn existing(account: &mut Account<'_>, table: &'static str, flow: &KnownFlow) -> Outcome {
+    if flow.service == 0 && flow.flags & flow_flag::MASQUERADE != 0 {
+        return leaving_already(account, table, flow);
+    }
     let service = account.service(flow.service);
     let quiet = convert::seconds(flow.quiet);
     let direction =
@@ -430,6 +500,36 @@ fn existing(account: &mut Account<'_>, table: &'static str, flow: &KnownFlow) ->
         }),
         way,
     }
+}
+
+/// The reason why the source of a packet that leaves the cluster is replaced.
+const LEAVES: &str = "the packet leaves the cluster, where nobody has a route to the pod";
+
+/// Returns the outcome for an existing flow that only replaces the source.
+fn leaving_already(account: &mut Account<'_>, table: &'static str, flow: &KnownFlow) -> Outcome {
+    let quiet = convert::seconds(flow.quiet);
+    let stack = account.snapshot.config.flags & config_flag::THROUGH_STACK != 0;
+    if flow.flags & flow_flag::REVERSE != 0 {
+        let text = "the flow exists, a reply from outside of the cluster; its last packet was";
+        account.note(table, format!("{text} {quiet} s ago"));
+        let way = way(account, Forwarding::Nat, false);
+        return Outcome::Masqueraded { source: None, pod: Some(flow.becomes.destination), way };
+    }
+    account
+        .note(table, format!("the flow exists, and leaves the cluster; its last packet was {quiet} s ago"));
+    let (address, port) = flow.becomes.source;
+    let source = SourceChange { address, port: Some(port), reason: "it was so when the flow began" };
+    Outcome::Masqueraded { source: Some(source), pod: None, way: leaving(stack) }
+}
+
+/// Describes the way of a packet that leaves the cluster.
+fn leaving(stack: bool) -> String {
+    let text = if stack {
+        "through the stack, whose packet filters see the pod's address, and rewritten where it leaves"
+    } else {
+        "rewritten, and sent to the next interface past the stack where there is a route"
+    };
+    text.to_owned()
 }
 
 /// Describes the way of a rewritten packet.

@@ -57,6 +57,16 @@ pub enum Outcome {
     Dropped {
         reason: String,
     },
+    /// It leaves the cluster, and takes the node's address; or it is a reply to such a packet.
+    Masqueraded {
+        /// The source that the destination sees; `None` for a reply.
+        source: Option<SourceChange>,
+        /// The pod that gets a reply.
+        #[serde(serialize_with = "wire::optional_place")]
+        pod: Option<(IpAddr, u16)>,
+        /// The way of the packet from here.
+        way: String,
+    },
     /// It goes to a backend, which is known for packets, but not for sockets with a choice.
     Translated {
         service: String,
@@ -123,7 +133,12 @@ pub fn explain(snapshot: &Snapshot, query: &Query) -> Explanation {
         From::Pod => {
             paths.push(decide::socket(snapshot, query));
             // With a source the query is about a packet: of a socket without hooks, or of a virtual machine.
-            let left = paths.iter().any(|path| matches!(path.outcome, Outcome::Left { .. }));
+            let left = paths.iter().any(|path| match path.outcome {
+                Outcome::Left { .. } => true,
+                // The call goes on as it is; its packets may leave the cluster.
+                Outcome::NotAService => snapshot.masquerade.is_some(),
+                _ => false,
+            });
             if query.source.is_some() || left {
                 paths.push(decide::packet(snapshot, query, "pod"));
             }

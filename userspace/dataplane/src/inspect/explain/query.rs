@@ -35,13 +35,15 @@ pub enum QueryError {
     #[error("expected [PROTOCOL] [SOURCE] DESTINATION, such as `tcp 10.244.0.5:40000 10.96.0.1:443`")]
     Form,
     #[error(
-        "{0:?} is neither a protocol (tcp, udp or sctp) nor ADDRESS:PORT, such as 10.96.0.1:443 or [fd00:96::1]:443"
+        "{0:?} is neither a protocol (tcp, udp, sctp or icmp) nor ADDRESS:PORT, such as 10.96.0.1:443 or [fd00:96::1]:443"
     )]
     First(String),
     #[error("{0:?} is not ADDRESS:PORT, such as 10.96.0.1:443 or [fd00:96::1]:443")]
     Place(String),
     #[error("source {source_address} and destination {destination} are of different families")]
     Families { source_address: IpAddr, destination: IpAddr },
+    #[error("packets of ICMP have no ports, and are not traced: trace tcp, udp or sctp")]
+    Untraced,
     #[error("a packet on an uplink comes from somewhere: name its source before the destination")]
     Source,
     #[error(
@@ -105,6 +107,7 @@ fn protocol(word: &str) -> Option<Protocol> {
         "tcp" => Some(Protocol::Tcp),
         "udp" => Some(Protocol::Udp),
         "sctp" => Some(Protocol::Sctp),
+        "icmp" => Some(Protocol::Icmp),
         _ => None,
     }
 }

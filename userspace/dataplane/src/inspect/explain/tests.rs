@@ -87,7 +87,7 @@ fn what_is_wrong_with_a_question_is_said() {
     for words in ["", "tcp", "tcp 10.0.0.1:1 10.0.0.2:2 10.0.0.3:3"] {
         assert_eq!(error(words, None), QueryError::Form);
     }
-    assert_eq!(error("icmp 10.0.0.1:1", None), QueryError::First("icmp".to_owned()));
+    assert_eq!(error("gre 10.0.0.1:1", None), QueryError::First("gre".to_owned()));
     assert_eq!(error("default/web", None), QueryError::First("default/web".to_owned()));
     assert_eq!(error("tcp 10.0.0.1", None), QueryError::Place("10.0.0.1".to_owned()));
     assert_eq!(error("tcp fd00::1 fd00::2", None), QueryError::Place("fd00::1".to_owned()));

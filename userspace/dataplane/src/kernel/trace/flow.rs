@@ -40,6 +40,9 @@ impl TraceFlow {
             })
             .collect();
         let query = Query::parse(&words, None)?;
+        if query.protocol == Protocol::Icmp {
+            return Err(QueryError::Untraced.into());
+        }
         if query.destination.1 == 0 {
             return Err(QueryError::Place(query.destination.0.to_string()).into());
         }

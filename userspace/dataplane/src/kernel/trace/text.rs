@@ -46,6 +46,7 @@ fn label(kind: &str, number: u64) -> Option<String> {
         "outcome" => of(&outcome::LABELS),
         "reason" => of(&kind::LABELS),
         "protocol" => Some(match number {
+            1 | 58 => "icmp".to_owned(),
             6 => "tcp".to_owned(),
             17 => "udp".to_owned(),
             132 => "sctp".to_owned(),

@@ -47,7 +47,7 @@ impl Predecessor {
                 }
                 continue;
             }
-            let Some(service) = id(reply.service) else { continue };
+            let Some(service) = service_of(reply, id) else { continue };
             // It may end before our programs learn of it.
             let open = Connection { seen: now, flags: reply.flags & !flow_flag::CLOSING, ..*reply };
             reserved += usize::from(ours.put(&open, service, false) == Put::New);
@@ -68,7 +68,8 @@ impl Predecessor {
         let (mut connections, now) = self.latest_first()?;
         connections.retain(|one| !is_past(one, now));
         // Datagrams can begin again.
-        let rank = |one: &Connection| (is_over(one.flags), one.protocol == protocol::UDP);
+        let streams = [protocol::TCP, protocol::SCTP];
+        let rank = |one: &Connection| (is_over(one.flags), !streams.contains(&one.protocol));
         connections.sort_by_key(rank);
         let mut known: BTreeSet<Ends> = connections.iter().map(ends).collect();
         // A reply's element may have been evicted; programs restore it with the client's next packet, the old
@@ -81,7 +82,7 @@ impl Predecessor {
             .collect();
         let (mut carried, mut halves) = (0, Vec::new());
         for connection in connections.iter().chain(&lost) {
-            let Some(service) = id(connection.service) else { continue };
+            let Some(service) = service_of(connection, id) else { continue };
             let over = is_over(connection.flags);
             let answered = is_reply(connection) && !over;
             let seen = if over { now.wrapping_sub(limits::idle::TCP - LINGER) } else { connection.seen };
@@ -122,6 +123,13 @@ fn ends(connection: &Connection) -> Ends {
     (connection.protocol, connection.from.0, connection.from.1)
 }
 
+/// Returns our id of a connection's service: 0 for a connection that only leaves the cluster, and `None` if the
+/// service is gone.
+fn service_of(connection: &Connection, id: &dyn Fn(u32) -> Option<u32>) -> Option<u32> {
+    let leaves = connection.service == 0 && connection.flags & flow_flag::MASQUERADE != 0;
+    if leaves { Some(0) } else { id(connection.service) }
+}
+
 fn is_reply(connection: &Connection) -> bool {
     connection.flags & flow_flag::REVERSE != 0
 }
@@ -134,7 +142,7 @@ fn is_direct(connection: &Connection) -> bool {
 /// Returns the element that programs make for a connection's replies.
 fn reply_of(connection: &Connection) -> Connection {
     let Connection { from, to, flags, .. } = *connection;
-    let flags = flags & flow_flag::THROUGH | flow_flag::REVERSE;
+    let flags = flags & flow_flag::KEPT_BY_REPLY | flow_flag::REVERSE;
     Connection { from: (to.1, to.0), to: (from.1, from.0), flags, ..*connection }
 }
 
@@ -148,7 +156,7 @@ fn is_over(flags: u16) -> bool {
 /// stream may go on at any time.
 fn is_past(connection: &Connection, now: u32) -> bool {
     let limit = match connection.protocol {
-        protocol::UDP => limits::idle::UDP,
+        protocol::UDP | protocol::ICMP | protocol::ICMP6 => limits::idle::UDP,
         _ if is_over(connection.flags) => limits::idle::TCP_CLOSED,
         _ => return false,
     };
