@@ -300,6 +300,10 @@ fn doc_comments(files: &[PathBuf]) -> Result<Vec<String>> {
                 path.display()
             )
         }));
+        breaches.extend(comments::test_names(&text).into_iter().map(|(line, name)| {
+            let path = path.display();
+            format!("{path}:{line}: the test {name} is named like a riddle; name it subject_condition_outcome")
+        }));
         breaches.extend(comments::examples(&text).into_iter().map(|line| {
             let path = path.display();
             format!("{path}:{line}: examples in comments are not run; write a test, or begin the block with ```text")

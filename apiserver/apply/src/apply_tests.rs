@@ -44,7 +44,7 @@ fn applying_the_same_again_changes_nothing() {
 }
 
 #[test]
-fn what_is_applied_no_more_goes() {
+fn field_left_out_of_the_next_apply_is_removed() {
     let table: [(Value, Value, Value); 11] = [
         (json!({"text": "x", "flag": true}), json!({"flag": true}), json!({"flag": true})),
         (json!({"map": {"a": "1", "b": "2"}}), json!({"map": {"b": "2"}}), json!({"map": {"b": "2"}})),
@@ -102,7 +102,7 @@ fn strip_nulls(value: &mut Value) {
 }
 
 #[test]
-fn what_others_own_stays() {
+fn field_of_another_manager_is_kept() {
     let mut world = World::new();
     world
         .apply("a", json!({"text": "x", "items": [{"name": "i", "value": "v"}], "tags": ["t", "u"]}))
@@ -129,7 +129,7 @@ fn what_others_own_stays() {
 }
 
 #[test]
-fn what_nobody_owns_stays_in_a_list_and_goes_with_it() {
+fn unowned_list_items_stay_until_the_list_goes() {
     let mut world = World::new();
     world.object = Some(json!({"apiVersion": "toy/v1", "kind": "Toy", "metadata": {"uid": "u"}}));
     world.apply("a", json!({"items": [{"name": "a"}]}));
@@ -143,7 +143,7 @@ fn what_nobody_owns_stays_in_a_list_and_goes_with_it() {
 }
 
 #[test]
-fn whoever_changes_anothers_field_must_force_it() {
+fn change_of_another_managers_field_conflicts_unless_forced() {
     let mut world = World::new();
     world.apply("a", json!({"text": "x", "map": {"k": "1"}, "items": [{"name": "i", "value": "1"}]}));
     world.update(

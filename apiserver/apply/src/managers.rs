@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_entry_is_refused() {
+    fn malformed_managed_fields_are_refused() {
         let good = update("a", "v1", "2026-01-01T00:00:00Z", "x");
         let broken = |field: &str, value: Value| {
             let mut entry = good.clone();

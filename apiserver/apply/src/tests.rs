@@ -315,7 +315,7 @@ fn removal_leaves_null_where_nothing_is_left() {
 }
 
 #[test]
-fn what_does_not_fit_the_schema_is_named() {
+fn values_unfit_for_the_schema_are_named() {
     let table = [
         (json!({"frob": 1}), ".frob: field not declared in schema"),
         (json!({"number": "x"}), ".number: expected numeric (int or float), got string"),

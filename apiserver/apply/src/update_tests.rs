@@ -14,7 +14,7 @@ fn with_metadata(world: &World, mut body: Value) -> Value {
 }
 
 #[test]
-fn whoever_changes_a_field_owns_it() {
+fn update_of_a_field_transfers_ownership() {
     let mut world = World::new();
     world.update("maker", json!({"text": "x", "spec": {"number": 1}, "tags": ["a"]}));
     assert_eq!(world.owns("maker Update"), [".spec", ".tags", ".text", ".spec.number", ".tags[=\"a\"]"]);

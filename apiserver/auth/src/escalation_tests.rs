@@ -17,7 +17,7 @@ fn rule(verbs: &[&str], resources: &[&str], names: &[&str]) -> Rule {
 }
 
 #[test]
-fn what_is_missing_is_told_piece_by_piece() {
+fn missing_rights_are_listed_one_by_one() {
     let held = [
         rule(&["get", "list"], &["pods"], &[]),
         rule(&["get"], &["secrets"], &["one"]),
@@ -240,7 +240,7 @@ fn covers_piece(rule: &Rule, piece: &Rule) -> bool {
 
 /// A rule of 2 KB expands to a million pieces, and one of a few MB to more than there are atoms.
 #[test]
-fn what_is_missing_is_counted_and_not_made() {
+fn missing_rights_are_counted_without_being_built() {
     let many =
         |what: &str, count: usize| -> Vec<String> { (0..count).map(|n| format!("{what}{n}")).collect() };
     let of = |count: usize| Rule {

@@ -410,8 +410,8 @@ impl Entry {
     }
 }
 
-/// Finds the metadata in stored bytes, and in the same pass the fields below `node`. What foreign data
-/// has of a resource version is taken out, which gives other bytes.
+/// Locates the metadata and the fields below `node` in one pass. If another writer stored a resource version,
+/// it is removed, so the returned bytes differ.
 fn open(
     key: &str,
     stored: Bytes,

@@ -113,7 +113,7 @@ fn fields_are_found_in_one_pass_and_absent_ones_have_their_zero() {
 }
 
 #[test]
-fn what_is_not_an_object_is_refused() {
+fn stored_value_that_is_no_object_is_refused() {
     for stored in [&b"k8s\0..."[..], b"[]", br#"{"metadata":7}"#, br#"{"kind":"Pod"}"#] {
         assert!(Entry::read("a".into(), 1, Bytes::from_static(stored), &Fields::default()).is_err());
     }

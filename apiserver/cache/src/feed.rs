@@ -146,8 +146,8 @@ impl Caches {
         Ok(())
     }
 
-    /// The objects of a kind as the store has them at a revision, 0 for the present, and which one that is.
-    /// What cannot be read is left out.
+    /// Reads all objects of a kind at a revision, 0 for the current one, and returns them with the revision that
+    /// was read. Objects that cannot be decoded are skipped.
     pub async fn read_all(
         &self,
         cache: &Cache,

@@ -42,9 +42,9 @@ pub const SNAPSHOTS_READ: usize = 2;
 pub const SNAPSHOT_AGE: Duration = Duration::from_secs(75);
 /// Pages of the first read of the store.
 pub const LOAD_PAGE: usize = 5000;
-/// So many objects at once, or more, are read and put in order by two threads.
+/// From this number of objects on, two threads read and sort.
 pub const LOAD_ALONE: usize = 1000;
-/// So many of them a thread takes at a time.
+/// Number of objects that such a thread takes at a time.
 pub const LOAD_PART: usize = 250;
 /// The number of forms, besides whole objects, in which a change keeps its watch frames.
 pub const FRAME_FORMS: usize = 8;

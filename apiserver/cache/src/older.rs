@@ -6,7 +6,7 @@
 use apiserver_kinds::conversion::Conversion;
 use serde_json::Value;
 
-/// Version of before, version of today, kinds.
+/// Groups: former version, current version, kinds.
 const SAME: &[(&str, &str, &[&str])] = &[
     (
         "admissionregistration.k8s.io/v1beta1",

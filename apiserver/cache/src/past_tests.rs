@@ -189,7 +189,7 @@ async fn all_histories_together_have_a_bound_and_a_small_one_is_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_pages_while_writing_keeps_no_more_than_a_bound_of_old_states() {
+async fn states_kept_for_paging_are_bounded_under_writes() {
     let totals = Totals::default();
     let (cache, mut writer) = (cache("configmaps", &totals), Writer::default());
     let mut revision = 1;

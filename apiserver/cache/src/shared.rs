@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_object_has_any_more_is_forgotten() {
+    fn shared_texts_are_dropped_with_their_last_object() {
         let pool = Pool::default();
         let (labels, text) = (pool.labels(r#"{"app":"web"}"#).unwrap(), pool.text("a,b"));
         drop((pool.labels(r#"{"app":"gone"}"#).unwrap(), pool.text("gone")));

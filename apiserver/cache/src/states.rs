@@ -316,7 +316,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn who_pages_once_more_finds_what_the_page_before_has_counted() {
+    async fn next_page_reuses_the_count_of_the_page_before() {
         let states = States::new(&Arc::default());
         for _ in 0..2 {
             for page in 0..3 * limits::SNAPSHOTS {

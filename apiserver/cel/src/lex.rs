@@ -66,8 +66,8 @@ const SIGNS: [&str; 24] = [
 ];
 const WORDS: [&str; 4] = ["in", "true", "false", "null"];
 
-/// Reads all tokens of a text; the last is [`Token::End`]. What begins no token is passed over, and a literal that
-/// means nothing is taken for another: the second list tells of both.
+/// Splits a text into tokens; the last is [`Token::End`]. Unrecognized characters are skipped, and invalid
+/// literals are replaced by valid ones; the second list reports both.
 pub fn tokens(source: &str) -> (Vec<Lexed>, Vec<Fault>) {
     let mut lexer = Lexer { source, at: 0, faults: Vec::new() };
     let mut found = Vec::new();

@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_nobody_reads_is_read_to_its_end_within_limits() {
+    async fn unread_bodies_are_drained_within_limits() {
         for (frames, read) in [(2, 2), (1000, 3)] {
             let (body, taken) = slow(frames);
             let (body, rest) = lend(body, true);
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_documents_the_first_is_read() {
+    fn first_of_several_documents_is_read() {
         for (text, first) in [
             ("a: 1\n---\nb: 2\n", "a: 1\n"),
             ("# x\n%YAML 1.2\n---\na: 1\n...\nb: 2", "# x\n%YAML 1.2\n---\na: 1\n"),

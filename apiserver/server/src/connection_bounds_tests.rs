@@ -101,7 +101,7 @@ async fn heads_have_a_size() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_says_nothing_or_half_of_it_is_not_waited_for() {
+async fn silent_and_half_sent_requests_time_out() {
     for said in ["", "GET / HT", "GET / HTTP/1.1\r\nhost: a\r\n", "PRI * HTTP/2.0\r\n"] {
         let (mut client, ..) = connect();
         let begun = Instant::now();

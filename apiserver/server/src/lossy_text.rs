@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_unicode_is_replaced_and_nothing_else() {
+    fn only_invalid_unicode_is_replaced() {
         for (sent, read) in [
             (&b"\"\xff\xfe\""[..], Some("\"\u{fffd}\u{fffd}\"")),
             (b"\"\xe2\x82\"", Some("\"\u{fffd}\u{fffd}\"")),

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_go_reads_is_read_and_what_it_refuses_is_none() {
+    fn media_types_are_read_exactly_as_in_go() {
         let json = Some("application/json".to_owned());
         for text in [
             "application/json",

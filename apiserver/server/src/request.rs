@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_commands_is_a_create_too() {
+    fn exec_by_get_is_authorized_as_create() {
         let info = |method: Method, path: &str| RequestInfo::parse(&method, path, &Query::default());
         for subresource in ["exec", "attach", "portforward"] {
             let path = format!("/api/v1/namespaces/a/pods/p/{subresource}");

@@ -323,7 +323,7 @@ mod tests {
 
     /// A node's list under the length of its JSON ended in an unexpected EOF.
     #[tokio::test]
-    async fn what_is_passed_on_is_not_encoded_anew() {
+    async fn passed_on_answers_are_not_encoded_again() {
         let list = r#"{"kind":"PodList","apiVersion":"v1","items":[]}"#;
         let answer = || bytes(200, Format::Json.media(), Bytes::from(list));
         let own = as_protobuf(answer()).await;

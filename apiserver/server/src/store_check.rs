@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_be_read_is_sound_and_the_rest_says_what_to_do() {
+    fn store_check_passes_readable_objects_and_advises_on_others() {
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}});
         check("/registry/pods/a", &protobuf::to_envelope(&pod).unwrap()).unwrap();
         check("/registry/x/a", b"{\"kind\": \"X\"}").unwrap();

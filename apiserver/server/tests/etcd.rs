@@ -50,7 +50,7 @@ fn metadata(name: &str) -> Option<ObjectMeta> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_server_stores_others_read() {
+async fn objects_in_etcd_are_readable_by_kubernetes() {
     let (_etcd, api) = start().await;
     api.post(PODS, pod("p")).await.expect(201);
     let (version, kind, object): (_, _, Pod) = stored(&api, "/registry/pods/default/p").await;
@@ -88,7 +88,7 @@ async fn what_the_server_stores_others_read() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_stored_is_served() {
+async fn objects_stored_by_kubernetes_are_served() {
     let (_etcd, api) = start().await;
     let mut watch = api.watch(&format!("{PODS}?watch=1")).await;
     let text = |text: &str| Some(text.to_owned());
@@ -385,7 +385,7 @@ async fn master_leases_are_those_of_kubernetes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_etcd_refuses_is_passed_on_in_its_words() {
+async fn refusals_of_etcd_are_passed_on_in_its_words() {
     let etcd = EtcdServer::start_small(2 << 20).await;
     let store: Arc<dyn Store> = Arc::new(etcd.connect().await.unwrap());
     let api = Api::over(ServerConfig::default(), store).await;

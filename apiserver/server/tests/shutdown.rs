@@ -172,7 +172,7 @@ async fn during_the_delay_everything_goes_on_but_readiness() {
 }
 
 #[tokio::test]
-async fn who_comes_too_late_is_sent_away_politely() {
+async fn request_after_shutdown_gets_429_with_retry_after() {
     let config = ServerConfig { shutdown_send_retry_after: true, ..ServerConfig::default() };
     let running = run(config).await;
     let mut sender = running.http1().await;

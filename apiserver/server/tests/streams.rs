@@ -291,7 +291,7 @@ async fn logs_and_exec_reach_the_node() {
 /// Clients that prefer protobuf get a node's answer in JSON unchanged: its length would be wrong for anything
 /// else.
 #[tokio::test]
-async fn what_a_node_says_reaches_a_client_of_protobuf_as_it_is() {
+async fn answer_of_a_node_reaches_a_protobuf_client_unchanged() {
     let running = Running::start(|_| Kubelets::with_dial(Arc::new(FakeKubelet))).await;
     populate(&running.client).await;
     let request = Request::get("/api/v1/nodes/n/proxy/pods")

@@ -236,7 +236,7 @@ fn junctors_name_what_failed() {
 }
 
 #[test]
-fn what_an_update_leaves_alone_is_tolerated() {
+fn faults_untouched_by_an_update_are_tolerated() {
     let schema = with_spec(json!({
         "a": {"type": "integer", "maximum": 3},
         "b": {"type": "string"},

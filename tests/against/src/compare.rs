@@ -26,7 +26,7 @@ pub struct Difference {
 /// The result of comparing two answers.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verdict {
-    /// To the word.
+    /// Equal, messages included.
     Same,
     /// Equal, but a refusal speaks in Go's decoder's words, which name types of Go.
     Decoder(Difference),
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_draws_is_taken_out() {
+    fn generated_values_are_left_out_of_the_comparison() {
         let object = |uid: &str, ip: &str, time: &str| {
             json!({"metadata": {"uid": uid, "name": "a", "resourceVersion": "7", "creationTimestamp": time,
                 "labels": {"owner": uid, "base": "old-uid"},
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_request_asks_for_is_compared() {
+    fn requested_values_are_compared() {
         let asked =
             normal(json!({"metadata": {}, "spec": {"clusterIP": "10.0.0.1"}}), r#"{"clusterIP":"10.0.0.1"}"#);
         assert_eq!(asked["spec"]["clusterIP"], "10.0.0.1");

@@ -13,5 +13,6 @@ pub mod probes;
 pub mod shutdown;
 pub mod tls;
 
-pub use listener::{Handler, accept, next_connection, serve};
+pub use listener::{accept, next_connection, serve};
+pub use page::Handler;
 pub use places::{Bounds, Place, Places};

@@ -15,10 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::{Bounds, Place, Places, limits, page::Answer};
-
-/// Answers requests. Their bodies are not read.
-pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
+use crate::{Bounds, Place, Places, limits, page::{Answer, Handler}};
 
 /// Serves short pages until shutdown, over TLS if there is an acceptor.
 pub async fn serve(

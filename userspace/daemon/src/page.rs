@@ -8,13 +8,14 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::Incoming;
 
-use crate::Handler;
-
 /// An answer with its whole body.
 pub type Page = Response<Full<Bytes>>;
 
 /// The future of a page.
 pub type Answer = BoxFuture<'static, Page>;
+
+/// Answers requests. Their bodies are not read.
+pub type Handler = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
 
 /// Makes a page of any media type.
 pub fn typed(code: StatusCode, media: &'static str, body: impl Into<Bytes>) -> Page {

@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_put_in_is_read_once() {
+    fn inserted_flow_is_read_once() {
         let writer = writer(1_024);
         for number in 0..200 {
             assert!(writer.insert(&flow(number), flow(number).key.hash(9)));
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_can_be_put_in_again() {
+    fn removed_flow_can_be_inserted_again() {
         let writer = writer(1_024);
         let (one, hash) = (flow(1), flow(1).key.hash(9));
         assert_eq!(writer.get(&one, hash), None);

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_attributes_are_read_back() {
         let message = Message::new(44, 0, &[1; 20])
             .attribute(1, b"bpf\0")
             .nested(2, |inner| inner.attribute(7, b"name\0").attribute(8, &1_u32.to_ne_bytes()));

@@ -80,7 +80,7 @@ fn tables(algorithm: Algorithm, backends: &[Backend]) -> ServiceTables {
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn what_is_foretold_is_what_programs_do() {
+fn explain_agrees_with_the_programs() {
     on_node(|kernel, topology, inspector| {
         let mut weighted = backends([10, 2, 0], 3);
         weighted[0].weight = 5;
@@ -117,7 +117,7 @@ fn what_is_foretold_is_what_programs_do() {
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn what_is_foretold_holds_for_both_families() {
+fn explain_agrees_with_the_programs_for_both_families() {
     on_node(|kernel, topology, inspector| {
         for (algorithm, count) in
             [(Algorithm::Random, 5), (Algorithm::Consistent, 5), (Algorithm::Consistent, 20)]
@@ -155,7 +155,7 @@ fn affinity_is_foretold_too() {
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn what_others_undo_is_found_and_mended() {
+fn detached_links_are_found_and_restored() {
     on_node(|kernel, topology, inspector| {
         kernel.set_interfaces(&topology.interfaces()).unwrap();
         assert_eq!(kernel.check().unwrap().faults, Vec::<String>::new());

@@ -361,7 +361,7 @@ fn too_big<A: Address + Sync>(places: &Places<A>, forwarding: Forwarding, fits: 
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn what_does_not_fit_any_more_is_answered_with_the_size_that_does() {
+fn oversized_dsr_packet_is_answered_with_the_path_mtu() {
     too_big(&V4, Forwarding::DsrOption, 1_492);
     too_big(&V4, Forwarding::DsrIpip, 1_480);
     too_big(&V6, Forwarding::DsrOption, 1_476);

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_last_about_an_api_counts() {
+    fn last_setting_of_an_api_wins() {
         let config = parse("--runtime-config api/beta=true,api/alpha=true --runtime-config=api/alpha=false");
         let registry = config.unwrap().apis.apply(&apiserver_kinds::registry()).unwrap();
         assert!(registry.lookup("networking.k8s.io", "v1beta1", "servicecidrs").is_some());
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_a_reason() {
+    fn contradictory_flags_are_refused_with_a_reason() {
         for (line, why) in [
             ("--request-timeout 5", "invalid duration \"5\""),
             ("--request-timeout=-5s", "can not be negative value"),

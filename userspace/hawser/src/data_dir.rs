@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_discarded_leaves_what_was_there_before() {
+    fn discard_keeps_files_that_existed_before() {
         let dir = tempfile::tempdir().unwrap();
         let work = |path: &Path| {
             let data = DataDir::open(path).unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_is_remembered_until_it_is_removed() {
+    fn record_of_the_node_is_kept_until_removal() {
         let dir = tempfile::tempdir().unwrap();
         let data = DataDir::open(dir.path()).unwrap();
         let made = Made {

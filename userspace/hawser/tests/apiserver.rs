@@ -73,7 +73,7 @@ fn path(path: &str) -> http::Request<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn sigterm_ends_it_in_good_order() {
+async fn sigterm_shuts_down_cleanly() {
     let mut process = Process::start(&["--shutdown-delay-duration", "4s", "--event-ttl=30m"]);
     let client = apiserver_client::connect(&process.kubeconfig, "test").await.unwrap();
     assert_eq!(client.request_text(path("/readyz")).await.unwrap(), "ok");

@@ -347,7 +347,7 @@ fn the_network_is_set_up_when_the_node_has_its_range_and_not_before() {
 
 #[test]
 #[ignore = "needs root: cargo xtask test"]
-fn what_nothing_translated_is_refused_at_once() {
+fn untranslated_packet_is_refused_at_once() {
     let node = Node::new();
     node.prepare();
     let pod = node.add("a");

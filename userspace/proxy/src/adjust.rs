@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_so_already_is_not_written() {
+    fn unchanged_sysctls_are_not_written() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "7\n").unwrap();
         assert!(!write_if_other(file.path().to_owned(), "7").unwrap());

@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_field() {
+    fn errors_name_their_field() {
         let said = |change: fn(&mut KubeProxyConfiguration)| with(change).unwrap_err().to_string();
         let text = said(|kube_proxy| kube_proxy.cluster_cidr = "10.0.0.0/8,10.1.0.0/16".to_owned());
         assert!(text.starts_with("clusterCIDR: "), "{text}");

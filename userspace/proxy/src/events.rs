@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_ones_are_kept_and_numbered() {
+    fn ring_keeps_the_newest_events_with_numbers() {
         let recent = Recent::default();
         for _ in 0..limits::EVENTS + 10 {
             recent.push(Timestamp::UNIX_EPOCH, event("refused", None, 0));

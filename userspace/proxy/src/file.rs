@@ -141,7 +141,7 @@ mod tests {
     const HEAD: &str = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n";
 
     #[test]
-    fn what_kubeadm_writes_is_read_without_a_word() {
+    fn configuration_of_kubeadm_is_read_without_warnings() {
         let text = include_str!("../tests/data/kubeadm.yaml");
         let File { configuration, oddities } = File::parse(text).unwrap();
         assert_eq!(oddities, []);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_configuration_is_read_back() {
         let text = write(KubeProxyConfiguration::default()).unwrap();
         let File { configuration, oddities } = File::parse(&text).unwrap();
         assert_eq!(oddities, []);

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_and_means_nothing_is_said_once_each() {
+    fn ineffective_settings_are_logged_once_each() {
         let mut given = KubeProxyConfiguration { mode: "ipvs".to_owned(), ..Default::default() };
         given.ipvs.scheduler = "wlc".to_owned();
         given.ipvs.strict_arp = true;

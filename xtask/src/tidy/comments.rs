@@ -1,4 +1,4 @@
-//! Beginnings of doc comments, and examples in them.
+//! Beginnings of doc comments and of the names of tests, and examples in comments.
 //!
 //! A doc comment says what its item is or does. One that begins with a question word or a relative clause
 //! ("What …", "Whether …", "Of …") leaves that to the reader.
@@ -28,6 +28,29 @@ pub fn openings(text: &str) -> Vec<(usize, &str)> {
     found
 }
 
+/// Returns the line number and the name of each test whose name begins with a refused word: a test is named
+/// `subject_condition_outcome`.
+pub fn test_names(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    let mut test = false;
+    for (index, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        if line.starts_with("#[") {
+            test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+            continue;
+        }
+        let name = line.split_once("fn ").and_then(|(_, rest)| rest.split_once('(')).map(|(name, _)| name);
+        if let (true, Some(name)) = (test, name) {
+            let first = name.split('_').next().unwrap_or_default();
+            if REFUSED.iter().any(|word| word.eq_ignore_ascii_case(first)) {
+                found.push((index + 1, name));
+            }
+        }
+        test &= name.is_none();
+    }
+    found
+}
+
 /// Returns the line numbers of the code blocks in doc comments that rustdoc would compile as tests.
 pub fn examples(text: &str) -> Vec<usize> {
     let mut found = Vec::new();
@@ -47,12 +70,19 @@ pub fn examples(text: &str) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::{examples, openings};
+    use super::{examples, openings, test_names};
 
     #[test]
     fn code_block_of_a_doc_comment_is_found_and_a_drawing_is_not() {
         let text = "//! ```text\n//! a -> b\n//! ```\n/// ```\n/// f();\n/// ```\nfn f() {}\n// ```\n";
         assert_eq!(examples(text), [4]);
+    }
+
+    #[test]
+    fn tests_that_begin_with_a_question_word_are_found_and_other_functions_are_not() {
+        let text = "#[test]\nfn what_is_read() {}\n#[tokio::test(start_paused = true)]\n#[ignore]\nasync fn who_pages() {}\n\
+                    #[test]\nfn whatsoever() {}\nfn of_new() {}\n";
+        assert_eq!(test_names(text), [(2, "what_is_read"), (5, "who_pages")]);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Two modules that use each other, straight or by way of others, can only be understood together.
 //! Paths are read from the tokens of the source: `crate::module`, `crate::{module, …}` and as many
-//! `super::` as lead to the root of the crate. Code for tests does not count.
+//! `super::` as lead to the root of the crate. An item that the root re-exports counts as its module's. Code
+//! for tests does not count, and neither do items that the root itself defines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -22,13 +23,18 @@ pub type Graph = BTreeMap<String, BTreeSet<String>>;
 pub fn graph<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result<Graph> {
     let mut graph = Graph::new();
     let mut tests = BTreeSet::new();
+    let mut exports = BTreeMap::new();
     for (path, text) in files {
         let place = place(path);
         let tokens = TokenStream::from_str(text)
             .map_err(|error| anyhow!("{} is not Rust: {error}", path.display()))?;
+        let tokens = without_tests(tokens, &place, &mut tests);
+        let Some(top) = place.first() else {
+            exports.extend(re_exports(&tokens));
+            continue;
+        };
         let mut read = Reader { depth: place.len(), ..Reader::default() };
-        read.tokens(&without_tests(tokens, &place, &mut tests));
-        let Some(top) = place.first() else { continue };
+        read.tokens(&tokens);
         let last = place.last().map_or("", String::as_str);
         let names = if last == "tests" || last.ends_with("_tests") { BTreeSet::new() } else { read.names };
         graph.entry(top.clone()).or_default().extend(names);
@@ -36,9 +42,43 @@ pub fn graph<'a>(files: impl IntoIterator<Item = (&'a Path, &'a str)>) -> Result
     graph.retain(|name, _| !tests.contains(name));
     let modules: BTreeSet<String> = graph.keys().cloned().collect();
     for (name, uses) in &mut graph {
+        let owners = uses.iter().filter_map(|used| exports.get(used)).cloned().collect::<Vec<_>>();
+        uses.extend(owners);
         uses.retain(|used| used != name && modules.contains(used));
     }
     Ok(graph)
+}
+
+/// Returns the items that a root re-exports (`pub use module::Item;`), each with its module.
+fn re_exports(root: &[TokenTree]) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (at, tree) in root.iter().enumerate() {
+        let Some(TokenTree::Ident(module)) = root.get(at + 1) else { continue };
+        if is_word(tree, "use") {
+            let path: TokenStream =
+                root[at + 2..].iter().take_while(|tree| !is(tree, ';')).cloned().collect();
+            ends(path, &mut |item| found.push((item, module.to_string())));
+        }
+    }
+    found
+}
+
+/// Calls `take` with the last name of every path, or its new one.
+fn ends(path: TokenStream, take: &mut impl FnMut(String)) {
+    let mut last = None;
+    for tree in path {
+        match tree {
+            TokenTree::Ident(name) if name == "as" => {}
+            TokenTree::Ident(name) => last = Some(name.to_string()),
+            TokenTree::Group(group) => {
+                last = None;
+                ends(group.stream(), take);
+            }
+            TokenTree::Punct(punct) if punct.as_char() == ',' => last.take().into_iter().for_each(&mut *take),
+            _ => {}
+        }
+    }
+    last.into_iter().for_each(take);
 }
 
 /// Returns groups of modules of which each reaches every other, largest first.
@@ -188,6 +228,20 @@ mod tests {
 
     fn uses(graph: &Graph, name: &str) -> Vec<String> {
         graph[name].iter().cloned().collect()
+    }
+
+    #[test]
+    fn item_that_the_root_re_exports_counts_as_its_modules() {
+        let graph = of(&[
+            ("lib.rs", "mod a; mod b; mod c; pub use a::{First, deep::Second as Other}; pub use b::Third;"),
+            ("a.rs", "use crate::Third;"),
+            ("b.rs", "use crate::{Other};"),
+            ("c.rs", "use crate::First; use crate::Second;"),
+        ]);
+        assert_eq!(uses(&graph, "a"), ["b"]);
+        assert_eq!(uses(&graph, "b"), ["a"]);
+        assert_eq!(uses(&graph, "c"), ["a"]);
+        assert_eq!(cycles(&graph), [BTreeSet::from(["a", "b"])]);
     }
 
     #[test]

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_another_way_is_refused() {
+    fn ambiguous_subjects_are_refused() {
         let wide = DnValue::BmpString("system:masters".try_into().unwrap());
         let hidden = request(&[(DnType::OrganizationName, wide)]);
         assert_eq!(names(&hidden).unwrap_err(), "the subject's O is in an unknown encoding");

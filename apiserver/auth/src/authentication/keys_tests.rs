@@ -121,7 +121,7 @@ fn every_form_of_a_key_is_the_same_key() {
 }
 
 #[test]
-fn what_a_private_key_signs_its_public_half_verifies_and_no_other() {
+fn signature_verifies_with_its_public_key_only() {
     let dir = tempfile::tempdir().unwrap();
     let other = VerifyingKey::read_all(&file(&dir, EC_PUBLIC)).unwrap().remove(0);
     for (private, public) in [(RSA, RSA_PUBLIC), (RSA_PKCS8, RSA_PUBLIC)] {

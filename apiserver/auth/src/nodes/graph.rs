@@ -209,7 +209,7 @@ type Namespaces = HashMap<Arc<str>, HashMap<Arc<str>, Id>>;
 struct Names {
     ids: [Namespaces; KINDS],
     slots: Vec<Option<Slot>>,
-    /// Places of `slots` that are vacant.
+    /// Vacant indexes of `slots`.
     free: Vec<Id>,
 }
 

@@ -55,7 +55,7 @@ fn each_field_of_a_pod_that_names_an_object_is_found() {
 }
 
 #[test]
-fn what_names_nothing_gives_nothing() {
+fn pod_without_references_grants_nothing() {
     for spec in [
         json!({}),
         json!({"containers": null, "volumes": null, "serviceAccountName": null}),

@@ -290,7 +290,7 @@ fn schemas_have_the_types_that_kubernetes_gives_them() {
 }
 
 #[test]
-fn what_a_schema_does_not_give_is_refused() {
+fn rule_on_an_undeclared_field_is_refused() {
     for (property, rule, wanted) in [
         (
             json!({"type": "integer"}),

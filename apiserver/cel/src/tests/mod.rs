@@ -240,7 +240,7 @@ fn reading_goes_on_after_what_cannot_be_read() {
 }
 
 #[test]
-fn what_is_read_is_bounded() {
+fn parser_input_is_bounded() {
     for source in [
         "(".repeat(500) + "true" + &")".repeat(500),
         "[".repeat(5000),

@@ -114,7 +114,7 @@ fn durations_are_exact_and_bounded() {
 }
 
 #[test]
-fn what_overflows_says_what_it_is() {
+fn overflows_name_their_operation() {
     all_fail(&[
         ("[9223372036854775807, i].sum() > 0", "integer overflow"),
         ("[1u, 18446744073709551615u].sum() > 0u", "unsigned integer overflow"),

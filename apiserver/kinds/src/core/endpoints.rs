@@ -87,7 +87,7 @@ fn endpoint_address(entry: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// So many addresses and ports are shown; the rest is counted.
+/// Maximum number of addresses and ports shown; the rest is counted.
 const SHOWN: usize = 3;
 
 const COLUMNS: Columns = Columns {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 /// of a list and `{}` for each value of a map.
 pub(crate) struct Gate {
     pub(crate) paths: &'static [&'static str],
-    /// True if an object that is empty once a field is dropped is dropped too.
+    /// The parent object of a dropped field is removed too if that leaves it empty.
     pub(crate) with_empty_parent: bool,
 }
 

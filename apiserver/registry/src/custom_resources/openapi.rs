@@ -84,7 +84,7 @@ pub fn operations(resource: &Resource, dialect: Dialect) -> Map<String, Value> {
     paths
 }
 
-/// Nothing is said of parameters where there are none, and in v2 those are named once that all share.
+/// Removes empty lists of parameters; in v2, moves parameters that all operations share to the path.
 fn tidy(item: &mut Value) {
     // The document of built-in kinds has them.
     if item.pointer("/get/produces").is_some() {

@@ -48,7 +48,7 @@ fn good_schemas_pass() {
 }
 
 #[test]
-fn what_is_not_structural_is_refused_in_the_words_of_kubernetes() {
+fn non_structural_schemas_are_refused_in_kubernetes_words() {
     let table = [
         (json!({}), "s.type: Required value: must not be empty at the root"),
         (

@@ -202,7 +202,7 @@ fn wrong_parts_of_versions_are_refused_in_the_words_of_kubernetes() {
 }
 
 #[test]
-fn what_does_not_go_with_unknown_fields_or_comes_twice_is_refused() {
+fn conflicts_with_preserved_fields_and_repeats_are_refused() {
     let mut preserving = prepared(widgets());
     preserving["spec"]["preserveUnknownFields"] = true.into();
     preserving["spec"]["conversion"] = json!({"strategy": "Odd", "webhook": {"clientConfig": {}}});
@@ -235,7 +235,7 @@ fn refused(table: &[(&str, Value, &str)]) {
 }
 
 #[test]
-fn what_objects_hang_on_cannot_change() {
+fn names_and_scope_of_a_definition_are_immutable() {
     let old = established(widgets());
     for (pointer, value, wanted) in [
         ("/spec/scope", json!("Cluster"), "spec.scope: Invalid value: \"Cluster\": field is immutable"),

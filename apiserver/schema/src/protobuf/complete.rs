@@ -151,7 +151,7 @@ mod tests {
     use crate::protobuf::{from_envelope, message, of_object, to_envelope};
 
     #[test]
-    fn what_go_always_writes_is_added_and_survives_the_encoding() {
+    fn implied_zero_fields_survive_the_encoding() {
         let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
             "metadata": {"name": "r"}, "rules": []});
         let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},

@@ -172,7 +172,7 @@ fn absent(out: &mut Vec<u8>, field: &Field, budget: &mut Budget) -> Written {
     Ok(())
 }
 
-/// An object behind its key.
+/// Writes a message as a JSON object.
 fn object(out: &mut Vec<u8>, message: Message, bytes: &[u8], budget: &mut Budget) -> Written {
     out.push(b'{');
     fields(out, message, bytes, budget)?;

@@ -119,7 +119,7 @@ fn has_parts(kind: Kind) -> bool {
 fn one(kind: Kind, value: &mut Value, quantities: Quantities) {
     match (kind.message(), value) {
         (Some(inner), Value::Object(map)) => fields(inner, map, quantities),
-        // Schemas, where there may be one or several.
+        // `JSONSchemaPropsOrArray`.
         (Some(inner), Value::Array(items)) => {
             for item in items {
                 if let Value::Object(map) = item {

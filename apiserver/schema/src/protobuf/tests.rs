@@ -22,7 +22,7 @@ fn part(number: u16, content: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_encoded_and_decoded_is_the_same_for_every_message() {
+fn every_message_survives_a_round_trip() {
     for (i, message) in messages().enumerate() {
         for round in 0..12 {
             let mut random = Random::new(1 + i as u64 * 100 + round, 1 + round % 8);
@@ -222,7 +222,7 @@ fn special_types_are_spelled_as_in_json() {
 }
 
 #[test]
-fn what_go_always_writes_in_json_is_there_with_its_zero() {
+fn decoded_messages_have_implied_zero_fields() {
     let status = decode(message("core/v1.ContainerStatus").unwrap(), &part(1, b"c")).unwrap();
     assert_eq!(status["ready"], false);
     assert_eq!(status["restartCount"], 0);
@@ -251,7 +251,7 @@ fn the_bytes_are_those_of_kubernetes_encoder() {
 }
 
 #[test]
-fn what_has_no_encoding_is_refused() {
+fn values_without_an_encoding_are_refused() {
     let custom = json!({"apiVersion": "example.com/v1", "kind": "Pod", "metadata": {}});
     assert!(matches!(to_envelope(&custom), Err(Unencodable::Kind { .. })));
     let wrong = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {}, "spec": {"hostNetwork": "yes"}});
@@ -304,7 +304,7 @@ fn times_that_cannot_be_written_are_absent() {
 }
 
 #[test]
-fn bombs_are_refused() {
+fn message_with_too_many_values_is_refused() {
     // A list of empty containers: two bytes each.
     let raw = part(2, &b"\x12\x00".repeat(1 << 20));
     assert_eq!(from_envelope(&body("v1", "Pod", &raw)), Err(Malformed::Large));

@@ -271,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_borrowed_is_what_is_decoded() {
+    fn borrowed_reader_agrees_with_the_decoder() {
         for text in [
             r#"{"b":[1,-2,2.5,1e300,true,null,"x","\u00e9\n"],"a":{},"c":{"z":1,"y":{"":"e"}}}"#,
             r#"{"a":1,"b":2,"a":3}"#,

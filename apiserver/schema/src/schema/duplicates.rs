@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_named_as_fit() {
+    fn duplicate_fields_are_named_up_to_the_limit() {
         let again: Vec<String> = (0..300).map(|n| format!("\"a{n}\":1,\"a{n}\":2")).collect();
         assert_eq!(duplicate_fields(format!("{{{}}}", again.join(",")).as_bytes()).len(), LIMIT);
         let within = r#"{"a":{"b":1,"b":2,"b":3},"a":{"c":1,"c":2}}"#;

@@ -159,7 +159,7 @@ fn element_order_places_new_items_and_keeps_those_of_others() {
 }
 
 #[test]
-fn what_kubectl_sends_to_remove_and_reorder_at_once() {
+fn patch_of_kubectl_removes_and_reorders_at_once() {
     let current = pod(json!([{"name": "a", "image": "1"}, {"name": "b", "image": "1"}]));
     let patch = json!({"spec": {
         "$setElementOrder/containers": [{"name": "b"}],

@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_go_always_encodes_is_implied_with_its_zero() {
+    fn fields_that_go_always_encodes_default_to_zero() {
         let table: [(&str, &[&str], Value); 6] = [
             ("io.k8s.api.apps.v1.Deployment", &[], json!({"metadata": {}, "spec": {}, "status": {}})),
             ("io.k8s.api.core.v1.ConfigMap", &[], json!({"metadata": {}})),

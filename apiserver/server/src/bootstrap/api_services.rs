@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_made_is_left_alone() {
+    fn api_services_of_users_are_left_alone() {
         let mut own = wanted("apps", "v1", false).unwrap();
         own["metadata"]["labels"] = json!({});
         own["spec"]["service"] = json!({"name": "s", "namespace": "n"});

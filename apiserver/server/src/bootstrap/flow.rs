@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_change_stays_where_they_may() {
+    fn permitted_changes_of_users_are_kept() {
         let wanted = find("PriorityLevelConfiguration", "system");
         let mut existing = wanted.clone();
         assert_eq!(reconcile(Some(&existing), &wanted), Write::Nothing);

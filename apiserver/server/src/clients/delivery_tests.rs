@@ -154,7 +154,7 @@ async fn a_connection_of_http1_whose_client_does_not_read_is_closed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_one_client_holds_is_bounded_on_all_its_connections_together() {
+async fn memory_of_a_client_is_bounded_over_all_its_connections() {
     let wire = Wire::new();
     let (mut answers, mut refused) = (Vec::new(), 0);
     for _ in 0..4 {

@@ -179,7 +179,7 @@ mod tests {
     /// Go's client confirms each 4 KiB that it reads, to the stream and to the connection, long after they
     /// were sent; others confirm each event of a watch.
     #[test]
-    fn who_reads_may_say_so() {
+    fn window_updates_of_a_reading_client_are_free() {
         let now = Instant::now();
         for (piece, ahead) in [(4096_u64, 16 << 20), (200, 64 << 10)] {
             let (mut allowance, mut unconfirmed) = (Allowance::new(now), 0);

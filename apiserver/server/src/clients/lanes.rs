@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_control_plane_lives_by_has_a_lane_of_its_own() {
+    fn leases_and_heartbeats_have_a_lane_of_their_own() {
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-scheduler";
         let node = "/api/v1/nodes/n1/status";
         let nodes: &[&str] = &["system:nodes"];

@@ -60,7 +60,7 @@ fn authorities_of_other_servers_stay_and_expired_ones_go() {
 }
 
 #[test]
-fn what_is_immutable_or_too_large_ends_no_server() {
+fn unwritable_trust_config_map_does_not_stop_the_server() {
     let ([own], now) = authorities();
     let mut immutable = map(json!({"client-ca-file": ""}));
     immutable["immutable"] = true.into();

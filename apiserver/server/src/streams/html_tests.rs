@@ -80,7 +80,7 @@ fn every_spelling_of_an_attribute_is_known() {
 }
 
 #[test]
-fn what_is_no_link_of_a_start_tag_stays() {
+fn text_outside_of_links_in_start_tags_stays() {
     for page in [
         "<p href=/x>",
         "<a data-href=/x hrefs=/x>",

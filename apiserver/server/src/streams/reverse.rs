@@ -62,8 +62,8 @@ pub struct Proxy<'a> {
     pub budget: &'a Budget,
 }
 
-/// Returns the redirect of a read of a proxy without the trailing slash, from where relative links would miss
-/// the proxy. `None` for other requests.
+/// Returns a redirect that adds the trailing slash to the root of a proxy, without which relative links would
+/// leave the proxy. `None` for other requests.
 pub fn slash_redirect(proxy: &Proxy<'_>, request: &Request<Body>) -> Option<Response<Body>> {
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     if !proxy.rest.is_empty() || !reads || super::requested_upgrade(request.headers()).is_some() {

@@ -271,7 +271,7 @@ fn on_absent(object: &Value, operation: &PatchOperation) -> Option<PatchOperatio
     }
 }
 
-/// `true` if the place is a member that its object lacks.
+/// Returns `true` if the pointer names a member that its parent object lacks.
 fn is_absent(object: &Value, place: &str) -> bool {
     let Some((parent, name)) = place.rsplit_once('/') else { return false };
     !name.is_empty()

@@ -25,8 +25,8 @@ impl Configuration {
         Ok(Self { value, validation, repeated })
     }
 
-    /// Refuses keys that occur twice, or warns of them. To be called once the configuration has been applied:
-    /// what that is refused for comes first.
+    /// Refuses repeated keys, or warns of them. Call it after the configuration has been applied, whose errors
+    /// take precedence.
     pub fn check_repeated(&self, context: &Context) -> Result<(), ApiError> {
         if self.validation == FieldValidation::Strict && !self.repeated.is_empty() {
             let lines: String = self.repeated.iter().map(|line| format!("\n  {line}")).collect();

@@ -155,7 +155,7 @@ fn always() -> Vec<(&'static str, Value, Fields)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_kubernetes_always_writes_is_always_there() {
+async fn answers_have_the_fields_kubernetes_always_writes() {
     let api = Api::start().await;
     for (path, object, fields) in always() {
         let made = api.post(path, object).await.expect(201);
@@ -206,7 +206,7 @@ async fn a_bookmark_has_what_its_kind_always_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_follows_the_first_document_is_not_read() {
+async fn documents_after_the_first_are_ignored() {
     let api = Api::start().await;
     let two = "metadata: {name: a}\n---\nmetadata: {name: b}\n";
     api.call("POST", MAPS, &YAML, two).await.expect(201);

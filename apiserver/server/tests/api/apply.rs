@@ -61,7 +61,7 @@ async fn applying_makes_an_object_and_the_same_again_writes_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_applied_no_more_goes_unless_others_have_it() {
+async fn field_left_out_of_the_next_apply_stays_if_others_own_it() {
     let api = Api::start().await;
     let path = |manager: &str| format!("{MAPS}/m?fieldManager={manager}");
     api.apply(&path("a"), map("m", json!({"x": "1", "y": "2", "z": "3"}))).await.expect(201);
@@ -385,7 +385,7 @@ async fn kubectl_moves_from_client_side_to_server_side() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn whoever_may_patch_may_not_yet_create() {
+async fn apply_of_a_missing_object_needs_create() {
     let api = Api::start().await;
     let rules = json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["patch"]}]);
     let roles = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";

@@ -76,7 +76,7 @@ async fn numbers_spans_and_continue_tokens_that_do_not_parse() {
 }
 
 #[tokio::test]
-async fn options_that_are_none() {
+async fn invalid_list_options_are_400() {
     let invalid = |says| (422, "Invalid", says);
     all_refused(vec![
         case(

@@ -108,7 +108,7 @@ async fn ports_that_share_a_number_clash_as_before() {
 }
 
 #[tokio::test]
-async fn of_thousands_of_faults_a_thousand_are_named() {
+async fn causes_of_a_422_are_capped_at_1000() {
     let api = Api::start().await;
     let labels: serde_json::Map<String, Value> = (0..40_000).map(|n| (format!("-{n}"), "x".into())).collect();
     let reply = api.post(MAPS, json!({"metadata": {"name": "m", "labels": labels}})).await.expect(422);

@@ -364,7 +364,7 @@ async fn the_stored_version_may_change_under_stored_objects() {
 }
 
 #[tokio::test]
-async fn what_a_webhook_does_wrong_is_said_and_nothing_is_stored() {
+async fn faulty_webhook_is_reported_and_nothing_is_stored() {
     let table = [
         (Manner::Refuses, "failed: hosts are not convertible today"),
         (Manner::Fails, "failed: the server answered Internal Server Error"),

@@ -11,7 +11,7 @@ fn nested(depth: usize) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_can_be_written_can_be_read_changed_and_deleted_however_deep_it_is() {
+async fn deep_objects_can_be_read_changed_and_deleted() {
     let api = Api::start().await;
     let open = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     establish(&api, definition(json!({"type": "object", "properties": {"spec": open}}))).await;

@@ -108,7 +108,7 @@ async fn versions_can_be_switched_on_and_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_kept_in_a_version_that_is_not_served_is_there() {
+async fn objects_of_an_unserved_stored_version_are_served() {
     // The bundle is stored as v1beta1, which is off.
     let store = Arc::new(Embedded::open(Arc::new(SimDisk::new(1)), Options::default()).await.unwrap());
     let api = Api::over(config("certificates.k8s.io/v1alpha1=true"), store.clone()).await;

@@ -133,7 +133,7 @@ async fn rules_use_the_whole_language_on_objects() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_wrong_before_a_rule_came_stays_until_it_is_touched() {
+async fn values_older_than_a_rule_are_tolerated_until_changed() {
     let api = Api::start().await;
     let item = json!({"type": "object", "required": ["k"], "properties": {"k": {"type": "string", "maxLength": 9}, "n": {"type": "integer"}}});
     let mut list = json!({"type": "array", "maxItems": 9, "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"], "items": item});

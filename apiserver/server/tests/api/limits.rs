@@ -26,7 +26,7 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 #[tokio::test(start_paused = true)]
-async fn what_is_too_much_is_refused_and_administrators_get_through() {
+async fn excess_requests_get_429_and_administrators_pass() {
     let config = ServerConfig {
         authorization: vec![Mode::AlwaysAllow],
         writes_in_flight: 0,

@@ -52,7 +52,7 @@ impl Seen {
 }
 
 #[test]
-fn what_clients_are_answered_through_restarts_has_one_order() {
+fn answers_across_restarts_are_linearizable() {
     for seed in seeded::seeds(LIVES) {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();

@@ -303,7 +303,7 @@ fn blank_random(value: &mut Value) {
 }
 
 #[tokio::test]
-async fn what_is_missing_has_its_defaults() {
+async fn missing_fields_have_their_defaults() {
     for api in both().await {
         let policies = "/apis/networking.k8s.io/v1/namespaces/default/networkpolicies";
         for (name, body) in [
@@ -376,7 +376,7 @@ async fn numbers_of_custom_resources_are_those_of_go() {
 }
 
 #[tokio::test]
-async fn what_is_no_unicode_is_replaced() {
+async fn invalid_unicode_is_replaced() {
     for api in both().await {
         let maps = "/api/v1/namespaces/default/configmaps";
         let json = [("content-type", "application/json")];

@@ -145,7 +145,7 @@ async fn nothing_is_written_where_everything_is_there() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_built_in_is_registered() {
+async fn built_in_groups_have_api_services() {
     let api = Api::with(ServerConfig::default()).await;
     let services = api.get(SERVICES).await.expect(200);
     assert!(services.names().contains(&"v1.") && services.names().contains(&"v2.autoscaling"));

@@ -303,7 +303,7 @@ async fn custom_resources_have_no_protobuf_but_their_metadata_has() {
 
 /// An empty struct and none, a zero and none: Go cannot distinguish them, so they are not a change.
 #[tokio::test(start_paused = true)]
-async fn what_is_the_same_in_protobuf_is_no_change() {
+async fn update_equal_in_protobuf_changes_nothing() {
     let api = Api::start().await;
     let made = api.post(DEPLOYMENTS, deployment("web")).await.expect(201).body;
     let mut same = made.clone();

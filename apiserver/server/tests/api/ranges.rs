@@ -181,7 +181,7 @@ async fn remove(api: &Api, key: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_was_lost_and_what_leaked_is_repaired_and_told() {
+async fn lost_and_leaked_ports_are_repaired_and_reported() {
     let api = Api::start().await;
     let spec =
         json!({"type": "NodePort", "clusterIP": "10.96.1.1", "ports": [{"port": 80, "nodePort": 30080}]});

@@ -34,7 +34,7 @@ fn token(value: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_makes_no_sense_together_is_422_in_kubernetes_words() {
+async fn contradictory_options_are_422_in_kubernetes_words() {
     let (api, [first, ..]) = three().await;
     let good = token(&format!(r#"{{"v":"meta.k8s.io/v1","rv":{first},"start":"a\u0000"}}"#));
     let both = |one: &str, two: &str| format!("[{one}, {two}]");
@@ -64,7 +64,7 @@ async fn what_makes_no_sense_together_is_422_in_kubernetes_words() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_read_is_400_in_gos_words() {
+async fn unreadable_options_are_400_in_gos_words() {
     let (api, [first, ..]) = three().await;
     let good = token(&format!(r#"{{"v":"meta.k8s.io/v1","rv":{first},"start":"a\u0000"}}"#));
     let version = |text: &str| {
@@ -152,7 +152,7 @@ async fn each_combination_shows_the_state_that_it_should() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_has_not_happened_is_a_timeout_and_what_is_forgotten_is_gone() {
+async fn future_revision_times_out_and_compacted_one_is_gone() {
     let (api, [first, _, third]) = three().await;
     let future = third + 1000;
     for query in [
@@ -234,7 +234,7 @@ async fn pages_of_a_selection_are_consistent_and_count_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_remains_is_counted_on_every_page_of_every_collection() {
+async fn every_page_counts_the_remaining_items() {
     let api = Api::start().await;
     for i in 0..7 {
         api.config_map(&format!("m{i}"), json!({})).await;

@@ -82,7 +82,7 @@ async fn custom_resources_are_changed_only_at_a_version() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_only_the_server_sets_is_refused_or_taken_as_kubernetes_does() {
+async fn server_set_fields_are_treated_as_in_kubernetes() {
     let api = with_widgets().await;
     let path = format!("{WIDGETS}/a");
     api.post(WIDGETS, widget("a")).await.expect(201);
@@ -150,7 +150,7 @@ async fn owners_that_are_named_twice_are_kept_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_delete_options_deletes_nothing() {
+async fn malformed_delete_options_delete_nothing() {
     let api = with_widgets().await;
     let path = format!("{WIDGETS}/a");
     api.post(WIDGETS, widget("a")).await.expect(201);

@@ -201,7 +201,7 @@ async fn a_busy_watch_ends_too() {
 
 /// Builds before these rules, and clusters with other feature gates, stored what a new object may not be.
 #[tokio::test]
-async fn what_was_stored_under_other_rules_can_be_changed_and_deleted() {
+async fn objects_of_older_rules_can_be_changed_and_deleted() {
     let api = Api::start().await;
     let template = json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {
         "containers": [{"name": "a", "image": "i", "imagePullPolicy": "Always",

@@ -552,7 +552,7 @@ fn key(kind: &Resource, namespace: &str, name: &str) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_authorized_is_what_the_store_is_asked_for() {
+async fn store_is_asked_for_exactly_the_authorized_request() {
     let sweep = Sweep::start().await;
     let mut tally = Tally::default();
     for kind in &sweep.kinds {

@@ -110,7 +110,7 @@ async fn statuses_are_judged_by_themselves() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_goes_takes_no_new_finalizers() {
+async fn new_finalizers_on_a_deleted_object_are_refused() {
     let api = Api::start().await;
     let held = json!({"metadata": {"name": "m", "finalizers": ["example.com/a"]}});
     api.post(MAPS, held).await.expect(201);

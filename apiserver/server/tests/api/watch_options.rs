@@ -8,7 +8,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const TABLE: &str = "application/json;as=Table;g=meta.k8s.io;v=v1";
 
 #[tokio::test(start_paused = true)]
-async fn what_makes_no_sense_together_is_422_in_kubernetes_words() {
+async fn contradictory_options_are_422_in_kubernetes_words() {
     let api = Api::start().await;
     let rule = |why: &str| format!("resourceVersionMatch: Forbidden: {why}");
     let requires = rule("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");

@@ -27,7 +27,7 @@ async fn a_watch_resumes_without_gap_or_repetition() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_stops_matching_is_deleted_and_what_starts_is_added() {
+async fn watch_deletes_on_mismatch_and_adds_on_match() {
     let api = Api::start().await;
     let from = api.config_map("a", json!({"x": "1"})).await;
     let mut watch = api.watch(&format!("{MAPS}?watch=1&labelSelector=x%3D1&resourceVersion={from}")).await;

@@ -88,7 +88,7 @@ async fn a_list_goes_on_inconsistently_after_a_compaction() {
 }
 
 #[tokio::test]
-async fn what_has_no_metadata_is_no_table() {
+async fn objects_without_metadata_have_no_table() {
     let api = Api::start().await;
     let review = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
     let headers =

@@ -69,7 +69,7 @@ async fn a_watch_goes_on_where_another_ended() {
 }
 
 #[tokio::test]
-async fn what_stops_matching_is_deleted_for_the_watcher() {
+async fn object_that_stops_matching_is_deleted_for_the_watcher() {
     let api = Api::start().await;
     let mut watch = watch(&api, "changes%3Dno").await;
     api.config_map("m", json!({"changes": "no"})).await;

@@ -206,7 +206,7 @@ async fn every_method_is_passed_on_with_path_query_and_body() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_reached_is_answered_as_in_kubernetes() {
+async fn unreachable_backend_is_answered_as_in_kubernetes() {
     let (running, dialled) = start().await;
     let unnamed = json!({"metadata": {"name": "none"}, "spec": {"ports": [{"port": 80}]}});
     let services: Api<Service> = Api::default_namespaced(running.client.clone());

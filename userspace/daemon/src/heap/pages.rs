@@ -76,7 +76,7 @@ Anonymous:             0 kB
     }
 
     #[test]
-    fn what_is_released_is_there_again() {
+    fn released_pages_are_readable_again() {
         let mappings = fs::read_to_string("/proc/self/smaps").unwrap();
         let before = pages_of_files(&mappings);
         let own = release_file_pages as fn() as usize;

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_writes_is_read() {
+    fn process_statistics_of_the_kernel_are_parsed() {
         let stat = "7 (a b) c) S 1 7 7 0 -1 4194304 9 0 0 0 150 50 0 0 20 0 4 0 1234 999 88 0";
         assert_eq!(processor(stat), Some(2.0));
         assert_eq!(start(stat, "cpu 1 2\nbtime 1700000000\nprocesses 4\n"), Some(1_700_000_012.34));

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pem_is_named() {
+    fn file_without_pem_is_named() {
         let own = ServingCertificate::self_signed(["localhost".to_owned()]).unwrap();
         let text = |certificate: &ServingCertificate, authority| {
             server(certificate, authority).err().map(|error| error.to_string())

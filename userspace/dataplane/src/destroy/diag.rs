@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_kernel_lists_is_read_and_given_back_as_it_came() {
+    fn socket_ids_survive_a_round_trip() {
         let mut body = vec![0_u8; 72];
         body[0] = libc::AF_INET6 as u8;
         for (place, byte) in body[ID_IN_ANSWER..ID_IN_ANSWER + ID].iter_mut().enumerate() {

@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn why_there_is_nothing_to_look_at_is_said() {
+    fn missing_tables_are_explained() {
         let root = tempfile::tempdir().unwrap();
         let error = |root: &Path| Inspector::open(root).unwrap_err();
         assert!(matches!(error(&root.path().join("none")), InspectError::Absent { .. }));

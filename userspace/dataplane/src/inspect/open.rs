@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_is_not_found_is_gone_unless_somebody_could_not_be_asked() {
+    fn unfound_sockets_are_gone_unless_a_namespace_was_unreadable() {
         let open = Open { datagrams: [1].into(), streams: [2].into(), partial: false };
         let has = |open: &Open| [1, 2, 3].map(|cookie| open.has(protocol::UDP, cookie));
         assert_eq!(has(&open), [true, false, false]);

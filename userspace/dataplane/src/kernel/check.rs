@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_undo_is_told_apart_from_interfaces_that_vanish() {
+    fn detached_links_differ_from_vanished_interfaces() {
         let before = Baseline::from([
             ("link cgroup-connect4".to_owned(), attached(None, 1, true)),
             ("link if2-egress".to_owned(), attached(Some(2), 2, true)),

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_lists_is_read() {
+    fn conntrack_entries_are_parsed() {
         let original = (end("10.1.0.9:40000"), end("10.96.0.1:80"));
         let reply = (end("10.1.0.5:8080"), end("192.0.2.1:1025"));
         let established = |message: Message| {

@@ -399,7 +399,7 @@ proptest! {
 
     /// From any tables to any others, dying anywhere on the way, any number of times.
     #[test]
-    fn any_death_is_repaired(steps in prop::collection::vec((worlds(), 0_usize..400), 1..6)) {
+    fn sync_recovers_from_a_crash_at_any_step(steps in prop::collection::vec((worlds(), 0_usize..400), 1..6)) {
         let mut plane = open(Memory::new(small()));
         let mut worlds: Vec<Tables> = vec![Tables::new()];
         for (world, writes) in steps {

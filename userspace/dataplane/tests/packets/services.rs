@@ -13,7 +13,7 @@ use super::{NODE_PORT, forget_flow4, make_quiet, metric, node_port, on_node, vip
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn what_is_not_a_service_goes_on_unchanged() {
+fn packet_to_no_service_passes_unchanged() {
     on_node(|kernel, topology, _| {
         kernel
             .apply_service("a/b", Some(&vip(Protocol::Tcp, Scope::Internal, &[at(LOCAL_POD, true)])))
@@ -92,7 +92,7 @@ fn without_backends_a_connection_under_way_is_reset() {
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn of_a_long_datagram_that_is_refused_the_head_is_quoted() {
+fn refusal_quotes_the_head_of_a_long_datagram() {
     on_node(|kernel, topology, _| {
         kernel.apply_service("a/b", Some(&vip(Protocol::Udp, Scope::Internal, &[]))).unwrap();
         let datagram = Packet::udp((LOCAL_POD.0, 51_000), VIP, &[9; 200]);

@@ -126,7 +126,7 @@ fn a_backend_that_was_away_meanwhile_is_not_mistaken_for_the_one_in_its_place() 
 
 #[test]
 #[ignore = "needs root and eBPF: cargo xtask test"]
-fn of_a_socket_that_is_closed_no_connection_is_shown() {
+fn closed_socket_has_no_shown_connection() {
     both(|kernel, node, side| {
         let (server, backend) = side.udp();
         kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[backend]))).unwrap();

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_to_do_stands_before_what_has_failed() {
+    fn error_begins_with_the_advice() {
         let failed = |kind: ErrorKind| {
             let error = anyhow::Error::new(std::io::Error::from(kind)).context("reading map FLOWS4");
             format!("{:#}", advised(error))

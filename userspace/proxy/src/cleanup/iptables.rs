@@ -244,7 +244,7 @@ COMMIT
     }
 
     #[test]
-    fn what_others_use_stays_with_all_it_needs() {
+    fn chains_used_by_others_stay_with_their_dependencies() {
         let save = "*nat\n:OUTPUT ACCEPT [0:0]\n:CNI-HOSTPORT-SETMARK - [0:0]\n:KUBE-MARK-MASQ - [0:0]\n\
             :KUBE-SERVICES - [0:0]\n:KUBE-SEP-B - [0:0]\n-A OUTPUT -j KUBE-SERVICES\n\
             -A CNI-HOSTPORT-SETMARK -j KUBE-SEP-B\n-A KUBE-SEP-B -j KUBE-MARK-MASQ\nCOMMIT\n";

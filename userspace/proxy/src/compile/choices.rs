@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_and_left_out() {
+    fn invalid_annotations_are_reported_and_ignored() {
         let service = annotated(&[(ALGORITHM, "ring"), (FORWARDING, "DSR"), (WEIGHTS, "{\"a\": 70000}")]);
         let (choices, found) = Choices::of(&service);
         assert_eq!((choices.algorithm, choices.forwarding), (None, Forwarding::Nat));

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_and_what_went_is_told_with_its_role() {
+    fn attached_and_detached_links_are_logged_with_their_role() {
         let before = [interface("eth0", Role::Uplink), interface("a", Role::Pod), interface("b", Role::Pod)];
         let now = [interface("eth0", Role::Uplink), interface("a", Role::Uplink), interface("c", Role::Pod)];
         let difference = Difference::between(&before, &now);

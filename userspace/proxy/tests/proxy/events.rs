@@ -92,7 +92,7 @@ async fn an_odd_annotation_becomes_one_event_for_as_long_as_it_stays() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_may_not_write_events_serves_all_the_same() {
+async fn proxy_without_the_right_to_write_events_serves() {
     let (proxy, events) = proxy(403).await;
     proxy.caches.services.apply(annotated("hawser.dev/forwarding", "DSR"));
     proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));

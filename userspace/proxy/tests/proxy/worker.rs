@@ -93,7 +93,7 @@ async fn an_address_moves_from_a_deleted_service_to_a_new_one_without_a_gap() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_fails_is_tried_again_until_it_works_and_others_are_not_held_up() {
+async fn failed_service_is_retried_without_delaying_others() {
     let mut proxy = Proxy::start(config(), Plane::default(), Listeners::default());
     proxy.plane.0.lock().unwrap().broken.insert("full".to_owned());
     proxy.caches.services.apply(service("a", "10.0.0.1"));
@@ -352,7 +352,7 @@ async fn a_named_uplink_that_is_not_there_keeps_traffic_from_outside_away() {
 }
 
 #[tokio::test]
-async fn what_a_service_asks_in_vain_is_counted_once() {
+async fn unsupported_service_setting_is_counted_once() {
     let (listeners, _, metrics_at) = pages().await;
     let mut proxy = Proxy::start(config(), Plane::default(), listeners);
     let mut odd = service("a", "10.0.0.1");

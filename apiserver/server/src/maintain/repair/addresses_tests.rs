@@ -33,7 +33,7 @@ fn reasons(steps: &[Step]) -> Vec<(&str, Option<&Fix>)> {
 }
 
 #[test]
-fn what_agrees_is_left_alone() {
+fn consistent_addresses_are_left_alone() {
     let (steps, suspects) = run(
         &[service("a", &["10.96.0.5"]), service("h", &["None"])],
         &[("10.96.0.5", claim("ns/a", 0))],

@@ -82,7 +82,7 @@ fn questions_are_read_in_several_forms() {
 }
 
 #[test]
-fn what_is_wrong_with_a_question_is_said() {
+fn malformed_flows_are_refused_with_a_reason() {
     let error = |words: &str, from| Query::parse(&[words], from).unwrap_err();
     for words in ["", "tcp", "tcp 10.0.0.1:1 10.0.0.2:2 10.0.0.3:3"] {
         assert_eq!(error(words, None), QueryError::Form);
@@ -115,7 +115,7 @@ fn a_socket_goes_to_any_backend_and_is_translated_once() {
 }
 
 #[test]
-fn what_no_service_has_is_refused_dropped_or_none_of_ours() {
+fn destinations_without_a_service_are_refused_dropped_or_passed() {
     let node = snapshot(0, &[("10.244.0.5", true)]);
     let outcome = |words: &str| ask(&node, words, From::Host).outcome().clone();
     assert!(matches!(outcome("tcp 10.96.0.1:81"), Outcome::Refused { .. }));

@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_or_is_cut_short_is_not_made_up() {
+    fn missing_measurements_stay_missing() {
         // Without the attribute, with times that mean none, and with the attribute of an older kernel.
         let plain = listed(libc::AF_INET, &[10, 1, 0, 5], &[10, 1, 0, 6]);
         let with = |info: &[u8]| {

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_stays() {
+    fn unnamed_numbers_are_printed() {
         assert_eq!(resolve("a#b c# odd#7 hook#99 #", label), "a#b c# odd#7 hook#99 #");
     }
 }

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reserved_is_replaced_and_what_is_ours_is_not() {
+    fn copied_flows_replace_reservations_only() {
         let ours = ours(1_024);
         let reply = reply_of(&connection(40_000, 5_000, OPEN, 7));
         assert_eq!(ours.put(&reply, 3, false), Put::New);
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_reserved_for_nothing_is_given_back() {
+    fn unused_reservations_are_released() {
         let ours = ours(1_024);
         let (whole, half) = (connection(40_000, 5_000, OPEN, 9), connection(40_001, 5_001, OPEN, 9));
         for one in [&whole, &reply_of(&whole), &reply_of(&half)] {

@@ -154,7 +154,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_failure_leaves_what_was_known() {
+    fn failed_poll_keeps_the_previous_rows() {
         let mut watch = watch(&[("default/web", LatencyRow::default())]);
         let now = Instant::now();
         let failure = InspectError::Sockets(std::io::ErrorKind::PermissionDenied.into());
