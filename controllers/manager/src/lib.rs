@@ -24,6 +24,7 @@ pub mod limits;
 mod meta;
 mod namespaces;
 mod nodes;
+pub mod parsers;
 mod patch;
 mod podgc;
 mod pods;

@@ -102,7 +102,7 @@ fn field(secret: &Value, name: &str) -> Option<Vec<u8>> {
 
 /// Returns whether a time has come. A text that is no time has.
 fn is_past(time: &[u8], now: Timestamp) -> bool {
-    let time = std::str::from_utf8(time).ok().and_then(|text| text.parse::<Timestamp>().ok());
+    let time = std::str::from_utf8(time).ok().and_then(apiserver_meta::time::parse);
     time.is_none_or(|time| time <= now)
 }
 

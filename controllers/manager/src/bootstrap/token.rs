@@ -21,7 +21,7 @@ impl Expiry {
     pub(super) fn of(secret: &Secret) -> Self {
         match field(secret, "expiration") {
             None => Self::Never,
-            Some(text) => text.parse().map_or(Self::Unreadable, Self::At),
+            Some(text) => apiserver_meta::time::parse(text).map_or(Self::Unreadable, Self::At),
         }
     }
 

@@ -47,6 +47,13 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
     }
 }
 
+/// Returns the names in the certificate that a request (DER) asks for, whatever its signature.
+pub(crate) fn names(der: &[u8]) -> Option<Vec<String>> {
+    let asked = request::Request::read(der, |_| Ok(())).ok()?;
+    let addresses = asked.addresses.iter().map(ToString::to_string);
+    Some([vec![asked.common_name], asked.organizations, asked.dns_names].concat().into_iter().chain(addresses).collect())
+}
+
 /// Returns whether a condition of this kind holds.
 fn has(request: &CertificateSigningRequest, kind: &str) -> bool {
     let conditions = request.status.as_ref().and_then(|status| status.conditions.as_deref());

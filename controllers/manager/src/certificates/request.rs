@@ -33,14 +33,24 @@ impl Request {
         let block = block
             .filter(|block| block.label == LABEL)
             .ok_or_else(|| format!("PEM block type must be {LABEL}"))?;
+        Self::read(&block.contents, |request| {
+            request
+                .verify_signature()
+                .map_err(|error| format!("unable to verify certificate request signature: {error}"))
+        })
+    }
+
+    /// Reads a request in DER that passes a check.
+    pub(super) fn read(
+        der: &[u8],
+        check: impl Fn(&X509CertificationRequest<'_>) -> Result<(), String>,
+    ) -> Result<Self, String> {
         let malformed = |_| "malformed certificate request".to_owned();
-        let (rest, request) = X509CertificationRequest::from_der(&block.contents).map_err(malformed)?;
+        let (rest, request) = X509CertificationRequest::from_der(der).map_err(malformed)?;
         if !rest.is_empty() {
             return Err("trailing data after the certificate request".to_owned());
         }
-        request
-            .verify_signature()
-            .map_err(|error| format!("unable to verify certificate request signature: {error}"))?;
+        check(&request)?;
         let info = &request.certification_request_info;
         let mut parsed = Self {
             common_name: common_name(&info.subject)?,
