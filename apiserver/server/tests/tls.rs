@@ -134,7 +134,10 @@ async fn bootstrap_tokens_identify_machines_until_they_end() {
     assert!(requests.list(&ListParams::default()).await.unwrap().items.is_empty());
     assert_eq!(code(Api::<Node>::all(machine.clone()).get("n").await), 404);
     assert_eq!(code(Api::<Node>::all(machine.clone()).list(&ListParams::default()).await), 403);
-    assert_eq!(code(Api::<Secret>::namespaced(machine.clone(), "kube-system").list(&ListParams::default()).await), 403);
+    assert_eq!(
+        code(Api::<Secret>::namespaced(machine.clone(), "kube-system").list(&ListParams::default()).await),
+        403
+    );
     let masters = csr(&["system:masters"], "kubernetes.io/kube-apiserver-client");
     assert_eq!(code(requests.create(&post, &masters).await), 403, "nobody asks for everything");
     // A token that is deleted is refused at once, on the same connection.

@@ -156,7 +156,8 @@ fn requests_are_as_they_should(cluster: &Cluster<'_>) -> Result<()> {
             let spec = &request["spec"];
             spec["signerName"] == signer && spec["username"].as_str().unwrap_or_default().starts_with(author)
         });
-        let condition = &request.with_context(|| format!("no request of {author} to {signer}"))?["status"]["conditions"][0];
+        let condition = &request.with_context(|| format!("no request of {author} to {signer}"))?["status"]["conditions"]
+            [0];
         ensure!(condition["type"] == "Approved" && condition["reason"] == "AutoApproved", "{condition}");
     }
     Ok(())

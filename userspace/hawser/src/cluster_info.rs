@@ -81,7 +81,8 @@ impl Discovered {
     /// Reads the kubeconfig.
     pub fn read(text: &str) -> Result<Self> {
         use base64::Engine as _;
-        let kubeconfig = Kubeconfig::from_yaml(text).context("the kubeconfig of cluster-info cannot be read")?;
+        let kubeconfig =
+            Kubeconfig::from_yaml(text).context("the kubeconfig of cluster-info cannot be read")?;
         let cluster = kubeconfig.clusters.into_iter().find_map(|cluster| cluster.cluster);
         let cluster = cluster.context("the kubeconfig of cluster-info names no cluster")?;
         let authorities = cluster.certificate_authority_data.unwrap_or_default();
@@ -91,7 +92,8 @@ impl Discovered {
         let ranges = extensions.into_iter().find(|extension| extension.name == EXTENSION);
         Ok(Self {
             server: cluster.server.context("the kubeconfig of cluster-info names no server")?,
-            authorities: authorities.context("the kubeconfig of cluster-info has no certificate authority")?,
+            authorities: authorities
+                .context("the kubeconfig of cluster-info has no certificate authority")?,
             ranges: ranges.and_then(|extension| serde_json::from_value(extension.extension).ok()),
         })
     }

@@ -88,7 +88,9 @@ pub fn server_url(text: &str) -> Result<String> {
     match host.rsplit_once(':') {
         None => Ok(format!("https://{host}:{PORT}")),
         Some(_) if host.starts_with('[') && host.ends_with(']') => Ok(format!("https://{host}:{PORT}")),
-        Some((name, port)) if !name.is_empty() && port.parse::<u16>().is_ok() => Ok(format!("https://{host}")),
+        Some((name, port)) if !name.is_empty() && port.parse::<u16>().is_ok() => {
+            Ok(format!("https://{host}"))
+        }
         Some(_) => Err(wrong()),
     }
 }
@@ -275,7 +277,8 @@ mod tests {
         let key = rcgen::KeyPair::generate().unwrap();
         let pem = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
         let own = public_key_hashes(&pem).remove(0);
-        let pins = |hashes: &[&str]| Pins::parse(&hashes.iter().map(ToString::to_string).collect::<Vec<_>>(), false);
+        let pins =
+            |hashes: &[&str]| Pins::parse(&hashes.iter().map(ToString::to_string).collect::<Vec<_>>(), false);
         let other = format!("sha256:{}", "0".repeat(64));
         pins(&[&other, &own.to_ascii_uppercase().replace("SHA", "sha")]).unwrap().allow(&pem).unwrap();
         let error = pins(&[&other]).unwrap().allow(&pem).unwrap_err().to_string();
@@ -303,7 +306,9 @@ mod tests {
         };
         let good = detached_signature("text", "abcdef", "0123456789abcdef");
         assert_eq!(check_signature(&map(&good), &token).unwrap().as_deref(), Some("text"));
-        for forged in ["", &detached_signature("other", "abcdef", "0123456789abcdef"), &good[..good.len() - 1]] {
+        for forged in
+            ["", &detached_signature("other", "abcdef", "0123456789abcdef"), &good[..good.len() - 1]]
+        {
             assert!(check_signature(&map(forged), &token).is_err(), "{forged}");
         }
         let other = Token::parse("ghijkl.0123456789abcdef").unwrap();

@@ -301,7 +301,8 @@ fn is_alive(node: &v1::Node) -> bool {
 
 /// Refuses a certificate that begins in the future of this machine's clock.
 fn check_clock(pair: &Pair, ambient: &Ambient) -> Result<()> {
-    let validity = read_validity(&pair.certificate).context("the certificate of the cluster cannot be read")?;
+    let validity =
+        read_validity(&pair.certificate).context("the certificate of the cluster cannot be read")?;
     let now = ambient.now();
     let wrong = if now < validity.not_before {
         "is not valid yet"

@@ -74,8 +74,10 @@ pub struct TokenDelete {
 }
 
 #[derive(Args)]
-#[command(after_help = "On the machine of `hawser up`, `hawser token create --data-dir D --print-join-command` prints \
-    the command line to use here. A machine that has joined needs `hawser join --data-dir D` alone.")]
+#[command(
+    after_help = "On the machine of `hawser up`, `hawser token create --data-dir D --print-join-command` prints \
+    the command line to use here. A machine that has joined needs `hawser join --data-dir D` alone."
+)]
 pub struct Join {
     /// The API server: ADDRESS:PORT
     #[arg(value_name = "SERVER")]

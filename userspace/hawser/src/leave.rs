@@ -55,7 +55,8 @@ pub async fn run(args: Leave) -> Result<()> {
     stop_holder(&data_dir).await?;
     let data = DataDir::open_existing(&data_dir)?;
     let made = data.made()?;
-    let node = joined.map(|cluster| cluster.node_name).or_else(|| made.as_ref().map(|made| made.node_name.clone()));
+    let node =
+        joined.map(|cluster| cluster.node_name).or_else(|| made.as_ref().map(|made| made.node_name.clone()));
     if let Some(made) = &made {
         let errors = down::remove(&data, made).await;
         if !errors.is_empty() {
@@ -74,7 +75,9 @@ pub async fn run(args: Leave) -> Result<()> {
     match administrator {
         Some(client) => delete_node(&client, &node).await,
         None => {
-            println!("this machine is restored; the Node remains, since nodes may not delete it: `kubectl delete node {node}`");
+            println!(
+                "this machine is restored; the Node remains, since nodes may not delete it: `kubectl delete node {node}`"
+            );
             Ok(())
         }
     }
@@ -113,7 +116,8 @@ async fn delete_node(client: &Client, node: &str) -> Result<()> {
 async fn stop_holder(data_dir: &Path) -> Result<()> {
     let Some(pid) = holder(data_dir)? else { return Ok(()) };
     info!(pid = pid.as_raw_nonzero().get(), "stopping the node's components");
-    kill_process(pid, Signal::TERM).with_context(|| format!("cannot stop process {}", pid.as_raw_nonzero()))?;
+    kill_process(pid, Signal::TERM)
+        .with_context(|| format!("cannot stop process {}", pid.as_raw_nonzero()))?;
     let deadline = Instant::now() + ENDING;
     while holder(data_dir)?.is_some() {
         if Instant::now() > deadline {
@@ -147,7 +151,8 @@ async fn drain_node(client: &Client, node: &str, timeout: Duration) -> Result<()
     loop {
         let pods: Api<Pod> = Api::all(client.clone());
         let selected = ListParams::default().fields(&format!("spec.nodeName={node}"));
-        let list = pods.list(&selected).await.with_context(|| format!("cannot list the pods of node {node}"))?;
+        let list =
+            pods.list(&selected).await.with_context(|| format!("cannot list the pods of node {node}"))?;
         let left: Vec<&Pod> = list.items.iter().filter(|pod| is_evicted(pod)).collect();
         if left.is_empty() {
             return Ok(());
@@ -161,7 +166,10 @@ async fn drain_node(client: &Client, node: &str, timeout: Duration) -> Result<()
         if Instant::now() > deadline {
             let first = left.first().map(|pod| name_of(pod)).unwrap_or_default();
             let why = refused.unwrap_or_else(|| "it does not end".to_owned());
-            bail!("{} pods are left on node {node}, {first} first: {why}; give a longer --drain-timeout", left.len());
+            bail!(
+                "{} pods are left on node {node}, {first} first: {why}; give a longer --drain-timeout",
+                left.len()
+            );
         }
         sleep(PAUSE * 5).await;
     }

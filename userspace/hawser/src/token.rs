@@ -111,7 +111,8 @@ async fn create(args: TokenCreate) -> Result<()> {
 
 async fn join_command(client: &Client, token: &Token) -> Result<String> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), cluster_info::NAMESPACE);
-    let map = api.get(cluster_info::NAME).await.context("cannot read the ConfigMap kube-public/cluster-info")?;
+    let map =
+        api.get(cluster_info::NAME).await.context("cannot read the ConfigMap kube-public/cluster-info")?;
     let text = map.data.as_ref().and_then(|data| data.get(cluster_info::KUBECONFIG));
     let found = Discovered::read(text.context("kube-public/cluster-info has no kubeconfig")?)?;
     let server = found.server.trim_start_matches("https://");
@@ -144,12 +145,15 @@ fn secret(
     }
     for usage in usages {
         let field = USAGES.iter().find(|(name, _)| name == usage);
-        let (_, field) = field.with_context(|| format!("--usages {usage}: give signing, authentication, or both"))?;
+        let (_, field) =
+            field.with_context(|| format!("--usages {usage}: give signing, authentication, or both"))?;
         fields.insert((*field).to_owned(), "true".to_owned());
     }
     let groups: Vec<&str> = groups.iter().map(String::as_str).filter(|group| !group.is_empty()).collect();
     if let Some(group) = groups.iter().find(|group| !is_group(group)) {
-        bail!("--groups {group}: give {GROUP_PREFIX}NAME, with lowercase letters, digits, colons and hyphens");
+        bail!(
+            "--groups {group}: give {GROUP_PREFIX}NAME, with lowercase letters, digits, colons and hyphens"
+        );
     }
     if !groups.is_empty() {
         fields.insert("auth-extra-groups".to_owned(), groups.join(","));
@@ -272,7 +276,9 @@ mod tests {
     #[test]
     fn tokens_have_kubeadms_form() {
         assert_eq!(token().to_string(), "abcdef.0123456789abcdef");
-        for text in ["", "abcdef", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef-0123456789abcdef"] {
+        for text in
+            ["", "abcdef", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef-0123456789abcdef"]
+        {
             assert!(Token::parse(text).is_err(), "{text}");
         }
         let (one, two) = (Token::random(&Ambient::system()), Token::random(&Ambient::system()));
@@ -300,7 +306,9 @@ mod tests {
         );
         assert!(!make(0, &["signing"], &[]).unwrap().data.unwrap().contains_key("expiration"));
         assert!(make(1, &["flying"], &[]).unwrap_err().to_string().contains("--usages flying"));
-        assert!(make(1, &[], &["system:masters"]).unwrap_err().to_string().contains("--groups system:masters"));
+        assert!(
+            make(1, &[], &["system:masters"]).unwrap_err().to_string().contains("--groups system:masters")
+        );
     }
 
     #[test]
@@ -312,10 +320,14 @@ mod tests {
         let text = table(&rows);
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[0].starts_with("TOKEN                     TTL"), "{text}");
-        for part in ["abcdef.0123456789abcdef", "60m", "2026-06-01T13:00:00Z", "signing", "system:bootstrappers:a"] {
+        for part in
+            ["abcdef.0123456789abcdef", "60m", "2026-06-01T13:00:00Z", "signing", "system:bootstrappers:a"]
+        {
             assert!(lines[1].contains(part), "{part}: {text}");
         }
-        assert!(lines[2].contains("<forever>") && lines[2].contains("<never>") && lines[2].ends_with("<none>"));
+        assert!(
+            lines[2].contains("<forever>") && lines[2].contains("<never>") && lines[2].ends_with("<none>")
+        );
         let later = now() + Duration::from_secs(7200);
         assert_eq!(row(&make(3600, &[], &[]).unwrap(), later).unwrap()[1], "<invalid>");
     }

@@ -111,7 +111,8 @@ mod tests {
     #[test]
     fn every_binding_has_its_role() {
         let all: Vec<Value> = super::super::objects().into_iter().chain(objects()).collect();
-        for binding in objects().iter().filter(|object| object["kind"].as_str().unwrap().ends_with("Binding")) {
+        for binding in objects().iter().filter(|object| object["kind"].as_str().unwrap().ends_with("Binding"))
+        {
             let role = &binding["roleRef"];
             assert!(
                 all.iter().any(|o| o["kind"] == role["kind"] && o["metadata"]["name"] == role["name"]),

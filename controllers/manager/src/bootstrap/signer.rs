@@ -74,8 +74,11 @@ impl Reconcile for Signer {
 fn plan(map: &ConfigMap, tokens: &[Arc<Secret>], now: Timestamp) -> Option<ConfigMap> {
     let data = map.data.as_ref()?;
     let content = data.get(KUBECONFIG)?;
-    let mut wanted: BTreeMap<String, String> =
-        data.iter().filter(|(key, _)| !key.starts_with(SIGNATURE)).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let mut wanted: BTreeMap<String, String> = data
+        .iter()
+        .filter(|(key, _)| !key.starts_with(SIGNATURE))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
     for (id, secret) in tokens.iter().filter_map(|token| token::signing(token, now)) {
         wanted.insert(format!("{SIGNATURE}{id}"), detached_signature(content, id, secret));
     }
@@ -99,10 +102,7 @@ mod tests {
         let signed = plan(&map, &tokens, now).unwrap();
         let data = signed.data.as_ref().unwrap();
         assert_eq!(data.keys().collect::<Vec<_>>(), ["jws-kubeconfig-abcdef", KUBECONFIG, "own"]);
-        assert_eq!(
-            data["jws-kubeconfig-abcdef"],
-            detached_signature("text", "abcdef", "0123456789abcdef")
-        );
+        assert_eq!(data["jws-kubeconfig-abcdef"], detached_signature("text", "abcdef", "0123456789abcdef"));
         assert_eq!(plan(&signed, &tokens, now), None, "once is enough");
         let mut edited = signed.clone();
         edited.data.as_mut().unwrap().insert(KUBECONFIG.to_owned(), "other".to_owned());

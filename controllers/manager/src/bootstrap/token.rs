@@ -74,7 +74,9 @@ pub(super) mod tests {
             },
             type_: Some(SECRET_TYPE.to_owned()),
             data: Some(
-                fields.map(|(name, value)| ((*name).to_owned(), ByteString(value.as_bytes().to_vec()))).collect(),
+                fields
+                    .map(|(name, value)| ((*name).to_owned(), ByteString(value.as_bytes().to_vec())))
+                    .collect(),
             ),
             ..Secret::default()
         }

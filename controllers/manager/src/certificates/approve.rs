@@ -30,9 +30,8 @@ pub(super) fn start(context: &Context, tasks: &mut Tasks) {
     let requests = context.informers.cache::<CertificateSigningRequest>();
     let nodes = context.informers.cache::<Node>();
     let labels = "kubernetes.io/service-name=kubernetes".to_owned();
-    let servers = context
-        .informers
-        .select_in::<EndpointSlice>("default", Selection { labels, ..Selection::default() });
+    let servers =
+        context.informers.select_in::<EndpointSlice>("default", Selection { labels, ..Selection::default() });
     context.feed(tasks, &requests, &queue);
     follow_addresses(&nodes, &requests, &queue);
     let approver = Approver {
@@ -96,9 +95,13 @@ impl Ground {
 
     fn message(self) -> &'static str {
         match self {
-            Self::SelfNodeClient => "Auto approving self kubelet client certificate after SubjectAccessReview.",
+            Self::SelfNodeClient => {
+                "Auto approving self kubelet client certificate after SubjectAccessReview."
+            }
             Self::NodeClient => "Auto approving kubelet client certificate after SubjectAccessReview.",
-            Self::Serving => "Auto approving kubelet serving certificate: it names the Node and nothing else.",
+            Self::Serving => {
+                "Auto approving kubelet serving certificate: it names the Node and nothing else."
+            }
         }
     }
 }
@@ -128,6 +131,21 @@ fn plan(request: &CertificateSigningRequest) -> (Vec<Ground>, Request) {
         _ => Vec::new(),
     };
     (grounds, asked)
+}
+
+/// Returns whether a request asks for the name of a living node, and is not that node's own: a machine that joins
+/// must not stand in for it.
+fn is_taken(request: &CertificateSigningRequest, asked: &Request, nodes: &[Arc<Node>]) -> bool {
+    let own = request.spec.username.as_deref() == Some(asked.common_name.as_str());
+    let node_name = asked.common_name.strip_prefix(rules::NODE_PREFIX).unwrap_or_default();
+    let is_ready = |node: &Node| {
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
+        conditions
+            .unwrap_or_default()
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    };
+    !own && nodes.iter().any(|node| name(&node.metadata) == node_name && is_ready(node))
 }
 
 struct Approver {
@@ -167,6 +185,12 @@ impl Approver {
         asked: &Request,
     ) -> Result<bool> {
         if let Some(subresource) = ground.permission() {
+            if ground == Ground::NodeClient && is_taken(request, asked, &self.nodes.list()) {
+                let why = format!("{} is a node that is alive", asked.common_name);
+                info!(request = name(&request.metadata), why, "client certificate not approved");
+                self.recorder.warning(reference(request), "NodeNameTaken", why);
+                return Ok(false);
+            }
             return self.is_allowed(request, subresource).await;
         }
         let (nodes, servers) = (self.nodes.list(), serving::servers(&self.servers.list()));
@@ -204,8 +228,8 @@ impl Approver {
         };
         let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
         let answer = reviews.create(&PostParams::default(), &review).await;
-        let answer =
-            answer.attempt(|| format!("review the access of certificate request {}", name(&request.metadata)))?;
+        let answer = answer
+            .attempt(|| format!("review the access of certificate request {}", name(&request.metadata)))?;
         Ok(answer.status.is_some_and(|status| status.allowed))
     }
 

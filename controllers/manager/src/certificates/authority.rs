@@ -88,10 +88,11 @@ impl Authority {
         if key.public() != public {
             return Err(AuthorityError::Mismatch);
         }
-        let key_id = certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
-            ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
-            _ => None,
-        });
+        let key_id =
+            certificate.extensions().iter().find_map(|extension| match extension.parsed_extension() {
+                ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+                _ => None,
+            });
         let not_after = Timestamp::from_second(certificate.validity().not_after.timestamp())
             .map_err(|_| AuthorityError::Certificate)?;
         Ok(Self { subject: certificate.subject().as_raw().to_vec(), key_id, not_after, key })
@@ -123,11 +124,7 @@ impl Authority {
     }
 
     /// Returns begin and end of a certificate, which ends with the authority at the latest.
-    fn validity(
-        &self,
-        now: Timestamp,
-        lifetime: Duration,
-    ) -> Result<(Timestamp, Timestamp), AuthorityError> {
+    fn validity(&self, now: Timestamp, lifetime: Duration) -> Result<(Timestamp, Timestamp), AuthorityError> {
         if now >= self.not_after {
             return Err(AuthorityError::Expired(self.not_after));
         }

@@ -70,9 +70,14 @@ fn times_are_those_of_kubernetes() {
     let over = Authority::new(&certificate, &key).unwrap();
     assert!(matches!(over.validity(at(0), YEAR), Err(AuthorityError::Expired(_))));
 
-    for (asked, expected) in
-        [(None, 3600), (Some(7200), 3600), (Some(3599), 3599), (Some(600), 600), (Some(599), 600), (Some(-1), 600)]
-    {
+    for (asked, expected) in [
+        (None, 3600),
+        (Some(7200), 3600),
+        (Some(3599), 3599),
+        (Some(600), 600),
+        (Some(599), 600),
+        (Some(-1), 600),
+    ] {
         assert_eq!(lifetime(Duration::from_secs(3600), asked).as_secs(), expected, "{asked:?}");
     }
 }

@@ -51,7 +51,13 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
 pub(crate) fn names(der: &[u8]) -> Option<Vec<String>> {
     let asked = request::Request::read(der, |_| Ok(())).ok()?;
     let addresses = asked.addresses.iter().map(ToString::to_string);
-    Some([vec![asked.common_name], asked.organizations, asked.dns_names].concat().into_iter().chain(addresses).collect())
+    Some(
+        [vec![asked.common_name], asked.organizations, asked.dns_names]
+            .concat()
+            .into_iter()
+            .chain(addresses)
+            .collect(),
+    )
 }
 
 /// Returns whether a condition of this kind holds.

@@ -84,7 +84,8 @@ impl Request {
                 let address = <[u8; 4]>::try_from(*octets)
                     .map(IpAddr::from)
                     .or_else(|_| <[u8; 16]>::try_from(*octets).map(IpAddr::from));
-                self.addresses.push(address.map_err(|_| "an IP subjectAltName has a wrong length".to_owned())?);
+                self.addresses
+                    .push(address.map_err(|_| "an IP subjectAltName has a wrong length".to_owned())?);
             }
             // Such a name does not become part of the certificate.
             _ => {}
@@ -100,12 +101,15 @@ fn common_name(subject: &X509Name<'_>) -> Result<String, String> {
     if names.next().is_some() {
         return Err("the subject has several common names".to_owned());
     }
-    name.as_str().map(str::to_owned).map_err(|_| "the subject's common name is in an unknown encoding".to_owned())
+    name.as_str()
+        .map(str::to_owned)
+        .map_err(|_| "the subject's common name is in an unknown encoding".to_owned())
 }
 
 fn organizations(subject: &X509Name<'_>) -> Result<Vec<String>, String> {
     let all = subject.iter_organization().map(|name| name.as_str().map(str::to_owned));
-    all.collect::<Result<_, _>>().map_err(|_| "an organization of the subject is in an unknown encoding".to_owned())
+    all.collect::<Result<_, _>>()
+        .map_err(|_| "an organization of the subject is in an unknown encoding".to_owned())
 }
 
 #[cfg(test)]
@@ -117,7 +121,8 @@ pub(super) mod tests {
     /// Returns a request in PEM for a user with at most two groups and for names, which are addresses where
     /// they can be read as such.
     pub(in crate::certificates) fn pem(user: &str, groups: &[&str], names: &[&str]) -> String {
-        let mut params = CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+        let mut params =
+            CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
         params.distinguished_name = DistinguishedName::new();
         let kinds = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
         for (kind, group) in kinds.into_iter().zip(groups) {
@@ -133,11 +138,15 @@ pub(super) mod tests {
 
     #[test]
     fn names_are_read_in_full() {
-        let request = request("system:node:a", &["system:nodes", "other"], &["a.example", "192.0.2.1", "2001:db8::1"]);
+        let request =
+            request("system:node:a", &["system:nodes", "other"], &["a.example", "192.0.2.1", "2001:db8::1"]);
         assert_eq!(request.common_name, "system:node:a");
         assert_eq!(request.organizations, ["system:nodes", "other"]);
         assert_eq!(request.dns_names, ["a.example"]);
-        assert_eq!(request.addresses, ["192.0.2.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().unwrap()));
+        assert_eq!(
+            request.addresses,
+            ["192.0.2.1", "2001:db8::1"].map(|text| text.parse::<IpAddr>().unwrap())
+        );
         assert!(request.has_alternative_names() && request.emails.is_empty());
         let mut params = CertificateParams::default();
         params.subject_alt_names = vec![
@@ -159,7 +168,12 @@ pub(super) mod tests {
         assert_eq!(Request::parse(two.as_bytes()).unwrap_err(), "the subject has several common names");
         let good = pem("a", &[], &[]);
         let relabelled = good.replace("CERTIFICATE REQUEST", "CERTIFICATE");
-        for text in ["", "x", &relabelled, "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"] {
+        for text in [
+            "",
+            "x",
+            &relabelled,
+            "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n",
+        ] {
             assert!(Request::parse(text.as_bytes()).is_err(), "{text}");
         }
         // Another key than the one that signed the request.
@@ -167,6 +181,9 @@ pub(super) mod tests {
         let mut forged = block.contents.clone();
         *forged.last_mut().unwrap() ^= 1;
         let text = apiserver_meta::pem::encode(LABEL, &forged);
-        assert!(Request::parse(text.as_bytes()).unwrap_err().contains("signature"), "a request with a wrong signature");
+        assert!(
+            Request::parse(text.as_bytes()).unwrap_err().contains("signature"),
+            "a request with a wrong signature"
+        );
     }
 }

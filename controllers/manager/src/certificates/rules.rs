@@ -118,7 +118,9 @@ mod tests {
     #[test]
     fn client_certificates_of_kubelets_name_a_node_and_nothing_else() {
         let good = request("system:node:a", &[NODES], &[]);
-        for list in [&[DIGITAL_SIGNATURE, CLIENT_AUTH][..], &[CLIENT_AUTH, KEY_ENCIPHERMENT, DIGITAL_SIGNATURE]] {
+        for list in
+            [&[DIGITAL_SIGNATURE, CLIENT_AUTH][..], &[CLIENT_AUTH, KEY_ENCIPHERMENT, DIGITAL_SIGNATURE]]
+        {
             assert_eq!(kubelet_client(&good, &usages(list)), Ok(()));
         }
         let wrong: [&[&str]; 5] = [

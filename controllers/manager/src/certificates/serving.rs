@@ -85,7 +85,10 @@ fn check_name(wanted: &str, node: &Node, cluster: &Cluster<'_>) -> Result<(), St
 fn is_reserved(wanted: &str) -> bool {
     let wanted = wanted.to_ascii_lowercase();
     let labels: Vec<&str> = wanted.trim_end_matches('.').split('.').collect();
-    wanted.contains('*') || labels.last() == Some(&"localhost") || labels[0] == "kubernetes" || labels.contains(&"svc")
+    wanted.contains('*')
+        || labels.last() == Some(&"localhost")
+        || labels[0] == "kubernetes"
+        || labels.contains(&"svc")
 }
 
 fn check_address(wanted: IpAddr, node: &Node, cluster: &Cluster<'_>) -> Result<(), String> {
@@ -105,7 +108,9 @@ fn check_address(wanted: IpAddr, node: &Node, cluster: &Cluster<'_>) -> Result<(
     let labels = node.metadata.labels.as_ref();
     let is_control_plane = labels.is_some_and(|labels| labels.contains_key(CONTROL_PLANE));
     if cluster.servers.contains(&wanted) && !is_control_plane {
-        return Err(format!("{wanted} is an address of the API server, and Node {node_name} has no label {CONTROL_PLANE}"));
+        return Err(format!(
+            "{wanted} is an address of the API server, and Node {node_name} has no label {CONTROL_PLANE}"
+        ));
     }
     if !has(node) {
         return Err(format!("{wanted} is not an address of Node {node_name}"));
@@ -140,10 +145,9 @@ mod tests {
         let mut node = Node::default();
         node.metadata.name = Some(name.to_owned());
         node.metadata.creation_timestamp = time(created);
-        let addresses = addresses.iter().map(|(kind, address)| NodeAddress {
-            type_: (*kind).to_owned(),
-            address: (*address).to_owned(),
-        });
+        let addresses = addresses
+            .iter()
+            .map(|(kind, address)| NodeAddress { type_: (*kind).to_owned(), address: (*address).to_owned() });
         node.status.get_or_insert_default().addresses = Some(addresses.collect());
         Arc::new(node)
     }
@@ -187,7 +191,10 @@ mod tests {
             ("b", "\"b\" is not a name of Node a"),
             ("c", "\"c\" is a name of Node c too"),
             ("other.example", "\"other.example\" is not a name of Node a"),
-            ("kubernetes.default.svc", "\"kubernetes.default.svc\" is a name of the cluster and not of Node a"),
+            (
+                "kubernetes.default.svc",
+                "\"kubernetes.default.svc\" is a name of the cluster and not of Node a",
+            ),
             ("localhost", "\"localhost\" is a name of the cluster and not of Node a"),
             ("*.example", "\"*.example\" is a name of the cluster and not of Node a"),
             ("192.0.2.2", "192.0.2.2 is not an address of Node a"),

@@ -46,7 +46,11 @@ fn approved_requests_of_the_right_form_are_signed_once() {
     issued.status.as_mut().unwrap().certificate = Some(ByteString(certificate.into_bytes()));
     assert_eq!(plan(&issued), Ok(None), "it has been signed");
     for conditions in [&[][..], &[DENIED], &[APPROVED, FAILED], &[APPROVED, DENIED]] {
-        assert_eq!(plan(&request(rules::KUBELET_CLIENT, &node, &usages, conditions)), Ok(None), "{conditions:?}");
+        assert_eq!(
+            plan(&request(rules::KUBELET_CLIENT, &node, &usages, conditions)),
+            Ok(None),
+            "{conditions:?}"
+        );
     }
     assert_eq!(plan(&request("example.com/own", &node, &usages, &[APPROVED])), Ok(None), "another signer's");
 }

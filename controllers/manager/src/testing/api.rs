@@ -99,7 +99,7 @@ impl FakeApi {
             .unwrap_or_default()
             .split('&')
             .filter_map(|pair| pair.split_once('='))
-            .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=")))
+            .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=").replace("%2F", "/")))
             .collect();
         if let Some(answer) = discovery(&path) {
             return whole(200, &answer);
@@ -184,14 +184,12 @@ fn target(path: &str) -> Target {
 }
 
 fn selected(object: &Value, fields: Option<&str>) -> bool {
-    fields
-        .unwrap_or_default()
-        .split(',')
-        .filter_map(|pair| pair.split_once('='))
-        .all(|(field, value)| match field.strip_prefix("metadata.") {
+    fields.unwrap_or_default().split(',').filter_map(|pair| pair.split_once('=')).all(|(field, value)| {
+        match field.strip_prefix("metadata.") {
             Some(field) => object["metadata"][field] == json!(value),
             None => object[field] == json!(value),
-        })
+        }
+    })
 }
 
 /// Applies a merge patch (RFC 7386).

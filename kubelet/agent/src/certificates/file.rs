@@ -47,7 +47,8 @@ impl PairFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
-        let at = text.find(KEY).ok_or_else(|| io::Error::other("the file holds no certificate with its key"))?;
+        let at =
+            text.find(KEY).ok_or_else(|| io::Error::other("the file holds no certificate with its key"))?;
         let (certificate, key) = text.split_at(at);
         Ok(Some(Pair { certificate: certificate.to_owned(), key: key.to_owned() }))
     }

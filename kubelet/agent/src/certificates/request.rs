@@ -50,7 +50,9 @@ pub enum RequestError {
     Denied { name: String, message: String },
     #[error("certificate request {name} was refused by its signer: {message}")]
     Failed { name: String, message: String },
-    #[error("certificate request {name} is not approved: approve it with `kubectl certificate approve {name}`")]
+    #[error(
+        "certificate request {name} is not approved: approve it with `kubectl certificate approve {name}`"
+    )]
     Pending { name: String },
     #[error("certificate request {name} was deleted")]
     Gone { name: String },
@@ -177,7 +179,9 @@ async fn wait(api: &Api<CertificateSigningRequest>, name: &str) -> Result<String
             return Err(RequestError::Pending { name: name.to_owned() });
         }
         if started.elapsed() >= limits::CERTIFICATE_PATIENCE && !std::mem::replace(&mut said, true) {
-            info!("waiting for certificate request {name} to be approved: `kubectl certificate approve {name}`");
+            info!(
+                "waiting for certificate request {name} to be approved: `kubectl certificate approve {name}`"
+            );
         }
         sleep(pause).await;
         pause = (pause * 2).min(limits::CERTIFICATE_POLL_MAX);

@@ -122,7 +122,10 @@ impl Rotation {
         let ends = self.file.read().ok().flatten().and_then(|pair| (self.read_validity)(&pair.certificate));
         if ends.is_some_and(|validity| validity.not_after <= self.ambient.now()) {
             let what = self.what();
-            error!(error = cause, "the node's {what} certificate has expired and cannot be replaced: join again with a token");
+            error!(
+                error = cause,
+                "the node's {what} certificate has expired and cannot be replaced: join again with a token"
+            );
         } else {
             warn!(certificate = self.what(), error = cause, "cannot replace a certificate, trying again");
         }
@@ -198,9 +201,27 @@ mod tests {
         let validity =
             Validity { not_before: at("2026-01-01T00:00:00Z"), not_after: at("2027-01-01T00:00:00Z") };
         let due = |node: &str| renew_at(validity, validity.not_before, fraction(validity, node));
-        let moments: std::collections::BTreeSet<Timestamp> = (0..100).map(|n| due(&format!("node-{n}"))).collect();
+        let moments: std::collections::BTreeSet<Timestamp> =
+            (0..100).map(|n| due(&format!("node-{n}"))).collect();
         assert!(moments.len() > 90, "{}", moments.len());
         assert_eq!(due("a"), due("a"));
+    }
+
+    #[tokio::test]
+    async fn requests_after_a_replacement_use_the_new_certificate() {
+        let named = |name: &'static str| {
+            let service = tower::service_fn(move |_: http::Request<kube::client::Body>| async move {
+                let answer = http_body_util::Full::new(bytes::Bytes::from(name));
+                Ok::<_, std::convert::Infallible>(http::Response::new(answer))
+            });
+            Client::new(service, "default")
+        };
+        let clients = Clients::new(named("old"));
+        let client = clients.client();
+        let ask = || client.request_text(http::Request::get("/version").body(Vec::new()).unwrap());
+        assert_eq!(ask().await.unwrap(), "old");
+        clients.replace(named("new"));
+        assert_eq!(ask().await.unwrap(), "new");
     }
 
     #[test]
