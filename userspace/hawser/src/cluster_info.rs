@@ -186,8 +186,8 @@ mod tests {
 
     #[test]
     fn a_config_map_that_somebody_maintains_is_left_alone() {
-        let mut map = ConfigMap::default();
-        map.data = Some([("own".to_owned(), "x".to_owned())].into());
+        let data = Some([("own".to_owned(), "x".to_owned())].into());
+        let mut map = ConfigMap { data, ..ConfigMap::default() };
         assert!(updated(&map, &info("https://a")).is_none());
         map.metadata.annotations = Some([(MANAGED.to_owned(), "true".to_owned())].into());
         let first = updated(&map, &info("https://a")).unwrap();

@@ -180,6 +180,8 @@ fn rotate(
         Ok(())
     });
     let serving = Serving::default();
+    let names = vec![node.name.clone(), node.ip.to_string()];
+    membership.serve_as(&names)?;
     let file = membership.serving();
     if let Some(pair) = file.read().with_context(|| format!("cannot read {}", file.path().display()))? {
         serving.replace(&pair);
@@ -189,7 +191,6 @@ fn rotate(
         shown.replace(&pair);
         std::future::ready(())
     };
-    let names = vec![node.name.clone(), node.ip.to_string()];
     let run = rotation(Wanted::Serving(names), file).run(changed, stop.clone());
     tasks.add("rotation of the serving certificate", async move {
         run.await;

@@ -93,6 +93,23 @@ impl Membership {
         PairFile::new(self.dir.join("serving.pem"))
     }
 
+    /// Drops a serving certificate for other names and addresses than these: the node has come back with another
+    /// address.
+    pub fn serve_as(&self, names: &[String]) -> Result<()> {
+        let (file, text) = (self.dir.join("serving.names"), names.join("\n"));
+        if fs::read_to_string(&file).is_ok_and(|old| old == text) {
+            return Ok(());
+        }
+        let serving = self.serving();
+        match fs::remove_file(serving.path()) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("cannot remove {}", serving.path().display()));
+            }
+            _ => {}
+        }
+        write_atomically(&file, text.as_bytes())
+    }
+
     /// Returns the file of a key whose certificate has been requested.
     pub fn pending_key(&self) -> PathBuf {
         self.dir.join("client.key")
@@ -145,5 +162,19 @@ mod tests {
         assert_eq!(user.client_certificate.as_deref(), membership.client().path().to_str());
         membership.remove().unwrap();
         assert!(membership.cluster().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_node_with_another_address_asks_for_another_serving_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        let membership = Membership::of(dir.path());
+        membership.create().unwrap();
+        let names = |address: &str| ["b".to_owned(), address.to_owned()];
+        membership.serve_as(&names("192.0.2.1")).unwrap();
+        fs::write(membership.serving().path(), "certificate").unwrap();
+        membership.serve_as(&names("192.0.2.1")).unwrap();
+        assert!(membership.serving().path().exists());
+        membership.serve_as(&names("192.0.2.2")).unwrap();
+        assert!(!membership.serving().path().exists());
     }
 }

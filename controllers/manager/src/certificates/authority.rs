@@ -163,6 +163,11 @@ pub(super) fn lifetime(longest: Duration, asked: Option<i32>) -> Duration {
     if asked > longest { longest } else { asked.max(SHORTEST) }
 }
 
+#[expect(clippy::disallowed_methods, reason = "signatures are made with the system's entropy, as keys are")]
+fn entropy() -> SystemRandom {
+    SystemRandom::new()
+}
+
 fn block(text: &str) -> Option<Pem> {
     Pem::iter_from_buffer(text.as_bytes()).find_map(Result::ok)
 }
@@ -269,7 +274,7 @@ impl Key {
             (&ECDSA_P256_SHA256_ASN1_SIGNING, ECDSA_SHA256),
             (&ECDSA_P384_SHA384_ASN1_SIGNING, ECDSA_SHA384),
         ];
-        let random = SystemRandom::new();
+        let random = entropy();
         let found = match block.label.as_str() {
             "RSA PRIVATE KEY" => RsaKeyPair::from_der(bytes).ok().map(Self::Rsa),
             "EC PRIVATE KEY" => sec1_scalar(bytes).and_then(|scalar| {
@@ -308,7 +313,7 @@ impl Key {
     }
 
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, AuthorityError> {
-        let random = SystemRandom::new();
+        let random = entropy();
         match self {
             Self::Ecdsa(key, _) => {
                 let signature = key.sign(&random, message).map_err(|_| AuthorityError::Sign)?;
