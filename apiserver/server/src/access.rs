@@ -19,15 +19,26 @@ pub struct Access {
 }
 
 impl Access {
-    /// Access that follows the roles, bindings, nodes and accounts in the caches.
-    pub fn new(caches: &Caches, modes: &[Mode], issuer: Option<Arc<Issuer>>, ambient: &Ambient) -> Self {
+    /// Access that follows the roles, bindings, nodes and accounts in the caches, and the Secrets of bootstrap
+    /// tokens if these are accepted.
+    pub fn new(
+        caches: &Caches,
+        modes: &[Mode],
+        issuer: Option<Arc<Issuer>>,
+        bootstrap_tokens: bool,
+        ambient: &Ambient,
+    ) -> Self {
         let authorizer = Arc::new(Authorizer::with_modes(modes));
         feed_authorizer(caches, &authorizer);
         nodes::feed(caches, authorizer.nodes());
         let bound_objects = Arc::new(Bound::new(caches));
         let authenticator = issuer.as_ref().map(|issuer| {
             let objects: Arc<dyn BoundObjects> = Arc::<Bound>::clone(&bound_objects);
-            Authenticator::new(Arc::clone(issuer), objects, ambient)
+            let authenticator = Authenticator::new(Arc::clone(issuer), objects, ambient);
+            if !bootstrap_tokens {
+                return authenticator;
+            }
+            authenticator.with_bootstrap_tokens(Arc::<Bound>::clone(&bound_objects))
         });
         Self { authorizer, authenticator, bound_objects, issuer }
     }

@@ -52,6 +52,8 @@ pub struct ServerConfig {
     pub components: Components,
     /// Signs and checks ServiceAccount tokens; without it there are none.
     pub issuer: Option<Arc<Issuer>>,
+    /// True if bootstrap tokens are accepted, and the roles by which machines join are bound.
+    pub bootstrap_tokens: bool,
     /// Authorities whose client certificates are users, PEM: published in the ConfigMap
     /// `kube-system/extension-apiserver-authentication`.
     pub client_ca: String,
@@ -96,6 +98,7 @@ impl Default for ServerConfig {
             anonymous: true,
             components: Components::default(),
             issuer: None,
+            bootstrap_tokens: false,
             client_ca: String::new(),
             kubelets: None,
             jwks_uri: String::new(),
@@ -160,7 +163,8 @@ impl Server {
         let store: Arc<dyn Store> = Arc::new(Measured::new(store, &registry, &metrics));
         let caches = Arc::new(Caches::new(&registry, Arc::clone(&store)));
         // Each of these follows the caches, in this order: rights change before anybody sees the objects.
-        let access = Access::new(&caches, &config.authorization, config.issuer.clone(), &ambient);
+        let (modes, issuer) = (&config.authorization, config.issuer.clone());
+        let access = Access::new(&caches, modes, issuer, config.bootstrap_tokens, &ambient);
         let addresses = Addresses::new(&caches, config.service_cidrs.clone(), config.advertise);
         let notifications = Arc::new(Notifications::default());
         notifications.observe(&caches);

@@ -13,8 +13,10 @@ use apiserver_meta::identity::Identity;
 use apiserver_server::{Server, ServerConfig, serve};
 use apiserver_store::disk::SimDisk;
 use apiserver_store::embedded::{Embedded, Options};
-use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, ServiceAccount};
+use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, Secret, ServiceAccount};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use serde_json::json;
@@ -40,7 +42,8 @@ async fn run() -> Running {
     let subject = Subject::apiserver("cluster.local", ["127.0.0.1".to_owned()]);
     let tls = pki.apiserver_tls(&subject).unwrap();
     let client_ca = tls.client_authorities().to_owned();
-    let config = ServerConfig { issuer: Some(Arc::new(issuer)), client_ca, ..ServerConfig::default() };
+    let issuer = Some(Arc::new(issuer));
+    let config = ServerConfig { issuer, client_ca, bootstrap_tokens: true, ..ServerConfig::default() };
     let server = Server::new(config, store, builtin::registry(), ambient).unwrap();
     server.start();
     server.ready().await;
@@ -91,6 +94,96 @@ async fn the_certificate_that_kubelets_are_shown_opens_no_api_server() {
     }
     running.shutdown.cancel();
     running.serving.await.unwrap();
+}
+
+/// A bootstrap token in a Secret, with changes of its fields.
+fn bootstrap_token(id: &str, changes: &serde_json::Value) -> Secret {
+    let mut secret = json!({
+        "metadata": {"name": format!("bootstrap-token-{id}")},
+        "type": "bootstrap.kubernetes.io/token",
+        "stringData": {
+            "token-id": id, "token-secret": "0123456789abcdef", "usage-bootstrap-authentication": "true",
+            "auth-extra-groups": "system:bootstrappers:kubeadm:default-node-token",
+        },
+    });
+    for (key, value) in changes.as_object().unwrap() {
+        secret["stringData"][key] = value.clone();
+    }
+    serde_json::from_value(secret).unwrap()
+}
+
+#[tokio::test]
+async fn bootstrap_tokens_identify_machines_until_they_end() {
+    let running = run().await;
+    let admin = running.client(&Subject::admin()).await;
+    let secrets: Api<Secret> = Api::namespaced(admin.clone(), "kube-system");
+    let post = PostParams::default();
+    secrets.create(&post, &bootstrap_token("abcdef", &json!({}))).await.unwrap();
+    let token = "abcdef.0123456789abcdef";
+    let machine = running.with_token(Some(token)).await;
+    let review: SelfSubjectReview =
+        Api::all(machine.clone()).create(&post, &SelfSubjectReview::default()).await.unwrap();
+    let user = review.status.unwrap().user_info.unwrap();
+    assert_eq!(user.username.as_deref(), Some("system:bootstrap:abcdef"));
+    let groups = user.groups.unwrap();
+    for group in ["system:bootstrappers", "system:bootstrappers:kubeadm:default-node-token"] {
+        assert!(groups.iter().any(|own| own == group), "{groups:?}");
+    }
+    // It may request certificates, and look whether its name is taken; nothing else.
+    let requests = Api::<CertificateSigningRequest>::all(machine.clone());
+    assert!(requests.list(&ListParams::default()).await.unwrap().items.is_empty());
+    assert_eq!(code(Api::<Node>::all(machine.clone()).get("n").await), 404);
+    assert_eq!(code(Api::<Node>::all(machine.clone()).list(&ListParams::default()).await), 403);
+    assert_eq!(
+        code(Api::<Secret>::namespaced(machine.clone(), "kube-system").list(&ListParams::default()).await),
+        403
+    );
+    let masters = csr(&["system:masters"], "kubernetes.io/kube-apiserver-client");
+    assert_eq!(code(requests.create(&post, &masters).await), 403, "nobody asks for everything");
+    // A token that is deleted is refused at once, on the same connection.
+    secrets.delete("bootstrap-token-abcdef", &DeleteParams::default()).await.unwrap();
+    assert_eq!(code(requests.list(&ListParams::default()).await), 401);
+
+    let elsewhere: Api<Secret> = Api::namespaced(admin, "default");
+    elsewhere.create(&post, &bootstrap_token("aaaaaa", &json!({}))).await.unwrap();
+    let past = json!({"expiration": "2020-01-01T00:00:00Z"});
+    for (id, changes) in [
+        ("bbbbbb", past),
+        ("cccccc", json!({"token-secret": "0123456789abcdeg"})),
+        ("dddddd", json!({"usage-bootstrap-authentication": "false"})),
+        ("eeeeee", json!({"auth-extra-groups": "system:masters"})),
+    ] {
+        secrets.create(&post, &bootstrap_token(id, &changes)).await.unwrap();
+    }
+    let mut opaque = bootstrap_token("ffffff", &json!({}));
+    opaque.type_ = Some("Opaque".to_owned());
+    secrets.create(&post, &opaque).await.unwrap();
+    for id in ["aaaaaa", "bbbbbb", "cccccc", "dddddd", "eeeeee", "ffffff", "zzzzzz"] {
+        let stranger = running.with_token(Some(&format!("{id}.0123456789abcdef"))).await;
+        let answer = Api::<Node>::all(stranger).get("n").await;
+        assert_eq!(code(answer), 401, "{id}");
+    }
+    running.shutdown.cancel();
+    running.serving.await.unwrap();
+}
+
+/// A request for a client certificate of somebody in these groups.
+fn csr(groups: &[&str], signer: &str) -> CertificateSigningRequest {
+    let mut params = rcgen::CertificateParams::default();
+    for group in groups {
+        params.distinguished_name.push(rcgen::DnType::OrganizationName, *group);
+    }
+    let pem = params.serialize_request(&rcgen::KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    CertificateSigningRequest {
+        metadata: ObjectMeta { generate_name: Some("csr-".to_owned()), ..ObjectMeta::default() },
+        spec: CertificateSigningRequestSpec {
+            request: k8s_openapi::ByteString(pem.into_bytes()),
+            signer_name: signer.to_owned(),
+            usages: Some(vec!["client auth".to_owned()]),
+            ..CertificateSigningRequestSpec::default()
+        },
+        ..CertificateSigningRequest::default()
+    }
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 use controllers_runtime::LeaderElection;
 use ipnetwork::IpNetwork;
 
+use crate::certificates::Signing;
 use crate::limits;
 
 /// Typed and complete configuration of all controllers.
@@ -22,6 +23,8 @@ pub struct Config {
     /// Certificate in PEM of the authority that signed the API server's certificate, published in every
     /// namespace. If empty, nothing is published.
     pub root_ca: String,
+    /// Authority of the signers of Kubernetes; `None` if certificate requests are not signed.
+    pub signing: Option<Signing>,
     /// Number of workers of each controller, at least 1.
     pub workers: usize,
     /// Time without a heartbeat after which a node becomes `Unknown`.
@@ -42,6 +45,7 @@ impl Default for Config {
             node_mask_ipv6: 64,
             service_cidrs: Vec::new(),
             root_ca: String::new(),
+            signing: None,
             workers: limits::WORKERS,
             node_grace: limits::NODE_GRACE,
             node_startup_grace: limits::NODE_STARTUP_GRACE,

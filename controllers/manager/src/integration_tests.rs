@@ -2,22 +2,28 @@
 //! what one writes triggers the next.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_client::Informers;
 use controllers_runtime::LeaderElection;
+use k8s_openapi::ByteString;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Service};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod, Secret, Service,
+};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use kube::{Client, ResourceExt};
+use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::Config;
 use crate::testing::api::FakeApi;
 use crate::testing::{ambient, time};
+use crate::{Authority, Config, Signing, detached_signature};
 
 struct Cluster {
     api: FakeApi,
@@ -40,6 +46,7 @@ impl Cluster {
         let config = Config {
             root_ca: "PEM".to_owned(),
             cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
+            signing: Some(signing()),
             ..Config::default()
         };
         tokio::spawn(crate::run(config, informers, ambient(), shutdown.clone()));
@@ -105,6 +112,16 @@ impl Cluster {
         )
         .await
     }
+}
+
+/// An authority whose certificates live for an hour.
+fn signing() -> Signing {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let certificate = params.self_signed(&key).unwrap().pem();
+    let authority = Arc::new(Authority::new(&certificate, &key.serialize_pem()).unwrap());
+    Signing { authority, duration: Duration::from_secs(3600) }
 }
 
 fn template(image: &str) -> Value {
@@ -365,4 +382,101 @@ async fn send_heartbeat(cluster: &Cluster, node: &str, second: i64) {
             leases.patch(&live.name_any(), &PatchParams::default(), &Patch::Merge(body)).await.unwrap();
         }
     }
+}
+
+/// Returns a request of `author` for a certificate of node `node` with these names.
+fn csr(name: &str, author: &str, groups: &[&str], node: &str, names: &[&str]) -> Value {
+    let mut params =
+        CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CommonName, format!("system:node:{node}"));
+    let pem = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    let (signer, purpose) = if names.is_empty() {
+        ("kube-apiserver-client-kubelet", "client auth")
+    } else {
+        ("kubelet-serving", "server auth")
+    };
+    json!({"metadata": {"name": name}, "spec": {
+        "request": ByteString(pem.into_bytes()), "signerName": format!("kubernetes.io/{signer}"),
+        "usages": ["digital signature", purpose], "username": author, "groups": groups}})
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_nodes_are_approved_and_signed_and_those_of_strangers_wait() {
+    let cluster = Cluster::start().await;
+    let (token, node) = ("system:bootstrap:abcdef", "system:node:b");
+    let ready = json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": time(0)}]);
+    let alive = json!({"metadata": {"name": "c"}, "status": {"conditions": ready}});
+    cluster.create::<Node>("", alive).await;
+    for request in [
+        // The name of a node that is alive, which only that node itself may renew.
+        csr("takes", token, &["nodeclient"], "c", &[]),
+        csr("keeps", "system:node:c", &["selfnodeclient"], "c", &[]),
+        csr("joins", token, &["nodeclient"], "a", &[]),
+        csr("renews", node, &["selfnodeclient", "system:nodes"], "b", &[]),
+        csr("serves", node, &["system:nodes"], "b", &["b", "192.0.2.2"]),
+        // A node that asks for another one's name, and a token that nobody allowed to join.
+        csr("steals", node, &["selfnodeclient", "system:nodes"], "a", &[]),
+        csr("lacks", token, &["selfnodeclient"], "a", &[]),
+        csr("pretends", node, &["system:nodes"], "a", &["a"]),
+        csr("listens", node, &["system:nodes"], "b", &["b", "192.0.2.1"]),
+    ] {
+        cluster.create::<CertificateSigningRequest>("", request).await;
+    }
+    cluster.pass(2).await;
+    let settled = || -> BTreeSet<String> {
+        let all = cluster.api.all("certificatesigningrequests");
+        let issued = all.iter().filter(|request| request["status"]["certificate"].is_string());
+        issued.map(|request| request["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let names = |list: &[&str]| list.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
+    assert_eq!(settled(), names(&["joins", "keeps", "renews"]), "the Nodes are not there yet");
+    for (name, address) in [("a", "192.0.2.1"), ("b", "192.0.2.2")] {
+        let node = json!({"metadata": {"name": name}, "status": {"addresses": [
+            {"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}]}});
+        cluster.create::<Node>("", node).await;
+    }
+    cluster.pass(2).await;
+    assert_eq!(settled(), names(&["joins", "keeps", "renews", "serves"]));
+    for request in cluster.api.all("certificatesigningrequests") {
+        let conditions = request["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let reasons: Vec<&Value> = conditions.iter().map(|condition| &condition["reason"]).collect();
+        let expected =
+            if request["status"]["certificate"].is_string() { vec!["AutoApproved"] } else { vec![] };
+        assert_eq!(reasons, expected, "{}", request["metadata"]["name"]);
+    }
+    for reason in ["ServingCertificateNotApproved", "NodeNameTaken"] {
+        let refusal = (reason.to_owned(), "certificate-controller".to_owned());
+        assert!(cluster.event_sources().contains(&refusal), "{reason}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_cluster_is_announced_to_those_with_a_token_until_it_expires() {
+    let cluster = Cluster::start().await;
+    let map = json!({"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": "text"}});
+    cluster.create::<ConfigMap>("kube-public", map).await;
+    let expiration = ambient().now() + Duration::from_secs(60);
+    let fields = [
+        ("token-id", "abcdef".to_owned()),
+        ("token-secret", "0123456789abcdef".to_owned()),
+        ("usage-bootstrap-signing", "true".to_owned()),
+        ("expiration", expiration.to_string()),
+    ];
+    let data: serde_json::Map<String, Value> = fields
+        .into_iter()
+        .map(|(key, value)| (key.to_owned(), json!(ByteString(value.into_bytes()))))
+        .collect();
+    let secret = json!({"metadata": {"name": "bootstrap-token-abcdef"},
+        "type": "bootstrap.kubernetes.io/token", "data": data});
+    cluster.create::<Secret>("kube-system", secret).await;
+    cluster.pass(2).await;
+    let data = || {
+        cluster.api.all("configmaps").iter().find(|m| m["metadata"]["name"] == "cluster-info").unwrap()["data"].clone()
+    };
+    assert_eq!(data()["jws-kubeconfig-abcdef"], detached_signature("text", "abcdef", "0123456789abcdef"));
+    cluster.pass(62).await;
+    assert!(cluster.names("secrets").is_empty(), "an expired token is deleted");
+    assert_eq!(data(), json!({"kubeconfig": "text"}), "the signature of a token that is gone");
 }

@@ -7,6 +7,8 @@
 //! A reconciler sees the caches but no events; a plan sees plain data and no API.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod bootstrap;
+mod certificates;
 mod config;
 mod context;
 mod deployment;
@@ -22,6 +24,7 @@ pub mod limits;
 mod meta;
 mod namespaces;
 mod nodes;
+pub mod parsers;
 mod patch;
 mod podgc;
 mod pods;
@@ -40,6 +43,8 @@ use controllers_runtime::{Result, lead};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use bootstrap::detached_signature;
+pub use certificates::{Authority, AuthorityError, Signing};
 pub use config::Config;
 
 use context::{Context, Tasks};
@@ -88,6 +93,8 @@ async fn work(config: Config, informers: Informers, ambient: Ambient, shutdown: 
 fn start_all(context: &Context, tasks: &mut Tasks) {
     serviceaccount::start(context, tasks);
     nodes::start(context, tasks);
+    certificates::start(context, tasks);
+    bootstrap::start(context, tasks);
     deployment::start(context, tasks);
     replicaset::start(context, tasks);
     endpointslice::start(context, tasks);

@@ -45,3 +45,10 @@ pub const UNKNOWN_OWNER_DELAY: Duration = Duration::from_millis(500);
 pub const NAMESPACE_PERIOD: Duration = Duration::from_secs(1);
 /// Page size of lists that a controller requests from the server rather than from its cache.
 pub const LIST_PAGE: u32 = 500;
+
+/// Number of workers that approve certificate requests, and of those that sign them.
+pub const CERTIFICATE_WORKERS: usize = 2;
+/// Interval at which old certificate requests are looked for.
+pub const CERTIFICATE_CLEAN_PERIOD: Duration = Duration::from_secs(60 * 60);
+/// Life of the certificates that are signed, unless configured or asked for otherwise.
+pub const CERTIFICATE_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);

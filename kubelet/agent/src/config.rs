@@ -6,7 +6,7 @@ use apiserver_meta::identity::Identity;
 use tokio::net::TcpListener;
 use userspace_daemon::tls::ServingCertificate;
 
-use crate::{eviction::Thresholds, pod::resolv::ClusterDns};
+use crate::{certificates::Serving, eviction::Thresholds, pod::resolv::ClusterDns};
 
 /// Settings of one kubelet.
 #[derive(Clone, Debug)]
@@ -35,6 +35,8 @@ pub struct Config {
     pub eviction_hard: Thresholds,
     /// Certificate of the node's server; a self-signed one is generated if it is missing.
     pub serving: Option<ServingCertificate>,
+    /// Certificate of the node's server that is replaced while it runs; takes precedence over `serving`.
+    pub rotated_serving: Option<Serving>,
     /// Authority that signs the certificates of the clients of the node's server. Without it all clients are
     /// refused.
     pub client_authority: Option<ClientAuthority>,
@@ -68,6 +70,7 @@ impl Config {
             seccomp_profiles: PathBuf::from("/var/lib/kubelet/seccomp"),
             eviction_hard: Thresholds::default(),
             serving: None,
+            rotated_serving: None,
             client_authority: None,
         }
     }

@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod agent;
+pub mod certificates;
 mod config;
 pub mod containerd;
 pub mod cri_log;

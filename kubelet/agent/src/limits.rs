@@ -139,3 +139,18 @@ pub const PATH: usize = 4096;
 /// Bytes of the files that the kubelet writes into the volumes of a pod: each item may repeat an object of 1
 /// MiB.
 pub const VOLUME_FILES: usize = 64 << 20;
+
+/// First pause between looks at a certificate request that is open.
+pub const CERTIFICATE_POLL_MIN: Duration = Duration::from_millis(50);
+/// Longest pause between looks at a certificate request that is open.
+pub const CERTIFICATE_POLL_MAX: Duration = Duration::from_secs(2);
+/// Time after which it is said that a certificate request waits for a person.
+pub const CERTIFICATE_PATIENCE: Duration = Duration::from_secs(5);
+/// Time after which a certificate request is given up, and another one made.
+pub const CERTIFICATE_WAIT: Duration = Duration::from_secs(15 * 60);
+/// Longest time without a look at the clock before a certificate is replaced.
+pub const CERTIFICATE_CHECK: Duration = Duration::from_secs(60);
+/// Pause after the first failure to replace a certificate.
+pub const CERTIFICATE_RETRY: Duration = Duration::from_secs(1);
+/// Longest pause between attempts to replace a certificate.
+pub const CERTIFICATE_RETRY_MAX: Duration = Duration::from_secs(128);

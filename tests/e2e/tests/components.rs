@@ -29,7 +29,9 @@ fn components_run_as_processes_and_survive_each_others_death() -> Result<()> {
 }
 
 fn clean_up(lab: &Lab) -> Result<()> {
-    output(lab.on_node(hawser()?).arg("down").arg("--data-dir").arg(lab.dir().join("kubelet")))?;
+    // Its containerd and pods have outlived the kubelet.
+    let said = output(lab.on_node(hawser()?).arg("leave").arg("--data-dir").arg(lab.dir().join("kubelet")))?;
+    ensure!(said.contains("kubectl delete node node-1"), "hawser leave: {said}");
     output(lab.on_node(hawser()?).args(["proxy", "--cleanup", "--bpf-root", &bpf_root(lab)]))?;
     Ok(())
 }

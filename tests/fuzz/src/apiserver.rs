@@ -271,6 +271,7 @@ pub fn certificate(bytes: &[u8]) {
         assert!(!user.name.is_empty(), "a user without a name");
     }
     parsers::signing_request(bytes);
+    let _ = controllers_manager::parsers::signing_request(bytes);
 }
 
 /// Input: a byte that chooses the version of the review, an object to convert, and the answer of a conversion

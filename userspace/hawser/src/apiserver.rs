@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::pki::{Pki, Subject};
+use apiserver_client::in_process;
 use apiserver_meta::ambient::Ambient;
 use apiserver_server::components::Components;
 use apiserver_server::limits;
@@ -23,6 +24,7 @@ use userspace_daemon::shutdown;
 use crate::apiserver_args::Serving;
 use crate::apiserver_keys::Keys;
 use crate::args::{Apiserver, EtcdArgs, Networks, StoreArgs, StoreKind};
+use crate::cluster_info::{self, ClusterInfo};
 use crate::data_dir::DataDir;
 use crate::node;
 
@@ -35,7 +37,7 @@ pub struct Settings<'a> {
     /// The address at which the cluster reaches this server.
     pub advertise: IpAddr,
     pub store: &'a StoreArgs,
-    pub service_cidrs: Vec<IpNetwork>,
+    pub networks: &'a Networks,
     pub serving: Serving,
     pub keys: Keys,
     /// The addresses of the scheduler and the controllers.
@@ -73,7 +75,7 @@ pub fn listen_hint(error: &std::io::Error) -> &'static str {
 /// Opens the store, binds the port, writes the administrator's kubeconfig, and serves until
 /// shutdown. Returns when the server is ready.
 pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &CancellationToken) -> Result<Api> {
-    let Settings { data, listen, advertise, store, service_cidrs, serving, keys, components } = settings;
+    let Settings { data, listen, advertise, store, networks, serving, keys, components } = settings;
     let serving = serving.config()?;
     let listener = apiserver_server::listen(listen).map_err(|error| {
         let hint = listen_hint(&error);
@@ -82,7 +84,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let port = listener.local_addr().context("the listener has no address")?.port();
     let pki = Pki::open(&data.join("pki"), ambient).context("cannot set up the certificates")?;
     let issuer = Arc::new(keys.issuer(&pki)?);
-    let services = service_cidrs.iter().copied().map(first_address);
+    let services = networks.service_cidrs.iter().copied().map(first_address);
     let addresses = [advertise].into_iter().chain(services).map(|address| address.to_string());
     let tls = pki
         .listener_tls(&Subject::apiserver(CLUSTER_DOMAIN, addresses), &keys.listener())
@@ -92,7 +94,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let url = format!("https://127.0.0.1:{port}");
     let config = ServerConfig {
         advertise: Some(SocketAddr::new(advertise, port)),
-        service_cidrs,
+        service_cidrs: networks.service_cidrs.clone(),
         issuer: Some(issuer),
         client_ca: tls.client_authorities().to_owned(),
         kubelets: Some(Kubelets::new(
@@ -106,15 +108,26 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
         identity: Some(node::host_name()),
         ..serving
     };
+    let bootstrap_tokens = config.bootstrap_tokens;
     let server = Server::new(config, store, apiserver_kinds::registry(), ambient.clone())
         .context("the API server's configuration cannot be used")?;
     pki.write_kubeconfig_trusting(tls.authorities(), &data.kubeconfig(), &url, "admin", &Subject::admin())
         .context("cannot write the administrator's kubeconfig")?;
+    let tls_authorities = tls.authorities().to_owned();
     server.start();
     let serving = tokio::spawn(serve(listener, tls, Arc::clone(&server), stop.clone()));
     tokio::select! {
         () = server.ready() => {}
         () = stop.cancelled() => {}
+    }
+    if bootstrap_tokens {
+        let info = ClusterInfo {
+            server: format!("https://{}", SocketAddr::new(advertise, port)),
+            authorities: tls_authorities,
+            networks: networks.clone(),
+        };
+        let client = in_process(server.service(), Subject::admin().identity(), "hawser");
+        tokio::spawn(cluster_info::publish(info, client, stop.clone()));
     }
     Ok(Api { server, pki, url, serving, embedded })
 }
@@ -225,7 +238,6 @@ pub async fn connect_etcd(args: &EtcdArgs) -> Result<Etcd> {
 pub async fn run(args: Apiserver) -> Result<()> {
     let Apiserver { data_dir, secure_port, bind_address, advertise_address, store, networks, serving, keys } =
         args;
-    let Networks { service_cidrs, cluster_cidr: _ } = networks;
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&data_dir)?;
     let settings = Settings {
@@ -233,7 +245,7 @@ pub async fn run(args: Apiserver) -> Result<()> {
         listen: SocketAddr::new(bind_address, secure_port),
         advertise: advertise_address.unwrap_or_else(node::address),
         store: &store,
-        service_cidrs,
+        networks: &networks,
         serving,
         keys,
         components: Components::default(),

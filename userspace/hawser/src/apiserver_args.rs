@@ -65,6 +65,10 @@ pub struct Serving {
     /// Treat requests without credentials as those of system:anonymous instead of refusing them
     #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = true, default_missing_value = "true")]
     pub anonymous_auth: bool,
+    /// Accept bootstrap tokens (Secrets of type bootstrap.kubernetes.io/token in kube-system), and bind the roles
+    /// by which machines join
+    #[arg(long, action = ArgAction::Set, num_args = 0..=1, default_value_t = false, default_missing_value = "true")]
+    pub enable_bootstrap_token_auth: bool,
     /// Comma-separated authorizers, asked in this order: AlwaysAllow, AlwaysDeny, Node, RBAC
     #[arg(long, value_name = "MODES", value_delimiter = ',', default_values_t = Mode::DEFAULT)]
     pub authorization_mode: Vec<Mode>,
@@ -85,6 +89,7 @@ impl Default for Serving {
             shutdown_delay_duration: config.shutdown_delay,
             shutdown_send_retry_after: config.shutdown_send_retry_after,
             anonymous_auth: config.anonymous,
+            enable_bootstrap_token_auth: config.bootstrap_tokens,
             authorization_mode: config.authorization,
         }
     }
@@ -104,6 +109,7 @@ impl Serving {
             shutdown_delay_duration,
             shutdown_send_retry_after,
             anonymous_auth,
+            enable_bootstrap_token_auth,
             authorization_mode,
         } = self;
         for (at, mode) in authorization_mode.iter().enumerate() {
@@ -130,6 +136,7 @@ impl Serving {
             shutdown_delay: shutdown_delay_duration,
             shutdown_send_retry_after,
             anonymous: anonymous_auth && !open_to_all(anonymous_auth, &authorization_mode),
+            bootstrap_tokens: enable_bootstrap_token_auth,
             authorization: authorization_mode,
             ..ServerConfig::default()
         })

@@ -11,6 +11,7 @@ use kubelet_agent::Thresholds;
 
 use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
+use crate::join_args;
 use crate::probes::Probes;
 use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
 
@@ -33,6 +34,12 @@ pub enum Command {
     Up(Box<Up>),
     /// Stop the pods of `up` and restore the machine
     Down(Down),
+    /// Make, list and delete the tokens with which machines join
+    Token(join_args::TokenCommand),
+    /// Make this machine a node of a cluster, and run its components
+    Join(Box<join_args::Join>),
+    /// Take this machine out of its cluster and restore it
+    Leave(join_args::Leave),
     /// Run the API server
     Apiserver(Box<Apiserver>),
     /// Issue the files that a component outside of `up` needs to reach the API server
@@ -164,7 +171,7 @@ fn service_range(text: &str) -> Result<IpNetwork, String> {
     IpNetwork::new(range.network(), range.prefix()).map_err(|error| error.to_string())
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct Networks {
     /// Addresses of Services: one range, or one of IPv4 and one of IPv6, separated by a comma. The first is
     /// the default family of Services
@@ -228,6 +235,9 @@ pub struct Up {
     pub store: StoreArgs,
     #[command(flatten)]
     pub apis: Apis,
+    /// Life of the certificates that are signed for those who request them
+    #[arg(long, default_value = "8760h0m0s", value_parser = duration, value_name = "DURATION")]
+    pub cluster_signing_duration: Duration,
     #[command(flatten)]
     pub networks: Networks,
     #[command(flatten)]
@@ -307,6 +317,15 @@ pub struct Controllers {
     /// The certificate authority that pods trust; the kubeconfig's unless given
     #[arg(long)]
     pub root_ca_file: Option<PathBuf>,
+    /// Certificate of the authority that signs approved certificate requests, PEM; without it none is signed
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
+    pub cluster_signing_cert_file: Option<PathBuf>,
+    /// Private key of that authority, PEM
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
+    pub cluster_signing_key_file: Option<PathBuf>,
+    /// Life of the certificates that are signed
+    #[arg(long, default_value = "8760h0m0s", value_parser = duration, value_name = "DURATION")]
+    pub cluster_signing_duration: Duration,
     /// Port for /healthz, /livez and /readyz over TLS; 0 for none
     #[arg(long, default_value_t = 10257)]
     pub secure_port: u16,
@@ -351,7 +370,7 @@ pub struct Kubelet {
     pub runtime: RuntimeArgs,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct ProxyPorts {
     /// Address of `/healthz` and `/livez` of the proxy
     #[arg(long, default_value = "0.0.0.0:10256")]

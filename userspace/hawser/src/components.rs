@@ -1,10 +1,13 @@
 //! The components as separate processes, over TLS, against any Kubernetes.
 
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use apiserver_client::{Informers, authority, connect};
 use apiserver_meta::ambient::Ambient;
+use controllers_manager::{Authority, Signing};
 use controllers_runtime::LeaderElection;
 use userspace_daemon::shutdown;
 use userspace_daemon::tls::ServingCertificate;
@@ -15,7 +18,16 @@ use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
 
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {
-    let Controllers { kubeconfig, root_ca_file, secure_port, probes, networks } = args;
+    let Controllers {
+        kubeconfig,
+        root_ca_file,
+        cluster_signing_cert_file,
+        cluster_signing_key_file,
+        cluster_signing_duration,
+        secure_port,
+        probes,
+        networks,
+    } = args;
     let Networks { service_cidrs, cluster_cidr } = networks;
     let stop = shutdown::on_signal()?;
     probes.answer(secure_port, &stop).await?;
@@ -24,15 +36,33 @@ pub async fn controllers(args: Controllers) -> Result<()> {
         Some(file) => read(&file)?,
         None => authority(&kubeconfig).await?.unwrap_or_default(),
     };
+    let signing = match (cluster_signing_cert_file, cluster_signing_key_file) {
+        (Some(certificate), Some(key)) => Some(
+            signing(&read(&certificate)?, &read(&key)?, cluster_signing_duration).with_context(|| {
+                let (certificate, key) = (certificate.display(), key.display());
+                format!("cannot sign with --cluster-signing-cert-file {certificate} and --cluster-signing-key-file {key}")
+            })?,
+        ),
+        _ => None,
+    };
     let config = controllers_manager::Config {
         cluster_cidrs: vec![cluster_cidr],
         service_cidrs,
         root_ca,
+        signing,
         leader_election: Some(LeaderElection::new("kube-controller-manager", &identity(&ambient))),
         ..controllers_manager::Config::default()
     };
     let informers = Informers::new(client, ambient.clone(), stop.clone());
     controllers_manager::run(config, informers, ambient, stop).await.context("the controllers cannot run")
+}
+
+/// Returns the authority of the signers of certificate requests, from PEM.
+pub fn signing(certificate: &str, key: &str, duration: Duration) -> Result<Signing> {
+    if duration.is_zero() {
+        bail!("--cluster-signing-duration must be more than 0");
+    }
+    Ok(Signing { authority: Arc::new(Authority::new(certificate, key)?), duration })
 }
 
 /// `hawser scheduler`.
@@ -72,7 +102,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let cri = node::runtime(&directories, &runtime, &stop).await?;
     let around = Surroundings { ambient: &ambient, stop: &stop };
     let network = node::network(&node, &directories, client.clone(), &around)?;
-    let tls = KubeletTls { serving, client_ca };
+    let tls = KubeletTls { serving, rotated: None, client_ca };
     let kubelet = node::kubelet(&node, &directories, &runtime, tls, cri, client, &around).await?;
     let outcome = kubelet.await.context("the kubelet failed")?;
     stop.cancel();

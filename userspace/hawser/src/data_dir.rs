@@ -90,6 +90,13 @@ impl DataDir {
         Ok(())
     }
 
+    /// Empties the directory, whoever has created it, and removes it if that is possible. For state that means
+    /// nothing any more.
+    pub fn discard_all(mut self) -> Result<()> {
+        self.made.insert(0, self.path.clone());
+        self.discard()
+    }
+
     /// Cleans up after work that failed: discards a fresh directory and leaves any other. The caller reports
     /// the failure itself, so errors of the removal are only logged.
     pub fn discard_if_fresh(self) {

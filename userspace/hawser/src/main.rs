@@ -6,18 +6,25 @@ mod apiserver;
 mod apiserver_args;
 mod apiserver_keys;
 mod args;
+mod cluster_info;
 mod cni;
 mod components;
 mod credentials;
 mod data_dir;
+mod discovery;
 mod down;
+mod join;
+mod join_args;
+mod leave;
 mod lock;
 mod look;
+mod membership;
 mod node;
 mod probes;
 mod proxy;
 mod proxy_args;
 mod store;
+mod token;
 mod up;
 
 use std::ffi::OsString;
@@ -103,6 +110,9 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
             Command::Store(command) => return store::run(command).await,
             Command::Up(args) => Box::pin(up::run(*args)).await,
             Command::Down(args) => down::run(args).await,
+            Command::Token(command) => token::run(command).await,
+            Command::Join(args) => Box::pin(join::run(*args)).await,
+            Command::Leave(args) => leave::run(args).await,
             Command::Apiserver(args) => apiserver::run(*args).await,
             Command::Credentials(args) => credentials::run(args),
             Command::Controllers(args) => components::controllers(args).await,

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::ambient::Ambient;
 use kube::Client;
+use kubelet_agent::certificates::Serving;
 use kubelet_agent::containerd::{Containerd, ContainerdConfig};
 use kubelet_agent::images::Importer;
 use kubelet_agent::{ClientAuthority, LinuxMachine};
@@ -220,6 +221,8 @@ pub fn network(
 /// TLS settings of the kubelet's server: its certificate and the clients that it accepts.
 pub struct KubeletTls {
     pub serving: Option<ServingCertificate>,
+    /// The certificate of a node that replaces it by itself.
+    pub rotated: Option<Serving>,
     pub client_ca: Option<String>,
 }
 
@@ -245,6 +248,7 @@ pub async fn kubelet(
         allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),
         eviction_hard: args.eviction_hard,
         serving: tls.serving,
+        rotated_serving: tls.rotated,
         client_authority: tls.client_ca.map(|pem| ClientAuthority { pem, identify }),
         ..kubelet_agent::Config::new(&node.name)
     };

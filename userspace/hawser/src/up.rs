@@ -1,6 +1,7 @@
 //! `hawser up`: all components in one process, over the in-process transport.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use tokio::time::Instant;
 
@@ -9,6 +10,7 @@ use apiserver_auth::authentication::pki::{Component, Subject};
 use apiserver_client::{Change, Informers, in_process};
 use apiserver_meta::ambient::Ambient;
 use apiserver_server::components::{Components, Place};
+use controllers_manager::Signing;
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;
 use kube::Client;
@@ -22,7 +24,8 @@ use userspace_daemon::tls::ServingCertificate;
 use crate::apiserver::{self, Api, Settings};
 use crate::apiserver_args::Serving;
 use crate::apiserver_keys::Keys;
-use crate::args::{Networks, Up};
+use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs, Up};
+use crate::components;
 use crate::data_dir::{DataDir, Made};
 use crate::down;
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
@@ -78,25 +81,37 @@ fn check(args: &Up) -> Result<()> {
             );
         }
     }
-    for archive in &args.runtime.imports {
+    let api = ("--api-port", SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.api_port)));
+    check_node(&args.runtime, &args.node, &args.proxy, &args.bpf_root, &[api])
+}
+
+/// Checks all that the components of a node need, and that the addresses they listen on are free, as well as
+/// `further` ones, each with the flag that chooses it.
+pub fn check_node(
+    runtime: &RuntimeArgs,
+    node: &NodeArgs,
+    proxy: &ProxyPorts,
+    bpf_root: &Path,
+    further: &[(&str, SocketAddr)],
+) -> Result<()> {
+    for archive in &runtime.imports {
         if !archive.is_file() {
             bail!("--import {}: there is no such file", archive.display());
         }
     }
-    if args.runtime.container_runtime_endpoint.is_none() {
+    if runtime.container_runtime_endpoint.is_none() {
         for program in ["containerd", "ctr", "runc"] {
             node::find(program)?;
         }
     }
-    let node = Node::from_args(args.node.clone());
-    let data_plane = node::data_plane(None, &node.cgroup_root, &args.bpf_root)?;
+    let data_plane = node::data_plane(None, &node.cgroup_root, bpf_root)?;
     userspace_dataplane::preflight(&data_plane).context("the data plane cannot work here")?;
-    for (flag, address) in [
-        ("--api-port", SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.api_port))),
-        ("--kubelet-port", SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.runtime.kubelet_port))),
-        ("--healthz-bind-address", args.proxy.healthz_bind_address),
-        ("--metrics-bind-address", args.proxy.metrics_bind_address),
-    ] {
+    let own = [
+        ("--kubelet-port", SocketAddr::from((Ipv4Addr::UNSPECIFIED, runtime.kubelet_port))),
+        ("--healthz-bind-address", proxy.healthz_bind_address),
+        ("--metrics-bind-address", proxy.metrics_bind_address),
+    ];
+    for (flag, address) in further.iter().chain(&own) {
         std::net::TcpListener::bind(address)
             .with_context(|| format!("cannot listen on {address}: choose another {flag}"))?;
     }
@@ -114,7 +129,18 @@ async fn cluster(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) -> Result<()> {
-    let Up { data_dir: _, api_port, bpf_root, store, apis, networks, node, runtime, proxy } = args;
+    let Up {
+        data_dir: _,
+        api_port,
+        bpf_root,
+        store,
+        apis,
+        cluster_signing_duration,
+        networks,
+        node,
+        runtime,
+        proxy,
+    } = args;
     let (node, ambient) = (Node::from_args(node), Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
@@ -138,14 +164,16 @@ async fn cluster(
         listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, api_port)),
         advertise: node.ip,
         store: &store,
-        service_cidrs: networks.service_cidrs.clone(),
-        serving: Serving { apis, ..Serving::default() },
+        networks: &networks,
+        serving: Serving { apis, enable_bootstrap_token_auth: true, ..Serving::default() },
         keys: Keys::default(),
         components: Components { controller_manager: Place::Here, scheduler: Place::Here },
     };
     let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");
-    control_plane(&api, &networks, &ambient, stop, tasks);
+    let signing = components::signing(api.pki.ca_pem(), &api.pki.ca_key_pem(), cluster_signing_duration)
+        .context("cannot sign certificates")?;
+    control_plane(&api, &networks, signing, &ambient, stop, tasks);
 
     let kubelet_client = client(&api, Component::Node(&node.name));
     let around = Surroundings { ambient: &ambient, stop };
@@ -180,7 +208,7 @@ async fn cluster(
 
 /// The tasks of the process. All of them have ended before anything that they made is removed.
 #[derive(Default)]
-struct Tasks {
+pub struct Tasks {
     /// Components, none of which may end before shutdown.
     components: JoinSet<(&'static str, Result<()>)>,
     /// Work that components wait for before they can start.
@@ -188,22 +216,23 @@ struct Tasks {
 }
 
 /// Work in progress, whose result is yet to be requested.
-struct Begun<T>(oneshot::Receiver<Result<T>>);
+pub struct Begun<T>(oneshot::Receiver<Result<T>>);
 
 impl<T> Begun<T> {
     /// Waits for the result.
-    async fn end(self) -> Result<T> {
+    pub async fn end(self) -> Result<T> {
         self.0.await.context("panicked")?
     }
 }
 
 impl Tasks {
-    fn add(&mut self, name: &'static str, task: impl Future<Output = Result<()>> + Send + 'static) {
+    /// Adds a component, which runs until shutdown.
+    pub fn add(&mut self, name: &'static str, task: impl Future<Output = Result<()>> + Send + 'static) {
         self.components.spawn(async move { (name, task.await) });
     }
 
     /// Starts work that ends by itself.
-    fn begin<T: Send + 'static>(
+    pub fn begin<T: Send + 'static>(
         &mut self,
         work: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Begun<T> {
@@ -214,7 +243,7 @@ impl Tasks {
     }
 
     /// Returns the first component that ends, as an error; waits for ever while all of them run.
-    async fn first_to_end(&mut self) -> anyhow::Error {
+    pub async fn first_to_end(&mut self) -> anyhow::Error {
         match self.components.join_next().await {
             Some(Ok((name, Err(error)))) => error.context(format!("the {name} ended")),
             Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} ended, and should not have"),
@@ -224,7 +253,7 @@ impl Tasks {
     }
 
     /// Waits for all components after shutdown has begun, and returns the first failure.
-    async fn all_end(&mut self) -> Result<()> {
+    pub async fn all_end(&mut self) -> Result<()> {
         let mut outcome = Ok(());
         while let Some(ended) = self.begun.join_next().await {
             outcome = outcome.and(ended.context("a part of the start panicked"));
@@ -247,6 +276,7 @@ fn client(api: &Api, component: Component<'_>) -> Client {
 fn control_plane(
     api: &Api,
     networks: &Networks,
+    signing: Signing,
     ambient: &Ambient,
     stop: &CancellationToken,
     tasks: &mut Tasks,
@@ -256,6 +286,7 @@ fn control_plane(
         cluster_cidrs: vec![*cluster_cidr],
         service_cidrs: service_cidrs.clone(),
         root_ca: api.pki.ca_pem().to_owned(),
+        signing: Some(signing),
         ..controllers_manager::Config::default()
     };
     let informers = |component| Informers::new(client(api, component), ambient.clone(), stop.clone());
@@ -277,13 +308,14 @@ fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
     let pair = api.pki.keep("kubelet", &subject).context("cannot issue the node server's certificate")?;
     Ok(KubeletTls {
         serving: Some(ServingCertificate { chain: pair.certificate, key: pair.key }),
+        rotated: None,
         client_ca: Some(api.pki.ca_pem().to_owned()),
     })
 }
 
 /// Waits until the Node is ready and has reported so since `began`: the report of an earlier run does not
 /// count.
-async fn node_ready(
+pub async fn node_ready(
     client: Client,
     name: &str,
     ambient: &Ambient,

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+use super::bootstrap::{BootstrapSecrets, BootstrapToken};
 use super::pki::KUBELET_CLIENT;
 use super::tokens::{BoundObjects, Claims, Issuer, TokenError};
 
@@ -68,6 +69,8 @@ struct TokenUser {
 pub struct Authenticator {
     issuer: Arc<Issuer>,
     objects: Arc<dyn BoundObjects>,
+    /// The Secrets of bootstrap tokens; `None` if these are not accepted.
+    bootstrap: Option<Arc<dyn BootstrapSecrets>>,
     ambient: Ambient,
     /// Tokens whose signature was right, by their hash. Expiry and bound objects are checked at
     /// each use; only the signature is not computed again.
@@ -80,7 +83,13 @@ impl Authenticator {
     /// An authenticator over the issuer's tokens and the server's cache of objects.
     pub fn new(issuer: Arc<Issuer>, objects: Arc<dyn BoundObjects>, ambient: &Ambient) -> Self {
         let (tokens, certificates) = (Memory(Mutex::default()), Memory(Mutex::default()));
-        Self { issuer, objects, ambient: ambient.clone(), tokens, certificates }
+        Self { issuer, objects, bootstrap: None, ambient: ambient.clone(), tokens, certificates }
+    }
+
+    /// Accepts bootstrap tokens as well, whose Secrets are among `secrets`.
+    pub fn with_bootstrap_tokens(mut self, secrets: Arc<dyn BootstrapSecrets>) -> Self {
+        self.bootstrap = Some(secrets);
+        self
     }
 
     /// Returns the identity of a request's author. The certificate must be one that was verified against the
@@ -95,12 +104,10 @@ impl Authenticator {
             return self.certificate_identity(certificate);
         }
         let Some(token) = authorization.and_then(bearer_token) else { return Ok(Identity::anonymous()) };
-        self.verify_token(token, self.issuer.audiences()).map(|(user, _)| user.identity.clone()).map_err(
-            |error| {
-                tracing::debug!(%error, "refused a bearer token");
-                unauthorized()
-            },
-        )
+        self.verify_any(token, self.issuer.audiences()).map(|(identity, _)| identity).map_err(|error| {
+            tracing::debug!(%error, "refused a bearer token");
+            unauthorized()
+        })
     }
 
     /// The user of a verified client certificate: CN is the name, each O a group. 401 if it has
@@ -148,13 +155,29 @@ impl Authenticator {
         if !answer["metadata"].is_object() {
             answer["metadata"] = json!({});
         }
-        answer["status"] = match self.verify_token(token, &wanted) {
-            Ok((user, audiences)) => json!({
-                "authenticated": true, "user": user_info(&user.identity), "audiences": audiences,
+        answer["status"] = match self.verify_any(token, &wanted) {
+            Ok((identity, audiences)) => json!({
+                "authenticated": true, "user": user_info(&identity), "audiences": audiences,
             }),
             Err(error) => json!({"user": {}, "error": error.to_string()}),
         };
         Ok(answer)
+    }
+
+    /// The user of a good token of any kind for one of `audiences`, with those of them it is for.
+    fn verify_any(&self, token: &str, audiences: &[String]) -> Result<(Identity, Vec<String>), TokenError> {
+        let (Some(secrets), Some(bootstrap)) = (&self.bootstrap, BootstrapToken::parse(token)) else {
+            return self
+                .verify_token(token, audiences)
+                .map(|(user, audiences)| (user.identity.clone(), audiences));
+        };
+        // Such a token is for the API server alone.
+        let own = self.issuer.audiences();
+        let common: Vec<String> = audiences.iter().filter(|a| own.contains(a)).cloned().collect();
+        if common.is_empty() {
+            return Err(TokenError::Audience(own.to_vec()));
+        }
+        Ok((bootstrap.authenticate(secrets.as_ref(), self.ambient.now())?, common))
     }
 
     /// The claims of a good token for one of `audiences`, with those of them it is for.

@@ -137,3 +137,41 @@ fn token_review_tells_who_and_for_whom() {
     assert!(refused["error"].as_str().unwrap().contains("vault"));
     assert_eq!(setup.authenticator.token_review(&json!({"spec": {}})).unwrap_err().code, 400);
 }
+
+/// The Secret of the token `abcdef.0123456789abcdef`.
+struct OneToken;
+
+impl BootstrapSecrets for OneToken {
+    fn secret(&self, name: &str) -> Option<Value> {
+        use base64::Engine as _;
+        let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+        (name == "bootstrap-token-abcdef").then(|| {
+            json!({"type": "bootstrap.kubernetes.io/token", "data": {
+                "token-id": encode("abcdef"), "token-secret": encode("0123456789abcdef"),
+                "usage-bootstrap-authentication": encode("true"),
+            }})
+        })
+    }
+}
+
+#[test]
+fn bootstrap_tokens_count_only_where_they_are_accepted() {
+    let setup = setup(Objects::default());
+    let token = bearer("abcdef.0123456789abcdef");
+    assert_eq!(setup.authenticator.authenticate(None, Some(&token)).unwrap_err().code, 401);
+    let authenticator = setup.authenticator.with_bootstrap_tokens(Arc::new(OneToken));
+    let identity = authenticator.authenticate(None, Some(&token)).unwrap();
+    assert_eq!(identity.user, "system:bootstrap:abcdef");
+    let wrong = bearer("abcdef.0123456789abcdeg");
+    assert_eq!(authenticator.authenticate(None, Some(&wrong)).unwrap_err().code, 401);
+    // Nothing of it is remembered.
+    assert!(authenticator.tokens.lock().is_empty());
+    let review = |audiences: Value| {
+        let spec = json!({"token": "abcdef.0123456789abcdef", "audiences": audiences});
+        authenticator.token_review(&json!({"spec": spec})).unwrap()["status"].clone()
+    };
+    let answer = review(json!([]));
+    assert_eq!((&answer["authenticated"], &answer["audiences"]), (&json!(true), &json!(["api"])));
+    assert_eq!(answer["user"]["username"], "system:bootstrap:abcdef");
+    assert!(review(json!(["vault"])).get("authenticated").is_none(), "it is for the API server alone");
+}

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use super::bootstrap::BootstrapSecrets;
 use super::tokens::{self, BoundKind, BoundObject, BoundObjects};
 use apiserver_cache::{Cache, Caches};
+use serde_json::Value;
 
 /// The objects that tokens are bound to, from the caches.
 pub struct Bound {
@@ -45,5 +47,12 @@ impl BoundObjects for Bound {
             service_account: field("spec.serviceAccountName"),
             node_name: field("spec.nodeName"),
         })
+    }
+}
+
+impl BootstrapSecrets for Bound {
+    fn secret(&self, name: &str) -> Option<Value> {
+        let cache = self.secrets.as_ref()?;
+        Some(cache.get(&cache.resource.short_key("kube-system", name))?.value(None))
     }
 }

@@ -2,6 +2,7 @@
 //! turns a client certificate or a bearer token into an `Identity`.
 
 mod authenticator;
+pub mod bootstrap;
 mod bound;
 mod files;
 mod keys;

@@ -27,6 +27,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use sha2::{Digest, Sha256};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -246,6 +247,11 @@ impl Pki {
         &self.ca_pem
     }
 
+    /// The authority's private key, PEM.
+    pub fn ca_key_pem(&self) -> String {
+        self.ca_key.serialize_pem()
+    }
+
     /// A client certificate that is not kept: (certificate PEM, key PEM).
     pub fn issue_client(
         &self,
@@ -411,6 +417,26 @@ pub(super) fn renew_at(pem: &str) -> Option<i64> {
     let der = first_certificate(pem)?;
     let (_, certificate) = X509Certificate::from_der(&der).ok()?;
     Some(certificate.validity().not_after.timestamp() - RENEW_BEFORE.as_secs() as i64)
+}
+
+/// Returns the times from and until which the first certificate of a PEM text is valid.
+pub fn validity(pem: &str) -> Option<(Timestamp, Timestamp)> {
+    let der = first_certificate(pem)?;
+    let (_, certificate) = X509Certificate::from_der(&der).ok()?;
+    let validity = certificate.validity();
+    let time = |seconds: i64| Timestamp::from_second(seconds).ok();
+    Some((time(validity.not_before.timestamp())?, time(validity.not_after.timestamp())?))
+}
+
+/// Returns the hash of the public key of each certificate of a PEM text, as kubeadm writes it: `sha256:` and the
+/// hexadecimal SHA-256 of the SubjectPublicKeyInfo (RFC 7469).
+pub fn public_key_hashes(pem: &str) -> Vec<String> {
+    let hash = |der: &CertificateDer<'_>| {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let digest = Sha256::digest(certificate.public_key().raw);
+        Some(digest.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}")))
+    };
+    certificates(pem).iter().filter_map(hash).collect()
 }
 
 /// The certificates of a PEM text.

@@ -13,6 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::bootstrap::BootstrapError;
 use super::keys::{TokenSigner, VerifyingKey};
 use super::pki::{Pki, PkiError};
 
@@ -42,6 +43,8 @@ pub enum TokenError {
     Audience(Vec<String>),
     #[error("the {kind} {name} that the token is bound to is gone")]
     Gone { kind: &'static str, name: String },
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
 }
 
 /// The kinds that a token can be bound to.

@@ -13,6 +13,18 @@ pub(super) fn writes_events(controller: &str) -> bool {
 /// (ServiceAccount, rules); the role is `system:controller:NAME`.
 pub(super) const ROLES: &[(&str, &[&str])] = &[
     (
+        "certificate-controller",
+        &[
+            "READ,delete certificates.k8s.io certificatesigningrequests",
+            "update,patch certificates.k8s.io certificatesigningrequests/approval,certificatesigningrequests/status",
+            "approve certificates.k8s.io signers kubernetes.io/kube-apiserver-client-kubelet",
+            "sign certificates.k8s.io signers \
+             kubernetes.io/kube-apiserver-client,kubernetes.io/kube-apiserver-client-kubelet,\
+             kubernetes.io/kubelet-serving,kubernetes.io/legacy-unknown",
+            "create authorization.k8s.io subjectaccessreviews",
+        ],
+    ),
+    (
         "clusterrole-aggregation-controller",
         &["escalate,get,list,patch,update,watch rbac.authorization.k8s.io clusterroles"],
     ),

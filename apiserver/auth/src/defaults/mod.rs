@@ -2,6 +2,7 @@
 //! up to date with them.
 
 mod controllers;
+pub mod joining;
 mod reconcile;
 mod roles;
 

@@ -235,6 +235,8 @@ pub(super) const CLUSTER_ROLE_BINDINGS: &[(&str, &[&str])] = &[
     ("cluster-admin", &["group:system:masters"]),
     ("hawser:proxy", &["user:system:kube-proxy"]),
     ("system:basic-user", &["group:system:authenticated"]),
+    // The approver of this project also approves serving certificates that name the node and nothing else.
+    ("system:certificates.k8s.io:kubelet-serving-approver", &["user:system:kube-controller-manager"]),
     ("system:discovery", &["group:system:authenticated"]),
     ("system:kube-controller-manager", &["user:system:kube-controller-manager"]),
     ("system:kube-dns", &["serviceaccount:kube-system/kube-dns", "user:system:kube-dns"]),
@@ -281,7 +283,11 @@ pub(super) const ROLES: &[(&str, &str, &[&str])] = &[
 
 /// Each binds the role of its own name and namespace: (namespace, name, subjects).
 pub(super) const ROLE_BINDINGS: &[(&str, &str, &[&str])] = &[
-    ("kube-public", "system:controller:bootstrap-signer", &["serviceaccount:kube-system/bootstrap-signer"]),
+    (
+        "kube-public",
+        "system:controller:bootstrap-signer",
+        &["serviceaccount:kube-system/bootstrap-signer", "user:system:kube-controller-manager"],
+    ),
     (
         "kube-system",
         "extension-apiserver-authentication-reader",
@@ -298,7 +304,15 @@ pub(super) const ROLE_BINDINGS: &[(&str, &str, &[&str])] = &[
         "system::leader-locking-kube-scheduler",
         &["user:system:kube-scheduler", "serviceaccount:kube-system/kube-scheduler"],
     ),
-    ("kube-system", "system:controller:bootstrap-signer", &["serviceaccount:kube-system/bootstrap-signer"]),
+    (
+        "kube-system",
+        "system:controller:bootstrap-signer",
+        &["serviceaccount:kube-system/bootstrap-signer", "user:system:kube-controller-manager"],
+    ),
     ("kube-system", "system:controller:cloud-provider", &["serviceaccount:kube-system/cloud-provider"]),
-    ("kube-system", "system:controller:token-cleaner", &["serviceaccount:kube-system/token-cleaner"]),
+    (
+        "kube-system",
+        "system:controller:token-cleaner",
+        &["serviceaccount:kube-system/token-cleaner", "user:system:kube-controller-manager"],
+    ),
 ];

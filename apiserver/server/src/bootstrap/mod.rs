@@ -7,12 +7,16 @@ pub mod flow;
 use apiserver_auth::defaults;
 use serde_json::{Value, json};
 
-/// Everything that must exist before the server is ready, in the order in which to write it.
-pub fn objects() -> Vec<Value> {
+/// Everything that must exist before the server is ready, in the order in which to write it. The roles by which
+/// machines join are there only if bootstrap tokens are accepted.
+pub fn objects(bootstrap_tokens: bool) -> Vec<Value> {
     let mut objects: Vec<Value> =
         ["default", "kube-system", "kube-public", "kube-node-lease"].map(namespace).into();
     objects.extend(priority_classes());
     objects.extend(defaults::objects());
+    if bootstrap_tokens {
+        objects.extend(defaults::joining::objects());
+    }
     objects
 }
 
@@ -48,7 +52,7 @@ mod tests {
 
     #[test]
     fn namespaces_and_priority_classes_precede_the_roles() {
-        let objects = objects();
+        let objects = objects(true);
         let kinds: Vec<&str> = objects.iter().filter_map(|object| object["kind"].as_str()).collect();
         assert_eq!(
             kinds[..6],

@@ -104,8 +104,9 @@ fn build_allocator(server: &Arc<Server>) {
 
 /// Namespaces first, the rest at once, so that the store commits them together.
 async fn bootstrap_all(server: &Arc<Server>, repair: &mut repair::Repair) -> Result<(), ApiError> {
-    let (namespaces, others): (Vec<Value>, Vec<Value>) =
-        bootstrap::objects().into_iter().partition(|object| object["kind"] == "Namespace");
+    let (namespaces, others): (Vec<Value>, Vec<Value>) = bootstrap::objects(server.config().bootstrap_tokens)
+        .into_iter()
+        .partition(|object| object["kind"] == "Namespace");
     ensure_each(server, &namespaces).await?;
     futures::future::try_join3(
         ensure_each(server, &others),
@@ -140,7 +141,7 @@ async fn bootstrap_all(server: &Arc<Server>, repair: &mut repair::Repair) -> Res
 /// Recreates the system namespaces when one has been deleted.
 async fn ensure_namespaces(server: &Arc<Server>) {
     let namespaces: Vec<Value> =
-        bootstrap::objects().into_iter().filter(|object| object["kind"] == "Namespace").collect();
+        bootstrap::objects(false).into_iter().filter(|object| object["kind"] == "Namespace").collect();
     loop {
         tokio::time::sleep(NAMESPACES).await;
         for wanted in &namespaces {

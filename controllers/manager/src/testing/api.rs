@@ -21,11 +21,12 @@ use super::at;
 type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Group and version, plural, kind, and whether it is namespaced.
-const KINDS: [(&str, &str, &str, bool); 14] = [
+const KINDS: [(&str, &str, &str, bool); 17] = [
     ("v1", "pods", "Pod", true),
     ("v1", "services", "Service", true),
     ("v1", "endpoints", "Endpoints", true),
     ("v1", "configmaps", "ConfigMap", true),
+    ("v1", "secrets", "Secret", true),
     ("v1", "serviceaccounts", "ServiceAccount", true),
     ("v1", "namespaces", "Namespace", false),
     ("v1", "nodes", "Node", false),
@@ -33,6 +34,8 @@ const KINDS: [(&str, &str, &str, bool); 14] = [
     ("v1", "persistentvolumes", "PersistentVolume", false),
     ("apps/v1", "deployments", "Deployment", true),
     ("apps/v1", "replicasets", "ReplicaSet", true),
+    ("authorization.k8s.io/v1", "subjectaccessreviews", "SubjectAccessReview", false),
+    ("certificates.k8s.io/v1", "certificatesigningrequests", "CertificateSigningRequest", false),
     ("coordination.k8s.io/v1", "leases", "Lease", true),
     ("discovery.k8s.io/v1", "endpointslices", "EndpointSlice", true),
     ("storage.k8s.io/v1", "volumeattributesclasses", "VolumeAttributesClass", false),
@@ -96,7 +99,7 @@ impl FakeApi {
             .unwrap_or_default()
             .split('&')
             .filter_map(|pair| pair.split_once('='))
-            .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=")))
+            .map(|(key, value)| (key.to_owned(), value.replace("%3D", "=").replace("%2F", "/")))
             .collect();
         if let Some(answer) = discovery(&path) {
             return whole(200, &answer);
@@ -181,11 +184,12 @@ fn target(path: &str) -> Target {
 }
 
 fn selected(object: &Value, fields: Option<&str>) -> bool {
-    fields
-        .unwrap_or_default()
-        .split(',')
-        .filter_map(|pair| pair.split_once('='))
-        .all(|(field, value)| object["metadata"][field.trim_start_matches("metadata.")] == json!(value))
+    fields.unwrap_or_default().split(',').filter_map(|pair| pair.split_once('=')).all(|(field, value)| {
+        match field.strip_prefix("metadata.") {
+            Some(field) => object["metadata"][field] == json!(value),
+            None => object[field] == json!(value),
+        }
+    })
 }
 
 /// Applies a merge patch (RFC 7386).
@@ -282,6 +286,15 @@ impl State {
             meta["name"] = json!(format!("{prefix}{:05}", self.version));
         }
         let name = meta["name"].as_str().unwrap().to_owned();
+        if target.plural == "subjectaccessreviews" {
+            // A user may what one of its groups is called.
+            let (groups, spec) = (&object["spec"]["groups"], &object["spec"]["resourceAttributes"]);
+            let allowed = groups.as_array().is_some_and(|groups| groups.contains(&spec["subresource"]));
+            object["status"] = json!({"allowed": allowed});
+            object["kind"] = json!(kind);
+            object["apiVersion"] = json!(version);
+            return Ok(object);
+        }
         let key = (target.plural.clone(), target.namespace.clone(), name.clone());
         if self.objects.contains_key(&key) {
             return Err(Refused(409, "AlreadyExists"));
@@ -321,7 +334,7 @@ impl State {
                 return Err(Refused(409, "Conflict"));
             }
         }
-        if target.subresource == "status" {
+        if matches!(target.subresource.as_str(), "status" | "approval") {
             let wanted = std::mem::replace(&mut new, old.clone());
             new["status"] = wanted["status"].clone();
             for field in ["labels", "annotations"] {

@@ -26,7 +26,10 @@ pub(crate) fn tls(config: &Config, host_ips: &[String]) -> Result<NodeTls, TlsEr
         }
     };
     let authority = config.client_authority.as_ref();
-    let tls = tls::server(&certificate, authority.map(|authority| authority.pem.as_str()))?;
+    let mut tls = tls::server(&certificate, authority.map(|authority| authority.pem.as_str()))?;
+    if let Some(rotated) = &config.rotated_serving {
+        tls.cert_resolver = Arc::new(rotated.clone());
+    }
     let identify = authority.map(|authority| authority.identify);
     Ok(NodeTls { acceptor: TlsAcceptor::from(Arc::new(tls)), identify })
 }

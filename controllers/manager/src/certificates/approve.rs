@@ -1,0 +1,319 @@
+//! Approves the certificates of nodes: the client certificates of kubelets if whoever asks may have them by a
+//! SubjectAccessReview, their serving certificates if they name nothing but the Node.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver_client::cache::Selection;
+use apiserver_client::events::reference;
+use apiserver_client::{Cache, Change, ObjectKey, Recorder};
+use controllers_runtime::{Attempt, Outcome, Reconcile, Result, WorkQueue};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tracing::info;
+
+use super::request::Request;
+use super::serving::{self, Cluster};
+use super::{APPROVED, DENIED, has, is_issued, rules};
+use crate::config::Config;
+use crate::context::{Context, Tasks};
+use crate::limits;
+use crate::meta::name;
+
+pub(super) fn start(context: &Context, tasks: &mut Tasks) {
+    let queue = WorkQueue::new("csrapproving");
+    let requests = context.informers.cache::<CertificateSigningRequest>();
+    let nodes = context.informers.cache::<Node>();
+    let labels = "kubernetes.io/service-name=kubernetes".to_owned();
+    let servers =
+        context.informers.select_in::<EndpointSlice>("default", Selection { labels, ..Selection::default() });
+    context.feed(tasks, &requests, &queue);
+    follow_addresses(&nodes, &requests, &queue);
+    let approver = Approver {
+        client: context.client.clone(),
+        recorder: context.recorder.named("certificate-controller"),
+        config: Arc::clone(&context.config),
+        requests: requests.clone(),
+        nodes: nodes.clone(),
+        servers: servers.clone(),
+    };
+    context.start_with(tasks, queue, approver, limits::CERTIFICATE_WORKERS, async move {
+        requests.synced().await;
+        nodes.synced().await;
+        servers.synced().await;
+    });
+}
+
+/// Looks again at the serving certificates of a Node whose addresses have changed: they may be requested
+/// before the Node has them.
+fn follow_addresses(
+    nodes: &Cache<Node>,
+    requests: &Cache<CertificateSigningRequest>,
+    queue: &WorkQueue<ObjectKey>,
+) {
+    let (requests, queue) = (requests.clone(), queue.clone());
+    nodes.on_change(move |change| {
+        let Change::Applied { old, new } = change else { return };
+        let addresses = |node: &Node| node.status.as_ref().and_then(|status| status.addresses.clone());
+        if old.as_ref().is_some_and(|old| addresses(old) == addresses(new)) {
+            return;
+        }
+        let user = format!("{}{}", rules::NODE_PREFIX, name(&new.metadata));
+        for request in requests.list() {
+            if request.spec.username.as_deref() == Some(&user) && !is_settled(&request) {
+                queue.add(ObjectKey::of(request.as_ref()));
+            }
+        }
+    });
+}
+
+/// Basis on which a request can be approved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ground {
+    /// A kubelet replaces its own client certificate.
+    SelfNodeClient,
+    /// A machine joins.
+    NodeClient,
+    /// A kubelet asks for its serving certificate.
+    Serving,
+}
+
+impl Ground {
+    /// Returns the subresource of `certificatesigningrequests` that the author must be allowed to create.
+    fn permission(self) -> Option<&'static str> {
+        match self {
+            Self::SelfNodeClient => Some("selfnodeclient"),
+            Self::NodeClient => Some("nodeclient"),
+            Self::Serving => None,
+        }
+    }
+
+    fn message(self) -> &'static str {
+        match self {
+            Self::SelfNodeClient => {
+                "Auto approving self kubelet client certificate after SubjectAccessReview."
+            }
+            Self::NodeClient => "Auto approving kubelet client certificate after SubjectAccessReview.",
+            Self::Serving => {
+                "Auto approving kubelet serving certificate: it names the Node and nothing else."
+            }
+        }
+    }
+}
+
+fn is_settled(request: &CertificateSigningRequest) -> bool {
+    is_issued(request) || has(request, APPROVED) || has(request, DENIED)
+}
+
+/// Returns the grounds on which a request may be approved, in the order in which to try them, with what it
+/// asks for. Empty for all that is not a kubelet's, or is settled.
+fn plan(request: &CertificateSigningRequest) -> (Vec<Ground>, Request) {
+    let nothing = (Vec::new(), Request::default());
+    let spec = &request.spec;
+    let signers = [rules::KUBELET_CLIENT, rules::KUBELET_SERVING];
+    if is_settled(request) || !signers.contains(&spec.signer_name.as_str()) {
+        return nothing;
+    }
+    // The API server has checked the form; what cannot be read here is for a person to approve.
+    let Ok(asked) = Request::parse(&spec.request.0) else { return nothing };
+    let usages = spec.usages.as_deref().unwrap_or_default();
+    let own = spec.username.as_deref() == Some(asked.common_name.as_str());
+    let grounds = match spec.signer_name.as_str() {
+        rules::KUBELET_CLIENT if rules::kubelet_client(&asked, usages).is_err() => Vec::new(),
+        rules::KUBELET_CLIENT if own => vec![Ground::SelfNodeClient, Ground::NodeClient],
+        rules::KUBELET_CLIENT => vec![Ground::NodeClient],
+        _ if own && rules::kubelet_serving(&asked, usages).is_ok() => vec![Ground::Serving],
+        _ => Vec::new(),
+    };
+    (grounds, asked)
+}
+
+/// Returns whether a request asks for the name of a living node, and is not that node's own: a machine that joins
+/// must not stand in for it.
+fn is_taken(request: &CertificateSigningRequest, asked: &Request, nodes: &[Arc<Node>]) -> bool {
+    let own = request.spec.username.as_deref() == Some(asked.common_name.as_str());
+    let node_name = asked.common_name.strip_prefix(rules::NODE_PREFIX).unwrap_or_default();
+    let is_ready = |node: &Node| {
+        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
+        conditions
+            .unwrap_or_default()
+            .iter()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    };
+    !own && nodes.iter().any(|node| name(&node.metadata) == node_name && is_ready(node))
+}
+
+struct Approver {
+    client: Client,
+    recorder: Recorder,
+    config: Arc<Config>,
+    requests: Cache<CertificateSigningRequest>,
+    nodes: Cache<Node>,
+    servers: Cache<EndpointSlice>,
+}
+
+impl Reconcile for Approver {
+    type Key = ObjectKey;
+
+    async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
+        let Some(request) = self.requests.get(key) else { return Ok(Outcome::Done) };
+        let (grounds, asked) = plan(&request);
+        for ground in &grounds {
+            if self.holds(*ground, &request, &asked).await? {
+                return self.approve(&request, *ground).await;
+            }
+        }
+        // A role may be bound later.
+        let again = grounds.iter().any(|ground| ground.permission().is_some());
+        Ok(if again { Outcome::After(RETRY) } else { Outcome::Done })
+    }
+}
+
+/// Time after which a request that nobody allowed is looked at again.
+const RETRY: Duration = Duration::from_secs(30);
+
+impl Approver {
+    async fn holds(
+        &self,
+        ground: Ground,
+        request: &CertificateSigningRequest,
+        asked: &Request,
+    ) -> Result<bool> {
+        if let Some(subresource) = ground.permission() {
+            if ground == Ground::NodeClient && is_taken(request, asked, &self.nodes.list()) {
+                let why = format!("{} is a node that is alive", asked.common_name);
+                info!(request = name(&request.metadata), why, "client certificate not approved");
+                self.recorder.warning(reference(request), "NodeNameTaken", why);
+                return Ok(false);
+            }
+            return self.is_allowed(request, subresource).await;
+        }
+        let (nodes, servers) = (self.nodes.list(), serving::servers(&self.servers.list()));
+        let cluster = Cluster { nodes: &nodes, services: &self.config.service_cidrs, servers: &servers };
+        match serving::check(request, asked, &cluster) {
+            Ok(()) => Ok(true),
+            Err(why) => {
+                info!(request = name(&request.metadata), why, "serving certificate not approved");
+                self.recorder.warning(reference(request), "ServingCertificateNotApproved", why);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Asks the API server whether the author of a request may have it approved.
+    async fn is_allowed(&self, request: &CertificateSigningRequest, subresource: &str) -> Result<bool> {
+        let spec = &request.spec;
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: spec.username.clone(),
+                uid: spec.uid.clone(),
+                groups: spec.groups.clone(),
+                extra: spec.extra.clone(),
+                resource_attributes: Some(ResourceAttributes {
+                    group: Some("certificates.k8s.io".to_owned()),
+                    resource: Some("certificatesigningrequests".to_owned()),
+                    subresource: Some(subresource.to_owned()),
+                    verb: Some("create".to_owned()),
+                    version: Some("*".to_owned()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let reviews: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let answer = reviews.create(&PostParams::default(), &review).await;
+        let answer = answer
+            .attempt(|| format!("review the access of certificate request {}", name(&request.metadata)))?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
+    }
+
+    async fn approve(&self, request: &CertificateSigningRequest, ground: Ground) -> Result<Outcome> {
+        let conditions = request.status.as_ref().and_then(|status| status.conditions.clone());
+        let mut conditions = json!(conditions.unwrap_or_default());
+        if let Some(list) = conditions.as_array_mut() {
+            list.push(json!({
+                "type": APPROVED, "status": "True", "reason": "AutoApproved", "message": ground.message(),
+            }));
+        }
+        let meta = &request.metadata;
+        let body = json!({
+            "metadata": {"resourceVersion": meta.resource_version, "uid": meta.uid},
+            "status": {"conditions": conditions},
+        });
+        let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
+        api.patch_approval(name(meta), &PatchParams::default(), &Patch::Merge(body))
+            .await
+            .attempt(|| format!("approve certificate request {}", name(meta)))?;
+        Ok(Outcome::Done)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::ByteString;
+    use k8s_openapi::api::certificates::v1::{
+        CertificateSigningRequestCondition, CertificateSigningRequestSpec,
+    };
+
+    use super::super::request::tests::pem;
+    use super::*;
+
+    fn request(signer: &str, author: &str, pem: &str, purpose: &str) -> CertificateSigningRequest {
+        CertificateSigningRequest {
+            spec: CertificateSigningRequestSpec {
+                request: ByteString(pem.as_bytes().to_vec()),
+                signer_name: signer.to_owned(),
+                usages: Some(vec!["digital signature".to_owned(), purpose.to_owned()]),
+                username: Some(author.to_owned()),
+                ..CertificateSigningRequestSpec::default()
+            },
+            ..CertificateSigningRequest::default()
+        }
+    }
+
+    #[test]
+    fn only_requests_of_kubelets_have_grounds() {
+        let (client, serving) = (rules::KUBELET_CLIENT, rules::KUBELET_SERVING);
+        let node = pem("system:node:a", &["system:nodes"], &[]);
+        let server = pem("system:node:a", &["system:nodes"], &["a"]);
+        let masters = pem("system:node:a", &["system:masters"], &[]);
+        let (a, b, token) = ("system:node:a", "system:node:b", "system:bootstrap:abcdef");
+        for (signer, author, pem, purpose, expected) in [
+            (client, token, &node, "client auth", &[Ground::NodeClient][..]),
+            (client, a, &node, "client auth", &[Ground::SelfNodeClient, Ground::NodeClient]),
+            // A node that asks for another's name is a stranger: only `nodeclient` would allow it.
+            (client, b, &node, "client auth", &[Ground::NodeClient]),
+            (client, token, &masters, "client auth", &[]),
+            (client, token, &node, "server auth", &[]),
+            (client, token, &server, "client auth", &[]),
+            ("kubernetes.io/kube-apiserver-client", token, &node, "client auth", &[]),
+            ("kubernetes.io/kube-apiserver-client", a, &masters, "client auth", &[]),
+            (serving, a, &server, "server auth", &[Ground::Serving]),
+            (serving, b, &server, "server auth", &[]),
+            (serving, token, &server, "server auth", &[]),
+            (serving, a, &server, "client auth", &[]),
+            (serving, a, &node, "server auth", &[]),
+        ] {
+            let (grounds, _) = plan(&request(signer, author, pem, purpose));
+            assert_eq!(grounds, expected, "{signer} {author} {purpose}");
+        }
+    }
+
+    #[test]
+    fn settled_requests_are_left_alone() {
+        let node = pem("system:node:a", &["system:nodes"], &[]);
+        for kind in [APPROVED, DENIED] {
+            let mut request = request(rules::KUBELET_CLIENT, "system:node:a", &node, "client auth");
+            let condition =
+                CertificateSigningRequestCondition { type_: kind.to_owned(), ..Default::default() };
+            request.status.get_or_insert_default().conditions = Some(vec![condition]);
+            assert!(plan(&request).0.is_empty(), "{kind}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! CertificateSigningRequests: approves those of nodes, signs those that are approved, and deletes old ones.
+//!
+//! ```text
+//!  request ─▶ approve: is it a node's own? (SubjectAccessReview) ─▶ sign: is it for the signer? ─▶ certificate
+//!             serving: are its names and addresses the Node's?      (authority of the cluster)
+//! ```
+
+mod approve;
+mod authority;
+mod clean;
+mod der;
+mod request;
+mod rules;
+mod serving;
+mod sign;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+
+use crate::context::{Context, Tasks};
+
+pub use authority::{Authority, AuthorityError};
+
+/// Condition of a request that may be signed.
+const APPROVED: &str = "Approved";
+/// Condition of a request that may not be signed.
+const DENIED: &str = "Denied";
+/// Condition of a request that a signer has refused.
+const FAILED: &str = "Failed";
+
+/// Authority of the signers of Kubernetes, and the longest life of what they sign.
+#[derive(Clone, Debug)]
+pub struct Signing {
+    pub authority: Arc<Authority>,
+    /// Life of a certificate that does not ask for a shorter one.
+    pub duration: Duration,
+}
+
+/// Starts the controllers; the signers only with an authority.
+pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
+    approve::start(context, tasks);
+    clean::start(context, tasks);
+    if let Some(signing) = context.config.signing.clone() {
+        sign::start(context, tasks, signing);
+    }
+}
+
+/// Returns the names in the certificate that a request (DER) asks for, whatever its signature.
+pub(crate) fn names(der: &[u8]) -> Option<Vec<String>> {
+    let asked = request::Request::read(der, |_| Ok(())).ok()?;
+    let addresses = asked.addresses.iter().map(ToString::to_string);
+    Some(
+        [vec![asked.common_name], asked.organizations, asked.dns_names]
+            .concat()
+            .into_iter()
+            .chain(addresses)
+            .collect(),
+    )
+}
+
+/// Returns whether a condition of this kind holds.
+fn has(request: &CertificateSigningRequest, kind: &str) -> bool {
+    let conditions = request.status.as_ref().and_then(|status| status.conditions.as_deref());
+    conditions.unwrap_or_default().iter().any(|condition| condition.type_ == kind)
+}
+
+/// Returns whether the request has been signed.
+fn is_issued(request: &CertificateSigningRequest) -> bool {
+    let certificate = request.status.as_ref().and_then(|status| status.certificate.as_ref());
+    certificate.is_some_and(|certificate| !certificate.0.is_empty())
+}

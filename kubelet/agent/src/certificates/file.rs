@@ -1,0 +1,107 @@
+//! A certificate and its key in one file, so that both are replaced at once.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+/// A certificate chain and its private key, both PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pair {
+    pub certificate: String,
+    pub key: String,
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
+    }
+}
+
+/// A file with a [`Pair`], readable by its owner alone.
+#[derive(Clone, Debug)]
+pub struct PairFile {
+    path: PathBuf,
+}
+
+const KEY: &str = "-----BEGIN PRIVATE KEY-----";
+
+impl PairFile {
+    pub fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the contents; `None` if the file is missing.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read or has no certificate and key.
+    pub fn read(&self) -> io::Result<Option<Pair>> {
+        let text = match fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let at =
+            text.find(KEY).ok_or_else(|| io::Error::other("the file holds no certificate with its key"))?;
+        let (certificate, key) = text.split_at(at);
+        Ok(Some(Pair { certificate: certificate.to_owned(), key: key.to_owned() }))
+    }
+
+    /// Returns the time of the last [`PairFile::write`]; `None` if the file is missing.
+    pub fn written(&self) -> Option<Timestamp> {
+        fs::metadata(&self.path).ok()?.modified().ok()?.try_into().ok()
+    }
+
+    /// Replaces the contents: whenever the machine stops, the file has either the old or the new ones.
+    pub fn write(&self, pair: &Pair) -> io::Result<()> {
+        write_private(&self.path, &format!("{}{}", pair.certificate, pair.key))
+    }
+}
+
+/// Replaces a file that is readable by its owner alone.
+pub(super) fn write_private(path: &Path, text: &str) -> io::Result<()> {
+    let next = path.with_extension("next");
+    // Whatever a crash left behind may have other permissions.
+    match fs::remove_file(&next) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&next)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&next, path)?;
+    // The rename itself is durable once the directory is.
+    path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_pair_is_replaced_as_a_whole_and_private() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = PairFile::new(dir.path().join("client.pem"));
+        assert!(file.read().unwrap().is_none() && file.written().is_none());
+        // Left behind by a crash, readable by everybody.
+        fs::write(dir.path().join("client.next"), "rubbish").unwrap();
+        for name in ["one", "two"] {
+            let pair = Pair { certificate: format!("{name}\n"), key: format!("{KEY}\n{name}\n") };
+            file.write(&pair).unwrap();
+            assert_eq!(file.read().unwrap().unwrap(), pair);
+        }
+        let mode = fs::metadata(file.path()).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+        fs::write(file.path(), "half a certifi").unwrap();
+        assert!(file.read().is_err());
+    }
+}

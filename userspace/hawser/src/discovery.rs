@@ -1,0 +1,333 @@
+//! Discovery: a machine that knows the address of an API server, a token and a hash learns whom to trust.
+//!
+//! `cluster-info` is read over a connection that is not verified. Its signature, by the token's secret, and the
+//! hash of the authority's key show that it is the cluster's; then the connection is verified with it.
+
+use std::error::Error as StdError;
+use std::io;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use apiserver_auth::authentication::pki::{certificates, public_key_hashes};
+use controllers_manager::detached_signature;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use rustls::CertificateError;
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::cluster_info::{self, Discovered};
+use crate::token::Token;
+
+/// Time for one connection.
+const CONNECT: Duration = Duration::from_secs(10);
+/// Time for which the signature of a token may be missing: a controller makes it after the token.
+const SIGNING: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(200);
+/// Port of an API server that is named without one.
+const PORT: u16 = 6443;
+
+/// The hashes that one of the authority's keys must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Pins {
+    Hashes(Vec<String>),
+    /// The token alone is trusted.
+    Skip,
+}
+
+impl Pins {
+    /// Checks the texts of the command line.
+    pub fn parse(hashes: &[String], skip: bool) -> Result<Self> {
+        if skip {
+            return Ok(Self::Skip);
+        }
+        if hashes.is_empty() {
+            bail!(
+                "--discovery-token-ca-cert-hash is missing: `hawser token create --print-join-command` prints it; \
+                 --discovery-token-unsafe-skip-ca-verification goes without"
+            );
+        }
+        let hashes = hashes.iter().map(|text| {
+            let text = text.to_ascii_lowercase();
+            let digits = text.strip_prefix("sha256:").unwrap_or_default();
+            if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+                bail!("--discovery-token-ca-cert-hash {text}: give sha256: and 64 hexadecimal digits");
+            }
+            Ok(text)
+        });
+        Ok(Self::Hashes(hashes.collect::<Result<_>>()?))
+    }
+
+    fn allow(&self, authorities: &str) -> Result<()> {
+        let Self::Hashes(wanted) = self else { return Ok(()) };
+        let found = public_key_hashes(authorities);
+        if found.iter().any(|hash| wanted.contains(hash)) {
+            return Ok(());
+        }
+        bail!(
+            "the cluster's authority has the hash {}, and not {}: check --discovery-token-ca-cert-hash, or somebody \
+             stands in for the API server",
+            found.join(" or "),
+            wanted.join(" or ")
+        )
+    }
+}
+
+/// Returns the URL of an API server that is named `HOST`, `HOST:PORT` or `https://HOST:PORT`.
+pub fn server_url(text: &str) -> Result<String> {
+    let wrong = || anyhow!("{text} is not an API server: give ADDRESS:PORT");
+    let host = text.strip_prefix("https://").unwrap_or(text).trim_end_matches('/');
+    if host.is_empty() || host.contains('/') {
+        return Err(wrong());
+    }
+    if let Ok(std::net::IpAddr::V6(address)) = host.parse() {
+        return Ok(format!("https://[{address}]:{PORT}"));
+    }
+    match host.rsplit_once(':') {
+        None => Ok(format!("https://{host}:{PORT}")),
+        Some(_) if host.starts_with('[') && host.ends_with(']') => Ok(format!("https://{host}:{PORT}")),
+        Some((name, port)) if !name.is_empty() && port.parse::<u16>().is_ok() => {
+            Ok(format!("https://{host}"))
+        }
+        Some(_) => Err(wrong()),
+    }
+}
+
+/// Returns what the cluster says of itself, once it is known that the cluster says it.
+pub async fn discover(url: &str, token: &Token, pins: &Pins, now: Timestamp) -> Result<Discovered> {
+    let text = signed_text(url, token).await?;
+    let found = Discovered::read(&text)?;
+    pins.allow(&found.authorities)?;
+    // The same over a connection that is verified, so that the text is not an old one that was recorded.
+    let verified = client(kubeconfig(url, &found.authorities, &json!({}))).await?;
+    let again = read(&verified).await.map_err(|error| explain(&error, url, &found.server, now))?;
+    if again.data.as_ref().and_then(|data| data.get(cluster_info::KUBECONFIG)) != Some(&text) {
+        bail!("{url} answered differently once its certificate was checked: run the command again");
+    }
+    Ok(found)
+}
+
+/// Returns the kubeconfig in `cluster-info`, whose signature is that of the token.
+async fn signed_text(url: &str, token: &Token) -> Result<String> {
+    let mut config = Config::new(url.parse().with_context(|| format!("{url} is not a URL"))?);
+    config.accept_invalid_certs = true;
+    config.connect_timeout = Some(CONNECT);
+    config.read_timeout = Some(CONNECT);
+    let client = Client::try_from(config).context("cannot set up TLS")?;
+    let started = Instant::now();
+    loop {
+        let map = read(&client).await.map_err(|error| unreachable_server(&error, url))?;
+        if let Some(text) = check_signature(&map, token)? {
+            return Ok(text);
+        }
+        if started.elapsed() > SIGNING {
+            bail!(
+                "the cluster does not know token {}, or it has expired: make another one with `hawser token create`",
+                token.id
+            );
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// Returns the kubeconfig if it is signed with the token, `None` if there is no signature for the token.
+fn check_signature(map: &ConfigMap, token: &Token) -> Result<Option<String>> {
+    let data = map.data.as_ref();
+    let field = |key: &str| data.and_then(|data| data.get(key));
+    let text = field(cluster_info::KUBECONFIG).context("kube-public/cluster-info has no kubeconfig")?;
+    let Some(signature) = field(&format!("{}{}", cluster_info::SIGNATURE, token.id)) else { return Ok(None) };
+    if *signature != detached_signature(text, &token.id, &token.secret) {
+        bail!(
+            "the signature of kube-public/cluster-info is not that of token {}: check the token, or somebody stands in \
+             for the API server",
+            token.id
+        );
+    }
+    Ok(Some(text.clone()))
+}
+
+async fn read(client: &Client) -> kube::Result<ConfigMap> {
+    Api::<ConfigMap>::namespaced(client.clone(), cluster_info::NAMESPACE).get(cluster_info::NAME).await
+}
+
+/// Returns a kubeconfig for a server that is verified with `authorities`, and a user.
+pub fn kubeconfig(url: &str, authorities: &str, user: &serde_json::Value) -> serde_json::Value {
+    use base64::Engine as _;
+    let authorities = base64::engine::general_purpose::STANDARD.encode(authorities);
+    json!({
+        "apiVersion": "v1", "kind": "Config",
+        "clusters": [{"name": "hawser", "cluster": {"server": url, "certificate-authority-data": authorities}}],
+        "users": [{"name": "hawser", "user": user}],
+        "contexts": [{"name": "hawser", "context": {"cluster": "hawser", "user": "hawser"}}],
+        "current-context": "hawser",
+    })
+}
+
+/// Returns a client for a kubeconfig.
+pub async fn client(kubeconfig: serde_json::Value) -> Result<Client> {
+    let kubeconfig: Kubeconfig = serde_json::from_value(kubeconfig).context("cannot make a kubeconfig")?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .context("cannot use the cluster's address and authority")?;
+    config.connect_timeout = Some(CONNECT);
+    Client::try_from(config).context("cannot set up TLS")
+}
+
+/// Returns the error for a server of which nothing is known.
+fn unreachable_server(error: &kube::Error, url: &str) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) if status.code == 404 => anyhow!(
+            "{url} has no ConfigMap kube-public/cluster-info: start it by `hawser up`, or with \
+             --enable-bootstrap-token-auth"
+        ),
+        kube::Error::Api(status) if matches!(status.code, 401 | 403) => anyhow!(
+            "{url} does not show kube-public/cluster-info to strangers: bind the role kubeadm:bootstrap-signer-clusterinfo \
+             to system:anonymous, and leave --anonymous-auth on"
+        ),
+        kube::Error::Api(status) => anyhow!("{url} is not ready: {}: try again", status.message),
+        _ => anyhow!(
+            "cannot reach the API server at {url}: check the address, and that no firewall is between ({})",
+            innermost(error)
+        ),
+    }
+}
+
+/// Returns the error for a server whose certificate is now verified. `announced` is the address that the cluster
+/// gives for itself.
+pub fn explain(error: &kube::Error, url: &str, announced: &str, now: Timestamp) -> anyhow::Error {
+    let Some(rustls::Error::InvalidCertificate(problem)) = tls_error(error) else {
+        return unreachable_server(error, url);
+    };
+    let now = apiserver_meta::time::rfc3339(now);
+    match problem {
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => anyhow!(
+            "the certificate of {url} is not valid yet: this machine's clock says {now}; set it, for example with \
+             `timedatectl set-ntp true`"
+        ),
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => anyhow!(
+            "the certificate of {url} has expired: this machine's clock says {now}; set it if it is wrong, or restart \
+             the API server, which renews its certificate"
+        ),
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => anyhow!(
+            "the certificate of {url} does not name that address: use {announced}, at which the cluster announces itself"
+        ),
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => anyhow!(
+            "the certificate of {url} is not of the authority in cluster-info: somebody stands in for the API server, or \
+             its certificate has been replaced"
+        ),
+        other => anyhow!("the certificate of {url} cannot be used: {other}"),
+    }
+}
+
+/// Returns the error of TLS in a chain of errors.
+fn tls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(found) = error.downcast_ref::<rustls::Error>() {
+            return Some(found);
+        }
+        // The source of an I/O error is that of the error inside of it.
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        if let Some(found) = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+            return Some(found);
+        }
+        next = error.source();
+    }
+    None
+}
+
+fn innermost(error: &(dyn StdError + 'static)) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+/// Returns whether a text has certificates at all.
+pub fn has_certificates(pem: &str) -> bool {
+    !certificates(pem).is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_named_as_kubeadm_names_them() {
+        for (text, url) in [
+            ("192.0.2.1:6443", "https://192.0.2.1:6443"),
+            ("192.0.2.1", "https://192.0.2.1:6443"),
+            ("https://api.example:8443/", "https://api.example:8443"),
+            ("[2001:db8::1]:6443", "https://[2001:db8::1]:6443"),
+            ("2001:db8::1", "https://[2001:db8::1]:6443"),
+            ("[2001:db8::1]", "https://[2001:db8::1]:6443"),
+        ] {
+            assert_eq!(server_url(text).unwrap(), url);
+        }
+        for text in ["", "http://192.0.2.1", "192.0.2.1/api", "https://", "a:", ":1", "a:99999"] {
+            assert!(server_url(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn hashes_have_a_form_and_one_must_match() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let pem = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
+        let own = public_key_hashes(&pem).remove(0);
+        let pins =
+            |hashes: &[&str]| Pins::parse(&hashes.iter().map(ToString::to_string).collect::<Vec<_>>(), false);
+        let other = format!("sha256:{}", "0".repeat(64));
+        pins(&[&other, &own.to_ascii_uppercase().replace("SHA", "sha")]).unwrap().allow(&pem).unwrap();
+        let error = pins(&[&other]).unwrap().allow(&pem).unwrap_err().to_string();
+        assert!(error.contains(&own) && error.contains("somebody stands in"), "{error}");
+        assert!(pins(&[&own]).unwrap().allow("").is_err());
+        for wrong in ["", "sha256:", "sha1:00", &own[..70], &format!("{own}0")] {
+            assert!(pins(&[wrong]).is_err(), "{wrong}");
+        }
+        assert!(pins(&[]).unwrap_err().to_string().contains("--discovery-token-ca-cert-hash is missing"));
+        Pins::parse(&[], true).unwrap().allow(&pem).unwrap();
+    }
+
+    #[test]
+    fn only_the_token_signs() {
+        let token = Token::parse("abcdef.0123456789abcdef").unwrap();
+        let map = |signature: &str| ConfigMap {
+            data: Some(
+                [
+                    (cluster_info::KUBECONFIG.to_owned(), "text".to_owned()),
+                    ("jws-kubeconfig-abcdef".to_owned(), signature.to_owned()),
+                ]
+                .into(),
+            ),
+            ..ConfigMap::default()
+        };
+        let good = detached_signature("text", "abcdef", "0123456789abcdef");
+        assert_eq!(check_signature(&map(&good), &token).unwrap().as_deref(), Some("text"));
+        for forged in
+            ["", &detached_signature("other", "abcdef", "0123456789abcdef"), &good[..good.len() - 1]]
+        {
+            assert!(check_signature(&map(forged), &token).is_err(), "{forged}");
+        }
+        let other = Token::parse("ghijkl.0123456789abcdef").unwrap();
+        assert!(check_signature(&map(&good), &other).unwrap().is_none());
+        assert!(check_signature(&ConfigMap::default(), &token).is_err());
+    }
+
+    #[test]
+    fn errors_of_certificates_say_what_to_do() {
+        let explained = |problem: CertificateError| {
+            let tls = rustls::Error::InvalidCertificate(problem);
+            let error = kube::Error::Service(Box::new(io::Error::other(tls)));
+            let now = "2020-01-01T00:00:00Z".parse().unwrap();
+            explain(&error, "https://192.0.2.9:6443", "https://192.0.2.1:6443", now).to_string()
+        };
+        let clock = explained(CertificateError::NotValidYet);
+        assert!(clock.contains("clock says 2020-01-01T00:00:00Z") && !clock.contains('\n'), "{clock}");
+        assert!(explained(CertificateError::Expired).contains("has expired"));
+        assert!(explained(CertificateError::NotValidForName).contains("use https://192.0.2.1:6443"));
+        assert!(explained(CertificateError::UnknownIssuer).contains("somebody stands in"));
+    }
+}

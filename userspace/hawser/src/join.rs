@@ -1,0 +1,342 @@
+//! `hawser join`: makes the machine a node of a cluster, and runs the node's components in one process.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use apiserver_client::connect;
+use apiserver_meta::ambient::Ambient;
+use k8s_openapi::api::core::v1;
+use kube::{Api, Client};
+use kubelet_agent::certificates::{self, Clients, Pair, Rotation, Serving, Wanted};
+use serde_json::json;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+use userspace_daemon::shutdown;
+
+use crate::args::Networks;
+use crate::cluster_info::{Discovered, Ranges};
+use crate::data_dir::{DataDir, Made};
+use crate::discovery::{self, Pins};
+use crate::down;
+use crate::join_args::Join;
+use crate::membership::{Cluster, Membership, read_validity};
+use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
+use crate::token::Token;
+use crate::up::{self, Tasks};
+
+/// Names of the components towards the API server.
+const KUBELET: &str = "kubelet";
+const PROXY: &str = "kube-proxy";
+
+/// Runs a node until SIGTERM. A failed start leaves nothing behind.
+pub async fn run(args: Join) -> Result<()> {
+    let start = Instant::now();
+    let stop = shutdown::on_signal()?;
+    if args.data_dir.join("pki").exists() {
+        bail!("{} is the directory of an API server: give another --data-dir", args.data_dir.display());
+    }
+    let data = DataDir::open(&args.data_dir)?;
+    let first = data.made()?.is_none();
+    let mut tasks = Tasks::default();
+    let outcome = match up::check_node(&args.runtime, &args.node, &args.proxy, &args.bpf_root, &[]) {
+        Ok(()) => Box::pin(member(args, &data, start, &stop, &mut tasks)).await,
+        Err(error) => Err(error),
+    };
+    if outcome.is_err() {
+        stop.cancel();
+        if let Err(error) = tasks.all_end().await {
+            tracing::warn!(error = format!("{error:#}"), "a component failed after the failed start");
+        }
+        if first && let Some(made) = data.made()? {
+            for error in down::remove(&data, &made).await {
+                tracing::warn!(
+                    error = format!("{error:#}"),
+                    "cannot remove everything after the failed start"
+                );
+            }
+            data.forget()?;
+        }
+        if data.is_fresh() {
+            data.discard()?;
+        }
+    }
+    outcome
+}
+
+async fn member(
+    args: Join,
+    data: &DataDir,
+    start: Instant,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) -> Result<()> {
+    let (node, ambient) = (Node::from_args(args.node.clone()), Ambient::system());
+    let membership = Membership::of(data.path());
+    let joined = tokio::select! {
+        biased;
+        () = stop.cancelled() => return Ok(()),
+        joined = admit(&args, &node, &membership, &ambient) => joined?,
+    };
+    let Join { bpf_root, runtime, proxy, .. } = args;
+    let began = ambient.now();
+    let Ranges { services, pods } = joined.ranges.clone();
+    let networks = Networks { service_cidrs: services, cluster_cidr: pods };
+    let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
+    let proxy = node::proxy_config(&node, &proxy, &networks)?;
+    data.remember(&Made {
+        node_name: node.name.clone(),
+        bpf_root: Some(bpf_root),
+        cgroup_root: node.cgroup_root.clone(),
+        runtime_endpoint: runtime.container_runtime_endpoint.clone(),
+    })?;
+    let (directories, runtime) = (Directories::new(data.path()), Arc::new(runtime));
+    let cri = tasks.begin({
+        let (directories, runtime, stop) = (directories.clone(), Arc::clone(&runtime), stop.clone());
+        async move { node::runtime(&directories, &runtime, &stop).await }
+    });
+    let open = tasks.begin(node::open_proxy(proxy, data_plane, stop.clone()));
+    let kubeconfig = membership.kubeconfig();
+    let api = NodeClients {
+        kubelet: Clients::new(connect(&kubeconfig, KUBELET).await?),
+        proxy: Clients::new(connect(&kubeconfig, PROXY).await?),
+    };
+    let serving = rotate(&membership, &node, &api, &ambient, stop, tasks)?;
+    let client = api.kubelet.client();
+    let around = Surroundings { ambient: &ambient, stop };
+    let network = node::network(&node, &directories, client.clone(), &around)?;
+    tasks.add("pod network", async move { network.await.context("panicked") });
+    let proxy = node::run_proxy(open.end().await?, api.proxy.client(), &around);
+    tasks.add("proxy", async move { proxy.await.context("panicked") });
+    let tls = KubeletTls { serving: None, rotated: Some(serving), client_ca: Some(joined.authorities) };
+    let cri = cri.end().await?;
+    let kubelet = node::kubelet(&node, &directories, &runtime, tls, cri, client.clone(), &around).await?;
+    tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
+    let ready = async {
+        up::node_ready(client, &node.name, &ambient, began, stop).await;
+        let time = start.elapsed().as_millis();
+        println!("node {} of {} is ready in {time} ms", node.name, joined.server);
+        stop.cancelled().await;
+    };
+    tokio::select! {
+        // Polled in order, so that components that end because of the shutdown do not count as failures.
+        biased;
+        () = stop.cancelled() => {}
+        () = ready => {}
+        ended = tasks.first_to_end() => return Err(ended),
+    }
+    tasks.all_end().await
+}
+
+/// The clients of a node's components, which follow its certificate.
+#[derive(Clone)]
+struct NodeClients {
+    kubelet: Clients,
+    proxy: Clients,
+}
+
+impl NodeClients {
+    /// Reads the certificate of the kubeconfig again.
+    async fn renew(&self, kubeconfig: &Path) {
+        for (clients, component) in [(&self.kubelet, KUBELET), (&self.proxy, PROXY)] {
+            match connect(kubeconfig, component).await {
+                Ok(next) => clients.replace(next),
+                Err(error) => {
+                    let cause = &error as &dyn std::error::Error;
+                    tracing::error!(error = cause, component, "cannot use the new certificate");
+                }
+            }
+        }
+    }
+}
+
+/// Keeps both certificates of the node valid until shutdown. Returns that of the node server, which is requested
+/// once the Node exists.
+fn rotate(
+    membership: &Membership,
+    node: &Node,
+    api: &NodeClients,
+    ambient: &Ambient,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) -> Result<Serving> {
+    let rotation = |wanted, file| Rotation {
+        client: api.kubelet.client(),
+        node: node.name.clone(),
+        wanted,
+        file,
+        read_validity,
+        ambient: ambient.clone(),
+    };
+    let (api, kubeconfig) = (api.clone(), membership.kubeconfig());
+    let changed = move |_: Pair| {
+        let (api, kubeconfig) = (api.clone(), kubeconfig.clone());
+        async move { api.renew(&kubeconfig).await }
+    };
+    let run = rotation(Wanted::Client, membership.client()).run(changed, stop.clone());
+    tasks.add("rotation of the client certificate", async move {
+        run.await;
+        Ok(())
+    });
+    let serving = Serving::default();
+    let names = vec![node.name.clone(), node.ip.to_string()];
+    membership.serve_as(&names)?;
+    let file = membership.serving();
+    if let Some(pair) = file.read().with_context(|| format!("cannot read {}", file.path().display()))? {
+        serving.replace(&pair);
+    }
+    let shown = serving.clone();
+    let changed = move |pair: Pair| {
+        shown.replace(&pair);
+        std::future::ready(())
+    };
+    let run = rotation(Wanted::Serving(names), file).run(changed, stop.clone());
+    tasks.add("rotation of the serving certificate", async move {
+        run.await;
+        Ok(())
+    });
+    Ok(serving)
+}
+
+/// Returns the cluster that this machine is a node of: the one that it has joined, or the one that admits it now.
+async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambient) -> Result<Cluster> {
+    let url = args.server.as_deref().map(discovery::server_url).transpose()?;
+    if let Some(mut cluster) = membership.cluster()? {
+        if cluster.node_name != node.name {
+            bail!(
+                "this machine has joined as node {} and not as {}: give --node-name {0}, or run `hawser leave` first",
+                cluster.node_name,
+                node.name
+            );
+        }
+        let pair = membership.client().read().context("cannot read the node's certificate")?;
+        let validity = pair.and_then(|pair| read_validity(&pair.certificate));
+        let valid = validity.is_some_and(|validity| validity.not_after > ambient.now());
+        if valid {
+            if let Some(url) = url.filter(|url| *url != cluster.server) {
+                cluster.server = url;
+                membership.remember(&cluster)?;
+            }
+            info!(node = %node.name, server = %cluster.server, "joined before");
+            return Ok(cluster);
+        }
+        if args.token.is_none() {
+            bail!(
+                "the certificate of node {} has expired: run `hawser join {} --token T --discovery-token-ca-cert-hash H` \
+                 with a new token",
+                node.name,
+                cluster.server.trim_start_matches("https://")
+            );
+        }
+    }
+    let (Some(url), Some(token)) = (url, &args.token) else {
+        bail!(
+            "this machine has not joined a cluster: give SERVER, --token and --discovery-token-ca-cert-hash, as \
+             `hawser token create --print-join-command` prints them"
+        );
+    };
+    let token = Token::parse(token)?;
+    let pins =
+        Pins::parse(&args.discovery_token_ca_cert_hash, args.discovery_token_unsafe_skip_ca_verification)?;
+    let found = discovery::discover(&url, &token, &pins, ambient.now()).await?;
+    if !discovery::has_certificates(&found.authorities) {
+        bail!("the certificate authority in kube-public/cluster-info is not PEM");
+    }
+    let cluster = Cluster {
+        server: url.clone(),
+        ranges: ranges(args, &found)?,
+        authorities: found.authorities,
+        node_name: node.name.clone(),
+    };
+    let user = json!({"token": token.to_string()});
+    let client = discovery::client(discovery::kubeconfig(&url, &cluster.authorities, &user)).await?;
+    check_name(&client, &node.name, &token).await?;
+    membership.create()?;
+    let pair = certificates::bootstrap(&client, &node.name, &membership.pending_key()).await;
+    let pair = pair.context("the cluster gave this machine no certificate")?;
+    check_clock(&pair, ambient)?;
+    let file = membership.client();
+    file.write(&pair).with_context(|| format!("cannot write {}", file.path().display()))?;
+    membership.remember(&cluster)?;
+    membership.forget_pending_key()?;
+    info!(node = %node.name, server = %cluster.server, "joined");
+    Ok(cluster)
+}
+
+/// Returns the networks of the cluster: those of the flags, or those that the cluster tells.
+fn ranges(args: &Join, found: &Discovered) -> Result<Ranges> {
+    let told = found.ranges.as_ref();
+    let services = Some(args.service_cidrs.clone()).filter(|ranges| !ranges.is_empty());
+    let services = services.or_else(|| told.map(|told| told.services.clone()));
+    let pods = args.cluster_cidr.or_else(|| told.map(|told| told.pods));
+    let (Some(services), Some(pods)) = (services, pods) else {
+        bail!("the cluster does not tell its networks: give --service-cluster-ip-range and --cluster-cidr");
+    };
+    Ok(Ranges { services, pods })
+}
+
+/// Refuses a name that a living node has.
+async fn check_name(client: &Client, name: &str, token: &Token) -> Result<()> {
+    match Api::<v1::Node>::all(client.clone()).get_opt(name).await {
+        Ok(Some(node)) if is_alive(&node) => bail!(
+            "node {name} is in the cluster and alive: give another --node-name; if it is this machine, wait until \
+             `kubectl get node {name}` shows it as NotReady, or delete the Node"
+        ),
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 401 => bail!(
+            "the cluster refuses token {}, which has expired or is not for authentication: make another one with \
+             `hawser token create`",
+            token.id
+        ),
+        // Clusters of other makes may not tell; the certificate request is what counts.
+        Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("cannot look for node {name}")),
+    }
+}
+
+fn is_alive(node: &v1::Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// Refuses a certificate that begins in the future of this machine's clock.
+fn check_clock(pair: &Pair, ambient: &Ambient) -> Result<()> {
+    let validity =
+        read_validity(&pair.certificate).context("the certificate of the cluster cannot be read")?;
+    let now = ambient.now();
+    let wrong = if now < validity.not_before {
+        "is not valid yet"
+    } else if now >= validity.not_after {
+        "has expired"
+    } else {
+        return Ok(());
+    };
+    bail!(
+        "the certificate that the cluster has just signed {wrong}: this machine's clock says {}; set it, for example \
+         with `timedatectl set-ntp true`",
+        apiserver_meta::time::rfc3339(now)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::NodeCondition;
+
+    use super::*;
+
+    #[test]
+    fn only_a_ready_node_has_its_name() {
+        let mut node = v1::Node::default();
+        assert!(!is_alive(&node));
+        for (status, alive) in [("True", true), ("False", false), ("Unknown", false)] {
+            let condition = NodeCondition {
+                type_: "Ready".to_owned(),
+                status: status.to_owned(),
+                ..NodeCondition::default()
+            };
+            node.status.get_or_insert_default().conditions = Some(vec![condition]);
+            assert_eq!(is_alive(&node), alive, "{status}");
+        }
+    }
+}
