@@ -225,7 +225,7 @@ pub async fn connect_etcd(args: &EtcdArgs) -> Result<Etcd> {
 pub async fn run(args: Apiserver) -> Result<()> {
     let Apiserver { data_dir, secure_port, bind_address, advertise_address, store, networks, serving, keys } =
         args;
-    let Networks { service_cidrs, cluster_cidr: _ } = networks;
+    let Networks { service_cidrs, cluster_cidrs: _ } = networks;
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&data_dir)?;
     let settings = Settings {

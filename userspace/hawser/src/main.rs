@@ -13,6 +13,7 @@ mod data_dir;
 mod down;
 mod lock;
 mod look;
+mod network_args;
 mod node;
 mod probes;
 mod proxy;

@@ -64,9 +64,9 @@ pub async fn run(args: Up) -> Result<()> {
 /// Checks all that can be known before anything is changed.
 fn check(args: &Up) -> Result<()> {
     args.apis.enablement()?;
-    let Networks { service_cidrs, cluster_cidr } = &args.networks;
+    let Networks { service_cidrs, cluster_cidrs } = &args.networks;
     for service_cidr in service_cidrs {
-        if overlap(*service_cidr, *cluster_cidr) {
+        if let Some(cluster_cidr) = cluster_cidrs.iter().find(|one| overlap(*service_cidr, **one)) {
             bail!(
                 "--service-cluster-ip-range {service_cidr} and --cluster-cidr {cluster_cidr} overlap: give ranges of their own"
             );
@@ -114,7 +114,8 @@ async fn cluster(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) -> Result<()> {
-    let Up { data_dir: _, api_port, bpf_root, store, apis, networks, node, runtime, proxy } = args;
+    let Up { data_dir: _, api_port, bpf_root, store, apis, networks, node, runtime, pod_network, proxy } =
+        args;
     let (node, ambient) = (Node::from_args(node), Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
@@ -125,7 +126,8 @@ async fn cluster(
         cgroup_root: node.cgroup_root.clone(),
         runtime_endpoint: runtime.container_runtime_endpoint.clone(),
     })?;
-    let (directories, runtime) = (Directories::new(data.path()), Arc::new(runtime));
+    let directories = Directories::new(data.path()).with_cni(&pod_network);
+    let runtime = Arc::new(runtime);
     // Components that need no API start at the same time: containerd and the verification of the programs
     // take longer than everything else together.
     let cri = tasks.begin({
@@ -149,7 +151,12 @@ async fn cluster(
 
     let kubelet_client = client(&api, Component::Node(&node.name));
     let around = Surroundings { ambient: &ambient, stop };
-    let network = node::network(&node, &directories, kubelet_client.clone(), &around)?;
+    let clients = userspace_network::Clients {
+        own: kubelet_client.clone(),
+        // A kubelet may read its own Node alone.
+        nodes: client(&api, Component::Proxy),
+    };
+    let network = node::network(&node, &directories, (&pod_network, &networks), clients, &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
     let tls = kubelet_tls(&api, &node)?;
     let proxy = node::run_proxy(open.end().await?, client(&api, Component::Proxy), &around);
@@ -251,9 +258,9 @@ fn control_plane(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) {
-    let Networks { service_cidrs, cluster_cidr } = networks;
+    let Networks { service_cidrs, cluster_cidrs } = networks;
     let config = controllers_manager::Config {
-        cluster_cidrs: vec![*cluster_cidr],
+        cluster_cidrs: cluster_cidrs.clone(),
         service_cidrs: service_cidrs.clone(),
         root_ca: api.pki.ca_pem().to_owned(),
         ..controllers_manager::Config::default()

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use ipnetwork::IpNetwork;
 
 use crate::limits;
+use crate::peers::PeerConfig;
 
 /// The node's network. All paths are absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +23,11 @@ pub struct Config {
     pub plugin: PathBuf,
     /// The addresses of Services: packets that were not translated must not leave the node.
     pub service_cidrs: Vec<IpNetwork>,
-    /// MTU of pods' interfaces; `None` for that of the default route's interface.
+    /// MTU of pods' interfaces; `None` for that of the interface with the node's address, less the headers of
+    /// the tunnel if packets to other nodes may take it.
     pub mtu: Option<u32>,
+    /// The ways to pods of other nodes.
+    pub peers: PeerConfig,
 }
 
 /// The configuration cannot be used.
@@ -116,6 +120,7 @@ mod tests {
             plugin: "/p".into(),
             service_cidrs: Vec::new(),
             mtu: None,
+            peers: PeerConfig::default(),
         }
     }
 

@@ -1,0 +1,7 @@
+//! The pod network, in network namespaces.
+
+#![allow(clippy::unwrap_used, reason = "a test says what is wrong by panicking")]
+
+mod machine;
+
+mod pods;
