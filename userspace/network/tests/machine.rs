@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use apiserver_meta::ambient::Ambient;
 use nix::sched::{CloneFlags, unshare};
+use rustix::net::sockopt;
 use serde_json::{Value, json};
 use userspace_network::netns::{block_on, within};
 use userspace_network::peers::PeerConfig;
@@ -42,6 +43,11 @@ impl Namespace {
         });
         let (file, _, path) = made.recv_timeout(TIMEOUT).unwrap();
         Self { file, path, _keep: keep }
+    }
+
+    /// Runs `ip` with these words.
+    pub fn ip(&self, line: &str) -> String {
+        self.run(|| output("ip", &line.split_whitespace().collect::<Vec<_>>()))
     }
 
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
@@ -154,6 +160,8 @@ pub fn output(program: &str, arguments: &[&str]) -> String {
 /// Makes one TCP exchange. Returns the client's address as the server saw it.
 pub fn exchange(server: &Namespace, at: IpAddr, client: &Namespace) -> IpAddr {
     let listener = server.run(|| TcpListener::bind(SocketAddr::new(at, 0)).unwrap());
+    // The server must not wait for a client that cannot come.
+    sockopt::set_socket_timeout(&listener, sockopt::Timeout::Recv, Some(TIMEOUT)).unwrap();
     let target = listener.local_addr().unwrap();
     thread::scope(|scope| {
         let accepted = scope.spawn(|| {

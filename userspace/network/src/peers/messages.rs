@@ -112,8 +112,10 @@ pub(super) fn tunnel(wanted: &Tunnel) -> LinkMessage {
     let link = LinkVxlan::new(TUNNEL, wanted.vni)
         .port(wanted.port)
         .append_info_data(InfoVxlan::Learning(false))
-        // Routers must not cut a packet whose sender asked for an answer; the answer reaches the sender.
-        .append_info_data(InfoVxlan::Df(VxlanDf::Inherit))
+        // Where the path is narrower than the nodes' links, outer packets are fragmented. The kernel does not
+        // pass routers' answers to them on to pods (it forwards by the MTU of the device alone, unless
+        // ip_forward_use_pmtu is set), so with "don't fragment" they would vanish.
+        .append_info_data(InfoVxlan::Df(VxlanDf::Unset))
         .address(wanted.mac.to_vec());
     let link = match wanted.local {
         Some(IpAddr::V4(local)) => link.append_info_data(InfoVxlan::Local(local)),
@@ -297,11 +299,13 @@ fn is_main(message: &RouteMessage) -> bool {
     table.unwrap_or(u32::from(message.header.table)) == u32::from(RouteHeader::RT_TABLE_MAIN)
 }
 
-/// Adds a permanent neighbour or FDB entry of the tunnel device; the kernel's own are left out.
+/// Adds an FDB entry or permanent neighbour of the tunnel device.
 pub(super) fn add_neighbour(message: &RouteNetlinkMessage, device: u32, present: &mut Present) {
     let RouteNetlinkMessage::NewNeighbour(message) = message else { return };
     let header = &message.header;
-    if header.ifindex != device || header.state != NeighbourState::Permanent {
+    let fdb = header.family == AddressFamily::Bridge;
+    // The device learns no FDB entries, but neighbours such as multicast groups.
+    if header.ifindex != device || !(fdb || header.state == NeighbourState::Permanent) {
         return;
     }
     let (mut mac, mut to) = (None, None);
@@ -313,7 +317,7 @@ pub(super) fn add_neighbour(message: &RouteNetlinkMessage, device: u32, present:
         }
     }
     let (Some(mac), Some(to)) = (mac, to) else { return };
-    if header.family == AddressFamily::Bridge {
+    if fdb {
         present.fdb.insert(mac, to);
     } else {
         present.neighbours.insert(to, mac);

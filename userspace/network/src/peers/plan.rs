@@ -130,7 +130,7 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
-    /// Adds the entries of a Node, or none.
+    /// Adds the entries of a Node: those of both families, or of the one that has a way.
     fn admit<'a>(&self, peer: &'a Peer, claims: &mut Claims<'a>, tables: &mut Tables) -> Result<(), Refusal> {
         let ranges = match &peer.ranges {
             Ok(ranges) if ranges.is_empty() => return Ok(()),
@@ -149,19 +149,22 @@ impl Planner<'_> {
         }
         claims.add(&peer.name, ranges);
         let addresses = self.addresses(peer)?;
-        let (mut routes, mut neighbours, mut tunnelled) = (Vec::new(), Vec::new(), None);
+        let (mut outcome, mut tunnelled) = (Ok(()), None);
         for &range in ranges.iter().filter(|range| self.own_range(**range).is_some()) {
-            let hop = self.hop(range, &addresses)?;
-            if let Hop::Tunnel { gateway, .. } = hop {
-                neighbours.push((gateway, mac));
-                tunnelled = Some(self.remote(&addresses)?);
+            match self.hop(range, &addresses) {
+                Ok((hop, remote)) => {
+                    if let Hop::Tunnel { gateway, .. } = hop {
+                        tables.neighbours.push((gateway, mac));
+                    }
+                    tunnelled = tunnelled.or(remote);
+                    tables.routes.push((range, hop));
+                }
+                // The other family may have a way.
+                Err(refusal) => outcome = Err(refusal),
             }
-            routes.push((range, hop));
         }
-        tables.routes.extend(routes);
-        tables.neighbours.extend(neighbours);
         tables.fdb.extend(tunnelled.map(|remote| (mac, remote)));
-        Ok(())
+        outcome
     }
 
     /// Returns the own range of the same family.
@@ -229,8 +232,9 @@ impl Planner<'_> {
         Ok(())
     }
 
-    /// Returns the way to a range of a Node with these addresses.
-    fn hop(&self, range: IpNetwork, addresses: &[IpAddr]) -> Result<Hop, Refusal> {
+    /// Returns the way to a range of a Node with these addresses, and the tunnel's other end if it takes the
+    /// tunnel.
+    fn hop(&self, range: IpNetwork, addresses: &[IpAddr]) -> Result<(Hop, Option<IpAddr>), Refusal> {
         let mode = self.config.mode;
         let near = addresses.iter().copied().find(|address| address.is_ipv4() == range.is_ipv4());
         let link = near.and_then(|address| match self.underlay.reach(address) {
@@ -238,10 +242,13 @@ impl Planner<'_> {
             Reach::Gateway | Reach::Nowhere => None,
         });
         match (mode, link) {
-            (Mode::Auto | Mode::Routes, Some((gateway, interface))) => Ok(Hop::Link { gateway, interface }),
+            (Mode::Auto | Mode::Routes, Some((gateway, interface))) => {
+                Ok((Hop::Link { gateway, interface }, None))
+            }
             (Mode::Auto | Mode::Vxlan, _) => {
                 let source = self.own_range(range).map(host_address);
-                Ok(Hop::Tunnel { gateway: host_address(range), source })
+                let remote = self.remote(addresses)?;
+                Ok((Hop::Tunnel { gateway: host_address(range), source }, Some(remote)))
             }
             (Mode::Routes | Mode::None, _) => Err(match near {
                 Some(address) => Refusal::BehindGateway(address),
