@@ -54,7 +54,10 @@ enum Command {
     /// Run the benchmarks; see docs/benchmarks.md
     Bench(bench::Args),
     /// Write the OCI image archives: pause, the test workload, hawser
-    Image,
+    Image {
+        /// Only these images
+        images: Vec<image::Image>,
+    },
     /// Write the definitions of the API anew from the OpenAPI documents of a kube-apiserver
     Schema(schema::Args),
     /// Check the house rules: dependencies, lengths, comments, lints
@@ -80,7 +83,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Up { args } => up::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Bench(args) => bench::run(&args),
-        Command::Image => image::run().map(|archives| {
+        Command::Image { images } => image::run(&images).map(|archives| {
             for archive in archives {
                 println!("{}", archive.display());
             }

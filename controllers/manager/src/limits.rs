@@ -45,3 +45,7 @@ pub const UNKNOWN_OWNER_DELAY: Duration = Duration::from_millis(500);
 pub const NAMESPACE_PERIOD: Duration = Duration::from_secs(1);
 /// Page size of lists that a controller requests from the server rather than from its cache.
 pub const LIST_PAGE: u32 = 500;
+
+/// Time for which a podCIDR that became free is given to no other node. Nodes that can reach the API server
+/// remove their routes to it within a second; a node that cannot hears of both changes together later.
+pub const NETWORK_REST: Duration = Duration::from_secs(60);

@@ -8,3 +8,4 @@ mod components;
 mod daemonset;
 mod replacement;
 mod single_node;
+mod two_nodes;
