@@ -43,12 +43,8 @@ enum Command {
     },
     /// Compile the eBPF programs
     BuildEbpf,
-    /// Set up what is missing, build, and run a single-node cluster in the foreground
-    Up {
-        /// Arguments for `hawser up`
-        #[arg(last = true)]
-        args: Vec<String>,
-    },
+    /// Set up what is missing, build, and run a cluster in the foreground
+    Up(up::Args),
     /// Set up what is missing and run everything that CI runs
     Test(test::Args),
     /// Run the benchmarks; see docs/benchmarks.md
@@ -80,7 +76,7 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Setup { check } => setup::run(setup::Purpose::Everything, check),
         Command::BuildEbpf => build_ebpf::run().map(|object| println!("{}", object.display())),
-        Command::Up { args } => up::run(&args),
+        Command::Up(args) => up::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Image { images } => image::run(&images).map(|archives| {

@@ -15,7 +15,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::lab::{Machine, enter, remove_cgroup, unified};
-use crate::output;
+use crate::{eventually, output};
 
 /// A node's place in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,14 +67,36 @@ impl Node {
         enter(&self.cgroup, &self.id, program.as_ref())
     }
 
+    /// Returns the name of the node's network namespace.
+    pub fn namespace(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns the command that sets the node's link `up` or `down` at the hub.
+    pub fn link_command(&self, state: &str) -> String {
+        format!("ip -n {} link set n{} {state}", self.hub, self.number)
+    }
+
     /// Cuts the node off: nothing reaches it and it reaches nothing.
     pub fn cut(&self) -> Result<()> {
-        ip(&format!("-n {} link set n{} down", self.hub, self.number))
+        ip(self.link_command("down").trim_start_matches("ip "))
     }
 
     /// Connects the node again.
     pub fn heal(&self) -> Result<()> {
-        ip(&format!("-n {} link set n{} up", self.hub, self.number))
+        ip(self.link_command("up").trim_start_matches("ip "))
+    }
+
+    /// Kills all processes on the node.
+    pub fn kill_all(&self) -> Result<()> {
+        let (kill, processes) = (self.cgroup.join("cgroup.kill"), self.cgroup.join("cgroup.procs"));
+        if !kill.exists() {
+            return Ok(());
+        }
+        fs::write(&kill, "1").with_context(|| format!("cannot write {}", kill.display()))?;
+        eventually("processes of an earlier run to end", || {
+            Ok(fs::read_to_string(&processes)?.is_empty().then_some(()))
+        })
     }
 
     fn make(&self) -> Result<()> {
@@ -147,12 +169,22 @@ impl Bed {
         Self::build(id, dir.to_owned(), None, places)
     }
 
-    fn build(
-        id: &str,
-        dir: PathBuf,
-        temporary: Option<tempfile::TempDir>,
-        places: &[Place],
-    ) -> Result<Self> {
+    /// Returns the bed of this name whose process was killed, to be removed; without nodes if there is none.
+    pub fn left_behind(id: &str, dir: &Path) -> Result<Self> {
+        let names = output(Command::new("ip").args(["netns", "list"]))?;
+        let words = names.lines().filter_map(|line| line.split(' ').next());
+        let numbers = words.filter_map(|name| name.strip_prefix(id)?.strip_prefix('n')?.parse().ok());
+        let places = vec![Place::Switch; numbers.max().unwrap_or(0)];
+        Self::plan(id, dir.to_owned(), None, &places)
+    }
+
+    fn build(id: &str, dir: PathBuf, temporary: Option<tempfile::TempDir>, places: &[Place]) -> Result<Self> {
+        let bed = Self::plan(id, dir, temporary, places)?;
+        bed.make()?;
+        Ok(bed)
+    }
+
+    fn plan(id: &str, dir: PathBuf, temporary: Option<tempfile::TempDir>, places: &[Place]) -> Result<Self> {
         let (hub, cgroups) = (format!("{id}h"), unified()?);
         let node = |(index, place): (usize, &Place)| {
             let number = index + 1;
@@ -161,9 +193,7 @@ impl Bed {
             Node { number, place: *place, id, hub: hub.clone(), cgroup, dir }
         };
         let nodes = places.iter().enumerate().map(node).collect();
-        let bed = Self { nodes, hub, dir, _temporary: temporary };
-        bed.make()?;
-        Ok(bed)
+        Ok(Self { nodes, hub, dir, _temporary: temporary })
     }
 
     fn make(&self) -> Result<()> {

@@ -48,6 +48,12 @@ impl<'a> Nodes<'a> {
         Ok(nodes)
     }
 
+    /// Removes what the nodes of a bed left behind whose process was killed.
+    pub fn clear(bed: &'a Bed, programs: Programs) -> Result<()> {
+        bed.nodes.iter().try_for_each(Node::kill_all)?;
+        Self { bed, programs, flags: Vec::new(), running: BTreeMap::new(), down: false }.remove()
+    }
+
     /// Starts what runs on a node and does not run yet.
     pub fn run(&mut self, node: &Node) -> Result<()> {
         if node.number == 1 {

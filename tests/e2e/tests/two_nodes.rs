@@ -110,7 +110,9 @@ fn reach(nodes: &Nodes<'_>, pods: &Pods) -> Result<()> {
             everybody_answers(&all, &format!("{request} {target} on {}", node.name()), || {
                 output(node.on(echo()?).args([request, &target]))
             })?;
-            everybody_answers(&all, &format!("{request} {target} in {pod}"), || exec(pod, &[request, &target]))?;
+            everybody_answers(&all, &format!("{request} {target} in {pod}"), || {
+                exec(pod, &[request, &target])
+            })?;
             everybody_answers(&all, &format!("{request} {port} from outside"), || {
                 output(nodes.bed.on_hub(echo()?).args([request, &port]))
             })?;
@@ -120,11 +122,7 @@ fn reach(nodes: &Nodes<'_>, pods: &Pods) -> Result<()> {
 }
 
 /// Asks until each of the pods has answered, and fails if one request fails.
-fn everybody_answers(
-    pods: &[&(String, String)],
-    what: &str,
-    ask: impl Fn() -> Result<String>,
-) -> Result<()> {
+fn everybody_answers(pods: &[&(String, String)], what: &str, ask: impl Fn() -> Result<String>) -> Result<()> {
     let mut missing: Vec<&str> = pods.iter().map(|(name, _)| name.as_str()).collect();
     for _ in 0..200 {
         let answer = ask().with_context(|| what.to_owned())?;

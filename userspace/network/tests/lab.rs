@@ -122,7 +122,12 @@ fn node_ips(number: u8, outer: Outer) -> Vec<IpAddr> {
 }
 
 /// Returns a Node as the API has it.
-pub fn object(name: &str, created: u8, ranges: &[String], ips: &[IpAddr]) -> k8s_openapi::api::core::v1::Node {
+pub fn object(
+    name: &str,
+    created: u8,
+    ranges: &[String],
+    ips: &[IpAddr],
+) -> k8s_openapi::api::core::v1::Node {
     let addresses: Vec<_> = ips.iter().map(|ip| json!({"type": "InternalIP", "address": ip})).collect();
     serde_json::from_value(json!({
         "metadata": {

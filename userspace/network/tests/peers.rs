@@ -250,7 +250,9 @@ fn leftovers_of_a_dead_process_go_after_the_first_list_and_others_routes_stay() 
     listed.send(()).unwrap();
     wait_for("the end of the leftovers", || !first.routes().contains("10.77.9.0/24"));
     let namespace = &first.node.namespace;
-    wait_for("the end of the neighbour", || !namespace.ip("neigh show dev hawser-vxlan").contains("10.77.8.1"));
+    wait_for("the end of the neighbour", || {
+        !namespace.ip("neigh show dev hawser-vxlan").contains("10.77.8.1")
+    });
     let fdb = namespace.run(|| output("bridge", &["fdb", "show", "dev", "hawser-vxlan"]));
     assert!(!fdb.contains("198.51.100.8"), "{fdb}");
     let all = namespace.ip("route");

@@ -115,15 +115,16 @@ impl Reconcile for Ipam {
         }
         let in_use: Vec<IpNetwork> = nodes.iter().flat_map(|node| networks(node)).collect();
         let taken = [in_use.as_slice(), &self.config.service_cidrs].concat();
-        let (reserved, former, rest) = self.with(|known| {
-            (known.reserved(&key.name, now), known.former(&key.name), known.rest(now))
-        });
+        let (reserved, former, rest) =
+            self.with(|known| (known.reserved(&key.name, now), known.former(&key.name), known.rest(now)));
         let former = former.filter(|former| is_free(former, &taken, self.config.cluster_cidrs.len()));
         let used = [taken.as_slice(), &reserved].concat();
         let free = match former.or_else(|| choose(&self.config, &used, &in_use)) {
             Some(free) => free,
             // Some only rest.
-            None if choose(&self.config, &taken, &[]).is_some() && let Some(rest) = rest => {
+            None if choose(&self.config, &taken, &[]).is_some()
+                && let Some(rest) = rest =>
+            {
                 return Ok(Outcome::After(rest));
             }
             None => {
