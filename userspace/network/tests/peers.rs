@@ -3,8 +3,9 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use apiserver_client::ObjectKey;
 use futures::FutureExt;
 use rustix::net::sockopt;
 use tokio::sync::oneshot;
@@ -359,4 +360,39 @@ fn restore_removes_routes_and_tunnel() {
     first.node.restore();
     assert_eq!(first.routes(), "");
     assert!(!first.has_tunnel());
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn five_thousand_nodes_come_change_and_go() {
+    for (mode, subnet) in [(Mode::Routes, "192.0"), (Mode::Vxlan, "198.18")] {
+        let mut lab = Lab::new(1, mode, Outer::V4);
+        let first = &mut lab.members[0];
+        first.kill();
+        first.node.namespace.ip("addr add 192.0.0.1/19 dev eth0");
+        first.node.config.peers.cluster_cidrs = vec!["10.0.0.0/8".parse().unwrap()];
+        let node = |number: usize, last: usize| {
+            let range = format!("10.{}.{}.0/24", 100 + number / 256, number % 256);
+            let ip = format!("{subnet}.{}.{}", number / 200, last + number % 200).parse().unwrap();
+            object(&format!("peer-{number}"), 59, &[range], &[ip])
+        };
+        for number in 0..5_000 {
+            first.nodes.apply(node(number, 10));
+        }
+        let began = Instant::now();
+        first.start();
+        wait_for("all routes", || first.routes().lines().count() == 5_000);
+        println!("{mode}: 5,000 nodes from nothing, listed by `ip`: {:?}", began.elapsed());
+        let began = Instant::now();
+        first.nodes.apply(node(4_999, 11));
+        wait_for("the change", || match mode {
+            Mode::Routes => first.node.namespace.ip("route show 10.119.135.0/24").contains("192.0.24.210"),
+            _ => first.node.namespace.ip("route show 10.119.135.0/24").contains("10.119.135.1"),
+        });
+        println!("{mode}: one node's change, seen by `ip` after {:?}", began.elapsed());
+        for number in 0..5_000 {
+            first.nodes.delete(&ObjectKey::new("", &format!("peer-{number}")));
+        }
+        first.wait_for_routes(0);
+    }
 }
