@@ -2,6 +2,7 @@
 //! proxy`, started as an operator would.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -70,10 +71,9 @@ impl<'a> Nodes<'a> {
     }
 
     fn run_one(&mut self, node: &Node, component: &'static str, mut command: Command) -> Result<()> {
-        let key = (node.number, component);
-        if !self.running.contains_key(&key) {
+        if let Entry::Vacant(place) = self.running.entry((node.number, component)) {
             let log = node.dir().join(format!("{component}.log"));
-            self.running.insert(key, Process::start(&mut command, log)?);
+            place.insert(Process::start(&mut command, log)?);
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use userspace_network::Clients;
 
 use crate::args::{Controllers, Kubelet, Networks, Scheduler};
 use crate::data_dir::{DataDir, Made};
-use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
+use crate::node::{self, KubeletTls, Node, Surroundings};
 
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {
@@ -79,7 +79,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
         _ => None,
     };
     let client_ca = client_ca_file.map(|file| read(&file)).transpose()?;
-    let directories = Directories::new(data.path()).with_cni(&pod_network);
+    let directories = node::directories(&data, &pod_network);
     let clients = Clients {
         own: client.clone(),
         nodes: match pod_network_kubeconfig {

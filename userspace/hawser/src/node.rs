@@ -23,6 +23,7 @@ use userspace_network::peers::PeerConfig;
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, Own};
 
 use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::data_dir::DataDir;
 use crate::lock;
 use crate::network_args::PodNetwork;
 
@@ -81,15 +82,6 @@ impl Directories {
         Self { root: root.to_path_buf(), cni_conf: root.join("cni/conf"), cni_bin: root.join("cni/bin") }
     }
 
-    /// Returns the directories with those for CNI that the flags name.
-    pub fn with_cni(self, network: &PodNetwork) -> Self {
-        Self {
-            cni_conf: network.cni_conf_dir.clone().unwrap_or(self.cni_conf),
-            cni_bin: network.cni_bin_dir.clone().unwrap_or(self.cni_bin),
-            root: self.root,
-        }
-    }
-
     fn containerd(&self) -> PathBuf {
         self.root.join("containerd")
     }
@@ -138,6 +130,16 @@ impl Directories {
                 removed.with_context(|| format!("cannot remove {}", dir.display())).err()
             })
             .collect()
+    }
+}
+
+/// Returns the directories below a data directory, and those for CNI that the flags name.
+pub fn directories(data: &DataDir, network: &PodNetwork) -> Directories {
+    let Directories { root, cni_conf, cni_bin } = Directories::new(data.path());
+    Directories {
+        root,
+        cni_conf: network.cni_conf_dir.clone().unwrap_or(cni_conf),
+        cni_bin: network.cni_bin_dir.clone().unwrap_or(cni_bin),
     }
 }
 

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 use userspace_daemon::shutdown;
 use userspace_daemon::tls::ServingCertificate;
+use userspace_network::Clients;
 
 use crate::apiserver::{self, Api, Settings};
 use crate::apiserver_args::Serving;
@@ -25,7 +26,7 @@ use crate::apiserver_keys::Keys;
 use crate::args::{Networks, Up};
 use crate::data_dir::{DataDir, Made};
 use crate::down;
-use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
+use crate::node::{self, KubeletTls, Node, Surroundings};
 
 /// Runs a whole cluster until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Up) -> Result<()> {
@@ -126,8 +127,7 @@ async fn cluster(
         cgroup_root: node.cgroup_root.clone(),
         runtime_endpoint: runtime.container_runtime_endpoint.clone(),
     })?;
-    let directories = Directories::new(data.path()).with_cni(&pod_network);
-    let runtime = Arc::new(runtime);
+    let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));
     // Components that need no API start at the same time: containerd and the verification of the programs
     // take longer than everything else together.
     let cri = tasks.begin({
@@ -151,11 +151,8 @@ async fn cluster(
 
     let kubelet_client = client(&api, Component::Node(&node.name));
     let around = Surroundings { ambient: &ambient, stop };
-    let clients = userspace_network::Clients {
-        own: kubelet_client.clone(),
-        // A kubelet may read its own Node alone.
-        nodes: client(&api, Component::Proxy),
-    };
+    // A kubelet may read its own Node alone.
+    let clients = Clients { own: kubelet_client.clone(), nodes: client(&api, Component::Proxy) };
     let network = node::network(&node, &directories, (&pod_network, &networks), clients, &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
     let tls = kubelet_tls(&api, &node)?;
@@ -174,14 +171,7 @@ async fn cluster(
         println!("ready in {time} ms; kubeconfig: {}", data.kubeconfig().display());
         stop.cancelled().await;
     };
-    tokio::select! {
-        // Polled in order, so that components that end because of the shutdown do not count as failures.
-        biased;
-        () = stop.cancelled() => {}
-        () = ready => {}
-        ended = tasks.first_to_end() => return Err(ended),
-    }
-    tasks.all_end().await?;
+    tasks.run(ready, stop).await?;
     api.finish().await
 }
 
@@ -218,6 +208,18 @@ impl Tasks {
         // If the start has failed meanwhile, the receiver is gone and the result is dropped.
         self.begun.spawn(async move { drop(sender.send(work.await)) });
         Begun(receiver)
+    }
+
+    /// Runs until shutdown. A component that ends before is an error.
+    async fn run(&mut self, ready: impl Future<Output = ()>, stop: &CancellationToken) -> Result<()> {
+        tokio::select! {
+            // Polled in order, so that components that end because of the shutdown do not count as failures.
+            biased;
+            () = stop.cancelled() => {}
+            () = ready => {}
+            ended = self.first_to_end() => return Err(ended),
+        }
+        self.all_end().await
     }
 
     /// Returns the first component that ends, as an error; waits for ever while all of them run.

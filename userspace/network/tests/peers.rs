@@ -6,10 +6,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use apiserver_client::ObjectKey;
+use apiserver_meta::ambient::Ambient;
 use futures::FutureExt;
 use rustix::net::sockopt;
 use tokio::sync::oneshot;
+use tokio_util::sync::CancellationToken;
 use userspace_network::peers::Mode;
+use userspace_network::{Clients, run};
 
 use crate::lab::{Lab, Outer, Stream, node_ip, object, ranges};
 use crate::machine::{Namespace, TIMEOUT, exchange, output, wait_for};
@@ -243,7 +246,7 @@ fn leftovers_of_a_dead_process_go_after_the_first_list_and_others_routes_stay() 
     });
     // Another program's routes, one of them to pods.
     namespace.ip("route add 10.99.0.0/16 via 192.0.2.254");
-    namespace.ip("route add 10.77.2.0/24 via 192.0.2.254 proto 99");
+    namespace.ip("route add 10.77.2.0/24 via 192.0.2.254 proto 250");
     let (listed, list) = oneshot::channel::<()>();
     first.start_with(Box::pin(list.map(drop)));
     thread::sleep(Duration::from_millis(100));
@@ -258,7 +261,7 @@ fn leftovers_of_a_dead_process_go_after_the_first_list_and_others_routes_stay() 
     assert!(!fdb.contains("198.51.100.8"), "{fdb}");
     let all = namespace.ip("route");
     assert!(all.contains("10.99.0.0/16 via 192.0.2.254"), "{all}");
-    assert!(all.contains("10.77.2.0/24 via 192.0.2.254 dev eth0 proto 99"), "{all}");
+    assert!(all.contains("10.77.2.0/24 via 192.0.2.254 dev eth0 proto 250"), "{all}");
     assert!(all.contains("10.77.2.0/24 via 192.0.2.2 dev eth0 proto 145"), "{all}");
 }
 
@@ -360,6 +363,39 @@ fn restore_removes_routes_and_tunnel() {
     first.node.restore();
     assert_eq!(first.routes(), "");
     assert!(!first.has_tunnel());
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn mode_none_leaves_the_field_to_another_plugin() {
+    let mut lab = Lab::new(3, Mode::Auto, Outer::V4);
+    lab.member(1).wait_for_routes(4);
+    let first = &mut lab.members[0];
+    first.kill();
+    let pod = first.pod("old").0;
+    let conflist = first.node.config.conf_dir.join("05-hawser.conflist");
+    assert!(conflist.exists());
+    let mut config = first.node.config.clone();
+    config.peers.mode = Mode::None;
+    first.node.namespace.run(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            // Nothing is asked of the API.
+            let client =
+                kube::Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+            let clients = Clients { own: client.clone(), nodes: client };
+            let shutdown = CancellationToken::new();
+            let task = tokio::spawn(run(config, clients, Ambient::system(), shutdown.clone()));
+            while conflist.exists() || !first.routes().is_empty() || first.has_tunnel() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert!(!task.is_finished());
+            shutdown.cancel();
+            task.await.unwrap();
+        });
+    });
+    // Pods that were there stay connected.
+    exchange(&pod.namespace, pod.address, &first.node.namespace);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Follows Nodes and the machine's network, and keeps the kernel's tables equal to the plan.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use apiserver_client::{Cache, Informers, ObjectKey, Recorder};
@@ -21,7 +21,7 @@ use tracing::{debug, info, warn};
 
 use super::kernel::Kernel;
 use super::messages::{Notice, notice};
-use super::plan::{Refusal, plan};
+use super::plan::{Planned, Refusal, Touched};
 use super::{Mode, Peer, PeerConfig, remove};
 use crate::limits;
 use crate::netlink::NetlinkError;
@@ -71,9 +71,9 @@ pub async fn follow_with(
     shutdown: CancellationToken,
 ) {
     let Nodes { cache: nodes, synced, recorder } = nodes;
-    let changed = Arc::new(Notify::new());
-    let notify = Arc::clone(&changed);
-    nodes.on_change(move |_| notify.notify_one());
+    let changed = Arc::new(Changed::default());
+    let note = Arc::clone(&changed);
+    nodes.on_change(move |change| note.add(&change.object().name));
     tokio::select! {
         biased;
         () = shutdown.cancelled() => return,
@@ -84,7 +84,7 @@ pub async fn follow_with(
         Follower { config, own, nodes, recorder, machine: None, known: None, refused: BTreeMap::new() };
     let mut pause = limits::MIN_RETRY;
     loop {
-        let wait = match follower.turn().await {
+        let wait = match follower.turn(changed.take()).await {
             Ok(()) => {
                 pause = limits::MIN_RETRY;
                 limits::RESYNC
@@ -104,10 +104,37 @@ pub async fn follow_with(
         tokio::select! {
             biased;
             () = shutdown.cancelled() => return,
-            () = changed.notified() => {}
+            () = changed.notify.notified() => {}
             () = follower.machine_changed() => {}
             () = tokio::time::sleep(wait) => follower.forget_machine(),
         }
+    }
+}
+
+/// Names of Nodes that have changed.
+#[derive(Default)]
+struct Changed {
+    /// `None` if there are too many to be named.
+    names: Mutex<Option<BTreeSet<String>>>,
+    notify: Notify,
+}
+
+impl Changed {
+    fn add(&self, name: &str) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(some) = names.as_mut() {
+            some.insert(name.to_owned());
+        }
+        if names.as_ref().is_some_and(|some| some.len() > limits::NAMED_CHANGES) {
+            *names = None;
+        }
+        self.notify.notify_one();
+    }
+
+    /// Returns the names since the last call; `None` if all Nodes are to be looked at.
+    fn take(&self) -> Option<BTreeSet<String>> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.replace(BTreeSet::new())
     }
 }
 
@@ -127,13 +154,16 @@ struct Follower {
 struct Machine {
     kernel: Kernel,
     notices: Notices,
+    /// The plan that the kernel's tables are equal to, or nearly.
+    planned: Option<Planned>,
     /// The machine's network has changed since it was read.
     stale: bool,
 }
 
 impl Follower {
-    /// Reads what may have changed, plans, and writes the difference.
-    async fn turn(&mut self) -> Result<(), NetlinkError> {
+    /// Reads what may have changed, plans, and writes the difference. `changed` names the Nodes that have
+    /// changed since the last turn, unless all are to be looked at.
+    async fn turn(&mut self, changed: Option<BTreeSet<String>>) -> Result<(), NetlinkError> {
         let own = self.nodes.get(&ObjectKey::new("", &self.own));
         if let Some(own) = own.filter(|own| own.ranges.as_ref().is_ok_and(|ranges| !ranges.is_empty())) {
             self.known = Some(own);
@@ -147,23 +177,20 @@ impl Follower {
             None => self.machine.insert(Machine {
                 notices: Notices::open()?,
                 kernel: Kernel::open()?,
+                planned: None,
                 stale: true,
             }),
         };
-        if std::mem::take(&mut machine.stale) {
-            machine.kernel.read()?;
-        }
-        let mut config = self.config.clone();
-        if config.node_ips.is_empty() {
-            config.node_ips.clone_from(&own.addresses);
-        }
-        let peers = self.nodes.list();
-        let plan = plan(&config, own, &peers, &machine.kernel.underlay);
-        let refused = std::mem::replace(&mut self.refused, plan.refused.clone());
-        self.report(&refused, &peers);
-        let Some(machine) = &mut self.machine else { return Ok(()) };
-        let written = machine.kernel.converge(&plan.tables).await?;
-        let (nodes, took) = (peers.len(), began.elapsed());
+        let written =
+            match changed.filter(|_| !machine.stale).and_then(|names| machine.update(&names, &self.nodes)) {
+                Some(touched) => machine.write_part(&touched)?,
+                None => machine.look_at_all(&self.config, own, &self.nodes).await?,
+            };
+        let refused =
+            machine.planned.as_ref().map(|planned| planned.plan.refused.clone()).unwrap_or_default();
+        let before = std::mem::replace(&mut self.refused, refused);
+        self.report(&before);
+        let (nodes, took) = (self.nodes.len(), began.elapsed());
         if first {
             info!(nodes, written, ?took, "routes to the pods of other nodes are complete");
         } else if written > 0 {
@@ -173,14 +200,14 @@ impl Follower {
     }
 
     /// Tells of Nodes that are refused for a new reason.
-    fn report(&self, before: &BTreeMap<String, Refusal>, peers: &[Arc<Peer>]) {
+    fn report(&self, before: &BTreeMap<String, Refusal>) {
         for (name, refusal) in self.refused.iter().filter(|(name, why)| before.get(*name) != Some(*why)) {
             if refusal.is_early() {
                 debug!(node = name, reason = %refusal, "no routes to the pods of a node yet");
                 continue;
             }
             warn!(node = name, reason = %refusal, "no routes to the pods of a node");
-            let peer = peers.iter().find(|peer| peer.name == *name);
+            let peer = self.nodes.get(&ObjectKey::new("", name));
             if let (Some(recorder), Some(peer)) = (&self.recorder, peer) {
                 let text = format!("No routes to the pods of node {name}: {refusal}");
                 recorder.shared_warning(peer.reference(), "PodNetworkRefused", text);
@@ -204,6 +231,46 @@ impl Follower {
 }
 
 impl Machine {
+    /// Plans anew for some Nodes; `None` if everything has to be planned anew.
+    fn update(&mut self, names: &BTreeSet<String>, nodes: &Cache<Peer>) -> Option<Touched> {
+        let mut all = Touched::default();
+        for name in names {
+            let peer = nodes.get(&ObjectKey::new("", name));
+            let touched = self.planned.as_mut()?.update(name, peer.as_deref(), &self.kernel.underlay);
+            let Some(touched) = touched else {
+                self.planned = None;
+                return None;
+            };
+            all.extend(touched);
+        }
+        self.planned.is_some().then_some(all)
+    }
+
+    fn write_part(&mut self, touched: &Touched) -> Result<usize, NetlinkError> {
+        let Some(planned) = &self.planned else { return Ok(0) };
+        self.kernel.converge_part(&planned.plan.tables, touched)
+    }
+
+    /// Reads the machine's network if it has changed, plans for all Nodes and writes all differences.
+    async fn look_at_all(
+        &mut self,
+        config: &PeerConfig,
+        own: &Peer,
+        nodes: &Cache<Peer>,
+    ) -> Result<usize, NetlinkError> {
+        if std::mem::take(&mut self.stale) {
+            self.kernel.read()?;
+        }
+        let mut config = config.clone();
+        if config.node_ips.is_empty() {
+            config.node_ips.clone_from(&own.addresses);
+        }
+        let planned = Planned::new(&config, own, &nodes.list(), &self.kernel.underlay);
+        let written = self.kernel.converge(&planned.plan.tables).await?;
+        self.planned = Some(planned);
+        Ok(written)
+    }
+
     async fn changed(&mut self) {
         while !self.stale {
             match self.notices.next().await {

@@ -11,6 +11,7 @@ use rtnetlink::packet_route::RouteNetlinkMessage;
 use tracing::info;
 
 use super::batch::{Batch, Request};
+use super::plan::Touched;
 use super::tables::{Present, Tables, Tunnel, Via, difference};
 use super::underlay::Underlay;
 use super::{TUNNEL, messages};
@@ -106,13 +107,21 @@ impl Kernel {
         if let Some(wanted) = &tables.tunnel {
             self.set_tunnel(wanted).await?;
         }
-        let outcome = self.write(tables);
+        let steps = steps(&self.present, tables, self.device.as_ref().map(|device| device.index));
+        let outcome = self.carry_out(&steps);
         if tables.tunnel.is_none() && self.device.is_some() {
             self.netlink.delete(TUNNEL).await?;
             info!(device = TUNNEL, "removed the tunnel device, which no node needs any more");
             self.read()?;
         }
         outcome
+    }
+
+    /// Makes entries equal to the plan's that a change has touched; the tunnel device stays.
+    pub fn converge_part(&mut self, tables: &Tables, touched: &Touched) -> Result<usize, NetlinkError> {
+        let index = self.device.as_ref().map(|device| device.index);
+        let steps = steps(&self.present.part(touched), &tables.part(touched), index);
+        self.carry_out(&steps)
     }
 
     async fn set_tunnel(&mut self, wanted: &Tunnel) -> Result<(), NetlinkError> {
@@ -169,26 +178,6 @@ impl Kernel {
             .ok_or_else(|| at(format!("find {TUNNEL}, which was just made"))(io::ErrorKind::NotFound.into()))
     }
 
-    /// Writes neighbours and FDB entries, then routes, then removes what is not wanted.
-    fn write(&mut self, tables: &Tables) -> Result<usize, NetlinkError> {
-        let index = self.device.as_ref().map(|device| device.index);
-        let routes = difference(&self.present.routes, &tables.routes_through(index));
-        let neighbours = difference(&self.present.neighbours, &tables.neighbours);
-        let fdb = difference(&self.present.fdb, &tables.fdb);
-        let mut steps: Vec<Step> = Vec::new();
-        if let Some(index) = index {
-            steps.extend(neighbours.set.iter().map(|(at, mac)| Step::Neighbour(index, *at, Some(*mac))));
-            steps.extend(fdb.set.iter().map(|(mac, to)| Step::Fdb(index, *mac, Some(*to))));
-        }
-        steps.extend(routes.set.iter().map(|(to, via)| Step::Route(*to, Some(*via))));
-        steps.extend(routes.gone.iter().map(|to| Step::Route(*to, None)));
-        if let Some(index) = index {
-            steps.extend(fdb.gone.iter().map(|mac| Step::Fdb(index, *mac, None)));
-            steps.extend(neighbours.gone.iter().map(|at| Step::Neighbour(index, *at, None)));
-        }
-        self.carry_out(&steps)
-    }
-
     fn carry_out(&mut self, steps: &[Step]) -> Result<usize, NetlinkError> {
         if steps.is_empty() {
             return Ok(0);
@@ -207,6 +196,25 @@ impl Kernel {
         }
         first.map_or(Ok(steps.len()), Err)
     }
+}
+
+/// Returns what has to be written: neighbours and FDB entries, then routes, then removals.
+fn steps(present: &Present, tables: &Tables, tunnel: Option<u32>) -> Vec<Step> {
+    let routes = difference(&present.routes, &tables.routes_through(tunnel));
+    let neighbours = difference(&present.neighbours, &tables.neighbours);
+    let fdb = difference(&present.fdb, &tables.fdb);
+    let mut steps: Vec<Step> = Vec::new();
+    if let Some(index) = tunnel {
+        steps.extend(neighbours.set.iter().map(|(at, mac)| Step::Neighbour(index, *at, Some(*mac))));
+        steps.extend(fdb.set.iter().map(|(mac, to)| Step::Fdb(index, *mac, Some(*to))));
+    }
+    steps.extend(routes.set.iter().map(|(to, via)| Step::Route(*to, Some(*via))));
+    steps.extend(routes.gone.iter().map(|to| Step::Route(*to, None)));
+    if let Some(index) = tunnel {
+        steps.extend(fdb.gone.iter().map(|mac| Step::Fdb(index, *mac, None)));
+        steps.extend(neighbours.gone.iter().map(|at| Step::Neighbour(index, *at, None)));
+    }
+    steps
 }
 
 /// One entry to write, or to remove if it has no value.
@@ -279,7 +287,11 @@ pub async fn remove() -> Vec<NetlinkError> {
         Ok(kernel) => kernel,
         Err(error) => return vec![error],
     };
-    let removed = kernel.read().and_then(|()| kernel.write(&Tables::default()));
+    let removed = kernel.read().and_then(|()| {
+        let index = kernel.device.as_ref().map(|device| device.index);
+        let steps = steps(&kernel.present, &Tables::default(), index);
+        kernel.carry_out(&steps)
+    });
     let tunnel = kernel.netlink.delete(TUNNEL).await;
     removed.err().into_iter().chain(tunnel.err()).collect()
 }

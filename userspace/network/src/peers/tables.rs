@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use super::plan::Touched;
 use crate::netlink::Mac;
 
 /// The next hop of a route to a node's pods.
@@ -46,6 +47,30 @@ impl Tables {
         self.fdb.sort_unstable_by_key(|(mac, _)| *mac);
     }
 
+    /// Adds the entries of a Node; they are sorted later.
+    pub fn add(&mut self, entries: &Self) {
+        self.routes.extend(&entries.routes);
+        self.neighbours.extend(&entries.neighbours);
+        self.fdb.extend(&entries.fdb);
+    }
+
+    /// Removes the entries of a Node.
+    pub fn remove(&mut self, entries: &Self) {
+        without(&mut self.routes, &entries.routes);
+        without(&mut self.neighbours, &entries.neighbours);
+        without(&mut self.fdb, &entries.fdb);
+    }
+
+    /// Returns the part with these keys.
+    pub fn part(&self, touched: &Touched) -> Self {
+        Self {
+            tunnel: self.tunnel.clone(),
+            routes: chosen(&self.routes, &touched.routes),
+            neighbours: chosen(&self.neighbours, &touched.neighbours),
+            fdb: chosen(&self.fdb, &touched.fdb),
+        }
+    }
+
     /// Returns the routes as the kernel has them, with the tunnel device's index.
     pub fn routes_through(&self, tunnel: Option<u32>) -> Vec<(IpNetwork, Via)> {
         let through = |hop: Hop| match hop {
@@ -56,6 +81,24 @@ impl Tables {
         };
         self.routes.iter().filter_map(|(to, hop)| Some((*to, through(*hop)?))).collect()
     }
+}
+
+/// Removes entries from a list that is sorted by key.
+fn without<K: Ord + Copy, V>(from: &mut Vec<(K, V)>, entries: &[(K, V)]) {
+    for (key, _) in entries {
+        if let Ok(index) = from.binary_search_by_key(key, |(other, _)| *other) {
+            from.remove(index);
+        }
+    }
+}
+
+/// Returns the entries with some keys of a list that is sorted by key; sorted too.
+fn chosen<K: Ord + Copy, V: Copy>(from: &[(K, V)], keys: &[K]) -> Vec<(K, V)> {
+    let mut keys = keys.to_vec();
+    keys.sort_unstable();
+    keys.dedup();
+    let found = keys.iter().filter_map(|key| from.binary_search_by_key(key, |(other, _)| *other).ok());
+    found.map(|index| from[index]).collect()
 }
 
 /// The value of a route in the kernel.
@@ -74,6 +117,20 @@ pub(super) struct Present {
     pub routes: BTreeMap<IpNetwork, Via>,
     pub neighbours: BTreeMap<IpAddr, Mac>,
     pub fdb: BTreeMap<Mac, IpAddr>,
+}
+
+impl Present {
+    /// Returns the part with these keys.
+    pub fn part(&self, touched: &Touched) -> Self {
+        fn part<K: Ord + Copy, V: Copy>(from: &BTreeMap<K, V>, keys: &[K]) -> BTreeMap<K, V> {
+            keys.iter().filter_map(|key| Some((*key, *from.get(key)?))).collect()
+        }
+        Self {
+            routes: part(&self.routes, &touched.routes),
+            neighbours: part(&self.neighbours, &touched.neighbours),
+            fdb: part(&self.fdb, &touched.fdb),
+        }
+    }
 }
 
 /// Entries to be written, new or with another value, and keys of those to be removed.

@@ -3,6 +3,10 @@ use crate::peers::underlay::{ForeignRoute, UnderlayLink};
 
 const ETH0: u32 = 2;
 
+fn plan(config: &PeerConfig, own: &Peer, peers: &[Arc<Peer>], underlay: &Underlay) -> Plan {
+    Planned::new(config, own, peers, underlay).plan
+}
+
 fn net(text: &str) -> IpNetwork {
     text.parse().unwrap()
 }
@@ -125,7 +129,7 @@ fn each_family_takes_its_own_way() {
     let own = node("own", 100, &["10.244.1.0/24"], &["2001:db8::1"]);
     let config = PeerConfig { node_ips: vec![ip("2001:db8::1")], ..config(Mode::Auto) };
     let peers = [node("b", 1, &["10.244.2.0/24"], &["2001:db8:1::2"])];
-    let plan = super::plan(&config, &own, &peers, &underlay());
+    let plan = super::tests::plan(&config, &own, &peers, &underlay());
     assert_eq!(plan.tables.fdb, [([2, 72, 10, 244, 2, 0], ip("2001:db8:1::2"))]);
     assert_eq!(plan.tables.tunnel.unwrap().mtu, Some(1430));
 }
@@ -134,7 +138,7 @@ fn each_family_takes_its_own_way() {
 fn a_family_that_this_node_lacks_is_left_out() {
     let own = node("own", 100, &["10.244.1.0/24"], &["192.0.2.1"]);
     let peers = [node("b", 1, &["10.244.2.0/24", "fd00:0:0:2::/64"], &["192.0.2.2"])];
-    let plan = plan(&config(Mode::Auto), &own, &peers, &underlay());
+    let plan = super::tests::plan(&config(Mode::Auto), &own, &peers, &underlay());
     assert_eq!(plan.tables.routes.len(), 1);
     assert_eq!(plan.tables.tunnel, None);
 }
@@ -218,7 +222,7 @@ fn nobody_shares_a_hardware_address() {
         node("b", 2, &["fd00:0:1:2::/64"], &["192.0.2.2"]),
         node("c", 3, &["fd00:7:1:2::/64"], &["192.0.2.3"]),
     ];
-    let plan = plan(&config, &own, &peers, &underlay());
+    let plan = super::tests::plan(&config, &own, &peers, &underlay());
     assert_eq!(plan.tables.fdb.len(), 1);
     assert_eq!(plan.refused.keys().collect::<Vec<_>>(), ["c"]);
 }
@@ -261,4 +265,48 @@ fn whatever_nodes_claim_routes_are_disjoint_within_the_cluster_and_not_ours() {
         peers.reverse();
         assert_eq!(planned(Mode::Auto, &peers), plan, "seed {seed}");
     }
+}
+
+#[test]
+fn changes_one_by_one_lead_to_the_same_plan_as_all_at_once() {
+    let mut alone = 0;
+    for seed in 0..300 {
+        let mut numbers = Numbers(seed);
+        let mut random = |name: u64| {
+            let range = format!("10.244.{}.0/{}", 1 + numbers.below(9), 24 + numbers.below(2));
+            let address = ["192.0.2.2", "192.0.2.3", "198.51.100.2", "127.0.0.1"]
+                [usize::try_from(numbers.below(4)).unwrap()];
+            let peer =
+                node(&format!("n{name}"), i64::try_from(numbers.below(3)).unwrap(), &[&range], &[address]);
+            (peer, numbers.below(4) == 0)
+        };
+        let mut peers: BTreeMap<String, Arc<Peer>> = BTreeMap::new();
+        let all = |peers: &BTreeMap<String, Arc<Peer>>| peers.values().cloned().collect::<Vec<_>>();
+        let (config, underlay) = (config(Mode::Auto), underlay());
+        let mut planned = Planned::new(&config, &own(), &[], &underlay);
+        for step in 0..30 {
+            let (peer, gone) = random(step % 5);
+            let name = peer.name.clone();
+            let new = (!gone).then_some(peer);
+            match &new {
+                Some(peer) => drop(peers.insert(name.clone(), peer.clone())),
+                None => drop(peers.remove(&name)),
+            }
+            let before = planned.plan.tables.clone();
+            let full = Planned::new(&config, &own(), &all(&peers), &underlay);
+            match planned.update(&name, new.as_deref(), &underlay) {
+                Some(touched) => {
+                    alone += 1;
+                    assert_eq!(planned.plan, full.plan, "seed {seed}, step {step}");
+                    // All that differs is named.
+                    let differs = |(to, _): &&(IpNetwork, Hop)| !touched.routes.contains(to);
+                    let rest =
+                        |tables: &Tables| tables.routes.iter().filter(differs).copied().collect::<Vec<_>>();
+                    assert_eq!(rest(&before), rest(&planned.plan.tables), "seed {seed}, step {step}");
+                }
+                None => planned = full,
+            }
+        }
+    }
+    assert!(alone > 1_000, "{alone} changes were planned alone");
 }
