@@ -12,9 +12,23 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 const ECHO: &str = "hawser.local/echo:1";
 const HAWSER: &str = "hawser.local/hawser:1";
 
-/// Writes all archives.
-pub fn run() -> Result<Vec<PathBuf>> {
-    Ok(vec![pause()?, echo()?, hawser()?])
+/// An image that is written.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Image {
+    Pause,
+    Echo,
+    Hawser,
+}
+
+/// Writes the archives of these images, or of all.
+pub fn run(images: &[Image]) -> Result<Vec<PathBuf>> {
+    let all = [Image::Pause, Image::Echo, Image::Hawser];
+    let write = |image: &Image| match image {
+        Image::Pause => pause(),
+        Image::Echo => echo(),
+        Image::Hawser => hawser(),
+    };
+    if images.is_empty() { &all } else { images }.iter().map(write).collect()
 }
 
 /// Writes the pause image; `hawser` has a copy of its own.

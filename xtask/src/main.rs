@@ -43,18 +43,17 @@ enum Command {
     },
     /// Compile the eBPF programs
     BuildEbpf,
-    /// Set up what is missing, build, and run a single-node cluster in the foreground
-    Up {
-        /// Arguments for `hawser up`
-        #[arg(last = true)]
-        args: Vec<String>,
-    },
+    /// Set up what is missing, build, and run a cluster in the foreground
+    Up(up::Args),
     /// Set up what is missing and run everything that CI runs
     Test(test::Args),
     /// Run the benchmarks; see docs/benchmarks.md
     Bench(bench::Args),
     /// Write the OCI image archives: pause, the test workload, hawser
-    Image,
+    Image {
+        /// Only these images
+        images: Vec<image::Image>,
+    },
     /// Write the definitions of the API anew from the OpenAPI documents of a kube-apiserver
     Schema(schema::Args),
     /// Check the house rules: dependencies, lengths, comments, lints
@@ -77,10 +76,10 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Setup { check } => setup::run(setup::Purpose::Everything, check),
         Command::BuildEbpf => build_ebpf::run().map(|object| println!("{}", object.display())),
-        Command::Up { args } => up::run(&args),
+        Command::Up(args) => up::run(&args),
         Command::Test(args) => test::run(&args),
         Command::Bench(args) => bench::run(&args),
-        Command::Image => image::run().map(|archives| {
+        Command::Image { images } => image::run(&images).map(|archives| {
             for archive in archives {
                 println!("{}", archive.display());
             }

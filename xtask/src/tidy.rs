@@ -100,7 +100,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "userspace-network",
         ],
     ),
-    ("xtask", &["kubelet-image"]),
+    ("xtask", &["kubelet-image", "tests-e2e"]),
     (features::PACKAGE, &[]),
 ];
 

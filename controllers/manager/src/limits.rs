@@ -52,3 +52,7 @@ pub const CERTIFICATE_WORKERS: usize = 2;
 pub const CERTIFICATE_CLEAN_PERIOD: Duration = Duration::from_secs(60 * 60);
 /// Life of the certificates that are signed, unless configured or asked for otherwise.
 pub const CERTIFICATE_DURATION: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
+/// Time for which a podCIDR that became free is given to no other node. Nodes that can reach the API server
+/// remove their routes to it within a second; a node that cannot hears of both changes together later.
+pub const NETWORK_REST: Duration = Duration::from_secs(60);

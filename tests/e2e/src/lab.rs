@@ -16,6 +16,21 @@ pub const NODE_IP: &str = "192.0.2.1";
 /// The other host's address.
 pub const CLIENT_IP: &str = "192.0.2.2";
 
+/// A node whose state can be recorded.
+pub trait Machine {
+    /// Returns the part of all names that are the node's.
+    fn id(&self) -> &str;
+
+    /// Returns the directory of all its files.
+    fn dir(&self) -> &Path;
+
+    /// Returns its cgroup in the file system.
+    fn cgroup(&self) -> &Path;
+
+    /// Returns a command for a program on it.
+    fn run(&self, program: &str) -> Command;
+}
+
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 /// A lab that is removed when dropped, also if the test fails.
@@ -87,14 +102,7 @@ impl Lab {
 
     /// Returns a command for a program on the node: in its network namespace and its cgroup.
     pub fn on_node(&self, program: impl AsRef<OsStr>) -> Command {
-        let mut command = Command::new("sh");
-        command
-            .arg("-c")
-            .arg("echo $$ > \"$0\"/cgroup.procs && net=$1 && shift && exec nsenter --net=\"$net\" -- \"$@\"")
-            .arg(&self.cgroup)
-            .arg(format!("/run/netns/{}", self.node))
-            .arg(program);
-        command
+        enter(&self.cgroup, &self.node, program.as_ref())
     }
 
     /// Returns a command for a program on the other host.
@@ -102,6 +110,24 @@ impl Lab {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.client)).arg("--").arg(program);
         command
+    }
+}
+
+impl Machine for Lab {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+
+    fn run(&self, program: &str) -> Command {
+        self.on_node(program)
     }
 }
 
@@ -115,6 +141,18 @@ impl Drop for Lab {
     }
 }
 
+/// Returns a command for a program in a cgroup and a network namespace.
+pub(crate) fn enter(cgroup: &Path, namespace: &str, program: &OsStr) -> Command {
+    let mut command = Command::new("sh");
+    command
+        .arg("-c")
+        .arg("echo $$ > \"$0\"/cgroup.procs && net=$1 && shift && exec nsenter --net=\"$net\" -- \"$@\"")
+        .arg(cgroup)
+        .arg(format!("/run/netns/{namespace}"))
+        .arg(program);
+    command
+}
+
 /// Returns the mount point of the unified cgroup hierarchy.
 pub fn unified() -> Result<PathBuf> {
     let text = fs::read_to_string("/proc/self/mounts").context("cannot read /proc/self/mounts")?;
@@ -126,7 +164,7 @@ pub fn unified() -> Result<PathBuf> {
 }
 
 /// Removes a cgroup with rmdir, children first.
-fn remove_cgroup(dir: &Path) {
+pub(crate) fn remove_cgroup(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         if entry.path().is_dir() {
             remove_cgroup(&entry.path());

@@ -2,16 +2,20 @@
 //! kubectl, constant load, and snapshots of the machine before and after.
 #![allow(clippy::print_stdout, reason = "a test tells what it counted")]
 
+pub mod bed;
 pub mod cluster;
 pub mod image;
 pub mod lab;
 pub mod load;
+pub mod nodes;
 pub mod process;
 pub mod snapshot;
 
+pub use bed::Bed;
 pub use cluster::Cluster;
 pub use lab::Lab;
 pub use load::{Counts, Load};
+pub use nodes::Nodes;
 pub use process::Process;
 pub use snapshot::Snapshot;
 

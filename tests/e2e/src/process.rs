@@ -1,6 +1,7 @@
 //! A component that runs as a process.
 
 use std::fs::OpenOptions;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
@@ -21,6 +22,8 @@ impl Process {
             .open(&log)
             .with_context(|| format!("cannot open {}", log.display()))?;
         let child = command
+            // A terminal's interrupt is for the parent.
+            .process_group(0)
             .stdin(Stdio::null())
             .stdout(file.try_clone().context("cannot share the log file")?)
             .stderr(file)

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::lab::{Lab, unified};
+use crate::lab::{Machine, unified};
 use crate::output;
 
 /// Everything that `down` must restore, one line per item.
@@ -16,36 +16,36 @@ pub struct Snapshot(BTreeSet<String>);
 impl Snapshot {
     /// Records links, routes, rules, sysctls and neighbours of the node, BPF programs attached there, and
     /// mounts, cgroups, pins and processes of the machine that contain the lab's name.
-    pub fn take(lab: &Lab) -> Result<Self> {
+    pub fn take(lab: &dyn Machine) -> Result<Self> {
         let mut lines = BTreeSet::new();
         let mut add = |kind: &str, text: &str| {
             lines.extend(text.lines().map(|line| format!("{kind}: {}", line.trim())));
         };
-        add("link", &output(lab.on_node("ip").args(["-o", "-d", "link"]))?);
-        add("address", &output(lab.on_node("ip").args(["-o", "addr"]))?);
+        add("link", &output(lab.run("ip").args(["-o", "-d", "link"]))?);
+        add("address", &output(lab.run("ip").args(["-o", "addr"]))?);
         for family in ["-4", "-6"] {
-            add("route", &output(lab.on_node("ip").args([family, "-o", "route", "show", "table", "all"]))?);
-            add("rule", &output(lab.on_node("ip").args([family, "rule"]))?);
+            add("route", &output(lab.run("ip").args([family, "-o", "route", "show", "table", "all"]))?);
+            add("rule", &output(lab.run("ip").args([family, "rule"]))?);
         }
         for name in ["net.ipv4.ip_forward", "net.ipv4.conf.all.rp_filter", "net.ipv4.conf.uplink.rp_filter"] {
             let path = format!("/proc/sys/{}", name.replace('.', "/"));
-            add("sysctl", &format!("{name} {}", output(lab.on_node("cat").arg(path))?));
+            add("sysctl", &format!("{name} {}", output(lab.run("cat").arg(path))?));
         }
-        add("nft", &output(lab.on_node("nft").args(["list", "ruleset"]))?);
+        add("nft", &output(lab.run("nft").args(["list", "ruleset"]))?);
         let mounts = fs::read_to_string("/proc/self/mounts")?;
         let data = lab.dir().display().to_string();
-        for line in mounts.lines().filter(|line| line.contains(&data) || line.contains(&lab.id)) {
+        for line in mounts.lines().filter(|line| line.contains(&data) || line.contains(lab.id())) {
             add("mount", line);
         }
         for hierarchy in cgroup_hierarchies()? {
             walk(Path::new(&hierarchy), &mut |path| {
-                if path.contains(&lab.id) && Path::new(path) != lab.cgroup() {
+                if path.contains(lab.id()) && Path::new(path) != lab.cgroup() {
                     add("cgroup", path);
                 }
             });
         }
         walk(Path::new("/sys/fs/bpf"), &mut |path| {
-            if path.contains(&lab.id) {
+            if path.contains(lab.id()) {
                 add("pin", path);
             }
         });

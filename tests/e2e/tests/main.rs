@@ -9,3 +9,4 @@ mod daemonset;
 mod join;
 mod replacement;
 mod single_node;
+mod two_nodes;

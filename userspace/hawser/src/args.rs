@@ -12,6 +12,7 @@ use kubelet_agent::Thresholds;
 use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
 use crate::join_args;
+use crate::network_args::PodNetwork;
 use crate::probes::Probes;
 use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
 
@@ -183,9 +184,15 @@ pub struct Networks {
         value_parser = service_range
     )]
     pub service_cidrs: Vec<IpNetwork>,
-    /// Addresses of pods; each node gets a /24 of it
-    #[arg(long, default_value = "10.244.0.0/16")]
-    pub cluster_cidr: IpNetwork,
+    /// Addresses of pods: one range, or one of IPv4 and one of IPv6, separated by a comma. Each node gets a /24
+    /// of IPv4 and a /64 of IPv6
+    #[arg(
+        long = "cluster-cidr",
+        default_value = "10.244.0.0/16",
+        value_delimiter = ',',
+        value_name = "CIDRS"
+    )]
+    pub cluster_cidrs: Vec<IpNetwork>,
 }
 
 #[derive(Args, Clone)]
@@ -244,6 +251,8 @@ pub struct Up {
     pub node: NodeArgs,
     #[command(flatten)]
     pub runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub pod_network: PodNetwork,
     #[command(flatten)]
     pub proxy: ProxyPorts,
 }
@@ -364,6 +373,14 @@ pub struct Kubelet {
     pub tls_cert_file: Option<PathBuf>,
     #[arg(long, requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
+    /// Credentials of a user that may list all Nodes, such as those of `hawser proxy`, for the ways to pods of
+    /// other nodes; a kubelet may read its own Node alone. --kubeconfig unless given
+    #[arg(long, value_name = "FILE")]
+    pub pod_network_kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    pub networks: Networks,
+    #[command(flatten)]
+    pub pod_network: PodNetwork,
     #[command(flatten)]
     pub node: NodeArgs,
     #[command(flatten)]

@@ -44,15 +44,15 @@ pub struct ClusterInfo {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ranges {
     pub services: Vec<IpNetwork>,
-    pub pods: IpNetwork,
+    pub pods: Vec<IpNetwork>,
 }
 
 impl ClusterInfo {
     /// Returns the kubeconfig, which has no user. JSON is YAML.
     fn kubeconfig(&self) -> String {
         use base64::Engine as _;
-        let Networks { service_cidrs, cluster_cidr } = &self.networks;
-        let ranges = Ranges { services: service_cidrs.clone(), pods: *cluster_cidr };
+        let Networks { service_cidrs, cluster_cidrs } = &self.networks;
+        let ranges = Ranges { services: service_cidrs.clone(), pods: cluster_cidrs.clone() };
         let authorities = base64::engine::general_purpose::STANDARD.encode(&self.authorities);
         let cluster = json!({
             "server": self.server,
@@ -158,7 +158,7 @@ mod tests {
     fn info(server: &str) -> ClusterInfo {
         let networks = Networks {
             service_cidrs: vec!["10.96.0.0/16".parse().unwrap(), "fd00::/108".parse().unwrap()],
-            cluster_cidr: "10.244.0.0/16".parse().unwrap(),
+            cluster_cidrs: vec!["10.244.0.0/16".parse().unwrap()],
         };
         ClusterInfo { server: server.to_owned(), authorities: "PEM\n".to_owned(), networks }
     }

@@ -11,10 +11,11 @@ use controllers_manager::{Authority, Signing};
 use controllers_runtime::LeaderElection;
 use userspace_daemon::shutdown;
 use userspace_daemon::tls::ServingCertificate;
+use userspace_network::Clients;
 
 use crate::args::{Controllers, Kubelet, Networks, Scheduler};
 use crate::data_dir::{DataDir, Made};
-use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
+use crate::node::{self, KubeletTls, Node, Surroundings};
 
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {
@@ -28,7 +29,7 @@ pub async fn controllers(args: Controllers) -> Result<()> {
         probes,
         networks,
     } = args;
-    let Networks { service_cidrs, cluster_cidr } = networks;
+    let Networks { service_cidrs, cluster_cidrs } = networks;
     let stop = shutdown::on_signal()?;
     probes.answer(secure_port, &stop).await?;
     let (client, ambient) = (connect(&kubeconfig, "kube-controller-manager").await?, Ambient::system());
@@ -46,7 +47,7 @@ pub async fn controllers(args: Controllers) -> Result<()> {
         _ => None,
     };
     let config = controllers_manager::Config {
-        cluster_cidrs: vec![cluster_cidr],
+        cluster_cidrs,
         service_cidrs,
         root_ca,
         signing,
@@ -81,8 +82,18 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
 
 /// `hawser kubelet`: with it the pod network and, unless a runtime is given, containerd.
 pub async fn kubelet(args: Kubelet) -> Result<()> {
-    let Kubelet { kubeconfig, root_dir, client_ca_file, tls_cert_file, tls_private_key_file, node, runtime } =
-        args;
+    let Kubelet {
+        kubeconfig,
+        root_dir,
+        client_ca_file,
+        tls_cert_file,
+        tls_private_key_file,
+        pod_network_kubeconfig,
+        networks,
+        pod_network,
+        node,
+        runtime,
+    } = args;
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&root_dir)?;
     let (client, ambient, node) =
@@ -98,10 +109,17 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
         _ => None,
     };
     let client_ca = client_ca_file.map(|file| read(&file)).transpose()?;
-    let directories = Directories::new(data.path());
+    let directories = node::directories(&data, &pod_network);
+    let clients = Clients {
+        own: client.clone(),
+        nodes: match pod_network_kubeconfig {
+            Some(file) => connect(&file, "hawser-network").await?,
+            None => client.clone(),
+        },
+    };
     let cri = node::runtime(&directories, &runtime, &stop).await?;
     let around = Surroundings { ambient: &ambient, stop: &stop };
-    let network = node::network(&node, &directories, client.clone(), &around)?;
+    let network = node::network(&node, &directories, (&pod_network, &networks), clients, &around)?;
     let tls = KubeletTls { serving, rotated: None, client_ca };
     let kubelet = node::kubelet(&node, &directories, &runtime, tls, cri, client, &around).await?;
     let outcome = kubelet.await.context("the kubelet failed")?;

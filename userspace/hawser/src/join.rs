@@ -22,7 +22,7 @@ use crate::discovery::{self, Pins};
 use crate::down;
 use crate::join_args::Join;
 use crate::membership::{Cluster, Membership, read_validity};
-use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
+use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::token::Token;
 use crate::up::{self, Tasks};
 
@@ -79,10 +79,10 @@ async fn member(
         () = stop.cancelled() => return Ok(()),
         joined = admit(&args, &node, &membership, &ambient) => joined?,
     };
-    let Join { bpf_root, runtime, proxy, .. } = args;
+    let Join { bpf_root, runtime, pod_network, proxy, .. } = args;
     let began = ambient.now();
     let Ranges { services, pods } = joined.ranges.clone();
-    let networks = Networks { service_cidrs: services, cluster_cidr: pods };
+    let networks = Networks { service_cidrs: services, cluster_cidrs: pods };
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks)?;
     data.remember(&Made {
@@ -91,7 +91,7 @@ async fn member(
         cgroup_root: node.cgroup_root.clone(),
         runtime_endpoint: runtime.container_runtime_endpoint.clone(),
     })?;
-    let (directories, runtime) = (Directories::new(data.path()), Arc::new(runtime));
+    let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));
     let cri = tasks.begin({
         let (directories, runtime, stop) = (directories.clone(), Arc::clone(&runtime), stop.clone());
         async move { node::runtime(&directories, &runtime, &stop).await }
@@ -105,7 +105,9 @@ async fn member(
     let serving = rotate(&membership, &node, &api, &ambient, stop, tasks)?;
     let client = api.kubelet.client();
     let around = Surroundings { ambient: &ambient, stop };
-    let network = node::network(&node, &directories, client.clone(), &around)?;
+    // A kubelet may read its own Node alone, the proxy all of them.
+    let clients = userspace_network::Clients { own: client.clone(), nodes: api.proxy.client() };
+    let network = node::network(&node, &directories, (&pod_network, &networks), clients, &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
     let proxy = node::run_proxy(open.end().await?, api.proxy.client(), &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
@@ -119,14 +121,7 @@ async fn member(
         println!("node {} of {} is ready in {time} ms", node.name, joined.server);
         stop.cancelled().await;
     };
-    tokio::select! {
-        // Polled in order, so that components that end because of the shutdown do not count as failures.
-        biased;
-        () = stop.cancelled() => {}
-        () = ready => {}
-        ended = tasks.first_to_end() => return Err(ended),
-    }
-    tasks.all_end().await
+    tasks.run(ready, stop).await
 }
 
 /// The clients of a node's components, which follow its certificate.
@@ -269,7 +264,8 @@ fn ranges(args: &Join, found: &Discovered) -> Result<Ranges> {
     let told = found.ranges.as_ref();
     let services = Some(args.service_cidrs.clone()).filter(|ranges| !ranges.is_empty());
     let services = services.or_else(|| told.map(|told| told.services.clone()));
-    let pods = args.cluster_cidr.or_else(|| told.map(|told| told.pods));
+    let pods = Some(args.cluster_cidrs.clone()).filter(|ranges| !ranges.is_empty());
+    let pods = pods.or_else(|| told.map(|told| told.pods.clone()));
     let (Some(services), Some(pods)) = (services, pods) else {
         bail!("the cluster does not tell its networks: give --service-cluster-ip-range and --cluster-cidr");
     };

@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 
 use crate::apiserver_args::duration;
 use crate::args::{NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::network_args::PodNetwork;
 use crate::proxy_args::BPF_ROOT;
 
 /// The group that `up` and kubeadm let join.
@@ -101,12 +102,14 @@ pub struct Join {
     #[arg(long = "service-cluster-ip-range", value_delimiter = ',', value_name = "RANGES")]
     pub service_cidrs: Vec<IpNetwork>,
     /// Addresses of pods, if the cluster does not tell them
-    #[arg(long, value_name = "RANGE")]
-    pub cluster_cidr: Option<IpNetwork>,
+    #[arg(long = "cluster-cidr", value_delimiter = ',', value_name = "RANGES")]
+    pub cluster_cidrs: Vec<IpNetwork>,
     #[command(flatten)]
     pub node: NodeArgs,
     #[command(flatten)]
     pub runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub pod_network: PodNetwork,
     #[command(flatten)]
     pub proxy: ProxyPorts,
 }

@@ -19,6 +19,7 @@ mod leave;
 mod lock;
 mod look;
 mod membership;
+mod network_args;
 mod node;
 mod probes;
 mod proxy;

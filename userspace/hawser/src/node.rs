@@ -8,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use apiserver_kinds::certificate::CertificateUser;
 use apiserver_meta::ambient::Ambient;
+use ipnetwork::IpNetwork;
 use kube::Client;
 use kubelet_agent::certificates::Serving;
 use kubelet_agent::containerd::{Containerd, ContainerdConfig};
@@ -19,10 +20,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::tls::ServingCertificate;
 use userspace_dataplane::{Kernel, Limits, RootLock, XdpMode, find_cgroup2};
+use userspace_network::peers::PeerConfig;
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, Own};
 
 use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::data_dir::DataDir;
 use crate::lock;
+use crate::network_args::PodNetwork;
 
 /// The node as its components see it.
 #[derive(Clone, Debug)]
@@ -70,11 +74,13 @@ pub struct Surroundings<'a> {
 #[derive(Clone)]
 pub struct Directories {
     root: PathBuf,
+    cni_conf: PathBuf,
+    cni_bin: PathBuf,
 }
 
 impl Directories {
     pub fn new(root: &Path) -> Self {
-        Self { root: root.to_path_buf() }
+        Self { root: root.to_path_buf(), cni_conf: root.join("cni/conf"), cni_bin: root.join("cni/bin") }
     }
 
     fn containerd(&self) -> PathBuf {
@@ -93,14 +99,6 @@ impl Directories {
         self.root.join("network")
     }
 
-    fn cni_conf(&self) -> PathBuf {
-        self.root.join("cni/conf")
-    }
-
-    fn cni_bin(&self) -> PathBuf {
-        self.root.join("cni/bin")
-    }
-
     /// Returns the configuration of our own containerd.
     ///
     /// # Errors
@@ -111,8 +109,8 @@ impl Directories {
             program: find("containerd")?,
             root: dir.join("root"),
             state: dir.join("state"),
-            cni_bin_dir: self.cni_bin(),
-            cni_conf_dir: self.cni_conf(),
+            cni_bin_dir: self.cni_bin.clone(),
+            cni_conf_dir: self.cni_conf.clone(),
             sandbox_image: kubelet_image::PAUSE_REFERENCE.to_owned(),
             log_file: dir.join("containerd.log"),
         })
@@ -133,6 +131,16 @@ impl Directories {
                 removed.with_context(|| format!("cannot remove {}", dir.display())).err()
             })
             .collect()
+    }
+}
+
+/// Returns the directories below a data directory, and those for CNI that the flags name.
+pub fn directories(data: &DataDir, network: &PodNetwork) -> Directories {
+    let Directories { root, cni_conf, cni_bin } = Directories::new(data.path());
+    Directories {
+        root,
+        cni_conf: network.cni_conf_dir.clone().unwrap_or(cni_conf),
+        cni_bin: network.cni_bin_dir.clone().unwrap_or(cni_bin),
     }
 }
 
@@ -200,22 +208,32 @@ async fn import(importer: &Importer, dir: &Path, args: &RuntimeArgs) -> Result<(
 pub fn network(
     node: &Node,
     directories: &Directories,
-    client: Client,
+    (args, networks): (&PodNetwork, &Networks),
+    clients: userspace_network::Clients,
     around: &Surroundings<'_>,
 ) -> Result<JoinHandle<()>> {
     let Surroundings { ambient, stop } = around;
+    let PodNetwork { pod_network, vxlan_vni, vxlan_port, cni_conf_dir: _, cni_bin_dir: _ } = args;
     let config = userspace_network::Config {
         node_name: node.name.clone(),
         state_dir: directories.network(),
-        conf_dir: directories.cni_conf(),
-        bin_dir: directories.cni_bin(),
+        conf_dir: directories.cni_conf.clone(),
+        bin_dir: directories.cni_bin.clone(),
         plugin: std::env::current_exe().context("cannot find this program's own file")?,
         // The proxy itself keeps untranslated packets on the node.
         service_cidrs: Vec::new(),
         mtu: None,
+        peers: PeerConfig {
+            mode: *pod_network,
+            cluster_cidrs: networks.cluster_cidrs.clone(),
+            service_cidrs: networks.service_cidrs.clone(),
+            node_ips: vec![node.ip],
+            vni: *vxlan_vni,
+            port: *vxlan_port,
+        },
     };
     config.validate().context("the pod network's configuration cannot be used")?;
-    Ok(tokio::spawn(userspace_network::run(config, client, (*ambient).clone(), (*stop).clone())))
+    Ok(tokio::spawn(userspace_network::run(config, clients, (*ambient).clone(), (*stop).clone())))
 }
 
 /// TLS settings of the kubelet's server: its certificate and the clients that it accepts.
@@ -288,7 +306,7 @@ pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Res
         healthz_bind_address: healthz_bind_address.to_string(),
         metrics_bind_address: metrics_bind_address.to_string(),
         bind_address_hard_fail: true,
-        cluster_cidr: networks.cluster_cidr.to_string(),
+        cluster_cidr: list(&networks.cluster_cidrs),
         ..KubeProxyConfiguration::default()
     };
     let own = Own {
@@ -298,6 +316,11 @@ pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Res
         ..Own::default()
     };
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")
+}
+
+/// Returns ranges as kube-proxy's configuration has them.
+fn list(ranges: &[IpNetwork]) -> String {
+    ranges.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// The open data plane and pages of the service proxy. While it exists, no other process can use the same

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 use userspace_daemon::shutdown;
 use userspace_daemon::tls::ServingCertificate;
+use userspace_network::Clients;
 
 use crate::apiserver::{self, Api, Settings};
 use crate::apiserver_args::Serving;
@@ -28,7 +29,7 @@ use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs, Up};
 use crate::components;
 use crate::data_dir::{DataDir, Made};
 use crate::down;
-use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
+use crate::node::{self, KubeletTls, Node, Surroundings};
 
 /// Runs a whole cluster until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Up) -> Result<()> {
@@ -67,9 +68,9 @@ pub async fn run(args: Up) -> Result<()> {
 /// Checks all that can be known before anything is changed.
 fn check(args: &Up) -> Result<()> {
     args.apis.enablement()?;
-    let Networks { service_cidrs, cluster_cidr } = &args.networks;
+    let Networks { service_cidrs, cluster_cidrs } = &args.networks;
     for service_cidr in service_cidrs {
-        if overlap(*service_cidr, *cluster_cidr) {
+        if let Some(cluster_cidr) = cluster_cidrs.iter().find(|one| overlap(*service_cidr, **one)) {
             bail!(
                 "--service-cluster-ip-range {service_cidr} and --cluster-cidr {cluster_cidr} overlap: give ranges of their own"
             );
@@ -139,6 +140,7 @@ async fn cluster(
         networks,
         node,
         runtime,
+        pod_network,
         proxy,
     } = args;
     let (node, ambient) = (Node::from_args(node), Ambient::system());
@@ -151,7 +153,7 @@ async fn cluster(
         cgroup_root: node.cgroup_root.clone(),
         runtime_endpoint: runtime.container_runtime_endpoint.clone(),
     })?;
-    let (directories, runtime) = (Directories::new(data.path()), Arc::new(runtime));
+    let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));
     // Components that need no API start at the same time: containerd and the verification of the programs
     // take longer than everything else together.
     let cri = tasks.begin({
@@ -177,7 +179,9 @@ async fn cluster(
 
     let kubelet_client = client(&api, Component::Node(&node.name));
     let around = Surroundings { ambient: &ambient, stop };
-    let network = node::network(&node, &directories, kubelet_client.clone(), &around)?;
+    // A kubelet may read its own Node alone.
+    let clients = Clients { own: kubelet_client.clone(), nodes: client(&api, Component::Proxy) };
+    let network = node::network(&node, &directories, (&pod_network, &networks), clients, &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
     let tls = kubelet_tls(&api, &node)?;
     let proxy = node::run_proxy(open.end().await?, client(&api, Component::Proxy), &around);
@@ -195,14 +199,7 @@ async fn cluster(
         println!("ready in {time} ms; kubeconfig: {}", data.kubeconfig().display());
         stop.cancelled().await;
     };
-    tokio::select! {
-        // Polled in order, so that components that end because of the shutdown do not count as failures.
-        biased;
-        () = stop.cancelled() => {}
-        () = ready => {}
-        ended = tasks.first_to_end() => return Err(ended),
-    }
-    tasks.all_end().await?;
+    tasks.run(ready, stop).await?;
     api.finish().await
 }
 
@@ -242,8 +239,20 @@ impl Tasks {
         Begun(receiver)
     }
 
+    /// Runs until shutdown. A component that ends before is an error.
+    pub async fn run(&mut self, ready: impl Future<Output = ()>, stop: &CancellationToken) -> Result<()> {
+        tokio::select! {
+            // Polled in order, so that components that end because of the shutdown do not count as failures.
+            biased;
+            () = stop.cancelled() => {}
+            () = ready => {}
+            ended = self.first_to_end() => return Err(ended),
+        }
+        self.all_end().await
+    }
+
     /// Returns the first component that ends, as an error; waits for ever while all of them run.
-    pub async fn first_to_end(&mut self) -> anyhow::Error {
+    async fn first_to_end(&mut self) -> anyhow::Error {
         match self.components.join_next().await {
             Some(Ok((name, Err(error)))) => error.context(format!("the {name} ended")),
             Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} ended, and should not have"),
@@ -281,9 +290,9 @@ fn control_plane(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) {
-    let Networks { service_cidrs, cluster_cidr } = networks;
+    let Networks { service_cidrs, cluster_cidrs } = networks;
     let config = controllers_manager::Config {
-        cluster_cidrs: vec![*cluster_cidr],
+        cluster_cidrs: cluster_cidrs.clone(),
         service_cidrs: service_cidrs.clone(),
         root_ca: api.pki.ca_pem().to_owned(),
         signing: Some(signing),

@@ -1,11 +1,103 @@
 //! The checked configuration of the node's network.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use ipnetwork::IpNetwork;
 
 use crate::limits;
+
+/// The default VXLAN network identifier. Flannel uses 1, Calico 4096.
+pub const DEFAULT_VNI: u32 = 4145;
+/// The default UDP port of VXLAN. Flannel and Cilium use 8472, Calico and most switches 4789.
+pub const DEFAULT_PORT: u16 = 14789;
+
+/// The way in which packets reach pods of other nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// A route to nodes that are reached without a gateway, VXLAN to others.
+    #[default]
+    Auto,
+    /// Routes only; the network behind gateways must know the way.
+    Routes,
+    /// VXLAN only.
+    Vxlan,
+    /// Neither: another CNI plugin provides the pod network.
+    None,
+}
+
+/// The text is not a mode.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a pod network: give auto, routes, vxlan or none")]
+pub struct ModeError(String);
+
+impl FromStr for Mode {
+    type Err = ModeError;
+
+    fn from_str(text: &str) -> Result<Self, ModeError> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "routes" => Ok(Self::Routes),
+            "vxlan" => Ok(Self::Vxlan),
+            "none" => Ok(Self::None),
+            _ => Err(ModeError(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Routes => "routes",
+            Self::Vxlan => "vxlan",
+            Self::None => "none",
+        })
+    }
+}
+
+impl Mode {
+    /// Returns `true` if packets to some nodes may need room for a tunnel's headers.
+    pub fn may_tunnel(self) -> bool {
+        matches!(self, Self::Auto | Self::Vxlan)
+    }
+}
+
+/// Bytes that VXLAN adds to a packet: Ethernet 14, VXLAN 8, UDP 8, and the outer IP header.
+pub fn tunnel_overhead(outer_ipv4: bool) -> u32 {
+    if outer_ipv4 { 50 } else { 70 }
+}
+
+/// The settings of the pod network between nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerConfig {
+    pub mode: Mode,
+    /// The ranges from which nodes' podCIDRs are taken; nothing outside is ever routed.
+    pub cluster_cidrs: Vec<IpNetwork>,
+    /// The ranges of Services, which no node may claim.
+    pub service_cidrs: Vec<IpNetwork>,
+    /// The own Node's addresses; the first one's family is that of the tunnel.
+    pub node_ips: Vec<IpAddr>,
+    /// VXLAN network identifier.
+    pub vni: u32,
+    /// UDP port of VXLAN.
+    pub port: u16,
+}
+
+impl Default for PeerConfig {
+    fn default() -> Self {
+        Self {
+            mode: Mode::Auto,
+            cluster_cidrs: Vec::new(),
+            service_cidrs: Vec::new(),
+            node_ips: Vec::new(),
+            vni: DEFAULT_VNI,
+            port: DEFAULT_PORT,
+        }
+    }
+}
 
 /// The node's network. All paths are absolute.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,8 +114,11 @@ pub struct Config {
     pub plugin: PathBuf,
     /// The addresses of Services: packets that were not translated must not leave the node.
     pub service_cidrs: Vec<IpNetwork>,
-    /// MTU of pods' interfaces; `None` for that of the default route's interface.
+    /// MTU of pods' interfaces; `None` for that of the interface with the node's address, less the headers of
+    /// the tunnel if packets to other nodes may take it.
     pub mtu: Option<u32>,
+    /// The ways to pods of other nodes.
+    pub peers: PeerConfig,
 }
 
 /// The configuration cannot be used.
@@ -116,6 +211,7 @@ mod tests {
             plugin: "/p".into(),
             service_cidrs: Vec::new(),
             mtu: None,
+            peers: PeerConfig::default(),
         }
     }
 

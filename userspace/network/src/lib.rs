@@ -9,7 +9,8 @@
 //!
 //! Each pod has a host route of its own and permanent neighbour entries at both ends, so that nothing is
 //! broadcast and nothing is resolved. The plugin ([`cni`]) makes and removes the interfaces, [`node`] sets up
-//! and restores the machine, [`run()`] waits for the Node's podCIDR.
+//! and restores the machine, [`run()`] waits for the Node's podCIDR. [`peers`] has the ways to the pods of other
+//! nodes.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cni;
@@ -20,12 +21,13 @@ mod limits;
 mod netlink;
 pub mod netns;
 pub mod node;
+pub mod peers;
 mod run;
 mod sysctl;
 
 pub use config::{Config, ConfigError};
 pub use node::{NodeError, Prepared, RestoreErrors, prepare, reconcile, restore, sweep};
-pub use run::{run, run_with};
+pub use run::{Clients, run, run_with};
 
 /// The prefix of the names of the host's ends of pods' interfaces.
 pub const POD_INTERFACE_PREFIX: &str = "hwp";

@@ -22,3 +22,7 @@ pub const MIN_RETRY: Duration = Duration::from_millis(200);
 pub const MAX_RETRY: Duration = Duration::from_secs(30);
 /// Interval between searches for addresses of pods that vanished.
 pub const SWEEP_PAUSE: Duration = Duration::from_secs(60);
+/// Interval between comparisons of the kernel's tables with the plan if nothing is heard of changes.
+pub const RESYNC: Duration = Duration::from_secs(60);
+/// Number of Nodes that change at once up to which each is planned for by itself; beyond it all are.
+pub const NAMED_CHANGES: usize = 32;

@@ -16,6 +16,7 @@ use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBu
 use tokio::task::JoinHandle;
 
 use crate::ROUTE_PROTOCOL;
+use crate::sysctl::SysctlError;
 
 /// Metric of routes of last resort: a foreign route to the same destination takes precedence, and is not
 /// replaced.
@@ -35,6 +36,14 @@ pub enum NetlinkError {
         #[source]
         cause: rtnetlink::Error,
     },
+    #[error("cannot {attempted}")]
+    Socket {
+        attempted: String,
+        #[source]
+        cause: std::io::Error,
+    },
+    #[error("cannot prepare the tunnel device")]
+    Sysctl(#[from] SysctlError),
 }
 
 impl NetlinkError {
@@ -149,6 +158,17 @@ impl Netlink {
         self.handle.link().add(message).execute().await.map_err(at(attempted))
     }
 
+    /// Adds the interface that a message describes.
+    pub async fn add_link(&self, message: LinkMessage, attempted: String) -> Result<(), NetlinkError> {
+        self.handle.link().add(message).execute().await.map_err(at(attempted))
+    }
+
+    pub async fn set_mtu(&self, index: u32, mtu: u32) -> Result<(), NetlinkError> {
+        let message = LinkUnspec::new_with_index(index).mtu(mtu).build();
+        let attempted = format!("set the MTU of interface {index} to {mtu}");
+        self.handle.link().set(message).execute().await.map_err(at(attempted))
+    }
+
     pub async fn up(&self, index: u32) -> Result<(), NetlinkError> {
         let message = LinkUnspec::new_with_index(index).up().build();
         self.handle.link().set(message).execute().await.map_err(at(format!("set up interface {index}")))
@@ -243,6 +263,18 @@ impl Netlink {
         Ok(messages.iter().filter(|route| leads_through(route, index)).filter_map(destination).collect())
     }
 
+    /// Returns the interface that has an address.
+    pub async fn interface_with(&self, address: IpAddr) -> Result<Option<Found>, NetlinkError> {
+        let links: Vec<_> =
+            self.handle.link().get().execute().try_collect().await.map_err(at("list interfaces"))?;
+        for link in links.iter().map(read) {
+            if self.addresses(link.index).await?.contains(&address) {
+                return Ok(Some(link));
+            }
+        }
+        Ok(None)
+    }
+
     /// Returns the interface of the default route.
     pub async fn default_interface(&self) -> Result<Option<Found>, NetlinkError> {
         let links: Vec<_> =
@@ -304,7 +336,7 @@ fn message(route: Route) -> RouteMessage {
     message
 }
 
-fn route_address(address: IpAddr) -> RouteAddress {
+pub(crate) fn route_address(address: IpAddr) -> RouteAddress {
     match address {
         IpAddr::V4(address) => RouteAddress::Inet(address),
         IpAddr::V6(address) => RouteAddress::Inet6(address),
@@ -315,7 +347,8 @@ fn leads_through(route: &RouteMessage, index: u32) -> bool {
     route.attributes.iter().any(|attribute| matches!(attribute, RouteAttribute::Oif(oif) if *oif == index))
 }
 
-fn destination(route: &RouteMessage) -> Option<IpNetwork> {
+/// Returns the destination of a route.
+pub(crate) fn destination(route: &RouteMessage) -> Option<IpNetwork> {
     let address = route.attributes.iter().find_map(|attribute| match attribute {
         RouteAttribute::Destination(RouteAddress::Inet(address)) => Some(IpAddr::V4(*address)),
         RouteAttribute::Destination(RouteAddress::Inet6(address)) => Some(IpAddr::V6(*address)),

@@ -11,12 +11,13 @@ use ipnetwork::IpNetwork;
 use serde_json::json;
 use tracing::info;
 
-use crate::PLUGIN_NAME;
 use crate::config::{Config, ConfigError, check_mtu, host_address};
 use crate::ipam::{self, IpamError, Lease, LeaseFile};
 use crate::journal::{Journal, JournalError};
 use crate::netlink::{Netlink, NetlinkError, Route, Way};
+use crate::peers::{self, PeerConfig, tunnel_overhead};
 use crate::sysctl::{self, SysctlError};
+use crate::{PLUGIN_NAME, limits};
 
 /// The name of the configuration file; early in the alphabet, so that the runtime selects it.
 pub const CONFLIST: &str = "05-hawser.conflist";
@@ -81,7 +82,7 @@ pub async fn prepare(config: &Config, pod_ranges: &[IpNetwork]) -> Result<Prepar
     }
     let mtu = match config.mtu {
         Some(mtu) => mtu,
-        None => uplink_mtu(&netlink).await?,
+        None => pod_mtu(&config.peers, &netlink).await?,
     };
     install_plugins(config, &mut journal)?;
     let conflist = write_conflist(config, &mut journal, pod_ranges, mtu)?;
@@ -110,10 +111,20 @@ async fn set_host_addresses(
     Ok(())
 }
 
-async fn uplink_mtu(netlink: &Netlink) -> Result<u32, NetlinkError> {
-    let uplink = netlink.default_interface().await?;
-    let mtu = uplink.map(|found| found.mtu).filter(|mtu| check_mtu(*mtu).is_ok());
-    Ok(mtu.unwrap_or(DEFAULT_MTU))
+/// Returns the MTU of pods' interfaces. It leaves room for the tunnel even while all nodes are on one link: a
+/// pod's MTU cannot change when the first node from elsewhere comes.
+async fn pod_mtu(peers: &PeerConfig, netlink: &Netlink) -> Result<u32, NetlinkError> {
+    let mut uplink = None;
+    if let Some(address) = peers.node_ips.first() {
+        uplink = netlink.interface_with(*address).await?;
+    }
+    if uplink.is_none() {
+        uplink = netlink.default_interface().await?;
+    }
+    let mtu = uplink.map(|found| found.mtu).filter(|mtu| check_mtu(*mtu).is_ok()).unwrap_or(DEFAULT_MTU);
+    let outer_ipv4 = peers.node_ips.first().is_none_or(IpAddr::is_ipv4);
+    let headers = if peers.mode.may_tunnel() { tunnel_overhead(outer_ipv4) } else { 0 };
+    Ok(mtu.saturating_sub(headers).max(limits::MIN_MTU))
 }
 
 fn set_sysctls(config: &Config, journal: &mut Journal, ranges: &[IpNetwork]) -> Result<(), NodeError> {
@@ -204,6 +215,16 @@ fn install_plugins(config: &Config, journal: &mut Journal) -> Result<(), NodeErr
     Ok(())
 }
 
+/// Removes our configuration, so that the runtime selects another plugin's. Pods that have an interface of
+/// ours keep it.
+pub(crate) fn withdraw_conflist(config: &Config) -> Result<(), NodeError> {
+    let path = config.conf_dir.join(CONFLIST);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(io_error("remove", &path)(error)),
+        _ => Ok(()),
+    }
+}
+
 fn write_conflist(
     config: &Config,
     journal: &mut Journal,
@@ -251,6 +272,7 @@ pub async fn restore(state_dir: &Path) -> Result<(), RestoreErrors> {
         Ok(netlink) => remove_network(&netlink, state_dir, &journal, &mut errors).await,
         Err(error) => errors.push(error.into()),
     }
+    errors.extend(peers::remove().await.into_iter().map(NodeError::from));
     for path in &journal.files {
         remove(path, &mut errors, fs::remove_file);
     }

@@ -16,19 +16,40 @@ use tracing::{debug, info, warn};
 
 use crate::config::{Config, pod_ranges};
 use crate::limits;
-use crate::node::{NodeError, prepare, sweep};
+use crate::node::{NodeError, prepare, sweep, withdraw_conflist};
+use crate::peers::{Mode, follow};
 
-/// Waits for the own Node's podCIDR and sets the machine up with it, and again if it changes. Releases
-/// addresses of pods that vanished at intervals. Runs until shutdown. Pods with an address of an earlier
-/// podCIDR keep it.
-pub async fn run(config: Config, client: Client, ambient: Ambient, shutdown: CancellationToken) {
-    let informers = Informers::new(client, ambient.clone(), shutdown.clone());
-    let own = format!("metadata.name={}", config.node_name);
-    let nodes = informers.select(Selection { fields: own, ..Selection::default() });
-    run_with(config, nodes, ambient, shutdown).await;
+/// The API clients of the pod network.
+#[derive(Clone)]
+pub struct Clients {
+    /// May read the own Node.
+    pub own: Client,
+    /// May list and watch all Nodes, and write events.
+    pub nodes: Client,
 }
 
-/// Runs as [`run`] on a cache that is kept elsewhere and holds at least the own Node.
+/// Waits for the own Node's podCIDR and sets the machine up with it, and again if it changes; keeps routes to
+/// the pods of all other nodes. Releases addresses of pods that vanished at intervals. Runs until shutdown.
+/// Pods with an address of an earlier podCIDR keep it. With the mode `none`, it removes its configuration of
+/// the runtime and its routes, and does nothing else.
+pub async fn run(config: Config, clients: Clients, ambient: Ambient, shutdown: CancellationToken) {
+    let (peers, name) = (config.peers.clone(), config.node_name.clone());
+    let none = peers.mode == Mode::None;
+    let follow = follow(peers, name, clients.nodes, ambient.clone(), shutdown.clone());
+    if none {
+        if let Err(error) = withdraw_conflist(&config) {
+            warn!(error = &error as &dyn std::error::Error, "cannot leave the field to another CNI plugin");
+        }
+        follow.await;
+        return shutdown.cancelled().await;
+    }
+    let informers = Informers::new(clients.own, ambient.clone(), shutdown.clone());
+    let own = format!("metadata.name={}", config.node_name);
+    let nodes = informers.select(Selection { fields: own, ..Selection::default() });
+    tokio::join!(run_with(config, nodes, ambient, shutdown), follow);
+}
+
+/// Sets up the machine as [`run`] does, by a cache that is kept elsewhere and holds at least the own Node.
 pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shutdown: CancellationToken) {
     let changed = Arc::new(Notify::new());
     let notify = Arc::clone(&changed);

@@ -26,6 +26,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use userspace_dataplane::{Kernel, Limits, XdpMode};
 use userspace_network::netns::{block_on, within};
+use userspace_network::peers::{Mode, PeerConfig};
 use userspace_network::{cni, prepare, restore};
 use userspace_proxy::masquerade::{Agent, AgentRules, Rules};
 use userspace_proxy::{Caches, Config, Exemptions, KernelLinks, Listeners, run_with};
@@ -190,6 +191,7 @@ impl Node {
             plugin: "/usr/bin/true".into(),
             service_cidrs: vec!["10.96.0.0/16".parse().unwrap()],
             mtu: None,
+            peers: PeerConfig { mode: Mode::Routes, ..PeerConfig::default() },
         };
         let ranges = ["10.77.5.0/24".parse().unwrap()];
         namespace.run(|| block_on(prepare(&network, &ranges)).unwrap().unwrap());

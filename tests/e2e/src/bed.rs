@@ -1,0 +1,237 @@
+//! Several nodes on one machine, each with a network namespace and a cgroup of its own, around a namespace
+//! that is their switch and their router. Links can be cut. Addresses are from ranges for documentation and
+//! benchmarks (RFC 5737, RFC 2544); no traffic leaves the namespaces.
+//!
+//! ```text
+//!   node 1 ─ 192.0.2.1 ──┐                          ┌── 198.18.3.1 ─ node 3, behind the router
+//!   node 2 ─ 192.0.2.2 ──┴─ bridge 192.0.2.254  hub ┘   198.18.3.254
+//! ```
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::lab::{Machine, enter, remove_cgroup, unified};
+use crate::{eventually, output};
+
+/// A node's place in the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On the switch, together with others.
+    Switch,
+    /// On a link of its own, behind the router.
+    Router,
+}
+
+/// A node of the bed.
+pub struct Node {
+    /// 1 for the first.
+    pub number: usize,
+    pub place: Place,
+    /// Part of all its names; also that of its network namespace.
+    id: String,
+    hub: String,
+    cgroup: PathBuf,
+    dir: PathBuf,
+}
+
+impl Node {
+    /// Returns the node's name in the cluster.
+    pub fn name(&self) -> String {
+        format!("node-{}", self.number)
+    }
+
+    /// Returns the node's address.
+    pub fn ip(&self) -> String {
+        match self.place {
+            Place::Switch => format!("192.0.2.{}", self.number),
+            Place::Router => format!("198.18.{}.1", self.number),
+        }
+    }
+
+    /// Returns the node's cgroup in the form of `--cgroup-root`.
+    pub fn cgroup_root(&self) -> String {
+        format!("/{}", self.id)
+    }
+
+    /// Returns the directory of the node's pins.
+    pub fn bpf_root(&self) -> String {
+        format!("/sys/fs/bpf/{}", self.id)
+    }
+
+    /// Returns a command for a program on the node.
+    pub fn on(&self, program: impl AsRef<OsStr>) -> Command {
+        enter(&self.cgroup, &self.id, program.as_ref())
+    }
+
+    /// Returns the name of the node's network namespace.
+    pub fn namespace(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns the command that sets the node's link `up` or `down` at the hub.
+    pub fn link_command(&self, state: &str) -> String {
+        format!("ip -n {} link set n{} {state}", self.hub, self.number)
+    }
+
+    /// Cuts the node off: nothing reaches it and it reaches nothing.
+    pub fn cut(&self) -> Result<()> {
+        ip(self.link_command("down").trim_start_matches("ip "))
+    }
+
+    /// Connects the node again.
+    pub fn heal(&self) -> Result<()> {
+        ip(self.link_command("up").trim_start_matches("ip "))
+    }
+
+    /// Kills all processes on the node.
+    pub fn kill_all(&self) -> Result<()> {
+        let (kill, processes) = (self.cgroup.join("cgroup.kill"), self.cgroup.join("cgroup.procs"));
+        if !kill.exists() {
+            return Ok(());
+        }
+        fs::write(&kill, "1").with_context(|| format!("cannot write {}", kill.display()))?;
+        eventually("processes of an earlier run to end", || {
+            Ok(fs::read_to_string(&processes)?.is_empty().then_some(()))
+        })
+    }
+
+    fn make(&self) -> Result<()> {
+        fs::create_dir_all(&self.cgroup).with_context(|| format!("cannot make {}", self.cgroup.display()))?;
+        fs::create_dir_all(&self.dir).with_context(|| format!("cannot make {}", self.dir.display()))?;
+        let (id, hub, number, address) = (&self.id, &self.hub, self.number, self.ip());
+        ip(&format!("netns add {id}"))?;
+        ip(&format!("-n {id} link set lo up"))?;
+        ip(&format!("-n {id} link add uplink type veth peer name n{number} netns {hub}"))?;
+        // Link-local addresses would appear a moment later and show up as a difference.
+        ip(&format!("-n {id} link set uplink addrgenmode none up"))?;
+        ip(&format!("-n {hub} link set n{number} addrgenmode none up"))?;
+        ip(&format!("-n {id} addr add {address}/24 dev uplink"))?;
+        let gateway = match self.place {
+            Place::Switch => {
+                ip(&format!("-n {hub} link set n{number} master br0"))?;
+                HUB_IP.to_owned()
+            }
+            Place::Router => {
+                let gateway = format!("198.18.{number}.254");
+                ip(&format!("-n {hub} addr add {gateway}/24 dev n{number}"))?;
+                gateway
+            }
+        };
+        ip(&format!("-n {id} route add default via {gateway}"))
+    }
+}
+
+impl Machine for Node {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    fn cgroup(&self) -> &Path {
+        &self.cgroup
+    }
+
+    fn run(&self, program: &str) -> Command {
+        self.on(program)
+    }
+}
+
+/// The hub's address on the switch: that of a host outside of the cluster.
+pub const HUB_IP: &str = "192.0.2.254";
+
+/// The nodes and what connects them; removed when dropped, also if the test fails.
+pub struct Bed {
+    pub nodes: Vec<Node>,
+    hub: String,
+    dir: PathBuf,
+    /// Removed with the bed.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+impl Bed {
+    /// Makes a bed for a test.
+    pub fn new(places: &[Place]) -> Result<Self> {
+        let id = format!("hwb{}", std::process::id());
+        let temporary = tempfile::Builder::new().prefix(&format!("{id}-")).tempdir()?;
+        let dir = temporary.path().to_owned();
+        Self::build(&id, dir, Some(temporary), places)
+    }
+
+    /// Makes a bed whose names begin with `id` and whose files are in `dir`, which stays.
+    pub fn named(id: &str, dir: &Path, places: &[Place]) -> Result<Self> {
+        Self::build(id, dir.to_owned(), None, places)
+    }
+
+    /// Returns the bed of this name whose process was killed, to be removed; without nodes if there is none.
+    pub fn left_behind(id: &str, dir: &Path) -> Result<Self> {
+        let names = output(Command::new("ip").args(["netns", "list"]))?;
+        let words = names.lines().filter_map(|line| line.split(' ').next());
+        let numbers = words.filter_map(|name| name.strip_prefix(id)?.strip_prefix('n')?.parse().ok());
+        let places = vec![Place::Switch; numbers.max().unwrap_or(0)];
+        Self::plan(id, dir.to_owned(), None, &places)
+    }
+
+    fn build(id: &str, dir: PathBuf, temporary: Option<tempfile::TempDir>, places: &[Place]) -> Result<Self> {
+        let bed = Self::plan(id, dir, temporary, places)?;
+        bed.make()?;
+        Ok(bed)
+    }
+
+    fn plan(id: &str, dir: PathBuf, temporary: Option<tempfile::TempDir>, places: &[Place]) -> Result<Self> {
+        let (hub, cgroups) = (format!("{id}h"), unified()?);
+        let node = |(index, place): (usize, &Place)| {
+            let number = index + 1;
+            let id = format!("{id}n{number}");
+            let (cgroup, dir) = (cgroups.join(&id), dir.join(format!("node-{number}")));
+            Node { number, place: *place, id, hub: hub.clone(), cgroup, dir }
+        };
+        let nodes = places.iter().enumerate().map(node).collect();
+        Ok(Self { nodes, hub, dir, _temporary: temporary })
+    }
+
+    fn make(&self) -> Result<()> {
+        let hub = &self.hub;
+        ip(&format!("netns add {hub}"))?;
+        ip(&format!("-n {hub} link set lo up"))?;
+        ip(&format!("-n {hub} link add br0 type bridge"))?;
+        ip(&format!("-n {hub} link set br0 addrgenmode none up"))?;
+        ip(&format!("-n {hub} addr add {HUB_IP}/24 dev br0"))?;
+        output(self.on_hub("sh").args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]))?;
+        self.nodes.iter().try_for_each(Node::make)
+    }
+
+    /// Returns a command for a program on the hub, a host outside of the cluster.
+    pub fn on_hub(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net=/run/netns/{}", self.hub)).arg("--").arg(program);
+        command
+    }
+
+    /// Returns a directory for the test's own files.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        for namespace in self.nodes.iter().map(|node| &node.id).chain([&self.hub]) {
+            // Fails if it was never created.
+            let _ = Command::new("ip").args(["netns", "del", namespace]).output();
+        }
+        for node in &self.nodes {
+            remove_cgroup(&node.cgroup);
+        }
+    }
+}
+
+fn ip(line: &str) -> Result<()> {
+    output(Command::new("ip").args(line.split_whitespace())).map(drop)
+}

@@ -1,0 +1,31 @@
+//! Flags of the pod network.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use userspace_network::peers::{DEFAULT_PORT, DEFAULT_VNI, Mode};
+
+/// The largest VXLAN network identifier.
+const MAX_VNI: i64 = (1 << 24) - 1;
+
+#[derive(Args, Clone)]
+pub struct PodNetwork {
+    /// Way to pods of other nodes: `auto` for routes to nodes on the same link and VXLAN to others, `routes` or
+    /// `vxlan` for one of the two, `none` to leave the pod network to another CNI plugin
+    #[arg(long, default_value_t = Mode::Auto, value_name = "WAY")]
+    pub pod_network: Mode,
+    /// VXLAN network identifier; the same on all nodes
+    #[arg(long, default_value_t = DEFAULT_VNI, value_name = "VNI", value_parser = clap::value_parser!(u32).range(1..=MAX_VNI))]
+    pub vxlan_vni: u32,
+    /// UDP port of VXLAN; the same on all nodes, and open between them
+    #[arg(long, default_value_t = DEFAULT_PORT, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub vxlan_port: u16,
+    /// Directory of CNI configurations of hawser's own containerd; below the root directory unless given.
+    /// Other plugins write to `/etc/cni/net.d`
+    #[arg(long, value_name = "DIR")]
+    pub cni_conf_dir: Option<PathBuf>,
+    /// Directory of CNI plugins of hawser's own containerd; below the root directory unless given. Other
+    /// plugins are in `/opt/cni/bin`
+    #[arg(long, value_name = "DIR")]
+    pub cni_bin_dir: Option<PathBuf>,
+}

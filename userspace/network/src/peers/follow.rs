@@ -1,0 +1,331 @@
+//! Follows Nodes and the machine's network, and keeps the kernel's tables equal to the plan.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use apiserver_client::{Cache, Informers, ObjectKey, Recorder};
+use apiserver_meta::ambient::Ambient;
+use futures::StreamExt;
+use futures::channel::mpsc::UnboundedReceiver;
+use futures::future::BoxFuture;
+use kube::Client;
+use rtnetlink::MulticastGroup;
+use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::kernel::Kernel;
+use super::messages::{Notice, notice};
+use super::plan::{Planned, Refusal, Touched};
+use super::{Mode, Peer, PeerConfig, remove};
+use crate::limits;
+use crate::netlink::NetlinkError;
+
+/// The component that writes events about Nodes.
+const COMPONENT: &str = "hawser-network";
+
+/// Keeps routes to the pods of all other Nodes until shutdown; they remain after it. `client` must be allowed
+/// to list and watch Nodes. With mode `none`, it removes what an earlier process left, and ends.
+pub async fn follow(
+    config: PeerConfig,
+    own: String,
+    client: Client,
+    ambient: Ambient,
+    shutdown: CancellationToken,
+) {
+    if config.mode == Mode::None {
+        for error in remove().await {
+            warn!(error = &error as &dyn std::error::Error, "cannot remove routes to other nodes");
+        }
+        return;
+    }
+    let recorder = Recorder::new(client.clone(), ambient.clone(), COMPONENT, &own, shutdown.clone());
+    let informers = Informers::new(client, ambient.clone(), shutdown.clone());
+    let cache: Cache<Peer> = informers.cache();
+    let listed = cache.clone();
+    let synced = Box::pin(async move { listed.synced().await });
+    let nodes = Nodes { cache, synced, recorder: Some(recorder) };
+    follow_with(config, own, nodes, ambient, shutdown).await;
+}
+
+/// A source of Nodes.
+pub struct Nodes {
+    pub cache: Cache<Peer>,
+    /// Ends when the cache has all Nodes.
+    pub synced: BoxFuture<'static, ()>,
+    /// Writes events about Nodes that are refused.
+    pub recorder: Option<Recorder>,
+}
+
+/// Follows, as [`follow`] does, a cache that is kept elsewhere.
+pub async fn follow_with(
+    config: PeerConfig,
+    own: String,
+    nodes: Nodes,
+    ambient: Ambient,
+    shutdown: CancellationToken,
+) {
+    let Nodes { cache: nodes, synced, recorder } = nodes;
+    let changed = Arc::new(Changed::default());
+    let note = Arc::clone(&changed);
+    nodes.on_change(move |change| note.add(&change.object().name));
+    tokio::select! {
+        biased;
+        () = shutdown.cancelled() => return,
+        // Entries of Nodes that have not been listed yet must not be removed.
+        () = synced => {}
+    }
+    let mut follower =
+        Follower { config, own, nodes, recorder, machine: None, known: None, refused: BTreeMap::new() };
+    let mut pause = limits::MIN_RETRY;
+    loop {
+        let wait = match follower.turn(changed.take()).await {
+            Ok(()) => {
+                pause = limits::MIN_RETRY;
+                limits::RESYNC
+            }
+            Err(error) => {
+                warn!(
+                    error = &error as &dyn std::error::Error,
+                    "routes to other nodes are not complete, trying again"
+                );
+                // Whatever failed, the machine may differ from what is known of it.
+                follower.machine = None;
+                let wait = pause + Duration::from_millis(ambient.random.next_u64() % 50);
+                pause = (pause * 2).min(limits::MAX_RETRY);
+                wait
+            }
+        };
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            () = changed.notify.notified() => {}
+            () = follower.machine_changed() => {}
+            () = tokio::time::sleep(wait) => follower.forget_machine(),
+        }
+    }
+}
+
+/// Names of Nodes that have changed.
+#[derive(Default)]
+struct Changed {
+    /// `None` if there are too many to be named.
+    names: Mutex<Option<BTreeSet<String>>>,
+    notify: Notify,
+}
+
+impl Changed {
+    fn add(&self, name: &str) {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(some) = names.as_mut() {
+            some.insert(name.to_owned());
+        }
+        if names.as_ref().is_some_and(|some| some.len() > limits::NAMED_CHANGES) {
+            *names = None;
+        }
+        self.notify.notify_one();
+    }
+
+    /// Returns the names since the last call; `None` if all Nodes are to be looked at.
+    fn take(&self) -> Option<BTreeSet<String>> {
+        let mut names = self.names.lock().unwrap_or_else(PoisonError::into_inner);
+        names.replace(BTreeSet::new())
+    }
+}
+
+struct Follower {
+    config: PeerConfig,
+    own: String,
+    nodes: Cache<Peer>,
+    recorder: Option<Recorder>,
+    /// `None` before the first turn and after a failure.
+    machine: Option<Machine>,
+    /// The own Node when it last had podCIDRs: if it is deleted, nothing changes for its pods.
+    known: Option<Arc<Peer>>,
+    refused: BTreeMap<String, Refusal>,
+}
+
+/// The machine's tables and the notices of their changes.
+struct Machine {
+    kernel: Kernel,
+    notices: Notices,
+    /// The plan that the kernel's tables are equal to, or nearly.
+    planned: Option<Planned>,
+    /// The machine's network has changed since it was read.
+    stale: bool,
+}
+
+impl Follower {
+    /// Reads what may have changed, plans, and writes the difference. `changed` names the Nodes that have
+    /// changed since the last turn, unless all are to be looked at.
+    async fn turn(&mut self, changed: Option<BTreeSet<String>>) -> Result<(), NetlinkError> {
+        let own = self.nodes.get(&ObjectKey::new("", &self.own));
+        if let Some(own) = own.filter(|own| own.ranges.as_ref().is_ok_and(|ranges| !ranges.is_empty())) {
+            self.known = Some(own);
+        }
+        let Some(own) = &self.known else { return Ok(()) };
+        let began = Instant::now();
+        let first = self.machine.is_none();
+        let machine = match &mut self.machine {
+            Some(machine) => machine,
+            // Notices are heard before the first look, so that no change is missed.
+            None => self.machine.insert(Machine {
+                notices: Notices::open()?,
+                kernel: Kernel::open()?,
+                planned: None,
+                stale: true,
+            }),
+        };
+        let written =
+            match changed.filter(|_| !machine.stale).and_then(|names| machine.update(&names, &self.nodes)) {
+                Some(touched) => machine.write_part(&touched)?,
+                None => machine.look_at_all(&self.config, own, &self.nodes).await?,
+            };
+        let refused =
+            machine.planned.as_ref().map(|planned| planned.plan.refused.clone()).unwrap_or_default();
+        let before = std::mem::replace(&mut self.refused, refused);
+        self.report(&before);
+        let (nodes, took) = (self.nodes.len(), began.elapsed());
+        if first {
+            info!(nodes, written, ?took, "routes to the pods of other nodes are complete");
+        } else if written > 0 {
+            debug!(nodes, written, ?took, "routes to the pods of other nodes changed");
+        }
+        Ok(())
+    }
+
+    /// Tells of Nodes that are refused for a new reason.
+    fn report(&self, before: &BTreeMap<String, Refusal>) {
+        for (name, refusal) in self.refused.iter().filter(|(name, why)| before.get(*name) != Some(*why)) {
+            if refusal.is_early() {
+                debug!(node = name, reason = %refusal, "no routes to the pods of a node yet");
+                continue;
+            }
+            warn!(node = name, reason = %refusal, "no routes to the pods of a node");
+            let peer = self.nodes.get(&ObjectKey::new("", name));
+            if let (Some(recorder), Some(peer)) = (&self.recorder, peer) {
+                let text = format!("No routes to the pods of node {name}: {refusal}");
+                recorder.shared_warning(peer.reference(), "PodNetworkRefused", text);
+            }
+        }
+    }
+
+    /// Waits until the machine's network has changed.
+    async fn machine_changed(&mut self) {
+        match &mut self.machine {
+            Some(machine) => machine.changed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    fn forget_machine(&mut self) {
+        if let Some(machine) = &mut self.machine {
+            machine.stale = true;
+        }
+    }
+}
+
+impl Machine {
+    /// Plans anew for some Nodes; `None` if everything has to be planned anew.
+    fn update(&mut self, names: &BTreeSet<String>, nodes: &Cache<Peer>) -> Option<Touched> {
+        let mut all = Touched::default();
+        for name in names {
+            let peer = nodes.get(&ObjectKey::new("", name));
+            let touched = self.planned.as_mut()?.update(name, peer.as_deref(), &self.kernel.underlay);
+            let Some(touched) = touched else {
+                self.planned = None;
+                return None;
+            };
+            all.extend(touched);
+        }
+        self.planned.is_some().then_some(all)
+    }
+
+    fn write_part(&mut self, touched: &Touched) -> Result<usize, NetlinkError> {
+        let Some(planned) = &self.planned else { return Ok(0) };
+        self.kernel.converge_part(&planned.plan.tables, touched)
+    }
+
+    /// Reads the machine's network if it has changed, plans for all Nodes and writes all differences.
+    async fn look_at_all(
+        &mut self,
+        config: &PeerConfig,
+        own: &Peer,
+        nodes: &Cache<Peer>,
+    ) -> Result<usize, NetlinkError> {
+        if std::mem::take(&mut self.stale) {
+            self.kernel.read()?;
+        }
+        let mut config = config.clone();
+        if config.node_ips.is_empty() {
+            config.node_ips.clone_from(&own.addresses);
+        }
+        let planned = Planned::new(&config, own, &nodes.list(), &self.kernel.underlay);
+        let written = self.kernel.converge(&planned.plan.tables).await?;
+        self.planned = Some(planned);
+        Ok(written)
+    }
+
+    async fn changed(&mut self) {
+        while !self.stale {
+            match self.notices.next().await {
+                Some(message) => self.stale = self.matters(&message),
+                // The kernel had more to tell than the socket can hold.
+                None => match Notices::open() {
+                    Ok(notices) => (self.notices, self.stale) = (notices, true),
+                    Err(error) => {
+                        warn!(error = &error as &dyn std::error::Error, "cannot watch the machine's network");
+                        tokio::time::sleep(limits::MAX_RETRY).await;
+                    }
+                },
+            }
+        }
+        // One look covers all notices so far.
+        while self.notices.receiver.try_recv().is_ok() {}
+    }
+
+    fn matters(&self, message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
+        let NetlinkPayload::InnerMessage(message) = &message.payload else { return true };
+        match notice(message) {
+            Notice::Other => false,
+            Notice::Removed(to) => self.kernel.has_route(to),
+            Notice::Stale => true,
+        }
+    }
+}
+
+/// Notices of the kernel about interfaces, addresses and routes.
+struct Notices {
+    receiver: UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, rtnetlink::sys::SocketAddr)>,
+    driver: JoinHandle<()>,
+}
+
+impl Drop for Notices {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl Notices {
+    fn open() -> Result<Self, NetlinkError> {
+        let groups = [
+            MulticastGroup::Link,
+            MulticastGroup::Ipv4Ifaddr,
+            MulticastGroup::Ipv6Ifaddr,
+            MulticastGroup::Ipv4Route,
+            MulticastGroup::Ipv6Route,
+        ];
+        let (connection, _, receiver) =
+            rtnetlink::new_multicast_connection(&groups).map_err(NetlinkError::Open)?;
+        Ok(Self { receiver, driver: tokio::spawn(connection) })
+    }
+
+    async fn next(&mut self) -> Option<NetlinkMessage<RouteNetlinkMessage>> {
+        self.receiver.next().await.map(|(message, _)| message)
+    }
+}

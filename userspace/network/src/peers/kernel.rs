@@ -1,0 +1,297 @@
+//! Reads what the kernel has and writes the difference to the plan. New entries come before routes that need
+//! them, old entries go after the routes that needed them.
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+
+use ipnetwork::IpNetwork;
+use rtnetlink::packet_core::{NLM_F_CREATE, NLM_F_REPLACE};
+use rtnetlink::packet_route::RouteNetlinkMessage;
+use tracing::info;
+
+use super::batch::{Batch, Request};
+use super::plan::Touched;
+use super::tables::{Present, Tables, Tunnel, Via, difference};
+use super::underlay::Underlay;
+use super::{TUNNEL, messages};
+use crate::netlink::{Mac, Netlink, NetlinkError};
+use crate::sysctl;
+
+/// The tunnel device as the kernel has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Device {
+    pub index: u32,
+    pub up: bool,
+    pub mtu: u32,
+    pub mac: Vec<u8>,
+    /// Identifier, port and own address of a VXLAN device; otherwise it is another program's.
+    pub vxlan: Option<(u32, u16, Option<IpAddr>)>,
+    pub addresses: Vec<IpAddr>,
+}
+
+impl Device {
+    /// Returns `true` if nothing has to be changed that cannot be changed while the device exists.
+    fn fits(&self, wanted: &Tunnel) -> bool {
+        self.mac == wanted.mac && self.vxlan == Some((wanted.vni, wanted.port, wanted.local))
+    }
+}
+
+/// The kernel's side, in the network namespace of the thread that opened it.
+pub(super) struct Kernel {
+    batch: Batch,
+    netlink: Netlink,
+    pub underlay: Underlay,
+    device: Option<Device>,
+    present: Present,
+}
+
+fn at(attempted: impl Into<String>) -> impl FnOnce(io::Error) -> NetlinkError {
+    let attempted = attempted.into();
+    move |cause| NetlinkError::Socket { attempted, cause }
+}
+
+impl Kernel {
+    /// Opens the sockets. Call it within a runtime, and [`Kernel::read`] next.
+    pub fn open() -> Result<Self, NetlinkError> {
+        Ok(Self {
+            batch: Batch::open()?,
+            netlink: Netlink::open()?,
+            underlay: Underlay::default(),
+            device: None,
+            present: Present::default(),
+        })
+    }
+
+    /// Reads the machine's network and the entries of ours.
+    pub fn read(&mut self) -> Result<(), NetlinkError> {
+        let mut links = messages::Links::default();
+        self.list(messages::all_links(), "list interfaces", |message| links.add_link(&message))?;
+        self.list(messages::all_addresses(), "list addresses", |message| links.add_address(&message))?;
+        let mut routes = messages::Routes::new(&links);
+        for ipv4 in [true, false] {
+            self.list(messages::main_routes(ipv4), "list routes", |message| routes.add(&message))?;
+        }
+        let (mut underlay, mut present) = (Underlay::default(), Present::default());
+        routes.divide(&mut underlay, &mut present);
+        (underlay.links, self.device) = links.divide();
+        self.underlay = underlay;
+        if let Some(device) = self.device.as_ref().map(|device| device.index) {
+            for message in messages::neighbours(device) {
+                self.list(message, "list neighbours", |message| {
+                    messages::add_neighbour(&message, device, &mut present);
+                })?;
+            }
+        }
+        self.present = present;
+        Ok(())
+    }
+
+    fn list(
+        &mut self,
+        message: RouteNetlinkMessage,
+        attempted: &str,
+        read: impl FnMut(RouteNetlinkMessage),
+    ) -> Result<(), NetlinkError> {
+        self.batch.list(message, read).map_err(at(attempted))
+    }
+
+    /// Returns `true` if the kernel is known to have this route.
+    pub fn has_route(&self, to: IpNetwork) -> bool {
+        self.present.routes.contains_key(&to)
+    }
+
+    /// Makes the kernel's tables equal to the plan's. Goes on after failures, and returns the first of them.
+    /// Returns the number of entries that were written or removed.
+    pub async fn converge(&mut self, tables: &Tables) -> Result<usize, NetlinkError> {
+        if let Some(wanted) = &tables.tunnel {
+            self.set_tunnel(wanted).await?;
+        }
+        let steps = steps(&self.present, tables, self.device.as_ref().map(|device| device.index));
+        let outcome = self.carry_out(&steps);
+        if tables.tunnel.is_none() && self.device.is_some() {
+            self.netlink.delete(TUNNEL).await?;
+            info!(device = TUNNEL, "removed the tunnel device, which no node needs any more");
+            self.read()?;
+        }
+        outcome
+    }
+
+    /// Makes entries equal to the plan's that a change has touched; the tunnel device stays.
+    pub fn converge_part(&mut self, tables: &Tables, touched: &Touched) -> Result<usize, NetlinkError> {
+        let index = self.device.as_ref().map(|device| device.index);
+        let steps = steps(&self.present.part(touched), &tables.part(touched), index);
+        self.carry_out(&steps)
+    }
+
+    async fn set_tunnel(&mut self, wanted: &Tunnel) -> Result<(), NetlinkError> {
+        let device = match self.device.take().filter(|device| device.fits(wanted)) {
+            Some(device) => device,
+            None => self.make_tunnel(wanted).await?,
+        };
+        if let Some(mtu) = wanted.mtu.filter(|mtu| *mtu != device.mtu) {
+            self.netlink.set_mtu(device.index, mtu).await?;
+        }
+        for address in wanted.addresses.iter().filter(|address| !device.addresses.contains(address)) {
+            self.netlink.add_address(device.index, *address).await?;
+        }
+        for address in device.addresses.iter().filter(|address| !wanted.addresses.contains(address)) {
+            self.netlink.delete_address(device.index, *address).await?;
+        }
+        if !device.up {
+            self.netlink.up(device.index).await?;
+        }
+        let (mtu, addresses) = (wanted.mtu.unwrap_or(device.mtu), wanted.addresses.clone());
+        self.device = Some(Device { up: true, mtu, addresses, ..device });
+        Ok(())
+    }
+
+    /// Makes the device, in place of one with other properties.
+    async fn make_tunnel(&mut self, wanted: &Tunnel) -> Result<Device, NetlinkError> {
+        if self.netlink.delete(TUNNEL).await? {
+            info!(device = TUNNEL, "made the tunnel device anew, since its properties changed");
+        }
+        let attempted = format!("create the VXLAN device {TUNNEL} on UDP port {}", wanted.port);
+        self.netlink.add_link(messages::tunnel(wanted), attempted).await?;
+        // Packets to one node may come by the tunnel while those back take a route. No router is on this
+        // link, and pods send nothing that sets it up.
+        for (parameter, value) in [
+            ("ipv4", "rp_filter", "0"),
+            ("ipv4", "forwarding", "1"),
+            ("ipv4", "accept_redirects", "0"),
+            ("ipv6", "accept_ra", "0"),
+            ("ipv6", "accept_redirects", "0"),
+            ("ipv6", "autoconf", "0"),
+            ("ipv6", "addr_gen_mode", "1"),
+        ]
+        .map(|(family, name, value)| (format!("net/{family}/conf/{TUNNEL}/{name}"), value))
+        {
+            // A kernel without IPv6 has none of its parameters.
+            if sysctl::read(&parameter)?.is_some() {
+                sysctl::write(&parameter, value)?;
+            }
+        }
+        // Entries of the device before it went with it.
+        self.read()?;
+        self.device
+            .clone()
+            .ok_or_else(|| at(format!("find {TUNNEL}, which was just made"))(io::ErrorKind::NotFound.into()))
+    }
+
+    fn carry_out(&mut self, steps: &[Step]) -> Result<usize, NetlinkError> {
+        if steps.is_empty() {
+            return Ok(0);
+        }
+        let requests = steps.iter().map(Step::request).collect();
+        let failures = self.batch.write(requests).map_err(at("write routes to other nodes"))?;
+        let mut failures = failures.into_iter().peekable();
+        let mut first = None;
+        for (index, step) in steps.iter().enumerate() {
+            match failures.next_if(|(failed, _)| *failed == index) {
+                Some((_, cause)) if !step.is_done(&cause) => {
+                    first.get_or_insert_with(|| NetlinkError::Socket { attempted: step.to_string(), cause });
+                }
+                _ => step.record(&mut self.present),
+            }
+        }
+        first.map_or(Ok(steps.len()), Err)
+    }
+}
+
+/// Returns what has to be written: neighbours and FDB entries, then routes, then removals.
+fn steps(present: &Present, tables: &Tables, tunnel: Option<u32>) -> Vec<Step> {
+    let routes = difference(&present.routes, &tables.routes_through(tunnel));
+    let neighbours = difference(&present.neighbours, &tables.neighbours);
+    let fdb = difference(&present.fdb, &tables.fdb);
+    let mut steps: Vec<Step> = Vec::new();
+    if let Some(index) = tunnel {
+        steps.extend(neighbours.set.iter().map(|(at, mac)| Step::Neighbour(index, *at, Some(*mac))));
+        steps.extend(fdb.set.iter().map(|(mac, to)| Step::Fdb(index, *mac, Some(*to))));
+    }
+    steps.extend(routes.set.iter().map(|(to, via)| Step::Route(*to, Some(*via))));
+    steps.extend(routes.gone.iter().map(|to| Step::Route(*to, None)));
+    if let Some(index) = tunnel {
+        steps.extend(fdb.gone.iter().map(|mac| Step::Fdb(index, *mac, None)));
+        steps.extend(neighbours.gone.iter().map(|at| Step::Neighbour(index, *at, None)));
+    }
+    steps
+}
+
+/// One entry to write, or to remove if it has no value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Route(IpNetwork, Option<Via>),
+    Neighbour(u32, IpAddr, Option<Mac>),
+    Fdb(u32, Mac, Option<IpAddr>),
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Route(to, Some(via)) => write!(f, "set the route to {to} via {}", via.gateway),
+            Self::Route(to, None) => write!(f, "remove the route to {to}"),
+            Self::Neighbour(_, address, _) => write!(f, "write the neighbour {address} of {TUNNEL}"),
+            Self::Fdb(_, _, Some(remote)) => write!(f, "write the FDB entry of {TUNNEL} for {remote}"),
+            Self::Fdb(_, _, None) => write!(f, "remove an FDB entry of {TUNNEL}"),
+        }
+    }
+}
+
+impl Step {
+    fn request(&self) -> Request {
+        let set = NLM_F_CREATE | NLM_F_REPLACE;
+        let (message, flags) = match *self {
+            Self::Route(to, Some(via)) => {
+                (RouteNetlinkMessage::NewRoute(messages::route(to, Some(via))), set)
+            }
+            Self::Route(to, None) => (RouteNetlinkMessage::DelRoute(messages::route(to, None)), 0),
+            Self::Neighbour(index, address, Some(mac)) => {
+                (RouteNetlinkMessage::NewNeighbour(messages::neighbour(index, address, Some(mac))), set)
+            }
+            Self::Neighbour(index, address, None) => {
+                (RouteNetlinkMessage::DelNeighbour(messages::neighbour(index, address, None)), 0)
+            }
+            Self::Fdb(index, mac, Some(remote)) => {
+                (RouteNetlinkMessage::NewNeighbour(messages::fdb(index, mac, Some(remote))), set)
+            }
+            Self::Fdb(index, mac, None) => {
+                (RouteNetlinkMessage::DelNeighbour(messages::fdb(index, mac, None)), 0)
+            }
+        };
+        Request { message, flags }
+    }
+
+    /// Returns `true` if an error of the kernel means that there was nothing to remove.
+    fn is_done(&self, error: &io::Error) -> bool {
+        let removal =
+            matches!(self, Self::Route(_, None) | Self::Neighbour(_, _, None) | Self::Fdb(_, _, None));
+        removal && matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENOENT | libc::ENODEV))
+    }
+
+    fn record(&self, present: &mut Present) {
+        match *self {
+            Self::Route(to, Some(via)) => drop(present.routes.insert(to, via)),
+            Self::Route(to, None) => drop(present.routes.remove(&to)),
+            Self::Neighbour(_, address, Some(mac)) => drop(present.neighbours.insert(address, mac)),
+            Self::Neighbour(_, address, None) => drop(present.neighbours.remove(&address)),
+            Self::Fdb(_, mac, Some(remote)) => drop(present.fdb.insert(mac, remote)),
+            Self::Fdb(_, mac, None) => drop(present.fdb.remove(&mac)),
+        }
+    }
+}
+
+/// Removes all routes to other nodes' pods and the tunnel device. Does nothing if there are none. Goes on
+/// after errors and returns all of them.
+pub async fn remove() -> Vec<NetlinkError> {
+    let mut kernel = match Kernel::open() {
+        Ok(kernel) => kernel,
+        Err(error) => return vec![error],
+    };
+    let removed = kernel.read().and_then(|()| {
+        let index = kernel.device.as_ref().map(|device| device.index);
+        let steps = steps(&kernel.present, &Tables::default(), index);
+        kernel.carry_out(&steps)
+    });
+    let tunnel = kernel.netlink.delete(TUNNEL).await;
+    removed.err().into_iter().chain(tunnel.err()).collect()
+}

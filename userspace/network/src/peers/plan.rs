@@ -1,0 +1,419 @@
+//! Decides on routes, neighbours and FDB entries for all peers: a plain function on plain data.
+//!
+//! Nodes are written by kubelets, any of which may be hostile. A Node gets routes for its podCIDR alone, which
+//! must be within the cluster's range, no larger than our own, and free: the older Node keeps a range.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnetwork::IpNetwork;
+
+use super::tables::{Hop, Tables, Tunnel};
+use super::underlay::{Reach, Underlay};
+use super::{Mode, Peer, PeerConfig, tunnel_overhead};
+use crate::config::{check_mtu, host_address};
+use crate::netlink::Mac;
+
+/// The decision for all peers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub tables: Tables,
+    /// Nodes without routes, by name, with the reason.
+    pub refused: BTreeMap<String, Refusal>,
+}
+
+/// A reason why a Node gets no routes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    Ranges(String),
+    Outside(IpNetwork),
+    TooLarge(IpNetwork, u8),
+    Services(IpNetwork, IpNetwork),
+    Covers(IpNetwork, IpAddr),
+    Claimed(IpNetwork, String),
+    OwnAddress(IpAddr),
+    BadAddress(IpAddr),
+    BehindGateway(IpAddr),
+    NoAddress(&'static str),
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ranges(reason) => f.write_str(reason),
+            Self::Outside(range) => write!(f, "its podCIDR {range} is not within --cluster-cidr"),
+            Self::TooLarge(range, own) => {
+                write!(f, "its podCIDR {range} is larger than that of this node, a /{own}")
+            }
+            Self::Services(range, services) => {
+                write!(f, "its podCIDR {range} overlaps with the range of Services {services}")
+            }
+            Self::Covers(range, address) => {
+                write!(f, "its podCIDR {range} contains {address}, which nodes need to reach each other")
+            }
+            Self::Claimed(range, older) => {
+                write!(f, "its podCIDR {range} is that of node {older} already: one of the two needs another")
+            }
+            Self::OwnAddress(address) => write!(f, "its InternalIP {address} is one of this node"),
+            Self::BadAddress(address) => write!(f, "its InternalIP {address} is not an address of a node"),
+            Self::BehindGateway(address) => {
+                write!(f, "its InternalIP {address} is behind a gateway, and --pod-network is routes")
+            }
+            Self::NoAddress(family) => write!(f, "it has no InternalIP of {family}"),
+        }
+    }
+}
+
+impl Refusal {
+    /// Returns `true` for a Node that only lacks what its kubelet is about to write.
+    pub fn is_early(&self) -> bool {
+        matches!(self, Self::NoAddress(_))
+    }
+}
+
+/// The plan and what it follows from, so that the change of one Node does not take a look at all.
+pub(super) struct Planned {
+    planner: Planner,
+    pub plan: Plan,
+    /// The assessments of all Nodes but the own one, by name.
+    nodes: BTreeMap<String, Assessment>,
+    claims: Claims,
+    /// Several Nodes claim the same: a change of one may be a matter of others.
+    contested: bool,
+}
+
+/// The entries of a Node if nobody else claims the same.
+#[derive(Clone, Debug, Default)]
+struct Assessment {
+    /// Its ranges and hardware address; empty if it may claim nothing.
+    ranges: Vec<IpNetwork>,
+    mac: Option<Mac>,
+    entries: Tables,
+    refusal: Option<Refusal>,
+}
+
+/// Keys of the entries that a change may have touched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Touched {
+    pub routes: Vec<IpNetwork>,
+    pub neighbours: Vec<IpAddr>,
+    pub fdb: Vec<Mac>,
+}
+
+impl Touched {
+    pub fn extend(&mut self, other: Self) {
+        self.routes.extend(other.routes);
+        self.neighbours.extend(other.neighbours);
+        self.fdb.extend(other.fdb);
+    }
+
+    fn add(&mut self, entries: &Tables) {
+        self.routes.extend(entries.routes.iter().map(|(to, _)| *to));
+        self.neighbours.extend(entries.neighbours.iter().map(|(address, _)| *address));
+        self.fdb.extend(entries.fdb.iter().map(|(mac, _)| *mac));
+    }
+}
+
+impl Planned {
+    /// Plans the routes to all Nodes but the own one, `own`, which has podCIDRs.
+    pub fn new(config: &PeerConfig, own: &Peer, peers: &[Arc<Peer>], underlay: &Underlay) -> Self {
+        let planner = Planner {
+            config: config.clone(),
+            own: own.name.clone(),
+            own_ranges: own.ranges.clone().unwrap_or_default(),
+            local: config.node_ips.iter().copied().find(|address| underlay.has(*address)),
+        };
+        let mut claims = Claims::default();
+        claims.add(&own.name, &planner.own_ranges, mac(&planner.own_ranges));
+        let mut planned =
+            Self { planner, plan: Plan::default(), nodes: BTreeMap::new(), claims, contested: false };
+        let others = peers.iter().map(AsRef::as_ref).filter(|peer: &&Peer| peer.name != own.name);
+        let mut others: Vec<&Peer> = others.collect();
+        others.sort_unstable_by_key(|peer| (peer.created, &peer.uid, &peer.name));
+        for peer in others {
+            let assessment = planned.planner.assess(peer, underlay);
+            match planned.claims.conflict(&assessment) {
+                None => planned.accept(&peer.name, assessment),
+                Some(refusal) => {
+                    planned.contested = true;
+                    planned.plan.refused.insert(peer.name.clone(), refusal);
+                }
+            }
+        }
+        planned.plan.tables.sort();
+        planned.plan.tables.tunnel = planned.tunnel(underlay);
+        planned
+    }
+
+    /// Plans anew for one Node, which is `None` if it is gone. Returns the touched keys, or `None` if other
+    /// Nodes or the tunnel are concerned and everything has to be planned anew.
+    pub fn update(&mut self, name: &str, peer: Option<&Peer>, underlay: &Underlay) -> Option<Touched> {
+        if self.contested || name == self.planner.own {
+            return None;
+        }
+        let mut touched = Touched::default();
+        if let Some(old) = self.nodes.remove(name) {
+            touched.add(&old.entries);
+            self.claims.remove(&old);
+            self.plan.tables.remove(&old.entries);
+        }
+        self.plan.refused.remove(name);
+        if let Some(peer) = peer {
+            let new = self.planner.assess(peer, underlay);
+            if self.claims.conflict(&new).is_some() {
+                return None;
+            }
+            touched.add(&new.entries);
+            self.accept(name, new);
+            self.plan.tables.sort();
+        }
+        let same = self.plan.tables.tunnel.is_some() != self.plan.tables.fdb.is_empty();
+        same.then_some(touched)
+    }
+
+    fn accept(&mut self, name: &str, assessment: Assessment) {
+        self.claims.add(name, &assessment.ranges, assessment.mac);
+        self.plan.tables.add(&assessment.entries);
+        if let Some(refusal) = &assessment.refusal {
+            self.plan.refused.insert(name.to_owned(), refusal.clone());
+        }
+        self.nodes.insert(name.to_owned(), assessment);
+    }
+
+    fn tunnel(&self, underlay: &Underlay) -> Option<Tunnel> {
+        (!self.plan.tables.fdb.is_empty()).then(|| self.planner.tunnel(underlay))
+    }
+}
+
+/// The ranges that have been accepted, by first address; they are disjoint.
+#[derive(Default)]
+struct Claims {
+    ranges: BTreeMap<IpAddr, (IpNetwork, String)>,
+    macs: BTreeMap<Mac, String>,
+}
+
+impl Claims {
+    /// Returns the refusal of a Node that claims what another has.
+    fn conflict(&self, assessment: &Assessment) -> Option<Refusal> {
+        let claimed =
+            |range: &IpNetwork| Some(Refusal::Claimed(*range, self.overlapping(*range)?.to_owned()));
+        let mac = assessment.mac.and_then(|mac| self.macs.get(&mac));
+        assessment
+            .ranges
+            .iter()
+            .find_map(claimed)
+            .or_else(|| Some(Refusal::Claimed(*assessment.ranges.first()?, mac?.clone())))
+    }
+
+    /// Returns the node that has a range which overlaps with this one.
+    fn overlapping(&self, range: IpNetwork) -> Option<&str> {
+        let before = self.ranges.range(..=range.broadcast()).next_back()?;
+        let (known, node) = before.1;
+        let overlap = known.is_ipv4() == range.is_ipv4() && known.broadcast() >= range.network();
+        overlap.then_some(node)
+    }
+
+    fn add(&mut self, node: &str, ranges: &[IpNetwork], mac: Option<Mac>) {
+        self.ranges.extend(ranges.iter().map(|range| (range.network(), (*range, node.to_owned()))));
+        self.macs.extend(mac.map(|mac| (mac, node.to_owned())));
+    }
+
+    fn remove(&mut self, assessment: &Assessment) {
+        for range in &assessment.ranges {
+            self.ranges.remove(&range.network());
+        }
+        if let Some(mac) = assessment.mac {
+            self.macs.remove(&mac);
+        }
+    }
+}
+
+struct Planner {
+    config: PeerConfig,
+    own: String,
+    own_ranges: Vec<IpNetwork>,
+    /// The own address at the outside of the tunnel.
+    local: Option<IpAddr>,
+}
+
+impl Planner {
+    /// Returns what a Node gets: entries of both families, or of the one that has a way, or none.
+    fn assess(&self, peer: &Peer, underlay: &Underlay) -> Assessment {
+        let refused = |refusal| Assessment { refusal: Some(refusal), ..Assessment::default() };
+        let ranges = match &peer.ranges {
+            Ok(ranges) => ranges,
+            Err(reason) => return refused(Refusal::Ranges(reason.clone())),
+        };
+        let checked = ranges.iter().try_for_each(|range| self.check_range(*range, peer, underlay));
+        if let Err(refusal) = checked {
+            return refused(refusal);
+        }
+        let Some(mac) = mac(ranges) else { return Assessment::default() };
+        let mut assessment = Assessment { ranges: ranges.clone(), mac: Some(mac), ..Assessment::default() };
+        let addresses = match self.addresses(peer, underlay) {
+            Ok(addresses) => addresses,
+            Err(refusal) => return Assessment { refusal: Some(refusal), ..assessment },
+        };
+        let entries = &mut assessment.entries;
+        for &range in ranges.iter().filter(|range| self.own_range(**range).is_some()) {
+            match self.hop(range, &addresses, underlay) {
+                Ok((hop, remote)) => {
+                    if let Hop::Tunnel { gateway, .. } = hop {
+                        entries.neighbours.push((gateway, mac));
+                    }
+                    if let Some(remote) = remote.filter(|_| entries.fdb.is_empty()) {
+                        entries.fdb.push((mac, remote));
+                    }
+                    entries.routes.push((range, hop));
+                }
+                // The other family may have a way.
+                Err(refusal) => assessment.refusal = Some(refusal),
+            }
+        }
+        assessment
+    }
+
+    /// Returns the own range of the same family.
+    fn own_range(&self, like: IpNetwork) -> Option<IpNetwork> {
+        self.own_ranges.iter().copied().find(|own| own.is_ipv4() == like.is_ipv4())
+    }
+
+    fn check_range(&self, range: IpNetwork, peer: &Peer, underlay: &Underlay) -> Result<(), Refusal> {
+        let within = |outer: &IpNetwork| {
+            outer.is_ipv4() == range.is_ipv4()
+                && outer.prefix() <= range.prefix()
+                && outer.contains(range.network())
+        };
+        if !self.config.cluster_cidrs.iter().any(within) {
+            return Err(Refusal::Outside(range));
+        }
+        if let Some(own) = self.own_range(range).filter(|own| range.prefix() < own.prefix()) {
+            return Err(Refusal::TooLarge(range, own.prefix()));
+        }
+        let overlap = |one: &&IpNetwork| one.contains(range.network()) || range.contains(one.network());
+        if let Some(services) = self.config.service_cidrs.iter().find(overlap) {
+            return Err(Refusal::Services(range, *services));
+        }
+        let needed = underlay.needed_in(range);
+        let node_ips = self.config.node_ips.iter().chain(&peer.addresses).copied();
+        match needed.or_else(|| node_ips.into_iter().find(|one| range.contains(*one))) {
+            Some(address) if !self.own_ranges.iter().any(|own| own.contains(address)) => {
+                Err(Refusal::Covers(range, address))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the first usable address of each family.
+    fn addresses(&self, peer: &Peer, underlay: &Underlay) -> Result<Vec<IpAddr>, Refusal> {
+        let mut usable: Vec<IpAddr> = Vec::new();
+        let mut refusal = Refusal::NoAddress("either family");
+        for &address in &peer.addresses {
+            match self.check_address(address, underlay) {
+                Ok(()) if usable.iter().all(|known| known.is_ipv4() != address.is_ipv4()) => {
+                    usable.push(address);
+                }
+                Ok(()) => {}
+                Err(error) => refusal = error,
+            }
+        }
+        if usable.is_empty() { Err(refusal) } else { Ok(usable) }
+    }
+
+    fn check_address(&self, address: IpAddr, underlay: &Underlay) -> Result<(), Refusal> {
+        let special = match address {
+            IpAddr::V4(one) => one.is_link_local() || one.is_broadcast() || one.octets()[0] == 0,
+            IpAddr::V6(one) => one.is_unicast_link_local() || one.to_ipv4_mapped().is_some(),
+        };
+        if special || address.is_loopback() || address.is_unspecified() || address.is_multicast() {
+            return Err(Refusal::BadAddress(address));
+        }
+        if underlay.has(address) || self.config.node_ips.contains(&address) {
+            return Err(Refusal::OwnAddress(address));
+        }
+        let taken = self.own_ranges.iter().chain(&self.config.service_cidrs);
+        if taken.into_iter().any(|range| range.contains(address)) {
+            return Err(Refusal::BadAddress(address));
+        }
+        Ok(())
+    }
+
+    /// Returns the way to a range of a Node with these addresses, and the tunnel's other end if it takes the
+    /// tunnel.
+    fn hop(
+        &self,
+        range: IpNetwork,
+        addresses: &[IpAddr],
+        underlay: &Underlay,
+    ) -> Result<(Hop, Option<IpAddr>), Refusal> {
+        let mode = self.config.mode;
+        let near = addresses.iter().copied().find(|address| address.is_ipv4() == range.is_ipv4());
+        let link = near.and_then(|address| match underlay.reach(address) {
+            Reach::Link(link) => Some((address, link)),
+            Reach::Gateway | Reach::Nowhere => None,
+        });
+        match (mode, link) {
+            (Mode::Auto | Mode::Routes, Some((gateway, interface))) => {
+                Ok((Hop::Link { gateway, interface }, None))
+            }
+            (Mode::Auto | Mode::Vxlan, _) => {
+                let source = self.own_range(range).map(host_address);
+                let remote = self.remote(addresses)?;
+                Ok((Hop::Tunnel { gateway: host_address(range), source }, Some(remote)))
+            }
+            (Mode::Routes | Mode::None, _) => Err(match near {
+                Some(address) => Refusal::BehindGateway(address),
+                None => Refusal::NoAddress(family(range.is_ipv4())),
+            }),
+        }
+    }
+
+    /// Returns the other end of the tunnel to a Node.
+    fn remote(&self, addresses: &[IpAddr]) -> Result<IpAddr, Refusal> {
+        let ipv4 = self.outer_ipv4();
+        let remote = addresses.iter().copied().find(|address| address.is_ipv4() == ipv4);
+        remote.ok_or(Refusal::NoAddress(family(ipv4)))
+    }
+
+    fn outer_ipv4(&self) -> bool {
+        self.local.or(self.config.node_ips.first().copied()).is_none_or(|address| address.is_ipv4())
+    }
+
+    fn tunnel(&self, underlay: &Underlay) -> Tunnel {
+        let mtu = underlay.mtu(self.local).map(|mtu| mtu.saturating_sub(tunnel_overhead(self.outer_ipv4())));
+        Tunnel {
+            vni: self.config.vni,
+            port: self.config.port,
+            local: self.local,
+            outer_ipv4: self.outer_ipv4(),
+            mac: mac(&self.own_ranges).unwrap_or_default(),
+            mtu: mtu.filter(|mtu| check_mtu(*mtu).is_ok()),
+            addresses: self.own_ranges.iter().map(|range| host_address(*range)).collect(),
+        }
+    }
+}
+
+fn family(ipv4: bool) -> &'static str {
+    if ipv4 { "IPv4" } else { "IPv6" }
+}
+
+/// Returns the hardware address of a node's tunnel device. It follows from the IPv4 range, whose first address
+/// fits into it, or else from the last bits of the IPv6 range's prefix.
+pub(super) fn mac(ranges: &[IpNetwork]) -> Option<Mac> {
+    let range = ranges.iter().find(|range| range.is_ipv4()).or(ranges.first())?;
+    let [a, b, c, d] = match range.network() {
+        IpAddr::V4(first) => first.octets(),
+        IpAddr::V6(first) => {
+            let prefix = first.to_bits().checked_shr(128 - u32::from(range.prefix())).unwrap_or_default();
+            let [.., a, b, c, d] = prefix.to_be_bytes();
+            [a, b, c, d]
+        }
+    };
+    // 0x02: locally administered, not multicast.
+    Some([0x02, 0x48, a, b, c, d])
+}
+
+#[cfg(test)]
+mod tests;
