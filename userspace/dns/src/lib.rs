@@ -1,0 +1,34 @@
+//! The cluster's DNS server, on every node: Services, EndpointSlices and pods as records, other names
+//! forwarded and cached.
+//!
+//! ```text
+//!  Service, EndpointSlice, Namespace, Pod ─ caches ─▶ Index ─ compile ─▶ Zone ──┐ swapped whole
+//!  Corefile, resolv.conf ───────────────────────────────────────────▶ Routes ──┤
+//!                                                                               ▼
+//!  datagrams, connections ──────────────── Query ───────────────────────────▶ Engine ─▶ answer
+//!                                                                               │ unknown: Work
+//!                                                        upstreams ◀── Pool ◀───┘
+//! ```
+//!
+//! A query of the cluster's names is answered from an immutable [`cluster::Zone`] without a lock and without
+//! an allocation. Nothing is withdrawn without an API server: the zone stays as it was.
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+pub mod answer;
+pub mod cache;
+pub mod clients;
+pub mod cluster;
+pub mod corefile;
+pub mod engine;
+pub mod forward;
+pub mod limits;
+pub mod metrics;
+pub mod name;
+pub mod query;
+pub mod routes;
+pub mod server;
+mod syntax;
+#[cfg(test)]
+mod testing;
+mod waiting;
+pub mod wire;
