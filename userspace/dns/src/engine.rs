@@ -18,7 +18,7 @@ use crate::cluster::{Found, Zone, reverse_address};
 use crate::forward::{ForwardError, Reply};
 use crate::limits;
 use crate::metrics::{Metrics, Observation, Source, Transport, ZoneMetrics};
-use crate::name::{NAME_LENGTH, Name};
+use crate::name::Name;
 use crate::query::{Query, Refusal};
 use crate::routes::{Route, Routes};
 use crate::waiting::Waiting;
@@ -77,7 +77,7 @@ impl Work {
     }
 }
 
-/// Where to go on after the cluster's names.
+/// The next step after the cluster's names.
 enum Step {
     Done(u8, u16, Source),
     Forward(Option<Name>),
@@ -361,6 +361,3 @@ fn observe(zone: &ZoneMetrics, origin: Origin, kind: u16, seen: Seen) {
         duration: origin.began.elapsed(),
     });
 }
-
-/// The least length of a buffer for answers: header, the longest question, and EDNS.
-pub const LEAST_BUFFER: usize = wire::HEADER + NAME_LENGTH + 4 + 11;

@@ -15,20 +15,29 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod answer;
+mod buckets;
 pub mod cache;
 pub mod clients;
 pub mod cluster;
 pub mod corefile;
 pub mod engine;
 pub mod forward;
+mod index;
 pub mod limits;
+mod listeners;
+pub mod loops;
 pub mod metrics;
 pub mod name;
+mod objects;
 pub mod query;
 pub mod routes;
+mod run;
 pub mod server;
+pub mod slices;
 mod syntax;
 #[cfg(test)]
 mod testing;
 mod waiting;
 pub mod wire;
+
+pub use run::{Config, StartError, check, run};

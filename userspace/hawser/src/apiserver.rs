@@ -36,6 +36,8 @@ pub struct Settings<'a> {
     pub advertise: IpAddr,
     pub store: &'a StoreArgs,
     pub service_cidrs: Vec<IpNetwork>,
+    /// The cluster's domain, in which the certificate names this server.
+    pub cluster_domain: String,
     pub serving: Serving,
     pub keys: Keys,
     /// The addresses of the scheduler and the controllers.
@@ -73,7 +75,8 @@ pub fn listen_hint(error: &std::io::Error) -> &'static str {
 /// Opens the store, binds the port, writes the administrator's kubeconfig, and serves until
 /// shutdown. Returns when the server is ready.
 pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &CancellationToken) -> Result<Api> {
-    let Settings { data, listen, advertise, store, service_cidrs, serving, keys, components } = settings;
+    let Settings { data, listen, advertise, store, service_cidrs, cluster_domain, serving, keys, components } =
+        settings;
     let serving = serving.config()?;
     let listener = apiserver_server::listen(listen).map_err(|error| {
         let hint = listen_hint(&error);
@@ -85,7 +88,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let services = service_cidrs.iter().copied().map(first_address);
     let addresses = [advertise].into_iter().chain(services).map(|address| address.to_string());
     let tls = pki
-        .listener_tls(&Subject::apiserver(CLUSTER_DOMAIN, addresses), &keys.listener())
+        .listener_tls(&Subject::apiserver(&cluster_domain, addresses), &keys.listener())
         .context("cannot set up TLS for the API")?;
     let compaction_interval = store.etcd_compaction_interval;
     let (store, embedded) = open_store(data.path(), store).await?;
@@ -234,6 +237,7 @@ pub async fn run(args: Apiserver) -> Result<()> {
         advertise: advertise_address.unwrap_or_else(node::address),
         store: &store,
         service_cidrs,
+        cluster_domain: CLUSTER_DOMAIN.to_owned(),
         serving,
         keys,
         components: Components::default(),

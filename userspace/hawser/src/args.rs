@@ -11,6 +11,7 @@ use kubelet_agent::Thresholds;
 
 use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
+use crate::dns::{ClusterDnsArgs, Dns, DnsServer};
 use crate::probes::Probes;
 use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
 
@@ -48,6 +49,8 @@ pub enum Command {
     /// Run the service proxy in place of kube-proxy, or look into its live tables
     #[command(version, args_override_self = true, after_long_help = WITHOUT_A_MEANING)]
     Proxy(Box<Proxy>),
+    /// Run the cluster's DNS server on a node
+    Dns(Box<Dns>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -236,6 +239,13 @@ pub struct Up {
     pub runtime: RuntimeArgs,
     #[command(flatten)]
     pub proxy: ProxyPorts,
+    #[command(flatten)]
+    pub cluster_dns: ClusterDnsArgs,
+    #[command(flatten)]
+    pub dns: DnsServer,
+    /// Run no DNS server; pods are given the servers of --cluster-dns, or the node's
+    #[arg(long)]
+    pub without_dns: bool,
 }
 
 #[derive(Args)]
@@ -277,6 +287,7 @@ pub enum ComponentName {
     Scheduler,
     Kubelet,
     Proxy,
+    Dns,
 }
 
 #[derive(Args)]
@@ -349,6 +360,8 @@ pub struct Kubelet {
     pub node: NodeArgs,
     #[command(flatten)]
     pub runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub cluster_dns: ClusterDnsArgs,
 }
 
 #[derive(Args)]

@@ -51,8 +51,16 @@ pub async fn scheduler(args: Scheduler) -> Result<()> {
 
 /// `hawser kubelet`: with it the pod network and, unless a runtime is given, containerd.
 pub async fn kubelet(args: Kubelet) -> Result<()> {
-    let Kubelet { kubeconfig, root_dir, client_ca_file, tls_cert_file, tls_private_key_file, node, runtime } =
-        args;
+    let Kubelet {
+        kubeconfig,
+        root_dir,
+        client_ca_file,
+        tls_cert_file,
+        tls_private_key_file,
+        node,
+        runtime,
+        cluster_dns,
+    } = args;
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&root_dir)?;
     let (client, ambient, node) =
@@ -73,7 +81,8 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let around = Surroundings { ambient: &ambient, stop: &stop };
     let network = node::network(&node, &directories, client.clone(), &around)?;
     let tls = KubeletTls { serving, client_ca };
-    let kubelet = node::kubelet(&node, &directories, &runtime, tls, cri, client, &around).await?;
+    let dns = cluster_dns.of_pods();
+    let kubelet = node::kubelet(&node, &directories, &runtime, tls, dns, cri, client, &around).await?;
     let outcome = kubelet.await.context("the kubelet failed")?;
     stop.cancel();
     network.await.context("the pod network failed")?;

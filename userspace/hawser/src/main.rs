@@ -10,6 +10,7 @@ mod cni;
 mod components;
 mod credentials;
 mod data_dir;
+mod dns;
 mod down;
 mod lock;
 mod look;
@@ -109,6 +110,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
             Command::Scheduler(args) => components::scheduler(args).await,
             Command::Kubelet(args) => Box::pin(components::kubelet(*args)).await,
             Command::Proxy(args) => Box::pin(proxy::run(*args)).await,
+            Command::Dns(args) => Box::pin(dns::run(*args)).await,
         };
         done.map(|()| ExitCode::SUCCESS)
     });

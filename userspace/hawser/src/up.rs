@@ -24,8 +24,8 @@ use crate::apiserver_args::Serving;
 use crate::apiserver_keys::Keys;
 use crate::args::{Networks, Up};
 use crate::data_dir::{DataDir, Made};
-use crate::down;
 use crate::node::{self, Directories, KubeletTls, Node, Surroundings};
+use crate::{dns, down};
 
 /// Runs a whole cluster until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Up) -> Result<()> {
@@ -114,11 +114,26 @@ async fn cluster(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) -> Result<()> {
-    let Up { data_dir: _, api_port, bpf_root, store, apis, networks, node, runtime, proxy } = args;
+    let Up {
+        data_dir: _,
+        api_port,
+        bpf_root,
+        store,
+        apis,
+        networks,
+        node,
+        runtime,
+        proxy,
+        cluster_dns,
+        dns,
+        without_dns,
+    } = args;
     let (node, ambient) = (Node::from_args(node), Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks)?;
+    let names = if without_dns { cluster_dns } else { cluster_dns.or_of(&networks.service_cidrs) };
+    let dns = (!without_dns).then(|| dns::config(&node.name, &names, &dns, &networks)).transpose()?;
     data.remember(&Made {
         node_name: node.name.clone(),
         bpf_root: Some(bpf_root),
@@ -139,6 +154,7 @@ async fn cluster(
         advertise: node.ip,
         store: &store,
         service_cidrs: networks.service_cidrs.clone(),
+        cluster_domain: names.of_pods().domain,
         serving: Serving { apis, ..Serving::default() },
         keys: Keys::default(),
         components: Components { controller_manager: Place::Here, scheduler: Place::Here },
@@ -146,6 +162,9 @@ async fn cluster(
     let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");
     control_plane(&api, &networks, &ambient, stop, tasks);
+    if let Some(config) = dns {
+        run_dns(config, &api, &ambient, stop, tasks);
+    }
 
     let kubelet_client = client(&api, Component::Node(&node.name));
     let around = Surroundings { ambient: &ambient, stop };
@@ -157,8 +176,17 @@ async fn cluster(
     info!(after = ?start.elapsed(), "the data plane is open");
     let cri = cri.end().await?;
     info!(after = ?start.elapsed(), "the container runtime is ready");
-    let kubelet =
-        node::kubelet(&node, &directories, &runtime, tls, cri, kubelet_client.clone(), &around).await?;
+    let kubelet = node::kubelet(
+        &node,
+        &directories,
+        &runtime,
+        tls,
+        names.of_pods(),
+        cri,
+        kubelet_client.clone(),
+        &around,
+    )
+    .await?;
     tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
 
     let ready = async {
@@ -270,6 +298,20 @@ fn control_plane(
     let run =
         controllers_scheduler::run(config, informers(Component::Scheduler), ambient.clone(), stop.clone());
     tasks.add("scheduler", async move { Ok(Box::pin(run).await?) });
+}
+
+/// Starts the DNS server, and creates the Service that leads to it.
+fn run_dns(
+    config: userspace_dns::Config,
+    api: &Api,
+    ambient: &Ambient,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) {
+    let admin = in_process(api.server.service(), Subject::admin().identity(), "hawser");
+    tokio::spawn(dns::ensure(admin, config.servers.clone(), stop.clone()));
+    let run = userspace_dns::run(config, client(api, Component::Dns), ambient.clone(), stop.clone());
+    tasks.add("DNS server", async move { Ok(Box::pin(run).await?) });
 }
 
 fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {

@@ -9,7 +9,7 @@ mod settings;
 mod tests;
 mod zone;
 
-pub use objects::{Endpoint, Port, Protocol, Service, Shape, Slice};
+pub use objects::{Endpoint, Port, Protocol, SERVICE_NAME, Service, Shape, Slice};
 pub use records::Records;
 pub use reverse::address as reverse_address;
 pub use settings::{PodMode, Settings};

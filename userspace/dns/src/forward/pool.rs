@@ -12,8 +12,8 @@ use userspace_daemon::metrics::{Counter, Family, Histogram};
 
 use super::exchange::{ExchangeError, exchange};
 use super::reply::{Reply, question};
+use crate::buckets::SECONDS;
 use crate::limits;
-use crate::metrics::SECONDS;
 use crate::name::Name;
 use crate::wire;
 
@@ -51,6 +51,8 @@ pub struct Upstream {
     failed: Mutex<Option<Instant>>,
     /// Questions that are sent to it come back to us.
     loops: AtomicBool,
+    /// It was found out whether they do.
+    checked: AtomicBool,
 }
 
 impl Upstream {
@@ -60,6 +62,7 @@ impl Upstream {
             fails: AtomicU32::new(0),
             failed: Mutex::default(),
             loops: AtomicBool::new(false),
+            checked: AtomicBool::new(false),
         })
     }
 
@@ -70,6 +73,16 @@ impl Upstream {
 
     pub fn loops(&self) -> bool {
         self.loops.load(Ordering::Relaxed)
+    }
+
+    /// Returns `true` until it is known whether questions come back, and while they do.
+    pub fn needs_check(&self) -> bool {
+        !self.checked.load(Ordering::Relaxed) || self.loops()
+    }
+
+    /// Records that it is known.
+    pub fn checked(&self) {
+        self.checked.store(true, Ordering::Relaxed);
     }
 
     fn is_down(&self, max_fails: u32, now: Instant) -> bool {

@@ -1,0 +1,202 @@
+//! From caches to the zone: handlers record what changed, one task compiles it and publishes the next
+//! snapshot.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use apiserver_client::{Cache, Change, Informers, ObjectKey, Projection};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::cluster::{PodMode, Records, Service, Slice, Zone};
+use crate::engine::Engine;
+use crate::objects::{Namespace, Pod};
+
+/// The caches that records follow from.
+#[derive(Clone)]
+pub struct Caches {
+    pub services: Cache<Service>,
+    pub slices: Cache<Slice>,
+    pub namespaces: Cache<Namespace>,
+    /// Pods, if their records are verified.
+    pub pods: Option<Cache<Pod>>,
+}
+
+impl Caches {
+    /// Returns the caches of a process.
+    pub fn of(informers: &Informers, pods: PodMode) -> Self {
+        Self {
+            services: informers.cache(),
+            slices: informers.cache(),
+            namespaces: informers.cache(),
+            pods: (pods == PodMode::Verified).then(|| informers.cache()),
+        }
+    }
+
+    /// Waits for the first whole list of each.
+    pub async fn synced(&self) {
+        self.services.synced().await;
+        self.slices.synced().await;
+        self.namespaces.synced().await;
+        if let Some(pods) = &self.pods {
+            pods.synced().await;
+        }
+    }
+}
+
+/// The changes that the zone does not have yet.
+#[derive(Default)]
+struct Tracker {
+    changes: Mutex<Changes>,
+    added: Notify,
+}
+
+#[derive(Default)]
+struct Changes {
+    services: BTreeSet<ObjectKey>,
+    namespaces: BTreeSet<String>,
+    pods: BTreeSet<(String, IpAddr)>,
+    /// The slices of each Service, by name.
+    slices: BTreeMap<ObjectKey, BTreeSet<String>>,
+    /// The pods that have an address.
+    owners: BTreeMap<(String, IpAddr), BTreeSet<String>>,
+}
+
+impl Tracker {
+    fn lock(&self) -> MutexGuard<'_, Changes> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn service(&self, change: &Change<Service>) {
+        self.lock().services.insert(change.key());
+        self.added.notify_one();
+    }
+
+    fn slice(&self, change: &Change<Slice>) {
+        let mut changes = self.lock();
+        let (old, new) = match change {
+            Change::Applied { old, new } => (old.as_ref(), Some(new)),
+            Change::Deleted(old) => (Some(old), None),
+        };
+        for (slice, exists) in old.into_iter().map(|old| (old, false)).chain(new.map(|new| (new, true))) {
+            let Some(service) = slice.service() else { continue };
+            let names = changes.slices.entry(service.clone()).or_default();
+            let name = slice.names().1;
+            if exists {
+                names.insert(name.to_owned());
+            } else {
+                names.remove(name);
+            }
+            if names.is_empty() {
+                changes.slices.remove(&service);
+            }
+            changes.services.insert(service);
+        }
+        drop(changes);
+        self.added.notify_one();
+    }
+
+    fn namespace(&self, change: &Change<Namespace>) {
+        self.lock().namespaces.insert(change.key().name);
+        self.added.notify_one();
+    }
+
+    fn pod(&self, change: &Change<Pod>) {
+        let mut changes = self.lock();
+        let (old, new) = match change {
+            Change::Applied { old, new } => (old.as_ref(), Some(new)),
+            Change::Deleted(old) => (Some(old), None),
+        };
+        for (pod, exists) in old.into_iter().map(|old| (old, false)).chain(new.map(|new| (new, true))) {
+            let (namespace, name) = pod.names();
+            for address in &pod.addresses {
+                let key = (namespace.to_owned(), *address);
+                let owners = changes.owners.entry(key.clone()).or_default();
+                if exists {
+                    owners.insert(name.to_owned());
+                } else {
+                    owners.remove(name);
+                }
+                if owners.is_empty() {
+                    changes.owners.remove(&key);
+                }
+                changes.pods.insert(key);
+            }
+        }
+        drop(changes);
+        self.added.notify_one();
+    }
+}
+
+/// Keeps the zone of the engine up to date until `stop`. Calls `ready` once the first lists are in it.
+pub async fn run(engine: Arc<Engine>, caches: Caches, stop: CancellationToken, ready: impl FnOnce()) {
+    let tracker = Arc::new(Tracker::default());
+    subscribe(&caches, &tracker);
+    tokio::select! {
+        biased;
+        () = stop.cancelled() => return,
+        () = caches.synced() => {}
+    }
+    let mut zone = Zone::clone(&engine.zone.load());
+    apply(&engine, &caches, &tracker, &mut zone);
+    info!(services = zone.len(), "the cluster's names are known");
+    ready();
+    loop {
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tracker.added.notified() => apply(&engine, &caches, &tracker, &mut zone),
+        }
+    }
+}
+
+fn subscribe(caches: &Caches, tracker: &Arc<Tracker>) {
+    let to = Arc::clone(tracker);
+    caches.services.on_change(move |change| to.service(change));
+    let to = Arc::clone(tracker);
+    caches.slices.on_change(move |change| to.slice(change));
+    let to = Arc::clone(tracker);
+    caches.namespaces.on_change(move |change| to.namespace(change));
+    if let Some(pods) = &caches.pods {
+        let to = Arc::clone(tracker);
+        pods.on_change(move |change| to.pod(change));
+    }
+}
+
+/// Compiles what changed and publishes the next snapshot.
+fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
+    let (services, namespaces, pods) = {
+        let mut changes = tracker.lock();
+        let services: Vec<(ObjectKey, Vec<String>)> = std::mem::take(&mut changes.services)
+            .into_iter()
+            .map(|key| {
+                let slices = changes.slices.get(&key).into_iter().flatten().cloned().collect();
+                (key, slices)
+            })
+            .collect();
+        let pods: Vec<_> = std::mem::take(&mut changes.pods)
+            .into_iter()
+            .map(|key| (changes.owners.contains_key(&key), key))
+            .collect();
+        (services, std::mem::take(&mut changes.namespaces), pods)
+    };
+    for (key, slices) in services {
+        let slices: Vec<Arc<Slice>> = slices
+            .iter()
+            .filter_map(|name| caches.slices.get(&ObjectKey::new(&key.namespace, name)))
+            .collect();
+        let records = caches.services.get(&key).map(|service| Records::compile(&*service, &slices));
+        zone.set_service(&key.namespace, &key.name, records);
+    }
+    for name in namespaces {
+        let exists = caches.namespaces.get(&ObjectKey::new("", &name)).is_some();
+        zone.set_namespace(&name, exists);
+    }
+    for (exists, (namespace, address)) in pods {
+        zone.set_pod(&namespace, address, exists);
+    }
+    zone.set_serial(engine.ambient.now().as_second() as u32);
+    engine.zone.store(Arc::new(zone.clone()));
+}
