@@ -6,5 +6,6 @@ mod attack;
 mod bad_days;
 mod components;
 mod daemonset;
+mod names;
 mod replacement;
 mod single_node;
