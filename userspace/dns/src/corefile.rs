@@ -380,3 +380,79 @@ fn duration(text: &str, line: usize) -> Result<Duration, CorefileError> {
     }
     Ok(total)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Corefile::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_default_is_as_kubeadm_configures_coredns() {
+        let corefile = Corefile::parse(DEFAULT).unwrap();
+        let cluster = corefile.cluster.unwrap();
+        assert_eq!((cluster.pods, cluster.ttl, cluster.reverse.len()), (PodMode::Insecure, 30, 2));
+        assert_eq!(cluster.fallthrough.len(), 2);
+        let rule = &corefile.rules[0];
+        assert_eq!((rule.zone, rule.pool.max_concurrent), (Name::ROOT, 1000));
+        assert_eq!(rule.to, [Target::File("/etc/resolv.conf".into())]);
+        let cache = rule.cache.clone().unwrap();
+        assert_eq!((cache.success.max, cache.denial.max), (30, 30));
+        assert!(corefile.find_loops);
+    }
+
+    #[test]
+    fn lines_of_coredns_mean_the_same() {
+        let text = "example.org:53 a.example {\n  forward . 192.0.2.1 192.0.2.2:5353 [2001:db8::1]:53 {\n    except x.example.org\n    \
+            policy round_robin\n    max_fails 0\n    force_tcp\n    expire 10s\n  }\n  cache 60 {\n    success 100 50 2\n    \
+            denial 200\n    prefetch 3 2m 20%\n    serve_stale 1h30m verify\n    servfail 0s\n    disable denial cluster.local\n  }\n}\n";
+        let corefile = Corefile::parse(text).unwrap();
+        assert_eq!(
+            corefile.rules.iter().map(|rule| rule.zone.to_string()).collect::<Vec<_>>(),
+            ["example.org.", "a.example."]
+        );
+        let rule = &corefile.rules[0];
+        assert_eq!(rule.to[1], Target::Address("192.0.2.2:5353".parse().unwrap()));
+        assert_eq!(
+            (rule.pool.policy, rule.pool.max_fails, rule.pool.force_tcp),
+            (Policy::RoundRobin, 0, true)
+        );
+        assert_eq!(rule.except, [Name::parse("x.example.org").unwrap()]);
+        let cache = rule.cache.clone().unwrap();
+        assert_eq!((cache.success.capacity, cache.success.max, cache.success.min), (100, 50, 2));
+        assert_eq!((cache.denial.capacity, cache.denial.max, cache.failure_ttl), (200, 60, 0));
+        let prefetch = cache.prefetch.unwrap();
+        assert_eq!((prefetch.amount, prefetch.duration.as_secs(), prefetch.percentage), (3, 120, 20));
+        assert_eq!(cache.stale, Some(Stale { duration: Duration::from_secs(5400), verify: true }));
+        let narrow = Corefile::parse(". {\n forward example.org 192.0.2.1\n}\n").unwrap();
+        assert_eq!(narrow.rules[0].zone.to_string(), "example.org.");
+        let plain = Corefile::parse(".:53 {\n kubernetes\n}\n").unwrap().cluster.unwrap();
+        assert_eq!((plain.domain, plain.pods, plain.ttl), (None, PodMode::Disabled, 5));
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_with_its_line() {
+        for (text, expected) in [
+            (".:53 {\n hosts\n}\n", "line 2: the plugin \"hosts\""),
+            (".:54 {\n}\n", "line 1: port \"54\""),
+            ("tls://. {\n}\n", "line 1: tls://"),
+            (". {\n forward . tls://192.0.2.1\n}\n", "line 2: forward: tls://"),
+            (". {\n forward . dns.example\n}\n", "line 2: forward: \"dns.example\" is neither"),
+            (". {\n forward .\n}\n", "line 2: forward: name between"),
+            ("a.example {\n forward b.example 192.0.2.1\n}\n", "line 2: forward: b.example. is not below"),
+            (
+                ". {\n forward . 192.0.2.1 {\n  tls_servername x\n }\n}\n",
+                "line 3: forward: \"tls_servername\"",
+            ),
+            (". {\n cache {\n  success x\n }\n}\n", "line 3: \"x\" is no number"),
+            (". {\n cache {\n  serve_stale soon\n }\n}\n", "line 3: \"soon\" is no duration"),
+            (". {\n kubernetes a.example b.example\n}\n", "line 2: one domain"),
+            (". {\n kubernetes {\n  endpoint http://x\n }\n}\n", "line 3: kubernetes: \"endpoint\""),
+            (". {\n forward . 192.0.2.1\n}\n. {\n forward . 192.0.2.2\n}\n", "the zone . is forwarded twice"),
+        ] {
+            assert!(error(text).contains(expected), "{text}: {}", error(text));
+        }
+    }
+}

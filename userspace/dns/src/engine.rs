@@ -62,7 +62,7 @@ pub struct Work {
     request: Box<[u8]>,
     route: Arc<Route>,
     /// The name that upstreams are asked for, if aliases of the cluster lead to it.
-    alias: Option<Name>,
+    alias: Option<Box<Name>>,
     /// An answer that has expired, in case nobody answers.
     stale: Option<Hit>,
 }
@@ -73,14 +73,14 @@ impl Work {
     }
 
     fn target(&self) -> &Name {
-        self.alias.as_ref().unwrap_or(&self.query.name)
+        self.alias.as_deref().unwrap_or(&self.query.name)
     }
 }
 
 /// The next step after the cluster's names.
 enum Step {
     Done(u8, u16, Source),
-    Forward(Option<Name>),
+    Forward(Option<Box<Name>>),
 }
 
 impl Engine {
@@ -163,10 +163,10 @@ impl Engine {
         message: &[u8],
         query: Query,
         origin: Origin,
-        alias: Option<Name>,
+        alias: Option<Box<Name>>,
         mut answer: Answer<'_>,
     ) -> Outcome {
-        let target = alias.as_ref().unwrap_or(&query.name);
+        let target = alias.as_deref().unwrap_or(&query.name);
         let Some(route) = routes.find(target).cloned() else {
             let length = answer.finish(&query, wire::REFUSED, 0);
             let seen =
@@ -178,7 +178,7 @@ impl Engine {
             .cache
             .as_ref()
             .and_then(|cache| cache.get(target, query.kind, query.wants_dnssec(), origin.began));
-        let work = |route: Arc<Route>, stale| {
+        let work = |route: Arc<Route>, alias, stale| {
             let request = message[..query.question_end].into();
             Box::new(Work { query, origin, request, route, alias, stale })
         };
@@ -190,9 +190,9 @@ impl Engine {
                 let length = answer.finish(&query, code, flags(&query, &hit.reply));
                 let seen = Seen { request: message.len(), response: length, code, source: Source::Cache };
                 observe(&route.metrics.value, origin, query.kind, seen);
-                Outcome::Done(length, hit.refresh.then(|| work(route, None)))
+                Outcome::Done(length, hit.refresh.then(|| work(route, None, None)))
             }
-            hit => Outcome::Later(work(route, hit)),
+            hit => Outcome::Later(work(route, alias, hit)),
         }
     }
 
@@ -300,7 +300,7 @@ fn follow(zone: &Zone, query: &Query, answer: &mut Answer<'_>, is_ours: &dyn Fn(
         match zone.answer(query, below, at.map_or(QUESTION, Owner::At), answer) {
             Found::Code(code) => return Step::Done(code, Flags::AUTHORITATIVE, Source::Cluster),
             Found::Alias(target, _) if !is_ours(&target) => return Step::Forward(Some(target)),
-            Found::Alias(target, position) => (name, at) = (target, Some(position)),
+            Found::Alias(target, position) => (name, at) = (*target, Some(position)),
         }
     }
     Step::Done(wire::SERVER_FAILURE, 0, Source::Cluster)

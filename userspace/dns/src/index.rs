@@ -187,7 +187,7 @@ fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
             .iter()
             .filter_map(|name| caches.slices.get(&ObjectKey::new(&key.namespace, name)))
             .collect();
-        let records = caches.services.get(&key).map(|service| Records::compile(&*service, &slices));
+        let records = caches.services.get(&key).map(|service| Records::compile(&service, &slices));
         zone.set_service(&key.namespace, &key.name, records);
     }
     for name in namespaces {
@@ -199,4 +199,104 @@ fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
     }
     zone.set_serial(engine.ambient.now().as_second() as u32);
     engine.zone.store(Arc::new(zone.clone()));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use apiserver_meta::ambient::Ambient;
+    use serde_json::{Value, json};
+    use tokio::time::Instant;
+
+    use super::*;
+    use crate::cluster::Settings;
+    use crate::corefile::Corefile;
+    use crate::engine::{Origin, Outcome};
+    use crate::metrics::{Metrics, Transport};
+    use crate::name::Name;
+    use crate::routes::Routes;
+    use crate::testing::question;
+    use crate::wire;
+
+    fn engine(pods: PodMode) -> Arc<Engine> {
+        let corefile = Corefile::parse(".:53 {\n kubernetes in-addr.arpa\n}\n").unwrap();
+        let metrics = Arc::new(Metrics::default());
+        let read = |_: &Path| String::new();
+        let routes = Routes::build(&corefile, &read, &|_| false, &metrics, None);
+        let domain = Name::parse("cluster.local").unwrap();
+        let settings = Settings { domain, ttl: 5, pods, servers: Vec::new() };
+        Arc::new(Engine::new(Zone::new(settings), routes, metrics, Ambient::system()))
+    }
+
+    /// The first address of an answer; `None` if there is none.
+    fn ask(engine: &Engine, name: &str) -> Option<[u8; 4]> {
+        let mut out = vec![0; 4096];
+        let client = IpAddr::from([127, 0, 0, 1]);
+        let origin = Origin { client, transport: Transport::Udp, began: Instant::now() };
+        let request = question(1, name, wire::A, None);
+        let Outcome::Done(length, None) = engine.answer(&request, origin, &mut out) else { panic!("{name}") };
+        let has = wire::u16_at(&out, 6) > 0;
+        has.then(|| out[length - 4..length].try_into().unwrap())
+    }
+
+    fn of<K: Projection>(cache: &Cache<K>, object: Value)
+    where
+        K::Object: serde::de::DeserializeOwned,
+    {
+        cache.apply(serde_json::from_value(object).unwrap());
+    }
+
+    #[test]
+    fn changes_reach_the_zone_and_nothing_is_left_of_what_is_gone() {
+        let engine = engine(PodMode::Verified);
+        let caches = Caches {
+            services: Cache::default(),
+            slices: Cache::default(),
+            namespaces: Cache::default(),
+            pods: Some(Cache::default()),
+        };
+        let tracker = Arc::new(Tracker::default());
+        subscribe(&caches, &tracker);
+        let mut zone = Zone::clone(&engine.zone.load());
+        let mut applied = |name: &str| {
+            apply(&engine, &caches, &tracker, &mut zone);
+            ask(&engine, name)
+        };
+        let slice = |version: &str, service: &str, ip: &str| {
+            json!({
+                "metadata": {"namespace": "shop", "name": "s1", "resourceVersion": version, "labels": {"kubernetes.io/service-name": service}},
+                "addressType": "IPv4", "endpoints": [{"addresses": [ip]}], "ports": [],
+            })
+        };
+        // A slice may come before its Service.
+        of(&caches.slices, slice("1", "web", "10.0.0.1"));
+        of(&caches.namespaces, json!({"metadata": {"name": "shop"}}));
+        assert_eq!(applied("web.shop.svc.cluster.local"), None);
+        let service = |name: &str| json!({"metadata": {"namespace": "shop", "name": name, "resourceVersion": "2"}, "spec": {"clusterIP": "None"}});
+        of(&caches.services, service("web"));
+        of(&caches.services, service("other"));
+        assert_eq!(applied("web.shop.svc.cluster.local"), Some([10, 0, 0, 1]));
+        of(&caches.slices, slice("3", "web", "10.0.0.2"));
+        assert_eq!(applied("web.shop.svc.cluster.local"), Some([10, 0, 0, 2]));
+        // A slice that is given to another Service leaves the first.
+        of(&caches.slices, slice("4", "other", "10.0.0.2"));
+        assert_eq!(applied("web.shop.svc.cluster.local"), None);
+        assert_eq!(applied("other.shop.svc.cluster.local"), Some([10, 0, 0, 2]));
+        caches.slices.delete(&ObjectKey::new("shop", "s1"));
+        caches.services.delete(&ObjectKey::new("shop", "web"));
+        assert_eq!(applied("other.shop.svc.cluster.local"), None);
+        assert_eq!(engine.zone.load().len(), 1);
+        assert!(tracker.lock().slices.is_empty());
+        // Two pods have an address one after the other.
+        let pod = |name: &str| json!({"metadata": {"namespace": "shop", "name": name}, "status": {"podIPs": [{"ip": "10.0.0.7"}]}});
+        let pods = caches.pods.clone().unwrap();
+        of(&pods, pod("a"));
+        of(&pods, pod("b"));
+        pods.delete(&ObjectKey::new("shop", "a"));
+        assert_eq!(applied("10-0-0-7.shop.pod.cluster.local"), Some([10, 0, 0, 7]));
+        pods.delete(&ObjectKey::new("shop", "b"));
+        assert_eq!(applied("10-0-0-7.shop.pod.cluster.local"), None);
+        assert!(tracker.lock().owners.is_empty());
+    }
 }

@@ -144,7 +144,7 @@ pub fn reply(query: &Message, code: ResponseCode) -> Message {
     message
 }
 
-/// What an upstream does with a query: the answers that it sends, and whether it does so from another port.
+/// The behaviour of an upstream: the answers to a query, and whether each is sent from another port.
 pub type Behaviour = fn(&Message, Protocol) -> Vec<(Message, bool)>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

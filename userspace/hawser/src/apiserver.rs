@@ -24,9 +24,8 @@ use crate::apiserver_args::Serving;
 use crate::apiserver_keys::Keys;
 use crate::args::{Apiserver, EtcdArgs, Networks, StoreArgs, StoreKind};
 use crate::data_dir::DataDir;
+use crate::dns_args::CLUSTER_DOMAIN;
 use crate::node;
-
-pub const CLUSTER_DOMAIN: &str = "cluster.local";
 
 /// The settings that an API server is started with.
 pub struct Settings<'a> {

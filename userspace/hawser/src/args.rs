@@ -11,7 +11,7 @@ use kubelet_agent::Thresholds;
 
 use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
-use crate::dns::{ClusterDnsArgs, Dns, DnsServer};
+use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
 use crate::probes::Probes;
 use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
 
@@ -240,12 +240,7 @@ pub struct Up {
     #[command(flatten)]
     pub proxy: ProxyPorts,
     #[command(flatten)]
-    pub cluster_dns: ClusterDnsArgs,
-    #[command(flatten)]
-    pub dns: DnsServer,
-    /// Run no DNS server; pods are given the servers of --cluster-dns, or the node's
-    #[arg(long)]
-    pub without_dns: bool,
+    pub dns: UpDns,
 }
 
 #[derive(Args)]
@@ -362,6 +357,21 @@ pub struct Kubelet {
     pub runtime: RuntimeArgs,
     #[command(flatten)]
     pub cluster_dns: ClusterDnsArgs,
+}
+
+#[derive(Args)]
+pub struct Dns {
+    #[arg(long)]
+    pub kubeconfig: PathBuf,
+    /// The node's name; the host's name unless given
+    #[arg(long = "node-name", alias = "hostname-override")]
+    pub node_name: Option<String>,
+    #[command(flatten)]
+    pub cluster: ClusterDnsArgs,
+    #[command(flatten)]
+    pub server: DnsServer,
+    #[command(flatten)]
+    pub networks: Networks,
 }
 
 #[derive(Args)]

@@ -1,13 +1,10 @@
 //! `hawser dns`: the cluster's DNS server of a node, and the Service that leads to it.
 
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use apiserver_client::connect;
 use apiserver_meta::ambient::Ambient;
-use clap::Args;
-use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1::Service;
 use kube::Client;
 use kube::api::{Api, PostParams};
@@ -16,101 +13,17 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use userspace_daemon::shutdown;
-use userspace_dns::name::Name;
 use userspace_dns::slices::{NAMESPACE, SERVICE};
 
-use crate::apiserver::CLUSTER_DOMAIN;
-use crate::args::Networks;
+use crate::args::{Dns, Networks};
+use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
 use crate::node;
 
-/// The place of the cluster's DNS Service in the range of Services, as kubeadm chooses it.
-const PLACE: u32 = 10;
 /// The port of the Service.
 const PORT: u16 = 53;
 
-/// The cluster's DNS as pods see it; spelled as the kubelet's flags.
-#[derive(Args, Clone)]
-pub struct ClusterDnsArgs {
-    /// Comma-separated addresses of the cluster's DNS servers, which pods are given
-    #[arg(long, value_delimiter = ',', value_name = "ADDRESSES")]
-    pub cluster_dns: Vec<IpAddr>,
-    /// Domain of the cluster
-    #[arg(long, default_value = CLUSTER_DOMAIN, value_parser = domain)]
-    pub cluster_domain: Name,
-}
-
-/// Settings of the DNS server.
-#[derive(Args, Clone)]
-pub struct DnsServer {
-    /// Configuration in the form of CoreDNS' Corefile: the plugins kubernetes, forward, cache and loop. Without
-    /// it, as kubeadm configures CoreDNS
-    #[arg(long = "dns-config", value_name = "FILE")]
-    pub file: Option<PathBuf>,
-    /// Port of the DNS server on the node's address for pods, to which the cluster's DNS address leads
-    #[arg(long = "dns-port", default_value_t = 1053)]
-    pub port: u16,
-    /// Port of the DNS server's /health, /ready and /metrics; 0 for none
-    #[arg(long = "dns-metrics-port", default_value_t = 9153)]
-    pub pages_port: u16,
-    /// Comma-separated addresses to listen on instead of the node's address for pods
-    #[arg(long = "dns-bind-address", value_delimiter = ',', value_name = "ADDRESSES")]
-    pub addresses: Vec<IpAddr>,
-}
-
-/// The arguments of `hawser dns`.
-#[derive(Args)]
-pub struct Dns {
-    #[arg(long)]
-    pub kubeconfig: PathBuf,
-    /// The node's name; the host's name unless given
-    #[arg(long = "node-name", alias = "hostname-override")]
-    pub node_name: Option<String>,
-    #[command(flatten)]
-    pub cluster: ClusterDnsArgs,
-    #[command(flatten)]
-    pub server: DnsServer,
-    #[command(flatten)]
-    pub networks: Networks,
-}
-
-fn domain(text: &str) -> Result<Name, String> {
-    match Name::parse(text) {
-        Ok(name) if name.depth() > 0 => Ok(name),
-        Ok(_) => Err("the root is no domain of a cluster".to_owned()),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-impl ClusterDnsArgs {
-    /// Returns the settings of pods.
-    pub fn of_pods(&self) -> ClusterDns {
-        let domain = self.cluster_domain.to_string();
-        ClusterDns {
-            servers: self.cluster_dns.iter().map(ToString::to_string).collect(),
-            domain: domain.trim_end_matches('.').to_owned(),
-        }
-    }
-
-    /// Fills in the addresses of the Service that `up` creates, unless others are given.
-    pub fn or_of(mut self, service_cidrs: &[IpNetwork]) -> Self {
-        if self.cluster_dns.is_empty() {
-            self.cluster_dns = service_cidrs.iter().filter_map(|range| address(*range)).collect();
-        }
-        self
-    }
-}
-
-/// Returns the address of the cluster's DNS Service in a range; `None` if the range is too small.
-fn address(range: IpNetwork) -> Option<IpAddr> {
-    let address = match range.network() {
-        IpAddr::V4(first) => IpAddr::V4(u32::from(first).checked_add(PLACE)?.into()),
-        IpAddr::V6(first) => IpAddr::V6(u128::from(first).checked_add(PLACE.into())?.into()),
-    };
-    range.contains(address).then_some(address)
-}
-
 /// Builds the server's configuration.
-pub fn config(
+fn config(
     node_name: &str,
     cluster: &ClusterDnsArgs,
     server: &DnsServer,
@@ -131,6 +44,20 @@ pub fn config(
     };
     userspace_dns::check(&config).context("the DNS server cannot be configured so: see --dns-config")?;
     Ok(config)
+}
+
+/// Returns what pods are told of the cluster's DNS, and the configuration of its server unless there is none.
+pub fn plan(
+    args: UpDns,
+    node_name: &str,
+    networks: &Networks,
+) -> Result<(ClusterDns, Option<userspace_dns::Config>)> {
+    let UpDns { cluster, server, without_dns } = args;
+    if without_dns {
+        return Ok((cluster.of_pods(), None));
+    }
+    let cluster = cluster.or_of(&networks.service_cidrs);
+    Ok((cluster.of_pods(), Some(config(node_name, &cluster, &server, networks)?)))
 }
 
 /// `hawser dns`.
@@ -220,11 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_service_has_the_tenth_address_of_each_range() {
-        let of = |text: &str| address(text.parse().unwrap()).map(|ip| ip.to_string());
-        assert_eq!(of("10.96.0.0/16").as_deref(), Some("10.96.0.10"));
-        assert_eq!(of("fd00:96::/112").as_deref(), Some("fd00:96::a"));
-        assert_eq!(of("10.96.0.0/29"), None);
+    fn the_service_has_the_addresses_of_both_families() {
         let ips = ["10.96.0.10".parse().unwrap(), "fd00:96::a".parse().unwrap()];
         let spec = service(&ips).unwrap().spec.unwrap();
         assert_eq!(spec.cluster_ips.unwrap(), ["10.96.0.10", "fd00:96::a"]);

@@ -11,6 +11,7 @@ mod components;
 mod credentials;
 mod data_dir;
 mod dns;
+mod dns_args;
 mod down;
 mod lock;
 mod look;

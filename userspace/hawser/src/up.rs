@@ -114,26 +114,12 @@ async fn cluster(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) -> Result<()> {
-    let Up {
-        data_dir: _,
-        api_port,
-        bpf_root,
-        store,
-        apis,
-        networks,
-        node,
-        runtime,
-        proxy,
-        cluster_dns,
-        dns,
-        without_dns,
-    } = args;
+    let Up { data_dir: _, api_port, bpf_root, store, apis, networks, node, runtime, proxy, dns } = args;
     let (node, ambient) = (Node::from_args(node), Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks)?;
-    let names = if without_dns { cluster_dns } else { cluster_dns.or_of(&networks.service_cidrs) };
-    let dns = (!without_dns).then(|| dns::config(&node.name, &names, &dns, &networks)).transpose()?;
+    let (names, dns) = dns::plan(dns, &node.name, &networks)?;
     data.remember(&Made {
         node_name: node.name.clone(),
         bpf_root: Some(bpf_root),
@@ -154,7 +140,7 @@ async fn cluster(
         advertise: node.ip,
         store: &store,
         service_cidrs: networks.service_cidrs.clone(),
-        cluster_domain: names.of_pods().domain,
+        cluster_domain: names.domain.clone(),
         serving: Serving { apis, ..Serving::default() },
         keys: Keys::default(),
         components: Components { controller_manager: Place::Here, scheduler: Place::Here },
@@ -162,9 +148,7 @@ async fn cluster(
     let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");
     control_plane(&api, &networks, &ambient, stop, tasks);
-    if let Some(config) = dns {
-        run_dns(config, &api, &ambient, stop, tasks);
-    }
+    run_dns(dns, &api, &ambient, stop, tasks);
 
     let kubelet_client = client(&api, Component::Node(&node.name));
     let around = Surroundings { ambient: &ambient, stop };
@@ -176,17 +160,9 @@ async fn cluster(
     info!(after = ?start.elapsed(), "the data plane is open");
     let cri = cri.end().await?;
     info!(after = ?start.elapsed(), "the container runtime is ready");
-    let kubelet = node::kubelet(
-        &node,
-        &directories,
-        &runtime,
-        tls,
-        names.of_pods(),
-        cri,
-        kubelet_client.clone(),
-        &around,
-    )
-    .await?;
+    let kubelet =
+        node::kubelet(&node, &directories, &runtime, tls, names, cri, kubelet_client.clone(), &around)
+            .await?;
     tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
 
     let ready = async {
@@ -300,14 +276,15 @@ fn control_plane(
     tasks.add("scheduler", async move { Ok(Box::pin(run).await?) });
 }
 
-/// Starts the DNS server, and creates the Service that leads to it.
+/// Starts the DNS server, and creates the Service that leads to it. Does nothing without a configuration.
 fn run_dns(
-    config: userspace_dns::Config,
+    config: Option<userspace_dns::Config>,
     api: &Api,
     ambient: &Ambient,
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) {
+    let Some(config) = config else { return };
     let admin = in_process(api.server.service(), Subject::admin().identity(), "hawser");
     tokio::spawn(dns::ensure(admin, config.servers.clone(), stop.clone()));
     let run = userspace_dns::run(config, client(api, Component::Dns), ambient.clone(), stop.clone());

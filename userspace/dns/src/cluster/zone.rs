@@ -49,7 +49,7 @@ pub enum Found {
     Code(u8),
     /// The name is an alias: the record was written, and this name is to be answered for it, whose copy in
     /// the message is at this position.
-    Alias(Name, usize),
+    Alias(Box<Name>, usize),
 }
 
 /// A name that was looked up.
@@ -407,7 +407,7 @@ impl<'c> Turn<'_, '_, 'c> {
             at = data.position();
             data.bytes(target);
         });
-        (added && kind != CNAME).then_some(Found::Alias(name, at))
+        (added && kind != CNAME).then_some(Found::Alias(Box::new(name), at))
     }
 
     fn additional(&mut self, at: usize, address: IpAddr) {
