@@ -29,6 +29,7 @@ pub mod loops;
 pub mod metrics;
 pub mod name;
 mod objects;
+mod peers;
 pub mod query;
 pub mod routes;
 mod run;

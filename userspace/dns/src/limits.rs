@@ -69,5 +69,9 @@ pub const SLICE_RETRY: Duration = Duration::from_secs(2);
 pub const SLICE_CHECK: Duration = Duration::from_secs(60);
 /// Pause between attempts to bind an address that is not there yet or is taken.
 pub const BIND: Duration = Duration::from_secs(1);
+/// Interval between questions to the next server, the time that it has to answer, and the number of failures in a
+/// row after which it is taken out.
+pub const PEER_PAUSE: Duration = Duration::from_secs(1);
+pub const PEER_FAILURES: u32 = 3;
 /// Time that the server goes on answering after it has told others that it will end.
 pub const DRAIN: Duration = Duration::from_millis(1500);

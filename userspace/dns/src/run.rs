@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use apiserver_client::{Cache, Informers, ObjectKey};
+use apiserver_client::{Cache, Informers, ObjectKey, Projection};
 use apiserver_meta::ambient::Ambient;
 use ipnetwork::IpNetwork;
 use kube::Client;
@@ -16,7 +16,7 @@ use tracing::{info, warn};
 use userspace_daemon::metrics::Counter;
 
 use crate::clients::Clients;
-use crate::cluster::{Settings, Zone};
+use crate::cluster::{Settings, Slice, Zone};
 use crate::corefile::{self, ClusterZone, Corefile, CorefileError};
 use crate::engine::Engine;
 use crate::index::{self, Caches};
@@ -26,6 +26,7 @@ use crate::loops;
 use crate::metrics::Metrics;
 use crate::name::Name;
 use crate::objects::Node;
+use crate::peers;
 use crate::routes::Routes;
 use crate::server::Readiness;
 use crate::slices::{self, State};
@@ -196,6 +197,8 @@ pub async fn run(
     let (state, told) = watch::channel(State::default());
     let state = Arc::new(state);
     let caches = Caches::of(&informers, cluster.pods);
+    let (slices, node) = (caches.slices.clone(), Arc::<str>::from(&*config.node_name));
+    let changed = own_changes(&slices, &config.node_name);
     let indexed = {
         let (readiness, state) = (Arc::clone(&readiness), Arc::clone(&state));
         index::run(Arc::clone(&engine), caches, stop.clone(), move || {
@@ -206,12 +209,26 @@ pub async fn run(
     tokio::spawn(indexed);
     // Answers go on for a moment after the shutdown has begun, while others learn of it.
     let end = CancellationToken::new();
-    let slices = tokio::spawn(slices::run(client, Arc::from(&*config.node_name), told, end.clone()));
+    tokio::spawn(peers::run(client.clone(), Arc::clone(&engine), slices, Arc::clone(&node), stop.clone()));
+    let slices = tokio::spawn(slices::run(client, node, told, changed, end.clone()));
     let rules = Arc::new(Mutex::new(rules));
     tokio::spawn(follow_files(Arc::clone(&engine), Arc::clone(&rules), stop.clone()));
     listen(&config, &engine, &readiness, nodes, &state, &rules, (&stop, &end)).await;
     let _ = slices.await;
     Ok(())
+}
+
+/// Returns a channel that tells changes of the own slices.
+fn own_changes(cache: &Cache<Slice>, node: &str) -> watch::Receiver<()> {
+    let own = [true, false].map(|is_v4| slices::name(node, is_v4));
+    let (sender, receiver) = watch::channel(());
+    cache.on_change(move |change| {
+        let (namespace, name) = change.object().names();
+        if namespace == slices::NAMESPACE && own.iter().any(|own| own == name) {
+            sender.send_replace(());
+        }
+    });
+    receiver
 }
 
 /// Opens and closes sockets as the Node says, until shutdown.

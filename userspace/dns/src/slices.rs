@@ -108,8 +108,15 @@ fn is_current(there: &EndpointSlice, wanted: &EndpointSlice) -> bool {
         && wants.iter().all(|(label, value)| has.get(label) == Some(value))
 }
 
-/// Keeps the slices as `state` says until `stop`, and tells the end of the server.
-pub async fn run(client: Client, node: Arc<str>, mut state: watch::Receiver<State>, stop: CancellationToken) {
+/// Keeps the slices as `state` says until `stop`, and tells the end of the server. `changed` tells that another
+/// server has changed one.
+pub async fn run(
+    client: Client,
+    node: Arc<str>,
+    mut state: watch::Receiver<State>,
+    mut changed: watch::Receiver<()>,
+    stop: CancellationToken,
+) {
     let api: Api<EndpointSlice> = Api::namespaced(client, NAMESPACE);
     let mut failed = false;
     loop {
@@ -128,6 +135,7 @@ pub async fn run(client: Client, node: Arc<str>, mut state: watch::Receiver<Stat
             biased;
             () = stop.cancelled() => return,
             changed = state.changed() => if changed.is_err() { return },
+            Ok(()) = changed.changed() => {}
             () = tokio::time::sleep(pause) => {}
         }
     }
