@@ -210,11 +210,17 @@ pub async fn run(
     // Answers go on for a moment after the shutdown has begun, while others learn of it.
     let end = CancellationToken::new();
     tokio::spawn(peers::run(client.clone(), Arc::clone(&engine), slices, Arc::clone(&node), stop.clone()));
-    let slices = tokio::spawn(slices::run(client, node, told, changed, end.clone()));
+    let slices = tokio::spawn(slices::run(client, node, told, changed));
     let rules = Arc::new(Mutex::new(rules));
     tokio::spawn(follow_files(Arc::clone(&engine), Arc::clone(&rules), stop.clone()));
-    listen(&config, &engine, &readiness, nodes, &state, &rules, (&stop, &end)).await;
-    let _ = slices.await;
+    let listeners = listen(&config, &engine, &readiness, nodes, &state, &rules, (&stop, &end)).await;
+    // A request that hangs must not keep the process.
+    let told = tokio::time::timeout(2 * limits::DRAIN, slices).await;
+    if matches!(told, Ok(Ok(true))) {
+        tokio::time::sleep(limits::DRAIN).await;
+    }
+    end.cancel();
+    listeners.end().await;
     Ok(())
 }
 
@@ -231,7 +237,7 @@ fn own_changes(cache: &Cache<Slice>, node: &str) -> watch::Receiver<()> {
     receiver
 }
 
-/// Opens and closes sockets as the Node says, until shutdown.
+/// Opens and closes sockets as the Node says, until shutdown. Returns those that are open then.
 async fn listen(
     config: &Config,
     engine: &Arc<Engine>,
@@ -240,7 +246,7 @@ async fn listen(
     state: &watch::Sender<State>,
     rules: &Mutex<Rules>,
     (stop, end): (&CancellationToken, &CancellationToken),
-) {
+) -> Listeners {
     let ports = Ports { dns: config.port, pages: config.pages_port, sockets: config.sockets };
     let mut listeners = Listeners::new(Arc::clone(engine), Arc::clone(readiness), ports, end.clone());
     let (changed, mut changes) = watch::channel(());
@@ -278,9 +284,7 @@ async fn listen(
     }
     state.send_modify(|state| state.ending = true);
     readiness.set(false);
-    tokio::time::sleep(limits::DRAIN).await;
-    end.cancel();
-    listeners.end().await;
+    listeners
 }
 
 /// Returns the clients that are answered: pods and nodes, and what the configuration adds.

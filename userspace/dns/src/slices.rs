@@ -10,7 +10,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, Error};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use crate::cluster::SERVICE_NAME;
@@ -108,19 +107,23 @@ fn is_current(there: &EndpointSlice, wanted: &EndpointSlice) -> bool {
         && wants.iter().all(|(label, value)| has.get(label) == Some(value))
 }
 
-/// Keeps the slices as `state` says until `stop`, and tells the end of the server. `changed` tells that another
-/// server has changed one.
+/// Keeps the slices as `state` says until it says that the server ends; `changed` tells that another server has
+/// changed one. Returns `true` if the end was told.
 pub async fn run(
     client: Client,
     node: Arc<str>,
     mut state: watch::Receiver<State>,
     mut changed: watch::Receiver<()>,
-    stop: CancellationToken,
-) {
+) -> bool {
     let api: Api<EndpointSlice> = Api::namespaced(client, NAMESPACE);
     let mut failed = false;
     loop {
         let now = state.borrow_and_update().clone();
+        if now.ending {
+            // The API server may end at the same time.
+            let told = tokio::time::timeout(limits::DRAIN, reconcile(&api, &node, &now)).await;
+            return matches!(told, Ok(Ok(())));
+        }
         let outcome = reconcile(&api, &node, &now).await;
         if let Err(error) = &outcome {
             if failed {
@@ -133,8 +136,7 @@ pub async fn run(
         let pause = if failed { limits::SLICE_RETRY } else { limits::SLICE_CHECK };
         tokio::select! {
             biased;
-            () = stop.cancelled() => return,
-            changed = state.changed() => if changed.is_err() { return },
+            told = state.changed() => if told.is_err() { return false },
             Ok(()) = changed.changed() => {}
             () = tokio::time::sleep(pause) => {}
         }

@@ -165,12 +165,7 @@ async fn cluster(
             .await?;
     tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
 
-    let ready = async {
-        node_ready(kubelet_client, &node.name, &ambient, began, stop).await;
-        let time = start.elapsed().as_millis();
-        println!("ready in {time} ms; kubeconfig: {}", data.kubeconfig().display());
-        stop.cancelled().await;
-    };
+    let ready = tell_ready(kubelet_client, &node.name, &ambient, (start, began), data, stop);
     tokio::select! {
         // Polled in order, so that components that end because of the shutdown do not count as failures.
         biased;
@@ -298,6 +293,21 @@ fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
         serving: Some(ServingCertificate { chain: pair.certificate, key: pair.key }),
         client_ca: Some(api.pki.ca_pem().to_owned()),
     })
+}
+
+/// Prints a line once the Node is ready, and waits for the shutdown.
+async fn tell_ready(
+    client: Client,
+    node: &str,
+    ambient: &Ambient,
+    (start, began): (Instant, jiff::Timestamp),
+    data: &DataDir,
+    stop: &CancellationToken,
+) {
+    node_ready(client, node, ambient, began, stop).await;
+    let time = start.elapsed().as_millis();
+    println!("ready in {time} ms; kubeconfig: {}", data.kubeconfig().display());
+    stop.cancelled().await;
 }
 
 /// Waits until the Node is ready and has reported so since `began`: the report of an earlier run does not
