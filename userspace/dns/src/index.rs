@@ -6,12 +6,14 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use apiserver_client::{Cache, Change, Informers, ObjectKey, Projection};
+use jiff::Timestamp;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::cluster::{PodMode, Records, Service, Slice, Zone};
+use crate::cluster::{PodMode, Records, Service, Shape, Slice, Zone};
 use crate::engine::Engine;
+use crate::limits;
 use crate::objects::{Namespace, Pod};
 
 /// The caches that records follow from.
@@ -62,6 +64,8 @@ struct Changes {
     slices: BTreeMap<ObjectKey, BTreeSet<String>>,
     /// The pods that have an address.
     owners: BTreeMap<(String, IpAddr), BTreeSet<String>>,
+    /// Times of the changes that led to those of slices, by Service.
+    triggers: Vec<(ObjectKey, Timestamp)>,
 }
 
 impl Tracker {
@@ -82,6 +86,10 @@ impl Tracker {
         };
         for (slice, exists) in old.into_iter().map(|old| (old, false)).chain(new.map(|new| (new, true))) {
             let Some(service) = slice.service() else { continue };
+            let is_measured = exists && changes.triggers.len() < limits::MEASURED;
+            if let Some(time) = slice.trigger.filter(|_| is_measured) {
+                changes.triggers.push((service.clone(), time));
+            }
             let names = changes.slices.entry(service.clone()).or_default();
             let name = slice.names().1;
             if exists {
@@ -140,6 +148,8 @@ pub async fn run(engine: Arc<Engine>, caches: Caches, stop: CancellationToken, r
         () = caches.synced() => {}
     }
     let mut zone = Zone::clone(&engine.zone.load());
+    // What was there before the start was not changed now.
+    tracker.lock().triggers.clear();
     apply(&engine, &caches, &tracker, &mut zone);
     info!(services = zone.len(), "the cluster's names are known");
     ready();
@@ -167,7 +177,7 @@ fn subscribe(caches: &Caches, tracker: &Arc<Tracker>) {
 
 /// Compiles what changed and publishes the next snapshot.
 fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
-    let (services, namespaces, pods) = {
+    let (services, namespaces, pods, triggers) = {
         let mut changes = tracker.lock();
         let services: Vec<(ObjectKey, Vec<String>)> = std::mem::take(&mut changes.services)
             .into_iter()
@@ -180,7 +190,8 @@ fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
             .into_iter()
             .map(|key| (changes.owners.contains_key(&key), key))
             .collect();
-        (services, std::mem::take(&mut changes.namespaces), pods)
+        let triggers = std::mem::take(&mut changes.triggers);
+        (services, std::mem::take(&mut changes.namespaces), pods, triggers)
     };
     for (key, slices) in services {
         let slices: Vec<Arc<Slice>> = slices
@@ -199,6 +210,18 @@ fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
     }
     zone.set_serial(engine.ambient.now().as_second() as u32);
     engine.zone.store(Arc::new(zone.clone()));
+    measure(engine, caches, triggers);
+}
+
+/// Counts the times from changes of pods to their records.
+fn measure(engine: &Engine, caches: &Caches, triggers: Vec<(ObjectKey, Timestamp)>) {
+    let now = engine.ambient.now();
+    for (key, time) in triggers {
+        let Some(service) = caches.services.get(&key) else { continue };
+        let kind = if service.shape == Shape::Headless { "headless_with_selector" } else { "cluster_ip" };
+        let seconds = now.duration_since(time).as_secs_f64();
+        engine.metrics.programming.get(&[kind]).value.observe(seconds.max(0.0));
+    }
 }
 
 #[cfg(test)]
@@ -265,7 +288,7 @@ mod tests {
         };
         let slice = |version: &str, service: &str, ip: &str| {
             json!({
-                "metadata": {"namespace": "shop", "name": "s1", "resourceVersion": version, "labels": {"kubernetes.io/service-name": service}},
+                "metadata": {"namespace": "shop", "name": "s1", "resourceVersion": version, "annotations": {"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"}, "labels": {"kubernetes.io/service-name": service}},
                 "addressType": "IPv4", "endpoints": [{"addresses": [ip]}], "ports": [],
             })
         };
@@ -288,6 +311,8 @@ mod tests {
         assert_eq!(applied("other.shop.svc.cluster.local"), None);
         assert_eq!(engine.zone.load().len(), 1);
         assert!(tracker.lock().slices.is_empty());
+        let measured = engine.metrics.programming.get(&["headless_with_selector"]);
+        assert_eq!(measured.value.cumulated().1, 2, "a slice whose Service is not there yet is not measured");
         // Two pods have an address one after the other.
         let pod = |name: &str| json!({"metadata": {"namespace": "shop", "name": name}, "status": {"podIPs": [{"ip": "10.0.0.7"}]}});
         let pods = caches.pods.clone().unwrap();

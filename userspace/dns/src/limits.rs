@@ -56,6 +56,9 @@ pub const FAILURE_TTL: u32 = 5;
 /// Time for which an answer that expired may be served, unless configured.
 pub const STALE: Duration = Duration::from_secs(3_600);
 
+/// Maximum number of changes of endpoints whose time to the records is measured at once.
+pub const MEASURED: usize = 1_024;
+
 /// Maximum length of a configuration file.
 pub const CONFIGURATION: u64 = 1 << 20;
 /// Maximum depth of blocks in it.

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU64;
 
 use apiserver_client::{ObjectKey, Projection};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
@@ -11,6 +12,8 @@ use crate::name::Name;
 
 /// The label that names the Service of an EndpointSlice.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The annotation with the time of the change of a pod or Service that changed the slice.
+const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
 /// A protocol, as the label of an SRV record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -82,6 +85,8 @@ pub struct Slice {
     name: Box<str>,
     version: Option<NonZeroU64>,
     service: Box<str>,
+    /// Time of the change of a pod or Service that changed the slice.
+    pub trigger: Option<Timestamp>,
     pub ports: Box<[Port]>,
     pub endpoints: Box<[Endpoint]>,
 }
@@ -136,6 +141,7 @@ impl Slice {
     pub fn of(object: EndpointSlice) -> Self {
         let mut meta = object.metadata;
         let service = meta.labels.as_mut().and_then(|labels| labels.remove(SERVICE_NAME));
+        let trigger = meta.annotations.as_ref().and_then(|all| all.get(TRIGGER_TIME)?.parse().ok());
         let ports = object.ports.into_iter().flatten().filter_map(|port| {
             let protocol = Protocol::of(port.protocol.as_deref())?;
             let number = u16::try_from(port.port?).ok()?;
@@ -160,6 +166,7 @@ impl Slice {
             name: meta.name.unwrap_or_default().into_boxed_str(),
             version: version(meta.resource_version),
             service: service.unwrap_or_default().into_boxed_str(),
+            trigger,
             ports: ports.collect(),
             endpoints: endpoints.collect(),
         }
