@@ -110,6 +110,14 @@ const NEEDS: &[Requirement] = &[
         tests_only: false,
     },
     Requirement {
+        what: "dig",
+        why: "the tests ask the cluster's DNS server with it",
+        present: || find("dig").is_some(),
+        packages: &["bind9-dnsutils"],
+        command: "install dig, of BIND, from your distribution",
+        tests_only: true,
+    },
+    Requirement {
         what: "ip",
         why: "the end-to-end test makes hosts",
         present: || find("ip").is_some(),

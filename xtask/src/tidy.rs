@@ -27,6 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("userspace-daemon", &[]),
     ("userspace-proxy", &["apiserver-meta", "apiserver-client", "userspace-daemon", "userspace-dataplane"]),
     ("userspace-network", &["apiserver-meta", "apiserver-client"]),
+    ("userspace-dns", &["apiserver-meta", "apiserver-client", "userspace-daemon"]),
     ("apiserver-meta", &[]),
     ("apiserver-schema", &["apiserver-meta"]),
     ("apiserver-apply", &["apiserver-meta", "apiserver-schema"]),
@@ -109,6 +110,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("aya", &["userspace-dataplane"]),
     ("aya-log", &["userspace-dataplane"]),
     ("etcd-client", &["apiserver-store"]),
+    ("hickory-proto", &["userspace-dns"]),
     ("rtnetlink", &["userspace-network", "userspace-proxy"]),
     ("tonic", &["kubelet-cri", "kubelet-agent"]),
 ];
@@ -116,6 +118,7 @@ const ONLY: &[(&str, &[&str])] = &[
 /// Packages that run on every node, and crates that must not be compiled for them, even indirectly.
 const APART: &[(&str, &[&str])] = &[
     ("userspace-proxy", &["apiserver-schema", "apiserver-server", "kube-cel", "cel", "x509-parser"]),
+    ("userspace-dns", &["apiserver-schema", "apiserver-server", "kube-cel", "cel", "x509-parser"]),
     ("kubelet-agent", &["apiserver-schema", "apiserver-server", "kube-cel", "cel", "x509-parser"]),
 ];
 
@@ -302,7 +305,9 @@ fn doc_comments(files: &[PathBuf]) -> Result<Vec<String>> {
         }));
         breaches.extend(comments::test_names(&text).into_iter().map(|(line, name)| {
             let path = path.display();
-            format!("{path}:{line}: the test {name} is named like a riddle; name it subject_condition_outcome")
+            format!(
+                "{path}:{line}: the test {name} is named like a riddle; name it subject_condition_outcome"
+            )
         }));
         breaches.extend(comments::examples(&text).into_iter().map(|line| {
             let path = path.display();

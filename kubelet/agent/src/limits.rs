@@ -16,6 +16,8 @@ pub const BACKOFF_MIN: Duration = Duration::from_secs(10);
 pub const BACKOFF_MAX: Duration = Duration::from_secs(300);
 /// Interval between renewals of the node's Lease.
 pub const LEASE_RENEWAL: Duration = Duration::from_secs(10);
+/// Deadline of a request that shows that the node is alive: a quarter of the Lease, as in Kubernetes.
+pub const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(10);
 /// Duration of the node's Lease, in seconds.
 pub const LEASE_SECONDS: i32 = 40;
 /// Interval between updates of the node's own state.

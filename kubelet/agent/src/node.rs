@@ -32,6 +32,7 @@ use crate::{
     config::Config,
     limits,
     machine::{MachineInfo, Pressure},
+    probe::within,
 };
 
 /// Namespace of the Leases of nodes.
@@ -148,9 +149,10 @@ async fn keep_lease(agent: &Agent, node_uid: &str) {
         let renewed = MicroTime(agent.ambient.now());
         let patch = json!({"spec": {"renewTime": renewed, "holderIdentity": name,
             "leaseDurationSeconds": limits::LEASE_SECONDS}});
-        let mut result = api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let mut result = answered(api.patch(name, &PatchParams::default(), &Patch::Merge(patch))).await;
         if matches!(&result, Err(kube::Error::Api(answer)) if answer.code == 404) {
-            result = api.create(&PostParams::default(), &lease(agent, node_uid, renewed)).await;
+            let lease = lease(agent, node_uid, renewed);
+            result = answered(api.create(&PostParams::default(), &lease)).await;
         }
         match result {
             Ok(_) => tokio::time::sleep(limits::LEASE_RENEWAL).await,
@@ -160,6 +162,13 @@ async fn keep_lease(agent: &Agent, node_uid: &str) {
             }
         }
     }
+}
+
+/// Gives up a request of a heartbeat that is not answered. After a partition TCP would repeat it only when as
+/// much time has passed again; the next attempt takes another connection.
+async fn answered<T>(request: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    let answer = within(limits::HEARTBEAT_DEADLINE, request).await;
+    answer.unwrap_or_else(|| Err(kube::Error::Service("the API server does not answer".into())))
 }
 
 fn lease(agent: &Agent, node_uid: &str, renewed: MicroTime) -> Lease {
@@ -258,7 +267,7 @@ async fn observe(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeSt
 /// sets them to Unknown when it misses heartbeats, and only the kubelet sets them back.
 async fn conditions_overwritten(agent: &Agent, status: &NodeStatus) -> bool {
     let api: Api<Node> = Api::all(agent.client.clone());
-    match api.get_with(&agent.config.node_name, &GetParams::any()).await {
+    match answered(api.get_with(&agent.config.node_name, &GetParams::any())).await {
         Ok(node) => conditions_differ(&node, status),
         // Retried with the next check.
         Err(error) => {
@@ -283,7 +292,7 @@ async fn write(agent: &Agent, status: &NodeStatus) -> kube::Result<()> {
         addresses.push(json!({"$patch": "replace"}));
     }
     let patch = Patch::Strategic(json!({"status": status}));
-    api.patch_status(&agent.config.node_name, &PatchParams::default(), &patch).await.map(drop)
+    answered(api.patch_status(&agent.config.node_name, &PatchParams::default(), &patch)).await.map(drop)
 }
 
 fn is_ready(status: &NodeStatus) -> bool {

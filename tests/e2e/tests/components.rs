@@ -11,7 +11,9 @@ use tests_e2e::lab::NODE_IP;
 use tests_e2e::{Lab, Load, Process, Snapshot, echo, echo_image, eventually, hawser, output, root};
 
 const ETCD: &str = "http://127.0.0.1:2379";
-const NAMES: [&str; 5] = ["apiserver", "controllers", "scheduler", "kubelet", "proxy"];
+const NAMES: [&str; 6] = ["apiserver", "controllers", "scheduler", "kubelet", "proxy", "dns"];
+/// The address of the cluster's DNS Service.
+const DNS: &str = "10.96.0.10";
 
 #[test]
 #[ignore = "needs root, containerd, etcd and kubectl: cargo xtask test"]
@@ -66,6 +68,10 @@ fn work(cluster: &mut Apart<'_>) -> Result<()> {
     let logs = cluster.kubectl(&["logs", "-n", "echo", "deploy/echo"])?;
     ensure!(logs.contains("listens on port 8080"), "kubectl logs: {logs}");
 
+    let service = root().join("deploy/dns-service.yaml").display().to_string();
+    cluster.kubectl(&["apply", "-f", &service])?;
+    cluster.names_resolve(&ip)?;
+
     let restarts = cluster.restarts()?;
     let load = Load::start(lab.on_node(echo()?).args(["load", &target]))?;
     let held = Load::start(lab.on_node(echo()?).args(["hold", &target]))?;
@@ -84,6 +90,7 @@ fn work(cluster: &mut Apart<'_>) -> Result<()> {
         let now = cluster.restarts()?;
         ensure!(now.get(pod) == Some(count), "the containers of {pod} were restarted: {restarts:?} {now:?}");
     }
+    cluster.names_resolve(&ip)?;
     cluster.refuses_strangers()?;
     cluster.kubectl(&["delete", "-f", &manifest])?;
     cluster.stop()
@@ -165,7 +172,11 @@ impl<'a> Apart<'a> {
                 command.args(["--hostname-override", "node-1", "--node-ip", NODE_IP]);
                 command.args(["--cgroup-root", &lab.cgroup_root()]).arg("--import").arg(echo_image()?);
                 // The machine's disk may be nearly full, which is not what is tested.
-                command.args(["--eviction-hard", "memory.available<100Mi"]);
+                command.args(["--eviction-hard", "memory.available<100Mi", "--cluster-dns", DNS]);
+            }
+            "dns" => {
+                command.arg("--kubeconfig").arg(self.credentials(name, &[])?.join("kubeconfig.yaml"));
+                command.args(["--node-name", "node-1"]);
             }
             _ => {
                 command.arg("--kubeconfig").arg(self.credentials(name, &[])?.join("kubeconfig.yaml"));
@@ -229,6 +240,19 @@ impl<'a> Apart<'a> {
     fn eventually_scaled(&self, replicas: usize) -> Result<()> {
         self.kubectl(&["scale", "deploy/echo", "-n", "echo", &format!("--replicas={replicas}")])?;
         self.kubectl(&["rollout", "status", "deploy/echo", "-n", "echo", "--timeout=120s"])?;
+        Ok(())
+    }
+
+    /// Checks the name of Service echo, on the node and in a pod.
+    fn names_resolve(&self, ip: &str) -> Result<()> {
+        let server = format!("@{DNS}");
+        let asked = [&server, "+short", "+tries=1", "+time=2", "echo.echo.svc.cluster.local", "A"];
+        let found =
+            eventually("the name of the Service", || output(self.lab.on_node("dig").args(asked)).map(Some))?;
+        ensure!(found.trim() == ip, "echo.echo.svc.cluster.local is {found:?}, not {ip}");
+        let in_pod = ["exec", "-n", "echo", "deploy/echo", "--", "/echo", "resolve", "echo:80"];
+        let found = eventually("the name in a pod", || self.kubectl(&in_pod).map(Some))?;
+        ensure!(found.trim() == format!("{ip}:80"), "echo is {found:?} in a pod, not {ip}");
         Ok(())
     }
 

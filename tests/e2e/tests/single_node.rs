@@ -20,6 +20,7 @@ fn a_single_node_runs_the_usual_workloads() -> Result<()> {
 
     apply_and_see(&cluster)?;
     services_answer(&cluster)?;
+    crate::names::resolve(&cluster)?;
     traffic_spreads(&cluster)?;
     nothing_fails_while_replicas_and_images_change(&cluster)?;
     kill_minus_nine_is_not_noticed(&mut cluster)?;

@@ -7,7 +7,7 @@
 //! `/stream` holds the connection and sends a line whenever it receives one.
 //!
 //! As the image has no other program, it is also its own client: `echo get HOST:PORT[/PATH]` and
-//! `echo udp HOST:PORT` print the answer; `echo load HOST:PORT` makes a connection a request and
+//! `echo udp HOST:PORT` print the answer, `echo resolve HOST:PORT` the address; `echo load HOST:PORT` makes a connection a request and
 //! `echo hold HOST:PORT` one connection for all, until standard input ends, and print what they
 //! counted as JSON (module `load`).
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its logs are what tests read")]
@@ -15,7 +15,7 @@
 mod load;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     let result = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] | ["serve"] => serve(),
         ["get", target] => get(target),
+        ["resolve", target] => resolve(target).map(|address| println!("{address}")),
         ["udp", target] => udp(target),
         ["load", target] => load::connections(target),
         ["hold", target] => load::one_connection(target),
@@ -170,9 +171,15 @@ fn get(target: &str) -> std::io::Result<()> {
 }
 
 /// Sends a request over a new connection; every wait ends after five seconds.
+/// Resolves `HOST:PORT` as every program does, by the `resolv.conf` of the machine or pod.
+fn resolve(target: &str) -> std::io::Result<SocketAddr> {
+    let mut found = target.to_socket_addrs()?;
+    found.next().ok_or_else(|| std::io::Error::other(format!("{target} has no address")))
+}
+
 fn fetch(target: &str) -> std::io::Result<String> {
     let (host, path) = target.split_once('/').unwrap_or((target, ""));
-    let address = host.parse().map_err(|_| std::io::Error::other(format!("{host} is not ADDRESS:PORT")))?;
+    let address = resolve(host)?;
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\n\r\n")?;

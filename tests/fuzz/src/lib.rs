@@ -5,6 +5,7 @@
 //! `tests/corpus.rs` runs them over the corpus, `program` is the fuzzer.
 
 mod apiserver;
+mod dns;
 mod kubelet;
 mod proxy;
 mod store;
@@ -31,6 +32,8 @@ pub const ALL: &[(&str, Target)] = &[
     ("container-log", kubelet::container_log),
     ("frames", kubelet::frames),
     ("service", proxy::service),
+    ("dns-query", dns::query),
+    ("dns-reply", dns::reply),
 ];
 
 /// Splits an input at lines of `---`.

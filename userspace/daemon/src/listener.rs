@@ -2,8 +2,7 @@
 
 use std::{convert::Infallible, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use http::Request;
-use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper::{server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::net::sockopt;
 use tokio::{
@@ -15,7 +14,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::{Bounds, Place, Places, limits, page::{Answer, Handler}};
+use crate::{Bounds, Place, Places, limits, page::Handler};
 
 /// Serves short pages until shutdown, over TLS if there is an acceptor.
 pub async fn serve(

@@ -26,9 +26,8 @@ use crate::apiserver_keys::Keys;
 use crate::args::{Apiserver, EtcdArgs, Networks, StoreArgs, StoreKind};
 use crate::cluster_info::{self, ClusterInfo};
 use crate::data_dir::DataDir;
+use crate::dns_args::CLUSTER_DOMAIN;
 use crate::node;
-
-pub const CLUSTER_DOMAIN: &str = "cluster.local";
 
 /// The settings that an API server is started with.
 pub struct Settings<'a> {
@@ -38,6 +37,8 @@ pub struct Settings<'a> {
     pub advertise: IpAddr,
     pub store: &'a StoreArgs,
     pub networks: &'a Networks,
+    /// The cluster's domain, in which the certificate names this server.
+    pub cluster_domain: String,
     pub serving: Serving,
     pub keys: Keys,
     /// The addresses of the scheduler and the controllers.
@@ -75,7 +76,8 @@ pub fn listen_hint(error: &std::io::Error) -> &'static str {
 /// Opens the store, binds the port, writes the administrator's kubeconfig, and serves until
 /// shutdown. Returns when the server is ready.
 pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &CancellationToken) -> Result<Api> {
-    let Settings { data, listen, advertise, store, networks, serving, keys, components } = settings;
+    let Settings { data, listen, advertise, store, networks, cluster_domain, serving, keys, components } =
+        settings;
     let serving = serving.config()?;
     let listener = apiserver_server::listen(listen).map_err(|error| {
         let hint = listen_hint(&error);
@@ -87,7 +89,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let services = networks.service_cidrs.iter().copied().map(first_address);
     let addresses = [advertise].into_iter().chain(services).map(|address| address.to_string());
     let tls = pki
-        .listener_tls(&Subject::apiserver(CLUSTER_DOMAIN, addresses), &keys.listener())
+        .listener_tls(&Subject::apiserver(&cluster_domain, addresses), &keys.listener())
         .context("cannot set up TLS for the API")?;
     let compaction_interval = store.etcd_compaction_interval;
     let (store, embedded) = open_store(data.path(), store).await?;
@@ -246,6 +248,7 @@ pub async fn run(args: Apiserver) -> Result<()> {
         advertise: advertise_address.unwrap_or_else(node::address),
         store: &store,
         networks: &networks,
+        cluster_domain: CLUSTER_DOMAIN.to_owned(),
         serving,
         keys,
         components: Components::default(),

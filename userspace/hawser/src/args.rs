@@ -11,6 +11,7 @@ use kubelet_agent::Thresholds;
 
 use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
+use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
 use crate::join_args;
 use crate::network_args::PodNetwork;
 use crate::probes::Probes;
@@ -56,6 +57,8 @@ pub enum Command {
     /// Run the service proxy in place of kube-proxy, or look into its live tables
     #[command(version, args_override_self = true, after_long_help = WITHOUT_A_MEANING)]
     Proxy(Box<Proxy>),
+    /// Run the cluster's DNS server on a node
+    Dns(Box<Dns>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -255,6 +258,8 @@ pub struct Up {
     pub pod_network: PodNetwork,
     #[command(flatten)]
     pub proxy: ProxyPorts,
+    #[command(flatten)]
+    pub dns: UpDns,
 }
 
 #[derive(Args)]
@@ -296,6 +301,7 @@ pub enum ComponentName {
     Scheduler,
     Kubelet,
     Proxy,
+    Dns,
 }
 
 #[derive(Args)]
@@ -385,6 +391,23 @@ pub struct Kubelet {
     pub node: NodeArgs,
     #[command(flatten)]
     pub runtime: RuntimeArgs,
+    #[command(flatten)]
+    pub cluster_dns: ClusterDnsArgs,
+}
+
+#[derive(Args)]
+pub struct Dns {
+    #[arg(long)]
+    pub kubeconfig: PathBuf,
+    /// The node's name; the host's name unless given
+    #[arg(long = "node-name", alias = "hostname-override")]
+    pub node_name: Option<String>,
+    #[command(flatten)]
+    pub cluster: ClusterDnsArgs,
+    #[command(flatten)]
+    pub server: DnsServer,
+    #[command(flatten)]
+    pub networks: Networks,
 }
 
 #[derive(Args, Clone)]

@@ -169,7 +169,7 @@ mod tests {
         assert_eq!((read.server.as_str(), read.authorities.as_str()), ("https://192.0.2.1:6443", "PEM\n"));
         let ranges = read.ranges.unwrap();
         assert_eq!(ranges.services.len(), 2);
-        assert_eq!(ranges.pods.to_string(), "10.244.0.0/16");
+        assert_eq!(ranges.pods, ["10.244.0.0/16".parse().unwrap()]);
     }
 
     #[test]

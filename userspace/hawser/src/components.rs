@@ -93,6 +93,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
         pod_network,
         node,
         runtime,
+        cluster_dns,
     } = args;
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&root_dir)?;
@@ -121,7 +122,8 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let around = Surroundings { ambient: &ambient, stop: &stop };
     let network = node::network(&node, &directories, (&pod_network, &networks), clients, &around)?;
     let tls = KubeletTls { serving, rotated: None, client_ca };
-    let kubelet = node::kubelet(&node, &directories, &runtime, tls, cri, client, &around).await?;
+    let dns = cluster_dns.of_pods();
+    let kubelet = node::kubelet(&node, &directories, &runtime, tls, dns, cri, client, &around).await?;
     let outcome = kubelet.await.context("the kubelet failed")?;
     stop.cancel();
     network.await.context("the pod network failed")?;

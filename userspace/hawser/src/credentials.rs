@@ -30,6 +30,7 @@ pub fn run(args: Credentials) -> Result<()> {
         ComponentName::Controllers => Subject::component(Component::ControllerManager),
         ComponentName::Scheduler => Subject::component(Component::Scheduler),
         ComponentName::Proxy => Subject::component(Component::Proxy),
+        ComponentName::Dns => Subject::component(Component::Dns),
         ComponentName::Kubelet => Subject::component(Component::Node(&name)),
     };
     let pair = pki.issue(&subject).context("cannot issue a client certificate")?;

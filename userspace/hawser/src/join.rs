@@ -79,7 +79,7 @@ async fn member(
         () = stop.cancelled() => return Ok(()),
         joined = admit(&args, &node, &membership, &ambient) => joined?,
     };
-    let Join { bpf_root, runtime, pod_network, proxy, .. } = args;
+    let Join { bpf_root, runtime, pod_network, proxy, cluster_dns, .. } = args;
     let began = ambient.now();
     let Ranges { services, pods } = joined.ranges.clone();
     let networks = Networks { service_cidrs: services, cluster_cidrs: pods };
@@ -113,7 +113,9 @@ async fn member(
     tasks.add("proxy", async move { proxy.await.context("panicked") });
     let tls = KubeletTls { serving: None, rotated: Some(serving), client_ca: Some(joined.authorities) };
     let cri = cri.end().await?;
-    let kubelet = node::kubelet(&node, &directories, &runtime, tls, cri, client.clone(), &around).await?;
+    let dns = cluster_dns.or_of(&networks.service_cidrs).of_pods();
+    let kubelet =
+        node::kubelet(&node, &directories, &runtime, tls, dns, cri, client.clone(), &around).await?;
     tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
     let ready = async {
         up::node_ready(client, &node.name, &ambient, began, stop).await;

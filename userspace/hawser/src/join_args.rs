@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 
 use crate::apiserver_args::duration;
 use crate::args::{NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::dns_args::ClusterDnsArgs;
 use crate::network_args::PodNetwork;
 use crate::proxy_args::BPF_ROOT;
 
@@ -112,6 +113,8 @@ pub struct Join {
     pub pod_network: PodNetwork,
     #[command(flatten)]
     pub proxy: ProxyPorts,
+    #[command(flatten)]
+    pub cluster_dns: ClusterDnsArgs,
 }
 
 #[derive(Args)]

@@ -12,6 +12,8 @@ mod components;
 mod credentials;
 mod data_dir;
 mod discovery;
+mod dns;
+mod dns_args;
 mod down;
 mod join;
 mod join_args;
@@ -120,6 +122,7 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
             Command::Scheduler(args) => components::scheduler(args).await,
             Command::Kubelet(args) => Box::pin(components::kubelet(*args)).await,
             Command::Proxy(args) => Box::pin(proxy::run(*args)).await,
+            Command::Dns(args) => Box::pin(dns::run(*args)).await,
         };
         done.map(|()| ExitCode::SUCCESS)
     });

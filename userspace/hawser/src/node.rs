@@ -13,7 +13,7 @@ use kube::Client;
 use kubelet_agent::certificates::Serving;
 use kubelet_agent::containerd::{Containerd, ContainerdConfig};
 use kubelet_agent::images::Importer;
-use kubelet_agent::{ClientAuthority, LinuxMachine};
+use kubelet_agent::{ClientAuthority, ClusterDns, LinuxMachine};
 use kubelet_cri::CriRuntime;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -245,11 +245,13 @@ pub struct KubeletTls {
 }
 
 /// Runs the kubelet until shutdown.
+#[expect(clippy::too_many_arguments, reason = "the parts of a node that are made before its kubelet")]
 pub async fn kubelet(
     node: &Node,
     directories: &Directories,
     args: &RuntimeArgs,
     tls: KubeletTls,
+    cluster_dns: ClusterDns,
     runtime: Arc<CriRuntime>,
     client: Client,
     around: &Surroundings<'_>,
@@ -263,6 +265,7 @@ pub async fn kubelet(
     let config = kubelet_agent::Config {
         node_ips: vec![node.ip],
         cgroup_root: node.cgroup_root.clone(),
+        cluster_dns,
         allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),
         eviction_hard: args.eviction_hard,
         serving: tls.serving,

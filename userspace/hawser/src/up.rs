@@ -28,8 +28,8 @@ use crate::apiserver_keys::Keys;
 use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs, Up};
 use crate::components;
 use crate::data_dir::{DataDir, Made};
-use crate::down;
 use crate::node::{self, KubeletTls, Node, Surroundings};
+use crate::{dns, down};
 
 /// Runs a whole cluster until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Up) -> Result<()> {
@@ -142,11 +142,13 @@ async fn cluster(
         runtime,
         pod_network,
         proxy,
+        dns,
     } = args;
     let (node, ambient) = (Node::from_args(node), Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks)?;
+    let (names, dns) = dns::plan(dns, &node.name, &networks)?;
     data.remember(&Made {
         node_name: node.name.clone(),
         bpf_root: Some(bpf_root),
@@ -167,6 +169,7 @@ async fn cluster(
         advertise: node.ip,
         store: &store,
         networks: &networks,
+        cluster_domain: names.domain.clone(),
         serving: Serving { apis, enable_bootstrap_token_auth: true, ..Serving::default() },
         keys: Keys::default(),
         components: Components { controller_manager: Place::Here, scheduler: Place::Here },
@@ -176,6 +179,7 @@ async fn cluster(
     let signing = components::signing(api.pki.ca_pem(), &api.pki.ca_key_pem(), cluster_signing_duration)
         .context("cannot sign certificates")?;
     control_plane(&api, &networks, signing, &ambient, stop, tasks);
+    run_dns(dns, &api, &ambient, stop, tasks);
 
     let kubelet_client = client(&api, Component::Node(&node.name));
     let around = Surroundings { ambient: &ambient, stop };
@@ -190,15 +194,11 @@ async fn cluster(
     let cri = cri.end().await?;
     info!(after = ?start.elapsed(), "the container runtime is ready");
     let kubelet =
-        node::kubelet(&node, &directories, &runtime, tls, cri, kubelet_client.clone(), &around).await?;
+        node::kubelet(&node, &directories, &runtime, tls, names, cri, kubelet_client.clone(), &around)
+            .await?;
     tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
 
-    let ready = async {
-        node_ready(kubelet_client, &node.name, &ambient, began, stop).await;
-        let time = start.elapsed().as_millis();
-        println!("ready in {time} ms; kubeconfig: {}", data.kubeconfig().display());
-        stop.cancelled().await;
-    };
+    let ready = tell_ready(kubelet_client, &node.name, &ambient, (start, began), data, stop);
     tasks.run(ready, stop).await?;
     api.finish().await
 }
@@ -312,6 +312,21 @@ fn control_plane(
     tasks.add("scheduler", async move { Ok(Box::pin(run).await?) });
 }
 
+/// Starts the DNS server, and creates the Service that leads to it. Does nothing without a configuration.
+fn run_dns(
+    config: Option<userspace_dns::Config>,
+    api: &Api,
+    ambient: &Ambient,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) {
+    let Some(config) = config else { return };
+    let admin = in_process(api.server.service(), Subject::admin().identity(), "hawser");
+    tokio::spawn(dns::ensure(admin, config.servers.clone(), stop.clone()));
+    let run = userspace_dns::run(config, client(api, Component::Dns), ambient.clone(), stop.clone());
+    tasks.add("DNS server", async move { Ok(Box::pin(run).await?) });
+}
+
 fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
     let subject = Subject::kubelet(&node.name, [node.ip.to_string(), "127.0.0.1".to_owned()]);
     let pair = api.pki.keep("kubelet", &subject).context("cannot issue the node server's certificate")?;
@@ -320,6 +335,21 @@ fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
         rotated: None,
         client_ca: Some(api.pki.ca_pem().to_owned()),
     })
+}
+
+/// Prints a line once the Node is ready, and waits for the shutdown.
+async fn tell_ready(
+    client: Client,
+    node: &str,
+    ambient: &Ambient,
+    (start, began): (Instant, jiff::Timestamp),
+    data: &DataDir,
+    stop: &CancellationToken,
+) {
+    node_ready(client, node, ambient, began, stop).await;
+    let time = start.elapsed().as_millis();
+    println!("ready in {time} ms; kubeconfig: {}", data.kubeconfig().display());
+    stop.cancelled().await;
 }
 
 /// Waits until the Node is ready and has reported so since `began`: the report of an earlier run does not

@@ -9,6 +9,8 @@ pub(super) const AGGREGATED: &[(&str, Option<&str>)] =
 
 pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
     ("cluster-admin", None, &["* * *", "* url *"]),
+    // The DNS server of this project listens on the address of its Node, and answers the clients of all.
+    ("hawser:dns", None, &["list,watch core nodes"]),
     // The service proxy of this project also looks for pods that ask to be left alone.
     ("hawser:proxy", None, &["list,watch core pods"]),
     (
@@ -233,6 +235,7 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
 /// Each binds the role of its own name: (name, subjects).
 pub(super) const CLUSTER_ROLE_BINDINGS: &[(&str, &[&str])] = &[
     ("cluster-admin", &["group:system:masters"]),
+    ("hawser:dns", &["user:system:kube-dns"]),
     ("hawser:proxy", &["user:system:kube-proxy"]),
     ("system:basic-user", &["group:system:authenticated"]),
     // The approver of this project also approves serving certificates that name the node and nothing else.
@@ -269,6 +272,8 @@ pub(super) const ROLES: &[(&str, &str, &[&str])] = &[
         "extension-apiserver-authentication-reader",
         &["READ core configmaps extension-apiserver-authentication"],
     ),
+    // The DNS servers write the endpoints of the cluster's DNS Service.
+    ("kube-system", "hawser:dns", &["create,delete,get,update discovery.k8s.io endpointslices"]),
     ("kube-system", "hawser:proxy", &["READ core configmaps ip-masq-agent"]),
     ("kube-system", "system::leader-locking-kube-controller-manager", LEADER_RULES),
     ("kube-system", "system::leader-locking-kube-scheduler", LEADER_RULES),
@@ -293,6 +298,7 @@ pub(super) const ROLE_BINDINGS: &[(&str, &str, &[&str])] = &[
         "extension-apiserver-authentication-reader",
         &["user:system:kube-controller-manager", "user:system:kube-scheduler"],
     ),
+    ("kube-system", "hawser:dns", &["user:system:kube-dns"]),
     ("kube-system", "hawser:proxy", &["user:system:kube-proxy"]),
     (
         "kube-system",

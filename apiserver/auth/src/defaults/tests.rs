@@ -74,6 +74,10 @@ fn the_users_of_the_components_may_what_they_need() {
         ("system:kube-proxy", "", "watch", "discovery.k8s.io", "endpointslices", "", true),
         ("system:kube-proxy", "", "get", "", "secrets", "", false),
         ("system:kube-dns", "", "watch", "", "services", "", true),
+        ("system:kube-dns", "", "watch", "", "nodes", "", true),
+        // Slices are written in kube-system alone.
+        ("system:kube-dns", "", "update", "discovery.k8s.io", "endpointslices", "", false),
+        ("system:kube-dns", "", "get", "", "secrets", "", false),
         ("system:serviceaccount:kube-system:replicaset-controller", "", "create", "", "pods", "", true),
         (
             "system:serviceaccount:kube-system:replicaset-controller",

@@ -168,7 +168,8 @@ fn native(name: &str, args: &[Cel]) -> Option<Given> {
         }
         ("duration", [Cel::Int(nanos)]) => Some(duration(*nanos)),
         ("duration", [Cel::String(text)]) => {
-            let nanos = apiserver_meta::duration::parse(text).map_err(|_| unconvertible("google.protobuf.Duration"));
+            let nanos =
+                apiserver_meta::duration::parse(text).map_err(|_| unconvertible("google.protobuf.Duration"));
             Some(nanos.and_then(duration))
         }
         ("quantity" | "isQuantity", [Cel::String(text)]) => match apiserver_meta::quantity::parse(text) {

@@ -47,10 +47,10 @@ pub fn has_echoes(config: &Config) -> bool {
 /// function, so that the stack of its callers does not have to hold what it needs.
 #[inline(never)]
 pub fn applies<F: Family>(packet: &Packet<F::Address>, destination: &F::Address) -> bool {
-    let (Some(config), Some(settings), Some(scratch)) = (maps::config(), MASQUERADE.get(0), F::scratch())
-    else {
+    let (Some(config), Some(settings)) = (maps::config(), MASQUERADE.get(0)) else {
         return false;
     };
+    // Before everything else: most packets are for pods.
     if destination.is_in_cluster(settings) {
         return false;
     }
@@ -61,6 +61,9 @@ pub fn applies<F: Family>(packet: &Packet<F::Address>, destination: &F::Address)
     if F::snat_address(config).same(&F::Address::ZERO) {
         return false;
     }
+    let Some(scratch) = F::scratch() else {
+        return false;
+    };
     // SAFETY: the room is this processor's own; both addresses are values.
     let exempt = unsafe {
         let prefix = &mut (*scratch).prefix;

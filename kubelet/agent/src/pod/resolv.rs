@@ -17,8 +17,9 @@ const HOSTNAME_LENGTH: usize = 63;
 const FQDN_LENGTH: usize = 64;
 /// Maximum number of name servers that a resolver uses.
 const SERVERS: usize = 3;
-/// Maximum number of search domains that Kubernetes passes on.
+/// Maximum number of search domains that Kubernetes passes on, and of their characters with the spaces between.
 const SEARCHES: usize = 32;
+const SEARCH_CHARACTERS: usize = 2048;
 
 /// DNS configuration of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,13 +67,38 @@ pub fn parse(text: &str) -> Dns {
             line.split(['#', ';']).next().unwrap_or_default().split_whitespace().map(str::to_owned);
         match words.next().as_deref() {
             Some("nameserver") => dns.servers.extend(words.next()),
-            // The last `search` line wins.
-            Some("search") => dns.searches = words.filter(|domain| domain != ".").collect(),
+            // The last `search` line wins. A dot at the end says nothing; alone it is the root.
+            Some("search") => dns.searches = words.map(without_last_dot).collect(),
             Some("options") => dns.options = words.collect(),
             _ => {}
         }
     }
     dns
+}
+
+fn without_last_dot(domain: String) -> String {
+    match domain.strip_suffix('.') {
+        Some(rest) if !rest.is_empty() => rest.to_owned(),
+        _ => domain,
+    }
+}
+
+/// Returns a warning if the pod's policy wants the cluster's DNS servers and there are none.
+pub fn missing_servers(pod: &Pod, cluster: &ClusterDns) -> Option<String> {
+    let policy = spec(pod).dns_policy.as_deref().unwrap_or("ClusterFirst");
+    let wanted = match policy {
+        "ClusterFirst" => !host_network(pod),
+        "ClusterFirstWithHostNet" => true,
+        _ => false,
+    };
+    (wanted && cluster.servers.is_empty()).then(|| {
+        format!(
+            "pod: \"{}/{}\". kubelet does not have ClusterDNS IP configured and cannot create Pod using \"{policy}\" \
+             policy. Falling back to \"Default\" policy.",
+            namespace(pod),
+            name(pod)
+        )
+    })
 }
 
 /// Returns the DNS configuration of the pod. `node` is the node's own.
@@ -86,8 +112,12 @@ pub fn dns(pod: &Pod, cluster: &ClusterDns, node: &Dns) -> Dns {
         };
     let mut dns = if in_cluster {
         let domain = &cluster.domain;
-        let mut searches =
-            vec![format!("{}.svc.{domain}", namespace(pod)), format!("svc.{domain}"), domain.clone()];
+        let mut searches = match domain.as_str() {
+            "" => Vec::new(),
+            domain => {
+                vec![format!("{}.svc.{domain}", namespace(pod)), format!("svc.{domain}"), domain.to_owned()]
+            }
+        };
         searches.extend(node.searches.iter().cloned());
         Dns { servers: cluster.servers.clone(), searches, options: vec!["ndots:5".to_owned()] }
     } else if policy == "None" {
@@ -109,6 +139,9 @@ pub fn dns(pod: &Pod, cluster: &ClusterDns, node: &Dns) -> Dns {
     }
     dns.servers = distinct(dns.servers, SERVERS);
     dns.searches = distinct(dns.searches, SEARCHES);
+    while dns.searches.join(" ").len() > SEARCH_CHARACTERS {
+        dns.searches.pop();
+    }
     dns
 }
 
@@ -200,6 +233,35 @@ mod tests {
         let own = json!({"nameservers": ["9.9.9.9"], "options": [{"name": "ndots", "value": "1"}]});
         assert_eq!(conf(json!({"dnsPolicy": "None", "dnsConfig": own})), texts("9.9.9.9", "", "ndots:1"));
         assert_eq!(conf(json!({"dnsConfig": own})), texts("10.96.0.10 9.9.9.9", cluster_searches, "ndots:1"));
+    }
+
+    #[test]
+    fn search_domains_and_servers_have_limits() {
+        let long: Vec<String> = (0..40).map(|number| format!("{}{number}.example", "x".repeat(50))).collect();
+        let own = json!({"searches": long, "nameservers": ["9.9.9.1", "9.9.9.2", "9.9.9.3", "9.9.9.4"]});
+        let (servers, searches, _) = conf(json!({"dnsPolicy": "None", "dnsConfig": own}));
+        assert_eq!(servers, "9.9.9.1 9.9.9.2 9.9.9.3");
+        assert!(searches.split(' ').count() <= 32 && searches.len() <= 2048, "{searches}");
+        let many: Vec<String> = (0..40).map(|number| format!("s{number}")).collect();
+        let (_, searches, _) = conf(json!({"dnsPolicy": "None", "dnsConfig": {"searches": many}}));
+        assert_eq!(searches.split(' ').count(), 32);
+    }
+
+    #[test]
+    fn search_lines_keep_the_root_and_lose_dots_at_the_end() {
+        assert_eq!(parse("search . a.example. b.example").searches, [".", "a.example", "b.example"]);
+    }
+
+    #[test]
+    fn pods_of_the_cluster_are_warned_if_it_has_no_servers() {
+        let none = ClusterDns { servers: Vec::new(), ..cluster() };
+        let warned = |spec: Value, cluster: &ClusterDns| missing_servers(&pod(spec), cluster).is_some();
+        assert!(warned(json!({}), &none) && !warned(json!({}), &cluster()));
+        assert!(
+            !warned(json!({"dnsPolicy": "Default"}), &none) && !warned(json!({"hostNetwork": true}), &none)
+        );
+        assert!(warned(json!({"hostNetwork": true, "dnsPolicy": "ClusterFirstWithHostNet"}), &none));
+        assert_eq!(dns(&pod(json!({})), &none, &node()), node(), "the node's servers are used instead");
     }
 
     #[test]

@@ -57,6 +57,9 @@ impl Worker {
         let cluster = &self.agent.config.cluster_dns;
         let hostname =
             if pod::host_network(pod) { String::new() } else { resolv::kernel_hostname(pod, cluster)? };
+        if let Some(warning) = resolv::missing_servers(pod, cluster) {
+            self.agent.event(pod, None, "MissingClusterDNS", warning);
+        }
         let node = resolv::parse(&self.agent.machine.info().resolv_conf);
         Ok(spec::sandbox_config(spec::SandboxInput {
             pod,

@@ -41,7 +41,7 @@ fn descriptor(text: &str) -> Result<(), String> {
         return Ok(());
     }
     match text.strip_prefix("@every ") {
-        Some(span) => duration::parse(span)
+        Some(span) => apiserver_meta::duration::parse(span)
             .map(drop)
             .map_err(|why| format!("failed to parse duration {text}: time: {why}")),
         None => Err(format!("unrecognized descriptor: {text}")),

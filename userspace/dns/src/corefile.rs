@@ -1,0 +1,458 @@
+//! The configuration file: the part of CoreDNS' Corefile that this server has. What it does not have is
+//! refused with its line, never passed over.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::cache::{CacheSettings, Prefetch, Stale};
+use crate::cluster::PodMode;
+use crate::forward::{Policy, PoolSettings};
+use crate::limits;
+use crate::name::Name;
+use crate::syntax::{self, Directive, SyntaxError};
+
+/// The port of DNS.
+const PORT: u16 = 53;
+
+/// The configuration that is used without a file, as kubeadm's for CoreDNS.
+pub const DEFAULT: &str = "\
+.:53 {
+    errors
+    health
+    ready
+    kubernetes cluster.local in-addr.arpa ip6.arpa {
+        pods insecure
+        fallthrough in-addr.arpa ip6.arpa
+        ttl 30
+    }
+    prometheus :9153
+    forward . /etc/resolv.conf {
+        max_concurrent 1000
+    }
+    cache 30 {
+        prefetch 10 1m 10%
+        serve_stale 1h verify
+    }
+    loop
+    reload
+    loadbalance
+}
+";
+
+/// A configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Corefile {
+    pub cluster: Option<ClusterZone>,
+    pub rules: Vec<Rule>,
+    /// Look for upstreams that lead back to us.
+    pub find_loops: bool,
+}
+
+/// The zone of the plugin `kubernetes`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterZone {
+    /// The cluster's domain; `None` for the one that the command line names.
+    pub domain: Option<Name>,
+    /// Names of addresses below these are looked up among the cluster's.
+    pub reverse: Vec<Name>,
+    pub pods: PodMode,
+    pub ttl: u32,
+    /// Names of addresses below these are forwarded if the cluster has none.
+    pub fallthrough: Vec<Name>,
+}
+
+/// Names below a zone are forwarded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    pub zone: Name,
+    pub except: Vec<Name>,
+    pub to: Vec<Target>,
+    pub pool: PoolSettings,
+    pub cache: Option<CacheSettings>,
+}
+
+/// The place of upstreams.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    Address(SocketAddr),
+    /// A file with `nameserver` lines.
+    File(PathBuf),
+}
+
+/// The configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum CorefileError {
+    #[error(transparent)]
+    Syntax(#[from] SyntaxError),
+    #[error("line {line}: {what}")]
+    Line { line: usize, what: String },
+}
+
+fn wrong<T>(line: usize, what: impl Into<String>) -> Result<T, CorefileError> {
+    Err(CorefileError::Line { line, what: what.into() })
+}
+
+impl Corefile {
+    /// Parses a file.
+    pub fn parse(text: &str) -> Result<Self, CorefileError> {
+        let mut corefile = Self { cluster: None, rules: Vec::new(), find_loops: false };
+        for block in syntax::parse(text)? {
+            corefile.add_block(&block)?;
+        }
+        let mut zones: Vec<String> = corefile.rules.iter().map(|rule| rule.zone.to_string()).collect();
+        zones.sort();
+        if let Some(pair) = zones.windows(2).find(|pair| pair[0] == pair[1]) {
+            return wrong(1, format!("the zone {} is forwarded twice: write one `forward` a zone", pair[0]));
+        }
+        Ok(corefile)
+    }
+
+    fn add_block(&mut self, block: &Directive) -> Result<(), CorefileError> {
+        let zones: Vec<Name> = block
+            .words
+            .iter()
+            .flat_map(|word| word.split(','))
+            .filter(|key| !key.is_empty())
+            .map(|key| server_zone(key, block.line))
+            .collect::<Result<_, _>>()?;
+        let cache = block.block.iter().find(|plugin| plugin.name() == "cache").map(cache).transpose()?;
+        for plugin in &block.block {
+            match plugin.name() {
+                "forward" => {
+                    for zone in &zones {
+                        self.rules.push(Rule { cache: cache.clone(), ..forward(plugin, zone)? });
+                    }
+                }
+                "kubernetes" if self.cluster.is_none() => self.cluster = Some(kubernetes(plugin)?),
+                "kubernetes" => {
+                    return wrong(plugin.line, "`kubernetes` stands twice: one cluster is served");
+                }
+                "loop" => self.find_loops = true,
+                // These are always on, or given by flags: pages, logs of errors, order of addresses.
+                "cache" | "errors" | "health" | "ready" | "prometheus" | "reload" | "loadbalance"
+                | "minimal" | "cancel" | "bufsize" | "log" => {}
+                other => {
+                    return wrong(
+                        plugin.line,
+                        format!(
+                            "the plugin {other:?} is not supported: there are kubernetes, forward, cache and loop"
+                        ),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name(text: &str, line: usize) -> Result<Name, CorefileError> {
+    Name::parse(text).or_else(|error| wrong(line, format!("{text:?} is no name: {error}")))
+}
+
+/// Returns the zone of a server block: `ZONE`, `ZONE:53`, `dns://ZONE:53`.
+fn server_zone(key: &str, line: usize) -> Result<Name, CorefileError> {
+    let key = match key.split_once("://") {
+        Some(("dns", rest)) => rest,
+        Some((scheme, _)) => return wrong(line, format!("{scheme}:// is not supported: only dns://")),
+        None => key,
+    };
+    match key.rsplit_once(':') {
+        Some((zone, "53")) => name(zone, line),
+        Some((_, port)) => {
+            wrong(line, format!("port {port:?}: all zones are served on one port; write :53 or nothing"))
+        }
+        None => name(key, line),
+    }
+}
+
+fn kubernetes(plugin: &Directive) -> Result<ClusterZone, CorefileError> {
+    let mut zone = ClusterZone {
+        domain: None,
+        reverse: Vec::new(),
+        pods: PodMode::Disabled,
+        ttl: 5,
+        fallthrough: Vec::new(),
+    };
+    for word in plugin.arguments() {
+        let found = name(word, plugin.line)?;
+        if is_reverse(&found) {
+            zone.reverse.push(found);
+        } else if zone.domain.replace(found).is_some() {
+            return wrong(plugin.line, "one domain of the cluster is served, and in-addr.arpa and ip6.arpa");
+        }
+    }
+    for option in &plugin.block {
+        let arguments: Vec<&str> = option.arguments().collect();
+        match (option.name(), &*arguments) {
+            ("pods", ["disabled"]) => zone.pods = PodMode::Disabled,
+            ("pods", ["insecure"]) => zone.pods = PodMode::Insecure,
+            ("pods", ["verified"]) => zone.pods = PodMode::Verified,
+            ("ttl", [seconds]) => {
+                zone.ttl = number(seconds, 0..=3600, option.line)?;
+            }
+            ("fallthrough", zones) => {
+                for word in if zones.is_empty() { &["."] } else { zones } {
+                    zone.fallthrough.push(name(word, option.line)?);
+                }
+            }
+            (other, _) => {
+                return wrong(
+                    option.line,
+                    format!(
+                        "kubernetes: {other:?} with these arguments is not supported: there are pods disabled|insecure|verified, ttl SECONDS, fallthrough [ZONES]"
+                    ),
+                );
+            }
+        }
+    }
+    Ok(zone)
+}
+
+fn is_reverse(zone: &Name) -> bool {
+    ["in-addr.arpa", "ip6.arpa"]
+        .iter()
+        .any(|text| Name::parse(text).is_ok_and(|all| zone.below(&all).is_some()))
+}
+
+fn forward(plugin: &Directive, zone: &Name) -> Result<Rule, CorefileError> {
+    let mut arguments = plugin.arguments();
+    let Some(from) = arguments.next() else { return wrong(plugin.line, "forward: write FROM TO...") };
+    let from = name(from, plugin.line)?;
+    // A rule is no wider than the block that it stands in.
+    let zone = if from.below(zone).is_some() {
+        from
+    } else if zone.below(&from).is_some() {
+        *zone
+    } else {
+        return wrong(plugin.line, format!("forward: {from} is not below {zone}, the zone of the block"));
+    };
+    let to: Vec<Target> = arguments.map(|text| target(text, plugin.line)).collect::<Result<_, _>>()?;
+    if to.is_empty() || to.len() > limits::UPSTREAMS {
+        return wrong(plugin.line, format!("forward: name between 1 and {} upstreams", limits::UPSTREAMS));
+    }
+    let mut rule = Rule { zone, except: Vec::new(), to, pool: PoolSettings::default(), cache: None };
+    for option in &plugin.block {
+        let arguments: Vec<&str> = option.arguments().collect();
+        match (option.name(), &*arguments) {
+            ("except", names) if !names.is_empty() => {
+                for word in names {
+                    rule.except.push(name(word, option.line)?);
+                }
+            }
+            ("force_tcp", []) => rule.pool.force_tcp = true,
+            ("prefer_udp", []) => {}
+            ("max_fails", [count]) => rule.pool.max_fails = number(count, 0..=u32::MAX, option.line)?,
+            ("max_concurrent", [count]) => {
+                rule.pool.max_concurrent = number(count, 0..=u32::MAX, option.line)? as usize;
+            }
+            ("policy", ["random"]) => rule.pool.policy = Policy::Random,
+            ("policy", ["round_robin"]) => rule.pool.policy = Policy::RoundRobin,
+            ("policy", ["sequential"]) => rule.pool.policy = Policy::Sequential,
+            // Connections are not kept, and upstreams are judged by the questions that they get.
+            ("expire" | "health_check", [_, ..]) => {}
+            (other, _) => {
+                return wrong(
+                    option.line,
+                    format!(
+                        "forward: {other:?} with these arguments is not supported: there are except NAMES, force_tcp, prefer_udp, max_fails N, max_concurrent N, policy random|round_robin|sequential, expire, health_check"
+                    ),
+                );
+            }
+        }
+    }
+    Ok(rule)
+}
+
+fn target(text: &str, line: usize) -> Result<Target, CorefileError> {
+    let text = match text.split_once("://") {
+        Some(("dns", rest)) => rest,
+        Some((scheme, _)) => {
+            return wrong(line, format!("forward: {scheme}:// is not supported: only dns://"));
+        }
+        None => text,
+    };
+    if text.starts_with('/') {
+        return Ok(Target::File(text.into()));
+    }
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(Target::Address((ip, PORT).into()));
+    }
+    text.parse().map(Target::Address).or_else(|_| {
+        wrong(line, format!("forward: {text:?} is neither ADDRESS, ADDRESS:PORT nor the path of a file"))
+    })
+}
+
+fn cache(plugin: &Directive) -> Result<CacheSettings, CorefileError> {
+    let mut settings = CacheSettings::default();
+    let mut arguments = plugin.arguments();
+    // The zones behind the lifetime are those of the block.
+    if let Some(ttl) = arguments.next().filter(|word| word.bytes().all(|byte| byte.is_ascii_digit())) {
+        let ttl = number(ttl, 1..=u32::MAX, plugin.line)?;
+        (settings.success.max, settings.denial.max) = (ttl, ttl);
+    }
+    for option in &plugin.block {
+        let (line, arguments) = (option.line, option.arguments().collect::<Vec<&str>>());
+        match (option.name(), &*arguments) {
+            (sort @ ("success" | "denial"), [capacity, rest @ ..]) if rest.len() < 3 => {
+                let lifetimes = if sort == "success" { &mut settings.success } else { &mut settings.denial };
+                lifetimes.capacity = number(capacity, 1..=1_000_000, line)? as usize;
+                if let Some(max) = rest.first() {
+                    lifetimes.max = number(max, 1..=u32::MAX, line)?;
+                }
+                if let Some(min) = rest.get(1) {
+                    lifetimes.min = number(min, 0..=u32::MAX, line)?;
+                }
+            }
+            ("prefetch", [amount, rest @ ..]) if rest.len() < 3 => {
+                let mut prefetch = Prefetch {
+                    amount: number(amount, 1..=u32::MAX, line)?,
+                    duration: Duration::from_secs(60),
+                    percentage: 10,
+                };
+                if let Some(text) = rest.first() {
+                    prefetch.duration = duration(text, line)?;
+                }
+                if let Some(text) = rest.get(1) {
+                    prefetch.percentage = number(text.trim_end_matches('%'), 1..=100, line)?;
+                }
+                settings.prefetch = Some(prefetch);
+            }
+            ("serve_stale", rest) if rest.len() < 3 => {
+                let mut stale = Stale { duration: limits::STALE, verify: false };
+                if let Some(text) = rest.first() {
+                    stale.duration = duration(text, line)?;
+                }
+                match rest.get(1) {
+                    Some(&"verify") => stale.verify = true,
+                    None | Some(&"immediate") => {}
+                    Some(other) => {
+                        return wrong(line, format!("serve_stale: {other:?} is not immediate or verify"));
+                    }
+                }
+                settings.stale = Some(stale);
+            }
+            ("servfail", [text]) => settings.failure_ttl = duration(text, line)?.as_secs().min(300) as u32,
+            // The cluster's own names are never cached.
+            ("disable", ["success" | "denial", zones @ ..]) if !zones.is_empty() => {}
+            ("keepttl", []) => return wrong(line, "cache: keepttl is not supported"),
+            (other, _) => {
+                return wrong(
+                    line,
+                    format!(
+                        "cache: {other:?} with these arguments is not supported: there are success|denial CAPACITY [TTL] [MINTTL], prefetch AMOUNT [DURATION] [PERCENTAGE%], serve_stale [DURATION] [immediate|verify], servfail DURATION"
+                    ),
+                );
+            }
+        }
+    }
+    Ok(settings)
+}
+
+fn number(text: &str, range: std::ops::RangeInclusive<u32>, line: usize) -> Result<u32, CorefileError> {
+    match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ => wrong(line, format!("{text:?} is no number from {} to {}", range.start(), range.end())),
+    }
+}
+
+/// Parses a duration in Go's form, such as `1h30m` or `500ms`; a bare number is seconds.
+fn duration(text: &str, line: usize) -> Result<Duration, CorefileError> {
+    let mut total = Duration::ZERO;
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
+        let (value, tail) = rest.split_at(digits);
+        let letters = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
+        let (unit, tail) = tail.split_at(letters);
+        let unit = match unit {
+            "ms" => 1,
+            "s" | "" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            _ => return wrong(line, format!("{text:?} is no duration such as 30s or 1h")),
+        };
+        let Ok(value) = value.parse::<u32>() else {
+            return wrong(line, format!("{text:?} is no duration such as 30s or 1h"));
+        };
+        total += Duration::from_millis(u64::from(value) * unit);
+        rest = tail;
+    }
+    Ok(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(text: &str) -> String {
+        Corefile::parse(text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_default_is_as_kubeadm_configures_coredns() {
+        let corefile = Corefile::parse(DEFAULT).unwrap();
+        let cluster = corefile.cluster.unwrap();
+        assert_eq!((cluster.pods, cluster.ttl, cluster.reverse.len()), (PodMode::Insecure, 30, 2));
+        assert_eq!(cluster.fallthrough.len(), 2);
+        let rule = &corefile.rules[0];
+        assert_eq!((rule.zone, rule.pool.max_concurrent), (Name::ROOT, 1000));
+        assert_eq!(rule.to, [Target::File("/etc/resolv.conf".into())]);
+        let cache = rule.cache.clone().unwrap();
+        assert_eq!((cache.success.max, cache.denial.max), (30, 30));
+        assert!(corefile.find_loops);
+    }
+
+    #[test]
+    fn lines_of_coredns_mean_the_same() {
+        let text = "example.org:53 a.example {\n  forward . 192.0.2.1 192.0.2.2:5353 [2001:db8::1]:53 {\n    except x.example.org\n    \
+            policy round_robin\n    max_fails 0\n    force_tcp\n    expire 10s\n  }\n  cache 60 {\n    success 100 50 2\n    \
+            denial 200\n    prefetch 3 2m 20%\n    serve_stale 1h30m verify\n    servfail 0s\n    disable denial cluster.local\n  }\n}\n";
+        let corefile = Corefile::parse(text).unwrap();
+        assert_eq!(
+            corefile.rules.iter().map(|rule| rule.zone.to_string()).collect::<Vec<_>>(),
+            ["example.org.", "a.example."]
+        );
+        let rule = &corefile.rules[0];
+        assert_eq!(rule.to[1], Target::Address("192.0.2.2:5353".parse().unwrap()));
+        assert_eq!(
+            (rule.pool.policy, rule.pool.max_fails, rule.pool.force_tcp),
+            (Policy::RoundRobin, 0, true)
+        );
+        assert_eq!(rule.except, [Name::parse("x.example.org").unwrap()]);
+        let cache = rule.cache.clone().unwrap();
+        assert_eq!((cache.success.capacity, cache.success.max, cache.success.min), (100, 50, 2));
+        assert_eq!((cache.denial.capacity, cache.denial.max, cache.failure_ttl), (200, 60, 0));
+        let prefetch = cache.prefetch.unwrap();
+        assert_eq!((prefetch.amount, prefetch.duration.as_secs(), prefetch.percentage), (3, 120, 20));
+        assert_eq!(cache.stale, Some(Stale { duration: Duration::from_secs(5400), verify: true }));
+        let narrow = Corefile::parse(". {\n forward example.org 192.0.2.1\n}\n").unwrap();
+        assert_eq!(narrow.rules[0].zone.to_string(), "example.org.");
+        let plain = Corefile::parse(".:53 {\n kubernetes\n}\n").unwrap().cluster.unwrap();
+        assert_eq!((plain.domain, plain.pods, plain.ttl), (None, PodMode::Disabled, 5));
+    }
+
+    #[test]
+    fn what_is_not_supported_is_refused_with_its_line() {
+        for (text, expected) in [
+            (".:53 {\n hosts\n}\n", "line 2: the plugin \"hosts\""),
+            (".:54 {\n}\n", "line 1: port \"54\""),
+            ("tls://. {\n}\n", "line 1: tls://"),
+            (". {\n forward . tls://192.0.2.1\n}\n", "line 2: forward: tls://"),
+            (". {\n forward . dns.example\n}\n", "line 2: forward: \"dns.example\" is neither"),
+            (". {\n forward .\n}\n", "line 2: forward: name between"),
+            ("a.example {\n forward b.example 192.0.2.1\n}\n", "line 2: forward: b.example. is not below"),
+            (
+                ". {\n forward . 192.0.2.1 {\n  tls_servername x\n }\n}\n",
+                "line 3: forward: \"tls_servername\"",
+            ),
+            (". {\n cache {\n  success x\n }\n}\n", "line 3: \"x\" is no number"),
+            (". {\n cache {\n  serve_stale soon\n }\n}\n", "line 3: \"soon\" is no duration"),
+            (". {\n kubernetes a.example b.example\n}\n", "line 2: one domain"),
+            (". {\n kubernetes {\n  endpoint http://x\n }\n}\n", "line 3: kubernetes: \"endpoint\""),
+            (". {\n forward . 192.0.2.1\n}\n. {\n forward . 192.0.2.2\n}\n", "the zone . is forwarded twice"),
+        ] {
+            assert!(error(text).contains(expected), "{text}: {}", error(text));
+        }
+    }
+}

@@ -1,0 +1,363 @@
+//! From a query to its answer. What is known is answered at once, without waiting and without an allocation
+//! for names of the cluster; the rest becomes [`Work`] for a task of its own.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use apiserver_meta::ambient::Ambient;
+use arc_swap::ArcSwap;
+use hickory_proto::op::{Message, MessageType, OpCode};
+use tokio::time::Instant;
+use tracing::debug;
+
+use crate::answer::{Answer, Owner, QUESTION, without_question};
+use crate::cache::Hit;
+use crate::clients::Clients;
+use crate::cluster::{Found, Zone, reverse_address};
+use crate::forward::{ForwardError, Reply};
+use crate::limits;
+use crate::metrics::{Metrics, Observation, Source, Transport, ZoneMetrics};
+use crate::name::Name;
+use crate::query::{Query, Refusal};
+use crate::routes::{Route, Routes};
+use crate::waiting::Waiting;
+use crate::wire::{self, Flags};
+
+/// The state that answers follow from. Each part is swapped whole and read without a lock.
+pub struct Engine {
+    pub zone: ArcSwap<Zone>,
+    pub routes: ArcSwap<Routes>,
+    pub clients: ArcSwap<Clients>,
+    pub metrics: Arc<Metrics>,
+    pub waiting: Arc<Waiting>,
+    pub ambient: Ambient,
+    /// Names that were sent upstream to find loops, and have not come back.
+    probes: Mutex<BTreeSet<String>>,
+}
+
+/// The place that a query came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    pub client: IpAddr,
+    pub transport: Transport,
+    pub began: Instant,
+}
+
+/// The outcome for a message.
+pub enum Outcome {
+    /// It gets no answer.
+    Silence,
+    /// The answer has that length. The work, if any, is done for others.
+    Done(usize, Option<Box<Work>>),
+    /// The answer follows.
+    Later(Box<Work>),
+}
+
+/// A query that upstreams are asked for.
+pub struct Work {
+    query: Query,
+    origin: Origin,
+    /// The message up to the end of the question.
+    request: Box<[u8]>,
+    route: Arc<Route>,
+    /// The name that upstreams are asked for, if aliases of the cluster lead to it.
+    alias: Option<Box<Name>>,
+    /// An answer that has expired, in case nobody answers.
+    stale: Option<Hit>,
+}
+
+impl Work {
+    pub fn origin(&self) -> Origin {
+        self.origin
+    }
+
+    fn target(&self) -> &Name {
+        self.alias.as_deref().unwrap_or(&self.query.name)
+    }
+}
+
+/// The next step after the cluster's names.
+enum Step {
+    Done(u8, u16, Source),
+    Forward(Option<Box<Name>>),
+}
+
+impl Engine {
+    pub fn new(zone: Zone, routes: Routes, metrics: Arc<Metrics>, ambient: Ambient) -> Self {
+        Self {
+            zone: ArcSwap::from_pointee(zone),
+            routes: ArcSwap::from_pointee(routes),
+            clients: ArcSwap::from_pointee(Clients::default()),
+            metrics,
+            waiting: Arc::default(),
+            ambient,
+            probes: Mutex::default(),
+        }
+    }
+
+    /// Answers a message into `out`, if no upstream has to be asked.
+    pub fn answer(&self, message: &[u8], origin: Origin, out: &mut [u8]) -> Outcome {
+        let routes = self.routes.load();
+        let query = match Query::parse(message) {
+            Ok(query) => query,
+            Err(Refusal::Silence) => return Outcome::Silence,
+            Err(Refusal::Code(code)) => {
+                let length = without_question(out, message, code);
+                let seen = Seen { request: message.len(), response: length, code, source: Source::None };
+                observe(&routes.metrics.value, origin, 0, seen);
+                return Outcome::Done(length, None);
+            }
+        };
+        let limit = limit(&query, origin.transport);
+        let mut answer = Answer::begin(out, message, &query, limit, limits::DATAGRAM);
+        let zone = self.zone.load();
+        match self.step(&zone, &routes, &query, &mut answer) {
+            Step::Done(code, flags, source) => {
+                let length = answer.finish(&query, code, flags);
+                let seen = Seen { request: message.len(), response: length, code, source };
+                observe(&routes.metrics.value, origin, query.kind, seen);
+                Outcome::Done(length, None)
+            }
+            Step::Forward(alias) => self.forward(&routes, message, query, origin, alias, answer),
+        }
+    }
+
+    /// Answers from the cluster's names, or says that upstreams have to.
+    fn step(&self, zone: &Zone, routes: &Routes, query: &Query, answer: &mut Answer<'_>) -> Step {
+        let none = |code| Step::Done(code, 0, Source::None);
+        if query.edns.is_some_and(|edns| edns.version > 0) {
+            return none(wire::BAD_VERSION);
+        }
+        if query.class != wire::INTERNET || matches!(query.kind, wire::AXFR | wire::IXFR) {
+            return none(wire::REFUSED);
+        }
+        let domain = &zone.settings().domain;
+        let route = routes.find(&query.name);
+        let is_ours = |name: &Name| {
+            name.below(domain).is_some()
+                && routes.find(name).is_none_or(|route| route.zone.depth() <= domain.depth())
+        };
+        if is_ours(&query.name) {
+            return follow(zone, query, answer, &is_ours);
+        }
+        if routes.is_reverse(&query.name) {
+            if let Some(address) = reverse_address(query.name.bytes())
+                && zone.answer_reverse(address, query.kind, query, answer)
+            {
+                return Step::Done(wire::NO_ERROR, Flags::AUTHORITATIVE, Source::Cluster);
+            }
+            if !routes.falls_through(&query.name) {
+                return Step::Done(wire::NAME_ERROR, Flags::AUTHORITATIVE, Source::Cluster);
+            }
+        }
+        if query.kind == wire::HINFO && self.is_probe(&query.name) {
+            return none(wire::REFUSED);
+        }
+        if route.is_none() { none(wire::REFUSED) } else { Step::Forward(None) }
+    }
+
+    fn forward(
+        &self,
+        routes: &Routes,
+        message: &[u8],
+        query: Query,
+        origin: Origin,
+        alias: Option<Box<Name>>,
+        mut answer: Answer<'_>,
+    ) -> Outcome {
+        let target = alias.as_deref().unwrap_or(&query.name);
+        let Some(route) = routes.find(target).cloned() else {
+            let length = answer.finish(&query, wire::REFUSED, 0);
+            let seen =
+                Seen { request: message.len(), response: length, code: wire::REFUSED, source: Source::None };
+            observe(&routes.metrics.value, origin, query.kind, seen);
+            return Outcome::Done(length, None);
+        };
+        let hit = route
+            .cache
+            .as_ref()
+            .and_then(|cache| cache.get(target, query.kind, query.wants_dnssec(), origin.began));
+        let work = |route: Arc<Route>, alias, stale| {
+            let request = message[..query.question_end].into();
+            Box::new(Work { query, origin, request, route, alias, stale })
+        };
+        match hit {
+            // Aliases are put together from several answers, which takes an allocation.
+            Some(hit) if !hit.verify && alias.is_none() => {
+                answer.copy(&hit.reply.message, hit.reply.counts, |_| hit.left);
+                let code = hit.reply.code;
+                let length = answer.finish(&query, code, flags(&query, &hit.reply));
+                let seen = Seen { request: message.len(), response: length, code, source: Source::Cache };
+                observe(&route.metrics.value, origin, query.kind, seen);
+                Outcome::Done(length, hit.refresh.then(|| work(route, None, None)))
+            }
+            hit => Outcome::Later(work(route, alias, hit)),
+        }
+    }
+
+    /// Renews an answer in the cache, for others.
+    pub async fn renew(&self, work: &Work) {
+        if self.ask(work).await.is_err()
+            && let Some(cache) = &work.route.cache
+        {
+            cache.renewal_failed(work.target(), work.query.kind, work.query.wants_dnssec());
+        }
+    }
+
+    /// Asks upstreams and writes the answer into `out`. Returns its length.
+    pub async fn finish(&self, work: &Work, out: &mut [u8]) -> usize {
+        let fresh = work.stale.as_ref().filter(|hit| !hit.verify);
+        let (reply, left, source) = match fresh {
+            Some(hit) => (Some(Arc::clone(&hit.reply)), Some(hit.left), Source::Cache),
+            None => match self.ask(work).await {
+                Ok((reply, left)) => (Some(reply), left, Source::Forward),
+                Err(error) => {
+                    debug!(%error, name = %work.target(), "a query was not answered");
+                    let stale = work.stale.as_ref().map(|hit| Arc::clone(&hit.reply));
+                    if let Some(cache) = work.route.cache.as_ref().filter(|_| stale.is_some()) {
+                        cache.metrics.stale.add(1);
+                    }
+                    (stale, Some(0), Source::Cache)
+                }
+            },
+        };
+        let query = &work.query;
+        let (length, code, source) = match reply {
+            Some(reply) => (self.write(work, &reply, left, out), reply.code, source),
+            None => (fail(work, out), wire::SERVER_FAILURE, Source::Forward),
+        };
+        let seen = Seen { request: work.request.len(), response: length, code, source };
+        observe(&work.route.metrics.value, work.origin, query.kind, seen);
+        length
+    }
+
+    /// Writes a failure, for a query that is not forwarded because too many are.
+    pub fn refuse(&self, work: &Work, out: &mut [u8]) -> usize {
+        self.metrics.overloaded.add(1);
+        let length = fail(work, out);
+        let code = wire::SERVER_FAILURE;
+        let seen = Seen { request: work.request.len(), response: length, code, source: Source::None };
+        observe(&work.route.metrics.value, work.origin, work.query.kind, seen);
+        length
+    }
+
+    /// Asks upstreams. Returns their answer, with the lifetime that it has in the cache.
+    async fn ask(&self, work: &Work) -> Result<(Arc<Reply>, Option<u32>), ForwardError> {
+        let (target, kind, dnssec) = (work.target(), work.query.kind, work.query.wants_dnssec());
+        let asked = work.route.pool.ask(target, kind, dnssec, &self.ambient, &self.metrics.forward);
+        let reply = Arc::new(asked.await?);
+        let cache = work.route.cache.as_ref();
+        let left = cache.and_then(|cache| cache.put(target, kind, dnssec, &reply, Instant::now()));
+        Ok((reply, left))
+    }
+
+    fn write(&self, work: &Work, reply: &Reply, left: Option<u32>, out: &mut [u8]) -> usize {
+        let query = &work.query;
+        let limit = limit(query, work.origin.transport);
+        let mut answer = Answer::begin(out, &work.request, query, limit, limits::DATAGRAM);
+        let flags = flags(query, reply);
+        if work.alias.is_none() {
+            answer.copy(&reply.message, reply.counts, |ttl| left.unwrap_or(ttl));
+            return answer.finish(query, reply.code, flags);
+        }
+        // The cluster's aliases stand before the upstream's records.
+        let (zone, routes) = (self.zone.load(), self.routes.load());
+        self.step(&zone, &routes, query, &mut answer);
+        let counts = answer.answers();
+        let length = answer.finish(query, reply.code, flags);
+        match joined(&out[..length], counts, &reply.message) {
+            Some((message, counts)) => {
+                let mut answer = Answer::begin(out, &work.request, query, limit, limits::DATAGRAM);
+                answer.copy(&message, counts, |ttl| left.map_or(ttl, |left| ttl.min(left)));
+                answer.finish(query, reply.code, flags)
+            }
+            None => fail(work, out),
+        }
+    }
+
+    /// Remembers a name that is sent upstream to find a loop.
+    pub fn expect_probe(&self, name: &Name) {
+        self.probes.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_string());
+    }
+
+    /// Forgets such a name. Returns `true` if it came back.
+    pub fn take_probe(&self, name: &Name) -> bool {
+        !self.probes.lock().unwrap_or_else(PoisonError::into_inner).remove(&name.to_string())
+    }
+
+    /// Returns `true` if the name was sent by us, and records that it came back.
+    fn is_probe(&self, name: &Name) -> bool {
+        self.probes.lock().unwrap_or_else(PoisonError::into_inner).remove(&name.to_string())
+    }
+}
+
+/// Answers from the cluster, through its aliases as far as they stay within.
+fn follow(zone: &Zone, query: &Query, answer: &mut Answer<'_>, is_ours: &dyn Fn(&Name) -> bool) -> Step {
+    let (mut name, mut at) = (query.name, None);
+    for _ in 0..limits::ALIASES {
+        let below = name.below(&zone.settings().domain).unwrap_or_default();
+        match zone.answer(query, below, at.map_or(QUESTION, Owner::At), answer) {
+            Found::Code(code) => return Step::Done(code, Flags::AUTHORITATIVE, Source::Cluster),
+            Found::Alias(target, _) if !is_ours(&target) => return Step::Forward(Some(target)),
+            Found::Alias(target, position) => (name, at) = (*target, Some(position)),
+        }
+    }
+    Step::Done(wire::SERVER_FAILURE, 0, Source::Cluster)
+}
+
+/// Joins the first answers of one message and the records of another, whose question is their last alias.
+fn joined(aliases: &[u8], count: u16, reply: &[u8]) -> Option<(Vec<u8>, [u16; 3])> {
+    let (mut first, then) = (Message::from_vec(aliases).ok()?, Message::from_vec(reply).ok()?);
+    first.answers.truncate(usize::from(count));
+    let mut message = Message::new(0, MessageType::Response, OpCode::Query);
+    message.queries = first.queries;
+    message.answers = first.answers;
+    message.answers.extend(then.answers);
+    message.authorities = then.authorities;
+    let bytes = message.to_vec().ok()?;
+    let counts = [6, 8, 10].map(|at| wire::u16_at(&bytes, at));
+    Some((bytes, counts))
+}
+
+/// Returns the maximum length of an answer.
+fn limit(query: &Query, transport: Transport) -> usize {
+    match transport {
+        Transport::Udp => query.datagram(limits::DATAGRAM),
+        Transport::Tcp => limits::MESSAGE,
+    }
+}
+
+fn flags(query: &Query, reply: &Reply) -> u16 {
+    // Told to those alone who understand it (RFC 6840, 5.7).
+    let asked = query.wants_dnssec() || query.flags.0 & Flags::AUTHENTIC != 0;
+    if reply.authentic && asked { Flags::AUTHENTIC } else { 0 }
+}
+
+fn fail(work: &Work, out: &mut [u8]) -> usize {
+    let limit = limit(&work.query, work.origin.transport);
+    let answer = Answer::begin(out, &work.request, &work.query, limit, limits::DATAGRAM);
+    answer.finish(&work.query, wire::SERVER_FAILURE, 0)
+}
+
+/// Lengths and outcome of one query.
+struct Seen {
+    request: usize,
+    response: usize,
+    code: u8,
+    source: Source,
+}
+
+fn observe(zone: &ZoneMetrics, origin: Origin, kind: u16, seen: Seen) {
+    let Seen { request, response, code, source } = seen;
+    zone.observe(&Observation {
+        transport: origin.transport,
+        is_v4: origin.client.is_ipv4(),
+        kind,
+        code,
+        source,
+        request,
+        response,
+        duration: origin.began.elapsed(),
+    });
+}

@@ -1,0 +1,165 @@
+//! The rules that decide who answers a name: the cluster, or the upstreams of a zone.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use userspace_daemon::metrics::Member;
+
+use crate::cache::Cache;
+use crate::corefile::{Corefile, Target};
+use crate::forward::{Pool, Upstream};
+use crate::limits;
+use crate::metrics::{Metrics, ZoneMetrics};
+use crate::name::Name;
+
+/// Names below a zone, with their upstreams.
+pub struct Route {
+    pub zone: Name,
+    pub except: Vec<Name>,
+    pub pool: Pool,
+    pub cache: Option<Arc<Cache>>,
+    pub metrics: Arc<Member<1, ZoneMetrics>>,
+}
+
+/// All rules.
+pub struct Routes {
+    /// The deepest zones first.
+    routes: Vec<Arc<Route>>,
+    /// Zones of addresses that are looked up among the cluster's.
+    reverse: Vec<Name>,
+    /// Zones of addresses that are forwarded if the cluster has none.
+    fallthrough: Vec<Name>,
+    /// The figures of names that no rule has, and of the cluster's.
+    pub metrics: Arc<Member<1, ZoneMetrics>>,
+}
+
+impl Routes {
+    /// Builds the rules. `read` reads a file with name servers; `own` are our own addresses, which are never
+    /// upstreams. Caches of rules that stay as they were go on from `before`.
+    pub fn build(
+        corefile: &Corefile,
+        read: &dyn Fn(&Path) -> String,
+        own: &dyn Fn(SocketAddr) -> bool,
+        metrics: &Metrics,
+        before: Option<&Self>,
+    ) -> Self {
+        let mut routes: Vec<Arc<Route>> = Vec::new();
+        for rule in &corefile.rules {
+            let mut addresses: Vec<SocketAddr> = Vec::new();
+            for target in &rule.to {
+                match target {
+                    Target::Address(address) => addresses.push(*address),
+                    Target::File(path) => addresses.extend(name_servers(&read(path))),
+                }
+            }
+            addresses.retain(|address| !own(*address));
+            addresses.truncate(limits::UPSTREAMS);
+            let old = before.and_then(|before| before.routes.iter().find(|route| route.zone == rule.zone));
+            let old_cache = old.and_then(|route| route.cache.clone());
+            let cache = rule.cache.as_ref().map(|settings| {
+                old_cache
+                    .filter(|cache| cache.settings == *settings)
+                    .unwrap_or_else(|| Arc::new(Cache::new(settings.clone())))
+            });
+            let known = |address: &SocketAddr| {
+                let upstreams = old.into_iter().flat_map(|route| &route.pool.upstreams);
+                upstreams.into_iter().find(|upstream| upstream.address == *address).cloned()
+            };
+            let upstreams =
+                addresses.iter().map(|address| known(address).unwrap_or_else(|| Upstream::new(*address)));
+            routes.push(Arc::new(Route {
+                zone: rule.zone,
+                except: rule.except.clone(),
+                pool: Pool::new(rule.pool.clone(), upstreams.collect()),
+                cache,
+                metrics: metrics.zones.get(&[&rule.zone.to_string()]),
+            }));
+        }
+        routes.sort_by_key(|route| std::cmp::Reverse(route.zone.depth()));
+        let cluster = corefile.cluster.as_ref();
+        Self {
+            routes,
+            reverse: cluster.map(|zone| zone.reverse.clone()).unwrap_or_default(),
+            fallthrough: cluster.map(|zone| zone.fallthrough.clone()).unwrap_or_default(),
+            metrics: metrics.zones.get(&["."]),
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Route>> {
+        self.routes.iter()
+    }
+
+    /// Returns the rule of a name.
+    pub fn find(&self, name: &Name) -> Option<&Arc<Route>> {
+        let is_below = |zone: &Name| name.below(zone).is_some();
+        self.routes.iter().find(|route| is_below(&route.zone) && !route.except.iter().any(is_below))
+    }
+
+    /// Returns `true` if names of addresses are looked up among the cluster's.
+    pub fn is_reverse(&self, name: &Name) -> bool {
+        self.reverse.iter().any(|zone| name.below(zone).is_some())
+    }
+
+    /// Returns `true` if a name of an address that the cluster does not have is forwarded.
+    pub fn falls_through(&self, name: &Name) -> bool {
+        self.fallthrough.iter().any(|zone| name.below(zone).is_some())
+    }
+}
+
+/// Returns the servers of a `resolv.conf`; other lines are passed over.
+pub fn name_servers(text: &str) -> Vec<SocketAddr> {
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        if words.next() == Some("nameserver")
+            && let Some(Ok(address)) = words.next().map(|word| word.parse::<IpAddr>())
+        {
+            found.push((address, 53).into());
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = ".:53 {\n kubernetes cluster.local in-addr.arpa {\n fallthrough in-addr.arpa\n }\n \
+        forward . /etc/resolv.conf {\n except internal\n }\n cache\n}\nexample.org {\n forward . 192.0.2.1 192.0.2.2:54\n}\n";
+
+    fn build(before: Option<&Routes>, servers: &str) -> Routes {
+        let corefile = Corefile::parse(TEXT).unwrap();
+        let read = |path: &Path| {
+            if path == Path::new("/etc/resolv.conf") { servers.to_owned() } else { String::new() }
+        };
+        Routes::build(&corefile, &read, &|own| own.ip().is_loopback(), &Metrics::default(), before)
+    }
+
+    #[test]
+    fn the_deepest_zone_of_a_name_decides() {
+        let routes =
+            build(None, "# x\nnameserver 192.0.2.9\nnameserver 127.0.0.1\nnameserver nothing\noptions x\n");
+        let found = |text: &str| {
+            let route = routes.find(&Name::parse(text).unwrap())?;
+            Some(route.pool.upstreams.iter().map(|upstream| upstream.address.to_string()).collect::<Vec<_>>())
+        };
+        assert_eq!(found("www.example.com"), Some(vec!["192.0.2.9:53".to_owned()]));
+        assert_eq!(found("a.example.org").unwrap().len(), 2);
+        assert_eq!(found("x.internal"), None, "it is an exception of the only rule");
+        let name = |text| Name::parse(text).unwrap();
+        assert!(routes.is_reverse(&name("1.0.0.10.in-addr.arpa")) && !routes.is_reverse(&name("ip6.arpa")));
+        assert!(routes.falls_through(&name("1.0.0.10.in-addr.arpa")));
+    }
+
+    #[test]
+    fn caches_and_upstreams_outlive_other_changes() {
+        let before = build(None, "nameserver 192.0.2.9\n");
+        let after = build(Some(&before), "nameserver 192.0.2.9\nnameserver 192.0.2.10\n");
+        let root = |routes: &Routes| Arc::clone(routes.find(&Name::ROOT).unwrap());
+        let (old, new) = (root(&before), root(&after));
+        assert!(Arc::ptr_eq(old.cache.as_ref().unwrap(), new.cache.as_ref().unwrap()));
+        assert!(Arc::ptr_eq(&old.pool.upstreams[0], &new.pool.upstreams[0]));
+        assert_eq!(new.pool.upstreams.len(), 2);
+    }
+}

@@ -1,0 +1,177 @@
+//! Other names: upstreams that answer, hang, lie and truncate; the cache before them.
+
+use std::net::IpAddr;
+
+use hickory_proto::op::ResponseCode;
+use hickory_proto::rr::{Name, RData, Record, RecordType};
+
+use crate::support::{Protocol, Server, Upstream, address, answers, reply};
+
+fn corefile(upstreams: &[&Upstream], options: &str, cache: &str) -> String {
+    let to: Vec<String> = upstreams.iter().map(|upstream| upstream.address.to_string()).collect();
+    format!(
+        ".:53 {{\n kubernetes cluster.local in-addr.arpa {{\n fallthrough\n }}\n forward . {} {{\n policy sequential\n {options}\n }}\n {cache}\n}}\n",
+        to.join(" ")
+    )
+}
+
+const GOOD: [u8; 4] = [192, 0, 2, 80];
+const FORGED: [u8; 4] = [192, 0, 2, 66];
+
+#[tokio::test]
+async fn other_names_are_forwarded_and_cached() {
+    let upstream = Upstream::start(|query, _| {
+        let missing = query.queries[0].name.to_string().starts_with("none.");
+        vec![if missing {
+            (reply(query, ResponseCode::NXDomain), false)
+        } else {
+            (address(query, 300, GOOD), false)
+        }]
+    })
+    .await;
+    let server = Server::start(&corefile(&[&upstream], "", "cache 30"), 0);
+    for _ in 0..3 {
+        let found = server.ask("WWW.example.org.", RecordType::A).await;
+        assert_eq!(answers(&found), ["A 192.0.2.80"]);
+        assert_eq!(found.queries[0].name.to_ascii(), "WWW.example.org.", "the client's spelling");
+        assert!(found.answers[0].ttl <= 30, "{}", found.answers[0].ttl);
+        assert!(!found.metadata.authoritative);
+        let missing = server.ask("none.example.org.", RecordType::A).await;
+        assert_eq!(missing.metadata.response_code, ResponseCode::NXDomain);
+    }
+    assert_eq!(upstream.asked(), 2);
+    let by_tcp = server.ask_by_tcp(&[("www.example.org.", RecordType::A)]).await;
+    assert_eq!(answers(&by_tcp[0]), ["A 192.0.2.80"]);
+    assert_eq!(upstream.asked(), 2);
+}
+
+#[tokio::test]
+async fn lies_are_passed_over_and_the_true_answer_is_taken() {
+    let upstream = Upstream::start(|query, _| {
+        let mut other_id = address(query, 30, FORGED);
+        other_id.metadata.id ^= 1;
+        let mut other_question = address(query, 30, FORGED);
+        other_question.queries[0].set_name(Name::from_ascii("other.example.org.").unwrap());
+        let mut other_type = address(query, 30, FORGED);
+        other_type.queries[0].set_query_type(RecordType::TXT);
+        let elsewhere = address(query, 30, FORGED);
+        vec![
+            (other_id, false),
+            (other_question, false),
+            (other_type, false),
+            (elsewhere, true),
+            (address(query, 30, GOOD), false),
+        ]
+    })
+    .await;
+    let server = Server::start(&corefile(&[&upstream], "", ""), 0);
+    assert_eq!(answers(&server.ask("www.example.org.", RecordType::A).await), ["A 192.0.2.80"]);
+}
+
+#[tokio::test]
+async fn an_upstream_that_hangs_gives_way_to_the_next() {
+    let (hangs, works) = (
+        Upstream::start(|_, _| Vec::new()).await,
+        Upstream::start(|query, _| vec![(address(query, 30, GOOD), false)]).await,
+    );
+    let server = Server::start(&corefile(&[&hangs, &works], "max_fails 1", ""), 0);
+    for name in ["a.example.org.", "b.example.org."] {
+        assert_eq!(answers(&server.ask(name, RecordType::A).await), ["A 192.0.2.80"]);
+    }
+    assert_eq!(hangs.asked(), 1, "it is down, and asked last");
+}
+
+#[tokio::test]
+async fn a_truncated_answer_is_asked_for_again_by_tcp() {
+    let upstream = Upstream::start(|query, protocol| {
+        let mut answer = address(query, 30, GOOD);
+        if protocol == Protocol::Udp {
+            answer = reply(query, ResponseCode::NoError);
+            answer.metadata.truncation = true;
+        }
+        vec![(answer, false)]
+    })
+    .await;
+    let server = Server::start(&corefile(&[&upstream], "", ""), 0);
+    assert_eq!(answers(&server.ask("www.example.org.", RecordType::A).await), ["A 192.0.2.80"]);
+}
+
+#[tokio::test]
+async fn an_alias_of_the_cluster_is_followed_outside() {
+    let upstream = Upstream::start(|query, _| {
+        let mut answer = reply(query, ResponseCode::NoError);
+        let (name, target) = (query.queries[0].name.clone(), Name::from_ascii("edge.example.net.").unwrap());
+        let alias = RData::CNAME(hickory_proto::rr::rdata::CNAME(target.clone()));
+        answer.add_answer(Record::from_rdata(name, 60, alias));
+        answer.add_answer(Record::from_rdata(target, 60, RData::A(std::net::Ipv4Addr::from(GOOD).into())));
+        vec![(answer, false)]
+    })
+    .await;
+    let server = Server::start(&corefile(&[&upstream], "", "cache"), 0);
+    for _ in 0..2 {
+        let found = server.ask("out.shop.svc.cluster.local.", RecordType::A).await;
+        assert_eq!(answers(&found), ["CNAME www.example.org.", "CNAME edge.example.net.", "A 192.0.2.80"]);
+    }
+    assert_eq!(upstream.asked(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_has_expired_is_better_than_none() {
+    // It answers each name once.
+    let upstream = Upstream::start(|query, _| {
+        static ANSWERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+        if ANSWERED.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            return vec![(reply(query, ResponseCode::ServFail), false)];
+        }
+        vec![(address(query, 0, GOOD), false)]
+    })
+    .await;
+    let cache = "cache {\n success 100 30 0\n serve_stale 1h immediate\n }";
+    let server = Server::start(&corefile(&[&upstream], "", cache), 0);
+    for _ in 0..3 {
+        let found = server.ask("www.example.org.", RecordType::A).await;
+        assert_eq!(answers(&found), ["A 192.0.2.80"]);
+        assert_eq!(found.answers[0].ttl, 0);
+    }
+}
+
+#[tokio::test]
+async fn ten_thousand_made_up_names_of_one_client_leave_others_answered() {
+    // Names of the flood are never answered, so that they wait as long as they are allowed to.
+    let upstream = Upstream::start(|query, _| {
+        let flood = query.queries[0].name.to_string().contains("flood");
+        if flood { Vec::new() } else { vec![(address(query, 30, GOOD), false)] }
+    })
+    .await;
+    let server = Server::start(&corefile(&[&upstream], "max_fails 0", "cache"), 0);
+    let (attacker, other) = (IpAddr::from([127, 0, 0, 66]), IpAddr::from([127, 0, 0, 7]));
+    let flood = tokio::net::UdpSocket::bind((attacker, 0)).await.unwrap();
+    flood.connect(server.address).await.unwrap();
+    for number in 0..10_000 {
+        let name = format!("n{number}.flood.example.org.");
+        flood.send(&crate::support::question(&name, RecordType::A)).await.unwrap();
+        if number % 500 == 0 {
+            let name = format!("good{number}.example.org.");
+            assert_eq!(answers(&server.ask_from(other, &name, RecordType::A).await), ["A 192.0.2.80"]);
+            let own = server.ask_from(other, "web.shop.svc.cluster.local.", RecordType::A).await;
+            assert_eq!(answers(&own), ["A 10.96.0.1"]);
+        }
+    }
+    assert!(server.engine.metrics.overloaded.value() > 0, "the flood was bounded");
+}
+
+#[tokio::test]
+async fn an_upstream_that_leads_back_is_found_and_the_clusters_names_go_on() {
+    let listener = std::net::UdpSocket::bind(("127.0.0.1", 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    drop(listener);
+    let text = format!(".:53 {{\n kubernetes cluster.local\n forward . 127.0.0.1:{port}\n loop\n}}\n");
+    let server = Server::at("127.0.0.1".parse().unwrap(), port, &text, 0);
+    userspace_dns::loops::find(&server.engine).await;
+    let routes = server.engine.routes.load_full();
+    let upstream = &routes.iter().next().unwrap().pool.upstreams[0];
+    assert!(upstream.loops());
+    let failed = server.ask("www.example.org.", RecordType::A).await;
+    assert_eq!(failed.metadata.response_code, ResponseCode::ServFail);
+    assert_eq!(answers(&server.ask("web.shop.svc.cluster.local.", RecordType::A).await), ["A 10.96.0.1"]);
+}
