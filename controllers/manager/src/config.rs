@@ -5,7 +5,7 @@ use std::time::Duration;
 use controllers_runtime::LeaderElection;
 use ipnetwork::IpNetwork;
 
-use crate::certificates::Signing;
+use crate::authority::Signing;
 use crate::limits;
 
 /// Typed and complete configuration of all controllers.

@@ -7,6 +7,7 @@
 //! A reconciler sees the caches but no events; a plan sees plain data and no API.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod authority;
 mod bootstrap;
 mod certificates;
 mod config;
@@ -43,8 +44,8 @@ use controllers_runtime::{Result, lead};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use authority::{Authority, AuthorityError, Signing};
 pub use bootstrap::detached_signature;
-pub use certificates::{Authority, AuthorityError, Signing};
 pub use config::Config;
 
 use context::{Context, Tasks};

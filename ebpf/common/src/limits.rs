@@ -84,6 +84,8 @@ pub const LUT_BITS_MIN: u32 = 6;
 pub const LUT_BITS_MAX: u32 = 17;
 
 /// Default range of source ports of translated packets: below the usual ranges of node ports (30000–32767)
-/// and of local sockets (32768–60999). 28,976 flows per backend.
-pub const SNAT_PORT_MIN: u16 = 1_024;
+/// and of local sockets (32768–60999), and above the ports on which a node's components listen (6443, 10250,
+/// the tunnel's 14789), because a flow with such a port would take packets that are meant for the listener.
+/// 13,616 flows per backend.
+pub const SNAT_PORT_MIN: u16 = 16_384;
 pub const SNAT_PORT_MAX: u16 = 29_999;

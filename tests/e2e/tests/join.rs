@@ -145,7 +145,7 @@ fn life(cluster: &Cluster<'_>, machine: &Machine<'_>, process: &mut Process) -> 
     Ok(())
 }
 
-/// What was signed has the reasons that Kubernetes gives.
+/// The signed requests carry the reasons that Kubernetes gives.
 fn requests_are_as_they_should(cluster: &Cluster<'_>) -> Result<()> {
     let requests = cluster.get("csr")?["items"].as_array().cloned().unwrap_or_default();
     for (signer, author) in [

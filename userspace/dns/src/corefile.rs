@@ -433,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_supported_is_refused_with_its_line() {
+    fn unsupported_lines_are_refused_with_their_number() {
         for (text, expected) in [
             (".:53 {\n hosts\n}\n", "line 2: the plugin \"hosts\""),
             (".:54 {\n}\n", "line 1: port \"54\""),

@@ -16,6 +16,11 @@ pub const SOCKETS: usize = 4;
 /// Size of the kernel's queue of datagrams for a socket, in bytes.
 pub const QUEUE: usize = 4 << 20;
 
+/// Maximum number of ports of one headless Service, and of its ports' addresses together: further ones have no
+/// SRV records.
+pub const PORTS: usize = 1_000;
+pub const TARGETS: usize = 100_000;
+
 /// Maximum number of TCP connections; a quarter of them for one address.
 pub const CONNECTIONS: usize = 512;
 /// Time for a client to send the next query on a TCP connection, and to take an answer.

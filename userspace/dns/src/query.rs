@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_query_gets_a_code_or_nothing() {
+    fn packets_that_are_no_queries_get_a_code_or_nothing() {
         let with = |change: fn(&mut Vec<u8>)| {
             let mut message = question(1, "a.b", wire::A, Some((512, false)));
             change(&mut message);

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_corefile_is_refused_with_its_line() {
+    fn malformed_corefiles_are_refused_with_the_line() {
         assert_eq!(parse("a {\n}\n}\n"), Err(SyntaxError::Unopened(3)));
         assert_eq!(parse("a {\n b {\n }\n"), Err(SyntaxError::Unclosed(1)));
         assert_eq!(parse("a {\n b {\n c {\n d {\n"), Err(SyntaxError::Depth(4)));

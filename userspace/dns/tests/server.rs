@@ -59,7 +59,7 @@ async fn the_first_of_several_addresses_changes() {
 }
 
 #[tokio::test]
-async fn what_is_no_query_gets_a_code_or_silence() {
+async fn packets_that_are_no_queries_get_a_code_or_silence() {
     let server = Server::start(COREFILE, 0);
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     socket.connect(server.address).await.unwrap();

@@ -23,11 +23,12 @@ use userspace_daemon::shutdown;
 
 use crate::apiserver_args::Serving;
 use crate::apiserver_keys::Keys;
-use crate::args::{Apiserver, EtcdArgs, Networks, StoreArgs, StoreKind};
+use crate::args::{Apiserver, EtcdArgs, StoreArgs, StoreKind};
 use crate::cluster_info::{self, ClusterInfo};
 use crate::data_dir::DataDir;
 use crate::dns_args::CLUSTER_DOMAIN;
 use crate::node;
+use crate::node_args::Networks;
 
 /// The settings that an API server is started with.
 pub struct Settings<'a> {

@@ -253,11 +253,11 @@ mod tests {
     #[test]
     fn contradictory_flags_are_refused_with_a_reason() {
         for (line, why) in [
-            ("--request-timeout 5", "invalid duration \"5\""),
+            ("--request-timeout 5", "missing unit in duration \"5\""),
             ("--request-timeout=-5s", "can not be negative value"),
             ("--request-timeout 0", "--request-timeout must be more than 0"),
             ("--event-ttl 5ms", "--event-ttl must be 1s or more"),
-            ("--event-ttl 5x", "invalid duration \"5x\""),
+            ("--event-ttl 5x", "unknown unit \"x\" in duration \"5x\""),
             ("--max-requests-inflight=-1", "invalid value"),
             ("--service-node-port-range 5-1", "invalid port range \"5-1\""),
             ("--service-node-port-range 1-70000", "invalid port range"),

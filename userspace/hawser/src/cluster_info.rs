@@ -15,7 +15,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::args::Networks;
+use crate::node_args::Networks;
 
 pub const NAMESPACE: &str = "kube-public";
 pub const NAME: &str = "cluster-info";
@@ -68,7 +68,7 @@ impl ClusterInfo {
     }
 }
 
-/// What a kubeconfig of `cluster-info` says.
+/// The content of the kubeconfig in `cluster-info`.
 pub struct Discovered {
     pub server: String,
     /// PEM

@@ -13,9 +13,10 @@ use userspace_daemon::shutdown;
 use userspace_daemon::tls::ServingCertificate;
 use userspace_network::Clients;
 
-use crate::args::{Controllers, Kubelet, Networks, Scheduler};
-use crate::data_dir::{DataDir, Made};
+use crate::args::{Controllers, Kubelet, Scheduler};
+use crate::data_dir::DataDir;
 use crate::node::{self, KubeletTls, Node, Surroundings};
+use crate::node_args::Networks;
 
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {
@@ -99,12 +100,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let data = DataDir::open(&root_dir)?;
     let (client, ambient, node) =
         (connect(&kubeconfig, "kubelet").await?, Ambient::system(), Node::from_args(node));
-    data.remember(&Made {
-        node_name: node.name.clone(),
-        bpf_root: None,
-        cgroup_root: node.cgroup_root.clone(),
-        runtime_endpoint: runtime.container_runtime_endpoint.clone(),
-    })?;
+    data.remember(&node.made(None, &runtime))?;
     let serving = match (tls_cert_file, tls_private_key_file) {
         (Some(chain), Some(key)) => Some(ServingCertificate { chain: read(&chain)?, key: read(&key)? }),
         _ => None,

@@ -69,7 +69,7 @@ impl DataDir {
 
     /// Empties a directory that this process created or found empty, and removes those parts of its path that
     /// this process created. Call it once nothing writes there any more.
-    pub fn discard(self) -> Result<()> {
+    pub fn discard(&self) -> Result<()> {
         let entries = fs::read_dir(&self.path)
             .with_context(|| format!("cannot read the data directory {}", self.path.display()))?;
         for entry in entries {

@@ -8,7 +8,8 @@ use std::io;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use apiserver_auth::authentication::pki::{certificates, public_key_hashes};
+use apiserver_auth::authentication::pki::{certificates, public_key_hash, public_key_hashes};
+use apiserver_meta::pem;
 use controllers_manager::detached_signature;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -60,11 +61,17 @@ impl Pins {
         Ok(Self::Hashes(hashes.collect::<Result<_>>()?))
     }
 
-    fn allow(&self, authorities: &str) -> Result<()> {
-        let Self::Hashes(wanted) = self else { return Ok(()) };
+    /// Returns the authorities that the hashes pin; whoever has the token can add others.
+    fn pinned(&self, authorities: &str) -> Result<String> {
+        let Self::Hashes(wanted) = self else { return Ok(authorities.to_owned()) };
         let found = public_key_hashes(authorities);
-        if found.iter().any(|hash| wanted.contains(hash)) {
-            return Ok(());
+        let pinned: String = certificates(authorities)
+            .iter()
+            .filter(|der| public_key_hash(der).is_some_and(|hash| wanted.contains(&hash)))
+            .map(|der| pem::encode("CERTIFICATE", der))
+            .collect();
+        if !pinned.is_empty() {
+            return Ok(pinned);
         }
         bail!(
             "the cluster's authority has the hash {}, and not {}: check --discovery-token-ca-cert-hash, or somebody \
@@ -98,8 +105,8 @@ pub fn server_url(text: &str) -> Result<String> {
 /// Returns what the cluster says of itself, once it is known that the cluster says it.
 pub async fn discover(url: &str, token: &Token, pins: &Pins, now: Timestamp) -> Result<Discovered> {
     let text = signed_text(url, token).await?;
-    let found = Discovered::read(&text)?;
-    pins.allow(&found.authorities)?;
+    let mut found = Discovered::read(&text)?;
+    found.authorities = pins.pinned(&found.authorities)?;
     // The same over a connection that is verified, so that the text is not an old one that was recorded.
     let verified = client(kubeconfig(url, &found.authorities, &json!({}))).await?;
     let again = read(&verified).await.map_err(|error| explain(&error, url, &found.server, now))?;
@@ -280,15 +287,21 @@ mod tests {
         let pins =
             |hashes: &[&str]| Pins::parse(&hashes.iter().map(ToString::to_string).collect::<Vec<_>>(), false);
         let other = format!("sha256:{}", "0".repeat(64));
-        pins(&[&other, &own.to_ascii_uppercase().replace("SHA", "sha")]).unwrap().allow(&pem).unwrap();
-        let error = pins(&[&other]).unwrap().allow(&pem).unwrap_err().to_string();
+        let pinned = pins(&[&other, &own.to_ascii_uppercase().replace("SHA", "sha")]).unwrap();
+        let hashes = |pem: &str| public_key_hashes(&pinned.pinned(pem).unwrap());
+        assert_eq!(hashes(&pem), std::slice::from_ref(&own));
+        // A token holder may have added an authority of its own.
+        let key = rcgen::KeyPair::generate().unwrap();
+        let added = rcgen::CertificateParams::default().self_signed(&key).unwrap().pem();
+        assert_eq!(hashes(&format!("{added}{pem}")), std::slice::from_ref(&own));
+        let error = pins(&[&other]).unwrap().pinned(&pem).unwrap_err().to_string();
         assert!(error.contains(&own) && error.contains("somebody stands in"), "{error}");
-        assert!(pins(&[&own]).unwrap().allow("").is_err());
+        assert!(pins(&[&own]).unwrap().pinned("").is_err());
         for wrong in ["", "sha256:", "sha1:00", &own[..70], &format!("{own}0")] {
             assert!(pins(&[wrong]).is_err(), "{wrong}");
         }
         assert!(pins(&[]).unwrap_err().to_string().contains("--discovery-token-ca-cert-hash is missing"));
-        Pins::parse(&[], true).unwrap().allow(&pem).unwrap();
+        assert_eq!(Pins::parse(&[], true).unwrap().pinned(&pem).unwrap(), pem);
     }
 
     #[test]

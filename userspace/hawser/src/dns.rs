@@ -15,9 +15,10 @@ use tracing::{info, warn};
 use userspace_daemon::shutdown;
 use userspace_dns::slices::{NAMESPACE, SERVICE};
 
-use crate::args::{Dns, Networks};
+use crate::args::Dns;
 use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
 use crate::node;
+use crate::node_args::Networks;
 
 /// The port of the Service.
 const PORT: u16 = 53;

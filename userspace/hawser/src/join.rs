@@ -15,16 +15,16 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 use userspace_daemon::shutdown;
 
-use crate::args::Networks;
 use crate::cluster_info::{Discovered, Ranges};
-use crate::data_dir::{DataDir, Made};
+use crate::data_dir::DataDir;
 use crate::discovery::{self, Pins};
-use crate::down;
 use crate::join_args::Join;
 use crate::membership::{Cluster, Membership, read_validity};
 use crate::node::{self, KubeletTls, Node, Surroundings};
+use crate::node_args::Networks;
+use crate::tasks::Tasks;
 use crate::token::Token;
-use crate::up::{self, Tasks};
+use crate::up;
 
 /// Names of the components towards the API server.
 const KUBELET: &str = "kubelet";
@@ -45,22 +45,7 @@ pub async fn run(args: Join) -> Result<()> {
         Err(error) => Err(error),
     };
     if outcome.is_err() {
-        stop.cancel();
-        if let Err(error) = tasks.all_end().await {
-            tracing::warn!(error = format!("{error:#}"), "a component failed after the failed start");
-        }
-        if first && let Some(made) = data.made()? {
-            for error in down::remove(&data, &made).await {
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "cannot remove everything after the failed start"
-                );
-            }
-            data.forget()?;
-        }
-        if data.is_fresh() {
-            data.discard()?;
-        }
+        up::clean_up(&data, first, &stop, &mut tasks).await?;
     }
     outcome
 }
@@ -85,17 +70,9 @@ async fn member(
     let networks = Networks { service_cidrs: services, cluster_cidrs: pods };
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks)?;
-    data.remember(&Made {
-        node_name: node.name.clone(),
-        bpf_root: Some(bpf_root),
-        cgroup_root: node.cgroup_root.clone(),
-        runtime_endpoint: runtime.container_runtime_endpoint.clone(),
-    })?;
+    data.remember(&node.made(Some(bpf_root), &runtime))?;
     let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));
-    let cri = tasks.begin({
-        let (directories, runtime, stop) = (directories.clone(), Arc::clone(&runtime), stop.clone());
-        async move { node::runtime(&directories, &runtime, &stop).await }
-    });
+    let cri = node::begin_runtime(&directories, &runtime, stop, tasks);
     let open = tasks.begin(node::open_proxy(proxy, data_plane, stop.clone()));
     let kubeconfig = membership.kubeconfig();
     let api = NodeClients {
@@ -121,7 +98,6 @@ async fn member(
         up::node_ready(client, &node.name, &ambient, began, stop).await;
         let time = start.elapsed().as_millis();
         println!("node {} of {} is ready in {time} ms", node.name, joined.server);
-        stop.cancelled().await;
     };
     tasks.run(ready, stop).await
 }

@@ -7,9 +7,9 @@ use clap::{Args, Subcommand};
 use ipnetwork::IpNetwork;
 
 use crate::apiserver_args::duration;
-use crate::args::{NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::dns_args::ClusterDnsArgs;
 use crate::network_args::PodNetwork;
+use crate::node_args::{NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::proxy_args::BPF_ROOT;
 
 /// The group that `up` and kubeadm let join.

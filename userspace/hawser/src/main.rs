@@ -23,10 +23,12 @@ mod look;
 mod membership;
 mod network_args;
 mod node;
+mod node_args;
 mod probes;
 mod proxy;
 mod proxy_args;
 mod store;
+mod tasks;
 mod token;
 mod up;
 

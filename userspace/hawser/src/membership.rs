@@ -152,7 +152,7 @@ mod tests {
             node_name: "b".to_owned(),
             ranges: Ranges {
                 services: vec!["10.96.0.0/16".parse().unwrap()],
-                pods: "10.244.0.0/16".parse().unwrap(),
+                pods: vec!["10.244.0.0/16".parse().unwrap()],
             },
         };
         membership.remember(&cluster).unwrap();

@@ -23,10 +23,11 @@ use userspace_dataplane::{Kernel, Limits, RootLock, XdpMode, find_cgroup2};
 use userspace_network::peers::PeerConfig;
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, Own};
 
-use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
-use crate::data_dir::DataDir;
+use crate::data_dir::{DataDir, Made};
 use crate::lock;
 use crate::network_args::PodNetwork;
+use crate::node_args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::tasks::{Begun, Tasks};
 
 /// The node as its components see it.
 #[derive(Clone, Debug)]
@@ -44,6 +45,16 @@ impl Node {
             name: node_name.unwrap_or_else(host_name).trim().to_lowercase(),
             ip: node_ip.unwrap_or_else(address),
             cgroup_root,
+        }
+    }
+
+    /// Returns what a component makes on this machine, for `down` and `leave`.
+    pub fn made(&self, bpf_root: Option<PathBuf>, runtime: &RuntimeArgs) -> Made {
+        Made {
+            node_name: self.name.clone(),
+            bpf_root,
+            cgroup_root: self.cgroup_root.clone(),
+            runtime_endpoint: runtime.container_runtime_endpoint.clone(),
         }
     }
 }
@@ -158,6 +169,17 @@ pub fn find(program: &str) -> Result<PathBuf> {
                  socket with --container-runtime-endpoint"
             )
         })
+}
+
+/// Starts the container runtime, or connects to it, as [`runtime`] does, while other components start.
+pub fn begin_runtime(
+    directories: &Directories,
+    args: &Arc<RuntimeArgs>,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) -> Begun<Arc<CriRuntime>> {
+    let (directories, args, stop) = (directories.clone(), Arc::clone(args), stop.clone());
+    tasks.begin(async move { runtime(&directories, &args, &stop).await })
 }
 
 /// Returns the container runtime: our own containerd, kept running until shutdown, or the given one.

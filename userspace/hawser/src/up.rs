@@ -3,19 +3,17 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use tokio::time::Instant;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::pki::{Component, Subject};
 use apiserver_client::{Change, Informers, in_process};
 use apiserver_meta::ambient::Ambient;
 use apiserver_server::components::{Components, Place};
-use controllers_manager::Signing;
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;
 use kube::Client;
-use tokio::sync::oneshot;
-use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 use userspace_daemon::shutdown;
@@ -25,10 +23,12 @@ use userspace_network::Clients;
 use crate::apiserver::{self, Api, Settings};
 use crate::apiserver_args::Serving;
 use crate::apiserver_keys::Keys;
-use crate::args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs, Up};
+use crate::args::Up;
 use crate::components;
-use crate::data_dir::{DataDir, Made};
+use crate::data_dir::DataDir;
 use crate::node::{self, KubeletTls, Node, Surroundings};
+use crate::node_args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::tasks::Tasks;
 use crate::{dns, down};
 
 /// Runs a whole cluster until SIGTERM. A failed start leaves nothing behind.
@@ -43,26 +43,38 @@ pub async fn run(args: Up) -> Result<()> {
         Err(error) => Err(error),
     };
     if outcome.is_err() {
-        // Running components have to release their resources before these are removed, and must not create
-        // any after that.
-        stop.cancel();
-        if let Err(error) = tasks.all_end().await {
-            tracing::warn!(error = format!("{error:#}"), "a component failed after the failed start");
-        }
-        if first && let Some(made) = data.made()? {
-            for error in down::remove(&data, &made).await {
-                tracing::warn!(
-                    error = format!("{error:#}"),
-                    "cannot remove everything after the failed start"
-                );
-            }
-            data.forget()?;
-        }
-        if data.is_fresh() {
-            data.discard()?;
-        }
+        clean_up(&data, first, &stop, &mut tasks).await?;
     }
     outcome
+}
+
+/// Ends all components after an error. If the node has never been ready, also removes what this start has made:
+/// `first` is `true` if nothing had been made before. Later errors leave pods, objects and keys as they are.
+pub async fn clean_up(
+    data: &DataDir,
+    first: bool,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) -> Result<()> {
+    // Running components have to release their resources before these are removed, and must not create any
+    // after that.
+    stop.cancel();
+    if let Err(error) = tasks.all_end().await {
+        tracing::warn!(error = format!("{error:#}"), "a component failed after the error");
+    }
+    if tasks.were_ready() {
+        return Ok(());
+    }
+    if first && let Some(made) = data.made()? {
+        for error in down::remove(data, &made).await {
+            tracing::warn!(error = format!("{error:#}"), "cannot remove everything after the failed start");
+        }
+        data.forget()?;
+    }
+    if data.is_fresh() {
+        data.discard()?;
+    }
+    Ok(())
 }
 
 /// Checks all that can be known before anything is changed.
@@ -149,19 +161,11 @@ async fn cluster(
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks)?;
     let (names, dns) = dns::plan(dns, &node.name, &networks)?;
-    data.remember(&Made {
-        node_name: node.name.clone(),
-        bpf_root: Some(bpf_root),
-        cgroup_root: node.cgroup_root.clone(),
-        runtime_endpoint: runtime.container_runtime_endpoint.clone(),
-    })?;
+    data.remember(&node.made(Some(bpf_root), &runtime))?;
     let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));
     // Components that need no API start at the same time: containerd and the verification of the programs
     // take longer than everything else together.
-    let cri = tasks.begin({
-        let (directories, runtime, stop) = (directories.clone(), Arc::clone(&runtime), stop.clone());
-        async move { node::runtime(&directories, &runtime, &stop).await }
-    });
+    let cri = node::begin_runtime(&directories, &runtime, stop, tasks);
     let open = tasks.begin(node::open_proxy(proxy, data_plane, stop.clone()));
     let settings = Settings {
         data,
@@ -176,9 +180,7 @@ async fn cluster(
     };
     let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");
-    let signing = components::signing(api.pki.ca_pem(), &api.pki.ca_key_pem(), cluster_signing_duration)
-        .context("cannot sign certificates")?;
-    control_plane(&api, &networks, signing, &ambient, stop, tasks);
+    control_plane(&api, &networks, cluster_signing_duration, &ambient, stop, tasks)?;
     run_dns(dns, &api, &ambient, stop, tasks);
 
     let kubelet_client = client(&api, Component::Node(&node.name));
@@ -203,80 +205,6 @@ async fn cluster(
     api.finish().await
 }
 
-/// The tasks of the process. All of them have ended before anything that they made is removed.
-#[derive(Default)]
-pub struct Tasks {
-    /// Components, none of which may end before shutdown.
-    components: JoinSet<(&'static str, Result<()>)>,
-    /// Work that components wait for before they can start.
-    begun: JoinSet<()>,
-}
-
-/// Work in progress, whose result is yet to be requested.
-pub struct Begun<T>(oneshot::Receiver<Result<T>>);
-
-impl<T> Begun<T> {
-    /// Waits for the result.
-    pub async fn end(self) -> Result<T> {
-        self.0.await.context("panicked")?
-    }
-}
-
-impl Tasks {
-    /// Adds a component, which runs until shutdown.
-    pub fn add(&mut self, name: &'static str, task: impl Future<Output = Result<()>> + Send + 'static) {
-        self.components.spawn(async move { (name, task.await) });
-    }
-
-    /// Starts work that ends by itself.
-    pub fn begin<T: Send + 'static>(
-        &mut self,
-        work: impl Future<Output = Result<T>> + Send + 'static,
-    ) -> Begun<T> {
-        let (sender, receiver) = oneshot::channel();
-        // If the start has failed meanwhile, the receiver is gone and the result is dropped.
-        self.begun.spawn(async move { drop(sender.send(work.await)) });
-        Begun(receiver)
-    }
-
-    /// Runs until shutdown. A component that ends before is an error.
-    pub async fn run(&mut self, ready: impl Future<Output = ()>, stop: &CancellationToken) -> Result<()> {
-        tokio::select! {
-            // Polled in order, so that components that end because of the shutdown do not count as failures.
-            biased;
-            () = stop.cancelled() => {}
-            () = ready => {}
-            ended = self.first_to_end() => return Err(ended),
-        }
-        self.all_end().await
-    }
-
-    /// Returns the first component that ends, as an error; waits for ever while all of them run.
-    async fn first_to_end(&mut self) -> anyhow::Error {
-        match self.components.join_next().await {
-            Some(Ok((name, Err(error)))) => error.context(format!("the {name} ended")),
-            Some(Ok((name, Ok(())))) => anyhow::anyhow!("the {name} ended, and should not have"),
-            Some(Err(error)) => anyhow::Error::new(error).context("a component panicked"),
-            None => std::future::pending().await,
-        }
-    }
-
-    /// Waits for all components after shutdown has begun, and returns the first failure.
-    pub async fn all_end(&mut self) -> Result<()> {
-        let mut outcome = Ok(());
-        while let Some(ended) = self.begun.join_next().await {
-            outcome = outcome.and(ended.context("a part of the start panicked"));
-        }
-        while let Some(ended) = self.components.join_next().await {
-            let ended = ended
-                .context("a component panicked")
-                .and_then(|(name, result)| result.with_context(|| format!("the {name} failed")));
-            outcome = outcome.and(ended);
-        }
-        outcome
-    }
-}
-
 /// Returns an in-process client with the user of the component.
 fn client(api: &Api, component: Component<'_>) -> Client {
     in_process(api.server.service(), Subject::component(component).identity(), component.program())
@@ -285,11 +213,13 @@ fn client(api: &Api, component: Component<'_>) -> Client {
 fn control_plane(
     api: &Api,
     networks: &Networks,
-    signing: Signing,
+    signing_duration: Duration,
     ambient: &Ambient,
     stop: &CancellationToken,
     tasks: &mut Tasks,
-) {
+) -> Result<()> {
+    let signing = components::signing(api.pki.ca_pem(), &api.pki.ca_key_pem(), signing_duration)
+        .context("cannot sign certificates")?;
     let Networks { service_cidrs, cluster_cidrs } = networks;
     let config = controllers_manager::Config {
         cluster_cidrs: cluster_cidrs.clone(),
@@ -310,6 +240,7 @@ fn control_plane(
     let run =
         controllers_scheduler::run(config, informers(Component::Scheduler), ambient.clone(), stop.clone());
     tasks.add("scheduler", async move { Ok(Box::pin(run).await?) });
+    Ok(())
 }
 
 /// Starts the DNS server, and creates the Service that leads to it. Does nothing without a configuration.
@@ -337,7 +268,7 @@ fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
     })
 }
 
-/// Prints a line once the Node is ready, and waits for the shutdown.
+/// Prints a line once the Node is ready.
 async fn tell_ready(
     client: Client,
     node: &str,
@@ -349,7 +280,6 @@ async fn tell_ready(
     node_ready(client, node, ambient, began, stop).await;
     let time = start.elapsed().as_millis();
     println!("ready in {time} ms; kubeconfig: {}", data.kubeconfig().display());
-    stop.cancelled().await;
 }
 
 /// Waits until the Node is ready and has reported so since `began`: the report of an earlier run does not

@@ -267,18 +267,6 @@ pub struct Period(i64);
 #[error("{0:?} is not a duration, such as 30s or 1h15m")]
 pub struct PeriodError(String);
 
-/// Units, the longest first, in nanoseconds.
-const UNITS: [(&str, i64); 8] = [
-    ("h", 3_600_000_000_000),
-    ("m", 60_000_000_000),
-    ("s", 1_000_000_000),
-    ("ms", 1_000_000),
-    ("us", 1_000),
-    ("µs", 1_000),
-    ("μs", 1_000),
-    ("ns", 1),
-];
-
 impl Period {
     pub const fn seconds(seconds: i64) -> Self {
         Self(seconds * 1_000_000_000)

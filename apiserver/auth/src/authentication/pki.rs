@@ -431,12 +431,14 @@ pub fn validity(pem: &str) -> Option<(Timestamp, Timestamp)> {
 /// Returns the hash of the public key of each certificate of a PEM text, as kubeadm writes it: `sha256:` and the
 /// hexadecimal SHA-256 of the SubjectPublicKeyInfo (RFC 7469).
 pub fn public_key_hashes(pem: &str) -> Vec<String> {
-    let hash = |der: &CertificateDer<'_>| {
-        let (_, certificate) = X509Certificate::from_der(der).ok()?;
-        let digest = Sha256::digest(certificate.public_key().raw);
-        Some(digest.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}")))
-    };
-    certificates(pem).iter().filter_map(hash).collect()
+    certificates(pem).iter().filter_map(public_key_hash).collect()
+}
+
+/// Returns the hash of the public key of a certificate; `None` if it cannot be read.
+pub fn public_key_hash(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let digest = Sha256::digest(certificate.public_key().raw);
+    Some(digest.iter().fold("sha256:".to_owned(), |text, byte| text + &format!("{byte:02x}")))
 }
 
 /// The certificates of a PEM text.

@@ -17,9 +17,9 @@ use kube::{Api, Client};
 use serde_json::json;
 use tracing::info;
 
-use super::request::Request;
 use super::serving::{self, Cluster};
 use super::{APPROVED, DENIED, has, is_issued, rules};
+use crate::authority::Request;
 use crate::config::Config;
 use crate::context::{Context, Tasks};
 use crate::limits;
@@ -261,8 +261,8 @@ mod tests {
         CertificateSigningRequestCondition, CertificateSigningRequestSpec,
     };
 
-    use super::super::request::tests::pem;
     use super::*;
+    use crate::authority::request::tests::pem;
 
     fn request(signer: &str, author: &str, pem: &str, purpose: &str) -> CertificateSigningRequest {
         CertificateSigningRequest {

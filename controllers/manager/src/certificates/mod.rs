@@ -6,22 +6,15 @@
 //! ```
 
 mod approve;
-mod authority;
 mod clean;
-mod der;
-mod request;
 mod rules;
 mod serving;
 mod sign;
 
-use std::sync::Arc;
-use std::time::Duration;
-
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 
+use crate::authority::Request;
 use crate::context::{Context, Tasks};
-
-pub use authority::{Authority, AuthorityError};
 
 /// Condition of a request that may be signed.
 const APPROVED: &str = "Approved";
@@ -29,14 +22,6 @@ const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
 /// Condition of a request that a signer has refused.
 const FAILED: &str = "Failed";
-
-/// Authority of the signers of Kubernetes, and the longest life of what they sign.
-#[derive(Clone, Debug)]
-pub struct Signing {
-    pub authority: Arc<Authority>,
-    /// Life of a certificate that does not ask for a shorter one.
-    pub duration: Duration,
-}
 
 /// Starts the controllers; the signers only with an authority.
 pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
@@ -49,7 +34,7 @@ pub(crate) fn start(context: &Context, tasks: &mut Tasks) {
 
 /// Returns the names in the certificate that a request (DER) asks for, whatever its signature.
 pub(crate) fn names(der: &[u8]) -> Option<Vec<String>> {
-    let asked = request::Request::read(der, |_| Ok(())).ok()?;
+    let asked = Request::read(der, |_| Ok(())).ok()?;
     let addresses = asked.addresses.iter().map(ToString::to_string);
     Some(
         [vec![asked.common_name], asked.organizations, asked.dns_names]

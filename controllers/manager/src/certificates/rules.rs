@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::request::Request;
+use crate::authority::Request;
 
 /// Signer of client certificates of users.
 pub(super) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
@@ -108,8 +108,8 @@ fn exactly(usages: &[String], purpose: &str) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::tests::request;
     use super::*;
+    use crate::authority::request::tests::request;
 
     fn usages(list: &[&str]) -> Vec<String> {
         list.iter().map(ToString::to_string).collect()

@@ -14,8 +14,8 @@ use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::api::core::v1::{Node, NodeAddress};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::request::Request;
 use super::rules::{NODE_PREFIX, NODES};
+use crate::authority::Request;
 use crate::meta::name;
 
 /// Label of the nodes on which API servers run. Kubelets cannot set it.
@@ -137,8 +137,8 @@ fn addresses(node: &Node) -> &[NodeAddress] {
 
 #[cfg(test)]
 mod tests {
-    use super::super::request::tests::request;
     use super::*;
+    use crate::authority::request::tests::request;
     use crate::testing::time;
 
     fn node(name: &str, created: i64, addresses: &[(&str, &str)]) -> Arc<Node> {

@@ -7,9 +7,8 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use kube::{Api, Client};
 
-use super::authority::{AuthorityError, lifetime};
-use super::request::Request;
-use super::{APPROVED, DENIED, FAILED, Signing, has, is_issued, rules};
+use super::{APPROVED, DENIED, FAILED, has, is_issued, rules};
+use crate::authority::{AuthorityError, Request, Signing, lifetime};
 use crate::context::{Context, Tasks};
 use crate::meta::name;
 use crate::{limits, patch};

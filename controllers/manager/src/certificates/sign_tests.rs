@@ -1,4 +1,4 @@
-//! Which requests are signed.
+//! Requests that are signed, and those that are not.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,9 +6,9 @@ use std::time::Duration;
 use k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec;
 use rcgen::KeyPair;
 
-use super::super::authority::{Authority, tests::authority};
-use super::super::request::tests::pem;
 use super::*;
+use crate::authority::request::tests::pem;
+use crate::authority::{Authority, tests::authority};
 use crate::testing::ambient;
 
 fn signing() -> Signing {

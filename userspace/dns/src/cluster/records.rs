@@ -4,6 +4,7 @@ use std::borrow::Borrow;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::objects::{Port, Protocol, Service, Shape, Slice};
+use crate::limits;
 
 /// The records of one Service. Lists are sorted and without duplicates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -122,11 +123,14 @@ impl Records {
         let mut ports: Vec<Port> = slices.iter().flat_map(|slice| slice.borrow().ports.to_vec()).collect();
         ports.sort_unstable();
         ports.dedup();
-        ports.truncate(usize::from(u16::MAX));
+        ports.truncate(limits::PORTS);
         let mut targets = Vec::new();
         for slice in slices.iter().map(Borrow::borrow) {
             for port in &slice.ports {
                 let Ok(number) = ports.binary_search(port) else { continue };
+                if targets.len() >= limits::TARGETS {
+                    break;
+                }
                 for endpoint in slice.endpoints.iter().filter(|endpoint| seen(endpoint.ready)) {
                     let host = endpoint.hostname.as_deref().and_then(|label| {
                         let label = label.to_ascii_lowercase().into_boxed_str();
@@ -158,7 +162,8 @@ impl Records {
 
     /// Returns `true` if the port of that index leads to anything.
     pub fn is_served(&self, number: usize) -> bool {
-        !self.headless || self.targets.iter().any(|target| usize::from(target.port) == number)
+        let first = self.targets.partition_point(|target| usize::from(target.port) < number);
+        !self.headless || self.targets.get(first).is_some_and(|target| usize::from(target.port) == number)
     }
 
     /// Returns the endpoints' addresses, which are those of the name itself for a headless Service.

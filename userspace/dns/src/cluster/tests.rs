@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::answer::{Answer, QUESTION};
+use crate::limits;
 use crate::name::Name;
 use crate::query::Query;
 use crate::testing::question;
@@ -219,6 +220,18 @@ fn headless_services_have_the_records_of_their_ready_endpoints() {
         ask(&zone, "6.0.244.10.in-addr.arpa", wire::PTR),
         "PTR 10-244-0-6.web.shop.svc.cluster.local."
     );
+}
+
+#[test]
+fn ports_of_a_headless_service_beyond_the_limit_have_no_records() {
+    let ports: Vec<Value> =
+        (0..=limits::PORTS).map(|n| json!({"name": format!("p{n:04}"), "port": n + 1})).collect();
+    let spec = json!({"clusterIPs": ["None"], "ports": []});
+    let zone = zone(&service(spec), &[slice("IPv4", json!(ports), json!([{"addresses": ["10.244.0.5"]}]))]);
+    let ask =
+        |number: usize| ask(&zone, &format!("_p{number:04}._tcp.web.shop.svc.cluster.local"), wire::SRV);
+    assert!(ask(limits::PORTS - 1).starts_with("SRV 0 100 1000 "), "{}", ask(limits::PORTS - 1));
+    assert_eq!(ask(limits::PORTS), MISSING);
 }
 
 #[test]

@@ -127,7 +127,7 @@ proptest! {
 
     /// The retained part of a Service compiles as the whole object.
     #[test]
-    fn what_is_kept_compiles_as_the_object(plan in world()) {
+    fn kept_services_compile_as_their_objects(plan in world()) {
         let world = plan.world();
         for service in &world.services {
             let (name, kept) = (ObjectKey::of(service), KeptService::project(service.clone()));

@@ -238,7 +238,7 @@ impl Numbers {
 }
 
 #[test]
-fn whatever_nodes_claim_routes_are_disjoint_within_the_cluster_and_not_ours() {
+fn routes_stay_disjoint_and_within_the_cluster_for_any_claims() {
     for seed in 0..300 {
         let mut numbers = Numbers(seed);
         let mut peers: Vec<_> = (0..12)

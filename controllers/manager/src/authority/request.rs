@@ -12,7 +12,7 @@ const LABEL: &str = "CERTIFICATE REQUEST";
 
 /// The parts of a request that certificates take over. Everything else in it is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Request {
+pub(crate) struct Request {
     /// The user; empty if none is named.
     pub common_name: String,
     pub organizations: Vec<String>,
@@ -28,7 +28,7 @@ pub(super) struct Request {
 
 impl Request {
     /// Reads a request in PEM whose signature is that of its own key. The error says what is wrong with it.
-    pub(super) fn parse(text: &[u8]) -> Result<Self, String> {
+    pub(crate) fn parse(text: &[u8]) -> Result<Self, String> {
         let block = Pem::iter_from_buffer(text).next().and_then(Result::ok);
         let block = block
             .filter(|block| block.label == LABEL)
@@ -41,7 +41,7 @@ impl Request {
     }
 
     /// Reads a request in DER that passes a check.
-    pub(super) fn read(
+    pub(crate) fn read(
         der: &[u8],
         check: impl Fn(&X509CertificationRequest<'_>) -> Result<(), String>,
     ) -> Result<Self, String> {
@@ -68,7 +68,7 @@ impl Request {
     }
 
     /// Returns whether there are alternative names of any kind.
-    pub(super) fn has_alternative_names(&self) -> bool {
+    pub(crate) fn has_alternative_names(&self) -> bool {
         !(self.dns_names.is_empty()
             && self.addresses.is_empty()
             && self.emails.is_empty()
@@ -84,8 +84,12 @@ impl Request {
                 let address = <[u8; 4]>::try_from(*octets)
                     .map(IpAddr::from)
                     .or_else(|_| <[u8; 16]>::try_from(*octets).map(IpAddr::from));
-                self.addresses
-                    .push(address.map_err(|_| "an IP subjectAltName has a wrong length".to_owned())?);
+                let address = address.map_err(|_| "an IP subjectAltName has a wrong length".to_owned())?;
+                // Clients in Go take it for the IPv4 address in it, which would be compared with nothing here.
+                if address != address.to_canonical() {
+                    return Err(format!("the IP subjectAltName {address} is an IPv4 address in IPv6 form"));
+                }
+                self.addresses.push(address);
             }
             // Such a name does not become part of the certificate.
             _ => {}
@@ -113,14 +117,14 @@ fn organizations(subject: &X509Name<'_>) -> Result<Vec<String>, String> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
 
     use super::*;
 
     /// Returns a request in PEM for a user with at most two groups and for names, which are addresses where
     /// they can be read as such.
-    pub(in crate::certificates) fn pem(user: &str, groups: &[&str], names: &[&str]) -> String {
+    pub(crate) fn pem(user: &str, groups: &[&str], names: &[&str]) -> String {
         let mut params =
             CertificateParams::new(names.iter().map(ToString::to_string).collect::<Vec<_>>()).unwrap();
         params.distinguished_name = DistinguishedName::new();
@@ -132,7 +136,7 @@ pub(super) mod tests {
         params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap()
     }
 
-    pub(in crate::certificates) fn request(user: &str, groups: &[&str], names: &[&str]) -> Request {
+    pub(crate) fn request(user: &str, groups: &[&str], names: &[&str]) -> Request {
         Request::parse(pem(user, groups, names).as_bytes()).unwrap()
     }
 
@@ -159,7 +163,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_no_request_or_can_be_read_in_two_ways_is_refused() {
+    fn ipv4_addresses_in_ipv6_form_are_refused() {
+        let error = Request::parse(pem("a", &[], &["::ffff:192.0.2.1"]).as_bytes()).unwrap_err();
+        assert_eq!(error, "the IP subjectAltName ::ffff:192.0.2.1 is an IPv4 address in IPv6 form");
+        let plain = Request::parse(pem("a", &[], &["192.0.2.1", "2001:db8::1"]).as_bytes()).unwrap();
+        assert_eq!(plain.addresses.len(), 2);
+    }
+
+    #[test]
+    fn requests_that_are_malformed_or_ambiguous_are_refused() {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         params.distinguished_name.push(DnType::CommonName, "system:node:a");

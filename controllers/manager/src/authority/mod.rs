@@ -1,5 +1,9 @@
-//! The certificate authority of the cluster's signers.
+//! The certificate authority of the cluster's signers, and requests (PKCS #10) as it reads them.
 
+mod der;
+pub(crate) mod request;
+
+use std::sync::Arc;
 use std::time::Duration;
 
 use apiserver_meta::ambient::Ambient;
@@ -14,8 +18,7 @@ use x509_parser::extensions::ParsedExtension;
 use x509_parser::pem::Pem;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use super::der;
-use super::request::Request;
+pub(crate) use request::Request;
 
 /// Certificates begin this long in the past, for clients whose clock is behind.
 const BACKDATE: Duration = Duration::from_secs(5 * 60);
@@ -34,6 +37,14 @@ const SUBJECT_ALT_NAME: &[u64] = &[2, 5, 29, 17];
 const BASIC_CONSTRAINTS: &[u64] = &[2, 5, 29, 19];
 const AUTHORITY_KEY_ID: &[u64] = &[2, 5, 29, 35];
 const EXTENDED_KEY_USAGE: &[u64] = &[2, 5, 29, 37];
+
+/// Authority of the signers of Kubernetes, and the longest life of what they sign.
+#[derive(Clone, Debug)]
+pub struct Signing {
+    pub authority: Arc<Authority>,
+    /// Life of a certificate that does not ask for a shorter one.
+    pub duration: Duration,
+}
 
 /// Reason for which an authority cannot sign.
 #[derive(Debug, thiserror::Error)]
@@ -99,7 +110,7 @@ impl Authority {
     }
 
     /// Returns a certificate (PEM) for a request that has been checked, valid for `lifetime` from now.
-    pub(super) fn sign(
+    pub(crate) fn sign(
         &self,
         request: &Request,
         usages: &[String],
@@ -157,7 +168,7 @@ impl Authority {
 }
 
 /// Returns the life of a certificate: what the request asks for, within the bounds.
-pub(super) fn lifetime(longest: Duration, asked: Option<i32>) -> Duration {
+pub(crate) fn lifetime(longest: Duration, asked: Option<i32>) -> Duration {
     let Some(seconds) = asked else { return longest };
     let asked = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
     if asked > longest { longest } else { asked.max(SHORTEST) }
@@ -342,5 +353,4 @@ fn sec1_scalar(bytes: &[u8]) -> Option<&[u8]> {
 }
 
 #[cfg(test)]
-#[path = "authority_tests.rs"]
-pub(super) mod tests;
+pub(crate) mod tests;

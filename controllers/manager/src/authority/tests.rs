@@ -2,7 +2,7 @@
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519};
 
-use super::super::request::tests::request;
+use super::request::tests::request;
 use super::*;
 use crate::testing::{ambient, at};
 
@@ -10,7 +10,7 @@ use crate::testing::{ambient, at};
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Returns certificate and key of an authority that ends with the year.
-pub(in crate::certificates) fn authority(key: &KeyPair, year: i32) -> (String, String) {
+pub(crate) fn authority(key: &KeyPair, year: i32) -> (String, String) {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.not_after = rcgen::date_time_ymd(year, 12, 31);
