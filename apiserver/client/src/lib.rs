@@ -16,4 +16,4 @@ pub use events::Recorder;
 pub use latest::Latest;
 pub use readable::Readable;
 pub use refusal::is_namespace_terminating;
-pub use transport::{ConnectError, HttpBody, authority, connect, in_process, user_agent};
+pub use transport::{ConnectError, HttpBody, authority, client, connect, in_process, user_agent};

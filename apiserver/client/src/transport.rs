@@ -10,9 +10,17 @@ use http::header::USER_AGENT;
 use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
+use hyper_timeout::TimeoutConnector;
+use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::rt::TokioExecutor;
 use kube::Client;
+use kube::client::ConfigExt;
+use kube::client::retry::RetryPolicy;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
-use tower::{BoxError, Service, ServiceExt};
+use tower::retry::RetryLayer;
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
+
+use crate::limits;
 
 /// Body of requests and responses between client and server in one process.
 pub type HttpBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -46,8 +54,37 @@ pub fn user_agent(component: &str) -> Option<HeaderValue> {
 pub async fn connect(kubeconfig: &Path, component: &str) -> Result<Client, ConnectError> {
     let mut config = read(kubeconfig).await?;
     config.headers.extend(user_agent(component).map(|agent| (USER_AGENT, agent)));
-    Client::try_from(config)
+    client(config)
         .map_err(|cause| ConnectError::Client { path: kubeconfig.to_path_buf(), cause: Box::new(cause) })
+}
+
+/// Creates a client whose connections end once the server confirms nothing any more: [`limits::KEEPALIVE`] and
+/// [`limits::UNCONFIRMED`]. Without that, a watch waits for ever for a server that a partition has cut off, and
+/// for minutes after the partition has healed. (Clients in Go send pings of HTTP/2 for the same purpose.)
+pub fn client(config: Config) -> kube::Result<Client> {
+    // Proxies, and certificates of plugins that end, are kube's own affair.
+    if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
+        return Client::try_from(config);
+    }
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(limits::KEEPALIVE));
+    tcp.set_keepalive_interval(Some(limits::KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(limits::KEEPALIVE_RETRIES));
+    tcp.set_tcp_user_timeout(Some(limits::UNCONFIRMED));
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(legacy::Client::builder(TokioExecutor::new()).build(connector));
+    Ok(Client::new(service, config.default_namespace))
 }
 
 /// Returns the certificates, in PEM, with which the current context of a kubeconfig file verifies its server;

@@ -122,7 +122,7 @@ async fn signed_text(url: &str, token: &Token) -> Result<String> {
     config.accept_invalid_certs = true;
     config.connect_timeout = Some(CONNECT);
     config.read_timeout = Some(CONNECT);
-    let client = Client::try_from(config).context("cannot set up TLS")?;
+    let client = apiserver_client::client(config).context("cannot set up TLS")?;
     let started = Instant::now();
     loop {
         let map = read(&client).await.map_err(|error| unreachable_server(&error, url))?;
@@ -179,7 +179,7 @@ pub async fn client(kubeconfig: serde_json::Value) -> Result<Client> {
         .await
         .context("cannot use the cluster's address and authority")?;
     config.connect_timeout = Some(CONNECT);
-    Client::try_from(config).context("cannot set up TLS")
+    apiserver_client::client(config).context("cannot set up TLS")
 }
 
 /// Returns the error for a server of which nothing is known.

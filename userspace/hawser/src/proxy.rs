@@ -290,7 +290,7 @@ async fn client(configuration: &KubeProxyConfiguration, master: Option<&str>) ->
     }
     config.headers.extend(apiserver_client::user_agent("kube-proxy").map(|agent| (USER_AGENT, agent)));
     let host = config.cluster_url.authority().map(ToString::to_string).unwrap_or_default();
-    let client = Client::try_from(config).context("cannot make a client for the API server")?;
+    let client = apiserver_client::client(config).context("cannot make a client for the API server")?;
     Ok((client, host))
 }
 
