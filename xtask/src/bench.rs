@@ -19,6 +19,7 @@ enum Suite {
     Sync,
     Apiserver,
     Cluster,
+    Network,
 }
 
 #[derive(clap::Args)]
@@ -43,7 +44,7 @@ pub struct Args {
     /// Measure only these subjects: limit, hawser, iptables, nftables, ipvs, etcd
     #[arg(long, value_delimiter = ',')]
     subjects: Vec<String>,
-    /// Numbers of services, or of pods, in place of a case's own
+    /// Numbers of services, pods or nodes, in place of a case's own
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<usize>,
     /// Measure in an emulated machine with this kernel, such as 6.12, which has IPVS: meaningful for ratios,

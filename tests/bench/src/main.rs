@@ -9,6 +9,7 @@ mod cluster;
 mod conntrack;
 mod hook;
 mod memory;
+mod network;
 mod node;
 mod north_south;
 mod objects;
@@ -18,10 +19,12 @@ mod place;
 mod plot;
 mod programs;
 mod row;
+mod running;
 mod sockets;
 mod stage;
 mod subject;
 mod sync;
+mod wire;
 mod worker;
 
 use std::path::PathBuf;
@@ -38,6 +41,7 @@ enum Suite {
     Sync,
     Apiserver,
     Cluster,
+    Network,
 }
 
 #[derive(Parser)]
@@ -93,6 +97,7 @@ fn main() -> Result<()> {
             Suite::Sync => sync::run(&report, &plan),
             Suite::Apiserver => api::run(&report, &plan),
             Suite::Cluster => report.attempt("cluster", || cluster::run(&report, &plan)),
+            Suite::Network => network::run(&report, &plan),
         }
     }
     let rows = || row::read(json.as_deref().context("no file of rows was given")?);
@@ -114,6 +119,7 @@ fn work(args: &[&str]) -> Result<()> {
         ["populate", kubeconfig, services, endpoints] => {
             memory::populate(kubeconfig, services.parse()?, endpoints.parse()?)
         }
+        ["queries", server, services] => network::dns_load(server, services.parse()?),
         ["echo", directory, bytes] => api::echo(directory, bytes.parse()?),
         ["fill", directory, from, to] => api::fill(directory, from.parse()?, to.parse()?),
         ["lists", directory, pods, rounds] => {

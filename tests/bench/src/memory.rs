@@ -1,7 +1,6 @@
 //! Memory of the agent: the real proxy, as it runs on a node, with a real API server.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -17,6 +16,7 @@ use userspace_dataplane::inspect::Inspector;
 use crate::cluster::memory;
 use crate::place::Place;
 use crate::row::{Metric, Report};
+use crate::running::{Running, api_server};
 use crate::subject::Plan;
 use crate::worker::Worker;
 use crate::{node, objects};
@@ -48,28 +48,6 @@ pub fn run(report: &Report, plan: &Plan) {
     }
 }
 
-/// A process that is killed when dropped.
-struct Running(Child);
-
-impl Running {
-    fn start(lab: &Lab, name: &str, args: &[&str]) -> Result<Self> {
-        let log =
-            std::fs::File::create(lab.dir().join(format!("{name}.log"))).context("cannot make a log")?;
-        let mut command = Place::node(lab).command(tests_e2e::hawser()?);
-        command.arg(name).args(args).stdin(Stdio::null());
-        command.stdout(log.try_clone().context("cannot share a log")?).stderr(log);
-        command.spawn().map(Self).with_context(|| format!("cannot start hawser {name}"))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Fails if the process has already ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Memory of a proxy in bytes.
 struct Weight {
     resident: f64,
@@ -79,15 +57,7 @@ struct Weight {
 
 /// Returns the memory of a proxy at rest and at its peak.
 fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<Weight> {
-    let data = lab.data_dir().display().to_string();
-    let _apiserver = Running::start(
-        lab,
-        "apiserver",
-        &["--data-dir", &data, "--bind-address", "127.0.0.1", "--advertise-address", lab::NODE_IP],
-    )?;
-    let kubeconfig = lab.data_dir().join("kubeconfig.yaml");
-    eventually("the API server", || Ok(kubeconfig.exists().then_some(())))?;
-    let kubeconfig = kubeconfig.display().to_string();
+    let (_api_server, kubeconfig) = api_server(lab)?;
     let (services_text, endpoints_text) = (services.to_string(), endpoints.to_string());
     // The worker reports that it is ready once all objects exist.
     Worker::start(&Place::node(lab), &["populate", &kubeconfig, &services_text, &endpoints_text])?;
@@ -111,7 +81,7 @@ fn agent(lab: &Lab, services: usize, endpoints: usize) -> Result<Weight> {
     eventually("the proxy's tables", || Ok((programmed(&root)? >= services).then_some(())))
         .with_context(|| std::fs::read_to_string(lab.dir().join("proxy.log")).unwrap_or_default())?;
     std::thread::sleep(REST);
-    let bytes = |field| memory(proxy.0.id(), field);
+    let bytes = |field| memory(proxy.id(), field);
     Ok(Weight { resident: bytes("VmRSS:")?, anonymous: bytes("RssAnon:")?, peak: bytes("VmHWM:")? })
 }
 

@@ -23,7 +23,7 @@ const RATIOS: [&str; 2] = ["ratio_to_limit", RATIO_TO_ONE];
 const EMULATED: &str = "/kernel=";
 
 /// Cases of each table.
-const TABLES: [(&str, &[&str]); 11] = [
+const TABLES: [(&str, &[&str]); 12] = [
     ("cluster", &["memory", "up", "first_pod", "binary"]),
     ("requests", &["create", "get", "update", "patch", "apply"]),
     ("lists", &["list", "fanout"]),
@@ -34,6 +34,19 @@ const TABLES: [(&str, &[&str]); 11] = [
     ("connections", &["connect_rate", "tcp_rr", "udp_rr"]),
     ("throughput", &["throughput"]),
     ("sync", &["full_program", "one_change", "restart", "agent_memory", "map_memory"]),
+    (
+        "network",
+        &[
+            "pod_connect_rate",
+            "pod_tcp_rr",
+            "pod_udp_rr",
+            "pod_throughput",
+            "egress_packets",
+            "egress_new_flows",
+            "dns_queries",
+            "peers",
+        ],
+    ),
     ("emulated", &["xdp_north_south", "xdp_new_flows", "connect_rate", "tcp_rr", "udp_rr"]),
 ];
 

@@ -108,8 +108,8 @@ impl Pods {
         node.run("sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0")?;
         node.run(&format!("ip addr add {}/32 dev lo", Self::GATEWAY))?;
         let [client, server] = Self::INTERFACES;
-        pod(&node, &pods.client, client, &[Self::CLIENT])?;
-        pod(&node, &pods.server, server, &Self::SERVERS)?;
+        pod(&node, &pods.client, client, &[Self::CLIENT], Self::GATEWAY)?;
+        pod(&node, &pods.server, server, &Self::SERVERS, Self::GATEWAY)?;
         Place::client(lab).run(&format!("ip route add 10.244.0.0/24 via {}", tests_e2e::lab::NODE_IP))?;
         Ok(pods)
     }
@@ -125,7 +125,8 @@ impl Pods {
     }
 }
 
-fn pod(node: &Place, namespace: &str, interface: &str, addresses: &[&str]) -> Result<()> {
+/// Makes the namespace of a pod, connected to the node by a veth pair with the given name on the node's side.
+pub fn pod(node: &Place, namespace: &str, interface: &str, addresses: &[&str], gateway: &str) -> Result<()> {
     output(Command::new("ip").args(["netns", "add", namespace]))?;
     node.run(&format!("ip link add {interface} type veth peer name eth0 netns {namespace}"))?;
     node.run(&format!("ip link set {interface} up"))?;
@@ -139,8 +140,8 @@ fn pod(node: &Place, namespace: &str, interface: &str, addresses: &[&str]) -> Re
         node.run(&format!("ip route add {address}/32 dev {interface}"))?;
     }
     inside("link set eth0 up".to_owned())?;
-    inside(format!("route add {} dev eth0", Pods::GATEWAY))?;
-    inside(format!("route add default via {} src {}", Pods::GATEWAY, addresses[0]))
+    inside(format!("route add {gateway} dev eth0"))?;
+    inside(format!("route add default via {gateway} src {}", addresses[0]))
 }
 
 impl Drop for Pods {

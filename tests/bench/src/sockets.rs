@@ -72,23 +72,35 @@ fn measure(
     };
     let seconds = seconds * plan.stretch;
     let turns = in_turn(stages, rounds, |stage| stage.work(way, work, seconds))?;
+    let subjects: Vec<Subject> = stages.iter().map(|stage| stage.subject).collect();
+    rows(report, ("dataplane", case), work, &subjects, &turns)
+}
+
+/// Writes the rows of a kind of work: the figures of each turn of each subject.
+pub fn rows(
+    report: &Report,
+    (suite, case): (&str, &str),
+    work: Work,
+    subjects: &[Subject],
+    turns: &[Vec<Vec<f64>>],
+) -> Result<()> {
     let metrics: &[Metric] = match work {
         CONNECT_RATE => &[RATE],
         THROUGHPUT => &[BYTES],
         _ => &[RATE, P50, P99],
     };
-    let limit = stages.iter().position(|stage| stage.subject == Subject::Limit);
-    for (stage, of_stage) in stages.iter().zip(&turns) {
-        let name = stage.subject.name();
+    let limit = subjects.iter().position(|subject| *subject == Subject::Limit);
+    for (subject, of_stage) in subjects.iter().zip(turns) {
+        let name = subject.name();
         for (i, metric) in metrics.iter().enumerate() {
-            report.row("dataplane", case, name, *metric, &column(of_stage, i)?)?;
+            report.row(suite, case, name, *metric, &column(of_stage, i)?)?;
         }
         if let Some(limit) = limit
-            && stage.subject != Subject::Limit
+            && *subject != Subject::Limit
         {
             let pairs = column(of_stage, 0)?.into_iter().zip(column(&turns[limit], 0)?);
             let ratios: Vec<f64> = pairs.map(|(figure, direct)| figure / direct).collect();
-            report.row("dataplane", case, name, RATIO, &ratios)?;
+            report.row(suite, case, name, RATIO, &ratios)?;
         }
     }
     Ok(())

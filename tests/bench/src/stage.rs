@@ -56,7 +56,7 @@ impl Way {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
     pub name: &'static str,
-    port: u16,
+    pub port: u16,
 }
 
 pub const CONNECT_RATE: Work = Work { name: "connect_rate", port: RESET };
@@ -198,7 +198,7 @@ fn stage_services(count: usize) -> Vec<Service> {
     services
 }
 
-fn list(addresses: &[&str], port: u16) -> String {
+pub fn list(addresses: &[&str], port: u16) -> String {
     let sockets: Vec<String> = addresses.iter().map(|address| format!("{address}:{port}")).collect();
     sockets.join(",")
 }

@@ -1,0 +1,20 @@
+//! The network of pods: within a node, between nodes, out of the cluster, and names.
+
+mod dns;
+mod egress;
+mod load;
+mod pair;
+mod routes;
+
+pub use load::work as dns_load;
+
+use crate::row::Report;
+use crate::subject::Plan;
+
+/// Measures all cases of the suite.
+pub fn run(report: &Report, plan: &Plan) {
+    pair::run(report, plan);
+    egress::run(report, plan);
+    dns::run(report, plan);
+    routes::run(report, plan);
+}
