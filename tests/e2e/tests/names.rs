@@ -2,7 +2,11 @@
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
+use tests_e2e::lab::NODE_IP;
 use tests_e2e::{Cluster, eventually, output};
+
+/// The port of the node that leads to the pod.
+const HOST_PORT: u16 = 18_080;
 
 /// The address of the DNS Service.
 const SERVER: &str = "10.96.0.10";
@@ -17,6 +21,7 @@ pub fn resolve(cluster: &Cluster<'_>) -> Result<()> {
     cluster.kubectl("wait pod/named -n echo --for=condition=Ready --timeout=60s")?;
     from_a_pod(cluster)?;
     from_the_node(cluster)?;
+    by_the_host_port(cluster)?;
     the_server_is_a_service(cluster)?;
     cluster.kubectl_args(&["delete", "-f", &file])?;
     eventually("the name of the deleted Service to go", || {
@@ -34,7 +39,10 @@ fn objects() -> Value {
             "hostname": "first", "subdomain": "members", "setHostnameAsFQDN": true,
             "terminationGracePeriodSeconds": 1,
             "dnsConfig": {"options": [{"name": "timeout", "value": "2"}], "searches": ["svc.example"]},
-            "containers": [{"name": "echo", "image": "hawser.local/echo:1"}],
+            "containers": [{
+                "name": "echo", "image": "hawser.local/echo:1",
+                "ports": [{"containerPort": 8080, "hostPort": HOST_PORT}],
+            }],
         },
     });
     let ports = json!([{"name": "http", "port": 80, "targetPort": 8080}]);
@@ -47,6 +55,20 @@ fn objects() -> Value {
         "spec": {"type": "ExternalName", "externalName": "echo.echo.svc.cluster.local"},
     });
     json!({"apiVersion": "v1", "kind": "List", "items": [pod, members, alias]})
+}
+
+/// The pod answers at its host port, to the node and to another host.
+fn by_the_host_port(cluster: &Cluster<'_>) -> Result<()> {
+    let curl = ["-sS", "--fail", "--max-time", "10"];
+    for address in ["127.0.0.1", NODE_IP] {
+        let url = format!("http://{address}:{HOST_PORT}/");
+        let answer = output(cluster.lab.on_node("curl").args(curl).arg(url))?;
+        ensure!(answer.starts_with("first"), "the host port at {address} answered {answer:?}");
+    }
+    let url = format!("http://{NODE_IP}:{HOST_PORT}/");
+    let answer = output(cluster.lab.on_client("curl").args(curl).arg(url))?;
+    ensure!(answer.starts_with("first"), "the host port answered another host with {answer:?}");
+    Ok(())
 }
 
 fn in_pod(cluster: &Cluster<'_>, arguments: &[&str]) -> Result<String> {

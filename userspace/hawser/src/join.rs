@@ -69,7 +69,7 @@ async fn member(
     let Ranges { services, pods } = joined.ranges.clone();
     let networks = Networks { service_cidrs: services, cluster_cidrs: pods };
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
-    let proxy = node::proxy_config(&node, &proxy, &networks)?;
+    let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
     data.remember(&node.made(Some(bpf_root), &runtime))?;
     let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));
     let cri = node::begin_runtime(&directories, &runtime, stop, tasks);

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::tls::ServingCertificate;
 use userspace_dataplane::{Kernel, Limits, RootLock, XdpMode, find_cgroup2};
-use userspace_network::peers::PeerConfig;
+use userspace_network::peers::{Mode, PeerConfig};
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, Own};
 
 use crate::data_dir::{DataDir, Made};
@@ -324,7 +324,14 @@ pub fn data_plane(
 }
 
 /// Returns the configuration of the proxy of a cluster that `up` runs.
-pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Result<userspace_proxy::Config> {
+pub fn proxy_config(
+    node: &Node,
+    ports: &ProxyPorts,
+    networks: &Networks,
+    pods: &PodNetwork,
+) -> Result<userspace_proxy::Config> {
+    // Another network plugin masquerades, and serves host ports, itself.
+    let own_network = pods.pod_network != Mode::None;
     let ProxyPorts { healthz_bind_address, metrics_bind_address } = ports;
     let kube_proxy = KubeProxyConfiguration {
         hostname_override: node.name.clone(),
@@ -337,7 +344,8 @@ pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Res
     let own = Own {
         service_ranges: networks.service_cidrs.clone(),
         route_of_last_resort: true,
-        masquerade_pods: true,
+        masquerade_pods: own_network,
+        host_ports: own_network,
         ..Own::default()
     };
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")

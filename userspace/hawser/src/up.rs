@@ -159,7 +159,7 @@ async fn cluster(
     let (node, ambient) = (Node::from_args(node), Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
-    let proxy = node::proxy_config(&node, &proxy, &networks)?;
+    let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
     let (names, dns) = dns::plan(dns, &node.name, &networks)?;
     data.remember(&node.made(Some(bpf_root), &runtime))?;
     let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use crate::compile::{KeptService, Slice};
 use crate::exempt::Exemptions;
+use crate::host_ports::HostPod;
 use crate::masquerade::Rules;
 use crate::service_ranges::ServiceRanges;
 
@@ -16,6 +17,8 @@ pub struct Caches {
     pub slices: Cache<Slice>,
     /// The own Node only.
     pub nodes: Cache<Node>,
+    /// The node's own pods, if their host ports are served.
+    pub pods: Option<Cache<HostPod>>,
     /// The ranges of services' addresses, used if the configuration names none.
     pub service_ranges: ServiceRanges,
     /// Pods whose sockets are left alone.
@@ -26,12 +29,14 @@ pub struct Caches {
 
 impl Caches {
     /// Returns the caches of a process, shared with other users of the same kinds.
-    pub fn of(informers: &Informers, node_name: &str) -> Self {
+    pub fn of(informers: &Informers, node_name: &str, host_ports: bool) -> Self {
         let own = Selection { fields: format!("metadata.name={node_name}"), ..Selection::default() };
+        let here = Selection { fields: format!("spec.nodeName={node_name}"), ..Selection::default() };
         Self {
             services: informers.cache(),
             slices: informers.cache(),
             nodes: informers.select(own),
+            pods: host_ports.then(|| informers.select(here)),
             service_ranges: ServiceRanges::default(),
             exempt: Exemptions::default(),
             agent: Rules::default(),
@@ -43,5 +48,8 @@ impl Caches {
         self.services.synced().await;
         self.slices.synced().await;
         self.nodes.synced().await;
+        if let Some(pods) = &self.pods {
+            pods.synced().await;
+        }
     }
 }

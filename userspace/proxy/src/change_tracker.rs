@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::compile::{ByService, KeptService, Slice};
+use crate::host_ports::HostPod;
 use crate::limits;
 use crate::metrics::FAMILIES;
 
@@ -46,6 +47,8 @@ impl Cause {
 #[derive(Default)]
 pub(crate) struct Batch {
     pub services: BTreeMap<ObjectKey, Cause>,
+    /// Pods of the node that have host ports, or had some.
+    pub pods: BTreeSet<ObjectKey>,
     pub node: bool,
 }
 
@@ -126,6 +129,21 @@ impl ChangeTracker {
         }
         drop(state);
         self.wake.notify_one();
+    }
+
+    pub fn pod(&self, change: &Change<HostPod>) {
+        let (new, old) = match change {
+            Change::Applied { old, new } => (Some(new), old.as_ref()),
+            Change::Deleted(last) => (None, Some(last)),
+        };
+        let matters = match (old, new) {
+            (Some(old), Some(new)) => !old.serves_as(new),
+            (one, other) => one.or(other).is_some_and(|pod| pod.has_ports()),
+        };
+        if matters {
+            self.lock().batch.pods.insert(change.key());
+            self.wake.notify_one();
+        }
     }
 
     pub fn node(&self, _: &Change<Node>) {

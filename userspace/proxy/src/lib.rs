@@ -26,6 +26,8 @@ mod events;
 mod exempt;
 mod file;
 mod health;
+mod host_ports;
+
 pub mod kube_proxy;
 pub mod limits;
 pub mod links;
@@ -52,6 +54,7 @@ pub use compile::{Context, NodeView, compile, compile_service};
 pub use config::{Config, ConfigError, DetectLocal, NodePortAddresses, OWN_PREFIX, Own};
 pub use exempt::Exemptions;
 pub use file::{File, FileError, Oddity, write};
+pub use host_ports::HostPod;
 pub use kube_proxy::KubeProxyConfiguration;
 pub use links::{KernelLinks, Link, Links, NoLinks};
 pub use node_tables::{NodeInputs, interfaces, node_tables};

@@ -61,7 +61,7 @@ pub async fn run(
     let requests = Requests::to(&config.api_server);
     let client = requests.count(client);
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
-    let mut caches = Caches::of(&informers, &config.node_name);
+    let mut caches = Caches::of(&informers, &config.node_name, config.host_ports);
     if config.service_ranges.is_empty() {
         caches.service_ranges = ServiceRanges::watch(client.clone(), shutdown.clone());
     }
@@ -176,6 +176,10 @@ fn subscribe(caches: &Caches, tracker: &Arc<ChangeTracker>, shutdown: &Cancellat
     caches.slices.on_change(move |change| to.slice(change));
     let to = Arc::clone(tracker);
     caches.nodes.on_change(move |change| to.node(change));
+    if let Some(pods) = &caches.pods {
+        let to = Arc::clone(tracker);
+        pods.on_change(move |change| to.pod(change));
+    }
     let (to, mut ranges, ends) = (Arc::downgrade(tracker), caches.service_ranges.clone(), shutdown.clone());
     let (mut exempt, mut agent) = (caches.exempt.clone(), caches.agent.clone());
     tokio::spawn(async move {

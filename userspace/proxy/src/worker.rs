@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use apiserver_client::ObjectKey;
+use apiserver_client::{Cache, ObjectKey, Projection};
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::error_chain;
 use futures::future::BoxFuture;
@@ -21,6 +21,7 @@ use crate::change_tracker::{Cause, ChangeTracker};
 use crate::compile::{self, Context, Desired, NodeView};
 use crate::config::Config;
 use crate::health::{HealthChecks, Report};
+use crate::host_ports;
 use crate::limits;
 use crate::links::{self, Known, Links, attachment_log};
 use crate::masquerade::Agent;
@@ -147,6 +148,7 @@ impl Worker {
                 Ok(()) = known.changed() => {
                     self.links = known.borrow_and_update().clone();
                     self.apply_edges();
+                    self.apply_host_ports().await;
                 }
                 () = self.tracker.noted(), if self.synced => self.apply_changes().await,
                 () = tokio::time::sleep_until(wake) => {}
@@ -250,6 +252,10 @@ impl Worker {
             found.insert(key);
         }
         self.health.keep_only(&found);
+        for pod in self.caches.pods.iter().flat_map(Cache::list).filter(|pod| pod.has_ports()) {
+            let tables = host_ports::compile(&pod, self.links.links.as_deref().unwrap_or_default());
+            desired.set(&host_ports::name_of(&pod.key()), host_ports::RANK, Some(tables));
+        }
         let names: BTreeSet<String> = found.iter().map(ToString::to_string).collect();
         self.service_warnings.keep_only(&names);
         self.desired = desired;
@@ -271,6 +277,9 @@ impl Worker {
         for key in batch.services.keys() {
             effect.merge(self.compile_one(key));
         }
+        for key in &batch.pods {
+            effect.merge(self.compile_host_ports(key));
+        }
         let (last, first): (Vec<_>, Vec<_>) =
             effect.changed.iter().cloned().partition(|name| effect.yielded.contains(name));
         self.apply_services(first.into_iter().chain(last).collect()).await;
@@ -280,6 +289,27 @@ impl Worker {
                 self.done(&name);
             }
         }
+    }
+
+    /// Compiles the host ports of all pods again, which follow from the node's addresses.
+    async fn apply_host_ports(&mut self) {
+        if !self.programmed {
+            return;
+        }
+        let pods = self.caches.pods.iter().flat_map(Cache::list).filter(|pod| pod.has_ports());
+        let keys: Vec<ObjectKey> = pods.map(|pod| pod.key()).collect();
+        let mut effect = compile::Effect::default();
+        for key in &keys {
+            effect.merge(self.compile_host_ports(key));
+        }
+        self.apply_services(effect.changed.into_iter().collect()).await;
+    }
+
+    fn compile_host_ports(&mut self, key: &ObjectKey) -> compile::Effect {
+        let pod = self.caches.pods.as_ref().and_then(|pods| pods.get(key));
+        let links = self.links.links.as_deref().unwrap_or_default();
+        let tables = pod.filter(|pod| pod.has_ports()).map(|pod| host_ports::compile(&pod, links));
+        self.desired.set(&host_ports::name_of(key), host_ports::RANK, tables)
     }
 
     fn compile_one(&mut self, key: &ObjectKey) -> compile::Effect {

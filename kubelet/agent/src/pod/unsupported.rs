@@ -3,11 +3,11 @@
 //! refuse the pod. Fields that lead to refusal are bound to a name, all others to `_`.
 
 use k8s_openapi::api::core::v1::{
-    Container, ContainerPort, EnvVar, EnvVarSource, EphemeralContainer, Lifecycle, LifecycleHandler, Pod,
+    Container, EnvVar, EnvVarSource, EphemeralContainer, Lifecycle, LifecycleHandler, Pod,
     PodSecurityContext, PodSpec, ResourceRequirements, SecurityContext, VolumeMount,
 };
 
-use super::{host_network, spec};
+use super::spec;
 
 /// Returns the path of the first field that this kubelet does not support; `None` if it can run the pod.
 /// Volumes are not checked here: unsupported types are refused when they are set up.
@@ -20,7 +20,7 @@ pub fn unsupported_field(pod: &Pod) -> Option<String> {
     let lists = [("initContainers", init.collect::<Vec<_>>()), ("containers", main.collect())];
     for (list, containers) in lists {
         for (index, container) in containers {
-            let field = || of_container(container, host_network(pod));
+            let field = || of_container(container);
             found = found.or_else(|| Some(format!("spec.{list}[{index}].{}", field()?)));
         }
     }
@@ -120,7 +120,7 @@ fn of_pod_security(context: &PodSecurityContext) -> Option<String> {
     None
 }
 
-fn of_container(container: &Container, host_network: bool) -> Option<String> {
+fn of_container(container: &Container) -> Option<String> {
     let Container {
         // Supported.
         args: _,
@@ -130,6 +130,7 @@ fn of_container(container: &Container, host_network: bool) -> Option<String> {
         image_pull_policy: _,
         liveness_probe: _,
         name: _,
+        ports: _,
         readiness_probe: _,
         restart_policy: _,
         startup_probe: _,
@@ -144,7 +145,6 @@ fn of_container(container: &Container, host_network: bool) -> Option<String> {
         // Refused, or parts of them.
         env,
         lifecycle,
-        ports,
         resources,
         restart_policy_rules,
         security_context,
@@ -157,10 +157,8 @@ fn of_container(container: &Container, host_network: bool) -> Option<String> {
     if in_use(volume_devices) {
         return Some("volumeDevices".to_owned());
     }
-    let ports = if host_network { None } else { ports.as_ref() };
     None.or_else(|| of_list("env", env.as_ref(), of_env))
         .or_else(|| Some(format!("lifecycle.{}", of_lifecycle(lifecycle.as_ref()?)?)))
-        .or_else(|| of_list("ports", ports, of_port))
         .or_else(|| Some(format!("resources.{}", of_resources(resources.as_ref()?)?)))
         .or_else(|| Some(format!("securityContext.{}", of_security(security_context.as_ref()?)?)))
         .or_else(|| of_list("volumeMounts", volume_mounts.as_ref(), of_mount))
@@ -230,11 +228,6 @@ fn of_lifecycle(lifecycle: &Lifecycle) -> Option<&'static str> {
         let LifecycleHandler { exec: _, http_get: _, sleep: _, tcp_socket: _ } = handler;
     }
     stop_signal.is_some().then_some("stopSignal")
-}
-
-fn of_port(port: &ContainerPort) -> Option<&'static str> {
-    let ContainerPort { container_port: _, name: _, protocol: _, host_ip: _, host_port } = port;
-    host_port.is_some_and(|port| port > 0).then_some("hostPort")
 }
 
 fn of_resources(resources: &ResourceRequirements) -> Option<&'static str> {
@@ -316,10 +309,6 @@ mod tests {
             (
                 container(json!({"lifecycle": {"stopSignal": "SIGINT"}})),
                 "spec.containers[1].lifecycle.stopSignal",
-            ),
-            (
-                container(json!({"ports": [{"containerPort": 1, "hostPort": 1}]})),
-                "spec.containers[1].ports[0].hostPort",
             ),
             (
                 container(json!({"resources": {"claims": [{"name": "c"}]}})),

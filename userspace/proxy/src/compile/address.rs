@@ -30,7 +30,7 @@ impl Family {
 }
 
 /// Parses an address that traffic can be sent to.
-pub(super) fn address(text: &str) -> Option<IpAddr> {
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
     let parsed = text.parse().or_else(|_| without_zeros(text).parse()).ok()?;
     Some(IpAddr::to_canonical(&parsed)).filter(|address| !address.is_unspecified())
 }

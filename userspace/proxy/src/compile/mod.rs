@@ -45,6 +45,7 @@ use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use userspace_dataplane::tables::{ServiceTables, Tables};
 
+pub(crate) use address::address;
 pub use choices::{Warning, warnings};
 pub use desired::{Desired, Effect, Rank};
 pub use health::{HealthCheck, health_check};

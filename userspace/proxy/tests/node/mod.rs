@@ -18,6 +18,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use apiserver_client::{Cache, ObjectKey};
 use apiserver_meta::ambient::Ambient;
 use futures::FutureExt;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -29,7 +30,7 @@ use userspace_network::netns::{block_on, within};
 use userspace_network::peers::{Mode, PeerConfig};
 use userspace_network::{cni, prepare, restore};
 use userspace_proxy::masquerade::{Agent, AgentRules, Rules};
-use userspace_proxy::{Caches, Config, Exemptions, KernelLinks, Listeners, run_with};
+use userspace_proxy::{Caches, Config, Exemptions, HostPod, KernelLinks, Listeners, run_with};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The maximum wait: loading the programs takes long on a busy machine.
@@ -199,6 +200,7 @@ impl Node {
             services: Default::default(),
             slices: Default::default(),
             nodes: Default::default(),
+            pods: None,
             service_ranges: Default::default(),
             exempt: Default::default(),
             agent: Default::default(),
@@ -477,6 +479,55 @@ fn pods_reach_the_outside_by_the_rules_of_the_config_map() {
     let ranges = vec!["192.0.2.0/24".parse().unwrap()];
     rules.send(Agent::Present(AgentRules { ranges, ..AgentRules::default() })).unwrap();
     until("packets still take the node's address", || a.tcp("192.0.2.2:8080").unwrap() == "out 10.77.5.2");
+    node.stop_proxy();
+    node.namespace
+        .run(|| block_on(restore(&node.network.state_dir)).unwrap().map_err(|errors| errors.0).unwrap());
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn host_ports_lead_to_the_pod_from_everywhere() {
+    let mut node = Node::new();
+    let pods = Cache::<HostPod>::default();
+    node.caches.pods = Some(pods.clone());
+    node.start_proxy_with(Config { host_ports: true, ..Config::for_node("here").unwrap() });
+    let [a, b] = ["a", "b"].map(|id| node.add_pod(id));
+    b.serve("10.77.5.3:8080", "b");
+    apply_objects(&node);
+    let pod = |name: &str, ports: Value, ip: &str| {
+        let object = json!({
+            "metadata": { "namespace": "ns", "name": name },
+            "spec": { "containers": [{ "name": "c", "ports": ports }] },
+            "status": { "phase": "Running", "podIP": ip },
+        });
+        pods.apply(serde_json::from_value(object).unwrap());
+    };
+    let both = |port: i32, ip: &str| {
+        ["TCP", "UDP"].map(
+            |protocol| json!({ "containerPort": 8080, "hostPort": port, "protocol": protocol, "hostIP": ip }),
+        )
+    };
+    let ports = [both(9000, ""), both(9001, "127.0.0.1"), both(9002, "192.0.2.2")].concat();
+    pod("b", json!(ports), "10.77.5.3");
+    until("the host port does not answer", || node.outside.tcp("192.0.2.1:9000").is_ok());
+    // Packets from outside keep their source; the pod's own address would not come back to the node.
+    assert_eq!(node.outside.tcp("192.0.2.1:9000").unwrap(), "b 192.0.2.2");
+    assert_eq!(node.outside.udp("192.0.2.1:9000").unwrap(), "b 192.0.2.2");
+    assert_eq!(a.tcp("192.0.2.1:9000").unwrap(), "b 10.77.5.2");
+    assert_eq!(a.udp("192.0.2.1:9000").unwrap(), "b 10.77.5.2");
+    assert!(b.tcp("192.0.2.1:9000").unwrap().starts_with("b "));
+    node.cgroup.enter();
+    for port in [9000, 9001] {
+        assert!(node.namespace.tcp(&format!("127.0.0.1:{port}")).unwrap().starts_with("b "), "{port}");
+    }
+    assert!(node.namespace.tcp("192.0.2.1:9000").unwrap().starts_with("b "));
+    // Neither is another address of the node served, nor the address of another host.
+    assert!(node.outside.tcp("192.0.2.1:9001").is_err());
+    node.outside.serve("192.0.2.2:9002", "out");
+    assert_eq!(node.namespace.tcp("192.0.2.2:9002").unwrap(), "out 192.0.2.1");
+    node.cgroup.leave().unwrap();
+    pods.delete(&ObjectKey::new("ns", "b"));
+    until("the host port of a deleted pod answers", || node.outside.tcp("192.0.2.1:9000").is_err());
     node.stop_proxy();
     node.namespace
         .run(|| block_on(restore(&node.network.state_dir)).unwrap().map_err(|errors| errors.0).unwrap());

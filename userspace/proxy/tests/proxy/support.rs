@@ -164,6 +164,7 @@ impl Proxy {
             services: Default::default(),
             slices: Default::default(),
             nodes: Default::default(),
+            pods: None,
             service_ranges: Default::default(),
             exempt: Default::default(),
             agent: Default::default(),
