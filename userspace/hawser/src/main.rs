@@ -27,6 +27,7 @@ mod node_args;
 mod probes;
 mod proxy;
 mod proxy_args;
+mod server_names;
 mod store;
 mod tasks;
 mod token;

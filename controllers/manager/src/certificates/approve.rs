@@ -277,8 +277,15 @@ impl Approver {
     }
 
     fn judge_serving(&self, request: &CertificateSigningRequest, asked: &Request) -> Verdict {
-        let (nodes, servers) = (self.nodes.list(), serving::servers(&self.servers.list()));
-        let cluster = Cluster { nodes: &nodes, services: &self.config.service_cidrs, servers: &servers };
+        let nodes = self.nodes.list();
+        let (mut servers, server_names) = serving::known_servers(&self.config.api_servers);
+        servers.extend(serving::servers(&self.servers.list()));
+        let cluster = Cluster {
+            nodes: &nodes,
+            services: &self.config.service_cidrs,
+            servers: &servers,
+            server_names: &server_names,
+        };
         match serving::check(request, asked, &cluster) {
             Ok(()) => Verdict::Approve,
             Err(why) => {
