@@ -24,6 +24,8 @@ use crate::token::Token;
 
 /// Time for one connection.
 const CONNECT: Duration = Duration::from_secs(10);
+/// Time for one request, with its answer.
+pub const REQUEST: Duration = Duration::from_secs(10);
 /// Time for which the signature of a token may be missing: a controller makes it after the token.
 const SIGNING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);

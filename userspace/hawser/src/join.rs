@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 use userspace_daemon::shutdown;
 
+use crate::client_authorities;
 use crate::cluster_info::{Discovered, Ranges};
 use crate::data_dir::DataDir;
 use crate::discovery::{self, Pins};
@@ -88,7 +89,11 @@ async fn member(
     tasks.add("pod network", async move { network.await.context("panicked") });
     let proxy = node::run_proxy(open.end().await?, api.proxy.client(), &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
-    let tls = KubeletTls { serving: None, rotated: Some(serving), client_ca: Some(joined.authorities) };
+    // Last, since it may have to wait for the API server.
+    let Some(client_ca) = client_authorities::find(&membership, &joined, &client, stop).await? else {
+        return tasks.all_end().await;
+    };
+    let tls = KubeletTls { serving: None, rotated: Some(serving), client_ca: Some(client_ca) };
     let cri = cri.end().await?;
     let dns = cluster_dns.or_of(&networks.service_cidrs).of_pods();
     let kubelet =
@@ -219,6 +224,8 @@ async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambi
     let cluster = Cluster {
         server: url.clone(),
         ranges: ranges(args, &found)?,
+        // In clusters of kubeadm one authority signs for servers and clients. Others say who signs for clients.
+        client_authorities: found.ranges.is_none().then(|| found.authorities.clone()),
         authorities: found.authorities,
         node_name: node.name.clone(),
     };

@@ -6,6 +6,7 @@ mod apiserver;
 mod apiserver_args;
 mod apiserver_keys;
 mod args;
+mod client_authorities;
 mod cluster_info;
 mod cni;
 mod components;
