@@ -34,9 +34,11 @@ const BINDINGS: [(&str, &str, &str); 5] = [
 ];
 
 /// (name, role, subject) in `kube-system`
-const SYSTEM_BINDINGS: [(&str, &str, &str); 1] = [
+const SYSTEM_BINDINGS: [(&str, &str, &str); 2] = [
     // The server of a node that has joined believes the clients that the API server believes.
     ("hawser:node-client-authorities", "extension-apiserver-authentication-reader", NODES),
+    // Its proxy masquerades by the rules that the proxies of other nodes have.
+    ("hawser:node-proxier", "hawser:proxy", NODES),
 ];
 
 /// Returns the roles and bindings, in the order in which to write them.
@@ -104,6 +106,10 @@ mod tests {
             (&node, "list", ("", "pods"), "", "", false),
             (&node, "get", ("", system), "", "extension-apiserver-authentication", true),
             (&node, "update", ("", system), "", "extension-apiserver-authentication", false),
+            (&node, "get", ("", system), "", "ip-masq-agent", true),
+            (&node, "list", ("", system), "", "ip-masq-agent", true),
+            (&node, "watch", ("", system), "", "ip-masq-agent", true),
+            (&node, "update", ("", system), "", "ip-masq-agent", false),
             (&node, "get", ("", system), "", "other", false),
             (&node, "list", ("", system), "", "", false),
             (&token, "get", ("", system), "", "extension-apiserver-authentication", false),
