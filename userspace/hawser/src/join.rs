@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_client::connect;
@@ -10,7 +11,7 @@ use k8s_openapi::api::core::v1;
 use kube::{Api, Client};
 use kubelet_agent::certificates::{self, Clients, Pair, Rotation, Serving, Wanted};
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 use userspace_daemon::shutdown;
@@ -30,6 +31,10 @@ use crate::up;
 /// Names of the components towards the API server.
 const KUBELET: &str = "kubelet";
 const PROXY: &str = "kube-proxy";
+
+/// Shortest and longest pause between attempts to use a certificate that was replaced.
+const SWAP_RETRY: Duration = Duration::from_secs(1);
+const SWAP_RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Runs a node until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Join) -> Result<()> {
@@ -115,17 +120,31 @@ struct NodeClients {
 }
 
 impl NodeClients {
-    /// Reads the certificate of the kubeconfig again.
+    /// Reads the certificate of the kubeconfig again, until it can be used: the one in use ends.
     async fn renew(&self, kubeconfig: &Path) {
         for (clients, component) in [(&self.kubelet, KUBELET), (&self.proxy, PROXY)] {
-            match connect(kubeconfig, component).await {
-                Ok(next) => clients.replace(next),
-                Err(error) => {
-                    let cause = &error as &dyn std::error::Error;
-                    tracing::error!(error = cause, component, "cannot use the new certificate");
-                }
+            clients.replace(persist(component, || connect(kubeconfig, component)).await);
+        }
+    }
+}
+
+/// Tries until it works, with pauses that double.
+async fn persist<T, E, F>(component: &str, attempt: impl Fn() -> F) -> T
+where
+    E: std::error::Error + 'static,
+    F: Future<Output = Result<T, E>>,
+{
+    let mut pause = SWAP_RETRY;
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) => {
+                let cause = &error as &dyn std::error::Error;
+                tracing::error!(error = cause, component, "cannot use the new certificate, trying again");
             }
         }
+        sleep(pause).await;
+        pause = (pause * 2).min(SWAP_RETRY_MAX);
     }
 }
 
@@ -233,7 +252,9 @@ async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambi
     let client = discovery::client(discovery::kubeconfig(&url, &cluster.authorities, &user)).await?;
     check_name(&client, &node.name, &token).await?;
     membership.create()?;
-    let pair = certificates::bootstrap(&client, &node.name, &membership.pending_key()).await;
+    let author = format!("system:bootstrap:{}", token.id);
+    let pair =
+        certificates::bootstrap(&client, &node.name, Some(&author), &membership.pending_key()).await;
     let pair = pair.context("the cluster gave this machine no certificate")?;
     check_clock(&pair, ambient)?;
     let file = membership.client();
@@ -259,7 +280,10 @@ fn ranges(args: &Join, found: &Discovered) -> Result<Ranges> {
 
 /// Refuses a name that a living node has.
 async fn check_name(client: &Client, name: &str, token: &Token) -> Result<()> {
-    match Api::<v1::Node>::all(client.clone()).get_opt(name).await {
+    let api = Api::<v1::Node>::all(client.clone());
+    let found = timeout(discovery::REQUEST, api.get_opt(name)).await;
+    let found = found.with_context(|| format!("cannot look for node {name}: the API server does not answer"))?;
+    match found {
         Ok(Some(node)) if is_alive(&node) => bail!(
             "node {name} is in the cluster and alive: give another --node-name; if it is this machine, wait until \
              `kubectl get node {name}` shows it as NotReady, or delete the Node"
@@ -305,6 +329,20 @@ mod tests {
     use k8s_openapi::api::core::v1::NodeCondition;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_certificate_that_cannot_be_used_is_tried_again() {
+        let left = std::cell::Cell::new(10);
+        let attempt = || {
+            left.set(left.get() - 1);
+            let outcome = if left.get() > 0 { Err(std::io::Error::other("no")) } else { Ok("client") };
+            std::future::ready(outcome)
+        };
+        let start = Instant::now();
+        assert_eq!(persist("kubelet", attempt).await, "client");
+        // 1, 2, 4, 8, 16, 32 and three times 60 seconds.
+        assert_eq!(start.elapsed().as_secs(), 63 + 3 * 60);
+    }
 
     #[test]
     fn only_a_ready_node_has_its_name() {
