@@ -218,22 +218,22 @@ async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambi
             info!(node = %node.name, server = %cluster.server, "joined before");
             return Ok(cluster);
         }
-        if args.token.is_none() {
+        if args.token.is_none() && args.token_file.is_none() {
             bail!(
-                "the certificate of node {} has expired: run `hawser join {} --token T --discovery-token-ca-cert-hash H` \
+                "the certificate of node {} has expired: run `hawser join {} --token-file F --discovery-token-ca-cert-hash H` \
                  with a new token",
                 node.name,
                 cluster.server.trim_start_matches("https://")
             );
         }
     }
-    let (Some(url), Some(token)) = (url, &args.token) else {
+    let token = Token::given(args.token.as_deref(), args.token_file.as_deref())?;
+    let (Some(url), Some(token)) = (url, token) else {
         bail!(
-            "this machine has not joined a cluster: give SERVER, --token and --discovery-token-ca-cert-hash, as \
+            "this machine has not joined a cluster: give SERVER, --token or --token-file, and --discovery-token-ca-cert-hash, as \
              `hawser token create --print-join-command` prints them"
         );
     };
-    let token = Token::parse(token)?;
     let pins =
         Pins::parse(&args.discovery_token_ca_cert_hash, args.discovery_token_unsafe_skip_ca_verification)?;
     let found = discovery::discover(&url, &token, &pins, ambient.now()).await?;
@@ -253,8 +253,7 @@ async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambi
     check_name(&client, &node.name, &token).await?;
     membership.create()?;
     let author = format!("system:bootstrap:{}", token.id);
-    let pair =
-        certificates::bootstrap(&client, &node.name, Some(&author), &membership.pending_key()).await;
+    let pair = certificates::bootstrap(&client, &node.name, Some(&author), &membership.pending_key()).await;
     let pair = pair.context("the cluster gave this machine no certificate")?;
     check_clock(&pair, ambient)?;
     let file = membership.client();
@@ -282,7 +281,8 @@ fn ranges(args: &Join, found: &Discovered) -> Result<Ranges> {
 async fn check_name(client: &Client, name: &str, token: &Token) -> Result<()> {
     let api = Api::<v1::Node>::all(client.clone());
     let found = timeout(discovery::REQUEST, api.get_opt(name)).await;
-    let found = found.with_context(|| format!("cannot look for node {name}: the API server does not answer"))?;
+    let found =
+        found.with_context(|| format!("cannot look for node {name}: the API server does not answer"))?;
     match found {
         Ok(Some(node)) if is_alive(&node) => bail!(
             "node {name} is in the cluster and alive: give another --node-name; if it is this machine, wait until \
