@@ -7,6 +7,7 @@
 
 pub mod certificates;
 mod default_toleration_seconds;
+mod dns_endpoints;
 mod escalation;
 pub mod limits;
 mod namespace_lifecycle;
@@ -34,11 +35,12 @@ use tokio::time::Instant;
 
 /// The plugins in the order in which they run, which is that of Kubernetes' `AllOrderedPlugins`. Those that are
 /// missing have their places: MutatingAdmissionPolicy and MutatingAdmissionWebhook, ValidatingAdmissionPolicy and
-/// ValidatingAdmissionWebhook after all of these, and ResourceQuota last.
-pub const PLUGINS: [&dyn Plugin; 13] = [
+/// ValidatingAdmissionWebhook after all of these, and ResourceQuota last. `DnsEndpoints` is of this project.
+pub const PLUGINS: [&dyn Plugin; 14] = [
     &namespace_lifecycle::NamespaceLifecycle,
     &service_account::ServiceAccount,
     &node_restriction::NodeRestriction,
+    &dns_endpoints::DnsEndpoints,
     &taint_nodes_by_condition::TaintNodesByCondition,
     &priority::Priority,
     &default_toleration_seconds::DefaultTolerationSeconds,

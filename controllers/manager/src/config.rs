@@ -1,5 +1,6 @@
 //! Configuration of the controllers.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use controllers_runtime::LeaderElection;
@@ -20,6 +21,10 @@ pub struct Config {
     pub node_mask_ipv6: u8,
     /// Networks of Services. A node's network never overlaps with them.
     pub service_cidrs: Vec<IpNetwork>,
+    /// Addresses and DNS names of API servers, as their certificates have them; no node gets a certificate for
+    /// one unless it is of the control plane. The addresses in the EndpointSlices of the Service `kubernetes` are
+    /// added to these, but they are there only while their servers run.
+    pub api_servers: BTreeSet<String>,
     /// Certificate in PEM of the authority that signed the API server's certificate, published in every
     /// namespace. If empty, nothing is published.
     pub root_ca: String,
@@ -44,6 +49,7 @@ impl Default for Config {
             node_mask_ipv4: 24,
             node_mask_ipv6: 64,
             service_cidrs: Vec::new(),
+            api_servers: BTreeSet::new(),
             root_ca: String::new(),
             signing: None,
             workers: limits::WORKERS,

@@ -403,8 +403,9 @@ fn csr(name: &str, author: &str, groups: &[&str], node: &str, names: &[&str]) ->
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_of_nodes_are_approved_and_signed_and_those_of_strangers_wait() {
+async fn requests_of_nodes_are_approved_and_signed_and_those_of_strangers_are_not() {
     let cluster = Cluster::start().await;
+    cluster.create::<Secret>("kube-system", token_secret(&[])).await;
     let (token, node) = ("system:bootstrap:abcdef", "system:node:b");
     let ready = json!([{"type": "Ready", "status": "True", "lastHeartbeatTime": time(0)}]);
     let alive = json!({"metadata": {"name": "c"}, "status": {"conditions": ready}});
@@ -416,6 +417,8 @@ async fn requests_of_nodes_are_approved_and_signed_and_those_of_strangers_wait()
         csr("joins", token, &["nodeclient"], "a", &[]),
         csr("renews", node, &["selfnodeclient", "system:nodes"], "b", &[]),
         csr("serves", node, &["system:nodes"], "b", &["b", "192.0.2.2"]),
+        // A token that was deleted after the request.
+        csr("lingers", "system:bootstrap:ghijkl", &["nodeclient"], "a", &[]),
         // A node that asks for another one's name, and a token that nobody allowed to join.
         csr("steals", node, &["selfnodeclient", "system:nodes"], "a", &[]),
         csr("lacks", token, &["selfnodeclient"], "a", &[]),
@@ -442,14 +445,41 @@ async fn requests_of_nodes_are_approved_and_signed_and_those_of_strangers_wait()
     for request in cluster.api.all("certificatesigningrequests") {
         let conditions = request["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let reasons: Vec<&Value> = conditions.iter().map(|condition| &condition["reason"]).collect();
-        let expected =
-            if request["status"]["certificate"].is_string() { vec!["AutoApproved"] } else { vec![] };
+        let expected = match request["metadata"]["name"].as_str().unwrap() {
+            "takes" => vec!["NodeNameTaken"],
+            "lingers" => vec!["BootstrapTokenEnded"],
+            _ if request["status"]["certificate"].is_string() => vec!["AutoApproved"],
+            _ => vec![],
+        };
         assert_eq!(reasons, expected, "{}", request["metadata"]["name"]);
     }
     for reason in ["ServingCertificateNotApproved", "NodeNameTaken"] {
         let refusal = (reason.to_owned(), "certificate-controller".to_owned());
         assert!(cluster.event_sources().contains(&refusal), "{reason}");
     }
+    // What is open when the token ends is denied, so that nobody approves it later.
+    let tokens: Api<Secret> = Api::namespaced(cluster.client.clone(), "kube-system");
+    tokens.delete("bootstrap-token-abcdef", &DeleteParams::default()).await.unwrap();
+    cluster.pass(20).await;
+    let all = cluster.api.all("certificatesigningrequests");
+    let open = all.iter().find(|request| request["metadata"]["name"] == "lacks").unwrap();
+    assert_eq!(open["status"]["conditions"][0]["type"], "Denied", "{open}");
+    assert_eq!(open["status"]["conditions"][0]["reason"], "BootstrapTokenEnded");
+}
+
+/// Returns the Secret of token `abcdef` with further fields.
+fn token_secret(further: &[(&str, String)]) -> Value {
+    let mut data = json!({});
+    let fields = [
+        ("token-id", "abcdef".to_owned()),
+        ("token-secret", "0123456789abcdef".to_owned()),
+        ("usage-bootstrap-signing", "true".to_owned()),
+        ("usage-bootstrap-authentication", "true".to_owned()),
+    ];
+    for (key, value) in fields.iter().chain(further) {
+        data[*key] = json!(ByteString(value.clone().into_bytes()));
+    }
+    json!({"metadata": {"name": "bootstrap-token-abcdef"}, "type": "bootstrap.kubernetes.io/token", "data": data})
 }
 
 #[tokio::test(start_paused = true)]
@@ -458,18 +488,7 @@ async fn the_cluster_is_announced_to_those_with_a_token_until_it_expires() {
     let map = json!({"metadata": {"name": "cluster-info"}, "data": {"kubeconfig": "text"}});
     cluster.create::<ConfigMap>("kube-public", map).await;
     let expiration = ambient().now() + Duration::from_secs(60);
-    let fields = [
-        ("token-id", "abcdef".to_owned()),
-        ("token-secret", "0123456789abcdef".to_owned()),
-        ("usage-bootstrap-signing", "true".to_owned()),
-        ("expiration", expiration.to_string()),
-    ];
-    let data: serde_json::Map<String, Value> = fields
-        .into_iter()
-        .map(|(key, value)| (key.to_owned(), json!(ByteString(value.into_bytes()))))
-        .collect();
-    let secret = json!({"metadata": {"name": "bootstrap-token-abcdef"},
-        "type": "bootstrap.kubernetes.io/token", "data": data});
+    let secret = token_secret(&[("expiration", expiration.to_string())]);
     cluster.create::<Secret>("kube-system", secret).await;
     cluster.pass(2).await;
     let data = || {

@@ -48,6 +48,13 @@ pub const LIST_PAGE: u32 = 500;
 
 /// Number of workers that approve certificate requests, and of those that sign them.
 pub const CERTIFICATE_WORKERS: usize = 2;
+/// Least and greatest time until an open certificate request is looked at again.
+pub const CERTIFICATE_RETRY_MIN: Duration = Duration::from_secs(5);
+pub const CERTIFICATE_RETRY_MAX: Duration = Duration::from_secs(10 * 60);
+/// Time that each certificate request adds to the pause between looks at one of them: 20 looks a second in total.
+pub const CERTIFICATE_LOOK: Duration = Duration::from_millis(50);
+/// Number of open certificate requests of a node that are looked at again when its addresses change.
+pub const CERTIFICATE_REQUESTS_OF_NODE: usize = 8;
 /// Interval at which old certificate requests are looked for.
 pub const CERTIFICATE_CLEAN_PERIOD: Duration = Duration::from_secs(60 * 60);
 /// Life of the certificates that are signed, unless configured or asked for otherwise.

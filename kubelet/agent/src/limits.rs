@@ -148,8 +148,11 @@ pub const CERTIFICATE_POLL_MIN: Duration = Duration::from_millis(50);
 pub const CERTIFICATE_POLL_MAX: Duration = Duration::from_secs(2);
 /// Time after which it is said that a certificate request waits for a person.
 pub const CERTIFICATE_PATIENCE: Duration = Duration::from_secs(5);
-/// Time after which a certificate request is given up, and another one made.
-pub const CERTIFICATE_WAIT: Duration = Duration::from_secs(15 * 60);
+/// Time after which a certificate request is given up, and another one made: longer than the day for which the
+/// cluster keeps one that nobody has approved, so that an approval is never too late.
+pub const CERTIFICATE_WAIT: Duration = Duration::from_secs(25 * 60 * 60);
+/// Time for one request about a certificate, with its answer.
+pub const CERTIFICATE_REQUEST: Duration = Duration::from_secs(10);
 /// Longest time without a look at the clock before a certificate is replaced.
 pub const CERTIFICATE_CHECK: Duration = Duration::from_secs(60);
 /// Pause after the first failure to replace a certificate.

@@ -1,5 +1,6 @@
 //! The API server: store, certificates, listener.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -60,6 +61,8 @@ pub struct Api {
     pub pki: Pki,
     /// `https://127.0.0.1:PORT`
     pub url: String,
+    /// Names and addresses in the certificate that this server makes for itself.
+    pub hosts: BTreeSet<String>,
     serving: JoinHandle<()>,
     embedded: Option<(Arc<Embedded>, Control)>,
 }
@@ -89,9 +92,8 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let issuer = Arc::new(keys.issuer(&pki)?);
     let services = networks.service_cidrs.iter().copied().map(first_address);
     let addresses = [advertise].into_iter().chain(services).map(|address| address.to_string());
-    let tls = pki
-        .listener_tls(&Subject::apiserver(&cluster_domain, addresses), &keys.listener())
-        .context("cannot set up TLS for the API")?;
+    let subject = Subject::apiserver(&cluster_domain, addresses);
+    let tls = pki.listener_tls(&subject, &keys.listener()).context("cannot set up TLS for the API")?;
     let compaction_interval = store.etcd_compaction_interval;
     let (store, embedded) = open_store(data.path(), store).await?;
     let url = format!("https://127.0.0.1:{port}");
@@ -132,7 +134,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
         let client = in_process(server.service(), Subject::admin().identity(), "hawser");
         tokio::spawn(cluster_info::publish(info, client, stop.clone()));
     }
-    Ok(Api { server, pki, url, serving, embedded })
+    Ok(Api { server, pki, url, hosts: subject.hosts, serving, embedded })
 }
 
 impl Api {

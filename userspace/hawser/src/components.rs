@@ -17,6 +17,7 @@ use crate::args::{Controllers, Kubelet, Scheduler};
 use crate::data_dir::DataDir;
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::Networks;
+use crate::server_names;
 
 /// `hawser controllers`.
 pub async fn controllers(args: Controllers) -> Result<()> {
@@ -50,6 +51,7 @@ pub async fn controllers(args: Controllers) -> Result<()> {
     let config = controllers_manager::Config {
         cluster_cidrs,
         service_cidrs,
+        api_servers: server_names::known(&kubeconfig, &stop).await?,
         root_ca,
         signing,
         leader_election: Some(LeaderElection::new("kube-controller-manager", &identity(&ambient))),

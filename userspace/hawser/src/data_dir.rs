@@ -1,7 +1,8 @@
 //! The data directory: one process at a time, one format, and a record of what `down` has to remove.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,6 +12,11 @@ use serde::{Deserialize, Serialize};
 
 /// The version of the format, raised when an older program cannot read a newer one, or the other way round.
 const VERSION: &str = "1";
+/// The files of the directory itself, in the order in which they are removed after all others: until the last one is
+/// gone, the directory is known as one of ours.
+const OWN_FILES: [&str; 4] = ["version.next", "version", "lock", LEAVING];
+/// The record of a `leave` that has begun.
+const LEAVING: &str = "leaving.json";
 /// Maximum time to wait for the lock of a process that was killed.
 const DYING: Duration = Duration::from_secs(30);
 
@@ -37,9 +43,35 @@ pub struct Made {
     pub runtime_endpoint: Option<String>,
 }
 
+/// The facts that `leave` needs to finish what an earlier one began.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leaving {
+    /// The Node to delete.
+    pub node_name: Option<String>,
+    /// The directory is that of a node that joined, and goes as a whole.
+    pub joined: bool,
+}
+
 impl DataDir {
-    /// Creates the directory if it is missing, locks it, and checks its version.
+    /// Creates the directory if it is missing, locks it, and checks its version. Refuses one that `leave` has begun
+    /// to remove.
     pub fn open(path: &Path) -> Result<Self> {
+        let data = Self::open_any(path)?;
+        if data.join(LEAVING).exists() {
+            bail!("`hawser leave` has not finished with {}: run it again", data.path.display());
+        }
+        Ok(data)
+    }
+
+    /// Opens the directory for `leave`, which may have begun to remove it.
+    pub fn open_to_leave(path: &Path) -> Result<Self> {
+        if !path.join(LEAVING).exists() {
+            return Self::open_existing(path);
+        }
+        Self::open_any(path)
+    }
+
+    fn open_any(path: &Path) -> Result<Self> {
         let missing = |directory: &&Path| !directory.as_os_str().is_empty() && !directory.exists();
         let made: Vec<PathBuf> = path.ancestors().take_while(missing).map(Path::to_owned).collect();
         fs::create_dir_all(path)
@@ -47,8 +79,11 @@ impl DataDir {
         let path = path
             .canonicalize()
             .with_context(|| format!("cannot resolve the data directory {}", path.display()))?;
-        let fresh = is_fresh(&path)?;
+        // A directory of others is refused before anything is written there.
+        is_fresh(&path)?;
         let lock = lock(&path)?;
+        // Another process may have used it, or given it up, until the lock was free.
+        let fresh = is_fresh(&path)?;
         check_version(&path)?;
         Ok(Self { path, fresh, made, _lock: lock })
     }
@@ -72,10 +107,13 @@ impl DataDir {
     pub fn discard(&self) -> Result<()> {
         let entries = fs::read_dir(&self.path)
             .with_context(|| format!("cannot read the data directory {}", self.path.display()))?;
+        let read = entries.collect::<std::io::Result<Vec<_>>>();
+        let mut entries = read.with_context(|| format!("cannot read {}", self.path.display()))?;
+        entries.sort_by_key(|entry| OWN_FILES.iter().position(|own| entry.file_name() == *own));
         for entry in entries {
-            let path = entry.with_context(|| format!("cannot read {}", self.path.display()))?.path();
+            let path = entry.path();
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-            removed.with_context(|| format!("cannot remove {}", path.display()))?;
+            gone(removed).with_context(|| format!("cannot remove {}", path.display()))?;
         }
         for directory in &self.made {
             match fs::remove_dir(directory) {
@@ -140,12 +178,39 @@ impl DataDir {
 
     /// Deletes the record, once everything that was made has been removed.
     pub fn forget(&self) -> Result<()> {
-        match fs::remove_file(self.join("made.json")) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).with_context(|| format!("cannot remove {}", self.join("made.json").display()))
-            }
-            _ => Ok(()),
-        }
+        let file = self.join("made.json");
+        gone(fs::remove_file(&file)).with_context(|| format!("cannot remove {}", file.display()))
+    }
+
+    /// Records that `leave` has begun, before anything is removed.
+    pub fn begin_to_leave(&self, leaving: &Leaving) -> Result<()> {
+        let text = serde_json::to_vec_pretty(leaving).context("cannot encode what leave does")?;
+        write_atomically(&self.join(LEAVING), &text)
+    }
+
+    /// Deletes that record, once nothing else is left to do.
+    pub fn end_of_leave(&self) -> Result<()> {
+        let file = self.join(LEAVING);
+        gone(fs::remove_file(&file)).with_context(|| format!("cannot remove {}", file.display()))
+    }
+}
+
+/// Returns the record of a `leave` that has begun, also without the lock.
+pub fn leaving(path: &Path) -> Result<Option<Leaving>> {
+    let file = path.join(LEAVING);
+    let cannot = || format!("cannot read {}", file.display());
+    match fs::read(&file) {
+        Ok(text) => serde_json::from_slice(&text).with_context(cannot).map(Some),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(cannot),
+    }
+}
+
+/// Takes a file that is not there for one that was removed.
+fn gone(removed: std::io::Result<()>) -> std::io::Result<()> {
+    match removed {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        other => other,
     }
 }
 
@@ -153,16 +218,16 @@ impl DataDir {
 /// must not remove what belongs to others. One with nothing but the shared keys of another API server counts
 /// as empty, but must not be discarded.
 fn is_fresh(path: &Path) -> Result<bool> {
-    if path.join("version").exists() {
+    if path.join("version").exists() || path.join(LEAVING).exists() {
         return Ok(false);
     }
     let entries = fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))?;
-    // A crash during the very first start leaves a lock without a version.
     let mut shared = false;
     for entry in entries {
         let entry = entry.with_context(|| format!("cannot read {}", path.display()))?;
         match entry.file_name().to_str() {
-            Some("lock") => {}
+            // Left behind by a crash during the very first start, or during the removal of the directory.
+            Some("lock" | "version.next") => {}
             Some("pki") => shared = true,
             _ => {
                 bail!("{} is not empty and not a data directory of hawser: give an empty one", path.display())
@@ -175,15 +240,21 @@ fn is_fresh(path: &Path) -> Result<bool> {
 #[expect(clippy::disallowed_methods, reason = "before there is anything else to do")]
 fn lock(path: &Path) -> Result<File> {
     let file = path.join("lock");
-    let mut lock = OpenOptions::new()
-        .create(true)
-        .read(true)
-        .write(true)
-        .truncate(false)
-        .open(&file)
-        .with_context(|| format!("cannot open {}", file.display()))?;
+    let open = || {
+        let opened = OpenOptions::new().create(true).read(true).write(true).truncate(false).open(&file);
+        opened.with_context(|| format!("cannot open {}", file.display()))
+    };
+    let mut lock = open()?;
     let until = Instant::now() + DYING;
-    while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+    loop {
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            // Its last holder may have removed the file, and the lock of that one is nobody's.
+            if is_same(&lock, &file) {
+                break;
+            }
+            lock = open()?;
+            continue;
+        }
         let mut pid = String::new();
         // The message is true without the process id, too.
         let _ = lock.rewind().and_then(|()| lock.read_to_string(&mut pid));
@@ -200,6 +271,13 @@ fn lock(path: &Path) -> Result<File> {
     };
     write().with_context(|| format!("cannot write {}", file.display()))?;
     Ok(lock)
+}
+
+/// Returns whether a path leads to an open file.
+pub fn is_same(open: &File, path: &Path) -> bool {
+    let id = |found: fs::Metadata| (found.dev(), found.ino());
+    let open = open.metadata().map(id);
+    open.is_ok_and(|open| fs::metadata(path).map(id).is_ok_and(|found| found == open))
 }
 
 /// Returns `true` if a process that was killed has not yet released its resources, which takes a second for
@@ -233,7 +311,9 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
         let mut file = File::create(&next)?;
         file.write_all(content)?;
         file.sync_all()?;
-        fs::rename(&next, path)
+        fs::rename(&next, path)?;
+        // The rename itself is durable once the directory is.
+        path.parent().map_or(Ok(()), |parent| File::open(parent)?.sync_all())
     };
     write().with_context(|| format!("cannot write {}", path.display()))
 }
@@ -241,6 +321,16 @@ pub fn write_atomically(path: &Path, content: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Returns a process that has ended and that nobody has waited for.
+    fn zombie() -> std::process::Child {
+        let dead = std::process::Command::new("true").spawn().unwrap();
+        let stat = format!("/proc/{}/stat", dead.id());
+        while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        dead
+    }
 
     #[test]
     fn a_directory_in_use_names_the_process() {
@@ -257,11 +347,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let held = DataDir::open(dir.path()).unwrap();
         // Nobody has waited for the process, so it is a zombie without memory of its own.
-        let mut dead = std::process::Command::new("true").spawn().unwrap();
-        let stat = format!("/proc/{}/stat", dead.id());
-        while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let mut dead = zombie();
         fs::write(dir.path().join("lock"), dead.id().to_string()).unwrap();
         std::thread::scope(|scope| {
             let next = scope.spawn(|| DataDir::open(dir.path()).map(drop));
@@ -299,6 +385,73 @@ mod tests {
         let data = DataDir::open(dir.path()).unwrap();
         assert!(!data.is_fresh());
         assert!(dir.path().join("version").exists());
+    }
+
+    /// A machine that was switched off during the first start could not start again.
+    #[test]
+    fn a_first_start_that_was_killed_is_begun_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        for file in ["lock", "version.next"] {
+            fs::write(dir.path().join(file), "").unwrap();
+        }
+        let data = DataDir::open(dir.path()).unwrap();
+        assert!(data.is_fresh() && dir.path().join("version").exists());
+    }
+
+    #[test]
+    fn a_directory_that_another_process_has_used_meanwhile_is_not_fresh() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = DataDir::open(dir.path()).unwrap();
+        // Wait for the lock as if its holder were dying.
+        let mut dead = zombie();
+        fs::write(dir.path().join("lock"), dead.id().to_string()).unwrap();
+        // The directory looks fresh to those who look now.
+        fs::remove_file(dir.path().join("version")).unwrap();
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| DataDir::open(dir.path()).map(|data| data.is_fresh()));
+            std::thread::sleep(Duration::from_millis(200));
+            fs::write(dir.path().join("version"), "1\n").unwrap();
+            drop(first);
+            assert!(!next.join().unwrap().unwrap());
+        });
+        dead.wait().unwrap();
+    }
+
+    #[test]
+    fn the_lock_of_a_file_that_was_removed_is_no_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = DataDir::open(dir.path()).unwrap();
+        let mut dead = zombie();
+        fs::write(dir.path().join("lock"), dead.id().to_string()).unwrap();
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| DataDir::open(dir.path()));
+            std::thread::sleep(Duration::from_millis(200));
+            fs::remove_file(dir.path().join("lock")).unwrap();
+            drop(held);
+            let next = next.join().unwrap().unwrap();
+            assert!(DataDir::open(dir.path()).is_err(), "it holds the lock of the new file");
+            drop(next);
+        });
+        dead.wait().unwrap();
+    }
+
+    #[test]
+    fn a_leave_that_was_killed_is_finished_by_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("node");
+        let record = Leaving { node_name: Some("b".to_owned()), joined: true };
+        DataDir::open(&path).unwrap().begin_to_leave(&record).unwrap();
+        // Whatever a killed one has removed, nothing but another leave uses the directory.
+        for removed in ["", "version", "lock"] {
+            gone(fs::remove_file(path.join(removed))).unwrap_or_default();
+            let error = DataDir::open(&path).err().unwrap().to_string();
+            assert!(error.contains("`hawser leave` has not finished"), "{removed}: {error}");
+            let data = DataDir::open_to_leave(&path).unwrap();
+            assert!(!data.is_fresh());
+            assert_eq!(leaving(&path).unwrap(), Some(record.clone()));
+        }
+        DataDir::open_to_leave(&path).unwrap().discard_all().unwrap();
+        assert!(!path.exists());
     }
 
     #[test]

@@ -11,19 +11,26 @@ use anyhow::{Context, Result, anyhow, bail};
 use apiserver_auth::authentication::pki::{certificates, public_key_hash, public_key_hashes};
 use apiserver_meta::pem;
 use controllers_manager::detached_signature;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Api, Client, Config};
+use kube::core::Status;
+use kube::{Client, Config};
 use rustls::CertificateError;
 use serde_json::json;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::cluster_info::{self, Discovered};
 use crate::token::Token;
 
 /// Time for one connection.
 const CONNECT: Duration = Duration::from_secs(10);
+/// Time for one request, with its answer.
+pub const REQUEST: Duration = Duration::from_secs(10);
+/// Greatest size of an answer that is read before it is known whose it is.
+const ANSWER: usize = 1 << 20;
 /// Time for which the signature of a token may be missing: a controller makes it after the token.
 const SIGNING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
@@ -155,8 +162,28 @@ fn check_signature(map: &ConfigMap, token: &Token) -> Result<Option<String>> {
     Ok(Some(text.clone()))
 }
 
+/// Reads `cluster-info`, with a bound on the time and on the size of the answer: whoever answers may be anybody.
 async fn read(client: &Client) -> kube::Result<ConfigMap> {
-    Api::<ConfigMap>::namespaced(client.clone(), cluster_info::NAMESPACE).get(cluster_info::NAME).await
+    let late = || kube::Error::Service(format!("no answer within {} s", REQUEST.as_secs()).into());
+    timeout(REQUEST, read_bounded(client)).await.unwrap_or_else(|_| Err(late()))
+}
+
+async fn read_bounded(client: &Client) -> kube::Result<ConfigMap> {
+    let path = format!("/api/v1/namespaces/{}/configmaps/{}", cluster_info::NAMESPACE, cluster_info::NAME);
+    let request = http::Request::get(path).body(Body::empty()).map_err(kube::Error::HttpError)?;
+    let answer = client.send(request).await?;
+    let code = answer.status();
+    let body = Limited::new(answer.into_body(), ANSWER).collect().await.map_err(|error| {
+        let long = error.is::<LengthLimitError>();
+        kube::Error::Service(if long { "the answer is larger than 1 MiB".into() } else { error })
+    })?;
+    let body = body.to_bytes();
+    if code.is_success() {
+        return serde_json::from_slice(&body).map_err(kube::Error::SerdeError);
+    }
+    let status = serde_json::from_slice::<Status>(&body).ok();
+    let status = status.unwrap_or_else(|| Status::failure(code.as_str(), "")).with_code(code.as_u16());
+    Err(kube::Error::Api(status.boxed()))
 }
 
 /// Returns a kubeconfig for a server that is verified with `authorities`, and a user.
@@ -302,6 +329,36 @@ mod tests {
         }
         assert!(pins(&[]).unwrap_err().to_string().contains("--discovery-token-ca-cert-hash is missing"));
         assert_eq!(Pins::parse(&[], true).unwrap().pinned(&pem).unwrap(), pem);
+    }
+
+    /// Answers each connection with a head and then with bytes for as long as they are read, or with nothing.
+    async fn stranger(head: &'static str, body: &'static [u8]) -> Client {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request).await;
+                let _ = stream.write_all(head.as_bytes()).await;
+                while !body.is_empty() && stream.write_all(body).await.is_ok() {}
+                // The connection stays open.
+                std::future::pending::<()>().await;
+            }
+        });
+        Client::try_from(Config::new(url.parse().unwrap())).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_a_stranger_is_bounded() {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n";
+        let endless = stranger(head, &[b' '; 4096]).await;
+        let error = innermost(&read(&endless).await.unwrap_err());
+        assert_eq!(error, "the answer is larger than 1 MiB");
+        let silent = stranger("", b"").await;
+        tokio::time::pause();
+        let error = innermost(&read(&silent).await.unwrap_err());
+        assert_eq!(error, "no answer within 10 s");
     }
 
     #[test]

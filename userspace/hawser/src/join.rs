@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_client::connect;
@@ -10,11 +11,12 @@ use k8s_openapi::api::core::v1;
 use kube::{Api, Client};
 use kubelet_agent::certificates::{self, Clients, Pair, Rotation, Serving, Wanted};
 use serde_json::json;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 use userspace_daemon::shutdown;
 
+use crate::client_authorities;
 use crate::cluster_info::{Discovered, Ranges};
 use crate::data_dir::DataDir;
 use crate::discovery::{self, Pins};
@@ -29,6 +31,10 @@ use crate::up;
 /// Names of the components towards the API server.
 const KUBELET: &str = "kubelet";
 const PROXY: &str = "kube-proxy";
+
+/// Shortest and longest pause between attempts to use a certificate that was replaced.
+const SWAP_RETRY: Duration = Duration::from_secs(1);
+const SWAP_RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Runs a node until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Join) -> Result<()> {
@@ -88,7 +94,11 @@ async fn member(
     tasks.add("pod network", async move { network.await.context("panicked") });
     let proxy = node::run_proxy(open.end().await?, api.proxy.client(), &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
-    let tls = KubeletTls { serving: None, rotated: Some(serving), client_ca: Some(joined.authorities) };
+    // Last, since it may have to wait for the API server.
+    let Some(client_ca) = client_authorities::find(&membership, &joined, &client, stop).await? else {
+        return tasks.all_end().await;
+    };
+    let tls = KubeletTls { serving: None, rotated: Some(serving), client_ca: Some(client_ca) };
     let cri = cri.end().await?;
     let dns = cluster_dns.or_of(&networks.service_cidrs).of_pods();
     let kubelet =
@@ -110,17 +120,31 @@ struct NodeClients {
 }
 
 impl NodeClients {
-    /// Reads the certificate of the kubeconfig again.
+    /// Reads the certificate of the kubeconfig again, until it can be used: the one in use ends.
     async fn renew(&self, kubeconfig: &Path) {
         for (clients, component) in [(&self.kubelet, KUBELET), (&self.proxy, PROXY)] {
-            match connect(kubeconfig, component).await {
-                Ok(next) => clients.replace(next),
-                Err(error) => {
-                    let cause = &error as &dyn std::error::Error;
-                    tracing::error!(error = cause, component, "cannot use the new certificate");
-                }
+            clients.replace(persist(component, || connect(kubeconfig, component)).await);
+        }
+    }
+}
+
+/// Tries until it works, with pauses that double.
+async fn persist<T, E, F>(component: &str, attempt: impl Fn() -> F) -> T
+where
+    E: std::error::Error + 'static,
+    F: Future<Output = Result<T, E>>,
+{
+    let mut pause = SWAP_RETRY;
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) => {
+                let cause = &error as &dyn std::error::Error;
+                tracing::error!(error = cause, component, "cannot use the new certificate, trying again");
             }
         }
+        sleep(pause).await;
+        pause = (pause * 2).min(SWAP_RETRY_MAX);
     }
 }
 
@@ -194,22 +218,22 @@ async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambi
             info!(node = %node.name, server = %cluster.server, "joined before");
             return Ok(cluster);
         }
-        if args.token.is_none() {
+        if args.token.is_none() && args.token_file.is_none() {
             bail!(
-                "the certificate of node {} has expired: run `hawser join {} --token T --discovery-token-ca-cert-hash H` \
+                "the certificate of node {} has expired: run `hawser join {} --token-file F --discovery-token-ca-cert-hash H` \
                  with a new token",
                 node.name,
                 cluster.server.trim_start_matches("https://")
             );
         }
     }
-    let (Some(url), Some(token)) = (url, &args.token) else {
+    let token = Token::given(args.token.as_deref(), args.token_file.as_deref())?;
+    let (Some(url), Some(token)) = (url, token) else {
         bail!(
-            "this machine has not joined a cluster: give SERVER, --token and --discovery-token-ca-cert-hash, as \
+            "this machine has not joined a cluster: give SERVER, --token or --token-file, and --discovery-token-ca-cert-hash, as \
              `hawser token create --print-join-command` prints them"
         );
     };
-    let token = Token::parse(token)?;
     let pins =
         Pins::parse(&args.discovery_token_ca_cert_hash, args.discovery_token_unsafe_skip_ca_verification)?;
     let found = discovery::discover(&url, &token, &pins, ambient.now()).await?;
@@ -219,6 +243,8 @@ async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambi
     let cluster = Cluster {
         server: url.clone(),
         ranges: ranges(args, &found)?,
+        // In clusters of kubeadm one authority signs for servers and clients. Others say who signs for clients.
+        client_authorities: found.ranges.is_none().then(|| found.authorities.clone()),
         authorities: found.authorities,
         node_name: node.name.clone(),
     };
@@ -226,7 +252,8 @@ async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambi
     let client = discovery::client(discovery::kubeconfig(&url, &cluster.authorities, &user)).await?;
     check_name(&client, &node.name, &token).await?;
     membership.create()?;
-    let pair = certificates::bootstrap(&client, &node.name, &membership.pending_key()).await;
+    let author = format!("system:bootstrap:{}", token.id);
+    let pair = certificates::bootstrap(&client, &node.name, Some(&author), &membership.pending_key()).await;
     let pair = pair.context("the cluster gave this machine no certificate")?;
     check_clock(&pair, ambient)?;
     let file = membership.client();
@@ -252,7 +279,11 @@ fn ranges(args: &Join, found: &Discovered) -> Result<Ranges> {
 
 /// Refuses a name that a living node has.
 async fn check_name(client: &Client, name: &str, token: &Token) -> Result<()> {
-    match Api::<v1::Node>::all(client.clone()).get_opt(name).await {
+    let api = Api::<v1::Node>::all(client.clone());
+    let found = timeout(discovery::REQUEST, api.get_opt(name)).await;
+    let found =
+        found.with_context(|| format!("cannot look for node {name}: the API server does not answer"))?;
+    match found {
         Ok(Some(node)) if is_alive(&node) => bail!(
             "node {name} is in the cluster and alive: give another --node-name; if it is this machine, wait until \
              `kubectl get node {name}` shows it as NotReady, or delete the Node"
@@ -298,6 +329,20 @@ mod tests {
     use k8s_openapi::api::core::v1::NodeCondition;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_certificate_that_cannot_be_used_is_tried_again() {
+        let left = std::cell::Cell::new(10);
+        let attempt = || {
+            left.set(left.get() - 1);
+            let outcome = if left.get() > 0 { Err(std::io::Error::other("no")) } else { Ok("client") };
+            std::future::ready(outcome)
+        };
+        let start = Instant::now();
+        assert_eq!(persist("kubelet", attempt).await, "client");
+        // 1, 2, 4, 8, 16, 32 and three times 60 seconds.
+        assert_eq!(start.elapsed().as_secs(), 63 + 3 * 60);
+    }
 
     #[test]
     fn only_a_ready_node_has_its_name() {

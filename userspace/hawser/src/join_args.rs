@@ -84,9 +84,13 @@ pub struct Join {
     /// The API server: ADDRESS:PORT
     #[arg(value_name = "SERVER")]
     pub server: Option<String>,
-    /// The token of `hawser token create`; not needed by a machine that has joined
+    /// The token of `hawser token create`; not needed by a machine that has joined. Everybody on the machine can read
+    /// command lines: see --token-file
     #[arg(long)]
     pub token: Option<String>,
+    /// File with the token; `-` for standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    pub token_file: Option<PathBuf>,
     /// Hash of the public key of the cluster's authority, `sha256:…`; may be repeated
     #[arg(long, value_name = "HASH")]
     pub discovery_token_ca_cert_hash: Vec<String>,

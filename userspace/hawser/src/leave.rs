@@ -1,6 +1,7 @@
 //! `hawser leave`: takes the machine out of its cluster and restores it.
 
 use std::fs::{self, File};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -10,12 +11,13 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use crate::data_dir::DataDir;
+use crate::data_dir::{self, DataDir, Leaving, Made};
 use crate::down;
 use crate::join_args::Leave;
 use crate::membership::Membership;
@@ -27,11 +29,12 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// The annotation of pods that stand for a file on the node.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Drains the node if that is asked for, stops its components, deletes the Node, and removes what they made.
+/// Drains the node if that is asked for, stops its components, removes what they made, and deletes the Node. What is
+/// to be done is recorded first, so that the next one finishes what one that was killed has begun.
 pub async fn run(args: Leave) -> Result<()> {
     let Leave { data_dir, kubeconfig, drain, drain_timeout } = args;
-    if !data_dir.exists() {
-        println!("{} does not exist: nothing to do", data_dir.display());
+    if !data_dir.exists() || is_empty(&data_dir) {
+        println!("{} does not exist or is empty: nothing to do", data_dir.display());
         return Ok(());
     }
     if data_dir.join("pki").exists() || data_dir.join("store").exists() {
@@ -53,10 +56,9 @@ pub async fn run(args: Leave) -> Result<()> {
         drain_node(&client, &node, drain_timeout).await?;
     }
     stop_holder(&data_dir).await?;
-    let data = DataDir::open_existing(&data_dir)?;
+    let data = DataDir::open_to_leave(&data_dir)?;
     let made = data.made()?;
-    let node =
-        joined.map(|cluster| cluster.node_name).or_else(|| made.as_ref().map(|made| made.node_name.clone()));
+    let Leaving { node_name: node, joined } = begin(&data, &membership, made.as_ref())?;
     if let Some(made) = &made {
         let errors = down::remove(&data, made).await;
         if !errors.is_empty() {
@@ -66,21 +68,35 @@ pub async fn run(args: Leave) -> Result<()> {
         data.forget()?;
     }
     // Credentials go before the Node, so that nothing makes it anew.
-    let whole = membership.cluster()?.is_some();
     membership.remove()?;
-    if whole {
-        data.discard_all()?;
+    match (&node, &administrator) {
+        (Some(node), Some(client)) => delete_node(client, node).await?,
+        (Some(node), None) => println!(
+            "this machine is restored; the Node remains, since nodes may not delete it: `kubectl delete node {node}`"
+        ),
+        (None, _) => {}
     }
-    let Some(node) = node else { return Ok(()) };
-    match administrator {
-        Some(client) => delete_node(&client, &node).await,
-        None => {
-            println!(
-                "this machine is restored; the Node remains, since nodes may not delete it: `kubectl delete node {node}`"
-            );
-            Ok(())
-        }
+    // The record goes last.
+    if joined { data.discard_all() } else { data.end_of_leave() }
+}
+
+/// Returns what is to be done: the record of a leave that was killed, or a new one.
+fn begin(data: &DataDir, membership: &Membership, made: Option<&Made>) -> Result<Leaving> {
+    if let Some(begun) = data_dir::leaving(data.path())? {
+        return Ok(begun);
     }
+    let cluster = membership.cluster()?;
+    let joined = cluster.is_some();
+    let node_name = cluster.map(|cluster| cluster.node_name);
+    let node_name = node_name.or_else(|| made.map(|made| made.node_name.clone()));
+    let leaving = Leaving { node_name, joined };
+    data.begin_to_leave(&leaving)?;
+    Ok(leaving)
+}
+
+/// Returns whether a directory has no entries: a leave may have been killed just before it removed it.
+fn is_empty(path: &Path) -> bool {
+    fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 async fn connect_own(membership: &Membership) -> Result<Client> {
@@ -89,13 +105,14 @@ async fn connect_own(membership: &Membership) -> Result<Client> {
 
 /// Returns the name of the node: that of the membership, or that which a component has recorded.
 fn node_name(data_dir: &Path, joined: Option<&str>) -> Result<String> {
-    if let Some(name) = joined {
-        return Ok(name.to_owned());
+    let begun = data_dir::leaving(data_dir)?.and_then(|leaving| leaving.node_name);
+    if let Some(name) = joined.map(str::to_owned).or(begun) {
+        return Ok(name);
     }
     // Read without the lock, which a component holds.
     let file = data_dir.join("made.json");
     let text = fs::read(&file).with_context(|| format!("cannot read {}", file.display()))?;
-    let made: crate::data_dir::Made =
+    let made: Made =
         serde_json::from_slice(&text).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(made.node_name)
 }
@@ -107,38 +124,73 @@ async fn delete_node(client: &Client, node: &str) -> Result<()> {
             Ok(())
         }
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-        Err(error) => Err(error)
-            .with_context(|| format!("this machine is restored, but Node {node} could not be deleted")),
+        Err(error) => Err(error).with_context(|| {
+            format!("this machine is restored, but Node {node} could not be deleted: run this again")
+        }),
     }
 }
 
 /// Ends the process that works on the directory, if there is one.
 async fn stop_holder(data_dir: &Path) -> Result<()> {
-    let Some(pid) = holder(data_dir)? else { return Ok(()) };
-    info!(pid = pid.as_raw_nonzero().get(), "stopping the node's components");
-    kill_process(pid, Signal::TERM)
-        .with_context(|| format!("cannot stop process {}", pid.as_raw_nonzero()))?;
+    let Some(Holder { pid, process }) = holder(data_dir)? else { return Ok(()) };
+    info!(pid, "stopping the node's components");
+    match pidfd_send_signal(&process, Signal::TERM) {
+        // It has ended by itself.
+        Ok(()) | Err(Errno::SRCH) => {}
+        Err(error) => return Err(error).with_context(|| format!("cannot stop process {pid}")),
+    }
     let deadline = Instant::now() + ENDING;
-    while holder(data_dir)?.is_some() {
+    while is_held(data_dir) {
         if Instant::now() > deadline {
-            bail!("process {} does not end: stop it, then run this again", pid.as_raw_nonzero());
+            bail!("process {pid} does not end: stop it, then run this again");
         }
         sleep(PAUSE).await;
     }
     Ok(())
 }
 
-/// Returns the process that holds the lock of the directory.
-fn holder(data_dir: &Path) -> Result<Option<Pid>> {
+/// The process that holds the lock of a directory.
+struct Holder {
+    pid: i32,
+    /// Stands for this process and no other, whoever gets its number later.
+    process: OwnedFd,
+}
+
+/// Returns whether a process holds the lock of the directory.
+fn is_held(data_dir: &Path) -> bool {
+    // A lock that is taken here is released when the file is closed.
+    File::open(data_dir.join("lock"))
+        .is_ok_and(|file| flock(&file, FlockOperation::NonBlockingLockExclusive).is_err())
+}
+
+/// Returns the process that holds the lock of the directory. The number in the file may be of a process that ended
+/// long ago and be another one's by now, so that a process counts only if it has the file open.
+fn holder(data_dir: &Path) -> Result<Option<Holder>> {
     let path = data_dir.join("lock");
-    let Ok(file) = File::open(&path) else { return Ok(None) };
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        // Nobody holds it; it is released when the file is closed.
+    if !is_held(data_dir) {
         return Ok(None);
     }
     let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
     let pid = text.trim().parse().ok().and_then(Pid::from_raw);
-    pid.with_context(|| format!("{} does not say which process holds it", path.display())).map(Some)
+    let process =
+        pid.and_then(|pid| Some((pid.as_raw_nonzero().get(), pidfd_open(pid, PidfdFlags::empty()).ok()?)));
+    match process {
+        Some((pid, process)) if has_open(pid, &path) => Ok(Some(Holder { pid, process })),
+        // It has just ended.
+        _ if !is_held(data_dir) => Ok(None),
+        _ => bail!(
+            "another process holds {}, since process {} does not: find it and stop it, then run this again",
+            path.display(),
+            text.trim()
+        ),
+    }
+}
+
+/// Returns whether a process has a file open.
+fn has_open(pid: i32, path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    open.into_iter().any(|entry| data_dir::is_same(&file, &entry.path()))
 }
 
 /// Cordons a node, evicts its pods, and waits until they are gone.
@@ -227,9 +279,71 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         assert!(holder(dir.path()).unwrap().is_none());
         let data = DataDir::open(dir.path()).unwrap();
-        let pid = holder(dir.path()).unwrap().unwrap();
-        assert_eq!(pid.as_raw_nonzero().get(), std::process::id() as i32);
+        let found = holder(dir.path()).unwrap().unwrap();
+        assert_eq!(found.pid, std::process::id() as i32);
         drop(data);
         assert!(holder(dir.path()).unwrap().is_none());
+    }
+
+    /// The number in the file was that of a process which had ended, and by then another's, which got the signal.
+    #[tokio::test]
+    async fn no_process_but_the_holder_is_signalled() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = DataDir::open(dir.path()).unwrap();
+        let mut other = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        fs::write(dir.path().join("lock"), other.id().to_string()).unwrap();
+        let error = stop_holder(dir.path()).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("process {} does not", other.id())), "{error}");
+        assert!(other.try_wait().unwrap().is_none(), "it was signalled");
+        other.kill().unwrap();
+        other.wait().unwrap();
+        // Nor is one that is not there.
+        assert!(stop_holder(dir.path()).await.is_err());
+        drop(data);
+        stop_holder(dir.path()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_leave_that_was_killed_anywhere_is_finished() {
+        let cluster = crate::membership::Cluster {
+            server: "https://192.0.2.1:6443".to_owned(),
+            authorities: "PEM".to_owned(),
+            client_authorities: None,
+            node_name: "b".to_owned(),
+            ranges: crate::cluster_info::Ranges { services: Vec::new(), pods: Vec::new() },
+        };
+        // The files that one has removed before it was killed, in its order.
+        for removed in 0..=5 {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("node");
+            let data = DataDir::open(&path).unwrap();
+            let membership = Membership::of(&path);
+            membership.create().unwrap();
+            membership.remember(&cluster).unwrap();
+            let begun = begin(&data, &membership, None).unwrap();
+            assert_eq!(begun, Leaving { node_name: Some("b".to_owned()), joined: true });
+            drop(data);
+            for file in ["join/cluster.json", "join/kubeconfig.yaml", "version", "lock", "leaving.json"]
+                .iter()
+                .take(removed)
+            {
+                fs::remove_file(path.join(file)).unwrap();
+            }
+            if removed == 5 {
+                fs::remove_dir(path.join("join")).unwrap();
+            }
+            if removed < 5 {
+                let data = DataDir::open_to_leave(&path).unwrap();
+                assert_eq!(begin(&data, &membership, None).unwrap(), begun, "{removed}");
+            }
+            let leave = Leave {
+                data_dir: path.clone(),
+                kubeconfig: None,
+                drain: false,
+                drain_timeout: Duration::ZERO,
+            };
+            run(leave).await.unwrap();
+            assert!(removed == 5 || !path.exists(), "{removed}");
+        }
     }
 }

@@ -19,8 +19,12 @@ use crate::discovery;
 pub struct Cluster {
     /// URL of the API server.
     pub server: String,
-    /// Certificates with which the API server and the clients of the node server are verified, PEM.
+    /// Certificates with which the API server is verified, PEM.
     pub authorities: String,
+    /// Certificates with which the clients of the node server are verified, PEM; `None` until the cluster has told
+    /// them.
+    #[serde(default)]
+    pub client_authorities: Option<String>,
     pub node_name: String,
     pub ranges: Ranges,
 }
@@ -149,6 +153,7 @@ mod tests {
         let cluster = Cluster {
             server: "https://192.0.2.1:6443".to_owned(),
             authorities: "PEM".to_owned(),
+            client_authorities: Some("other PEM".to_owned()),
             node_name: "b".to_owned(),
             ranges: Ranges {
                 services: vec!["10.96.0.0/16".parse().unwrap()],

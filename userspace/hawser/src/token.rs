@@ -1,7 +1,9 @@
 //! `hawser token`: the tokens with which machines join, as Secrets in `kube-system`.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -21,6 +23,8 @@ use crate::join_args::{Administrator, TokenAction, TokenCommand, TokenCreate, To
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const PREFIX: &str = "bootstrap-token-";
+/// Number of bytes that are read of a file with a token.
+const FILE_BYTES: u64 = 1024;
 const ALPHABET: &[u8; 36] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 /// Uses of a token, and the field that each is stored in.
 const USAGES: [(&str, &str); 2] =
@@ -57,6 +61,22 @@ impl Token {
                  the dot and 16 after it"
             ),
         }
+    }
+
+    /// Returns the token of the command line: the text itself, or the content of a file, `-` being standard input.
+    pub fn given(text: Option<&str>, file: Option<&Path>) -> Result<Option<Self>> {
+        let Some(file) = file else { return text.map(Self::parse).transpose() };
+        let read = |reader: &mut dyn Read| {
+            let mut text = String::new();
+            Read::take(reader, FILE_BYTES).read_to_string(&mut text).map(|_| text)
+        };
+        let text = if file == Path::new("-") {
+            read(&mut std::io::stdin().lock()).context("cannot read the token from standard input")
+        } else {
+            let opened = File::open(file).and_then(|mut file| read(&mut file));
+            opened.with_context(|| format!("cannot read --token-file {}", file.display()))
+        }?;
+        Self::parse(text.trim()).with_context(|| format!("--token-file {}", file.display())).map(Some)
     }
 
     fn random(ambient: &Ambient) -> Self {
@@ -283,6 +303,22 @@ mod tests {
         }
         let (one, two) = (Token::random(&Ambient::system()), Token::random(&Ambient::system()));
         assert!(Token::parse(&one.to_string()).is_ok() && one != two);
+    }
+
+    #[test]
+    fn a_token_may_be_in_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("token");
+        std::fs::write(&file, "abcdef.0123456789abcdef\n").unwrap();
+        assert!(Token::given(None, Some(&file)).unwrap() == Some(token()));
+        assert!(Token::given(Some("abcdef.0123456789abcdef"), None).unwrap() == Some(token()));
+        assert!(Token::given(None, None).unwrap().is_none());
+        std::fs::write(&file, "secret0123456789").unwrap();
+        let error = format!("{:#}", Token::given(None, Some(&file)).err().unwrap());
+        assert!(error.contains("--token-file") && !error.contains("secret0123456789"), "{error}");
+        std::fs::remove_file(&file).unwrap();
+        let error = format!("{:#}", Token::given(None, Some(&file)).err().unwrap());
+        assert!(error.contains("cannot read --token-file"), "{error}");
     }
 
     #[test]

@@ -224,6 +224,7 @@ fn control_plane(
     let config = controllers_manager::Config {
         cluster_cidrs: cluster_cidrs.clone(),
         service_cidrs: service_cidrs.clone(),
+        api_servers: api.hosts.clone(),
         root_ca: api.pki.ca_pem().to_owned(),
         signing: Some(signing),
         ..controllers_manager::Config::default()

@@ -7,6 +7,7 @@ mod bound;
 mod files;
 mod keys;
 pub mod listener;
+mod names;
 pub mod pki;
 mod renewal;
 mod tls;
@@ -16,6 +17,7 @@ use apiserver_meta::identity::Identity;
 
 pub use authenticator::{Authenticator, user_info};
 pub use bound::Bound;
+pub use names::server_names;
 pub use tls::KubeletTls;
 
 /// The name of the node that makes the request, if a node does: user `system:node:NAME` in the

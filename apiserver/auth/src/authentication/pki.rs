@@ -574,7 +574,7 @@ fn subject_of(certificate: &X509Certificate<'_>) -> Option<Subject> {
     Some(Subject { common_name, organizations, hosts, usage })
 }
 
-fn address_from_octets(bytes: &[u8]) -> Option<IpAddr> {
+pub(super) fn address_from_octets(bytes: &[u8]) -> Option<IpAddr> {
     if let Ok(octets) = <[u8; 4]>::try_from(bytes) {
         return Some(IpAddr::from(octets));
     }

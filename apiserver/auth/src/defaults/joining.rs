@@ -33,6 +33,14 @@ const BINDINGS: [(&str, &str, &str); 5] = [
     ("hawser:node-proxier", "system:node-proxier", NODES),
 ];
 
+/// (name, role, subject) in `kube-system`
+const SYSTEM_BINDINGS: [(&str, &str, &str); 2] = [
+    // The server of a node that has joined believes the clients that the API server believes.
+    ("hawser:node-client-authorities", "extension-apiserver-authentication-reader", NODES),
+    // Its proxy masquerades by the rules that the proxies of other nodes have.
+    ("hawser:node-proxier", "hawser:proxy", NODES),
+];
+
 /// Returns the roles and bindings, in the order in which to write them.
 pub fn objects() -> Vec<Value> {
     let mut get_nodes = with_metadata("ClusterRole", GET_NODES, None);
@@ -41,12 +49,16 @@ pub fn objects() -> Vec<Value> {
     objects.extend(BINDINGS.iter().map(|(name, role, subject)| {
         bind(with_metadata("ClusterRoleBinding", name, None), "ClusterRole", role, &[subject])
     }));
-    // Machines that do not know the cluster yet read who signs its certificates.
-    let public = |kind: &str| {
-        let mut object = with_metadata(kind, CLUSTER_INFO, None);
-        object["metadata"]["namespace"] = json!("kube-public");
+    let namespaced = |kind: &str, namespace: &str, name: &str| {
+        let mut object = with_metadata(kind, name, None);
+        object["metadata"]["namespace"] = json!(namespace);
         object
     };
+    objects.extend(SYSTEM_BINDINGS.iter().map(|(name, role, subject)| {
+        bind(namespaced("RoleBinding", "kube-system", name), "Role", role, &[subject])
+    }));
+    // Machines that do not know the cluster yet read who signs its certificates.
+    let public = |kind: &str| namespaced(kind, "kube-public", CLUSTER_INFO);
     let mut role = public("Role");
     role["rules"] = json!([parse_rule("get core configmaps cluster-info")]);
     objects.push(role);
@@ -63,7 +75,7 @@ mod tests {
     use crate::authorizer::Authorizer;
 
     #[test]
-    fn machines_that_join_may_request_a_certificate_and_nothing_else() {
+    fn machines_that_join_may_request_certificates_and_nodes_read_two_config_maps() {
         let authorizer = Authorizer::new();
         for object in super::super::objects().into_iter().chain(objects()) {
             authorizer.apply(object["kind"].as_str().unwrap(), &object);
@@ -74,6 +86,7 @@ mod tests {
         let node = Identity::authenticated("system:node:a", &["system:nodes"]);
         let anonymous = Identity::anonymous();
         let csr = ("certificates.k8s.io", "certificatesigningrequests");
+        let system = "kube-system/configmaps";
         for (identity, verb, (group, resource), subresource, name, expected) in [
             (&token, "create", csr, "", "", true),
             (&token, "watch", csr, "", "", true),
@@ -91,12 +104,25 @@ mod tests {
             (&node, "watch", ("discovery.k8s.io", "endpointslices"), "", "", true),
             (&node, "update", ("discovery.k8s.io", "endpointslices"), "", "", false),
             (&node, "list", ("", "pods"), "", "", false),
+            (&node, "get", ("", system), "", "extension-apiserver-authentication", true),
+            (&node, "update", ("", system), "", "extension-apiserver-authentication", false),
+            (&node, "get", ("", system), "", "ip-masq-agent", true),
+            (&node, "list", ("", system), "", "ip-masq-agent", true),
+            (&node, "watch", ("", system), "", "ip-masq-agent", true),
+            (&node, "update", ("", system), "", "ip-masq-agent", false),
+            (&node, "get", ("", system), "", "other", false),
+            (&node, "list", ("", system), "", "", false),
+            (&token, "get", ("", system), "", "extension-apiserver-authentication", false),
             (&anonymous, "get", ("", "configmaps"), "", "cluster-info", true),
             (&anonymous, "get", ("", "configmaps"), "", "other", false),
             (&anonymous, "list", ("", "configmaps"), "", "", false),
             (&anonymous, "create", csr, "", "", false),
         ] {
-            let namespace = if resource == "configmaps" { "kube-public" } else { "" };
+            let (namespace, resource) = match resource.split_once('/') {
+                Some(pair) => pair,
+                None if resource == "configmaps" => ("kube-public", resource),
+                None => ("", resource),
+            };
             let attributes = Attributes {
                 subresource,
                 name,

@@ -241,6 +241,33 @@ async fn history_is_compacted() {
     assert!(matches!(api.store.list(range).await, Err(apiserver_store::StoreError::Compacted { .. })));
 }
 
+/// The role lets DNS servers write any slice of `kube-system`: with another Service's, they would get its traffic.
+#[tokio::test(start_paused = true)]
+async fn dns_servers_write_no_slices_of_other_services() {
+    const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/kube-system/endpointslices";
+    let api = Api::start().await;
+    let dns = api.as_user(Identity::authenticated("system:kube-dns", &[]));
+    let slice = |name: &str, service: &str| {
+        json!({
+            "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service,
+                "endpointslice.kubernetes.io/managed-by": "dns.hawser.dev"}},
+            "addressType": "IPv4", "ports": [],
+            "endpoints": [{"addresses": ["10.244.0.1"], "nodeName": "n1"}],
+        })
+    };
+    dns.post(SLICES, slice("kube-dns-n1", "kube-dns")).await.expect(201);
+    let refused = dns.post(SLICES, slice("kube-dns-n2", "metrics-server")).await.expect(403);
+    assert!(refused.message().contains("kubernetes.io/service-name=kube-dns"), "{}", refused.text);
+    dns.post(SLICES, slice("metrics-n1", "kube-dns")).await.expect(403);
+    // Nor does it turn its own into another's, or another's into its own, or delete it.
+    let turned = slice("kube-dns-n1", "metrics-server");
+    dns.put(&format!("{SLICES}/kube-dns-n1"), turned).await.expect(403);
+    api.post(SLICES, slice("metrics-server-x", "metrics-server")).await.expect(201);
+    dns.put(&format!("{SLICES}/metrics-server-x"), slice("metrics-server-x", "kube-dns")).await.expect(403);
+    dns.delete(&format!("{SLICES}/metrics-server-x"), Value::Null).await.expect(403);
+    dns.delete(&format!("{SLICES}/kube-dns-n1"), Value::Null).await.expect(200);
+}
+
 /// `kubectl apply` sends the tolerations of the manifest, without those that were added.
 #[tokio::test(start_paused = true)]
 async fn tolerations_that_were_added_come_back_and_empty_maps_go() {

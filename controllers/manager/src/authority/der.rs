@@ -9,9 +9,11 @@ pub(super) const BIT_STRING: u8 = 0x03;
 pub(super) const OCTET_STRING: u8 = 0x04;
 pub(super) const NULL: u8 = 0x05;
 const OID: u8 = 0x06;
+const UTF8_STRING: u8 = 0x0c;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 pub(super) const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
 
 /// Returns a value with its tag and length.
 pub(super) fn value(tag: u8, content: &[u8]) -> Vec<u8> {
@@ -61,6 +63,11 @@ pub(super) fn oid(arcs: &[u64]) -> Vec<u8> {
     value(OID, &content)
 }
 
+/// Returns a RelativeDistinguishedName of one attribute.
+pub(super) fn attribute(id: &[u64], text: &str) -> Vec<u8> {
+    value(SET, &sequence(&[&oid(id), &value(UTF8_STRING, text.as_bytes())]))
+}
+
 /// Returns a BIT STRING of whole bytes.
 pub(super) fn bits(content: &[u8]) -> Vec<u8> {
     value(BIT_STRING, &[&[0], content].concat())
@@ -96,6 +103,8 @@ mod tests {
         assert_eq!(value(OCTET_STRING, &[0; 300])[..4], [4, 0x82, 1, 44]);
         assert_eq!(oid(&[1, 2, 840, 113_549]), [6, 6, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d]);
         assert_eq!(oid(&[2, 5, 29, 17]), [6, 3, 0x55, 0x1d, 0x11]);
+        let attributes = [0x31, 10, 0x30, 8, 6, 3, 0x55, 4, 3, 12, 1, b'a'];
+        assert_eq!(attribute(&[2, 5, 4, 3], "a"), attributes);
         assert_eq!(flags([0]), [3, 2, 7, 0x80]);
         assert_eq!(flags([0, 2]), [3, 2, 5, 0xa0]);
         assert_eq!(flags([8]), [3, 3, 7, 0, 0x80]);

@@ -32,6 +32,9 @@ const ECDSA_SHA384: &[u64] = &[1, 2, 840, 10_045, 4, 3, 3];
 const RSA_SHA256: &[u64] = &[1, 2, 840, 113_549, 1, 1, 11];
 const ED25519: &[u64] = &[1, 3, 101, 112];
 
+const COMMON_NAME: &[u64] = &[2, 5, 4, 3];
+const ORGANIZATION: &[u64] = &[2, 5, 4, 10];
+
 const KEY_USAGE: &[u64] = &[2, 5, 29, 15];
 const SUBJECT_ALT_NAME: &[u64] = &[2, 5, 29, 17];
 const BASIC_CONSTRAINTS: &[u64] = &[2, 5, 29, 19];
@@ -125,7 +128,7 @@ impl Authority {
             &algorithm,
             &self.subject,
             &der::sequence(&[&der::time(not_before), &der::time(not_after)]),
-            &request.subject,
+            &subject(request),
             &request.key,
             &der::explicit(3, &self.extensions(request, usages)?),
         ]);
@@ -165,6 +168,17 @@ impl Authority {
         }
         Ok(der::value(der::SEQUENCE, &list))
     }
+}
+
+/// Returns the subject of a certificate: groups and user, which were checked. Whatever else is in the subject of the
+/// request was not, and other programs might read it in another way.
+fn subject(request: &Request) -> Vec<u8> {
+    let mut attributes: Vec<u8> =
+        request.organizations.iter().flat_map(|group| der::attribute(ORGANIZATION, group)).collect();
+    if !request.common_name.is_empty() {
+        attributes.extend(der::attribute(COMMON_NAME, &request.common_name));
+    }
+    der::value(der::SEQUENCE, &attributes)
 }
 
 /// Returns the life of a certificate: what the request asks for, within the bounds.

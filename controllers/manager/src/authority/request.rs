@@ -20,8 +20,6 @@ pub(crate) struct Request {
     pub addresses: Vec<IpAddr>,
     pub emails: Vec<String>,
     pub uris: Vec<String>,
-    /// The subject in DER, as it becomes that of the certificate.
-    pub subject: Vec<u8>,
     /// The public key in DER.
     pub key: Vec<u8>,
 }
@@ -55,7 +53,6 @@ impl Request {
         let mut parsed = Self {
             common_name: common_name(&info.subject)?,
             organizations: organizations(&info.subject)?,
-            subject: info.subject.as_raw().to_vec(),
             key: info.subject_pki.raw.to_vec(),
             ..Self::default()
         };

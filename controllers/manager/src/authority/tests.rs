@@ -1,6 +1,9 @@
 //! Certificates of each kind of authority, as another implementation reads them.
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair, PKCS_ECDSA_P384_SHA384, PKCS_ED25519};
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, IsCa, KeyPair, PKCS_ECDSA_P384_SHA384,
+    PKCS_ED25519,
+};
 
 use super::request::tests::request;
 use super::*;
@@ -41,7 +44,7 @@ fn every_usual_key_signs_what_others_accept() {
         let (signed, ca) = (block.parse_x509().unwrap(), ca.parse_x509().unwrap());
         signed.verify_signature(Some(ca.public_key())).unwrap();
         assert_eq!(signed.issuer(), ca.subject());
-        assert_eq!(signed.subject().as_raw(), asked.subject);
+        assert_eq!(signed.subject().to_string(), "O=system:nodes, CN=system:node:a");
         assert_eq!(signed.public_key().raw, asked.key);
         assert!(!signed.is_ca());
         let flags = signed.key_usage().unwrap().unwrap().value;
@@ -51,6 +54,30 @@ fn every_usual_key_signs_what_others_accept() {
         let names = signed.subject_alternative_name().unwrap().unwrap().value.general_names.len();
         assert_eq!(names, 3);
     }
+}
+
+/// The subject was copied from the request as it was, with attributes that nobody had checked.
+#[test]
+fn subjects_have_the_groups_and_the_user_and_nothing_else() {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, "system:nodes");
+    params.distinguished_name.push(DnType::CustomDnType(vec![2, 5, 4, 10]), "other");
+    params.distinguished_name.push(DnType::OrganizationalUnitName, "admins");
+    params.distinguished_name.push(DnType::CountryName, "XX");
+    // The identifier of a user (RFC 4519), which some programs take for the name.
+    params.distinguished_name.push(DnType::CustomDnType(vec![0, 9, 2342, 19_200_300, 100, 1, 1]), "root");
+    params.distinguished_name.push(DnType::CommonName, "system:node:ä");
+    let request = params.serialize_request(&KeyPair::generate().unwrap()).unwrap().pem().unwrap();
+    let request = Request::parse(request.as_bytes()).unwrap();
+    let (certificate, key) = authority(&KeyPair::generate().unwrap(), 2090);
+    let authority = Authority::new(&certificate, &key).unwrap();
+    let signed = authority.sign(&request, &usages(&["client auth"]), YEAR, &ambient()).unwrap();
+    let block = block(&signed).unwrap();
+    let signed = block.parse_x509().unwrap();
+    assert_eq!(signed.subject().to_string(), "O=system:nodes, O=other, CN=system:node:ä");
+    let nameless = Request { organizations: Vec::new(), common_name: String::new(), ..request };
+    assert_eq!(subject(&nameless), [0x30, 0]);
 }
 
 #[test]

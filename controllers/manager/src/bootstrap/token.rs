@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Secret;
 use crate::meta::name;
 
 pub(super) const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
-const NAME_PREFIX: &str = "bootstrap-token-";
+pub(super) const NAME_PREFIX: &str = "bootstrap-token-";
 
 /// Moment at which a token ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,15 +36,31 @@ impl Expiry {
 
 /// Returns identifier and secret of a token that signs `cluster-info`.
 pub(super) fn signing(secret: &Secret, now: Timestamp) -> Option<(&str, &str)> {
+    let id = usable(secret, "usage-bootstrap-signing", now)?;
+    let key = field(secret, "token-secret").filter(|key| !key.is_empty())?;
+    Some((id, key))
+}
+
+/// Returns the identifier of a token by which machines are known.
+pub(super) fn authenticating(secret: &Secret, now: Timestamp) -> Option<&str> {
+    usable(secret, "usage-bootstrap-authentication", now)
+}
+
+/// Returns the identifier of a token that has not ended, and has this usage.
+fn usable<'a>(secret: &'a Secret, usage: &str, now: Timestamp) -> Option<&'a str> {
     let id = name(&secret.metadata).strip_prefix(NAME_PREFIX)?;
-    let of_form = id.len() == 6 && id.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'));
-    let usable = secret.type_.as_deref() == Some(SECRET_TYPE)
+    let usable = is_id(id)
+        && secret.type_.as_deref() == Some(SECRET_TYPE)
         && secret.metadata.deletion_timestamp.is_none()
         && field(secret, "token-id") == Some(id)
-        && field(secret, "usage-bootstrap-signing") == Some("true")
+        && field(secret, usage) == Some("true")
         && !Expiry::of(secret).is_past(now);
-    let key = field(secret, "token-secret").filter(|key| !key.is_empty())?;
-    (of_form && usable).then_some((id, key))
+    usable.then_some(id)
+}
+
+/// Returns whether a text is the identifier of a token by its form.
+pub(super) fn is_id(text: &str) -> bool {
+    text.len() == 6 && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'))
 }
 
 fn field<'a>(secret: &'a Secret, name: &str) -> Option<&'a str> {
@@ -80,6 +96,22 @@ pub(super) mod tests {
             ),
             ..Secret::default()
         }
+    }
+
+    #[test]
+    fn only_tokens_that_have_not_ended_authenticate() {
+        let now: Timestamp = "2026-06-01T12:00:00Z".parse().unwrap();
+        let usage = ("usage-bootstrap-authentication", "true");
+        let later = ("expiration", "2026-06-01T12:00:01Z");
+        assert_eq!(authenticating(&secret(&[usage]), now), Some("abcdef"));
+        assert_eq!(authenticating(&secret(&[usage, later]), now), Some("abcdef"));
+        assert_eq!(authenticating(&secret(&[]), now), None);
+        for change in [("expiration", "2026-06-01T12:00:00Z"), ("expiration", "x"), ("token-id", "abcdeg")] {
+            assert_eq!(authenticating(&secret(&[usage, change]), now), None, "{change:?}");
+        }
+        let mut going = secret(&[usage]);
+        going.metadata.deletion_timestamp = crate::testing::time(0);
+        assert_eq!(authenticating(&going, now), None);
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! The rule by which serving certificates of kubelets are approved: the request is the Node's own, and names
 //! the Node and its addresses alone.
 //!
-//! A node writes the addresses of its Node by itself. A name or address is therefore refused also if it is that
-//! of another Node that is older, of a Service, of the API server or of the machine itself: a certificate for
-//! it would let the node stand in for others.
+//! A node writes the addresses of its Node by itself. A name or address is therefore refused also if any other
+//! Node lists it, or if it is that of a Service, of the API server or of the machine itself: a certificate for it
+//! would let the node stand in for others. Which Node is older proves nothing: a node that was there first may list
+//! the address of one that joins.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -28,6 +29,21 @@ pub(super) struct Cluster<'a> {
     pub services: &'a [IpNetwork],
     /// Addresses of API servers.
     pub servers: &'a BTreeSet<IpAddr>,
+    /// DNS names of API servers; the first label may be `*`.
+    pub server_names: &'a BTreeSet<String>,
+}
+
+/// Divides what is known of API servers by configuration into addresses and DNS names.
+pub(super) fn known_servers(hosts: &BTreeSet<String>) -> (BTreeSet<IpAddr>, BTreeSet<String>) {
+    let (mut addresses, mut names) = (BTreeSet::new(), BTreeSet::new());
+    for host in hosts {
+        if let Ok(address) = host.parse::<IpAddr>() {
+            addresses.insert(address.to_canonical());
+        } else {
+            names.insert(host.trim_end_matches('.').to_ascii_lowercase());
+        }
+    }
+    (addresses, names)
 }
 
 /// Returns the addresses in the EndpointSlices of API servers.
@@ -70,15 +86,31 @@ fn check_name(wanted: &str, node: &Node, cluster: &Cluster<'_>) -> Result<(), St
     if is_reserved(wanted) {
         return Err(format!("{wanted:?} is a name of the cluster and not of Node {node_name}"));
     }
+    if cluster.server_names.iter().any(|server| is_named(server, wanted)) && !is_control_plane(node) {
+        return Err(format!(
+            "{wanted:?} is a name of the API server, and Node {node_name} has no label {CONTROL_PLANE}"
+        ));
+    }
     if !has(node) {
         return Err(format!("{wanted:?} is not a name of Node {node_name}"));
     }
-    // Nobody takes the name of a Node by listing it as an address.
-    let taken = |other: &Node| is_other(other, node) && name(&other.metadata).eq_ignore_ascii_case(wanted);
-    match cluster.nodes.iter().find(|other| taken(other) || is_older(other, node) && has(other)) {
+    match cluster.nodes.iter().find(|other| is_other(other, node) && has(other)) {
         Some(other) => Err(format!("{wanted:?} is a name of Node {} too", name(&other.metadata))),
         None => Ok(()),
     }
+}
+
+/// Returns whether a name in a certificate, which may begin with `*.`, stands for a name.
+fn is_named(pattern: &str, wanted: &str) -> bool {
+    let wanted = wanted.trim_end_matches('.').to_ascii_lowercase();
+    match pattern.strip_prefix("*.") {
+        Some(domain) => wanted.split_once('.').is_some_and(|(_, rest)| rest == domain),
+        None => wanted == pattern,
+    }
+}
+
+fn is_control_plane(node: &Node) -> bool {
+    node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CONTROL_PLANE))
 }
 
 /// Returns whether a name belongs to the machine itself, the API server or a Service, or to many.
@@ -96,7 +128,7 @@ fn check_address(wanted: IpAddr, node: &Node, cluster: &Cluster<'_>) -> Result<(
     let has = |node: &Node| {
         addresses(node).iter().any(|address| {
             matches!(address.type_.as_str(), "InternalIP" | "ExternalIP")
-                && address.address.parse::<IpAddr>() == Ok(wanted)
+                && address.address.parse::<IpAddr>().is_ok_and(|listed| listed.to_canonical() == wanted)
         })
     };
     if wanted.is_loopback() || wanted.is_unspecified() || wanted.is_multicast() {
@@ -105,9 +137,7 @@ fn check_address(wanted: IpAddr, node: &Node, cluster: &Cluster<'_>) -> Result<(
     if cluster.services.iter().any(|range| range.contains(wanted)) {
         return Err(format!("{wanted} is an address of Services"));
     }
-    let labels = node.metadata.labels.as_ref();
-    let is_control_plane = labels.is_some_and(|labels| labels.contains_key(CONTROL_PLANE));
-    if cluster.servers.contains(&wanted) && !is_control_plane {
+    if cluster.servers.contains(&wanted) && !is_control_plane(node) {
         return Err(format!(
             "{wanted} is an address of the API server, and Node {node_name} has no label {CONTROL_PLANE}"
         ));
@@ -115,7 +145,7 @@ fn check_address(wanted: IpAddr, node: &Node, cluster: &Cluster<'_>) -> Result<(
     if !has(node) {
         return Err(format!("{wanted} is not an address of Node {node_name}"));
     }
-    match cluster.nodes.iter().find(|other| is_older(other, node) && has(other)) {
+    match cluster.nodes.iter().find(|other| is_other(other, node) && has(other)) {
         Some(other) => Err(format!("{wanted} is an address of Node {} too", name(&other.metadata))),
         None => Ok(()),
     }
@@ -123,12 +153,6 @@ fn check_address(wanted: IpAddr, node: &Node, cluster: &Cluster<'_>) -> Result<(
 
 fn is_other(other: &Node, node: &Node) -> bool {
     name(&other.metadata) != name(&node.metadata)
-}
-
-/// Returns whether another Node was created before this one, which then cannot take what that has.
-fn is_older(other: &Node, node: &Node) -> bool {
-    let created = |node: &Node| node.metadata.creation_timestamp.as_ref().map(|time| time.0);
-    is_other(other, node) && created(other) <= created(node)
 }
 
 fn addresses(node: &Node) -> &[NodeAddress] {
@@ -139,12 +163,10 @@ fn addresses(node: &Node) -> &[NodeAddress] {
 mod tests {
     use super::*;
     use crate::authority::request::tests::request;
-    use crate::testing::time;
 
-    fn node(name: &str, created: i64, addresses: &[(&str, &str)]) -> Arc<Node> {
+    fn node(name: &str, addresses: &[(&str, &str)]) -> Arc<Node> {
         let mut node = Node::default();
         node.metadata.name = Some(name.to_owned());
-        node.metadata.creation_timestamp = time(created);
         let addresses = addresses
             .iter()
             .map(|(kind, address)| NodeAddress { type_: (*kind).to_owned(), address: (*address).to_owned() });
@@ -157,8 +179,9 @@ mod tests {
         csr.spec.username = Some(author.to_owned());
         csr.spec.groups = Some(vec![NODES.to_owned(), "system:authenticated".to_owned()]);
         let services = ["10.96.0.0/16".parse().unwrap()];
-        let servers = BTreeSet::from(["192.0.2.100".parse().unwrap()]);
-        let cluster = Cluster { nodes, services: &services, servers: &servers };
+        let hosts = ["192.0.2.100", "::ffff:192.0.2.101", "api.example", "*.apis.example"];
+        let (servers, server_names) = known_servers(&hosts.map(str::to_owned).into());
+        let cluster = Cluster { nodes, services: &services, servers: &servers, server_names: &server_names };
         check(&csr, &request(common_name, &[NODES], names), &cluster)
     }
 
@@ -166,7 +189,6 @@ mod tests {
     fn a_node_gets_a_certificate_for_its_own_names_alone() {
         let a = node(
             "a",
-            2,
             &[
                 ("InternalIP", "192.0.2.1"),
                 ("InternalIP", "2001:db8::1"),
@@ -176,14 +198,18 @@ mod tests {
                 ("InternalIP", "127.0.0.1"),
                 ("InternalIP", "10.96.0.1"),
                 ("InternalIP", "192.0.2.100"),
+                ("InternalIP", "192.0.2.101"),
                 ("InternalIP", "192.0.2.3"),
                 ("Hostname", "kubernetes.default.svc"),
                 ("Hostname", "c"),
                 ("Hostname", "*.example"),
+                ("Hostname", "API.example"),
+                ("Hostname", "one.apis.example"),
+                ("Hostname", "c.example"),
             ],
         );
-        let b = node("b", 3, &[("InternalIP", "192.0.2.2"), ("InternalIP", "192.0.2.1")]);
-        let c = node("c", 1, &[("InternalIP", "192.0.2.3")]);
+        let b = node("b", &[("InternalIP", "192.0.2.2")]);
+        let c = node("c", &[("InternalIP", "192.0.2.3"), ("InternalDNS", "C.example")]);
         let nodes = [a, b, c];
         let of_a = |names: &[&str]| judge("system:node:a", "system:node:a", names, &nodes);
         assert_eq!(of_a(&["a", "a.example", "192.0.2.1", "2001:db8::1"]), Ok(()));
@@ -191,6 +217,22 @@ mod tests {
             ("b", "\"b\" is not a name of Node a"),
             ("c", "\"c\" is a name of Node c too"),
             ("other.example", "\"other.example\" is not a name of Node a"),
+            ("c.example", "\"c.example\" is a name of Node c too"),
+            (
+                "API.example",
+                "\"API.example\" is a name of the API server, and Node a has no label \
+                 node-role.kubernetes.io/control-plane",
+            ),
+            (
+                "one.apis.example",
+                "\"one.apis.example\" is a name of the API server, and Node a has no label \
+                 node-role.kubernetes.io/control-plane",
+            ),
+            (
+                "192.0.2.101",
+                "192.0.2.101 is an address of the API server, and Node a has no label \
+                 node-role.kubernetes.io/control-plane",
+            ),
             (
                 "kubernetes.default.svc",
                 "\"kubernetes.default.svc\" is a name of the cluster and not of Node a",
@@ -210,14 +252,27 @@ mod tests {
             assert_eq!(of_a(&[name]).unwrap_err(), why);
             assert!(of_a(&["a", name]).is_err(), "one good name does not help");
         }
-        // Node b came later and lists an address that a has: a keeps it.
-        let b_takes = judge("system:node:b", "system:node:b", &["192.0.2.1"], &nodes);
-        assert_eq!(b_takes.unwrap_err(), "192.0.2.1 is an address of Node a too");
+        // Neither of two that list an address can have it: nobody knows whose it is.
+        let c_asks = judge("system:node:c", "system:node:c", &["192.0.2.3"], &nodes);
+        assert_eq!(c_asks.unwrap_err(), "192.0.2.3 is an address of Node a too");
+    }
+
+    /// A node that is there first and lists the address of the next one must not be able to stand in for it.
+    #[test]
+    fn being_older_is_no_right_to_an_address() {
+        let mut old = Node::clone(&node("old", &[("InternalIP", "192.0.2.1"), ("InternalIP", "192.0.2.2")]));
+        old.metadata.creation_timestamp = crate::testing::time(1);
+        let mut young = Node::clone(&node("young", &[("InternalIP", "192.0.2.2")]));
+        young.metadata.creation_timestamp = crate::testing::time(2);
+        let nodes = [Arc::new(old), Arc::new(young)];
+        let takes = judge("system:node:old", "system:node:old", &["192.0.2.2"], &nodes);
+        assert_eq!(takes.unwrap_err(), "192.0.2.2 is an address of Node young too");
+        assert_eq!(judge("system:node:old", "system:node:old", &["192.0.2.1"], &nodes), Ok(()));
     }
 
     #[test]
     fn nobody_asks_for_another_node() {
-        let nodes = [node("a", 1, &[("InternalIP", "192.0.2.1")])];
+        let nodes = [node("a", &[("InternalIP", "192.0.2.1")])];
         for author in ["system:node:b", "system:bootstrap:abcdef", "jane", ""] {
             let refused = judge(author, "system:node:a", &["a"], &nodes).unwrap_err();
             assert_eq!(refused, "it is not a request of system:node:a itself");
@@ -229,10 +284,11 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_the_control_plane_have_the_address_of_the_api_server() {
-        let mut control = Node::clone(&node("a", 1, &[("InternalIP", "192.0.2.100")]));
+    fn nodes_of_the_control_plane_have_the_names_of_the_api_server() {
+        let mut control =
+            Node::clone(&node("a", &[("InternalIP", "192.0.2.100"), ("InternalDNS", "api.example")]));
         control.metadata.labels = Some([(CONTROL_PLANE.to_owned(), String::new())].into());
         let nodes = [Arc::new(control)];
-        assert_eq!(judge("system:node:a", "system:node:a", &["192.0.2.100"], &nodes), Ok(()));
+        assert_eq!(judge("system:node:a", "system:node:a", &["192.0.2.100", "api.example"], &nodes), Ok(()));
     }
 }

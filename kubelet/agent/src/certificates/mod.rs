@@ -29,3 +29,6 @@ pub struct Validity {
 /// Returns the validity of the first certificate of a PEM text. Passed in, so that the kubelet needs no
 /// parser of certificates.
 pub type ReadValidity = fn(&str) -> Option<Validity>;
+
+#[cfg(test)]
+mod tests;

@@ -11,10 +11,10 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateSigningRequestDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info};
 
 use super::file::{Pair, write_private};
@@ -46,6 +46,8 @@ pub enum RequestError {
         #[source]
         cause: Box<kube::Error>,
     },
+    #[error("cannot {attempt}: no answer within {} s", limits::CERTIFICATE_REQUEST.as_secs())]
+    Late { attempt: String },
     #[error("certificate request {name} was denied: {message}")]
     Denied { name: String, message: String },
     #[error("certificate request {name} was refused by its signer: {message}")]
@@ -98,9 +100,21 @@ pub async fn obtain(client: &Client, node: &str, wanted: &Wanted) -> Result<Pair
 
 /// Requests the first client certificate of a node. The key is kept in `pending` until the certificate has
 /// arrived, so that the next attempt after a crash takes up the same request; the caller removes the file.
-pub async fn bootstrap(client: &Client, node: &str, pending: &Path) -> Result<Pair, RequestError> {
+///
+/// A request is taken up if it is open or granted, has this key, and was made by `author`, if that is given: one of
+/// another token may be denied because of that token.
+pub async fn bootstrap(
+    client: &Client,
+    node: &str,
+    author: Option<&str>,
+    pending: &Path,
+) -> Result<Pair, RequestError> {
     let failed = |cause| RequestError::File { path: pending.to_owned(), cause };
     let kept = fs::read_to_string(pending).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
+    let kept = match kept {
+        Some(key) if is_usable(client, node, author, &key).await? => Some(key),
+        _ => None,
+    };
     let key = match kept {
         Some(key) => key,
         None => {
@@ -109,12 +123,52 @@ pub async fn bootstrap(client: &Client, node: &str, pending: &Path) -> Result<Pa
             key
         }
     };
-    // Nobody else can know the name before the request is there.
+    submit(client, node, &Wanted::Client, &key, Some(name_of(&key, node))).await
+}
+
+/// Returns the name of the request for the first certificate, which nobody else can know before it is there.
+fn name_of(key: &KeyPair, node: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(key.public_key_raw());
     hash.update(node);
     let digest: String = hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    submit(client, node, &Wanted::Client, &key, Some(format!("node-csr-{digest}"))).await
+    format!("node-csr-{digest}")
+}
+
+/// Returns whether the request of a kept key is there and may lead to a certificate.
+async fn is_usable(
+    client: &Client,
+    node: &str,
+    author: Option<&str>,
+    key: &KeyPair,
+) -> Result<bool, RequestError> {
+    let name = name_of(key, node);
+    let api: Api<CertificateSigningRequest> = Api::all(client.clone());
+    let found = in_time(format!("read certificate request {name}"), api.get_opt(&name)).await?;
+    Ok(found.is_some_and(|request| {
+        let refused = matches!(outcome(&request, &name), Some(Err(_)));
+        let foreign = author.is_some_and(|author| request.spec.username.as_deref() != Some(author));
+        !refused && !foreign && is_for(&request, key)
+    }))
+}
+
+/// Returns whether a request is one for the certificate of a key.
+fn is_for(request: &CertificateSigningRequest, key: &KeyPair) -> bool {
+    let public = key.public_key_raw();
+    let der = CertificateSigningRequestDer::from_pem_slice(&request.spec.request.0);
+    der.is_ok_and(|der| der.windows(public.len()).any(|part| part == public))
+}
+
+/// Makes a request, whose answer must come in time.
+async fn in_time<T>(
+    attempt: String,
+    request: impl Future<Output = kube::Result<T>>,
+) -> Result<T, RequestError> {
+    match timeout(limits::CERTIFICATE_REQUEST, request).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(cause)) => Err(RequestError::Api { attempt, cause: Box::new(cause) }),
+        Err(_) => Err(RequestError::Late { attempt }),
+    }
 }
 
 async fn submit(
@@ -140,15 +194,13 @@ async fn submit(
         ..CertificateSigningRequest::default()
     };
     let api: Api<CertificateSigningRequest> = Api::all(client.clone());
-    let name = match api.create(&PostParams::default(), &request).await {
+    let attempt = format!("request a certificate for node {node}");
+    let name = match in_time(attempt, api.create(&PostParams::default(), &request)).await {
         Ok(created) => created.metadata.name.unwrap_or_default(),
-        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" && name.is_some() => {
+        Err(RequestError::Api { cause, .. }) if name.is_some() && is_there(&cause) => {
             name.unwrap_or_default()
         }
-        Err(cause) => {
-            let attempt = format!("request a certificate for node {node}");
-            return Err(RequestError::Api { attempt, cause: Box::new(cause) });
-        }
+        Err(error) => return Err(error),
     };
     let certificate = wait(&api, &name).await?;
     let pair = Pair { certificate, key: key.serialize_pem() };
@@ -158,21 +210,25 @@ async fn submit(
     Ok(pair)
 }
 
-/// Waits for the certificate of a request. Errors of the connection are waited out.
+fn is_there(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.reason == "AlreadyExists")
+}
+
+/// Waits for the certificate of a request. Errors of the connection are waited out; credentials that have ended
+/// are not.
 async fn wait(api: &Api<CertificateSigningRequest>, name: &str) -> Result<String, RequestError> {
     let started = Instant::now();
     let mut pause = limits::CERTIFICATE_POLL_MIN;
     let mut said = false;
     loop {
-        match api.get(name).await {
-            Ok(request) => {
+        match in_time(format!("read certificate request {name}"), api.get_opt(name)).await {
+            Ok(Some(request)) => {
                 if let Some(outcome) = outcome(&request, name) {
                     return outcome;
                 }
             }
-            Err(kube::Error::Api(status)) if status.code == 404 => {
-                return Err(RequestError::Gone { name: name.to_owned() });
-            }
+            Ok(None) => return Err(RequestError::Gone { name: name.to_owned() }),
+            Err(error) if is_unauthorized(&error) => return Err(error),
             Err(error) => debug!(%error, request = name, "cannot read a certificate request, trying again"),
         }
         if started.elapsed() >= limits::CERTIFICATE_WAIT {
@@ -186,6 +242,10 @@ async fn wait(api: &Api<CertificateSigningRequest>, name: &str) -> Result<String
         sleep(pause).await;
         pause = (pause * 2).min(limits::CERTIFICATE_POLL_MAX);
     }
+}
+
+fn is_unauthorized(error: &RequestError) -> bool {
+    matches!(error, RequestError::Api { cause, .. } if matches!(&**cause, kube::Error::Api(status) if status.code == 401))
 }
 
 /// Returns the certificate of a request, or the reason why there will be none; `None` while it is open.

@@ -78,6 +78,8 @@ impl Rotation {
                     failures = 0;
                     info!(certificate = self.what(), "replaced a certificate");
                     changed(pair).await;
+                    // Whatever its times are, the next one is not requested at once.
+                    sleep(limits::CERTIFICATE_RETRY).await;
                 }
                 Err(problem) => {
                     failures += 1;
@@ -110,15 +112,18 @@ impl Rotation {
     async fn replace(&self) -> Result<Pair, Problem> {
         let pair = obtain(&self.client, &self.node, &self.wanted).await.map_err(Problem::Request)?;
         let validity = (self.read_validity)(&pair.certificate).ok_or(Problem::Unreadable)?;
-        if validity.not_before > self.ambient.now() {
-            return Err(Problem::Clock(validity.not_before));
-        }
+        check_clock(validity, self.ambient.now())?;
         self.file.write(&pair).map_err(Problem::File)?;
         Ok(pair)
     }
 
     fn report(&self, problem: &Problem) {
         let cause = problem as &dyn std::error::Error;
+        // By a clock that is wrong, nothing can be said of the certificate in use.
+        if matches!(problem, Problem::Clock { .. }) {
+            error!(certificate = self.what(), error = cause, "cannot replace a certificate, trying again");
+            return;
+        }
         let ends = self.file.read().ok().flatten().and_then(|pair| (self.read_validity)(&pair.certificate));
         if ends.is_some_and(|validity| validity.not_after <= self.ambient.now()) {
             let what = self.what();
@@ -139,10 +144,23 @@ enum Problem {
     Request(#[source] super::RequestError),
     #[error("the new certificate cannot be read")]
     Unreadable,
-    #[error("the new certificate begins at {0}, which this machine's clock says is to come: set the clock")]
-    Clock(Timestamp),
+    #[error(
+        "the certificate that was just signed is valid from {} to {}, and this machine's clock says {now}: set it, for \
+         example with `timedatectl set-ntp true`",
+        validity.not_before,
+        validity.not_after
+    )]
+    Clock { validity: Validity, now: Timestamp },
     #[error("cannot write the certificate")]
     File(#[source] std::io::Error),
+}
+
+/// Refuses a new certificate that is not valid by the clock of this machine: it would be replaced again and again.
+fn check_clock(validity: Validity, now: Timestamp) -> Result<(), Problem> {
+    if now < validity.not_before || now >= validity.not_after {
+        return Err(Problem::Clock { validity, now });
+    }
+    Ok(())
 }
 
 /// Returns the moment at which to replace a certificate: after 70 to 90 % of its life, which began when it was
