@@ -9,9 +9,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use userspace_daemon::metrics::Counter;
 
-use crate::forward::Reply;
+use crate::forward::{Question, Reply};
 use crate::limits;
-use crate::name::{NAME_LENGTH, Name};
+use crate::name::NAME_LENGTH;
 use crate::wire;
 
 /// Number of parts with locks of their own.
@@ -105,21 +105,21 @@ pub struct Cache {
 }
 
 /// Name, type and wish for DNSSEC as bytes, without an allocation.
-struct Key {
+pub struct Key {
     bytes: [u8; NAME_LENGTH + 3],
     length: usize,
 }
 
 impl Key {
-    fn new(name: &Name, kind: u16, dnssec: bool) -> Self {
-        let (mut bytes, name) = ([0; NAME_LENGTH + 3], name.bytes());
-        bytes[..2].copy_from_slice(&kind.to_be_bytes());
-        bytes[2] = dnssec.into();
+    pub fn new(question: &Question) -> Self {
+        let (mut bytes, name) = ([0; NAME_LENGTH + 3], question.name.bytes());
+        bytes[..2].copy_from_slice(&question.kind.to_be_bytes());
+        bytes[2] = question.dnssec.into();
         bytes[3..3 + name.len()].copy_from_slice(name);
         Self { bytes, length: name.len() + 3 }
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
@@ -166,8 +166,8 @@ impl Cache {
     }
 
     /// Looks an answer up.
-    pub fn get(&self, name: &Name, kind: u16, dnssec: bool, now: Instant) -> Option<Hit> {
-        let key = Key::new(name, kind, dnssec);
+    pub fn get(&self, question: &Question, now: Instant) -> Option<Hit> {
+        let key = Key::new(question);
         let at = self.shard(&key);
         for (shards, hits) in
             [(&self.success, &self.metrics.success_hits), (&self.denial, &self.metrics.denial_hits)]
@@ -187,8 +187,8 @@ impl Cache {
     }
 
     /// Stores an answer, if it may be cached. Returns its lifetime in seconds.
-    pub fn put(&self, name: &Name, kind: u16, dnssec: bool, reply: &Arc<Reply>, now: Instant) -> Option<u32> {
-        let key = Key::new(name, kind, dnssec);
+    pub fn put(&self, question: &Question, reply: &Arc<Reply>, now: Instant) -> Option<u32> {
+        let key = Key::new(question);
         let at = self.shard(&key);
         let lifetime = self.lifetime(reply)?;
         let (here, there, lifetimes) = if reply.is_negative() {
@@ -219,9 +219,9 @@ impl Cache {
         Some(lifetime)
     }
 
-    /// Allows another renewal of an entry, after one has failed.
-    pub fn renewal_failed(&self, name: &Name, kind: u16, dnssec: bool) {
-        let key = Key::new(name, kind, dnssec);
+    /// Allows another renewal of an entry, after one that did not replace it.
+    pub fn renewal_ended(&self, question: &Question) {
+        let key = Key::new(question);
         let at = self.shard(&key);
         for shards in [&self.success, &self.denial] {
             let mut shard = lock(&shards[at]);
@@ -333,14 +333,17 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::Name;
 
     fn reply(code: u8, ttl: Option<u32>, answers: u16) -> Arc<Reply> {
         let message = vec![0; 100].into_boxed_slice();
-        Arc::new(Reply { message, counts: [answers, 0, 0], code, authentic: false, ttl })
+        Arc::new(Reply { message, counts: [answers, 0, 0], code, authentic: false, echoed: true, ttl })
     }
 
-    fn name(number: usize) -> Name {
-        Name::parse(&format!("n{number}.example.org")).unwrap()
+    /// The question for the addresses of a name.
+    fn name(number: usize) -> Question {
+        let name = Name::parse(&format!("n{number}.example.org")).unwrap();
+        Question { name, kind: wire::A, dnssec: false }
     }
 
     fn seconds(count: u64) -> Duration {
@@ -360,16 +363,16 @@ mod tests {
             (2, None, 0, 5),
         ];
         for (number, (code, ttl, answers, expected)) in cases.into_iter().enumerate() {
-            cache.put(&name(number), wire::A, false, &reply(code, ttl, answers), now);
-            let left = |at| cache.get(&name(number), wire::A, false, at).map(|hit| hit.left);
+            cache.put(&name(number), &reply(code, ttl, answers), now);
+            let left = |at| cache.get(&name(number), at).map(|hit| hit.left);
             assert_eq!(left(now), Some(expected), "{number}");
             assert_eq!(left(now + seconds(1)), Some(expected - 1));
             assert_eq!(left(now + seconds(u64::from(expected))), None);
-            assert!(cache.get(&name(number), wire::AAAA, false, now).is_none());
-            assert!(cache.get(&name(number), wire::A, true, now).is_none());
+            assert!(cache.get(&Question { kind: wire::AAAA, ..name(number) }, now).is_none());
+            assert!(cache.get(&Question { dnssec: true, ..name(number) }, now).is_none());
         }
-        cache.put(&name(99), wire::A, false, &reply(wire::REFUSED, None, 0), now);
-        assert!(cache.get(&name(99), wire::A, false, now).is_none());
+        cache.put(&name(99), &reply(wire::REFUSED, None, 0), now);
+        assert!(cache.get(&name(99), now).is_none());
         assert_eq!(cache.len(), (3, 3));
     }
 
@@ -377,10 +380,10 @@ mod tests {
     fn a_newer_answer_of_the_other_sort_takes_the_place() {
         let cache = Cache::new(CacheSettings::default());
         let now = Instant::now();
-        cache.put(&name(1), wire::A, false, &reply(3, Some(60), 0), now);
-        cache.put(&name(1), wire::A, false, &reply(0, Some(60), 1), now);
+        cache.put(&name(1), &reply(3, Some(60), 0), now);
+        cache.put(&name(1), &reply(0, Some(60), 1), now);
         assert_eq!(cache.len(), (1, 0));
-        cache.put(&name(1), wire::A, false, &reply(3, Some(60), 0), now);
+        cache.put(&name(1), &reply(3, Some(60), 0), now);
         assert_eq!(cache.len(), (0, 1));
     }
 
@@ -390,19 +393,19 @@ mod tests {
         let cache = Cache::new(CacheSettings { success: lifetimes, ..CacheSettings::default() });
         let now = Instant::now();
         for number in 0..1_000 {
-            cache.put(&name(number), wire::A, false, &reply(0, Some(60), 1), now);
-            assert!(number < 3 || cache.get(&name(0), wire::A, false, now).is_some(), "{number}");
+            cache.put(&name(number), &reply(0, Some(60), 1), now);
+            assert!(number < 3 || cache.get(&name(0), now).is_some(), "{number}");
         }
         assert!(cache.len().0 <= 64, "{:?}", cache.len());
         for number in 0..100 {
             let big = Reply { message: vec![0; 8_000].into(), ..Reply::clone(&reply(0, Some(60), 1)) };
-            cache.put(&name(number), wire::AAAA, false, &Arc::new(big), now);
+            cache.put(&Question { kind: wire::AAAA, ..name(number) }, &Arc::new(big), now);
         }
         let bytes: usize = cache.success.iter().map(|shard| lock(shard).bytes).sum();
         assert!(bytes <= limits::CACHE_BYTES);
         let huge = Reply { message: vec![0; 9_000].into(), ..Reply::clone(&reply(0, Some(60), 1)) };
-        cache.put(&name(5_000), wire::A, false, &Arc::new(huge), now);
-        assert!(cache.get(&name(5_000), wire::A, false, now).is_none());
+        cache.put(&name(5_000), &Arc::new(huge), now);
+        assert!(cache.get(&name(5_000), now).is_none());
         assert!(cache.metrics.evictions.value() > 900);
     }
 
@@ -411,14 +414,14 @@ mod tests {
         let prefetch = Prefetch { amount: 2, duration: seconds(60), percentage: 10 };
         let cache = Cache::new(CacheSettings { prefetch: Some(prefetch), ..CacheSettings::default() });
         let now = Instant::now();
-        cache.put(&name(1), wire::A, false, &reply(0, Some(100), 1), now);
-        let refresh = |after| cache.get(&name(1), wire::A, false, now + seconds(after)).unwrap().refresh;
+        cache.put(&name(1), &reply(0, Some(100), 1), now);
+        let refresh = |after| cache.get(&name(1), now + seconds(after)).unwrap().refresh;
         assert!(!refresh(40) && !refresh(50), "it has long to live");
         assert!(refresh(91), "it is popular and about to expire");
         assert!(!refresh(92), "a renewal is under way");
-        cache.renewal_failed(&name(1), wire::A, false);
+        cache.renewal_ended(&name(1));
         assert!(refresh(93));
-        cache.put(&name(1), wire::A, false, &reply(0, Some(100), 1), now + seconds(93));
+        cache.put(&name(1), &reply(0, Some(100), 1), now + seconds(93));
         assert!(!refresh(95));
     }
 
@@ -428,13 +431,13 @@ mod tests {
             let stale = Stale { duration: seconds(600), verify };
             let cache = Cache::new(CacheSettings { stale: Some(stale), ..CacheSettings::default() });
             let now = Instant::now();
-            cache.put(&name(1), wire::A, false, &reply(0, Some(10), 1), now);
-            let hit = cache.get(&name(1), wire::A, false, now + seconds(11)).unwrap();
+            cache.put(&name(1), &reply(0, Some(10), 1), now);
+            let hit = cache.get(&name(1), now + seconds(11)).unwrap();
             assert_eq!((hit.left, hit.refresh, hit.verify), (0, !verify, verify));
             // A failure of the upstream does not replace the old answer.
-            cache.put(&name(1), wire::A, false, &reply(2, None, 0), now + seconds(11));
-            assert!(!cache.get(&name(1), wire::A, false, now + seconds(12)).unwrap().reply.is_negative());
-            assert!(cache.get(&name(1), wire::A, false, now + seconds(620)).is_none());
+            cache.put(&name(1), &reply(2, None, 0), now + seconds(11));
+            assert!(!cache.get(&name(1), now + seconds(12)).unwrap().reply.is_negative());
+            assert!(cache.get(&name(1), now + seconds(620)).is_none());
         }
     }
 }

@@ -12,16 +12,16 @@ use tokio::time::Instant;
 use tracing::debug;
 
 use crate::answer::{Answer, Owner, QUESTION, without_question};
-use crate::cache::Hit;
+use crate::cache::{Hit, Key};
 use crate::clients::Clients;
 use crate::cluster::{Found, Zone, reverse_address};
-use crate::forward::{ForwardError, Reply};
+use crate::forward::{Follower, Question, Reply};
 use crate::limits;
 use crate::metrics::{Metrics, Observation, Source, Transport, ZoneMetrics};
 use crate::name::Name;
 use crate::query::{Query, Refusal};
 use crate::routes::{Route, Routes};
-use crate::waiting::Waiting;
+use crate::waiting::{Place, Waiting};
 use crate::wire::{self, Flags};
 
 /// The state that answers follow from. Each part is swapped whole and read without a lock.
@@ -72,9 +72,15 @@ impl Work {
         self.origin
     }
 
-    fn target(&self) -> &Name {
-        self.alias.as_deref().unwrap_or(&self.query.name)
+    /// Returns the question that upstreams are asked.
+    fn question(&self) -> Question {
+        question(self.alias.as_deref(), &self.query)
     }
+}
+
+fn question(alias: Option<&Name>, query: &Query) -> Question {
+    let name = *alias.unwrap_or(&query.name);
+    Question { name, kind: query.kind, dnssec: query.wants_dnssec() }
 }
 
 /// The next step after the cluster's names.
@@ -166,18 +172,15 @@ impl Engine {
         alias: Option<Box<Name>>,
         mut answer: Answer<'_>,
     ) -> Outcome {
-        let target = alias.as_deref().unwrap_or(&query.name);
-        let Some(route) = routes.find(target).cloned() else {
+        let asked = question(alias.as_deref(), &query);
+        let Some(route) = routes.find(&asked.name).cloned() else {
             let length = answer.finish(&query, wire::REFUSED, 0);
             let seen =
                 Seen { request: message.len(), response: length, code: wire::REFUSED, source: Source::None };
             observe(&routes.metrics.value, origin, query.kind, seen);
             return Outcome::Done(length, None);
         };
-        let hit = route
-            .cache
-            .as_ref()
-            .and_then(|cache| cache.get(target, query.kind, query.wants_dnssec(), origin.began));
+        let hit = route.cache.as_ref().and_then(|cache| cache.get(&asked, origin.began));
         let work = |route: Arc<Route>, alias, stale| {
             let request = message[..query.question_end].into();
             Box::new(Work { query, origin, request, route, alias, stale })
@@ -196,31 +199,34 @@ impl Engine {
         }
     }
 
-    /// Renews an answer in the cache, for others.
-    pub async fn renew(&self, work: &Work) {
-        if self.ask(work).await.is_err()
-            && let Some(cache) = &work.route.cache
-        {
-            cache.renewal_failed(work.target(), work.query.kind, work.query.wants_dnssec());
+    /// Renews an answer in the cache, for others. Does not without a place.
+    pub fn renew(&self, work: &Work, place: Option<Place>) {
+        if place.is_some() {
+            self.ask(work, place);
+        } else if let Some(cache) = &work.route.cache {
+            cache.renewal_ended(&work.question());
         }
     }
 
     /// Asks upstreams and writes the answer into `out`. Returns its length.
-    pub async fn finish(&self, work: &Work, out: &mut [u8]) -> usize {
+    pub async fn finish(&self, work: &Work, place: Place, out: &mut [u8]) -> usize {
         let fresh = work.stale.as_ref().filter(|hit| !hit.verify);
         let (reply, left, source) = match fresh {
             Some(hit) => (Some(Arc::clone(&hit.reply)), Some(hit.left), Source::Cache),
-            None => match self.ask(work).await {
-                Ok((reply, left)) => (Some(reply), left, Source::Forward),
-                Err(error) => {
-                    debug!(%error, name = %work.target(), "a query was not answered");
-                    let stale = work.stale.as_ref().map(|hit| Arc::clone(&hit.reply));
-                    if let Some(cache) = work.route.cache.as_ref().filter(|_| stale.is_some()) {
-                        cache.metrics.stale.add(1);
+            None => {
+                let (mut follower, _place) = self.ask(work, Some(place));
+                match follower.landed().await {
+                    Ok((reply, left)) => (Some(reply), left, Source::Forward),
+                    Err(error) => {
+                        debug!(%error, name = %work.question().name, "a query was not answered");
+                        let stale = work.stale.as_ref().map(|hit| Arc::clone(&hit.reply));
+                        if let Some(cache) = work.route.cache.as_ref().filter(|_| stale.is_some()) {
+                            cache.metrics.stale.add(1);
+                        }
+                        (stale, Some(0), Source::Cache)
                     }
-                    (stale, Some(0), Source::Cache)
                 }
-            },
+            }
         };
         let query = &work.query;
         let (length, code, source) = match reply {
@@ -242,14 +248,29 @@ impl Engine {
         length
     }
 
-    /// Asks upstreams. Returns their answer, with the lifetime that it has in the cache.
-    async fn ask(&self, work: &Work) -> Result<(Arc<Reply>, Option<u32>), ForwardError> {
-        let (target, kind, dnssec) = (work.target(), work.query.kind, work.query.wants_dnssec());
-        let asked = work.route.pool.ask(target, kind, dnssec, &self.ambient, &self.metrics.forward);
-        let reply = Arc::new(asked.await?);
-        let cache = work.route.cache.as_ref();
-        let left = cache.and_then(|cache| cache.put(target, kind, dnssec, &reply, Instant::now()));
-        Ok((reply, left))
+    /// Has upstreams asked, unless they are being asked the same already. The answer goes to the cache, whether or
+    /// not somebody waits for it. The place is held until it is there; it comes back if the question is another's.
+    fn ask(&self, work: &Work, place: Option<Place>) -> (Follower, Option<Place>) {
+        let question = work.question();
+        let (follower, leader) = work.route.flights.join(Key::new(&question).bytes());
+        let Some(leader) = leader else { return (follower, place) };
+        let (route, ambient, metrics) =
+            (Arc::clone(&work.route), self.ambient.clone(), Arc::clone(&self.metrics));
+        tokio::spawn(async move {
+            let asked = route.pool.ask(&question, &ambient, &metrics.forward).await;
+            let landed = asked.map_err(Arc::new).map(|reply| {
+                let reply = Arc::new(reply);
+                let cache = route.cache.as_ref();
+                let left = cache.and_then(|cache| cache.put(&question, &reply, Instant::now()));
+                (reply, left)
+            });
+            if let Some(cache) = &route.cache {
+                cache.renewal_ended(&question);
+            }
+            leader.land(landed);
+            drop(place);
+        });
+        (follower, None)
     }
 
     fn write(&self, work: &Work, reply: &Reply, left: Option<u32>, out: &mut [u8]) -> usize {

@@ -35,8 +35,12 @@ pub const WAITING_PER_CLIENT: usize = 100;
 pub const FORWARD: Duration = Duration::from_secs(5);
 /// Time for one upstream to answer, while there are others.
 pub const ATTEMPT: Duration = Duration::from_millis(1500);
-/// Maximum number of datagrams with wrong answers that are read in one attempt.
-pub const WRONG_ANSWERS: usize = 64;
+/// Time after which a datagram to an upstream is sent again, doubling.
+pub const REPEAT: Duration = Duration::from_millis(400);
+/// Number of datagrams with wrong answers after which an attempt goes on by TCP.
+pub const WRONG_ANSWERS: usize = 16;
+/// Time for which an upstream that did not repeat the case of a question is asked in lower case.
+pub const UNLIKE: Duration = Duration::from_secs(600);
 /// Maximum number of upstreams of one rule.
 pub const UPSTREAMS: usize = 15;
 /// Time for which an upstream that failed is tried last.

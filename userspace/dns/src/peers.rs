@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use crate::cluster::{Protocol, Slice};
 use crate::engine::Engine;
-use crate::forward::{exchange, question};
+use crate::forward::{Link, Question, exchange};
 use crate::limits;
 use crate::name::Name;
 use crate::slices::{self, NAMESPACE, SERVICE};
@@ -114,8 +114,10 @@ pub async fn run(
 async fn answers(engine: &Engine, address: SocketAddr) -> bool {
     let domain = engine.zone.load().settings().domain;
     let Ok(name) = Name::parse(&format!("dns-version.{domain}")) else { return false };
-    let query = question(engine.ambient.random.next_u64() as u16, &name, wire::TXT, false);
-    exchange(address, &query, false, limits::PEER_PAUSE).await.is_ok()
+    let question = Question { name, kind: wire::TXT, dnssec: false };
+    let wrong = engine.metrics.forward.wrong.get(&[&address.to_string()]);
+    let link = Link { upstream: address, tcp: false, mixed: true, wrong: &wrong.value };
+    exchange(&link, &question, &*engine.ambient.random, limits::PEER_PAUSE).await.is_ok()
 }
 
 async fn take_out(api: &Api<EndpointSlice>, name: &str) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use userspace_daemon::metrics::Member;
 
 use crate::cache::Cache;
 use crate::corefile::{Corefile, Target};
-use crate::forward::{Pool, Upstream};
+use crate::forward::{Flights, Pool, Upstream};
 use crate::limits;
 use crate::metrics::{Metrics, ZoneMetrics};
 use crate::name::Name;
@@ -19,6 +19,8 @@ pub struct Route {
     pub except: Vec<Name>,
     pub pool: Pool,
     pub cache: Option<Arc<Cache>>,
+    /// Questions that upstreams are being asked.
+    pub flights: Arc<Flights>,
     pub metrics: Arc<Member<1, ZoneMetrics>>,
 }
 
@@ -73,6 +75,7 @@ impl Routes {
                 except: rule.except.clone(),
                 pool: Pool::new(rule.pool.clone(), upstreams.collect()),
                 cache,
+                flights: Arc::default(),
                 metrics: metrics.zones.get(&[&rule.zone.to_string()]),
             }));
         }

@@ -1,6 +1,8 @@
 //! Answers of upstreams: checked against the question, decoded by hickory and written anew, so that nothing
 //! of a stranger's bytes is passed on unread.
 
+use std::ops::Range;
+
 use hickory_proto::op::{Message, MessageType, OpCode};
 use hickory_proto::rr::{RData, RecordType};
 
@@ -18,6 +20,8 @@ pub struct Reply {
     pub code: u8,
     /// The upstream has validated the answer.
     pub authentic: bool,
+    /// The upstream repeated the case of the question's letters.
+    pub echoed: bool,
     /// Lifetime in seconds, before any bounds: the least TTL of a positive answer, that of the SOA record of
     /// a negative one. `None` if a negative answer has no SOA record.
     pub ttl: Option<u32>,
@@ -35,38 +39,34 @@ pub enum ReplyError {
     /// It is to be asked for again by TCP.
     #[error("the answer is truncated")]
     Truncated,
-}
-
-/// Returns a query to an upstream.
-pub fn question(id: u16, name: &Name, kind: u16, dnssec: bool) -> Vec<u8> {
-    let mut message = Vec::with_capacity(HEADER + name.bytes().len() + 15);
-    message.extend(id.to_be_bytes());
-    message.extend(Flags::RECURSION_DESIRED.to_be_bytes());
-    message.extend([0, 1, 0, 0, 0, 0, 0, 1]);
-    message.extend(name.bytes());
-    message.extend(kind.to_be_bytes());
-    message.extend(wire::INTERNET.to_be_bytes());
-    message.extend([0, 0, wire::OPT as u8]);
-    message.extend((limits::DATAGRAM as u16).to_be_bytes());
-    message.extend([0, 0, if dnssec { 0x80 } else { 0 }, 0, 0, 0]);
-    message
+    /// It repeats the question in another case: it is forged, or the upstream never repeats the case.
+    #[error("the answer does not repeat the case of the question")]
+    Case,
+    /// Too many answers were forged to go on waiting for the true one.
+    #[error("too many messages did not belong to the query")]
+    Flood,
 }
 
 impl Reply {
     /// Reads the answer to a query that was sent.
     pub fn read(message: &[u8], sent: &[u8]) -> Result<Self, ReplyError> {
-        belongs(message, sent)?;
+        let question = belongs(message, sent)?;
+        let echoed = message[question.clone()] == sent[question.clone()];
         let flags = Flags(wire::u16_at(message, 2));
         if flags.0 & Flags::TRUNCATED != 0 {
             return Err(ReplyError::Truncated);
         }
-        let parsed = Message::from_vec(message).map_err(|_| ReplyError::Malformed)?;
+        // Names that point into the question come out in lower case, whatever case it was asked in.
+        let mut message = message.to_vec();
+        message[question].make_ascii_lowercase();
+        let parsed = Message::from_vec(&message).map_err(|_| ReplyError::Malformed)?;
         let code = u16::from(parsed.metadata.response_code);
         let code = u8::try_from(code).map_err(|_| ReplyError::Malformed)?;
-        Self::write(parsed, code, flags.0 & Flags::AUTHENTIC != 0)
+        let reply = Self::write(parsed, code)?;
+        Ok(Self { authentic: flags.0 & Flags::AUTHENTIC != 0, echoed, ..reply })
     }
 
-    fn write(parsed: Message, code: u8, authentic: bool) -> Result<Self, ReplyError> {
+    fn write(parsed: Message, code: u8) -> Result<Self, ReplyError> {
         let ttl = lifetime(&parsed);
         let mut message = Message::new(0, MessageType::Response, OpCode::Query);
         message.queries = parsed.queries;
@@ -76,7 +76,8 @@ impl Reply {
         let bytes = message.to_vec().map_err(|_| ReplyError::Malformed)?;
         let header = bytes.first_chunk::<HEADER>().ok_or(ReplyError::Malformed)?;
         let counts = [6, 8, 10].map(|at| wire::u16_at(header, at));
-        Ok(Self { message: bytes.into_boxed_slice(), counts, code, authentic, ttl })
+        let message = bytes.into_boxed_slice();
+        Ok(Self { message, counts, code, authentic: false, echoed: false, ttl })
     }
 
     /// Returns `true` if the answer says that there is nothing, or that asking has failed.
@@ -85,8 +86,9 @@ impl Reply {
     }
 }
 
-/// Checks that a message answers the query that was sent: its id and its question.
-fn belongs(message: &[u8], sent: &[u8]) -> Result<(), ReplyError> {
+/// Checks that a message answers the query that was sent: its id and its question. Returns the position of the
+/// question's name.
+fn belongs(message: &[u8], sent: &[u8]) -> Result<Range<usize>, ReplyError> {
     let Some(header) = message.first_chunk::<HEADER>() else { return Err(ReplyError::Other) };
     let flags = Flags(wire::u16_at(header, 2));
     if header[..2] != sent[..2] || !flags.is_response() || flags.opcode() != 0 || wire::u16_at(header, 4) != 1
@@ -99,7 +101,7 @@ fn belongs(message: &[u8], sent: &[u8]) -> Result<(), ReplyError> {
     if name != asked || message.get(end..end + 4) != sent.get(end..end + 4) {
         return Err(ReplyError::Other);
     }
-    Ok(())
+    Ok(HEADER..end)
 }
 
 /// Returns the lifetime of an answer: see [`Reply::ttl`].
@@ -119,10 +121,11 @@ fn lifetime(message: &Message) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::query::Query;
+    use crate::forward::Question;
 
     fn sent() -> Vec<u8> {
-        question(0x1234, &Name::parse("www.example.org").unwrap(), wire::A, false)
+        let name = Name::parse("www.example.org").unwrap();
+        Question { name, kind: wire::A, dnssec: false }.query(0x1234)
     }
 
     /// An answer with an alias and an address, compressed.
@@ -136,16 +139,6 @@ mod tests {
         message.extend(b"\0\x01\0\x01\0\0\0\x1e\0\x04\xc0\0\x02\x07");
         message.extend(b"\0\0\x29\x04\xd0\0\0\0\0\0\0");
         message
-    }
-
-    #[test]
-    fn our_query_is_one_that_we_understand() {
-        let query = Query::parse(&sent()).unwrap();
-        assert_eq!(
-            (query.id, query.kind, query.name.to_string().as_str()),
-            (0x1234, wire::A, "www.example.org.")
-        );
-        assert!(!query.wants_dnssec());
     }
 
     #[test]
@@ -174,7 +167,10 @@ mod tests {
         assert_eq!(with(|m| m.truncate(11)), Err(ReplyError::Other));
         assert_eq!(with(|m| m[2] |= 2), Err(ReplyError::Truncated));
         assert_eq!(with(|m| m.truncate(60)), Err(ReplyError::Malformed));
-        assert!(with(|m| m[13] = b'W').is_ok(), "case does not matter");
+        assert!(with(|_| {}).unwrap().echoed);
+        let unlike = with(|m| m[13] = b'W').unwrap();
+        assert!(!unlike.echoed);
+        assert_eq!(unlike.message, with(|_| {}).unwrap().message, "what is passed on is in lower case");
     }
 
     #[test]
