@@ -144,10 +144,18 @@ impl Engine {
             name.below(domain).is_some()
                 && routes.find(name).is_none_or(|route| route.zone.depth() <= domain.depth())
         };
+        // Before the first lists, nobody knows what does not exist, and clients would cache it.
+        let unknown = || Step::Done(wire::SERVER_FAILURE, 0, Source::Cluster);
         if is_ours(&query.name) {
+            if !zone.is_complete() {
+                return unknown();
+            }
             return follow(zone, query, answer, &is_ours);
         }
         if routes.is_reverse(&query.name) {
+            if !zone.is_complete() {
+                return unknown();
+            }
             if let Some(address) = reverse_address(query.name.bytes())
                 && zone.answer_reverse(address, query.kind, query, answer)
             {

@@ -150,6 +150,7 @@ pub async fn run(engine: Arc<Engine>, caches: Caches, stop: CancellationToken, r
     let mut zone = Zone::clone(&engine.zone.load());
     // What was there before the start was not changed now.
     tracker.lock().triggers.clear();
+    zone.set_complete();
     apply(&engine, &caches, &tracker, &mut zone);
     info!(services = zone.len(), "the cluster's names are known");
     ready();
@@ -252,15 +253,21 @@ mod tests {
         Arc::new(Engine::new(Zone::new(settings), routes, metrics, Ambient::system()))
     }
 
-    /// The first address of an answer; `None` if there is none.
-    fn ask(engine: &Engine, name: &str) -> Option<[u8; 4]> {
+    fn answer(engine: &Engine, name: &str) -> Vec<u8> {
         let mut out = vec![0; 4096];
         let client = IpAddr::from([127, 0, 0, 1]);
         let origin = Origin { client, transport: Transport::Udp, began: Instant::now() };
         let request = question(1, name, wire::A, None);
         let Outcome::Done(length, None) = engine.answer(&request, origin, &mut out) else { panic!("{name}") };
-        let has = wire::u16_at(&out, 6) > 0;
-        has.then(|| out[length - 4..length].try_into().unwrap())
+        out.truncate(length);
+        out
+    }
+
+    /// The first address of an answer; `None` if there is none.
+    fn ask(engine: &Engine, name: &str) -> Option<[u8; 4]> {
+        let answer = answer(engine, name);
+        let has = wire::u16_at(&answer, 6) > 0;
+        has.then(|| answer[answer.len() - 4..].try_into().unwrap())
     }
 
     fn of<K: Projection>(cache: &Cache<K>, object: Value)
@@ -282,6 +289,10 @@ mod tests {
         let tracker = Arc::new(Tracker::default());
         subscribe(&caches, &tracker);
         let mut zone = Zone::clone(&engine.zone.load());
+        let before = answer(&engine, "web.shop.svc.cluster.local");
+        assert_eq!((before[3] & 0xf, wire::u16_at(&before, 6)), (wire::SERVER_FAILURE, 0), "nothing is known yet");
+        assert_eq!(answer(&engine, "1.0.96.10.in-addr.arpa")[3] & 0xf, wire::SERVER_FAILURE);
+        zone.set_complete();
         let mut applied = |name: &str| {
             apply(&engine, &caches, &tracker, &mut zone);
             ask(&engine, name)

@@ -41,6 +41,7 @@ pub fn zone(many: usize) -> Zone {
         pods: PodMode::Insecure,
         servers: vec!["10.96.0.10".parse().unwrap()],
     });
+    zone.set_complete();
     zone.set_namespace("shop", true);
     let mut add = |name: &str, spec: Value, endpoints: Vec<Value>| {
         let metadata = json!({"namespace": "shop", "name": name});

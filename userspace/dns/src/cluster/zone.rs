@@ -40,6 +40,8 @@ pub struct Zone {
     pods: OrdSet<(Box<[u8]>, IpAddr)>,
     /// Serial number of the SOA record.
     serial: u32,
+    /// The first lists of all objects are in it: what is missing does not exist.
+    complete: bool,
 }
 
 /// The outcome for a question about the cluster's domain.
@@ -72,7 +74,7 @@ enum Member<'a> {
 }
 
 impl Zone {
-    /// Creates a zone without Services.
+    /// Creates a zone without Services, which is not complete.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings: Arc::new(settings),
@@ -81,6 +83,7 @@ impl Zone {
             reverse: OrdSet::new(),
             pods: OrdSet::new(),
             serial: 1,
+            complete: false,
         }
     }
 
@@ -95,6 +98,16 @@ impl Zone {
 
     pub fn is_empty(&self) -> bool {
         self.services.is_empty()
+    }
+
+    /// Records that the first lists of all objects are in it.
+    pub fn set_complete(&mut self) {
+        self.complete = true;
+    }
+
+    /// Returns `true` if names that are missing do not exist.
+    pub fn is_complete(&self) -> bool {
+        self.complete
     }
 
     /// Sets the serial number of the SOA record.
