@@ -33,6 +33,8 @@ pub const WAITING: usize = 1_000;
 pub const WAITING_PER_CLIENT: usize = 100;
 /// Time after which a forwarded query is given up, with all attempts.
 pub const FORWARD: Duration = Duration::from_secs(5);
+/// Time for upstreams to answer before a client gets an answer that has expired (RFC 8767, 5).
+pub const CLIENT_RESPONSE: Duration = Duration::from_millis(1800);
 /// Time for one upstream to answer, while there are others.
 pub const ATTEMPT: Duration = Duration::from_millis(1500);
 /// Time after which a datagram to an upstream is sent again, doubling.
@@ -60,8 +62,11 @@ pub const CACHED_ANSWER: usize = 8 << 10;
 pub const MIN_TTL: u32 = 5;
 pub const MAX_TTL: u32 = 3_600;
 pub const MAX_DENIAL_TTL: u32 = 1_800;
-/// Lifetime of a failure in the cache, in seconds.
+/// Longest lifetime of a failure in the cache, in seconds, unless configured. The first lives for one, each further
+/// one twice as long.
 pub const FAILURE_TTL: u32 = 5;
+/// Time after which a failure counts as the first one again.
+pub const FAILURE_MEMORY: Duration = Duration::from_secs(60);
 /// Time for which an answer that expired may be served, unless configured.
 pub const STALE: Duration = Duration::from_secs(3_600);
 

@@ -59,6 +59,26 @@ async fn an_upstream_that_hangs_gives_way_to_the_next() {
 }
 
 #[tokio::test]
+async fn the_failure_of_one_upstream_is_passed_on_only_if_no_other_knows_more() {
+    let refuses = |code: ResponseCode| async move {
+        match code {
+            ResponseCode::Refused => {
+                Upstream::start(|query, _| vec![(reply(query, ResponseCode::Refused), false)]).await
+            }
+            _ => Upstream::start(|query, _| vec![(reply(query, ResponseCode::ServFail), false)]).await,
+        }
+    };
+    let works = Upstream::start(|query, _| vec![(address(query, 30, GOOD), false)]).await;
+    let (refused, failed) = (refuses(ResponseCode::Refused).await, refuses(ResponseCode::ServFail).await);
+    let server = Server::start(&corefile(&[&refused, &failed, &works], "", "cache"), 0);
+    assert_eq!(answers(&server.ask("www.example.org.", RecordType::A).await), ["A 192.0.2.80"]);
+    assert_eq!((refused.asked(), failed.asked()), (1, 1));
+    let server = Server::start(&corefile(&[&refused, &failed], "", "cache"), 0);
+    let code = server.ask("www.example.org.", RecordType::A).await.metadata.response_code;
+    assert_eq!(code, ResponseCode::Refused, "the first one's");
+}
+
+#[tokio::test]
 async fn a_truncated_answer_is_asked_for_again_by_tcp() {
     let upstream = Upstream::start(|query, protocol| {
         let mut answer = address(query, 30, GOOD);
@@ -90,26 +110,6 @@ async fn an_alias_of_the_cluster_is_followed_outside() {
         assert_eq!(answers(&found), ["CNAME www.example.org.", "CNAME edge.example.net.", "A 192.0.2.80"]);
     }
     assert_eq!(upstream.asked(), 1);
-}
-
-#[tokio::test]
-async fn an_answer_that_has_expired_is_better_than_none() {
-    // It answers each name once.
-    let upstream = Upstream::start(|query, _| {
-        static ANSWERED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
-        if ANSWERED.swap(true, std::sync::atomic::Ordering::Relaxed) {
-            return vec![(reply(query, ResponseCode::ServFail), false)];
-        }
-        vec![(address(query, 0, GOOD), false)]
-    })
-    .await;
-    let cache = "cache {\n success 100 30 0\n serve_stale 1h immediate\n }";
-    let server = Server::start(&corefile(&[&upstream], "", cache), 0);
-    for _ in 0..3 {
-        let found = server.ask("www.example.org.", RecordType::A).await;
-        assert_eq!(answers(&found), ["A 192.0.2.80"]);
-        assert_eq!(found.answers[0].ttl, 0);
-    }
 }
 
 #[tokio::test]

@@ -7,4 +7,5 @@ mod clients;
 mod forgery;
 mod forward;
 mod server;
+mod stale;
 mod support;

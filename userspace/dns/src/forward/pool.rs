@@ -174,7 +174,7 @@ impl Pool {
         Self { settings, upstreams, next: AtomicUsize::new(0), under_way: AtomicUsize::new(0) }
     }
 
-    /// Asks upstreams until one answers, or the time is up.
+    /// Asks upstreams until one answers, or the time is up. A failure of one is passed on if no other knows more.
     pub async fn ask(
         &self,
         question: &Question,
@@ -187,18 +187,23 @@ impl Pool {
         })?;
         let deadline = Instant::now() + limits::FORWARD;
         let order = self.order(ambient.random.next_u64() as usize, Instant::now(), metrics);
-        let mut last = None;
+        let (mut failure, mut last) = (None, None);
         for (number, upstream) in order.iter().enumerate() {
             let now = Instant::now();
             let left = deadline.saturating_duration_since(now);
             if left.is_zero() {
                 break;
             }
-            let limit = if number + 1 < order.len() { left.min(limits::ATTEMPT) } else { left };
+            let is_last = number + 1 == order.len() && failure.is_none();
+            let limit = if is_last { left } else { left.min(limits::ATTEMPT) };
             match self.attempt(upstream, question, limit, ambient, metrics).await {
+                Ok(reply) if reply.is_failure() => failure = failure.or(Some(reply)),
                 Ok(reply) => return Ok(reply),
                 Err(error) => last = Some(error),
             }
+        }
+        if let Some(reply) = failure {
+            return Ok(reply);
         }
         Err(last.map_or(ForwardError::NoUpstream, ForwardError::Failed))
     }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use hickory_proto::op::{Message, MessageType, OpCode};
 use hickory_proto::rr::{RData, RecordType};
 
-use crate::limits;
+use super::question::Question;
 use crate::name::Name;
 use crate::wire::{self, Flags, HEADER};
 
@@ -80,6 +80,20 @@ impl Reply {
         Ok(Self { message, counts, code, authentic: false, echoed: false, ttl })
     }
 
+    /// Returns the failure that is remembered for a question that nobody answered.
+    pub fn failure(question: &Question) -> Self {
+        let mut message = vec![0; HEADER];
+        message.extend(question.name.bytes());
+        message.extend([question.kind, wire::INTERNET].map(u16::to_be_bytes).as_flattened());
+        let (message, code) = (message.into_boxed_slice(), wire::SERVER_FAILURE);
+        Self { message, counts: [0; 3], code, authentic: false, echoed: false, ttl: None }
+    }
+
+    /// Returns `true` if asking has failed.
+    pub fn is_failure(&self) -> bool {
+        wire::is_failure(self.code)
+    }
+
     /// Returns `true` if the answer says that there is nothing, or that asking has failed.
     pub fn is_negative(&self) -> bool {
         self.code != wire::NO_ERROR || self.counts[0] == 0
@@ -121,7 +135,6 @@ fn lifetime(message: &Message) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::forward::Question;
 
     fn sent() -> Vec<u8> {
         let name = Name::parse("www.example.org").unwrap();
