@@ -14,7 +14,7 @@ use tracing::debug;
 use crate::answer::{Answer, Owner, QUESTION, without_question};
 use crate::cache::{Cache, Hit, Key};
 use crate::clients::Clients;
-use crate::cluster::{Found, Zone, reverse_address};
+use crate::cluster::{Found, Zone};
 use crate::forward::{Follower, ForwardError, Landed, Question, Reply};
 use crate::limits;
 use crate::metrics::{Metrics, Observation, Source, Transport, ZoneMetrics};
@@ -152,17 +152,16 @@ impl Engine {
             }
             return follow(zone, query, answer, &is_ours);
         }
-        if routes.is_reverse(&query.name) {
+        if let Some(apex) = routes.reverse_zone(&query.name) {
             if !zone.is_complete() {
                 return unknown();
             }
-            if let Some(address) = reverse_address(query.name.bytes())
-                && zone.answer_reverse(address, query.kind, query, answer)
-            {
+            if zone.answer_reverse(apex, query, answer) {
                 return Step::Done(wire::NO_ERROR, Flags::AUTHORITATIVE, Source::Cluster);
             }
             if !routes.falls_through(&query.name) {
-                return Step::Done(wire::NAME_ERROR, Flags::AUTHORITATIVE, Source::Cluster);
+                let code = zone.deny_reverse(apex, query, answer);
+                return Step::Done(code, Flags::AUTHORITATIVE, Source::Cluster);
             }
         }
         if query.kind == wire::HINFO && self.is_probe(&query.name) {

@@ -249,7 +249,7 @@ mod tests {
         let read = |_: &Path| String::new();
         let routes = Routes::build(&corefile, &read, &|_| false, &metrics, None);
         let domain = Name::parse("cluster.local").unwrap();
-        let settings = Settings { domain, ttl: 5, pods, servers: Vec::new() };
+        let settings = Settings { domain, ttl: 5, pods, servers: Vec::new(), networks: Vec::new() };
         Arc::new(Engine::new(Zone::new(settings), routes, metrics, Ambient::system()))
     }
 

@@ -99,9 +99,10 @@ impl Routes {
         self.routes.iter().find(|route| is_below(&route.zone) && !route.except.iter().any(is_below))
     }
 
-    /// Returns `true` if names of addresses are looked up among the cluster's.
-    pub fn is_reverse(&self, name: &Name) -> bool {
-        self.reverse.iter().any(|zone| name.below(zone).is_some())
+    /// Returns the zone of a name of an address that is looked up among the cluster's: the deepest one.
+    pub fn reverse_zone(&self, name: &Name) -> Option<&Name> {
+        let zones = self.reverse.iter().filter(|zone| name.below(zone).is_some());
+        zones.max_by_key(|zone| zone.bytes().len())
     }
 
     /// Returns `true` if a name of an address that the cluster does not have is forwarded.
@@ -151,7 +152,8 @@ mod tests {
         assert_eq!(found("a.example.org").unwrap().len(), 2);
         assert_eq!(found("x.internal"), None, "it is an exception of the only rule");
         let name = |text| Name::parse(text).unwrap();
-        assert!(routes.is_reverse(&name("1.0.0.10.in-addr.arpa")) && !routes.is_reverse(&name("ip6.arpa")));
+        assert_eq!(routes.reverse_zone(&name("1.0.0.10.in-addr.arpa")), Some(&name("in-addr.arpa")));
+        assert_eq!(routes.reverse_zone(&name("ip6.arpa")), None);
         assert!(routes.falls_through(&name("1.0.0.10.in-addr.arpa")));
     }
 

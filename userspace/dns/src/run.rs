@@ -188,6 +188,7 @@ pub async fn run(
         ttl: cluster.ttl,
         pods: cluster.pods,
         servers: config.servers.clone(),
+        networks: config.networks.clone(),
     };
     let routes = rules.build(&metrics, None);
     let engine = Arc::new(Engine::new(Zone::new(settings), routes, metrics, ambient.clone()));

@@ -40,6 +40,7 @@ pub fn zone(many: usize) -> Zone {
         ttl: 30,
         pods: PodMode::Insecure,
         servers: vec!["10.96.0.10".parse().unwrap()],
+        networks: Vec::new(),
     });
     zone.set_complete();
     zone.set_namespace("shop", true);

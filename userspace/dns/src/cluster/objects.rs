@@ -12,6 +12,9 @@ use crate::name::Name;
 
 /// The label that names the Service of an EndpointSlice.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The label that names the writer of an EndpointSlice, and its value for the controller of Services with a selector.
+const MANAGED_BY: (&str, &str) =
+    ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io");
 /// The annotation with the time of the change of a pod or Service that changed the slice.
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
@@ -76,6 +79,8 @@ pub struct Service {
     pub ports: Box<[Port]>,
     /// Endpoints have records before they are ready.
     pub publish_not_ready: bool,
+    /// A controller writes its slices, from the pods of its namespace.
+    pub has_selector: bool,
 }
 
 /// An EndpointSlice, as far as records depend on it.
@@ -85,6 +90,8 @@ pub struct Slice {
     name: Box<str>,
     version: Option<NonZeroU64>,
     service: Box<str>,
+    /// It is said to be written by the controller of Services with a selector, which corrects it if there is one.
+    pub managed: bool,
     /// Time of the change of a pod or Service that changed the slice.
     pub trigger: Option<Timestamp>,
     pub ports: Box<[Port]>,
@@ -133,6 +140,7 @@ impl Service {
             shape,
             ports: ports.collect(),
             publish_not_ready: spec.publish_not_ready_addresses == Some(true),
+            has_selector: spec.selector.is_some_and(|selector| !selector.is_empty()),
         }
     }
 }
@@ -141,6 +149,7 @@ impl Slice {
     pub fn of(object: EndpointSlice) -> Self {
         let mut meta = object.metadata;
         let service = meta.labels.as_mut().and_then(|labels| labels.remove(SERVICE_NAME));
+        let managed = meta.labels.and_then(|mut labels| labels.remove(MANAGED_BY.0));
         let trigger = meta.annotations.as_ref().and_then(|all| all.get(TRIGGER_TIME)?.parse().ok());
         let ports = object.ports.into_iter().flatten().filter_map(|port| {
             let protocol = Protocol::of(port.protocol.as_deref())?;
@@ -166,6 +175,7 @@ impl Slice {
             name: meta.name.unwrap_or_default().into_boxed_str(),
             version: version(meta.resource_version),
             service: service.unwrap_or_default().into_boxed_str(),
+            managed: managed.is_some_and(|writer| writer == MANAGED_BY.1),
             trigger,
             ports: ports.collect(),
             endpoints: endpoints.collect(),
