@@ -11,7 +11,7 @@ use hickory_proto::op::{Message, MessageType, OpCode};
 use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use crate::answer::{Answer, Owner, QUESTION, without_question};
+use crate::answer::{Answer, Owner, QUESTION, refusal};
 use crate::cache::{Cache, Hit, Key};
 use crate::clients::Clients;
 use crate::cluster::{Found, Zone};
@@ -109,7 +109,7 @@ impl Engine {
             Ok(query) => query,
             Err(Refusal::Silence) => return Outcome::Silence,
             Err(Refusal::Code(code)) => {
-                let length = without_question(out, message, code);
+                let length = refusal(out, message, code);
                 let seen = Seen { request: message.len(), response: length, code, source: Source::None };
                 observe(&routes.metrics.value, origin, 0, seen);
                 return Outcome::Done(length, None);
