@@ -388,7 +388,15 @@ mod tests {
 
     fn reply(code: u8, ttl: Option<u32>, answers: u16) -> Arc<Reply> {
         let message = vec![0; 100].into_boxed_slice();
-        Arc::new(Reply { message, counts: [answers, 0, 0], code, authentic: false, echoed: true, ttl })
+        Arc::new(Reply {
+            message,
+            counts: [answers, 0, 0],
+            code,
+            authentic: false,
+            echoed: true,
+            empty: answers == 0,
+            ttl,
+        })
     }
 
     /// The question for the addresses of a name.
@@ -520,7 +528,10 @@ mod tests {
             cache.put(&name(1), &failure, now + seconds(11));
             let hit = |at| cache.get(&name(1), now + seconds(at)).unwrap();
             let before = hit(11);
-            assert_eq!((before.reply.code, before.left, before.refresh, before.verify), (code, 0, false, false));
+            assert_eq!(
+                (before.reply.code, before.left, before.refresh, before.verify),
+                (code, 0, false, false)
+            );
             assert_eq!((hit(12).refresh, hit(12).verify), (!verify, verify), "it is time to ask again");
             cache.put(&name(2), &failure, now);
             assert!(cache.get(&name(2), now + seconds(1)).is_none());

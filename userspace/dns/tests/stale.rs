@@ -29,8 +29,11 @@ impl ByHand {
     }
 
     fn server(&self, mode: &str) -> Server {
-        let text =
-            format!(".:53 {{\n kubernetes cluster.local\n forward . {}\n {}\n}}\n", self.address, cache(mode));
+        let text = format!(
+            ".:53 {{\n kubernetes cluster.local\n forward . {}\n {}\n}}\n",
+            self.address,
+            cache(mode)
+        );
         Server::start(&text, 0)
     }
 

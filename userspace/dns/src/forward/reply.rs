@@ -22,8 +22,10 @@ pub struct Reply {
     pub authentic: bool,
     /// The upstream repeated the case of the question's letters.
     pub echoed: bool,
-    /// Lifetime in seconds, before any bounds: the least TTL of a positive answer, that of the SOA record of
-    /// a negative one. `None` if a negative answer has no SOA record.
+    /// There is nothing of the type: no such name, or a name, perhaps behind aliases, without such records.
+    pub empty: bool,
+    /// Lifetime in seconds, before any bounds: the least TTL of the answers, and of the SOA record of an empty one.
+    /// `None` if an empty answer has no SOA record.
     pub ttl: Option<u32>,
 }
 
@@ -67,7 +69,8 @@ impl Reply {
     }
 
     fn write(parsed: Message, code: u8) -> Result<Self, ReplyError> {
-        let ttl = lifetime(&parsed);
+        let empty = is_empty(&parsed);
+        let ttl = lifetime(&parsed, empty);
         let mut message = Message::new(0, MessageType::Response, OpCode::Query);
         message.queries = parsed.queries;
         message.answers = parsed.answers;
@@ -77,7 +80,7 @@ impl Reply {
         let header = bytes.first_chunk::<HEADER>().ok_or(ReplyError::Malformed)?;
         let counts = [6, 8, 10].map(|at| wire::u16_at(header, at));
         let message = bytes.into_boxed_slice();
-        Ok(Self { message, counts, code, authentic: false, echoed: false, ttl })
+        Ok(Self { message, counts, code, authentic: false, echoed: false, empty, ttl })
     }
 
     /// Returns the failure that is remembered for a question that nobody answered.
@@ -86,7 +89,7 @@ impl Reply {
         message.extend(question.name.bytes());
         message.extend([question.kind, wire::INTERNET].map(u16::to_be_bytes).as_flattened());
         let (message, code) = (message.into_boxed_slice(), wire::SERVER_FAILURE);
-        Self { message, counts: [0; 3], code, authentic: false, echoed: false, ttl: None }
+        Self { message, counts: [0; 3], code, authentic: false, echoed: false, empty: true, ttl: None }
     }
 
     /// Returns `true` if asking has failed.
@@ -96,7 +99,7 @@ impl Reply {
 
     /// Returns `true` if the answer says that there is nothing, or that asking has failed.
     pub fn is_negative(&self) -> bool {
-        self.code != wire::NO_ERROR || self.counts[0] == 0
+        self.code != wire::NO_ERROR || self.empty
     }
 }
 
@@ -118,18 +121,26 @@ fn belongs(message: &[u8], sent: &[u8]) -> Result<Range<usize>, ReplyError> {
     Ok(HEADER..end)
 }
 
+/// Returns `true` if there is no record of the type that was asked for, but perhaps aliases (RFC 2308, 2).
+fn is_empty(message: &Message) -> bool {
+    let asked = message.queries.first().map(|query| query.query_type());
+    let is_asked = |kind: RecordType| asked.is_none_or(|asked| asked == kind || asked == RecordType::ANY);
+    !message.answers.iter().any(|record| is_asked(record.record_type()))
+}
+
 /// Returns the lifetime of an answer: see [`Reply::ttl`].
-fn lifetime(message: &Message) -> Option<u32> {
+fn lifetime(message: &Message, empty: bool) -> Option<u32> {
     let least = message.answers.iter().map(|record| record.ttl).min();
-    if least.is_some() {
+    if !empty {
         return least;
     }
-    message.authorities.iter().find(|record| record.record_type() == RecordType::SOA).map(|record| {
-        match &record.data {
-            RData::SOA(soa) => record.ttl.min(soa.minimum),
-            _ => record.ttl,
-        }
-    })
+    let mut authorities = message.authorities.iter();
+    let soa = authorities.find(|record| record.record_type() == RecordType::SOA)?;
+    let minimum = match &soa.data {
+        RData::SOA(data) => soa.ttl.min(data.minimum),
+        _ => soa.ttl,
+    };
+    Some(least.map_or(minimum, |least| least.min(minimum)))
 }
 
 #[cfg(test)]
@@ -186,17 +197,40 @@ mod tests {
         assert_eq!(unlike.message, with(|_| {}).unwrap().message, "what is passed on is in lower case");
     }
 
+    /// Adds the SOA record of example.org with a TTL of an hour and a minimum of a minute.
+    fn add_soa(message: &mut Vec<u8>) {
+        message.extend(b"\xc0\x10\0\x06\0\x01\0\0\x0e\x10\0\x19\x01n\xc0\x10\0");
+        message.extend([1, 0, 0, 0].repeat(4));
+        message.extend([0, 0, 0, 60]);
+        message[9] = 1;
+    }
+
     #[test]
     fn a_negative_answer_lives_as_long_as_its_soa_says() {
         let sent = sent();
         let mut message = sent[..sent.len() - 11].to_vec();
-        message[2..12].copy_from_slice(&[0x81, 0x83, 0, 1, 0, 0, 0, 1, 0, 0]);
-        message.extend(b"\xc0\x10\0\x06\0\x01\0\0\x0e\x10\0\x1a\x01n\xc0\x10\x00");
-        message.extend([1, 0, 0, 0].repeat(4));
-        let fixed = message.len();
-        message.extend([0, 0, 0, 60]);
-        message[fixed - 23..fixed - 21].copy_from_slice(&[0, 25]);
+        message[2..12].copy_from_slice(&[0x81, 0x83, 0, 1, 0, 0, 0, 0, 0, 0]);
+        add_soa(&mut message);
         let reply = Reply::read(&message, &sent).unwrap();
         assert_eq!((reply.code, reply.is_negative(), reply.ttl), (wire::NAME_ERROR, true, Some(60)));
+    }
+
+    #[test]
+    fn an_alias_to_nothing_lives_as_long_as_the_shorter_of_both() {
+        let sent = sent();
+        for (code, alias_ttl, soa, expected) in
+            [(3, 90, true, Some(60)), (0, 90, true, Some(60)), (3, 30, true, Some(30)), (3, 90, false, None)]
+        {
+            let mut message = sent[..sent.len() - 11].to_vec();
+            message[2..12].copy_from_slice(&[0x81, 0x80 | code, 0, 1, 0, 1, 0, 0, 0, 0]);
+            message.extend(b"\xc0\x0c\0\x05\0\x01\0\0\0\x5a\0\x04\x01x\xc0\x10");
+            let at = message.len() - 7;
+            message[at] = alias_ttl;
+            if soa {
+                add_soa(&mut message);
+            }
+            let reply = Reply::read(&message, &sent).unwrap();
+            assert_eq!((reply.code, reply.is_negative(), reply.ttl), (code, true, expected));
+        }
     }
 }
