@@ -100,3 +100,14 @@ async fn a_client_with_too_many_questions_gets_expired_answers() {
     assert_eq!(none.metadata.response_code, ResponseCode::ServFail);
     assert_eq!(server.engine.metrics.overloaded.value(), 1);
 }
+
+#[tokio::test]
+async fn answers_behind_an_alias_of_the_cluster_are_renewed() {
+    let upstream = Upstream::start(|query, _| vec![(address(query, 0, GOOD), false)]).await;
+    let server = Server::start(&corefile(&[&upstream], "", &cache("immediate")), 0);
+    // Each answer has expired, and leads to the next question, in the background.
+    while upstream.asked() < 4 {
+        let found = server.ask("out.shop.svc.cluster.local.", RecordType::A).await;
+        assert_eq!(answers(&found), ["CNAME www.example.org.", "A 192.0.2.80"]);
+    }
+}

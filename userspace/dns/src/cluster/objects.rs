@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use apiserver_client::{ObjectKey, Projection};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::discovery::v1::{self as discovery, EndpointSlice};
 
 use crate::name::Name;
 
@@ -92,6 +92,8 @@ pub struct Slice {
     service: Box<str>,
     /// It is said to be written by the controller of Services with a selector, which corrects it if there is one.
     pub managed: bool,
+    /// The node of its endpoints, if all have the same.
+    pub node: Option<Box<str>>,
     /// Time of the change of a pod or Service that changed the slice.
     pub trigger: Option<Timestamp>,
     pub ports: Box<[Port]>,
@@ -104,6 +106,12 @@ pub struct Endpoint {
     pub address: IpAddr,
     pub hostname: Option<Box<str>>,
     pub ready: bool,
+}
+
+fn common_node(endpoints: &[discovery::Endpoint]) -> Option<Box<str>> {
+    let first = endpoints.first()?.node_name.as_deref()?;
+    let is_common = endpoints.iter().all(|endpoint| endpoint.node_name.as_deref() == Some(first));
+    is_common.then(|| first.into())
 }
 
 fn version(text: Option<String>) -> Option<NonZeroU64> {
@@ -157,6 +165,7 @@ impl Slice {
             Some(Port { name: port.name.unwrap_or_default().into_boxed_str(), protocol, number })
         });
         let family = object.address_type;
+        let node = common_node(object.endpoints.as_deref().unwrap_or_default());
         let endpoints = object.endpoints.into_iter().flatten().flat_map(|endpoint| {
             let ready = endpoint.conditions.is_none_or(|conditions| conditions.ready != Some(false));
             let hostname: Option<Box<str>> = endpoint.hostname.map(String::into_boxed_str);
@@ -176,6 +185,7 @@ impl Slice {
             version: version(meta.resource_version),
             service: service.unwrap_or_default().into_boxed_str(),
             managed: managed.is_some_and(|writer| writer == MANAGED_BY.1),
+            node,
             trigger,
             ports: ports.collect(),
             endpoints: endpoints.collect(),
