@@ -11,8 +11,8 @@ pub const REQUEST: usize = 4096;
 pub const MESSAGE: usize = 65_535;
 /// Number of datagrams that a socket's task answers before others have their turn.
 pub const BATCH: usize = 64;
-/// Maximum number of sockets, and of tasks that answer, for one address.
-pub const SOCKETS: usize = 4;
+/// Maximum number of sockets, and of tasks that answer, for one address: one a processor.
+pub const SOCKETS: usize = 16;
 /// Size of the kernel's queue of datagrams for a socket, in bytes.
 pub const QUEUE: usize = 4 << 20;
 
