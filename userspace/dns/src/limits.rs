@@ -16,6 +16,12 @@ pub const SOCKETS: usize = 16;
 /// Size of the kernel's queue of datagrams for a socket, in bytes.
 pub const QUEUE: usize = 4 << 20;
 
+/// Maximum number of addresses, and of ranges of pods, of one node that are believed, and the widest of such ranges
+/// outside of the configured ones, as lengths of prefixes.
+pub const NODE_ADDRESSES: usize = 8;
+pub const POD_RANGE_V4: u8 = 16;
+pub const POD_RANGE_V6: u8 = 48;
+
 /// Maximum number of ports of one headless Service, and of its ports' addresses together: further ones have no
 /// SRV records.
 pub const PORTS: usize = 1_000;

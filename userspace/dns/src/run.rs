@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use userspace_daemon::metrics::Counter;
 
-use crate::clients::Clients;
+use crate::clients::{Clients, of_node};
 use crate::cluster::{Settings, Slice, Zone};
 use crate::corefile::{self, ClusterZone, Corefile, CorefileError};
 use crate::engine::Engine;
@@ -291,9 +291,8 @@ async fn listen(
 /// Returns the clients that are answered: pods and nodes, and what the configuration adds.
 fn clients(config: &Config, nodes: &Cache<Node>) -> Clients {
     let nodes = nodes.list();
-    let ranges = nodes.iter().flat_map(|node| node.pod_ranges.iter().copied());
-    let addresses = nodes.iter().flat_map(|node| node.addresses.iter().copied().map(IpNetwork::from));
-    Clients::new(config.networks.iter().copied().chain(ranges).chain(addresses))
+    let of_node = |node: &Arc<Node>| of_node(&node.pod_ranges, &node.addresses, &config.networks);
+    Clients::new(config.networks.iter().copied().chain(nodes.iter().flat_map(of_node)))
 }
 
 /// Follows the configuration and the node's resolvers, and finds upstreams that lead back to us.
