@@ -341,7 +341,7 @@ impl Engine {
 fn remember(cache: Option<&Cache>, question: &Question, asked: Result<Reply, ForwardError>) -> Landed {
     let asked = asked.map(Arc::new).map_err(Arc::new);
     let Some(cache) = cache else { return asked.map(|reply| (reply, None)) };
-    let put = |reply| cache.put(question, reply, Instant::now());
+    let put = |reply: &Arc<Reply>| cache.put(question, reply, Instant::now());
     let landed = match asked {
         Ok(reply) => {
             let left = put(&reply);

@@ -77,9 +77,9 @@ struct Answers {
 }
 
 impl Watch {
-    /// Forgets all addresses but those of a peer.
-    pub fn turn_to(&mut self, peer: &Peer) {
-        self.0.retain(|listed, _| peer.sockets.contains(listed));
+    /// Forgets all addresses but these.
+    pub fn turn_to(&mut self, all: &[Listed]) {
+        self.0.retain(|listed, _| all.contains(listed));
     }
 
     /// Records an answer or a failure. Returns `true` if the address is to be taken out.
@@ -116,7 +116,7 @@ pub async fn run(
             () = tokio::time::sleep(limits::PEER_PAUSE) => {}
         }
         let Some(peer) = next(&cache.list_namespace(NAMESPACE), &node) else { continue };
-        watch.turn_to(&peer);
+        watch.turn_to(&peer.sockets);
         for listed in &peer.sockets {
             let answered = answers(&engine, listed.address).await;
             if watch.record(listed, answered) {
@@ -130,16 +130,19 @@ pub async fn run(
     }
 }
 
-async fn answers(engine: &Engine, address: SocketAddr) -> bool {
+/// Returns `true` if a server at an address knows our domain and is complete.
+pub async fn answers(engine: &Engine, address: SocketAddr) -> bool {
     let domain = engine.zone.load().settings().domain;
     let Ok(name) = Name::parse(&format!("dns-version.{domain}")) else { return false };
     let question = Question { name, kind: wire::TXT, dnssec: false };
     let wrong = engine.metrics.forward.wrong.get(&[&address.to_string()]);
     let link = Link { upstream: address, tcp: false, mixed: true, wrong: &wrong.value };
-    exchange(&link, &question, &*engine.ambient.random, limits::PEER_PAUSE).await.is_ok()
+    let asked = exchange(&link, &question, &*engine.ambient.random, limits::PEER_PAUSE);
+    asked.await.is_ok_and(|reply| reply.code == wire::NO_ERROR && !reply.empty)
 }
 
-async fn take_out(api: &Api<EndpointSlice>, name: &str) -> Result<(), Error> {
+/// Marks the endpoints of a slice as not ready.
+pub async fn take_out(api: &Api<EndpointSlice>, name: &str) -> Result<(), Error> {
     let mut slice = api.get(name).await?;
     for endpoint in slice.endpoints.iter_mut().flatten() {
         let conditions = endpoint.conditions.get_or_insert_default();
@@ -218,7 +221,7 @@ mod tests {
         assert_eq!(outcomes(&[true, false, false, true, false, false]), [false; 6]);
         assert_eq!(outcomes(&[false, false, false, false]), [true, false, false, false]);
         assert_eq!(outcomes(&[true, false, false, false]), [false, false, false, true]);
-        watch.turn_to(&Peer { node: "n3".to_owned(), sockets: Vec::new() });
+        watch.turn_to(&[]);
         assert!(watch.0.is_empty());
     }
 }

@@ -27,9 +27,11 @@ use crate::metrics::Metrics;
 use crate::name::Name;
 use crate::objects::Node;
 use crate::peers;
+use crate::rights;
 use crate::routes::Routes;
 use crate::server::Readiness;
 use crate::slices::{self, State};
+use crate::wards;
 
 /// Settings of the server of one node.
 #[derive(Clone, Debug)]
@@ -48,8 +50,10 @@ pub struct Config {
     pub pages_port: u16,
     /// Number of sockets for datagrams on each address.
     pub sockets: usize,
-    /// Ranges whose addresses are answered, beside those of the Nodes.
+    /// Ranges of pods and Services, whose addresses are answered beside those of the Nodes.
     pub networks: Vec<IpNetwork>,
+    /// Write the EndpointSlices of other nodes' servers, which may not do so themselves.
+    pub looks_after_others: bool,
 }
 
 /// The server cannot start.
@@ -197,20 +201,25 @@ pub async fn run(
     let readiness = Arc::new(Readiness::default());
     let (state, told) = watch::channel(State::default());
     let state = Arc::new(state);
-    let caches = Caches::of(&informers, cluster.pods);
-    let (slices, node) = (caches.slices.clone(), Arc::<str>::from(&*config.node_name));
+    let (slices, node) = (informers.cache::<Slice>(), Arc::<str>::from(&*config.node_name));
     let changed = own_changes(&slices, &config.node_name);
     let indexed = {
-        let (readiness, state) = (Arc::clone(&readiness), Arc::clone(&state));
-        index::run(Arc::clone(&engine), caches, stop.clone(), move || {
-            readiness.set(true);
-            state.send_modify(|state| state.ready = true);
-        })
+        let (readiness, state, engine) = (Arc::clone(&readiness), Arc::clone(&state), Arc::clone(&engine));
+        let (client, stop) = (client.clone(), stop.clone());
+        async move {
+            let Some(rights) = rights::find(&client, cluster.pods, &stop).await else { return };
+            let caches = Caches::of(&informers, rights);
+            let ready = move || {
+                readiness.set(true);
+                state.send_modify(|state| state.ready = true);
+            };
+            index::run(engine, caches, stop, ready).await;
+        }
     };
     tokio::spawn(indexed);
     // Answers go on for a moment after the shutdown has begun, while others learn of it.
     let end = CancellationToken::new();
-    tokio::spawn(peers::run(client.clone(), Arc::clone(&engine), slices, Arc::clone(&node), stop.clone()));
+    watch_others(&config, &client, &engine, (nodes.clone(), slices), &stop);
     let slices = tokio::spawn(slices::run(client, node, told, changed));
     let rules = Arc::new(Mutex::new(rules));
     tokio::spawn(follow_files(Arc::clone(&engine), Arc::clone(&rules), stop.clone()));
@@ -223,6 +232,23 @@ pub async fn run(
     end.cancel();
     listeners.end().await;
     Ok(())
+}
+
+/// Watches the servers of other nodes, in the background.
+fn watch_others(
+    config: &Config,
+    client: &Client,
+    engine: &Arc<Engine>,
+    (nodes, slices): (Cache<Node>, Cache<Slice>),
+    stop: &CancellationToken,
+) {
+    let own = Arc::<str>::from(&*config.node_name);
+    let (peers, others) = (slices.clone(), (nodes, slices));
+    tokio::spawn(peers::run(client.clone(), Arc::clone(engine), peers, Arc::clone(&own), stop.clone()));
+    if config.looks_after_others {
+        let own = (own, config.port);
+        tokio::spawn(wards::run(client.clone(), Arc::clone(engine), others, own, stop.clone()));
+    }
 }
 
 /// Returns a channel that tells changes of the own slices.

@@ -18,6 +18,7 @@ use userspace_daemon::shutdown;
 use crate::cluster_info::{Discovered, Ranges};
 use crate::data_dir::DataDir;
 use crate::discovery::{self, Pins};
+use crate::dns;
 use crate::join_args::Join;
 use crate::membership::{Cluster, Membership, read_validity};
 use crate::node::{self, KubeletTls, Node, Surroundings};
@@ -64,12 +65,13 @@ async fn member(
         () = stop.cancelled() => return Ok(()),
         joined = admit(&args, &node, &membership, &ambient) => joined?,
     };
-    let Join { bpf_root, runtime, pod_network, proxy, cluster_dns, .. } = args;
+    let Join { bpf_root, runtime, pod_network, proxy, dns, .. } = args;
     let began = ambient.now();
     let Ranges { services, pods } = joined.ranges.clone();
     let networks = Networks { service_cidrs: services, cluster_cidrs: pods };
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks)?;
+    let (names, dns) = dns::plan_member(dns, &node.name, &networks)?;
     data.remember(&node.made(Some(bpf_root), &runtime))?;
     let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));
     let cri = node::begin_runtime(&directories, &runtime, stop, tasks);
@@ -78,6 +80,7 @@ async fn member(
     let api = NodeClients {
         kubelet: Clients::new(connect(&kubeconfig, KUBELET).await?),
         proxy: Clients::new(connect(&kubeconfig, PROXY).await?),
+        dns: Clients::new(connect(&kubeconfig, dns::PROGRAM).await?),
     };
     let serving = rotate(&membership, &node, &api, &ambient, stop, tasks)?;
     let client = api.kubelet.client();
@@ -88,11 +91,14 @@ async fn member(
     tasks.add("pod network", async move { network.await.context("panicked") });
     let proxy = node::run_proxy(open.end().await?, api.proxy.client(), &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
+    if let Some(dns) = dns {
+        let run = userspace_dns::run(dns, api.dns.client(), ambient.clone(), stop.clone());
+        tasks.add("DNS server", async move { Ok(Box::pin(run).await?) });
+    }
     let tls = KubeletTls { serving: None, rotated: Some(serving), client_ca: Some(joined.authorities) };
     let cri = cri.end().await?;
-    let dns = cluster_dns.or_of(&networks.service_cidrs).of_pods();
     let kubelet =
-        node::kubelet(&node, &directories, &runtime, tls, dns, cri, client.clone(), &around).await?;
+        node::kubelet(&node, &directories, &runtime, tls, names, cri, client.clone(), &around).await?;
     tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
     let ready = async {
         up::node_ready(client, &node.name, &ambient, began, stop).await;
@@ -107,12 +113,15 @@ async fn member(
 struct NodeClients {
     kubelet: Clients,
     proxy: Clients,
+    dns: Clients,
 }
 
 impl NodeClients {
     /// Reads the certificate of the kubeconfig again.
     async fn renew(&self, kubeconfig: &Path) {
-        for (clients, component) in [(&self.kubelet, KUBELET), (&self.proxy, PROXY)] {
+        for (clients, component) in
+            [(&self.kubelet, KUBELET), (&self.proxy, PROXY), (&self.dns, dns::PROGRAM)]
+        {
             match connect(kubeconfig, component).await {
                 Ok(next) => clients.replace(next),
                 Err(error) => {
