@@ -28,7 +28,8 @@ async fn check(engine: &Engine, upstream: &Upstream, tcp: bool) {
     engine.expect_probe(&name);
     let question = Question { name, kind: wire::HINFO, dnssec: false };
     let wrong = engine.metrics.forward.wrong.get(&[&upstream.address.to_string()]);
-    let link = Link { upstream: upstream.address, tcp, mixed: false, wrong: &wrong.value };
+    let tls = upstream.tls.as_deref();
+    let link = Link { upstream: upstream.address, tcp, tls, mixed: false, wrong: &wrong.value };
     let asked = exchange(&link, &question, &*engine.ambient.random, limits::LOOP);
     let answered = timeout(limits::LOOP, asked).await.is_ok_and(|answer| answer.is_ok());
     let came_back = engine.take_probe(&name);

@@ -136,7 +136,7 @@ pub async fn answers(engine: &Engine, address: SocketAddr) -> bool {
     let Ok(name) = Name::parse(&format!("dns-version.{domain}")) else { return false };
     let question = Question { name, kind: wire::TXT, dnssec: false };
     let wrong = engine.metrics.forward.wrong.get(&[&address.to_string()]);
-    let link = Link { upstream: address, tcp: false, mixed: true, wrong: &wrong.value };
+    let link = Link { upstream: address, tcp: false, tls: None, mixed: true, wrong: &wrong.value };
     let asked = exchange(&link, &question, &*engine.ambient.random, limits::PEER_PAUSE);
     asked.await.is_ok_and(|reply| reply.code == wire::NO_ERROR && !reply.empty)
 }

@@ -128,7 +128,7 @@ impl Rules {
         let targets = corefile.rules.iter().flat_map(|rule| &rule.to);
         let files = targets.filter_map(|target| match target {
             corefile::Target::File(path) => Some(read(path).unwrap_or_default()),
-            corefile::Target::Address(_) => None,
+            corefile::Target::Address(_) | corefile::Target::Tls(_) => None,
         });
         std::iter::once(text.to_owned()).chain(files).collect::<Vec<_>>().join("\0")
     }

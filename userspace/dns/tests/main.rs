@@ -9,3 +9,4 @@ mod forward;
 mod server;
 mod stale;
 mod support;
+mod tls;

@@ -6,13 +6,14 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use apiserver_meta::ambient::Random;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::time::{Instant, timeout_at};
 use userspace_daemon::metrics::Counter;
 
 use super::question::Question;
 use super::reply::{Reply, ReplyError};
+use super::tls::Tls;
 use crate::limits;
 
 /// An upstream did not answer a question.
@@ -40,13 +41,15 @@ pub struct Link<'a> {
     pub upstream: SocketAddr,
     /// By TCP alone.
     pub tcp: bool,
+    /// By TLS alone.
+    pub tls: Option<&'a Tls>,
     /// The case of letters is random, and the answer has to repeat it.
     pub mixed: bool,
     /// Datagrams that were not the answer.
     pub wrong: &'a Counter,
 }
 
-/// Asks a question and returns its answer: by UDP, and by TCP if the answer is truncated or forged, or if
+/// Asks a question and returns its answer: by TLS if that is given, otherwise by UDP, and by TCP if the answer is truncated or forged, or if
 /// `tcp` is set.
 pub async fn exchange(
     link: &Link<'_>,
@@ -57,6 +60,9 @@ pub async fn exchange(
     let query = |mixed| question.random_query(random, mixed);
     let attempt = async {
         let mut unlike = false;
+        if let Some(tls) = link.tls {
+            return by_tls(link.upstream, tls, &query(false)).await;
+        }
         if !link.tcp {
             match by_udp(link, &query(link.mixed), link.mixed).await {
                 Err(ExchangeError::Reply { cause: ReplyError::Truncated | ReplyError::Flood, .. }) => {}
@@ -121,10 +127,25 @@ async fn by_udp(link: &Link<'_>, query: &[u8], exact: bool) -> Result<Reply, Exc
 }
 
 async fn by_tcp(upstream: SocketAddr, query: &[u8]) -> Result<Reply, ExchangeError> {
+    let stream = TcpStream::connect(upstream).await;
+    over(upstream, stream.map_err(|cause| ExchangeError::Io { upstream, cause })?, query).await
+}
+
+async fn by_tls(upstream: SocketAddr, tls: &Tls, query: &[u8]) -> Result<Reply, ExchangeError> {
+    let connect = async { tls.secure(upstream, TcpStream::connect(upstream).await?).await };
+    over(upstream, connect.await.map_err(|cause| ExchangeError::Io { upstream, cause })?, query).await
+}
+
+/// Sends a query over a connection and reads its answer.
+async fn over(
+    upstream: SocketAddr,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    query: &[u8],
+) -> Result<Reply, ExchangeError> {
     let failed = |cause| ExchangeError::Io { upstream, cause };
-    let mut stream = TcpStream::connect(upstream).await.map_err(failed)?;
     let length = (query.len() as u16).to_be_bytes();
     stream.write_all(&[&length, query].concat()).await.map_err(failed)?;
+    stream.flush().await.map_err(failed)?;
     let length = stream.read_u16().await.map_err(failed)?;
     // What has not arrived takes no memory.
     let mut message = Vec::new();

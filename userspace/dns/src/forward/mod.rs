@@ -5,9 +5,11 @@ mod flights;
 mod pool;
 mod question;
 mod reply;
+mod tls;
 
 pub use exchange::{ExchangeError, Link, exchange};
 pub use flights::{Flights, Follower, Landed, Leader};
 pub use pool::{ForwardError, ForwardMetrics, Policy, Pool, PoolSettings, Upstream};
 pub use question::Question;
 pub use reply::{Reply, ReplyError};
+pub use tls::{Tls, TlsError, TlsSettings};

@@ -13,6 +13,7 @@ use userspace_daemon::metrics::{Counter, Family, Histogram};
 use super::exchange::{ExchangeError, Link, exchange};
 use super::question::Question;
 use super::reply::Reply;
+use super::tls::{Tls, TlsSettings};
 use crate::buckets::SECONDS;
 use crate::limits;
 use crate::wire;
@@ -35,11 +36,19 @@ pub struct PoolSettings {
     pub max_fails: u32,
     /// Maximum number of questions under way; 0 for the limit of the server alone.
     pub max_concurrent: usize,
+    /// TLS of the upstreams that are asked by it.
+    pub tls: TlsSettings,
 }
 
 impl Default for PoolSettings {
     fn default() -> Self {
-        Self { policy: Policy::default(), force_tcp: false, max_fails: limits::MAX_FAILS, max_concurrent: 0 }
+        Self {
+            policy: Policy::default(),
+            force_tcp: false,
+            max_fails: limits::MAX_FAILS,
+            max_concurrent: 0,
+            tls: TlsSettings::default(),
+        }
     }
 }
 
@@ -47,6 +56,8 @@ impl Default for PoolSettings {
 #[derive(Debug)]
 pub struct Upstream {
     pub address: SocketAddr,
+    /// It is asked by TLS.
+    pub tls: Option<Arc<Tls>>,
     fails: AtomicU32,
     failed: Mutex<Option<Instant>>,
     /// The time at which it was found not to repeat the case of questions.
@@ -58,9 +69,10 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    pub fn new(address: SocketAddr) -> Arc<Self> {
+    pub fn new(address: SocketAddr, tls: Option<Arc<Tls>>) -> Arc<Self> {
         Arc::new(Self {
             address,
+            tls,
             fails: AtomicU32::new(0),
             failed: Mutex::default(),
             unlike: Mutex::default(),
@@ -222,7 +234,8 @@ impl Pool {
         let link = Link {
             upstream: upstream.address,
             tcp: self.settings.force_tcp,
-            mixed: upstream.repeats_case(began),
+            tls: upstream.tls.as_deref(),
+            mixed: upstream.tls.is_none() && upstream.repeats_case(began),
             wrong: &wrong.value,
         };
         let outcome = exchange(&link, question, &*ambient.random, limit).await;
@@ -290,7 +303,7 @@ mod tests {
     use super::*;
 
     fn pool(policy: Policy) -> Pool {
-        let upstreams = (1..=3).map(|last| Upstream::new(([192, 0, 2, last], 53).into())).collect();
+        let upstreams = (1..=3).map(|last| Upstream::new(([192, 0, 2, last], 53).into(), None)).collect();
         Pool::new(PoolSettings { policy, ..PoolSettings::default() }, upstreams)
     }
 
