@@ -2,9 +2,9 @@
 
 use k8s_openapi::api::core::v1::Service as ServiceObject;
 use serde_json::json;
-use userspace_dns::answer::{Answer, QUESTION, without_question};
-use userspace_dns::cluster::{Found, PodMode, Records, Service, Settings, Slice, Zone, reverse_address};
-use userspace_dns::forward::{Reply, question};
+use userspace_dns::answer::{Answer, QUESTION, refusal};
+use userspace_dns::cluster::{Found, PodMode, Records, Service, Settings, Slice, Zone};
+use userspace_dns::forward::{Question, Reply};
 use userspace_dns::name::Name;
 use userspace_dns::query::{Query, Refusal};
 use userspace_dns::wire;
@@ -21,7 +21,9 @@ fn zone() -> Zone {
         ttl: 30,
         pods: PodMode::Insecure,
         servers: vec!["10.96.0.10".parse().expect("an address")],
+        networks: Vec::new(),
     });
+    zone.set_complete();
     zone.set_namespace("n", true);
     let ports = json!([{"name": "p", "port": 80}]);
     for (name, spec) in [
@@ -52,7 +54,9 @@ pub fn query(bytes: &[u8]) {
         Ok(query) => query,
         Err(Refusal::Silence) => return,
         Err(Refusal::Code(code)) => {
-            assert_eq!(without_question(&mut out, bytes, code), wire::HEADER);
+            let length = refusal(&mut out, bytes, code);
+            assert!((wire::HEADER..=bytes.len()).contains(&length));
+            assert_eq!(out[wire::HEADER..length], bytes[wire::HEADER..length]);
             return;
         }
     };
@@ -68,8 +72,13 @@ pub fn query(bytes: &[u8]) {
                 wire::NO_ERROR
             }
         };
-    } else if let Some(address) = reverse_address(query.name.bytes()) {
-        zone.answer_reverse(address, query.kind, &query, &mut answer);
+    } else {
+        let zones = ["in-addr.arpa", "ip6.arpa"].map(|text| Name::parse(text).expect("a name"));
+        if let Some(apex) = zones.iter().find(|apex| query.name.below(apex).is_some())
+            && !zone.answer_reverse(apex, &query, &mut answer)
+        {
+            code = zone.deny_reverse(apex, &query, &mut answer);
+        }
     }
     let length = answer.finish(&query, code, 0);
     assert!(length <= limit, "{length} bytes for a client that takes {limit}");
@@ -87,7 +96,7 @@ pub fn reply(bytes: &[u8]) {
     let (choice, rest) = choice(bytes);
     let name = Name::parse(if choice & 1 == 0 { "www.example.org" } else { "a" }).expect("a name");
     let kind = if choice & 2 == 0 { wire::A } else { wire::SRV };
-    let sent = question(0x1234, &name, kind, choice & 4 != 0);
+    let sent = Question { name, kind, dnssec: choice & 4 != 0 }.query(0x1234);
     let Ok(reply) = Reply::read(rest, &sent) else { return };
     let query = Query::parse(&sent).expect("we understand our own queries");
     let end = query.question_end;

@@ -167,15 +167,24 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// Writes an answer without a question, to a message that has none that can be read. Returns its length.
-pub fn without_question(out: &mut [u8], request: &[u8], code: u8) -> usize {
+/// Writes the answer to a message that is no query that we serve, with its question if that can be read. Returns
+/// its length.
+pub fn refusal(out: &mut [u8], request: &[u8], code: u8) -> usize {
     let Some(header) = request.first_chunk::<HEADER>() else { return 0 };
     let asked = Flags(wire::u16_at(header, 2));
     let flags = Flags::RESPONSE | asked.0 & 0x7800 | asked.repeated() | u16::from(code & 0xf);
     out[..HEADER].fill(0);
     out[..2].copy_from_slice(&header[..2]);
     out[2..4].copy_from_slice(&flags.to_be_bytes());
-    HEADER
+    let has_one = wire::u16_at(header, 4) == 1;
+    let name = has_one.then(|| Name::read(&request[HEADER..]).ok()).flatten();
+    let end = name.map_or(HEADER, |(_, length)| HEADER + length + 4);
+    let Some(question) = request.get(HEADER..end).filter(|question| !question.is_empty()) else {
+        return HEADER;
+    };
+    out[HEADER..end].copy_from_slice(question);
+    out[5] = 1;
+    end
 }
 
 /// The data of a record under construction.
@@ -282,10 +291,21 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_a_question_gets_a_code() {
+    fn a_refusal_repeats_the_question_that_can_be_read() {
         let mut out = [1; 64];
         let request = [9, 8, 0x29, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        let length = without_question(&mut out, &request, wire::NOT_IMPLEMENTED);
+        let length = refusal(&mut out, &request, wire::NOT_IMPLEMENTED);
         assert_eq!(out[..length], [9, 8, 0xa9, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+        // An answer in a question, whose own question is whole.
+        let mut request = question(7, "A.b", wire::A, Some((512, false)));
+        request[7] = 1;
+        let length = refusal(&mut out, &request, wire::FORMAT_ERROR);
+        assert_eq!(out[..HEADER], [0, 7, 0x81, 1, 0, 1, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&out[HEADER..length], b"\x01A\x01b\0\0\x01\0\x01");
+        for cut in [13, 16, 20] {
+            assert_eq!(refusal(&mut out, &request[..cut], wire::FORMAT_ERROR), HEADER, "{cut}");
+        }
+        request[5] = 2;
+        assert_eq!(refusal(&mut out, &request, wire::FORMAT_ERROR), HEADER, "two questions");
     }
 }

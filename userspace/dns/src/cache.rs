@@ -9,10 +9,9 @@ use std::time::Duration;
 use tokio::time::Instant;
 use userspace_daemon::metrics::Counter;
 
-use crate::forward::Reply;
+use crate::forward::{Question, Reply};
 use crate::limits;
-use crate::name::{NAME_LENGTH, Name};
-use crate::wire;
+use crate::name::NAME_LENGTH;
 
 /// Number of parts with locks of their own.
 const SHARDS: usize = 16;
@@ -26,7 +25,7 @@ pub struct CacheSettings {
     pub denial: Lifetimes,
     pub prefetch: Option<Prefetch>,
     pub stale: Option<Stale>,
-    /// Lifetime of failures; zero to cache none.
+    /// Longest lifetime of failures; zero to cache none.
     pub failure_ttl: u32,
 }
 
@@ -105,21 +104,21 @@ pub struct Cache {
 }
 
 /// Name, type and wish for DNSSEC as bytes, without an allocation.
-struct Key {
+pub struct Key {
     bytes: [u8; NAME_LENGTH + 3],
     length: usize,
 }
 
 impl Key {
-    fn new(name: &Name, kind: u16, dnssec: bool) -> Self {
-        let (mut bytes, name) = ([0; NAME_LENGTH + 3], name.bytes());
-        bytes[..2].copy_from_slice(&kind.to_be_bytes());
-        bytes[2] = dnssec.into();
+    pub fn new(question: &Question) -> Self {
+        let (mut bytes, name) = ([0; NAME_LENGTH + 3], question.name.bytes());
+        bytes[..2].copy_from_slice(&question.kind.to_be_bytes());
+        bytes[2] = question.dnssec.into();
         bytes[3..3 + name.len()].copy_from_slice(name);
         Self { bytes, length: name.len() + 3 }
     }
 
-    fn bytes(&self) -> &[u8] {
+    pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.length]
     }
 }
@@ -145,9 +144,46 @@ struct Entry {
     last_hit: Instant,
     /// A renewal is under way.
     renewing: bool,
+    /// Failures in a row: of this entry if it is one itself, or of its renewals since it has expired.
+    failures: u32,
+    /// The time of the last one, and the time before which nobody is to ask again.
+    failed: Option<(Instant, Instant)>,
 }
 
 impl Entry {
+    fn new(key: &Key, reply: &Arc<Reply>, lifetime: u32, now: Instant) -> Self {
+        Self {
+            key: key.bytes().into(),
+            reply: Arc::clone(reply),
+            lifetime,
+            stored: now,
+            used: false,
+            hits: 0,
+            last_hit: now,
+            renewing: false,
+            failures: 0,
+            failed: None,
+        }
+    }
+
+    /// Counts a failure. Returns the seconds for which nobody is to ask again: more from failure to failure.
+    fn fail(&mut self, longest: u32, now: Instant) -> u32 {
+        let recent = |at| now.saturating_duration_since(at) < limits::FAILURE_MEMORY;
+        let before = if self.failed.is_some_and(|(at, _)| recent(at)) { self.failures } else { 0 };
+        self.failures = before.saturating_add(1);
+        let pause = 1_u32.checked_shl(before).unwrap_or(longest).min(longest);
+        self.failed = Some((now, now + Duration::from_secs(pause.into())));
+        pause
+    }
+
+    /// Returns `true` while the entry may be served although it has expired.
+    fn is_stale(&self, settings: &CacheSettings, now: Instant) -> bool {
+        let age = now.saturating_duration_since(self.stored);
+        let lifetime = Duration::from_secs(self.lifetime.into());
+        let window = settings.stale.map_or(Duration::ZERO, |stale| stale.duration);
+        !self.reply.is_failure() && age < lifetime + window
+    }
+
     fn size(&self) -> usize {
         self.key.len() + self.reply.message.len() + OVERHEAD
     }
@@ -166,8 +202,8 @@ impl Cache {
     }
 
     /// Looks an answer up.
-    pub fn get(&self, name: &Name, kind: u16, dnssec: bool, now: Instant) -> Option<Hit> {
-        let key = Key::new(name, kind, dnssec);
+    pub fn get(&self, question: &Question, now: Instant) -> Option<Hit> {
+        let key = Key::new(question);
         let at = self.shard(&key);
         for (shards, hits) in
             [(&self.success, &self.metrics.success_hits), (&self.denial, &self.metrics.denial_hits)]
@@ -187,46 +223,60 @@ impl Cache {
     }
 
     /// Stores an answer, if it may be cached. Returns its lifetime in seconds.
-    pub fn put(&self, name: &Name, kind: u16, dnssec: bool, reply: &Arc<Reply>, now: Instant) -> Option<u32> {
-        let key = Key::new(name, kind, dnssec);
+    pub fn put(&self, question: &Question, reply: &Arc<Reply>, now: Instant) -> Option<u32> {
+        let key = Key::new(question);
+        if reply.is_failure() {
+            return self.put_failure(&key, reply, now);
+        }
         let at = self.shard(&key);
-        let lifetime = self.lifetime(reply)?;
+        let lifetime = self.lifetime(reply);
         let (here, there, lifetimes) = if reply.is_negative() {
             (&self.denial, &self.success, self.settings.denial)
         } else {
             (&self.success, &self.denial, self.settings.success)
         };
-        let is_failure = reply.code == wire::SERVER_FAILURE;
-        // An answer that expired is worth more than a failure.
-        if !is_failure || self.settings.stale.is_none() {
-            lock(&there[at]).remove(key.bytes());
-        }
+        lock(&there[at]).remove(key.bytes());
         if reply.message.len() > limits::CACHED_ANSWER {
             return Some(lifetime);
         }
-        let entry = Entry {
-            key: key.bytes().into(),
-            reply: Arc::clone(reply),
-            lifetime,
-            stored: now,
-            used: false,
-            hits: 0,
-            last_hit: now,
-            renewing: false,
-        };
+        let entry = Entry::new(&key, reply, lifetime, now);
         let evicted = lock(&here[at]).put(entry, lifetimes.capacity.div_ceil(SHARDS));
         self.metrics.evictions.add(evicted);
         Some(lifetime)
     }
 
-    /// Allows another renewal of an entry, after one has failed.
-    pub fn renewal_failed(&self, name: &Name, kind: u16, dnssec: bool) {
-        let key = Key::new(name, kind, dnssec);
-        let at = self.shard(&key);
+    /// Remembers a failure (RFC 9520): with an answer that may still be served although it has expired, or in its
+    /// place. Returns the seconds for which nobody asks again.
+    fn put_failure(&self, key: &Key, reply: &Arc<Reply>, now: Instant) -> Option<u32> {
+        let (at, longest) = (self.shard(key), self.settings.failure_ttl);
+        if longest == 0 {
+            return None;
+        }
         for shards in [&self.success, &self.denial] {
             let mut shard = lock(&shards[at]);
-            if let Some(slot) = shard.slots.get(key.bytes()).copied() {
-                shard.entries[slot].renewing = false;
+            let Some(entry) = shard.entry(key) else { continue };
+            if entry.is_stale(&self.settings, now) {
+                return Some(entry.fail(longest, now));
+            }
+        }
+        let mut entry = Entry::new(key, reply, 0, now);
+        let mut shard = lock(&self.denial[at]);
+        if let Some(old) = shard.entry(key).filter(|old| old.reply.is_failure()) {
+            (entry.failures, entry.failed) = (old.failures, old.failed);
+        }
+        entry.lifetime = entry.fail(longest, now);
+        let lifetime = entry.lifetime;
+        self.metrics.evictions.add(shard.put(entry, self.settings.denial.capacity.div_ceil(SHARDS)));
+        Some(lifetime)
+    }
+
+    /// Allows another renewal of an entry, after one that did not replace it.
+    pub fn renewal_ended(&self, question: &Question) {
+        let key = Key::new(question);
+        let at = self.shard(&key);
+        for shards in [&self.success, &self.denial] {
+            if let Some(entry) = lock(&shards[at]).entry(&key) {
+                entry.renewing = false;
             }
         }
     }
@@ -241,16 +291,10 @@ impl Cache {
         self.len() == (0, 0)
     }
 
-    fn lifetime(&self, reply: &Reply) -> Option<u32> {
-        let clamp = |lifetimes: Lifetimes, ttl: u32| ttl.max(lifetimes.min).min(lifetimes.max);
-        match (reply.code, reply.is_negative()) {
-            (wire::NO_ERROR, false) => Some(clamp(self.settings.success, reply.ttl?)),
-            (wire::NO_ERROR | wire::NAME_ERROR, _) => {
-                Some(clamp(self.settings.denial, reply.ttl.unwrap_or(0)))
-            }
-            (wire::SERVER_FAILURE, _) => Some(self.settings.failure_ttl).filter(|ttl| *ttl > 0),
-            _ => None,
-        }
+    fn lifetime(&self, reply: &Reply) -> u32 {
+        let negative = reply.is_negative();
+        let lifetimes = if negative { self.settings.denial } else { self.settings.success };
+        reply.ttl.unwrap_or(0).max(lifetimes.min).min(lifetimes.max)
     }
 
     fn shard(&self, key: &Key) -> usize {
@@ -264,11 +308,12 @@ impl Shard {
         let entry = &mut self.entries[slot];
         let age = now.saturating_duration_since(entry.stored);
         let lifetime = Duration::from_secs(entry.lifetime.into());
+        let failed = entry.failed.is_some_and(|(_, until)| now < until);
         let (mut left, mut refresh, mut verify) = (lifetime.saturating_sub(age), false, false);
         if left.is_zero() {
-            let stale = settings.stale.filter(|stale| age < lifetime + stale.duration)?;
-            verify = stale.verify;
-            refresh = !verify;
+            let stale = settings.stale.filter(|_| entry.is_stale(settings, now))?;
+            verify = stale.verify && !failed;
+            refresh = !stale.verify;
             left = Duration::ZERO;
         } else if let Some(prefetch) = settings.prefetch {
             let recent = now.saturating_duration_since(entry.last_hit) <= prefetch.duration;
@@ -278,10 +323,15 @@ impl Shard {
         }
         entry.last_hit = now;
         entry.used = true;
-        refresh &= !entry.renewing;
+        refresh &= !entry.renewing && !failed;
         entry.renewing |= refresh;
         let left = left.as_millis().div_ceil(1000) as u32;
         Some(Hit { reply: Arc::clone(&entry.reply), left, refresh, verify })
+    }
+
+    fn entry(&mut self, key: &Key) -> Option<&mut Entry> {
+        let slot = *self.slots.get(key.bytes())?;
+        Some(&mut self.entries[slot])
     }
 
     /// Stores an entry and returns the number of those that had to go.
@@ -333,14 +383,26 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::name::Name;
+    use crate::wire;
 
     fn reply(code: u8, ttl: Option<u32>, answers: u16) -> Arc<Reply> {
         let message = vec![0; 100].into_boxed_slice();
-        Arc::new(Reply { message, counts: [answers, 0, 0], code, authentic: false, ttl })
+        Arc::new(Reply {
+            message,
+            counts: [answers, 0, 0],
+            code,
+            authentic: false,
+            echoed: true,
+            empty: answers == 0,
+            ttl,
+        })
     }
 
-    fn name(number: usize) -> Name {
-        Name::parse(&format!("n{number}.example.org")).unwrap()
+    /// The question for the addresses of a name.
+    fn name(number: usize) -> Question {
+        let name = Name::parse(&format!("n{number}.example.org")).unwrap();
+        Question { name, kind: wire::A, dnssec: false }
     }
 
     fn seconds(count: u64) -> Duration {
@@ -357,30 +419,29 @@ mod tests {
             (0, Some(9_000), 1, 3_600),
             (3, Some(9_000), 0, 1_800),
             (3, None, 0, 5),
-            (2, None, 0, 5),
+            (2, None, 0, 1),
+            (wire::REFUSED, None, 0, 1),
         ];
         for (number, (code, ttl, answers, expected)) in cases.into_iter().enumerate() {
-            cache.put(&name(number), wire::A, false, &reply(code, ttl, answers), now);
-            let left = |at| cache.get(&name(number), wire::A, false, at).map(|hit| hit.left);
+            cache.put(&name(number), &reply(code, ttl, answers), now);
+            let left = |at| cache.get(&name(number), at).map(|hit| hit.left);
             assert_eq!(left(now), Some(expected), "{number}");
-            assert_eq!(left(now + seconds(1)), Some(expected - 1));
+            assert_eq!(left(now + seconds(1)), Some(expected - 1).filter(|left| *left > 0));
             assert_eq!(left(now + seconds(u64::from(expected))), None);
-            assert!(cache.get(&name(number), wire::AAAA, false, now).is_none());
-            assert!(cache.get(&name(number), wire::A, true, now).is_none());
+            assert!(cache.get(&Question { kind: wire::AAAA, ..name(number) }, now).is_none());
+            assert!(cache.get(&Question { dnssec: true, ..name(number) }, now).is_none());
         }
-        cache.put(&name(99), wire::A, false, &reply(wire::REFUSED, None, 0), now);
-        assert!(cache.get(&name(99), wire::A, false, now).is_none());
-        assert_eq!(cache.len(), (3, 3));
+        assert_eq!(cache.len(), (3, 4));
     }
 
     #[test]
     fn a_newer_answer_of_the_other_sort_takes_the_place() {
         let cache = Cache::new(CacheSettings::default());
         let now = Instant::now();
-        cache.put(&name(1), wire::A, false, &reply(3, Some(60), 0), now);
-        cache.put(&name(1), wire::A, false, &reply(0, Some(60), 1), now);
+        cache.put(&name(1), &reply(3, Some(60), 0), now);
+        cache.put(&name(1), &reply(0, Some(60), 1), now);
         assert_eq!(cache.len(), (1, 0));
-        cache.put(&name(1), wire::A, false, &reply(3, Some(60), 0), now);
+        cache.put(&name(1), &reply(3, Some(60), 0), now);
         assert_eq!(cache.len(), (0, 1));
     }
 
@@ -390,19 +451,19 @@ mod tests {
         let cache = Cache::new(CacheSettings { success: lifetimes, ..CacheSettings::default() });
         let now = Instant::now();
         for number in 0..1_000 {
-            cache.put(&name(number), wire::A, false, &reply(0, Some(60), 1), now);
-            assert!(number < 3 || cache.get(&name(0), wire::A, false, now).is_some(), "{number}");
+            cache.put(&name(number), &reply(0, Some(60), 1), now);
+            assert!(number < 3 || cache.get(&name(0), now).is_some(), "{number}");
         }
         assert!(cache.len().0 <= 64, "{:?}", cache.len());
         for number in 0..100 {
             let big = Reply { message: vec![0; 8_000].into(), ..Reply::clone(&reply(0, Some(60), 1)) };
-            cache.put(&name(number), wire::AAAA, false, &Arc::new(big), now);
+            cache.put(&Question { kind: wire::AAAA, ..name(number) }, &Arc::new(big), now);
         }
         let bytes: usize = cache.success.iter().map(|shard| lock(shard).bytes).sum();
         assert!(bytes <= limits::CACHE_BYTES);
         let huge = Reply { message: vec![0; 9_000].into(), ..Reply::clone(&reply(0, Some(60), 1)) };
-        cache.put(&name(5_000), wire::A, false, &Arc::new(huge), now);
-        assert!(cache.get(&name(5_000), wire::A, false, now).is_none());
+        cache.put(&name(5_000), &Arc::new(huge), now);
+        assert!(cache.get(&name(5_000), now).is_none());
         assert!(cache.metrics.evictions.value() > 900);
     }
 
@@ -411,14 +472,14 @@ mod tests {
         let prefetch = Prefetch { amount: 2, duration: seconds(60), percentage: 10 };
         let cache = Cache::new(CacheSettings { prefetch: Some(prefetch), ..CacheSettings::default() });
         let now = Instant::now();
-        cache.put(&name(1), wire::A, false, &reply(0, Some(100), 1), now);
-        let refresh = |after| cache.get(&name(1), wire::A, false, now + seconds(after)).unwrap().refresh;
+        cache.put(&name(1), &reply(0, Some(100), 1), now);
+        let refresh = |after| cache.get(&name(1), now + seconds(after)).unwrap().refresh;
         assert!(!refresh(40) && !refresh(50), "it has long to live");
         assert!(refresh(91), "it is popular and about to expire");
         assert!(!refresh(92), "a renewal is under way");
-        cache.renewal_failed(&name(1), wire::A, false);
+        cache.renewal_ended(&name(1));
         assert!(refresh(93));
-        cache.put(&name(1), wire::A, false, &reply(0, Some(100), 1), now + seconds(93));
+        cache.put(&name(1), &reply(0, Some(100), 1), now + seconds(93));
         assert!(!refresh(95));
     }
 
@@ -428,13 +489,52 @@ mod tests {
             let stale = Stale { duration: seconds(600), verify };
             let cache = Cache::new(CacheSettings { stale: Some(stale), ..CacheSettings::default() });
             let now = Instant::now();
-            cache.put(&name(1), wire::A, false, &reply(0, Some(10), 1), now);
-            let hit = cache.get(&name(1), wire::A, false, now + seconds(11)).unwrap();
+            cache.put(&name(1), &reply(0, Some(10), 1), now);
+            let hit = cache.get(&name(1), now + seconds(11)).unwrap();
             assert_eq!((hit.left, hit.refresh, hit.verify), (0, !verify, verify));
             // A failure of the upstream does not replace the old answer.
-            cache.put(&name(1), wire::A, false, &reply(2, None, 0), now + seconds(11));
-            assert!(!cache.get(&name(1), wire::A, false, now + seconds(12)).unwrap().reply.is_negative());
-            assert!(cache.get(&name(1), wire::A, false, now + seconds(620)).is_none());
+            cache.put(&name(1), &reply(2, None, 0), now + seconds(11));
+            assert!(!cache.get(&name(1), now + seconds(12)).unwrap().reply.is_negative());
+            assert!(cache.get(&name(1), now + seconds(620)).is_none());
+        }
+    }
+    #[test]
+    fn failures_are_remembered_longer_from_one_to_the_next() {
+        let cache = Cache::new(CacheSettings::default());
+        let (mut now, failure) = (Instant::now(), Arc::new(Reply::failure(&name(1))));
+        for expected in [1, 2, 4, 5, 5] {
+            assert_eq!(cache.put(&name(1), &failure, now), Some(expected));
+            let hit = cache.get(&name(1), now).unwrap();
+            assert_eq!((hit.left, hit.reply.code), (expected, wire::SERVER_FAILURE));
+            now += seconds(expected.into());
+            assert!(cache.get(&name(1), now).is_none());
+        }
+        now += limits::FAILURE_MEMORY;
+        assert_eq!(cache.put(&name(1), &failure, now), Some(1), "it is forgotten");
+        cache.put(&name(1), &reply(0, Some(60), 1), now);
+        assert_eq!(cache.put(&name(1), &reply(wire::REFUSED, None, 0), now + seconds(60)), Some(1));
+        let never = Cache::new(CacheSettings { failure_ttl: 0, ..CacheSettings::default() });
+        assert_eq!(never.put(&name(1), &failure, now), None);
+        assert!(never.get(&name(1), now).is_none());
+    }
+
+    #[test]
+    fn a_failure_makes_an_expired_answer_served_at_once_and_is_never_served_after_its_time() {
+        for (verify, code) in [(false, 0), (true, 0), (true, wire::NAME_ERROR)] {
+            let stale = Stale { duration: seconds(600), verify };
+            let cache = Cache::new(CacheSettings { stale: Some(stale), ..CacheSettings::default() });
+            let (now, failure) = (Instant::now(), Arc::new(Reply::failure(&name(1))));
+            cache.put(&name(1), &reply(code, Some(10), u16::from(code == 0)), now);
+            cache.put(&name(1), &failure, now + seconds(11));
+            let hit = |at| cache.get(&name(1), now + seconds(at)).unwrap();
+            let before = hit(11);
+            assert_eq!(
+                (before.reply.code, before.left, before.refresh, before.verify),
+                (code, 0, false, false)
+            );
+            assert_eq!((hit(12).refresh, hit(12).verify), (!verify, verify), "it is time to ask again");
+            cache.put(&name(2), &failure, now);
+            assert!(cache.get(&name(2), now + seconds(1)).is_none());
         }
     }
 }

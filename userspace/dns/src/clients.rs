@@ -5,6 +5,8 @@ use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 
+use crate::limits;
+
 /// Ranges of addresses, sorted and disjoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Clients {
@@ -39,9 +41,54 @@ impl Clients {
     }
 }
 
+/// Returns the networks of a node's pods and the addresses of the node that are believed. A kubelet writes them: one
+/// that is hostile must not make the whole world a client.
+pub fn of_node(ranges: &[IpNetwork], addresses: &[IpAddr], configured: &[IpNetwork]) -> Vec<IpNetwork> {
+    let is_within = |range: &IpNetwork| {
+        configured.iter().any(|all| all.prefix() <= range.prefix() && all.contains(range.network()))
+    };
+    let is_small = |range: &IpNetwork| match range {
+        IpNetwork::V4(range) => range.prefix() >= limits::POD_RANGE_V4,
+        IpNetwork::V6(range) => range.prefix() >= limits::POD_RANGE_V6,
+    };
+    let is_one = |address: &IpAddr| match address {
+        IpAddr::V4(address) => {
+            !(address.is_unspecified()
+                || address.is_loopback()
+                || address.is_multicast()
+                || address.is_broadcast())
+        }
+        IpAddr::V6(address) => {
+            !(address.is_unspecified() || address.is_loopback() || address.is_multicast())
+                && address.to_ipv4_mapped().is_none()
+        }
+    };
+    let believed = |range: &&IpNetwork| is_within(range) || is_small(range) && is_one(&range.network());
+    let ranges = ranges.iter().filter(believed).copied();
+    let addresses = addresses.iter().copied().filter(is_one).map(IpNetwork::from);
+    ranges.take(limits::NODE_ADDRESSES).chain(addresses.take(limits::NODE_ADDRESSES)).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_are_believed_within_reason() {
+        let networks =
+            |all: &[&str]| -> Vec<IpNetwork> { all.iter().map(|text| text.parse().unwrap()).collect() };
+        let configured = networks(&["10.0.0.0/8"]);
+        let ranges = networks(&["10.0.0.0/9", "172.16.0.0/16", "0.0.0.0/0", "172.0.0.0/15", "0.0.0.0/16"]);
+        assert_eq!(of_node(&ranges, &[], &configured), networks(&["10.0.0.0/9", "172.16.0.0/16"]));
+        let ranges = networks(&["::/0", "2001:db8::/47", "2001:db8::/64", "ff00::/64", "::ffff:0:0/96"]);
+        assert_eq!(of_node(&ranges, &[], &configured), networks(&["2001:db8::/64"]));
+        let addresses =
+            ["192.0.2.1", "0.0.0.0", "127.0.0.1", "224.0.0.1", "255.255.255.255", "::", "ff02::1"];
+        let addresses = addresses.map(|text| text.parse().unwrap());
+        assert_eq!(of_node(&[], &addresses, &[]), networks(&["192.0.2.1/32"]));
+        let many: Vec<IpAddr> = (0..200).map(|last| IpAddr::from([192, 0, 2, last])).collect();
+        assert_eq!(of_node(&[], &many, &[]).len(), limits::NODE_ADDRESSES);
+    }
 
     #[test]
     fn addresses_within_the_networks_are_clients() {

@@ -12,8 +12,9 @@ use crate::limits;
 use crate::name::Name;
 use crate::syntax::{self, Directive, SyntaxError};
 
-/// The port of DNS.
+/// The ports of DNS, and of DNS by TLS.
 const PORT: u16 = 53;
+const TLS_PORT: u16 = 853;
 
 /// The configuration that is used without a file, as kubeadm's for CoreDNS.
 pub const DEFAULT: &str = "\
@@ -76,6 +77,8 @@ pub struct Rule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     Address(SocketAddr),
+    /// One that is asked by TLS.
+    Tls(SocketAddr),
     /// A file with `nameserver` lines.
     File(PathBuf),
 }
@@ -241,7 +244,9 @@ fn forward(plugin: &Directive, zone: &Name) -> Result<Rule, CorefileError> {
                 }
             }
             ("force_tcp", []) => rule.pool.force_tcp = true,
-            ("prefer_udp", []) => {}
+            ("prefer_udp" | "tls", []) => {}
+            ("tls", [file]) => rule.pool.tls.authorities = Some(file.into()),
+            ("tls_servername", [name]) => rule.pool.tls.server_name = Some((*name).to_owned()),
             ("max_fails", [count]) => rule.pool.max_fails = number(count, 0..=u32::MAX, option.line)?,
             ("max_concurrent", [count]) => {
                 rule.pool.max_concurrent = number(count, 0..=u32::MAX, option.line)? as usize;
@@ -255,7 +260,7 @@ fn forward(plugin: &Directive, zone: &Name) -> Result<Rule, CorefileError> {
                 return wrong(
                     option.line,
                     format!(
-                        "forward: {other:?} with these arguments is not supported: there are except NAMES, force_tcp, prefer_udp, max_fails N, max_concurrent N, policy random|round_robin|sequential, expire, health_check"
+                        "forward: {other:?} with these arguments is not supported: there are except NAMES, force_tcp, prefer_udp, tls [AUTHORITIES], tls_servername NAME, max_fails N, max_concurrent N, policy random|round_robin|sequential, expire, health_check"
                     ),
                 );
             }
@@ -265,22 +270,26 @@ fn forward(plugin: &Directive, zone: &Name) -> Result<Rule, CorefileError> {
 }
 
 fn target(text: &str, line: usize) -> Result<Target, CorefileError> {
-    let text = match text.split_once("://") {
-        Some(("dns", rest)) => rest,
+    let (text, by_tls) = match text.split_once("://") {
+        Some(("dns", rest)) => (rest, false),
+        Some(("tls", rest)) => (rest, true),
         Some((scheme, _)) => {
-            return wrong(line, format!("forward: {scheme}:// is not supported: only dns://"));
+            return wrong(line, format!("forward: {scheme}:// is not supported: only dns:// and tls://"));
         }
-        None => text,
+        None => (text, false),
     };
-    if text.starts_with('/') {
+    if text.starts_with('/') && !by_tls {
         return Ok(Target::File(text.into()));
     }
-    if let Ok(ip) = text.parse::<IpAddr>() {
-        return Ok(Target::Address((ip, PORT).into()));
+    let port = if by_tls { TLS_PORT } else { PORT };
+    let address = text.parse::<IpAddr>().map(|ip| (ip, port).into()).or_else(|_| text.parse());
+    match address {
+        Ok(address) if by_tls => Ok(Target::Tls(address)),
+        Ok(address) => Ok(Target::Address(address)),
+        Err(_) => {
+            wrong(line, format!("forward: {text:?} is neither ADDRESS, ADDRESS:PORT nor the path of a file"))
+        }
     }
-    text.parse().map(Target::Address).or_else(|_| {
-        wrong(line, format!("forward: {text:?} is neither ADDRESS, ADDRESS:PORT nor the path of a file"))
-    })
 }
 
 fn cache(plugin: &Directive) -> Result<CacheSettings, CorefileError> {
@@ -438,14 +447,12 @@ mod tests {
             (".:53 {\n hosts\n}\n", "line 2: the plugin \"hosts\""),
             (".:54 {\n}\n", "line 1: port \"54\""),
             ("tls://. {\n}\n", "line 1: tls://"),
-            (". {\n forward . tls://192.0.2.1\n}\n", "line 2: forward: tls://"),
+            (". {\n forward . https://192.0.2.1\n}\n", "line 2: forward: https://"),
+            (". {\n forward . tls:///etc/resolv.conf\n}\n", "line 2: forward: \"/etc/resolv.conf\""),
             (". {\n forward . dns.example\n}\n", "line 2: forward: \"dns.example\" is neither"),
             (". {\n forward .\n}\n", "line 2: forward: name between"),
             ("a.example {\n forward b.example 192.0.2.1\n}\n", "line 2: forward: b.example. is not below"),
-            (
-                ". {\n forward . 192.0.2.1 {\n  tls_servername x\n }\n}\n",
-                "line 3: forward: \"tls_servername\"",
-            ),
+            (". {\n forward . 192.0.2.1 {\n  tls a b\n }\n}\n", "line 3: forward: \"tls\""),
             (". {\n cache {\n  success x\n }\n}\n", "line 3: \"x\" is no number"),
             (". {\n cache {\n  serve_stale soon\n }\n}\n", "line 3: \"soon\" is no duration"),
             (". {\n kubernetes a.example b.example\n}\n", "line 2: one domain"),

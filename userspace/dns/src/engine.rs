@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 use apiserver_meta::ambient::Ambient;
 use arc_swap::ArcSwap;
 use hickory_proto::op::{Message, MessageType, OpCode};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::debug;
 
-use crate::answer::{Answer, Owner, QUESTION, without_question};
-use crate::cache::Hit;
+use crate::answer::{Answer, Owner, QUESTION, refusal};
+use crate::cache::{Cache, Hit, Key};
 use crate::clients::Clients;
-use crate::cluster::{Found, Zone, reverse_address};
-use crate::forward::{ForwardError, Reply};
+use crate::cluster::{Found, Zone};
+use crate::forward::{Follower, ForwardError, Landed, Question, Reply};
 use crate::limits;
 use crate::metrics::{Metrics, Observation, Source, Transport, ZoneMetrics};
 use crate::name::Name;
 use crate::query::{Query, Refusal};
 use crate::routes::{Route, Routes};
-use crate::waiting::Waiting;
+use crate::waiting::{Place, Waiting};
 use crate::wire::{self, Flags};
 
 /// The state that answers follow from. Each part is swapped whole and read without a lock.
@@ -63,8 +63,8 @@ pub struct Work {
     route: Arc<Route>,
     /// The name that upstreams are asked for, if aliases of the cluster lead to it.
     alias: Option<Box<Name>>,
-    /// An answer that has expired, in case nobody answers.
-    stale: Option<Hit>,
+    /// An answer of the cache: a fresh one, to which aliases lead, or one that has expired, in case nobody answers.
+    hit: Option<Hit>,
 }
 
 impl Work {
@@ -72,9 +72,15 @@ impl Work {
         self.origin
     }
 
-    fn target(&self) -> &Name {
-        self.alias.as_deref().unwrap_or(&self.query.name)
+    /// Returns the question that upstreams are asked.
+    fn question(&self) -> Question {
+        question(self.alias.as_deref(), &self.query)
     }
+}
+
+fn question(alias: Option<&Name>, query: &Query) -> Question {
+    let name = *alias.unwrap_or(&query.name);
+    Question { name, kind: query.kind, dnssec: query.wants_dnssec() }
 }
 
 /// The next step after the cluster's names.
@@ -103,7 +109,7 @@ impl Engine {
             Ok(query) => query,
             Err(Refusal::Silence) => return Outcome::Silence,
             Err(Refusal::Code(code)) => {
-                let length = without_question(out, message, code);
+                let length = refusal(out, message, code);
                 let seen = Seen { request: message.len(), response: length, code, source: Source::None };
                 observe(&routes.metrics.value, origin, 0, seen);
                 return Outcome::Done(length, None);
@@ -138,17 +144,24 @@ impl Engine {
             name.below(domain).is_some()
                 && routes.find(name).is_none_or(|route| route.zone.depth() <= domain.depth())
         };
+        // Before the first lists, nobody knows what does not exist, and clients would cache it.
+        let unknown = || Step::Done(wire::SERVER_FAILURE, 0, Source::Cluster);
         if is_ours(&query.name) {
+            if !zone.is_complete() {
+                return unknown();
+            }
             return follow(zone, query, answer, &is_ours);
         }
-        if routes.is_reverse(&query.name) {
-            if let Some(address) = reverse_address(query.name.bytes())
-                && zone.answer_reverse(address, query.kind, query, answer)
-            {
+        if let Some(apex) = routes.reverse_zone(&query.name) {
+            if !zone.is_complete() {
+                return unknown();
+            }
+            if zone.answer_reverse(apex, query, answer) {
                 return Step::Done(wire::NO_ERROR, Flags::AUTHORITATIVE, Source::Cluster);
             }
             if !routes.falls_through(&query.name) {
-                return Step::Done(wire::NAME_ERROR, Flags::AUTHORITATIVE, Source::Cluster);
+                let code = zone.deny_reverse(apex, query, answer);
+                return Step::Done(code, Flags::AUTHORITATIVE, Source::Cluster);
             }
         }
         if query.kind == wire::HINFO && self.is_probe(&query.name) {
@@ -166,21 +179,18 @@ impl Engine {
         alias: Option<Box<Name>>,
         mut answer: Answer<'_>,
     ) -> Outcome {
-        let target = alias.as_deref().unwrap_or(&query.name);
-        let Some(route) = routes.find(target).cloned() else {
+        let asked = question(alias.as_deref(), &query);
+        let Some(route) = routes.find(&asked.name).cloned() else {
             let length = answer.finish(&query, wire::REFUSED, 0);
             let seen =
                 Seen { request: message.len(), response: length, code: wire::REFUSED, source: Source::None };
             observe(&routes.metrics.value, origin, query.kind, seen);
             return Outcome::Done(length, None);
         };
-        let hit = route
-            .cache
-            .as_ref()
-            .and_then(|cache| cache.get(target, query.kind, query.wants_dnssec(), origin.began));
-        let work = |route: Arc<Route>, alias, stale| {
+        let hit = route.cache.as_ref().and_then(|cache| cache.get(&asked, origin.began));
+        let work = |route: Arc<Route>, alias, hit| {
             let request = message[..query.question_end].into();
-            Box::new(Work { query, origin, request, route, alias, stale })
+            Box::new(Work { query, origin, request, route, alias, hit })
         };
         match hit {
             // Aliases are put together from several answers, which takes an allocation.
@@ -196,60 +206,95 @@ impl Engine {
         }
     }
 
-    /// Renews an answer in the cache, for others.
-    pub async fn renew(&self, work: &Work) {
-        if self.ask(work).await.is_err()
-            && let Some(cache) = &work.route.cache
-        {
-            cache.renewal_failed(work.target(), work.query.kind, work.query.wants_dnssec());
+    /// Renews an answer in the cache, for others. Does not without a place.
+    pub fn renew(&self, work: &Work, place: Option<Place>) {
+        if place.is_some() {
+            self.ask(work, place);
+        } else if let Some(cache) = &work.route.cache {
+            cache.renewal_ended(&work.question());
         }
     }
 
-    /// Asks upstreams and writes the answer into `out`. Returns its length.
-    pub async fn finish(&self, work: &Work, out: &mut [u8]) -> usize {
-        let fresh = work.stale.as_ref().filter(|hit| !hit.verify);
-        let (reply, left, source) = match fresh {
-            Some(hit) => (Some(Arc::clone(&hit.reply)), Some(hit.left), Source::Cache),
-            None => match self.ask(work).await {
-                Ok((reply, left)) => (Some(reply), left, Source::Forward),
-                Err(error) => {
-                    debug!(%error, name = %work.target(), "a query was not answered");
-                    let stale = work.stale.as_ref().map(|hit| Arc::clone(&hit.reply));
-                    if let Some(cache) = work.route.cache.as_ref().filter(|_| stale.is_some()) {
-                        cache.metrics.stale.add(1);
-                    }
-                    (stale, Some(0), Source::Cache)
-                }
-            },
+    /// Asks upstreams, unless the cache has the answer, and writes it into `out`. Returns its length.
+    pub async fn finish(&self, work: &Work, place: Place, out: &mut [u8]) -> usize {
+        if let Some(hit) = work.hit.as_ref().filter(|hit| !hit.verify) {
+            if hit.refresh {
+                self.ask(work, Some(place));
+            }
+            return self.conclude(work, Some((&hit.reply, Some(hit.left))), Source::Cache, out);
+        }
+        let (mut follower, _place) = self.ask(work, Some(place));
+        let Some(hit) = &work.hit else {
+            let landed = follower.landed().await;
+            if let Err(error) = &landed {
+                debug!(%error, name = %work.question().name, "a query was not answered");
+            }
+            let answer = landed.as_ref().ok().map(|(reply, left)| (reply, *left));
+            return self.conclude(work, answer, Source::Forward, out);
         };
-        let query = &work.query;
-        let (length, code, source) = match reply {
-            Some(reply) => (self.write(work, &reply, left, out), reply.code, source),
-            None => (fail(work, out), wire::SERVER_FAILURE, Source::Forward),
-        };
-        let seen = Seen { request: work.request.len(), response: length, code, source };
-        observe(&work.route.metrics.value, work.origin, query.kind, seen);
-        length
+        // The question goes on, for others.
+        match timeout(limits::CLIENT_RESPONSE, follower.landed()).await {
+            Ok(Ok((reply, left))) if !reply.is_failure() => {
+                self.conclude(work, Some((&reply, left)), Source::Forward, out)
+            }
+            _ => {
+                self.count_stale(work);
+                self.conclude(work, Some((&hit.reply, Some(0))), Source::Cache, out)
+            }
+        }
     }
 
-    /// Writes a failure, for a query that is not forwarded because too many are.
+    /// Answers a query that is not forwarded because too many are: from the cache, even if that has expired.
     pub fn refuse(&self, work: &Work, out: &mut [u8]) -> usize {
-        self.metrics.overloaded.add(1);
-        let length = fail(work, out);
-        let code = wire::SERVER_FAILURE;
-        let seen = Seen { request: work.request.len(), response: length, code, source: Source::None };
+        let Some(hit) = &work.hit else {
+            self.metrics.overloaded.add(1);
+            return self.conclude(work, None, Source::None, out);
+        };
+        if hit.verify {
+            self.count_stale(work);
+        } else if let Some(cache) = work.route.cache.as_ref().filter(|_| hit.refresh) {
+            cache.renewal_ended(&work.question());
+        }
+        self.conclude(work, Some((&hit.reply, Some(hit.left))), Source::Cache, out)
+    }
+
+    fn count_stale(&self, work: &Work) {
+        if let Some(cache) = &work.route.cache {
+            cache.metrics.stale.add(1);
+        }
+    }
+
+    /// Writes an answer with its lifetime, or a failure without one, and counts it. Returns its length.
+    fn conclude(
+        &self,
+        work: &Work,
+        answer: Option<(&Arc<Reply>, Option<u32>)>,
+        source: Source,
+        out: &mut [u8],
+    ) -> usize {
+        let (length, code) = match answer {
+            Some((reply, left)) => (self.write(work, reply, left, out), reply.code),
+            None => (fail(work, out), wire::SERVER_FAILURE),
+        };
+        let seen = Seen { request: work.request.len(), response: length, code, source };
         observe(&work.route.metrics.value, work.origin, work.query.kind, seen);
         length
     }
 
-    /// Asks upstreams. Returns their answer, with the lifetime that it has in the cache.
-    async fn ask(&self, work: &Work) -> Result<(Arc<Reply>, Option<u32>), ForwardError> {
-        let (target, kind, dnssec) = (work.target(), work.query.kind, work.query.wants_dnssec());
-        let asked = work.route.pool.ask(target, kind, dnssec, &self.ambient, &self.metrics.forward);
-        let reply = Arc::new(asked.await?);
-        let cache = work.route.cache.as_ref();
-        let left = cache.and_then(|cache| cache.put(target, kind, dnssec, &reply, Instant::now()));
-        Ok((reply, left))
+    /// Has upstreams asked, unless they are being asked the same already. The answer goes to the cache, whether or
+    /// not somebody waits for it. The place is held until it is there; it comes back if the question is another's.
+    fn ask(&self, work: &Work, place: Option<Place>) -> (Follower, Option<Place>) {
+        let question = work.question();
+        let (follower, leader) = work.route.flights.join(Key::new(&question).bytes());
+        let Some(leader) = leader else { return (follower, place) };
+        let (route, ambient, metrics) =
+            (Arc::clone(&work.route), self.ambient.clone(), Arc::clone(&self.metrics));
+        tokio::spawn(async move {
+            let asked = route.pool.ask(&question, &ambient, &metrics.forward).await;
+            leader.land(remember(route.cache.as_deref(), &question, asked));
+            drop(place);
+        });
+        (follower, None)
     }
 
     fn write(&self, work: &Work, reply: &Reply, left: Option<u32>, out: &mut [u8]) -> usize {
@@ -290,6 +335,27 @@ impl Engine {
     fn is_probe(&self, name: &Name) -> bool {
         self.probes.lock().unwrap_or_else(PoisonError::into_inner).remove(&name.to_string())
     }
+}
+
+/// Puts the outcome of a question into the cache, if there is one.
+fn remember(cache: Option<&Cache>, question: &Question, asked: Result<Reply, ForwardError>) -> Landed {
+    let asked = asked.map(Arc::new).map_err(Arc::new);
+    let Some(cache) = cache else { return asked.map(|reply| (reply, None)) };
+    let put = |reply: &Arc<Reply>| cache.put(question, reply, Instant::now());
+    let landed = match asked {
+        Ok(reply) => {
+            let left = put(&reply);
+            Ok((reply, left))
+        }
+        Err(error) => {
+            if matches!(*error, ForwardError::Failed(_)) {
+                put(&Arc::new(Reply::failure(question)));
+            }
+            Err(error)
+        }
+    };
+    cache.renewal_ended(question);
+    landed
 }
 
 /// Answers from the cluster, through its aliases as far as they stay within.
@@ -360,4 +426,25 @@ fn observe(zone: &ZoneMetrics, origin: Origin, kind: u16, seen: Seen) {
         response,
         duration: origin.began.elapsed(),
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::CacheSettings;
+    use crate::forward::ExchangeError;
+
+    #[test]
+    fn silence_of_upstreams_is_remembered_and_our_own_bounds_are_not() {
+        let cache = Cache::new(CacheSettings::default());
+        let question = Question { name: Name::ROOT, kind: wire::NS, dnssec: false };
+        let code = || cache.get(&question, Instant::now()).map(|hit| hit.reply.code);
+        for error in [ForwardError::Busy, ForwardError::NoUpstream] {
+            assert!(remember(Some(&cache), &question, Err(error)).is_err());
+            assert_eq!(code(), None);
+        }
+        let silence = ExchangeError::Timeout(([192, 0, 2, 1], 53).into());
+        assert!(remember(Some(&cache), &question, Err(ForwardError::Failed(silence))).is_err());
+        assert_eq!(code(), Some(wire::SERVER_FAILURE));
+    }
 }

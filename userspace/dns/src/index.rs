@@ -11,29 +11,31 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use crate::cluster::{PodMode, Records, Service, Shape, Slice, Zone};
+use crate::cluster::{Records, Service, Shape, Slice, Zone};
 use crate::engine::Engine;
 use crate::limits;
 use crate::objects::{Namespace, Pod};
+use crate::rights::Rights;
 
 /// The caches that records follow from.
 #[derive(Clone)]
 pub struct Caches {
     pub services: Cache<Service>,
     pub slices: Cache<Slice>,
-    pub namespaces: Cache<Namespace>,
+    /// Namespaces, if we may list them. Otherwise those with Services are known.
+    pub namespaces: Option<Cache<Namespace>>,
     /// Pods, if their records are verified.
     pub pods: Option<Cache<Pod>>,
 }
 
 impl Caches {
     /// Returns the caches of a process.
-    pub fn of(informers: &Informers, pods: PodMode) -> Self {
+    pub fn of(informers: &Informers, rights: Rights) -> Self {
         Self {
             services: informers.cache(),
             slices: informers.cache(),
-            namespaces: informers.cache(),
-            pods: (pods == PodMode::Verified).then(|| informers.cache()),
+            namespaces: rights.namespaces.then(|| informers.cache()),
+            pods: rights.pods.then(|| informers.cache()),
         }
     }
 
@@ -41,7 +43,9 @@ impl Caches {
     pub async fn synced(&self) {
         self.services.synced().await;
         self.slices.synced().await;
-        self.namespaces.synced().await;
+        if let Some(namespaces) = &self.namespaces {
+            namespaces.synced().await;
+        }
         if let Some(pods) = &self.pods {
             pods.synced().await;
         }
@@ -150,6 +154,7 @@ pub async fn run(engine: Arc<Engine>, caches: Caches, stop: CancellationToken, r
     let mut zone = Zone::clone(&engine.zone.load());
     // What was there before the start was not changed now.
     tracker.lock().triggers.clear();
+    zone.set_complete();
     apply(&engine, &caches, &tracker, &mut zone);
     info!(services = zone.len(), "the cluster's names are known");
     ready();
@@ -167,8 +172,10 @@ fn subscribe(caches: &Caches, tracker: &Arc<Tracker>) {
     caches.services.on_change(move |change| to.service(change));
     let to = Arc::clone(tracker);
     caches.slices.on_change(move |change| to.slice(change));
-    let to = Arc::clone(tracker);
-    caches.namespaces.on_change(move |change| to.namespace(change));
+    if let Some(namespaces) = &caches.namespaces {
+        let to = Arc::clone(tracker);
+        namespaces.on_change(move |change| to.namespace(change));
+    }
     if let Some(pods) = &caches.pods {
         let to = Arc::clone(tracker);
         pods.on_change(move |change| to.pod(change));
@@ -177,7 +184,7 @@ fn subscribe(caches: &Caches, tracker: &Arc<Tracker>) {
 
 /// Compiles what changed and publishes the next snapshot.
 fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
-    let (services, namespaces, pods, triggers) = {
+    let (services, mut namespaces, pods, triggers) = {
         let mut changes = tracker.lock();
         let services: Vec<(ObjectKey, Vec<String>)> = std::mem::take(&mut changes.services)
             .into_iter()
@@ -193,6 +200,9 @@ fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
         let triggers = std::mem::take(&mut changes.triggers);
         (services, std::mem::take(&mut changes.namespaces), pods, triggers)
     };
+    if caches.namespaces.is_none() {
+        namespaces.extend(services.iter().map(|(key, _)| key.namespace.to_string()));
+    }
     for (key, slices) in services {
         let slices: Vec<Arc<Slice>> = slices
             .iter()
@@ -202,7 +212,10 @@ fn apply(engine: &Engine, caches: &Caches, tracker: &Tracker, zone: &mut Zone) {
         zone.set_service(&key.namespace, &key.name, records);
     }
     for name in namespaces {
-        let exists = caches.namespaces.get(&ObjectKey::new("", &name)).is_some();
+        let exists = match &caches.namespaces {
+            Some(all) => all.get(&ObjectKey::new("", &name)).is_some(),
+            None => !caches.services.list_namespace(&name).is_empty(),
+        };
         zone.set_namespace(&name, exists);
     }
     for (exists, (namespace, address)) in pods {
@@ -233,7 +246,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::cluster::Settings;
+    use crate::cluster::{PodMode, Settings};
     use crate::corefile::Corefile;
     use crate::engine::{Origin, Outcome};
     use crate::metrics::{Metrics, Transport};
@@ -248,19 +261,25 @@ mod tests {
         let read = |_: &Path| String::new();
         let routes = Routes::build(&corefile, &read, &|_| false, &metrics, None);
         let domain = Name::parse("cluster.local").unwrap();
-        let settings = Settings { domain, ttl: 5, pods, servers: Vec::new() };
+        let settings = Settings { domain, ttl: 5, pods, servers: Vec::new(), networks: Vec::new() };
         Arc::new(Engine::new(Zone::new(settings), routes, metrics, Ambient::system()))
     }
 
-    /// The first address of an answer; `None` if there is none.
-    fn ask(engine: &Engine, name: &str) -> Option<[u8; 4]> {
+    fn answer(engine: &Engine, name: &str) -> Vec<u8> {
         let mut out = vec![0; 4096];
         let client = IpAddr::from([127, 0, 0, 1]);
         let origin = Origin { client, transport: Transport::Udp, began: Instant::now() };
         let request = question(1, name, wire::A, None);
         let Outcome::Done(length, None) = engine.answer(&request, origin, &mut out) else { panic!("{name}") };
-        let has = wire::u16_at(&out, 6) > 0;
-        has.then(|| out[length - 4..length].try_into().unwrap())
+        out.truncate(length);
+        out
+    }
+
+    /// The first address of an answer; `None` if there is none.
+    fn ask(engine: &Engine, name: &str) -> Option<[u8; 4]> {
+        let answer = answer(engine, name);
+        let has = wire::u16_at(&answer, 6) > 0;
+        has.then(|| answer[answer.len() - 4..].try_into().unwrap())
     }
 
     fn of<K: Projection>(cache: &Cache<K>, object: Value)
@@ -276,12 +295,20 @@ mod tests {
         let caches = Caches {
             services: Cache::default(),
             slices: Cache::default(),
-            namespaces: Cache::default(),
+            namespaces: Some(Cache::default()),
             pods: Some(Cache::default()),
         };
         let tracker = Arc::new(Tracker::default());
         subscribe(&caches, &tracker);
         let mut zone = Zone::clone(&engine.zone.load());
+        let before = answer(&engine, "web.shop.svc.cluster.local");
+        assert_eq!(
+            (before[3] & 0xf, wire::u16_at(&before, 6)),
+            (wire::SERVER_FAILURE, 0),
+            "nothing is known yet"
+        );
+        assert_eq!(answer(&engine, "1.0.96.10.in-addr.arpa")[3] & 0xf, wire::SERVER_FAILURE);
+        zone.set_complete();
         let mut applied = |name: &str| {
             apply(&engine, &caches, &tracker, &mut zone);
             ask(&engine, name)
@@ -294,7 +321,7 @@ mod tests {
         };
         // A slice may come before its Service.
         of(&caches.slices, slice("1", "web", "10.0.0.1"));
-        of(&caches.namespaces, json!({"metadata": {"name": "shop"}}));
+        of(caches.namespaces.as_ref().unwrap(), json!({"metadata": {"name": "shop"}}));
         assert_eq!(applied("web.shop.svc.cluster.local"), None);
         let service = |name: &str| json!({"metadata": {"namespace": "shop", "name": name, "resourceVersion": "2"}, "spec": {"clusterIP": "None"}});
         of(&caches.services, service("web"));
@@ -323,5 +350,32 @@ mod tests {
         pods.delete(&ObjectKey::new("shop", "b"));
         assert_eq!(applied("10-0-0-7.shop.pod.cluster.local"), None);
         assert!(tracker.lock().owners.is_empty());
+    }
+
+    #[test]
+    fn namespaces_that_we_may_not_list_are_those_with_services() {
+        let engine = engine(PodMode::Insecure);
+        let caches =
+            Caches { services: Cache::default(), slices: Cache::default(), namespaces: None, pods: None };
+        let tracker = Arc::new(Tracker::default());
+        subscribe(&caches, &tracker);
+        let mut zone = Zone::clone(&engine.zone.load());
+        zone.set_complete();
+        let mut pod = || {
+            apply(&engine, &caches, &tracker, &mut zone);
+            ask(&engine, "10-0-0-7.shop.pod.cluster.local")
+        };
+        assert_eq!(pod(), None);
+        for name in ["web", "other"] {
+            of(
+                &caches.services,
+                json!({"metadata": {"namespace": "shop", "name": name}, "spec": {"clusterIP": "None"}}),
+            );
+        }
+        assert_eq!(pod(), Some([10, 0, 0, 7]));
+        caches.services.delete(&ObjectKey::new("shop", "web"));
+        assert_eq!(pod(), Some([10, 0, 0, 7]));
+        caches.services.delete(&ObjectKey::new("shop", "other"));
+        assert_eq!(pod(), None);
     }
 }

@@ -31,6 +31,7 @@ pub mod name;
 mod objects;
 mod peers;
 pub mod query;
+mod rights;
 pub mod routes;
 mod run;
 pub mod server;
@@ -39,6 +40,7 @@ mod syntax;
 #[cfg(test)]
 mod testing;
 mod waiting;
+mod wards;
 pub mod wire;
 
 pub use run::{Config, StartError, check, run};

@@ -11,10 +11,16 @@ pub const REQUEST: usize = 4096;
 pub const MESSAGE: usize = 65_535;
 /// Number of datagrams that a socket's task answers before others have their turn.
 pub const BATCH: usize = 64;
-/// Maximum number of sockets, and of tasks that answer, for one address.
-pub const SOCKETS: usize = 4;
+/// Maximum number of sockets, and of tasks that answer, for one address: one a processor.
+pub const SOCKETS: usize = 16;
 /// Size of the kernel's queue of datagrams for a socket, in bytes.
 pub const QUEUE: usize = 4 << 20;
+
+/// Maximum number of addresses, and of ranges of pods, of one node that are believed, and the widest of such ranges
+/// outside of the configured ones, as lengths of prefixes.
+pub const NODE_ADDRESSES: usize = 8;
+pub const POD_RANGE_V4: u8 = 16;
+pub const POD_RANGE_V6: u8 = 48;
 
 /// Maximum number of ports of one headless Service, and of its ports' addresses together: further ones have no
 /// SRV records.
@@ -33,10 +39,16 @@ pub const WAITING: usize = 1_000;
 pub const WAITING_PER_CLIENT: usize = 100;
 /// Time after which a forwarded query is given up, with all attempts.
 pub const FORWARD: Duration = Duration::from_secs(5);
+/// Time for upstreams to answer before a client gets an answer that has expired (RFC 8767, 5).
+pub const CLIENT_RESPONSE: Duration = Duration::from_millis(1800);
 /// Time for one upstream to answer, while there are others.
 pub const ATTEMPT: Duration = Duration::from_millis(1500);
-/// Maximum number of datagrams with wrong answers that are read in one attempt.
-pub const WRONG_ANSWERS: usize = 64;
+/// Time after which a datagram to an upstream is sent again, doubling.
+pub const REPEAT: Duration = Duration::from_millis(400);
+/// Number of datagrams with wrong answers after which an attempt goes on by TCP.
+pub const WRONG_ANSWERS: usize = 16;
+/// Time for which an upstream that did not repeat the case of a question is asked in lower case.
+pub const UNLIKE: Duration = Duration::from_secs(600);
 /// Maximum number of upstreams of one rule.
 pub const UPSTREAMS: usize = 15;
 /// Time for which an upstream that failed is tried last.
@@ -56,8 +68,11 @@ pub const CACHED_ANSWER: usize = 8 << 10;
 pub const MIN_TTL: u32 = 5;
 pub const MAX_TTL: u32 = 3_600;
 pub const MAX_DENIAL_TTL: u32 = 1_800;
-/// Lifetime of a failure in the cache, in seconds.
+/// Longest lifetime of a failure in the cache, in seconds, unless configured. The first lives for one, each further
+/// one twice as long.
 pub const FAILURE_TTL: u32 = 5;
+/// Time after which a failure counts as the first one again.
+pub const FAILURE_MEMORY: Duration = Duration::from_secs(60);
 /// Time for which an answer that expired may be served, unless configured.
 pub const STALE: Duration = Duration::from_secs(3_600);
 
@@ -81,5 +96,7 @@ pub const BIND: Duration = Duration::from_secs(1);
 /// row after which it is taken out.
 pub const PEER_PAUSE: Duration = Duration::from_secs(1);
 pub const PEER_FAILURES: u32 = 3;
+/// Maximum number of addresses of other nodes that are looked after.
+pub const WARDS: usize = 1_000;
 /// Time to tell others that the server will end, and time that it goes on answering once they know.
 pub const DRAIN: Duration = Duration::from_millis(1500);

@@ -61,7 +61,7 @@ pub fn candidates(node: Option<&Node>, fixed: &[IpAddr]) -> Vec<Vec<IpAddr>> {
 }
 
 /// Returns the first address after that of a network: the one that the pod network gives the node.
-fn first(network: IpAddr) -> IpAddr {
+pub fn first(network: IpAddr) -> IpAddr {
     match network {
         IpAddr::V4(ip) => IpAddr::V4((u32::from(ip).wrapping_add(1)).into()),
         IpAddr::V6(ip) => IpAddr::V6((u128::from(ip).wrapping_add(1)).into()),

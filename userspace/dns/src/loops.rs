@@ -5,7 +5,7 @@ use tokio::time::timeout;
 use tracing::{error, info};
 
 use crate::engine::Engine;
-use crate::forward::{Upstream, exchange, question};
+use crate::forward::{Link, Question, Upstream, exchange};
 use crate::limits;
 use crate::name::Name;
 use crate::wire;
@@ -26,8 +26,11 @@ async fn check(engine: &Engine, upstream: &Upstream, tcp: bool) {
     let random = || engine.ambient.random.next_u64();
     let Ok(name) = Name::parse(&format!("{}.{}.hawser-loop-check", random(), random())) else { return };
     engine.expect_probe(&name);
-    let query = question(random() as u16, &name, wire::HINFO, false);
-    let asked = exchange(upstream.address, &query, tcp, limits::LOOP);
+    let question = Question { name, kind: wire::HINFO, dnssec: false };
+    let wrong = engine.metrics.forward.wrong.get(&[&upstream.address.to_string()]);
+    let tls = upstream.tls.as_deref();
+    let link = Link { upstream: upstream.address, tcp, tls, mixed: false, wrong: &wrong.value };
+    let asked = exchange(&link, &question, &*engine.ambient.random, limits::LOOP);
     let answered = timeout(limits::LOOP, asked).await.is_ok_and(|answer| answer.is_ok());
     let came_back = engine.take_probe(&name);
     // Silence says nothing: the next check tells.

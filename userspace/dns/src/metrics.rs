@@ -240,6 +240,12 @@ impl Metrics {
             "Counter of the number of times an upstream went down.",
             |s| s.counters(&forward.went_down, ["to"]),
         );
+        page.family(
+            "hawser_dns_wrong_answers_total",
+            "counter",
+            "Datagrams from an upstream's address that were not the answer: forged, late, or in another case.",
+            |s| s.counters(&forward.wrong, ["to"]),
+        );
         for (name, help, counter) in [
             (
                 "coredns_forward_healthcheck_broken_total",

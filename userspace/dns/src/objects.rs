@@ -27,6 +27,12 @@ pub struct Pod {
     pub addresses: Box<[IpAddr]>,
 }
 
+impl Node {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+}
+
 impl Projection for Node {
     type Object = v1::Node;
 

@@ -2,7 +2,9 @@
 //! killed cannot say so itself: its neighbour takes it out of its EndpointSlice, so that the proxy of its
 //! node leads pods to others. It puts itself back as soon as it runs.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use apiserver_client::{Cache, Projection};
@@ -14,69 +16,84 @@ use tracing::{debug, warn};
 
 use crate::cluster::{Protocol, Slice};
 use crate::engine::Engine;
-use crate::forward::{exchange, question};
+use crate::forward::{Link, Question, exchange};
 use crate::limits;
 use crate::name::Name;
-use crate::slices::{self, NAMESPACE, SERVICE};
+use crate::slices::{NAMESPACE, SERVICE};
 use crate::wire;
 
 /// The server of another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Name of its EndpointSlice.
+    pub node: String,
+    /// Its addresses, one a family, that count as ready.
+    pub sockets: Vec<Listed>,
+}
+
+/// An address of a server.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Listed {
+    /// Name of the EndpointSlice that tells it.
     pub slice: String,
     pub address: SocketAddr,
-    /// It counts as ready.
-    pub ready: bool,
 }
 
-/// Returns the server whose slice follows that of a node by name, or the first after the last. `None` if
-/// there is no other.
+/// Returns the ready server whose node follows a node by name, or the first after the last. `None` if there is no
+/// other.
 pub fn next<S: AsRef<Slice>>(slices: &[S], node: &str) -> Option<Peer> {
-    let (own, own_v6) = (slices::name(node, true), slices::name(node, false));
-    let mut peers: Vec<Peer> = slices.iter().filter_map(|slice| peer(slice.as_ref())).collect();
-    peers.retain(|peer| peer.slice != own && peer.slice != own_v6);
-    peers.sort_unstable_by(|a, b| a.slice.cmp(&b.slice));
-    let next = peers.iter().position(|peer| peer.slice > own).unwrap_or(0);
-    (!peers.is_empty()).then(|| peers.swap_remove(next))
+    let mut peers: BTreeMap<&str, Vec<Listed>> = BTreeMap::new();
+    for (of, listed) in slices.iter().filter_map(|slice| ready(slice.as_ref())) {
+        if of != node {
+            peers.entry(of).or_default().push(listed);
+        }
+    }
+    let after = peers.range::<str, _>((Bound::Excluded(node), Bound::Unbounded)).next();
+    let (of, sockets) = after.or_else(|| peers.first_key_value())?;
+    let mut sockets = sockets.clone();
+    sockets.sort_unstable();
+    Some(Peer { node: (*of).to_owned(), sockets })
 }
 
-fn peer(slice: &Slice) -> Option<Peer> {
+fn ready(slice: &Slice) -> Option<(&str, Listed)> {
     let service = slice.service()?;
     if (service.namespace.as_str(), service.name.as_str()) != (NAMESPACE, SERVICE) {
         return None;
     }
-    let endpoint = slice.endpoints.first()?;
+    let endpoint = slice.endpoints.first().filter(|endpoint| endpoint.ready)?;
     let port = slice.ports.iter().find(|port| &*port.name == "dns" && port.protocol == Protocol::Udp)?;
-    let name = slice.names().1.to_owned();
-    Some(Peer { slice: name, address: (endpoint.address, port.number).into(), ready: endpoint.ready })
+    let address = (endpoint.address, port.number).into();
+    Some((slice.node.as_deref()?, Listed { slice: slice.names().1.to_owned(), address }))
 }
 
-/// The answers of one peer.
+/// The answers of one peer, by address.
 #[derive(Debug, Default)]
-pub struct Watch {
-    peer: Option<(String, SocketAddr)>,
-    /// It has answered: one that never did may just be out of our reach.
+pub struct Watch(BTreeMap<Listed, Answers>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Answers {
+    /// There was one: an address that never answered may just be out of our reach.
     seen: bool,
     failures: u32,
 }
 
 impl Watch {
-    /// Records an answer or a failure. Returns `true` if the peer is to be taken out.
-    pub fn record(&mut self, peer: &Peer, answered: bool) -> bool {
-        let current = Some((peer.slice.clone(), peer.address));
-        if self.peer != current {
-            *self = Self { peer: current, ..Self::default() };
-        }
+    /// Forgets all addresses but these.
+    pub fn turn_to(&mut self, all: &[Listed]) {
+        self.0.retain(|listed, _| all.contains(listed));
+    }
+
+    /// Records an answer or a failure. Returns `true` if the address is to be taken out.
+    pub fn record(&mut self, listed: &Listed, answered: bool) -> bool {
+        let answers = self.0.entry(listed.clone()).or_default();
         if answered {
-            (self.seen, self.failures) = (true, 0);
+            *answers = Answers { seen: true, failures: 0 };
             return false;
         }
-        self.failures += 1;
-        let gone = self.seen && self.failures >= limits::PEER_FAILURES;
+        answers.failures += 1;
+        let gone = answers.seen && answers.failures >= limits::PEER_FAILURES;
         if gone {
             // Only another answer makes it worth watching again.
-            self.seen = false;
+            answers.seen = false;
         }
         gone
     }
@@ -98,27 +115,34 @@ pub async fn run(
             () = stop.cancelled() => return,
             () = tokio::time::sleep(limits::PEER_PAUSE) => {}
         }
-        let Some(peer) = next(&cache.list_namespace(NAMESPACE), &node).filter(|peer| peer.ready) else {
-            continue;
-        };
-        let answered = answers(&engine, peer.address).await;
-        if watch.record(&peer, answered) {
-            warn!(slice = peer.slice, address = %peer.address, "the DNS server of another node no longer answers");
-            if let Err(error) = take_out(&api, &peer.slice).await {
-                debug!(%error, "cannot take it out of its EndpointSlice");
+        let Some(peer) = next(&cache.list_namespace(NAMESPACE), &node) else { continue };
+        watch.turn_to(&peer.sockets);
+        for listed in &peer.sockets {
+            let answered = answers(&engine, listed.address).await;
+            if watch.record(listed, answered) {
+                let Listed { slice, address } = listed;
+                warn!(node = peer.node, slice, %address, "the DNS server of another node no longer answers");
+                if let Err(error) = take_out(&api, slice).await {
+                    debug!(%error, "cannot take it out of its EndpointSlice");
+                }
             }
         }
     }
 }
 
-async fn answers(engine: &Engine, address: SocketAddr) -> bool {
+/// Returns `true` if a server at an address knows our domain and is complete.
+pub async fn answers(engine: &Engine, address: SocketAddr) -> bool {
     let domain = engine.zone.load().settings().domain;
     let Ok(name) = Name::parse(&format!("dns-version.{domain}")) else { return false };
-    let query = question(engine.ambient.random.next_u64() as u16, &name, wire::TXT, false);
-    exchange(address, &query, false, limits::PEER_PAUSE).await.is_ok()
+    let question = Question { name, kind: wire::TXT, dnssec: false };
+    let wrong = engine.metrics.forward.wrong.get(&[&address.to_string()]);
+    let link = Link { upstream: address, tcp: false, tls: None, mixed: true, wrong: &wrong.value };
+    let asked = exchange(&link, &question, &*engine.ambient.random, limits::PEER_PAUSE);
+    asked.await.is_ok_and(|reply| reply.code == wire::NO_ERROR && !reply.empty)
 }
 
-async fn take_out(api: &Api<EndpointSlice>, name: &str) -> Result<(), Error> {
+/// Marks the endpoints of a slice as not ready.
+pub async fn take_out(api: &Api<EndpointSlice>, name: &str) -> Result<(), Error> {
     let mut slice = api.get(name).await?;
     for endpoint in slice.endpoints.iter_mut().flatten() {
         let conditions = endpoint.conditions.get_or_insert_default();
@@ -133,41 +157,71 @@ mod tests {
 
     use super::*;
 
-    fn slice(name: &str, ip: &str) -> Arc<Slice> {
+    fn slice(name: &str, node: &str, ip: &str, ready: bool) -> Arc<Slice> {
+        let family = if ip.contains(':') { "IPv6" } else { "IPv4" };
         let object = json!({
             "metadata": {
                 "namespace": "kube-system", "name": name, "labels": {"kubernetes.io/service-name": "kube-dns"},
             },
-            "addressType": "IPv4", "endpoints": [{"addresses": [ip]}],
+            "addressType": family,
+            "endpoints": [{"addresses": [ip], "nodeName": node, "conditions": {"ready": ready}}],
             "ports": [{"name": "dns-tcp", "port": 1054}, {"name": "dns", "protocol": "UDP", "port": 1053}],
         });
         Arc::new(Slice::of(serde_json::from_value(object).unwrap()))
     }
 
+    fn addresses(slices: &[Arc<Slice>], node: &str) -> Option<String> {
+        let peer = next(slices, node)?;
+        let all: Vec<_> = peer.sockets.iter().map(|listed| listed.address.to_string()).collect();
+        Some(format!("{}: {}", peer.node, all.join(" ")))
+    }
+
     #[test]
-    fn servers_watch_each_other_in_a_ring() {
+    fn servers_watch_each_other_in_a_ring_of_nodes() {
         let slices = [
-            slice("kube-dns-n1", "10.0.1.1"),
-            slice("kube-dns-n3", "10.0.3.1"),
-            slice("kube-dns-n2", "10.0.2.1"),
+            slice("kube-dns-n1", "n1", "10.0.1.1", true),
+            slice("kube-dns-n1-ipv6", "n1", "fd00:1::1", true),
+            slice("kube-dns-n3", "n3", "10.0.3.1", true),
+            slice("kube-dns-n2-ipv6", "n2", "fd00:2::1", true),
+            slice("kube-dns-n2", "n2", "10.0.2.1", true),
         ];
-        let of = |node: &str| next(&slices, node).map(|peer| peer.address.to_string());
-        assert_eq!(of("n1").as_deref(), Some("10.0.2.1:1053"));
-        assert_eq!(of("n2").as_deref(), Some("10.0.3.1:1053"));
-        assert_eq!(of("n3").as_deref(), Some("10.0.1.1:1053"));
-        assert_eq!(next(&slices[..1], "n1"), None, "alone");
+        assert_eq!(addresses(&slices, "n1").as_deref(), Some("n2: 10.0.2.1:1053 [fd00:2::1]:1053"));
+        assert_eq!(addresses(&slices, "n2").as_deref(), Some("n3: 10.0.3.1:1053"));
+        assert_eq!(addresses(&slices, "n3").as_deref(), Some("n1: 10.0.1.1:1053 [fd00:1::1]:1053"));
+        assert_eq!(addresses(&slices[..2], "n1"), None, "alone");
+    }
+
+    #[test]
+    fn servers_that_are_out_are_passed_over() {
+        let slices = [
+            slice("kube-dns-n1", "n1", "10.0.1.1", true),
+            slice("kube-dns-n2", "n2", "10.0.2.1", false),
+            slice("kube-dns-n2-ipv6", "n2", "fd00:2::1", true),
+            slice("kube-dns-n3", "n3", "10.0.3.1", true),
+        ];
+        assert_eq!(addresses(&slices, "n1").as_deref(), Some("n2: [fd00:2::1]:1053"));
+        let out = [slices[0].clone(), slices[1].clone(), slices[3].clone()];
+        assert_eq!(addresses(&out, "n1").as_deref(), Some("n3: 10.0.3.1:1053"));
+        assert_eq!(addresses(&out[..2], "n1"), None);
     }
 
     #[test]
     fn a_server_that_answered_before_is_taken_out_once() {
-        let peer = next(&[slice("kube-dns-n2", "10.0.2.1")], "n1").unwrap();
+        let slices = [
+            slice("kube-dns-n2", "n2", "10.0.2.1", true),
+            slice("kube-dns-n2-ipv6", "n2", "fd00:2::1", true),
+        ];
+        let peer = next(&slices, "n1").unwrap();
         let mut watch = Watch::default();
         let mut outcomes = |answers: &[bool]| -> Vec<bool> {
-            answers.iter().map(|answered| watch.record(&peer, *answered)).collect()
+            watch.record(&peer.sockets[1], true);
+            answers.iter().map(|answered| watch.record(&peer.sockets[0], *answered)).collect()
         };
         assert_eq!(outcomes(&[false; 9]), [false; 9], "it was never reached");
         assert_eq!(outcomes(&[true, false, false, true, false, false]), [false; 6]);
         assert_eq!(outcomes(&[false, false, false, false]), [true, false, false, false]);
         assert_eq!(outcomes(&[true, false, false, false]), [false, false, false, true]);
+        watch.turn_to(&[]);
+        assert!(watch.0.is_empty());
     }
 }

@@ -35,7 +35,7 @@ pub struct Edns {
 pub enum Refusal {
     /// It gets no answer: it is an answer itself, or shorter than a header.
     Silence,
-    /// It gets an answer with this code and without a question.
+    /// It gets an answer with this code, and with the question if that can be read.
     Code(u8),
 }
 

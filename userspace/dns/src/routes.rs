@@ -4,11 +4,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
+use tracing::error;
 use userspace_daemon::metrics::Member;
 
 use crate::cache::Cache;
-use crate::corefile::{Corefile, Target};
-use crate::forward::{Pool, Upstream};
+use crate::corefile::{Corefile, Rule, Target};
+use crate::forward::{Flights, Pool, Tls, Upstream};
 use crate::limits;
 use crate::metrics::{Metrics, ZoneMetrics};
 use crate::name::Name;
@@ -19,6 +20,8 @@ pub struct Route {
     pub except: Vec<Name>,
     pub pool: Pool,
     pub cache: Option<Arc<Cache>>,
+    /// Questions that upstreams are being asked.
+    pub flights: Arc<Flights>,
     pub metrics: Arc<Member<1, ZoneMetrics>>,
 }
 
@@ -46,15 +49,8 @@ impl Routes {
     ) -> Self {
         let mut routes: Vec<Arc<Route>> = Vec::new();
         for rule in &corefile.rules {
-            let mut addresses: Vec<SocketAddr> = Vec::new();
-            for target in &rule.to {
-                match target {
-                    Target::Address(address) => addresses.push(*address),
-                    Target::File(path) => addresses.extend(name_servers(&read(path))),
-                }
-            }
-            addresses.retain(|address| !own(*address));
-            addresses.truncate(limits::UPSTREAMS);
+            let addresses = addresses(rule, read, own);
+            let tls = addresses.iter().any(|(_, by_tls)| *by_tls).then(|| client(rule, read)).flatten();
             let old = before.and_then(|before| before.routes.iter().find(|route| route.zone == rule.zone));
             let old_cache = old.and_then(|route| route.cache.clone());
             let cache = rule.cache.as_ref().map(|settings| {
@@ -62,17 +58,21 @@ impl Routes {
                     .filter(|cache| cache.settings == *settings)
                     .unwrap_or_else(|| Arc::new(Cache::new(settings.clone())))
             });
-            let known = |address: &SocketAddr| {
-                let upstreams = old.into_iter().flat_map(|route| &route.pool.upstreams);
-                upstreams.into_iter().find(|upstream| upstream.address == *address).cloned()
-            };
-            let upstreams =
-                addresses.iter().map(|address| known(address).unwrap_or_else(|| Upstream::new(*address)));
+            let upstreams = addresses.into_iter().filter_map(|(address, by_tls)| {
+                let tls = if by_tls { Some(Arc::clone(tls.as_ref()?)) } else { None };
+                let settings = |tls: &Option<Arc<Tls>>| tls.as_ref().map(|tls| tls.settings.clone());
+                let mut known = old.into_iter().flat_map(|route| &route.pool.upstreams);
+                let known = known.find(|upstream| {
+                    upstream.address == address && settings(&upstream.tls) == settings(&tls)
+                });
+                Some(known.cloned().unwrap_or_else(|| Upstream::new(address, tls)))
+            });
             routes.push(Arc::new(Route {
                 zone: rule.zone,
                 except: rule.except.clone(),
                 pool: Pool::new(rule.pool.clone(), upstreams.collect()),
                 cache,
+                flights: Arc::default(),
                 metrics: metrics.zones.get(&[&rule.zone.to_string()]),
             }));
         }
@@ -96,14 +96,48 @@ impl Routes {
         self.routes.iter().find(|route| is_below(&route.zone) && !route.except.iter().any(is_below))
     }
 
-    /// Returns `true` if names of addresses are looked up among the cluster's.
-    pub fn is_reverse(&self, name: &Name) -> bool {
-        self.reverse.iter().any(|zone| name.below(zone).is_some())
+    /// Returns the zone of a name of an address that is looked up among the cluster's: the deepest one.
+    pub fn reverse_zone(&self, name: &Name) -> Option<&Name> {
+        let zones = self.reverse.iter().filter(|zone| name.below(zone).is_some());
+        zones.max_by_key(|zone| zone.bytes().len())
     }
 
     /// Returns `true` if a name of an address that the cluster does not have is forwarded.
     pub fn falls_through(&self, name: &Name) -> bool {
         self.fallthrough.iter().any(|zone| name.below(zone).is_some())
+    }
+}
+
+/// Returns the upstreams of a rule, and whether each is asked by TLS.
+fn addresses(
+    rule: &Rule,
+    read: &dyn Fn(&Path) -> String,
+    own: &dyn Fn(SocketAddr) -> bool,
+) -> Vec<(SocketAddr, bool)> {
+    let mut addresses = Vec::new();
+    for target in &rule.to {
+        match target {
+            Target::Address(address) => addresses.push((*address, false)),
+            Target::Tls(address) => addresses.push((*address, true)),
+            Target::File(path) => {
+                addresses.extend(name_servers(&read(path)).into_iter().map(|address| (address, false)));
+            }
+        }
+    }
+    addresses.retain(|(address, _)| !own(*address));
+    addresses.truncate(limits::UPSTREAMS);
+    addresses
+}
+
+/// Returns the client of a rule's upstreams by TLS. Without one they are not asked.
+fn client(rule: &Rule, read: &dyn Fn(&Path) -> String) -> Option<Arc<Tls>> {
+    match Tls::new(&rule.pool.tls, read) {
+        Ok(tls) => Some(Arc::new(tls)),
+        Err(error) => {
+            let cause = &error as &dyn std::error::Error;
+            error!(error = cause, zone = %rule.zone, "upstreams with tls:// are not asked");
+            None
+        }
     }
 }
 
@@ -148,7 +182,8 @@ mod tests {
         assert_eq!(found("a.example.org").unwrap().len(), 2);
         assert_eq!(found("x.internal"), None, "it is an exception of the only rule");
         let name = |text| Name::parse(text).unwrap();
-        assert!(routes.is_reverse(&name("1.0.0.10.in-addr.arpa")) && !routes.is_reverse(&name("ip6.arpa")));
+        assert_eq!(routes.reverse_zone(&name("1.0.0.10.in-addr.arpa")), Some(&name("in-addr.arpa")));
+        assert_eq!(routes.reverse_zone(&name("ip6.arpa")), None);
         assert!(routes.falls_through(&name("1.0.0.10.in-addr.arpa")));
     }
 

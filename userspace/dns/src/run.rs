@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use userspace_daemon::metrics::Counter;
 
-use crate::clients::Clients;
+use crate::clients::{Clients, of_node};
 use crate::cluster::{Settings, Slice, Zone};
 use crate::corefile::{self, ClusterZone, Corefile, CorefileError};
 use crate::engine::Engine;
@@ -27,9 +27,11 @@ use crate::metrics::Metrics;
 use crate::name::Name;
 use crate::objects::Node;
 use crate::peers;
+use crate::rights;
 use crate::routes::Routes;
 use crate::server::Readiness;
 use crate::slices::{self, State};
+use crate::wards;
 
 /// Settings of the server of one node.
 #[derive(Clone, Debug)]
@@ -48,8 +50,10 @@ pub struct Config {
     pub pages_port: u16,
     /// Number of sockets for datagrams on each address.
     pub sockets: usize,
-    /// Ranges whose addresses are answered, beside those of the Nodes.
+    /// Ranges of pods and Services, whose addresses are answered beside those of the Nodes.
     pub networks: Vec<IpNetwork>,
+    /// Write the EndpointSlices of other nodes' servers, which may not do so themselves.
+    pub looks_after_others: bool,
 }
 
 /// The server cannot start.
@@ -124,7 +128,7 @@ impl Rules {
         let targets = corefile.rules.iter().flat_map(|rule| &rule.to);
         let files = targets.filter_map(|target| match target {
             corefile::Target::File(path) => Some(read(path).unwrap_or_default()),
-            corefile::Target::Address(_) => None,
+            corefile::Target::Address(_) | corefile::Target::Tls(_) => None,
         });
         std::iter::once(text.to_owned()).chain(files).collect::<Vec<_>>().join("\0")
     }
@@ -188,6 +192,7 @@ pub async fn run(
         ttl: cluster.ttl,
         pods: cluster.pods,
         servers: config.servers.clone(),
+        networks: config.networks.clone(),
     };
     let routes = rules.build(&metrics, None);
     let engine = Arc::new(Engine::new(Zone::new(settings), routes, metrics, ambient.clone()));
@@ -196,20 +201,25 @@ pub async fn run(
     let readiness = Arc::new(Readiness::default());
     let (state, told) = watch::channel(State::default());
     let state = Arc::new(state);
-    let caches = Caches::of(&informers, cluster.pods);
-    let (slices, node) = (caches.slices.clone(), Arc::<str>::from(&*config.node_name));
+    let (slices, node) = (informers.cache::<Slice>(), Arc::<str>::from(&*config.node_name));
     let changed = own_changes(&slices, &config.node_name);
     let indexed = {
-        let (readiness, state) = (Arc::clone(&readiness), Arc::clone(&state));
-        index::run(Arc::clone(&engine), caches, stop.clone(), move || {
-            readiness.set(true);
-            state.send_modify(|state| state.ready = true);
-        })
+        let (readiness, state, engine) = (Arc::clone(&readiness), Arc::clone(&state), Arc::clone(&engine));
+        let (client, stop) = (client.clone(), stop.clone());
+        async move {
+            let Some(rights) = rights::find(&client, cluster.pods, &stop).await else { return };
+            let caches = Caches::of(&informers, rights);
+            let ready = move || {
+                readiness.set(true);
+                state.send_modify(|state| state.ready = true);
+            };
+            index::run(engine, caches, stop, ready).await;
+        }
     };
     tokio::spawn(indexed);
     // Answers go on for a moment after the shutdown has begun, while others learn of it.
     let end = CancellationToken::new();
-    tokio::spawn(peers::run(client.clone(), Arc::clone(&engine), slices, Arc::clone(&node), stop.clone()));
+    watch_others(&config, &client, &engine, (nodes.clone(), slices), &stop);
     let slices = tokio::spawn(slices::run(client, node, told, changed));
     let rules = Arc::new(Mutex::new(rules));
     tokio::spawn(follow_files(Arc::clone(&engine), Arc::clone(&rules), stop.clone()));
@@ -222,6 +232,23 @@ pub async fn run(
     end.cancel();
     listeners.end().await;
     Ok(())
+}
+
+/// Watches the servers of other nodes, in the background.
+fn watch_others(
+    config: &Config,
+    client: &Client,
+    engine: &Arc<Engine>,
+    (nodes, slices): (Cache<Node>, Cache<Slice>),
+    stop: &CancellationToken,
+) {
+    let own = Arc::<str>::from(&*config.node_name);
+    let (peers, others) = (slices.clone(), (nodes, slices));
+    tokio::spawn(peers::run(client.clone(), Arc::clone(engine), peers, Arc::clone(&own), stop.clone()));
+    if config.looks_after_others {
+        let own = (own, config.port);
+        tokio::spawn(wards::run(client.clone(), Arc::clone(engine), others, own, stop.clone()));
+    }
 }
 
 /// Returns a channel that tells changes of the own slices.
@@ -290,9 +317,8 @@ async fn listen(
 /// Returns the clients that are answered: pods and nodes, and what the configuration adds.
 fn clients(config: &Config, nodes: &Cache<Node>) -> Clients {
     let nodes = nodes.list();
-    let ranges = nodes.iter().flat_map(|node| node.pod_ranges.iter().copied());
-    let addresses = nodes.iter().flat_map(|node| node.addresses.iter().copied().map(IpNetwork::from));
-    Clients::new(config.networks.iter().copied().chain(ranges).chain(addresses))
+    let of_node = |node: &Arc<Node>| of_node(&node.pod_ranges, &node.addresses, &config.networks);
+    Clients::new(config.networks.iter().copied().chain(nodes.iter().flat_map(of_node)))
 }
 
 /// Follows the configuration and the node's resolvers, and finds upstreams that lead back to us.

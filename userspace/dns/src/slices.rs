@@ -10,10 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::{Client, Error};
 use tokio::sync::watch;
-use tracing::{debug, warn};
+use tracing::{debug, info, warn};
 
 use crate::cluster::SERVICE_NAME;
 use crate::limits;
+use crate::rights;
 
 /// Namespace and name of the cluster's DNS Service, as every Kubernetes has them.
 pub const NAMESPACE: &str = "kube-system";
@@ -116,7 +117,7 @@ pub async fn run(
     mut changed: watch::Receiver<()>,
 ) -> bool {
     let api: Api<EndpointSlice> = Api::namespaced(client, NAMESPACE);
-    let mut failed = false;
+    let (mut failed, mut forbidden) = (false, false);
     loop {
         let now = state.borrow_and_update().clone();
         if now.ending {
@@ -125,14 +126,19 @@ pub async fn run(
             return matches!(told, Ok(Ok(())));
         }
         let outcome = reconcile(&api, &node, &now).await;
-        if let Err(error) = &outcome {
+        let is_forbidden = outcome.as_ref().is_err_and(rights::is_forbidden);
+        if is_forbidden {
+            if !std::mem::replace(&mut forbidden, true) {
+                info!("this server may not write its EndpointSlices: the server of `hawser up` writes them");
+            }
+        } else if let Err(error) = &outcome {
             if failed {
                 debug!(%error, "cannot write the EndpointSlices of this server");
             } else {
                 warn!(%error, "cannot write the EndpointSlices of this server; trying again");
             }
         }
-        failed = outcome.is_err();
+        failed = outcome.is_err() && !is_forbidden;
         let pause = if failed { limits::SLICE_RETRY } else { limits::SLICE_CHECK };
         tokio::select! {
             biased;

@@ -150,6 +150,11 @@ pub fn kind_name(kind: u16) -> &'static str {
     }
 }
 
+/// Returns `true` for a code that says that asking has failed, and nothing about the name.
+pub fn is_failure(code: u8) -> bool {
+    !matches!(code, NO_ERROR | NAME_ERROR)
+}
+
 /// Returns the mnemonic of a response code.
 pub fn code_name(code: u8) -> &'static str {
     match code {

@@ -4,6 +4,9 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test says what is wrong by panicking")]
 
 mod clients;
+mod forgery;
 mod forward;
 mod server;
+mod stale;
 mod support;
+mod tls;

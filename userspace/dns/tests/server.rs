@@ -143,3 +143,39 @@ async fn strangers_get_no_answer() {
     let mut stream = TcpStream::connect(server.address).await.unwrap();
     assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0);
 }
+
+/// Tries to bind an address as a process of the same user may that shares whatever can be shared.
+fn steal(address: SocketAddr) -> rustix::io::Result<()> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)
+}
+
+#[tokio::test]
+async fn nobody_else_gets_a_share_of_the_queries() {
+    let taken = Err(rustix::io::Errno::ADDRINUSE);
+    for (ip, any) in [("127.0.0.1", "0.0.0.0"), ("::1", "::")].map(|pair| (address(pair.0), address(pair.1)))
+    {
+        let server = Server::at(ip, 0, COREFILE, 0);
+        let port = server.address.port();
+        assert_eq!(steal(server.address), taken);
+        assert_eq!(steal((any, port).into()), taken);
+        // Among many sockets of one port, the kernel looks for others in another way.
+        let many = (2..22)
+            .filter_map(|last| std::net::UdpSocket::bind((IpAddr::from([127, 0, 0, last]), port)).ok());
+        let many: Vec<_> = many.collect();
+        assert!(many.len() > 15);
+        assert_eq!(steal(server.address), taken);
+        for _ in 0..64 {
+            let found = server.ask_from(ip, "web.shop.svc.cluster.local.", RecordType::A).await;
+            assert_eq!(answers(&found), ["A 10.96.0.1"]);
+        }
+    }
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}

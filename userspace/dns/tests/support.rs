@@ -1,9 +1,9 @@
 //! A server on loopback, a client, and upstreams whose behaviour each test chooses.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use apiserver_meta::ambient::Ambient;
@@ -40,7 +40,9 @@ pub fn zone(many: usize) -> Zone {
         ttl: 30,
         pods: PodMode::Insecure,
         servers: vec!["10.96.0.10".parse().unwrap()],
+        networks: Vec::new(),
     });
+    zone.set_complete();
     zone.set_namespace("shop", true);
     let mut add = |name: &str, spec: Value, endpoints: Vec<Value>| {
         let metadata = json!({"namespace": "shop", "name": name});
@@ -135,6 +137,14 @@ pub fn address(query: &Message, ttl: u32, ip: [u8; 4]) -> Message {
     message
 }
 
+/// Returns an answer whose question is in lower case, whatever case it was asked in.
+pub fn folded(query: &Message, ip: [u8; 4]) -> Message {
+    let mut message = address(query, 30, ip);
+    let lower = query.queries[0].name.to_lowercase();
+    message.queries[0].set_name(lower);
+    message
+}
+
 /// Returns an answer to a query without records.
 pub fn reply(query: &Message, code: ResponseCode) -> Message {
     let mut message = Message::new(query.metadata.id, MessageType::Response, OpCode::Query);
@@ -153,10 +163,10 @@ pub enum Protocol {
     Tcp,
 }
 
-/// A fake upstream, which counts its queries.
+/// A fake upstream, which counts its queries by UDP.
 pub struct Upstream {
     pub address: SocketAddr,
-    asked: Arc<AtomicUsize>,
+    asked: Arc<Mutex<Vec<Vec<u8>>>>,
     _stop: tokio_util::sync::DropGuard,
 }
 
@@ -165,14 +175,14 @@ impl Upstream {
         let tcp = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = tcp.local_addr().unwrap();
         let udp = UdpSocket::bind(address).await.unwrap();
-        let (asked, stop) = (Arc::new(AtomicUsize::new(0)), CancellationToken::new());
-        let counter = Arc::clone(&asked);
+        let (asked, stop) = (Arc::new(Mutex::new(Vec::new())), CancellationToken::new());
+        let seen = Arc::clone(&asked);
         tokio::spawn(stop.clone().run_until_cancelled_owned(async move {
             let other = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
             let mut buffer = vec![0; 4096];
             loop {
                 let (length, client) = udp.recv_from(&mut buffer).await.unwrap();
-                counter.fetch_add(1, Ordering::Relaxed);
+                seen.lock().unwrap().push(buffer[..length].to_vec());
                 let query = Message::from_vec(&buffer[..length]).unwrap();
                 for (answer, elsewhere) in behaviour(&query, Protocol::Udp) {
                     let from = if elsewhere { &other } else { &udp };
@@ -197,8 +207,13 @@ impl Upstream {
         Self { address, asked, _stop: stop.drop_guard() }
     }
 
-    /// Returns the number of queries by UDP.
+    /// Returns the number of queries by UDP; one that was repeated counts once.
     pub fn asked(&self) -> usize {
-        self.asked.load(Ordering::Relaxed)
+        self.asked.lock().unwrap().iter().collect::<BTreeSet<_>>().len()
+    }
+
+    /// Returns the number of datagrams.
+    pub fn datagrams(&self) -> usize {
+        self.asked.lock().unwrap().len()
     }
 }

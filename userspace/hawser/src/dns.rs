@@ -16,10 +16,12 @@ use userspace_daemon::shutdown;
 use userspace_dns::slices::{NAMESPACE, SERVICE};
 
 use crate::args::Dns;
-use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
+use crate::dns_args::{ClusterDnsArgs, DnsServer, JoinDns, UpDns};
 use crate::node;
 use crate::node_args::Networks;
 
+/// The name of the server towards the API server.
+pub const PROGRAM: &str = "kube-dns";
 /// The port of the Service.
 const PORT: u16 = 53;
 
@@ -29,6 +31,7 @@ fn config(
     cluster: &ClusterDnsArgs,
     server: &DnsServer,
     networks: &Networks,
+    looks_after_others: bool,
 ) -> Result<userspace_dns::Config> {
     let DnsServer { file, port, pages_port, addresses } = server.clone();
     let ranges = networks.service_cidrs.iter().chain(&networks.cluster_cidrs).copied();
@@ -42,6 +45,7 @@ fn config(
         pages_port,
         sockets: std::thread::available_parallelism().map_or(1, usize::from),
         networks: ranges.collect(),
+        looks_after_others,
     };
     userspace_dns::check(&config).context("the DNS server cannot be configured so: see --dns-config")?;
     Ok(config)
@@ -58,7 +62,20 @@ pub fn plan(
         return Ok((cluster.of_pods(), None));
     }
     let cluster = cluster.or_of(&networks.service_cidrs);
-    Ok((cluster.of_pods(), Some(config(node_name, &cluster, &server, networks)?)))
+    // The nodes that join may not write EndpointSlices.
+    Ok((cluster.of_pods(), Some(config(node_name, &cluster, &server, networks, true)?)))
+}
+
+/// Does the same for a node that joins, whose pods ask the servers of other nodes if it has none.
+pub fn plan_member(
+    args: JoinDns,
+    node_name: &str,
+    networks: &Networks,
+) -> Result<(ClusterDns, Option<userspace_dns::Config>)> {
+    let JoinDns { cluster, server, without_dns } = args;
+    let cluster = cluster.or_of(&networks.service_cidrs);
+    let own = (!without_dns).then(|| config(node_name, &cluster, &server, networks, false)).transpose()?;
+    Ok((cluster.of_pods(), own))
 }
 
 /// `hawser dns`.
@@ -67,8 +84,8 @@ pub async fn run(args: Dns) -> Result<()> {
     let stop = shutdown::on_signal()?;
     let name = node_name.unwrap_or_else(node::host_name).trim().to_lowercase();
     let cluster = cluster.or_of(&networks.service_cidrs);
-    let config = config(&name, &cluster, &server, &networks)?;
-    let client = connect(&kubeconfig, "kube-dns").await?;
+    let config = config(&name, &cluster, &server, &networks, false)?;
+    let client = connect(&kubeconfig, PROGRAM).await?;
     userspace_dns::run(config, client, Ambient::system(), stop).await.context("the DNS server cannot run")
 }
 

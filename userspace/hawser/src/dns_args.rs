@@ -54,6 +54,18 @@ pub struct UpDns {
     pub without_dns: bool,
 }
 
+/// The cluster's DNS on a node that joins.
+#[derive(Args)]
+pub struct JoinDns {
+    #[command(flatten)]
+    pub cluster: ClusterDnsArgs,
+    #[command(flatten)]
+    pub server: DnsServer,
+    /// Run no DNS server; pods are answered by those of other nodes
+    #[arg(long)]
+    pub without_dns: bool,
+}
+
 fn domain(text: &str) -> Result<Name, String> {
     match Name::parse(text) {
         Ok(name) if name.depth() > 0 => Ok(name),

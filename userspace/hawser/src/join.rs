@@ -20,6 +20,7 @@ use crate::client_authorities;
 use crate::cluster_info::{Discovered, Ranges};
 use crate::data_dir::DataDir;
 use crate::discovery::{self, Pins};
+use crate::dns;
 use crate::join_args::Join;
 use crate::membership::{Cluster, Membership, read_validity};
 use crate::node::{self, KubeletTls, Node, Surroundings};
@@ -70,12 +71,13 @@ async fn member(
         () = stop.cancelled() => return Ok(()),
         joined = admit(&args, &node, &membership, &ambient) => joined?,
     };
-    let Join { bpf_root, runtime, pod_network, proxy, cluster_dns, .. } = args;
+    let Join { bpf_root, runtime, pod_network, proxy, dns, .. } = args;
     let began = ambient.now();
     let Ranges { services, pods } = joined.ranges.clone();
     let networks = Networks { service_cidrs: services, cluster_cidrs: pods };
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
+    let (names, dns) = dns::plan_member(dns, &node.name, &networks)?;
     data.remember(&node.made(Some(bpf_root), &runtime))?;
     let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));
     let cri = node::begin_runtime(&directories, &runtime, stop, tasks);
@@ -84,6 +86,7 @@ async fn member(
     let api = NodeClients {
         kubelet: Clients::new(connect(&kubeconfig, KUBELET).await?),
         proxy: Clients::new(connect(&kubeconfig, PROXY).await?),
+        dns: Clients::new(connect(&kubeconfig, dns::PROGRAM).await?),
     };
     let serving = rotate(&membership, &node, &api, &ambient, stop, tasks)?;
     let client = api.kubelet.client();
@@ -94,15 +97,18 @@ async fn member(
     tasks.add("pod network", async move { network.await.context("panicked") });
     let proxy = node::run_proxy(open.end().await?, api.proxy.client(), &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
+    if let Some(dns) = dns {
+        let run = userspace_dns::run(dns, api.dns.client(), ambient.clone(), stop.clone());
+        tasks.add("DNS server", async move { Ok(Box::pin(run).await?) });
+    }
     // Last, since it may have to wait for the API server.
     let Some(client_ca) = client_authorities::find(&membership, &joined, &client, stop).await? else {
         return tasks.all_end().await;
     };
     let tls = KubeletTls { serving: None, rotated: Some(serving), client_ca: Some(client_ca) };
     let cri = cri.end().await?;
-    let dns = cluster_dns.or_of(&networks.service_cidrs).of_pods();
     let kubelet =
-        node::kubelet(&node, &directories, &runtime, tls, dns, cri, client.clone(), &around).await?;
+        node::kubelet(&node, &directories, &runtime, tls, names, cri, client.clone(), &around).await?;
     tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
     let ready = async {
         up::node_ready(client, &node.name, &ambient, began, stop).await;
@@ -117,12 +123,13 @@ async fn member(
 struct NodeClients {
     kubelet: Clients,
     proxy: Clients,
+    dns: Clients,
 }
 
 impl NodeClients {
     /// Reads the certificate of the kubeconfig again, until it can be used: the one in use ends.
     async fn renew(&self, kubeconfig: &Path) {
-        for (clients, component) in [(&self.kubelet, KUBELET), (&self.proxy, PROXY)] {
+        for (clients, component) in [(&self.kubelet, KUBELET), (&self.proxy, PROXY), (&self.dns, dns::PROGRAM)] {
             clients.replace(persist(component, || connect(kubeconfig, component)).await);
         }
     }

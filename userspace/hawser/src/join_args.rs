@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use ipnetwork::IpNetwork;
 
 use crate::apiserver_args::duration;
-use crate::dns_args::ClusterDnsArgs;
+use crate::dns_args::JoinDns;
 use crate::network_args::PodNetwork;
 use crate::node_args::{NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::proxy_args::BPF_ROOT;
@@ -118,7 +118,7 @@ pub struct Join {
     #[command(flatten)]
     pub proxy: ProxyPorts,
     #[command(flatten)]
-    pub cluster_dns: ClusterDnsArgs,
+    pub dns: JoinDns,
 }
 
 #[derive(Args)]

@@ -6,12 +6,15 @@ use std::num::NonZeroU64;
 use apiserver_client::{ObjectKey, Projection};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1;
-use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::discovery::v1::{self as discovery, EndpointSlice};
 
 use crate::name::Name;
 
 /// The label that names the Service of an EndpointSlice.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The label that names the writer of an EndpointSlice, and its value for the controller of Services with a selector.
+const MANAGED_BY: (&str, &str) =
+    ("endpointslice.kubernetes.io/managed-by", "endpointslice-controller.k8s.io");
 /// The annotation with the time of the change of a pod or Service that changed the slice.
 const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
@@ -76,6 +79,8 @@ pub struct Service {
     pub ports: Box<[Port]>,
     /// Endpoints have records before they are ready.
     pub publish_not_ready: bool,
+    /// A controller writes its slices, from the pods of its namespace.
+    pub has_selector: bool,
 }
 
 /// An EndpointSlice, as far as records depend on it.
@@ -85,6 +90,10 @@ pub struct Slice {
     name: Box<str>,
     version: Option<NonZeroU64>,
     service: Box<str>,
+    /// It is said to be written by the controller of Services with a selector, which corrects it if there is one.
+    pub managed: bool,
+    /// The node of its endpoints, if all have the same.
+    pub node: Option<Box<str>>,
     /// Time of the change of a pod or Service that changed the slice.
     pub trigger: Option<Timestamp>,
     pub ports: Box<[Port]>,
@@ -97,6 +106,12 @@ pub struct Endpoint {
     pub address: IpAddr,
     pub hostname: Option<Box<str>>,
     pub ready: bool,
+}
+
+fn common_node(endpoints: &[discovery::Endpoint]) -> Option<Box<str>> {
+    let first = endpoints.first()?.node_name.as_deref()?;
+    let is_common = endpoints.iter().all(|endpoint| endpoint.node_name.as_deref() == Some(first));
+    is_common.then(|| first.into())
 }
 
 fn version(text: Option<String>) -> Option<NonZeroU64> {
@@ -133,6 +148,7 @@ impl Service {
             shape,
             ports: ports.collect(),
             publish_not_ready: spec.publish_not_ready_addresses == Some(true),
+            has_selector: spec.selector.is_some_and(|selector| !selector.is_empty()),
         }
     }
 }
@@ -141,6 +157,7 @@ impl Slice {
     pub fn of(object: EndpointSlice) -> Self {
         let mut meta = object.metadata;
         let service = meta.labels.as_mut().and_then(|labels| labels.remove(SERVICE_NAME));
+        let managed = meta.labels.and_then(|mut labels| labels.remove(MANAGED_BY.0));
         let trigger = meta.annotations.as_ref().and_then(|all| all.get(TRIGGER_TIME)?.parse().ok());
         let ports = object.ports.into_iter().flatten().filter_map(|port| {
             let protocol = Protocol::of(port.protocol.as_deref())?;
@@ -148,6 +165,7 @@ impl Slice {
             Some(Port { name: port.name.unwrap_or_default().into_boxed_str(), protocol, number })
         });
         let family = object.address_type;
+        let node = common_node(object.endpoints.as_deref().unwrap_or_default());
         let endpoints = object.endpoints.into_iter().flatten().flat_map(|endpoint| {
             let ready = endpoint.conditions.is_none_or(|conditions| conditions.ready != Some(false));
             let hostname: Option<Box<str>> = endpoint.hostname.map(String::into_boxed_str);
@@ -166,6 +184,8 @@ impl Slice {
             name: meta.name.unwrap_or_default().into_boxed_str(),
             version: version(meta.resource_version),
             service: service.unwrap_or_default().into_boxed_str(),
+            managed: managed.is_some_and(|writer| writer == MANAGED_BY.1),
+            node,
             trigger,
             ports: ports.collect(),
             endpoints: endpoints.collect(),

@@ -12,6 +12,8 @@ pub struct Records {
     /// The target of an ExternalName, in wire form.
     pub alias: Option<Box<[u8]>>,
     pub headless: bool,
+    /// Addresses of endpoints for which nobody vouches: the writer of the slices may have chosen any.
+    pub claimed: Addresses,
     /// Addresses that the Service's name has.
     pub own: Addresses,
     /// Addresses of the ready endpoints, each of which has a name below the Service's.
@@ -109,6 +111,15 @@ impl Records {
         hosts.dedup();
         hosts.truncate(usize::from(u16::MAX));
         records.hosts = hosts.into_boxed_slice();
+        if records.headless {
+            let slices = || slices.iter().map(Borrow::borrow);
+            let vouched = |slice: &&Slice| service.has_selector && slice.managed;
+            let ips =
+                |slice: &Slice| slice.endpoints.iter().map(|endpoint| endpoint.address).collect::<Vec<_>>();
+            let vouched_for = Addresses::of(slices().filter(vouched).flat_map(ips));
+            let others = slices().filter(|slice| !vouched(slice)).flat_map(ips);
+            records.claimed = Addresses::of(others.filter(|address| !vouched_for.contains(*address)));
+        }
         if records.headless {
             records.targets(slices, &seen);
             records.own = addresses;

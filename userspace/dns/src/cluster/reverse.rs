@@ -1,8 +1,52 @@
 //! Names below `in-addr.arpa` and `ip6.arpa`.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use ipnetwork::IpNetwork;
+
+use super::labels::{Key, hyphenated};
+use super::records::Records;
 use crate::name::{Reversed, labels};
+
+/// The strength of the claim of a name to an address: only the names with the strongest one are answered, so that
+/// nobody can give another's address a name of his own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Claim {
+    /// The address is the Service's own, which the API server allots once.
+    Service,
+    /// A controller found the address with a pod of the Service's namespace.
+    Pod,
+    /// The writer of an EndpointSlice says so.
+    Written,
+}
+
+/// An address, and a name below `svc.DOMAIN` in wire form.
+pub type Pointer = (IpAddr, Claim, Key);
+
+/// Returns the names that addresses of a Service lead back to. Within `networks`, the ranges of pods and Services,
+/// what was merely written does not count.
+pub fn pointers(records: &Records, key: &Key, networks: &[IpNetwork]) -> BTreeSet<Pointer> {
+    if !records.headless {
+        return records.own.iter().map(|address| (address, Claim::Service, key.clone())).collect();
+    }
+    let named: BTreeSet<IpAddr> = records.hosts.iter().map(|host| host.address).collect();
+    let below = |address: IpAddr, label: &str| {
+        let is_written = records.claimed.contains(address);
+        if is_written && networks.iter().any(|network| network.contains(address)) {
+            return None;
+        }
+        let mut name = Vec::with_capacity(label.len() + 1 + key.len());
+        name.push(label.len() as u8);
+        name.extend(label.as_bytes());
+        name.extend(&**key);
+        let claim = if is_written { Claim::Written } else { Claim::Pod };
+        Some((address, claim, name.into_boxed_slice()))
+    };
+    let hosts = records.hosts.iter().filter_map(|host| below(host.address, &host.label));
+    let others = records.own.iter().filter(|address| !named.contains(address));
+    hosts.chain(others.filter_map(|address| below(address, &hyphenated(address)))).collect()
+}
 
 /// Number of labels of a whole IPv6 address: its nibbles.
 const NIBBLES: usize = 32;

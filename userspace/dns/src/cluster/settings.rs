@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use ipnetwork::IpNetwork;
+
 use crate::name::Name;
 
 /// The records of pods by address, `A-B-C-D.NAMESPACE.pod.DOMAIN`, as CoreDNS' option `pods` names them.
@@ -26,4 +28,6 @@ pub struct Settings {
     pub pods: PodMode,
     /// Addresses of the cluster's DNS Service: those of `ns.dns.DOMAIN`.
     pub servers: Vec<IpAddr>,
+    /// The ranges of pods and Services. An address within leads back to a name only if its Service or its pod does.
+    pub networks: Vec<IpNetwork>,
 }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use hickory_proto::op::{Message, ResponseCode};
-use hickory_proto::rr::RecordType;
+use hickory_proto::rr::{Name as RecordName, RecordType};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -36,6 +36,7 @@ fn settings() -> Settings {
         ttl: 30,
         pods: PodMode::Insecure,
         servers: vec!["10.96.0.10".parse().unwrap(), "fd00::a".parse().unwrap()],
+        networks: Vec::new(),
     }
 }
 
@@ -77,11 +78,10 @@ fn ask(zone: &Zone, name: &str, kind: u16) -> String {
     let query = Query::parse(&request).unwrap();
     let mut out = vec![0; 4096];
     let mut answer = Answer::begin(&mut out, &request, &query, 4096, 1232);
-    let code = match reverse_address(query.name.bytes()) {
-        Some(address) => match zone.answer_reverse(address, kind, &query, &mut answer) {
-            true => wire::NO_ERROR,
-            false => return "not here".to_owned(),
-        },
+    let apex = ["in-addr.arpa", "ip6.arpa"].map(|text| Name::parse(text).unwrap());
+    let code = match apex.iter().find(|apex| query.name.below(apex).is_some()) {
+        Some(apex) if zone.answer_reverse(apex, &query, &mut answer) => wire::NO_ERROR,
+        Some(apex) => zone.deny_reverse(apex, &query, &mut answer),
         None => {
             let Some(below) = query.name.below(&zone.settings().domain) else { return "not here".to_owned() };
             match zone.answer(&query, below, QUESTION, &mut answer) {
@@ -110,10 +110,10 @@ fn text(message: &[u8]) -> String {
     }
     for record in &message.authorities {
         // A negative answer carries the SOA record of the zone, for its time in caches.
-        assert_eq!(
-            (record.record_type(), record.name.to_string().as_str()),
-            (RecordType::SOA, "cluster.local.")
-        );
+        assert_eq!(record.record_type(), RecordType::SOA);
+        let zones = ["cluster.local.", "in-addr.arpa.", "ip6.arpa."]
+            .map(|zone| RecordName::from_ascii(zone).unwrap());
+        assert!(zones.contains(&record.name) && record.name.zone_of(name), "{} of {name}", record.name);
         words.push("soa".to_owned());
     }
     for record in &message.additionals {
@@ -184,12 +184,55 @@ fn addresses_of_services_lead_back_to_their_names() {
     let v6 = format!("1.{}0.0.d.f.ip6.arpa", "0.".repeat(27));
     assert_eq!(ask(&zone, &v6, wire::PTR), "PTR web.shop.svc.cluster.local.");
     assert_eq!(ask(&zone, "1.0.96.10.in-addr.arpa", wire::A), EMPTY);
-    assert_eq!(ask(&zone, "2.0.96.10.in-addr.arpa", wire::PTR), "not here");
+    assert_eq!(ask(&zone, "2.0.96.10.in-addr.arpa", wire::PTR), MISSING);
     assert_eq!(
         ask(&zone, "5.0.244.10.in-addr.arpa", wire::PTR),
-        "not here",
+        MISSING,
         "an endpoint of no headless Service"
     );
+    let soa = ask(&zone, "in-addr.arpa", wire::SOA);
+    assert_eq!(soa, "SOA ns.dns.cluster.local. hostmaster.cluster.local. 1 7200 1800 86400 30");
+    assert_eq!(ask(&zone, "in-addr.arpa", wire::NS), "NS ns.dns.cluster.local.");
+    assert_eq!(ask(&zone, "in-addr.arpa", wire::PTR), EMPTY);
+}
+
+/// A headless Service of a namespace, whose endpoints a controller wrote, or the tenant.
+fn claim(zone: &mut Zone, namespace: &str, selects: bool, managed: &str, ips: &[&str]) {
+    let selector = if selects { json!({"app": "x"}) } else { json!({}) };
+    let metadata = json!({"namespace": namespace, "name": "web"});
+    let spec = json!({"clusterIPs": ["None"], "selector": selector});
+    let service = Service::of(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap());
+    let object = json!({
+        "metadata": {
+            "namespace": namespace, "name": "s", "labels": {
+                "kubernetes.io/service-name": "web", "endpointslice.kubernetes.io/managed-by": managed,
+            },
+        },
+        "addressType": "IPv4", "ports": [], "endpoints": [{"addresses": ips}],
+    });
+    let slice = Slice::of(serde_json::from_value(object).unwrap());
+    zone.set_service(namespace, "web", Some(Records::compile(&service, &[slice])));
+}
+
+#[test]
+fn tenants_cannot_name_addresses_of_others() {
+    let controller = "endpointslice-controller.k8s.io";
+    let networks = vec!["10.0.0.0/8".parse().unwrap()];
+    let mut zone = Zone::new(Settings { networks, ..settings() });
+    let bank = service(json!({"clusterIPs": ["10.96.0.1"]}));
+    zone.set_service("shop", "bank", Some(Records::compile::<Slice>(&bank, &[])));
+    claim(&mut zone, "shop", true, controller, &["10.244.0.5", "192.0.2.5"]);
+    let all = ["10.96.0.1", "10.244.0.5", "192.0.2.5", "192.0.2.6", "10.244.0.6"];
+    // Without a selector, nobody corrects what the tenant writes, under whatever label.
+    claim(&mut zone, "evil", false, controller, &all);
+    claim(&mut zone, "evil2", true, "me", &all);
+    let ask = |reversed: &str| ask(&zone, &format!("{reversed}.in-addr.arpa"), wire::PTR);
+    assert_eq!(ask("1.0.96.10"), "PTR bank.shop.svc.cluster.local.");
+    assert_eq!(ask("5.0.244.10"), "PTR 10-244-0-5.web.shop.svc.cluster.local.");
+    assert_eq!(ask("5.2.0.192"), "PTR 192-0-2-5.web.shop.svc.cluster.local.");
+    assert_eq!(ask("6.0.244.10"), MISSING, "a pod's address");
+    let outside = ["evil", "evil2"].map(|n| format!("PTR 192-0-2-6.web.{n}.svc.cluster.local."));
+    assert_eq!(ask("6.2.0.192"), outside.join(" | "), "an address outside of the cluster");
 }
 
 #[test]
@@ -305,11 +348,11 @@ fn a_service_that_goes_takes_its_records_along() {
     let mut zone = cluster_ip();
     let moved = service(json!({"clusterIPs": ["10.96.0.2"]}));
     zone.set_service("shop", "web", Some(Records::compile::<Slice>(&moved, &[])));
-    assert_eq!(ask(&zone, "1.0.96.10.in-addr.arpa", wire::PTR), "not here");
+    assert_eq!(ask(&zone, "1.0.96.10.in-addr.arpa", wire::PTR), MISSING);
     assert_eq!(ask(&zone, "2.0.96.10.in-addr.arpa", wire::PTR), "PTR web.shop.svc.cluster.local.");
     zone.set_service("shop", "web", None);
     assert_eq!(ask(&zone, "web.shop.svc.cluster.local", wire::A), MISSING);
-    assert_eq!(ask(&zone, "2.0.96.10.in-addr.arpa", wire::PTR), "not here");
+    assert_eq!(ask(&zone, "2.0.96.10.in-addr.arpa", wire::PTR), MISSING);
     assert!(zone.is_empty());
 }
 

@@ -1,15 +1,16 @@
 //! The names of the cluster's domain: a snapshot that answers queries, and the changes that lead to the
 //! next.
 
-use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::Bound;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
 
+use super::labels::{Key, dashed, hyphenated, key};
 use super::objects::Protocol;
 use super::records::{Host, Records, Target};
+use super::reverse::{Claim, Pointer, address, pointers};
 use super::settings::{PodMode, Settings};
 use crate::answer::{Answer, Data, Owner, QUESTION, Section};
 use crate::name::{Name, Reversed};
@@ -25,21 +26,20 @@ const EXPIRE: u32 = 86400;
 /// The sum of the weights of SRV records of one name.
 const WEIGHT: usize = 100;
 
-/// Namespace and name of a Service in wire form: the labels `web` and `shop` of Service shop/web.
-type Key = Box<[u8]>;
-
 /// A snapshot of all records. Clones share their parts.
 #[derive(Clone)]
 pub struct Zone {
     settings: Arc<Settings>,
     services: OrdMap<Key, Arc<Records>>,
     namespaces: OrdSet<Box<[u8]>>,
-    /// Names below `svc.DOMAIN` by address.
-    reverse: OrdSet<(IpAddr, Key)>,
+    /// Names of addresses.
+    reverse: OrdSet<Pointer>,
     /// Namespaces and addresses of pods, if they are verified.
     pods: OrdSet<(Box<[u8]>, IpAddr)>,
     /// Serial number of the SOA record.
     serial: u32,
+    /// The first lists of all objects are in it: what is missing does not exist.
+    complete: bool,
 }
 
 /// The outcome for a question about the cluster's domain.
@@ -72,7 +72,7 @@ enum Member<'a> {
 }
 
 impl Zone {
-    /// Creates a zone without Services.
+    /// Creates a zone without Services, which is not complete.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings: Arc::new(settings),
@@ -81,6 +81,7 @@ impl Zone {
             reverse: OrdSet::new(),
             pods: OrdSet::new(),
             serial: 1,
+            complete: false,
         }
     }
 
@@ -97,6 +98,16 @@ impl Zone {
         self.services.is_empty()
     }
 
+    /// Records that the first lists of all objects are in it.
+    pub fn set_complete(&mut self) {
+        self.complete = true;
+    }
+
+    /// Returns `true` if names that are missing do not exist.
+    pub fn is_complete(&self) -> bool {
+        self.complete
+    }
+
     /// Sets the serial number of the SOA record.
     pub fn set_serial(&mut self, serial: u32) {
         self.serial = serial;
@@ -109,8 +120,9 @@ impl Zone {
             Some(records) => self.services.insert(key.clone(), Arc::new(records.clone())),
             None => self.services.remove(&*key),
         };
-        let old = old.map(|old| pointers(&old, &key)).unwrap_or_default();
-        let new = records.map(|new| pointers(&new, &key)).unwrap_or_default();
+        let pointers = |records: &Records| pointers(records, &key, &self.settings.networks);
+        let old = old.map(|old| pointers(&old)).unwrap_or_default();
+        let new = records.map(|new| pointers(&new)).unwrap_or_default();
         for pointer in old.difference(&new) {
             self.reverse.remove(pointer);
         }
@@ -147,7 +159,7 @@ impl Zone {
         let mut turn = Turn { ttl: settings.ttl, owner, start: usize::from(query.id), answer: &mut *answer };
         match &node {
             Node::Missing => {
-                self.write_soa(query, owner, Section::Authority, answer);
+                self.write_soa(&settings.domain, query, owner, Section::Authority, answer);
                 return Found::Code(wire::NAME_ERROR);
             }
             Node::Service(Records { alias: Some(alias), .. }, _) => {
@@ -168,7 +180,9 @@ impl Zone {
                     port.protocol == *protocol && port.name.as_bytes() == *name
                 });
             }
-            Node::Apex if kind == SOA => self.write_soa(query, owner, Section::Answer, answer),
+            Node::Apex if kind == SOA => {
+                self.write_soa(&settings.domain, query, owner, Section::Answer, answer)
+            }
             Node::Apex if kind == NS => {
                 turn.record((NS, settings.ttl), |data| self.server_name(data));
             }
@@ -182,33 +196,49 @@ impl Zone {
             Node::Empty | Node::Apex | Node::Version | Node::Ports(..) => {}
         }
         if answer.answers() == before {
-            self.write_soa(query, owner, Section::Authority, answer);
+            self.write_soa(&settings.domain, query, owner, Section::Authority, answer);
         }
         Found::Code(wire::NO_ERROR)
     }
 
-    /// Answers a question about the name of an address with the names of Services and endpoints that have
-    /// it. Returns `false` if there is none.
-    pub fn answer_reverse(&self, address: IpAddr, kind: u16, query: &Query, answer: &mut Answer<'_>) -> bool {
-        let first = (address, Key::default());
-        let mut found = false;
-        for (_, name) in self
-            .reverse
-            .range((Bound::Included(first), Bound::Unbounded))
-            .take_while(|(other, _)| *other == address)
-        {
-            found = true;
-            if kind == PTR {
+    /// Answers a question about a name below `apex`, a zone of addresses, with the names of Services and endpoints
+    /// that have the address. Returns `false` if there is none.
+    pub fn answer_reverse(&self, apex: &Name, query: &Query, answer: &mut Answer<'_>) -> bool {
+        let Some(address) = address(query.name.bytes()) else { return false };
+        let from = (address, Claim::Service, Key::default());
+        let all = self.reverse.range((Bound::Included(from), Bound::Unbounded));
+        let mut strongest = None;
+        for (other, claim, name) in all {
+            if *other != address || strongest.is_some_and(|strongest| strongest != *claim) {
+                break;
+            }
+            strongest = Some(*claim);
+            if query.kind == PTR {
                 answer.record(Section::Answer, QUESTION, (PTR, self.settings.ttl), |data| {
                     data.bytes(name);
                     data.name(b"\x03svc", &self.settings.domain);
                 });
             }
         }
-        if found && answer.answers() == 0 {
-            self.write_soa(query, Owner::Name(&[], &self.settings.domain), Section::Authority, answer);
+        if strongest.is_some() && answer.answers() == 0 {
+            self.write_soa(apex, query, QUESTION, Section::Authority, answer);
         }
-        found
+        strongest.is_some()
+    }
+
+    /// Answers a question about a name in a zone of addresses that nobody else has, and where the cluster has no
+    /// address. Returns the code.
+    pub fn deny_reverse(&self, apex: &Name, query: &Query, answer: &mut Answer<'_>) -> u8 {
+        let is_apex = query.name == *apex;
+        match query.kind {
+            SOA if is_apex => self.write_soa(apex, query, QUESTION, Section::Answer, answer),
+            NS if is_apex => {
+                let head = (NS, self.settings.ttl);
+                answer.record(Section::Answer, QUESTION, head, |data| self.server_name(data));
+            }
+            _ => self.write_soa(apex, query, QUESTION, Section::Authority, answer),
+        }
+        if is_apex { wire::NO_ERROR } else { wire::NAME_ERROR }
     }
 
     fn find<'a>(&'a self, below: &'a [u8]) -> Node<'a> {
@@ -341,13 +371,20 @@ impl Zone {
         data.name(b"\x02ns\x03dns", &self.settings.domain);
     }
 
-    /// Writes the SOA record, which in the section of authorities carries the TTL of negative answers.
-    fn write_soa(&self, query: &Query, owner: Owner<'_>, section: Section, answer: &mut Answer<'_>) {
+    /// Writes the SOA record of a zone, which in the section of authorities carries the TTL of negative answers.
+    fn write_soa(
+        &self,
+        apex: &Name,
+        query: &Query,
+        owner: Owner<'_>,
+        section: Section,
+        answer: &mut Answer<'_>,
+    ) {
         let Settings { domain, ttl, .. } = &*self.settings;
-        // The question ends with the domain, if it is the question that is answered.
-        let is_question = matches!(owner, Owner::At(HEADER)) && query.name.below(domain).is_some();
-        let at = HEADER + query.name.bytes().len().saturating_sub(domain.bytes().len());
-        let owner = if is_question { Owner::At(at) } else { Owner::Name(&[], domain) };
+        // The question ends with the zone's name, if it is the question that is answered.
+        let is_question = matches!(owner, Owner::At(HEADER)) && query.name.below(apex).is_some();
+        let at = HEADER + query.name.bytes().len().saturating_sub(apex.bytes().len());
+        let owner = if is_question { Owner::At(at) } else { Owner::Name(&[], apex) };
         answer.record(section, owner, (SOA, *ttl), |data| {
             self.server_name(data);
             data.name(b"\x0ahostmaster", domain);
@@ -445,54 +482,4 @@ fn member_label(data: &mut Data<'_, '_>, records: &Records, target: &Target) {
         Some(host) => data.label(records.hosts[usize::from(host)].label.as_bytes()),
         None => data.label(hyphenated(target.address).as_bytes()),
     }
-}
-
-fn hyphenated(address: IpAddr) -> String {
-    address.to_string().replace(['.', ':'], "-")
-}
-
-/// Returns the address of a label such as `10-0-0-1` or `2001-db8--1`.
-fn dashed(label: &[u8]) -> Option<IpAddr> {
-    let mut text = [0; 63];
-    let text = text.get_mut(..label.len())?;
-    text.copy_from_slice(label);
-    let as_v4 = label.iter().filter(|byte| **byte == b'-').count() == 3;
-    for separator in if as_v4 { [b'.', b':'] } else { [b':', b':'] } {
-        for (byte, old) in text.iter_mut().zip(label) {
-            *byte = if *old == b'-' { separator } else { *old };
-        }
-        let address = std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-        // IPv4 in the notation of IPv6 has dots, which no label has.
-        if address.is_some() && !label.contains(&b'.') && !label.contains(&b':') {
-            return address;
-        }
-    }
-    None
-}
-
-fn key(name: &str, namespace: &str) -> Key {
-    let mut key = Vec::with_capacity(name.len() + namespace.len() + 2);
-    for label in [name, namespace] {
-        key.push(label.len().min(63) as u8);
-        key.extend(label.bytes().take(63).map(|byte| byte.to_ascii_lowercase()));
-    }
-    key.into_boxed_slice()
-}
-
-/// Returns the names that addresses of a Service lead back to.
-fn pointers(records: &Records, key: &Key) -> BTreeSet<(IpAddr, Key)> {
-    if !records.headless {
-        return records.own.iter().map(|address| (address, key.clone())).collect();
-    }
-    let named: BTreeSet<IpAddr> = records.hosts.iter().map(|host| host.address).collect();
-    let below = |label: &str| {
-        let mut name = Vec::with_capacity(label.len() + 1 + key.len());
-        name.push(label.len() as u8);
-        name.extend(label.as_bytes());
-        name.extend(&**key);
-        name.into_boxed_slice()
-    };
-    let hosts = records.hosts.iter().map(|host| (host.address, below(&host.label)));
-    let others = records.own.iter().filter(|address| !named.contains(address));
-    hosts.chain(others.map(|address| (address, below(&hyphenated(address))))).collect()
 }

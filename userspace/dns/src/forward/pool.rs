@@ -10,11 +10,12 @@ use tokio::time::Instant;
 use tracing::debug;
 use userspace_daemon::metrics::{Counter, Family, Histogram};
 
-use super::exchange::{ExchangeError, exchange};
-use super::reply::{Reply, question};
+use super::exchange::{ExchangeError, Link, exchange};
+use super::question::Question;
+use super::reply::Reply;
+use super::tls::{Tls, TlsSettings};
 use crate::buckets::SECONDS;
 use crate::limits;
-use crate::name::Name;
 use crate::wire;
 
 /// The order in which upstreams are asked.
@@ -35,11 +36,19 @@ pub struct PoolSettings {
     pub max_fails: u32,
     /// Maximum number of questions under way; 0 for the limit of the server alone.
     pub max_concurrent: usize,
+    /// TLS of the upstreams that are asked by it.
+    pub tls: TlsSettings,
 }
 
 impl Default for PoolSettings {
     fn default() -> Self {
-        Self { policy: Policy::default(), force_tcp: false, max_fails: limits::MAX_FAILS, max_concurrent: 0 }
+        Self {
+            policy: Policy::default(),
+            force_tcp: false,
+            max_fails: limits::MAX_FAILS,
+            max_concurrent: 0,
+            tls: TlsSettings::default(),
+        }
     }
 }
 
@@ -47,8 +56,12 @@ impl Default for PoolSettings {
 #[derive(Debug)]
 pub struct Upstream {
     pub address: SocketAddr,
+    /// It is asked by TLS.
+    pub tls: Option<Arc<Tls>>,
     fails: AtomicU32,
     failed: Mutex<Option<Instant>>,
+    /// The time at which it was found not to repeat the case of questions.
+    unlike: Mutex<Option<Instant>>,
     /// Questions that are sent to it come back to us.
     loops: AtomicBool,
     /// It was found out whether they do.
@@ -56,11 +69,13 @@ pub struct Upstream {
 }
 
 impl Upstream {
-    pub fn new(address: SocketAddr) -> Arc<Self> {
+    pub fn new(address: SocketAddr, tls: Option<Arc<Tls>>) -> Arc<Self> {
         Arc::new(Self {
             address,
+            tls,
             fails: AtomicU32::new(0),
             failed: Mutex::default(),
+            unlike: Mutex::default(),
             loops: AtomicBool::new(false),
             checked: AtomicBool::new(false),
         })
@@ -83,6 +98,17 @@ impl Upstream {
     /// Records that it is known.
     pub fn checked(&self) {
         self.checked.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if answers have to repeat the case of the question: unless it was found lately that they
+    /// do not.
+    fn repeats_case(&self, now: Instant) -> bool {
+        let unlike = *self.unlike.lock().unwrap_or_else(PoisonError::into_inner);
+        unlike.is_none_or(|at| now.saturating_duration_since(at) >= limits::UNLIKE)
+    }
+
+    fn set_unlike(&self, now: Instant) {
+        *self.unlike.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
     fn is_down(&self, max_fails: u32, now: Instant) -> bool {
@@ -116,6 +142,8 @@ pub struct ForwardMetrics {
     pub went_down: Family<1, Counter>,
     pub all_down: Counter,
     pub rejected: Counter,
+    /// Datagrams that were not the answer, by upstream: forged ones, and late ones.
+    pub wrong: Family<1, Counter>,
 }
 
 impl Default for ForwardMetrics {
@@ -127,6 +155,7 @@ impl Default for ForwardMetrics {
             went_down: Family::default(),
             all_down: Counter::default(),
             rejected: Counter::default(),
+            wrong: Family::default(),
         }
     }
 }
@@ -148,6 +177,8 @@ pub enum ForwardError {
     Busy,
     #[error("no upstream answered")]
     Failed(#[source] ExchangeError),
+    #[error("the question was given up")]
+    Abandoned,
 }
 
 impl Pool {
@@ -155,12 +186,10 @@ impl Pool {
         Self { settings, upstreams, next: AtomicUsize::new(0), under_way: AtomicUsize::new(0) }
     }
 
-    /// Asks upstreams until one answers, or the time is up.
+    /// Asks upstreams until one answers, or the time is up. A failure of one is passed on if no other knows more.
     pub async fn ask(
         &self,
-        name: &Name,
-        kind: u16,
-        dnssec: bool,
+        question: &Question,
         ambient: &Ambient,
         metrics: &ForwardMetrics,
     ) -> Result<Reply, ForwardError> {
@@ -170,18 +199,23 @@ impl Pool {
         })?;
         let deadline = Instant::now() + limits::FORWARD;
         let order = self.order(ambient.random.next_u64() as usize, Instant::now(), metrics);
-        let mut last = None;
+        let (mut failure, mut last) = (None, None);
         for (number, upstream) in order.iter().enumerate() {
             let now = Instant::now();
             let left = deadline.saturating_duration_since(now);
             if left.is_zero() {
                 break;
             }
-            let limit = if number + 1 < order.len() { left.min(limits::ATTEMPT) } else { left };
-            match self.attempt(upstream, (name, kind, dnssec), limit, ambient, metrics).await {
+            let is_last = number + 1 == order.len() && failure.is_none();
+            let limit = if is_last { left } else { left.min(limits::ATTEMPT) };
+            match self.attempt(upstream, question, limit, ambient, metrics).await {
+                Ok(reply) if reply.is_failure() => failure = failure.or(Some(reply)),
                 Ok(reply) => return Ok(reply),
                 Err(error) => last = Some(error),
             }
+        }
+        if let Some(reply) = failure {
+            return Ok(reply);
         }
         Err(last.map_or(ForwardError::NoUpstream, ForwardError::Failed))
     }
@@ -189,16 +223,27 @@ impl Pool {
     async fn attempt(
         &self,
         upstream: &Upstream,
-        (name, kind, dnssec): (&Name, u16, bool),
+        question: &Question,
         limit: Duration,
         ambient: &Ambient,
         metrics: &ForwardMetrics,
     ) -> Result<Reply, ExchangeError> {
         let (to, began) = (upstream.address.to_string(), Instant::now());
         metrics.requests.get(&[&to]).value.add(1);
-        let query = question(ambient.random.next_u64() as u16, name, kind, dnssec);
-        let outcome = exchange(upstream.address, &query, self.settings.force_tcp, limit).await;
+        let wrong = metrics.wrong.get(&[&to]);
+        let link = Link {
+            upstream: upstream.address,
+            tcp: self.settings.force_tcp,
+            tls: upstream.tls.as_deref(),
+            mixed: upstream.tls.is_none() && upstream.repeats_case(began),
+            wrong: &wrong.value,
+        };
+        let outcome = exchange(&link, question, &*ambient.random, limit).await;
         let now = Instant::now();
+        if link.mixed && outcome.as_ref().is_ok_and(|reply| !reply.echoed) {
+            debug!(upstream = to, "the upstream does not repeat the case of questions");
+            upstream.set_unlike(now);
+        }
         if upstream.record(outcome.is_ok(), self.settings.max_fails, now) {
             metrics.went_down.get(&[&to]).value.add(1);
             tracing::warn!(upstream = %upstream.address, "an upstream does not answer; others are asked first");
@@ -209,7 +254,7 @@ impl Pool {
                 metrics.responses.get(&labels).value.add(1);
                 metrics.durations.get(&labels).value.observe((now - began).as_secs_f64());
             }
-            Err(error) => debug!(%error, %name, "a question was not answered"),
+            Err(error) => debug!(%error, name = %question.name, "a question was not answered"),
         }
         outcome
     }
@@ -258,7 +303,7 @@ mod tests {
     use super::*;
 
     fn pool(policy: Policy) -> Pool {
-        let upstreams = (1..=3).map(|last| Upstream::new(([192, 0, 2, last], 53).into())).collect();
+        let upstreams = (1..=3).map(|last| Upstream::new(([192, 0, 2, last], 53).into(), None)).collect();
         Pool::new(PoolSettings { policy, ..PoolSettings::default() }, upstreams)
     }
 

@@ -1,10 +1,12 @@
 //! Answers of upstreams: checked against the question, decoded by hickory and written anew, so that nothing
 //! of a stranger's bytes is passed on unread.
 
+use std::ops::Range;
+
 use hickory_proto::op::{Message, MessageType, OpCode};
 use hickory_proto::rr::{RData, RecordType};
 
-use crate::limits;
+use super::question::Question;
 use crate::name::Name;
 use crate::wire::{self, Flags, HEADER};
 
@@ -18,8 +20,12 @@ pub struct Reply {
     pub code: u8,
     /// The upstream has validated the answer.
     pub authentic: bool,
-    /// Lifetime in seconds, before any bounds: the least TTL of a positive answer, that of the SOA record of
-    /// a negative one. `None` if a negative answer has no SOA record.
+    /// The upstream repeated the case of the question's letters.
+    pub echoed: bool,
+    /// There is nothing of the type: no such name, or a name, perhaps behind aliases, without such records.
+    pub empty: bool,
+    /// Lifetime in seconds, before any bounds: the least TTL of the answers, and of the SOA record of an empty one.
+    /// `None` if an empty answer has no SOA record.
     pub ttl: Option<u32>,
 }
 
@@ -35,39 +41,36 @@ pub enum ReplyError {
     /// It is to be asked for again by TCP.
     #[error("the answer is truncated")]
     Truncated,
-}
-
-/// Returns a query to an upstream.
-pub fn question(id: u16, name: &Name, kind: u16, dnssec: bool) -> Vec<u8> {
-    let mut message = Vec::with_capacity(HEADER + name.bytes().len() + 15);
-    message.extend(id.to_be_bytes());
-    message.extend(Flags::RECURSION_DESIRED.to_be_bytes());
-    message.extend([0, 1, 0, 0, 0, 0, 0, 1]);
-    message.extend(name.bytes());
-    message.extend(kind.to_be_bytes());
-    message.extend(wire::INTERNET.to_be_bytes());
-    message.extend([0, 0, wire::OPT as u8]);
-    message.extend((limits::DATAGRAM as u16).to_be_bytes());
-    message.extend([0, 0, if dnssec { 0x80 } else { 0 }, 0, 0, 0]);
-    message
+    /// It repeats the question in another case: it is forged, or the upstream never repeats the case.
+    #[error("the answer does not repeat the case of the question")]
+    Case,
+    /// Too many answers were forged to go on waiting for the true one.
+    #[error("too many messages did not belong to the query")]
+    Flood,
 }
 
 impl Reply {
     /// Reads the answer to a query that was sent.
     pub fn read(message: &[u8], sent: &[u8]) -> Result<Self, ReplyError> {
-        belongs(message, sent)?;
+        let question = belongs(message, sent)?;
+        let echoed = message[question.clone()] == sent[question.clone()];
         let flags = Flags(wire::u16_at(message, 2));
         if flags.0 & Flags::TRUNCATED != 0 {
             return Err(ReplyError::Truncated);
         }
-        let parsed = Message::from_vec(message).map_err(|_| ReplyError::Malformed)?;
+        // Names that point into the question come out in lower case, whatever case it was asked in.
+        let mut message = message.to_vec();
+        message[question].make_ascii_lowercase();
+        let parsed = Message::from_vec(&message).map_err(|_| ReplyError::Malformed)?;
         let code = u16::from(parsed.metadata.response_code);
         let code = u8::try_from(code).map_err(|_| ReplyError::Malformed)?;
-        Self::write(parsed, code, flags.0 & Flags::AUTHENTIC != 0)
+        let reply = Self::write(parsed, code)?;
+        Ok(Self { authentic: flags.0 & Flags::AUTHENTIC != 0, echoed, ..reply })
     }
 
-    fn write(parsed: Message, code: u8, authentic: bool) -> Result<Self, ReplyError> {
-        let ttl = lifetime(&parsed);
+    fn write(parsed: Message, code: u8) -> Result<Self, ReplyError> {
+        let empty = is_empty(&parsed);
+        let ttl = lifetime(&parsed, empty);
         let mut message = Message::new(0, MessageType::Response, OpCode::Query);
         message.queries = parsed.queries;
         message.answers = parsed.answers;
@@ -76,17 +79,33 @@ impl Reply {
         let bytes = message.to_vec().map_err(|_| ReplyError::Malformed)?;
         let header = bytes.first_chunk::<HEADER>().ok_or(ReplyError::Malformed)?;
         let counts = [6, 8, 10].map(|at| wire::u16_at(header, at));
-        Ok(Self { message: bytes.into_boxed_slice(), counts, code, authentic, ttl })
+        let message = bytes.into_boxed_slice();
+        Ok(Self { message, counts, code, authentic: false, echoed: false, empty, ttl })
+    }
+
+    /// Returns the failure that is remembered for a question that nobody answered.
+    pub fn failure(question: &Question) -> Self {
+        let mut message = vec![0; HEADER];
+        message.extend(question.name.bytes());
+        message.extend([question.kind, wire::INTERNET].map(u16::to_be_bytes).as_flattened());
+        let (message, code) = (message.into_boxed_slice(), wire::SERVER_FAILURE);
+        Self { message, counts: [0; 3], code, authentic: false, echoed: false, empty: true, ttl: None }
+    }
+
+    /// Returns `true` if asking has failed.
+    pub fn is_failure(&self) -> bool {
+        wire::is_failure(self.code)
     }
 
     /// Returns `true` if the answer says that there is nothing, or that asking has failed.
     pub fn is_negative(&self) -> bool {
-        self.code != wire::NO_ERROR || self.counts[0] == 0
+        self.code != wire::NO_ERROR || self.empty
     }
 }
 
-/// Checks that a message answers the query that was sent: its id and its question.
-fn belongs(message: &[u8], sent: &[u8]) -> Result<(), ReplyError> {
+/// Checks that a message answers the query that was sent: its id and its question. Returns the position of the
+/// question's name.
+fn belongs(message: &[u8], sent: &[u8]) -> Result<Range<usize>, ReplyError> {
     let Some(header) = message.first_chunk::<HEADER>() else { return Err(ReplyError::Other) };
     let flags = Flags(wire::u16_at(header, 2));
     if header[..2] != sent[..2] || !flags.is_response() || flags.opcode() != 0 || wire::u16_at(header, 4) != 1
@@ -99,30 +118,38 @@ fn belongs(message: &[u8], sent: &[u8]) -> Result<(), ReplyError> {
     if name != asked || message.get(end..end + 4) != sent.get(end..end + 4) {
         return Err(ReplyError::Other);
     }
-    Ok(())
+    Ok(HEADER..end)
+}
+
+/// Returns `true` if there is no record of the type that was asked for, but perhaps aliases (RFC 2308, 2).
+fn is_empty(message: &Message) -> bool {
+    let asked = message.queries.first().map(|query| query.query_type());
+    let is_asked = |kind: RecordType| asked.is_none_or(|asked| asked == kind || asked == RecordType::ANY);
+    !message.answers.iter().any(|record| is_asked(record.record_type()))
 }
 
 /// Returns the lifetime of an answer: see [`Reply::ttl`].
-fn lifetime(message: &Message) -> Option<u32> {
+fn lifetime(message: &Message, empty: bool) -> Option<u32> {
     let least = message.answers.iter().map(|record| record.ttl).min();
-    if least.is_some() {
+    if !empty {
         return least;
     }
-    message.authorities.iter().find(|record| record.record_type() == RecordType::SOA).map(|record| {
-        match &record.data {
-            RData::SOA(soa) => record.ttl.min(soa.minimum),
-            _ => record.ttl,
-        }
-    })
+    let mut authorities = message.authorities.iter();
+    let soa = authorities.find(|record| record.record_type() == RecordType::SOA)?;
+    let minimum = match &soa.data {
+        RData::SOA(data) => soa.ttl.min(data.minimum),
+        _ => soa.ttl,
+    };
+    Some(least.map_or(minimum, |least| least.min(minimum)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::query::Query;
 
     fn sent() -> Vec<u8> {
-        question(0x1234, &Name::parse("www.example.org").unwrap(), wire::A, false)
+        let name = Name::parse("www.example.org").unwrap();
+        Question { name, kind: wire::A, dnssec: false }.query(0x1234)
     }
 
     /// An answer with an alias and an address, compressed.
@@ -136,16 +163,6 @@ mod tests {
         message.extend(b"\0\x01\0\x01\0\0\0\x1e\0\x04\xc0\0\x02\x07");
         message.extend(b"\0\0\x29\x04\xd0\0\0\0\0\0\0");
         message
-    }
-
-    #[test]
-    fn our_query_is_one_that_we_understand() {
-        let query = Query::parse(&sent()).unwrap();
-        assert_eq!(
-            (query.id, query.kind, query.name.to_string().as_str()),
-            (0x1234, wire::A, "www.example.org.")
-        );
-        assert!(!query.wants_dnssec());
     }
 
     #[test]
@@ -174,20 +191,46 @@ mod tests {
         assert_eq!(with(|m| m.truncate(11)), Err(ReplyError::Other));
         assert_eq!(with(|m| m[2] |= 2), Err(ReplyError::Truncated));
         assert_eq!(with(|m| m.truncate(60)), Err(ReplyError::Malformed));
-        assert!(with(|m| m[13] = b'W').is_ok(), "case does not matter");
+        assert!(with(|_| {}).unwrap().echoed);
+        let unlike = with(|m| m[13] = b'W').unwrap();
+        assert!(!unlike.echoed);
+        assert_eq!(unlike.message, with(|_| {}).unwrap().message, "what is passed on is in lower case");
+    }
+
+    /// Adds the SOA record of example.org with a TTL of an hour and a minimum of a minute.
+    fn add_soa(message: &mut Vec<u8>) {
+        message.extend(b"\xc0\x10\0\x06\0\x01\0\0\x0e\x10\0\x19\x01n\xc0\x10\0");
+        message.extend([1, 0, 0, 0].repeat(4));
+        message.extend([0, 0, 0, 60]);
+        message[9] = 1;
     }
 
     #[test]
     fn a_negative_answer_lives_as_long_as_its_soa_says() {
         let sent = sent();
         let mut message = sent[..sent.len() - 11].to_vec();
-        message[2..12].copy_from_slice(&[0x81, 0x83, 0, 1, 0, 0, 0, 1, 0, 0]);
-        message.extend(b"\xc0\x10\0\x06\0\x01\0\0\x0e\x10\0\x1a\x01n\xc0\x10\x00");
-        message.extend([1, 0, 0, 0].repeat(4));
-        let fixed = message.len();
-        message.extend([0, 0, 0, 60]);
-        message[fixed - 23..fixed - 21].copy_from_slice(&[0, 25]);
+        message[2..12].copy_from_slice(&[0x81, 0x83, 0, 1, 0, 0, 0, 0, 0, 0]);
+        add_soa(&mut message);
         let reply = Reply::read(&message, &sent).unwrap();
         assert_eq!((reply.code, reply.is_negative(), reply.ttl), (wire::NAME_ERROR, true, Some(60)));
+    }
+
+    #[test]
+    fn an_alias_to_nothing_lives_as_long_as_the_shorter_of_both() {
+        let sent = sent();
+        for (code, alias_ttl, soa, expected) in
+            [(3, 90, true, Some(60)), (0, 90, true, Some(60)), (3, 30, true, Some(30)), (3, 90, false, None)]
+        {
+            let mut message = sent[..sent.len() - 11].to_vec();
+            message[2..12].copy_from_slice(&[0x81, 0x80 | code, 0, 1, 0, 1, 0, 0, 0, 0]);
+            message.extend(b"\xc0\x0c\0\x05\0\x01\0\0\0\x5a\0\x04\x01x\xc0\x10");
+            let at = message.len() - 7;
+            message[at] = alias_ttl;
+            if soa {
+                add_soa(&mut message);
+            }
+            let reply = Reply::read(&message, &sent).unwrap();
+            assert_eq!((reply.code, reply.is_negative(), reply.ttl), (code, true, expected));
+        }
     }
 }

@@ -52,14 +52,15 @@ pub struct Sockets {
 
 impl Sockets {
     /// Opens the sockets of an address, with `count` for datagrams, over which the kernel spreads the
-    /// clients. Port 0 chooses a free one.
+    /// queries. Port 0 chooses a free one.
     pub fn open(ip: IpAddr, port: u16, count: usize) -> Result<Self, BindError> {
         let asked = SocketAddr::new(ip, port);
         let failed = |protocol| move |cause: io::Error| BindError { address: asked, protocol, cause };
         let tcp = listen(asked).map_err(failed("TCP"))?;
         let address = tcp.local_addr().map_err(failed("TCP"))?;
-        let udp = (0..count.clamp(1, limits::SOCKETS)).map(|_| datagrams(address)).collect::<Result<_, _>>();
-        Ok(Self { address, udp: udp.map_err(failed("UDP"))?, tcp })
+        let udp = (0..count.clamp(1, limits::SOCKETS)).map(|_| datagrams(address));
+        let udp = udp.collect::<Result<Vec<_>, _>>().and_then(closed).map_err(failed("UDP"))?;
+        Ok(Self { address, udp, tcp })
     }
 
     /// Answers until `stop`, in tasks that `tasks` counts.
@@ -82,6 +83,17 @@ fn datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
     UdpSocket::from_std(socket.into())
 }
 
+/// Takes from sockets the right to share their port, once all have it: another process of the same user, such as a
+/// container in the node's network, could bind it as well and get its share of the queries. The kernel then chooses
+/// a socket by the processor that a query arrives on.
+fn closed(sockets: Vec<UdpSocket>) -> io::Result<Vec<UdpSocket>> {
+    for (processor, socket) in (0..).zip(&sockets) {
+        sockopt::set_socket_reuseport(socket, false)?;
+        sockopt::set_socket_incoming_cpu(socket, processor)?;
+    }
+    Ok(sockets)
+}
+
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = socket(address, SocketType::STREAM)?;
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -98,4 +110,34 @@ fn socket(address: SocketAddr, kind: SocketType) -> io::Result<std::os::fd::Owne
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use nix::sched::{CpuSet, sched_setaffinity};
+    use nix::unistd::Pid;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn queries_are_spread_over_the_sockets_by_processor() {
+        let count = std::thread::available_parallelism().unwrap().get().min(limits::SOCKETS);
+        for ip in ["127.0.0.1", "::1"] {
+            let ip: IpAddr = ip.parse().unwrap();
+            let sockets = Sockets::open(ip, 0, count).unwrap();
+            let address = sockets.address;
+            for (processor, socket) in sockets.udp.iter().enumerate() {
+                let client = std::thread::spawn(move || {
+                    let mut own = CpuSet::new();
+                    own.set(processor).unwrap();
+                    sched_setaffinity(Pid::from_raw(0), &own).unwrap();
+                    let client = std::net::UdpSocket::bind((ip, 0)).unwrap();
+                    client.send_to(b"x", address).unwrap();
+                });
+                client.join().unwrap();
+                let mut buffer = [0; 8];
+                assert_eq!(socket.recv(&mut buffer).await.unwrap(), 1, "{ip}: {processor}");
+            }
+        }
+    }
 }

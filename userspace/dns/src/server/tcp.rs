@@ -47,16 +47,12 @@ async fn connection(mut stream: TcpStream, client: IpAddr, engine: &Arc<Engine>)
             Outcome::Silence => return Ok(()),
             Outcome::Done(length, renew) => {
                 if let Some(work) = renew {
-                    spawn_renewal(engine, work);
+                    spawn_renewal(engine, &work);
                 }
                 length
             }
             Outcome::Later(work) => match engine.waiting.enter(client) {
-                Some(place) => {
-                    let length = engine.finish(&work, &mut out).await;
-                    drop(place);
-                    length
-                }
+                Some(place) => engine.finish(&work, place, &mut out).await,
                 None => engine.refuse(&work, &mut out),
             },
         };

@@ -48,7 +48,7 @@ fn one(socket: &Arc<UdpSocket>, engine: &Arc<Engine>, request: &[u8], client: So
         Outcome::Done(length, renew) => {
             send(socket, &out[..length], client);
             if let Some(work) = renew {
-                spawn_renewal(engine, work);
+                spawn_renewal(engine, &work);
             }
         }
         Outcome::Later(work) => later(socket, engine, work, client, out),
@@ -71,18 +71,12 @@ fn later(socket: &Arc<UdpSocket>, engine: &Arc<Engine>, work: Box<Work>, client:
     let (socket, engine) = (Arc::clone(socket), Arc::clone(engine));
     tokio::spawn(async move {
         let mut out = vec![0; limits::DATAGRAM];
-        let length = engine.finish(&work, &mut out).await;
+        let length = engine.finish(&work, place, &mut out).await;
         send(&socket, &out[..length], client);
-        drop(place);
     });
 }
 
 /// Renews an answer in the background, unless too many queries wait.
-pub fn spawn_renewal(engine: &Arc<Engine>, work: Box<Work>) {
-    let Some(place) = engine.waiting.enter(work.origin().client) else { return };
-    let engine = Arc::clone(engine);
-    tokio::spawn(async move {
-        engine.renew(&work).await;
-        drop(place);
-    });
+pub fn spawn_renewal(engine: &Engine, work: &Work) {
+    engine.renew(work, engine.waiting.enter(work.origin().client));
 }
