@@ -7,6 +7,7 @@ use ipnetwork::IpNetwork;
 
 use crate::authority::Signing;
 use crate::limits;
+use crate::loadbalancer::AddressRange;
 
 /// Typed and complete configuration of all controllers.
 #[derive(Clone, Debug)]
@@ -20,6 +21,10 @@ pub struct Config {
     pub node_mask_ipv6: u8,
     /// Networks of Services. A node's network never overlaps with them.
     pub service_cidrs: Vec<IpNetwork>,
+    /// Addresses of Services of type LoadBalancer. If empty, they get none.
+    pub load_balancer_ranges: Vec<AddressRange>,
+    /// Whether Services of type LoadBalancer without a class get an address, and not only those of our class.
+    pub load_balancer_classless: bool,
     /// Certificate in PEM of the authority that signed the API server's certificate, published in every
     /// namespace. If empty, nothing is published.
     pub root_ca: String,
@@ -44,6 +49,8 @@ impl Default for Config {
             node_mask_ipv4: 24,
             node_mask_ipv6: 64,
             service_cidrs: Vec::new(),
+            load_balancer_ranges: Vec::new(),
+            load_balancer_classless: true,
             root_ca: String::new(),
             signing: None,
             workers: limits::WORKERS,

@@ -22,6 +22,7 @@ mod index;
 #[cfg(test)]
 mod integration_tests;
 pub mod limits;
+mod loadbalancer;
 mod meta;
 mod namespaces;
 mod nodes;
@@ -32,6 +33,9 @@ mod pods;
 mod ports;
 mod protection;
 mod replicaset;
+#[cfg(test)]
+#[path = "../../../tests/support/seeded.rs"]
+mod seeded;
 mod serviceaccount;
 #[cfg(test)]
 mod testing;
@@ -47,6 +51,7 @@ use tracing::{info, warn};
 pub use authority::{Authority, AuthorityError, Signing};
 pub use bootstrap::detached_signature;
 pub use config::Config;
+pub use loadbalancer::{AddressRange, CLASS as LOAD_BALANCER_CLASS, RangeError};
 
 use context::{Context, Tasks};
 
@@ -104,4 +109,5 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     garbage::start(context, tasks);
     podgc::start(context, tasks);
     protection::start(context, tasks);
+    loadbalancer::start(context, tasks);
 }

@@ -325,7 +325,12 @@ pub fn data_plane(
 
 /// Returns the configuration of the proxy of a cluster that `up` runs.
 pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Result<userspace_proxy::Config> {
-    let ProxyPorts { healthz_bind_address, metrics_bind_address } = ports;
+    let ProxyPorts {
+        healthz_bind_address,
+        metrics_bind_address,
+        announce_load_balancers,
+        load_balancer_peer_port,
+    } = ports;
     let kube_proxy = KubeProxyConfiguration {
         hostname_override: node.name.clone(),
         healthz_bind_address: healthz_bind_address.to_string(),
@@ -338,6 +343,7 @@ pub fn proxy_config(node: &Node, ports: &ProxyPorts, networks: &Networks) -> Res
         service_ranges: networks.service_cidrs.clone(),
         route_of_last_resort: true,
         masquerade_pods: true,
+        announce: announce_load_balancers.then_some(*load_balancer_peer_port),
         ..Own::default()
     };
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")

@@ -31,6 +31,8 @@ pub struct Own {
     pub route_of_last_resort: bool,
     /// `--masquerade-pods`.
     pub masquerade_pods: bool,
+    /// `--announce-load-balancers`, with the UDP port of `--load-balancer-peer-port`.
+    pub announce: Option<u16>,
 }
 
 impl Default for Own {
@@ -45,6 +47,7 @@ impl Default for Own {
             guard_node_ports: true,
             route_of_last_resort: false,
             masquerade_pods: false,
+            announce: None,
         }
     }
 }
@@ -86,6 +89,8 @@ pub struct Config {
     /// The ranges of the cluster's pods, if packets of pods that leave them are to take the node's address;
     /// else empty: another network plugin sees to it.
     pub masquerade: Vec<IpNetwork>,
+    /// Announce addresses of load balancers, with pings between nodes on this UDP port.
+    pub announce: Option<u16>,
     /// Host and port of the API server, for metrics; empty if there is none.
     pub api_server: String,
     /// Interval between comparisons of the whole tables; at least a second.
@@ -158,6 +163,7 @@ impl Config {
             guard_node_ports,
             route_of_last_resort,
             masquerade_pods,
+            announce,
         } = own;
         check_ranges(kube_proxy)?;
         // Kubernetes converts the host name to lower case for the Node's name.
@@ -201,6 +207,7 @@ impl Config {
             guard_node_ports: *guard_node_ports,
             route_of_last_resort: *route_of_last_resort,
             masquerade: masquerade(*masquerade_pods, &kube_proxy.cluster_cidr)?,
+            announce: *announce,
             api_server: String::new(),
             full_sync: limits::FULL_SYNC,
         })

@@ -1,6 +1,6 @@
 //! The endpoints of one Service, collected from its slices, and the selection among them by policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use userspace_dataplane::tables::{Backend, Protocol};
@@ -188,6 +188,39 @@ pub(super) fn local_ready(slice: &Slice, node: &NodeView) -> impl Iterator<Item 
     let (serves, here) = (!slice.ports().is_empty(), Here::of(node));
     let local = slice.endpoints().filter(move |one| serves && one.ready && here.has(one));
     local.map(|one| one.address)
+}
+
+/// The nodes that have usable endpoints of a Service, by their hashed names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct NodesOfEndpoints {
+    ready: BTreeSet<Name>,
+    draining: BTreeSet<Name>,
+}
+
+impl NodesOfEndpoints {
+    /// Returns `true` if the node is one of those with ready endpoints, or if there are none, of those with
+    /// endpoints that still serve while they terminate.
+    pub(crate) fn has(&self, node: &str) -> bool {
+        let nodes = if self.ready.is_empty() { &self.draining } else { &self.ready };
+        nodes.contains(&Name::of(node))
+    }
+}
+
+/// Returns the nodes with endpoints of one family in these slices.
+pub(crate) fn nodes_of_endpoints<'a>(
+    slices: impl IntoIterator<Item = &'a Slice>,
+    ipv4: bool,
+) -> NodesOfEndpoints {
+    let mut nodes = NodesOfEndpoints::default();
+    let served = |slice: &&Slice| slice.is_ipv4() == ipv4 && !slice.ports().is_empty();
+    for endpoint in slices.into_iter().filter(served).flat_map(Slice::endpoints) {
+        match (endpoint.node, endpoint.ready, endpoint.draining) {
+            (Name::NONE, ..) | (_, false, false) => {}
+            (node, true, _) => drop(nodes.ready.insert(node)),
+            (node, false, true) => drop(nodes.draining.insert(node)),
+        }
+    }
+    nodes
 }
 
 /// Returns the candidate of an endpoint; its port is still to be filled in.
