@@ -54,7 +54,10 @@ impl Frames {
             socket.attach_filter(filter)?;
         }
         socket.set_nonblocking(true)?;
-        #[expect(deprecated, reason = "what replaces it is unsafe; a socket keeps its descriptor as long as it lives")]
+        #[expect(
+            deprecated,
+            reason = "what replaces it is unsafe; a socket keeps its descriptor as long as it lives"
+        )]
         let registered = AsyncFd::new(socket)?;
         Ok(Self(registered))
     }

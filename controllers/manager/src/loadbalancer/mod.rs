@@ -9,6 +9,8 @@
 //! The condition [`CONDITION`] marks the addresses as ours: nodes announce those and no others. Users cannot write
 //! it, because it is in the status. Services of other classes are left to their controllers.
 
+#[cfg(test)]
+mod api_tests;
 mod plan;
 mod ranges;
 mod service;
@@ -149,19 +151,19 @@ impl Balancers {
         }
     }
 
-    /// Takes the addresses back, then the finalizer.
+    /// Removes the finalizer, then takes the addresses back: the condition, which goes with them, is what marks the
+    /// Service as ours.
     async fn release(&self, service: &Service, key: &ObjectKey) -> Result<Outcome> {
-        let api: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
-        if patch::update_status(&api, service, &released(service)).await? {
-            self.recorder.normal(
-                reference(service),
-                "DeletedLoadBalancer",
-                "Released the load balancer address",
-            );
-            // The change of the status brings the finalizer's turn, and that of Services that wait for an address.
+        if has_finalizer(service) {
+            // The change brings the Service back if it is not gone then.
+            self.write(service, &without_finalizer(service)).await?;
             return Ok(Outcome::Done);
         }
-        self.write(service, &without_finalizer(service)).await?;
+        let api: Api<Service> = Api::namespaced(self.client.clone(), &key.namespace);
+        if patch::update_status(&api, service, &released(service)).await? {
+            let message = "Released the load balancer address";
+            self.recorder.normal(reference(service), "DeletedLoadBalancer", message);
+        }
         self.wake(&self.plan(), key);
         Ok(Outcome::Done)
     }
