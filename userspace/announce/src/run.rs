@@ -156,11 +156,15 @@ impl Edge {
         shutdown: &CancellationToken,
     ) -> Result<(), AnnounceError> {
         let mut actions = Vec::new();
-        let mut farewell = None;
+        let (mut farewell, mut changed) = (None, true);
         desired.mark_changed();
         loop {
             let now = Instant::now();
-            announcer.tick(now, || ambient.random.next_u64(), &mut actions);
+            // A step looks at all addresses, a frame concerns one.
+            if changed || announcer.due().is_some_and(|due| now >= due) {
+                announcer.tick(now, || ambient.random.next_u64(), &mut actions);
+            }
+            changed = false;
             for action in actions.drain(..) {
                 self.act(action, tell).await;
             }
@@ -193,6 +197,7 @@ impl Edge {
                     self.ports = ports().map_err(AnnounceError::Interfaces)?;
                     let ends = desired.addresses.is_empty();
                     announcer.set(desired, Instant::now(), &mut actions);
+                    changed = true;
                     if ends {
                         for action in actions.drain(..) {
                             self.act(action, tell).await;
@@ -202,6 +207,7 @@ impl Edge {
                 }
                 Event::Gone | Event::Stop => {
                     announcer.leave();
+                    changed = true;
                     farewell = Some(Instant::now() + limits::FAREWELL);
                 }
             }

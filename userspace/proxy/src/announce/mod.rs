@@ -3,8 +3,6 @@
 mod nodes;
 mod services;
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use apiserver_client::events::Recorder;
@@ -17,7 +15,7 @@ use userspace_dataplane::tables::Role;
 
 use crate::caches::Caches;
 use crate::change_tracker::ChangeTracker;
-use crate::compile::nodes_of_endpoints;
+use crate::compile::NodeNames;
 use crate::config::Config;
 use crate::limits;
 use crate::links::{self, Known};
@@ -68,7 +66,8 @@ pub(crate) async fn run(port: u16, sources: Sources, ambient: Ambient, shutdown:
 async fn follow(mut sources: Sources, balancers: &Balancers, publish: watch::Sender<Arc<Desired>>) {
     sources.nodes.synced().await;
     loop {
-        let next = sources.desired(balancers);
+        let (status, serving) = (Arc::clone(&sources.status), sources.status.serving());
+        let next = sources.desired(balancers, serving);
         publish.send_if_modified(|current| {
             let changed = **current != next;
             if changed {
@@ -79,19 +78,26 @@ async fn follow(mut sources: Sources, balancers: &Balancers, publish: watch::Sen
         tokio::select! {
             () = balancers.noted() => {}
             Ok(()) = sources.links.changed() => {}
-            () = tokio::time::sleep(limits::ANNOUNCE_PAUSE), if !balancers.is_empty() => {}
+            () = becomes(&status, !serving), if !balancers.is_empty() => {}
         }
     }
 }
 
+/// Waits until the tables serve traffic, or no longer do so.
+async fn becomes(status: &Status, serving: bool) {
+    while status.serving() != serving {
+        tokio::time::sleep(limits::ANNOUNCE_PAUSE).await;
+    }
+}
+
 impl Sources {
-    fn desired(&mut self, balancers: &Balancers) -> Desired {
+    fn desired(&mut self, balancers: &Balancers, serving: bool) -> Desired {
         let mut desired = Desired::default();
         let balancers = balancers.list();
         if balancers.is_empty() {
             return desired;
         }
-        desired.willing = self.status.serving();
+        desired.willing = serving;
         desired.links = self.links();
         let candidates = self.nodes.list();
         let candidates = candidates.iter().filter(|node| node.eligible);
@@ -100,9 +106,12 @@ impl Sources {
                 (Arc::from(&*node.name), Member { addresses: node.addresses.clone(), ready: node.ready })
             })
             .collect();
+        let names = NodeNames::new(desired.nodes.keys());
         for (key, balancer) in &balancers {
+            let slices = if balancer.local { self.tracker.slices(key) } else { Vec::new() };
             for address in &balancer.addresses {
-                let only = balancer.local.then(|| self.with_endpoints(key, *address, &desired.nodes));
+                let endpoints = || names.with_endpoints(slices.iter().map(AsRef::as_ref), address.is_ipv4());
+                let only = balancer.local.then(endpoints);
                 // Two Services on one address: the nodes of both are as good as any.
                 let allowed = desired.addresses.entry(*address).or_insert_with(|| only.clone());
                 if let (Some(allowed), Some(only)) = (allowed, only) {
@@ -111,18 +120,6 @@ impl Sources {
             }
         }
         desired
-    }
-
-    /// Returns the nodes that have endpoints of a Service in the family of an address.
-    fn with_endpoints(
-        &self,
-        service: &ObjectKey,
-        address: IpAddr,
-        nodes: &BTreeMap<Arc<str>, Member>,
-    ) -> BTreeSet<Arc<str>> {
-        let slices = self.tracker.slices(service);
-        let with = nodes_of_endpoints(slices.iter().map(AsRef::as_ref), address.is_ipv4());
-        nodes.keys().filter(|node| with.has(node)).cloned().collect()
     }
 
     /// Returns the interfaces towards clients. A bridge stands for its ports, which pass no frames themselves.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use userspace_dataplane::tables::{Backend, Protocol};
 
@@ -190,37 +191,33 @@ pub(super) fn local_ready(slice: &Slice, node: &NodeView) -> impl Iterator<Item 
     local.map(|one| one.address)
 }
 
-/// The nodes that have usable endpoints of a Service, by their hashed names.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct NodesOfEndpoints {
-    ready: BTreeSet<Name>,
-    draining: BTreeSet<Name>,
-}
+/// The names of nodes, found by their hashes.
+pub(crate) struct NodeNames(BTreeMap<Name, Arc<str>>);
 
-impl NodesOfEndpoints {
-    /// Returns `true` if the node is one of those with ready endpoints, or if there are none, of those with
+impl NodeNames {
+    pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a Arc<str>>) -> Self {
+        Self(names.into_iter().map(|name| (Name::of(name), Arc::clone(name))).collect())
+    }
+
+    /// Returns the nodes with ready endpoints of one family in these slices, or if there are none, those with
     /// endpoints that still serve while they terminate.
-    pub(crate) fn has(&self, node: &str) -> bool {
-        let nodes = if self.ready.is_empty() { &self.draining } else { &self.ready };
-        nodes.contains(&Name::of(node))
-    }
-}
-
-/// Returns the nodes with endpoints of one family in these slices.
-pub(crate) fn nodes_of_endpoints<'a>(
-    slices: impl IntoIterator<Item = &'a Slice>,
-    ipv4: bool,
-) -> NodesOfEndpoints {
-    let mut nodes = NodesOfEndpoints::default();
-    let served = |slice: &&Slice| slice.is_ipv4() == ipv4 && !slice.ports().is_empty();
-    for endpoint in slices.into_iter().filter(served).flat_map(Slice::endpoints) {
-        match (endpoint.node, endpoint.ready, endpoint.draining) {
-            (Name::NONE, ..) | (_, false, false) => {}
-            (node, true, _) => drop(nodes.ready.insert(node)),
-            (node, false, true) => drop(nodes.draining.insert(node)),
+    pub(crate) fn with_endpoints<'a>(
+        &self,
+        slices: impl IntoIterator<Item = &'a Slice>,
+        ipv4: bool,
+    ) -> BTreeSet<Arc<str>> {
+        let (mut ready, mut draining) = (BTreeSet::new(), BTreeSet::new());
+        let served = |slice: &&Slice| slice.is_ipv4() == ipv4 && !slice.ports().is_empty();
+        for endpoint in slices.into_iter().filter(served).flat_map(Slice::endpoints) {
+            let Some(node) = self.0.get(&endpoint.node) else { continue };
+            if endpoint.ready {
+                ready.insert(Arc::clone(node));
+            } else if endpoint.draining {
+                draining.insert(Arc::clone(node));
+            }
         }
+        if ready.is_empty() { draining } else { ready }
     }
-    nodes
 }
 
 /// Returns the candidate of an endpoint; its port is still to be filled in.

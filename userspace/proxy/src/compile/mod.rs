@@ -47,7 +47,7 @@ use userspace_dataplane::tables::{ServiceTables, Tables};
 
 pub use choices::{Warning, warnings};
 pub use desired::{Desired, Effect, Rank};
-pub(crate) use endpoints::nodes_of_endpoints;
+pub(crate) use endpoints::NodeNames;
 pub use health::{HealthCheck, health_check};
 pub use kept::KeptService;
 pub(crate) use slice::ByService;
