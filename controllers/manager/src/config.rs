@@ -5,9 +5,9 @@ use std::time::Duration;
 use controllers_runtime::LeaderElection;
 use ipnetwork::IpNetwork;
 
+use crate::address_range::AddressRange;
 use crate::authority::Signing;
 use crate::limits;
-use crate::loadbalancer::AddressRange;
 
 /// Typed and complete configuration of all controllers.
 #[derive(Clone, Debug)]
@@ -23,7 +23,7 @@ pub struct Config {
     pub service_cidrs: Vec<IpNetwork>,
     /// Addresses of Services of type LoadBalancer. If empty, they get none.
     pub load_balancer_ranges: Vec<AddressRange>,
-    /// Whether Services of type LoadBalancer without a class get an address, and not only those of our class.
+    /// Also give addresses to Services of type LoadBalancer without a class, not only to those of our class.
     pub load_balancer_classless: bool,
     /// Certificate in PEM of the authority that signed the API server's certificate, published in every
     /// namespace. If empty, nothing is published.

@@ -7,6 +7,7 @@
 //! A reconciler sees the caches but no events; a plan sees plain data and no API.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod address_range;
 mod authority;
 mod bootstrap;
 mod certificates;
@@ -48,10 +49,10 @@ use controllers_runtime::{Result, lead};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use address_range::{AddressRange, RangeError};
 pub use authority::{Authority, AuthorityError, Signing};
 pub use bootstrap::detached_signature;
 pub use config::Config;
-pub use loadbalancer::{AddressRange, CLASS as LOAD_BALANCER_CLASS, RangeError};
 
 use context::{Context, Tasks};
 

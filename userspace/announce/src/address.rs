@@ -16,7 +16,7 @@
 use tokio::time::Instant;
 
 use crate::limits;
-use crate::wire::Mac;
+use crate::wire::{Heard, Mac};
 
 /// The state of an address.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,17 +64,6 @@ pub enum Say {
     Probe,
     /// Tell everybody that this node has it.
     Announce,
-}
-
-/// A frame of another machine about an address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// A host wants to reach the address.
-    Question,
-    /// Somebody asks whether the address is free.
-    Probe,
-    /// Somebody says that the address is theirs.
-    Claim(Mac),
 }
 
 /// The reaction to a frame.

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::limits;
 
-/// What is known of other nodes.
+/// The state of other nodes.
 #[derive(Debug, Default)]
 pub struct Peers {
     peers: BTreeMap<Arc<str>, Peer>,

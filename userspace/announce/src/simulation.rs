@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::address::Heard;
 use crate::announcer::{Action, Announcer};
-use crate::wire::{Frame, Mac, Message, Ping, Sender};
+use crate::wire::{Frame, Heard, Mac, Message, Ping, Sender};
 use crate::{Desired, Link, Member, Note, seeded};
 
 const STEP: Duration = Duration::from_millis(25);

@@ -147,15 +147,9 @@ async fn work(
     subscribe(&caches, &tracker, &shutdown);
     let links = links::watch_list(links, ambient.clone(), shutdown.clone());
     let announcer = config.announce.zip(nodes).map(|(port, nodes)| {
-        let sources = announce::Sources {
-            config: config.clone(),
-            caches: caches.clone(),
-            nodes,
-            tracker: Arc::clone(&tracker),
-            links: links.clone(),
-            status: Arc::clone(&status),
-            recorder: recorder.clone(),
-        };
+        let (config, caches, tracker) = (config.clone(), caches.clone(), Arc::clone(&tracker));
+        let (links, status, recorder) = (links.clone(), Arc::clone(&status), recorder.clone());
+        let sources = announce::Sources { config, caches, nodes, tracker, links, status, recorder };
         tokio::spawn(announce::run(port, sources, ambient.clone(), shutdown.clone()))
     });
     let report = Report { status, metrics, health, service_warnings: ServiceWarnings::new(recorder) };

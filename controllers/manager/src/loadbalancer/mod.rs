@@ -12,7 +12,6 @@
 #[cfg(test)]
 mod api_tests;
 mod plan;
-mod ranges;
 mod service;
 #[cfg(test)]
 mod tests;
@@ -32,8 +31,6 @@ use crate::config::Config;
 use crate::context::{Context, Tasks};
 use crate::meta::uid;
 use crate::patch;
-
-pub use ranges::{AddressRange, RangeError};
 
 use plan::{Assignment, Wish, changed, plan};
 use service::{Step, assigned, has_finalizer, released, step, wish, with_finalizer, without_finalizer};

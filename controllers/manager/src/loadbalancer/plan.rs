@@ -1,4 +1,4 @@
-//! Which Service has which addresses: pure.
+//! The assignment of addresses to Services: pure.
 //!
 //! Addresses that Services already have stay with them, so that a restart changes nothing; if two claim one, the
 //! older Service has it. Then come those that ask for a certain address, then all others, the older ones first.
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 
 use apiserver_client::ObjectKey;
 
-use super::ranges::AddressRange;
+use crate::address_range::AddressRange;
 
 /// A Service that is to have addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -9,9 +9,9 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::plan::{Assignment, Problem, Wish, plan};
-use super::ranges::AddressRange;
 use super::service::{Step, assigned, released, step, wish};
 use super::{CLASS, CONDITION, FINALIZER};
+use crate::address_range::AddressRange;
 use crate::config::Config;
 use crate::testing::{at, time};
 
@@ -166,7 +166,7 @@ proptest! {
 
     /// A restart changes nothing, and neither does a new Service.
     #[test]
-    fn what_was_assigned_stays(wishes in any_wishes()) {
+    fn assigned_addresses_survive_restarts_and_new_services(wishes in any_wishes()) {
         let all = ranges(&["192.0.2.1-192.0.2.4", "2001:db8::7-2001:db8::a"]);
         let first = plan(&all, wishes);
         let mut later: Vec<Wish> = first

@@ -2,8 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use super::{BROADCAST, ETHERTYPE_ARP, Frame, HEADER, Mac, Sender, header, mac};
-use crate::address::Heard;
+use super::{BROADCAST, ETHERTYPE_ARP, Frame, HEADER, Heard, Mac, Sender, header, mac};
 
 /// Ethernet, IPv4, and the lengths of their addresses.
 const KIND: [u8; 6] = [0, 1, 8, 0, 6, 4];

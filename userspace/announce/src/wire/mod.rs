@@ -7,8 +7,6 @@ mod ping;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::address::Heard;
-
 pub use ndp::solicited_node;
 pub use ping::{Ping, PingKind};
 
@@ -28,6 +26,17 @@ const BROADCAST: Mac = Mac([0xff; 6]);
 const HEADER: usize = 14;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+
+/// The news of a frame of another machine about an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A host wants to reach the address.
+    Question,
+    /// Somebody asks whether the address is free.
+    Probe,
+    /// Somebody says that the address is theirs.
+    Claim(Mac),
+}
 
 /// A frame about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

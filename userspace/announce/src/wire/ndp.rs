@@ -2,8 +2,7 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{ETHERTYPE_IPV6, Frame, HEADER, Mac, Sender, header, ipv6, mac};
-use crate::address::Heard;
+use super::{ETHERTYPE_IPV6, Frame, HEADER, Heard, Mac, Sender, header, ipv6, mac};
 
 const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;

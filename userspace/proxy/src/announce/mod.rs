@@ -1,4 +1,4 @@
-//! Which load balancer addresses this node may announce, from the caches; `userspace_announce` does the rest.
+//! The load balancer addresses that this node may announce, from the caches; `userspace_announce` does the rest.
 
 mod nodes;
 mod services;
@@ -28,7 +28,7 @@ use services::Balancers;
 /// Kinds of interfaces that lead to other nodes and to no clients.
 const TUNNELS: [&str; 2] = ["vxlan", "geneve"];
 
-/// What the announcer is told from.
+/// The sources of what is to be announced.
 pub(crate) struct Sources {
     pub config: Config,
     pub caches: Caches,

@@ -82,7 +82,7 @@ impl AddressRange {
     }
 
     /// Returns the lowest address that is not in `taken`, which is sorted.
-    pub(super) fn lowest_free(&self, taken: impl IntoIterator<Item = IpAddr>) -> Option<IpAddr> {
+    pub(crate) fn lowest_free(&self, taken: impl IntoIterator<Item = IpAddr>) -> Option<IpAddr> {
         let mut free = self.first;
         for address in taken {
             if !self.contains(address) || address < free {
