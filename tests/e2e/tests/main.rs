@@ -7,7 +7,6 @@ mod bad_days;
 mod components;
 mod daemonset;
 mod join;
-mod load_balancer;
 mod names;
 mod replacement;
 mod single_node;
