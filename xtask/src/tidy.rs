@@ -25,7 +25,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ebpf-programs", &["ebpf-common"]),
     ("userspace-dataplane", &["ebpf-common"]),
     ("userspace-daemon", &[]),
-    ("userspace-proxy", &["apiserver-meta", "apiserver-client", "userspace-daemon", "userspace-dataplane"]),
+    ("userspace-announce", &["apiserver-meta"]),
+    (
+        "userspace-proxy",
+        &[
+            "apiserver-meta",
+            "apiserver-client",
+            "userspace-announce",
+            "userspace-daemon",
+            "userspace-dataplane",
+        ],
+    ),
     ("userspace-network", &["apiserver-meta", "apiserver-client"]),
     ("userspace-dns", &["apiserver-meta", "apiserver-client", "userspace-daemon"]),
     ("apiserver-meta", &[]),
@@ -112,6 +122,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("etcd-client", &["apiserver-store"]),
     ("hickory-proto", &["userspace-dns"]),
     ("rtnetlink", &["userspace-network", "userspace-proxy"]),
+    ("socket2", &["userspace-announce"]),
     ("tonic", &["kubelet-cri", "kubelet-agent"]),
 ];
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use controllers_runtime::LeaderElection;
 use ipnetwork::IpNetwork;
 
+use crate::address_range::AddressRange;
 use crate::authority::Signing;
 use crate::limits;
 
@@ -25,6 +26,10 @@ pub struct Config {
     /// one unless it is of the control plane. The addresses in the EndpointSlices of the Service `kubernetes` are
     /// added to these, but they are there only while their servers run.
     pub api_servers: BTreeSet<String>,
+    /// Addresses of Services of type LoadBalancer. If empty, they get none.
+    pub load_balancer_ranges: Vec<AddressRange>,
+    /// Also give addresses to Services of type LoadBalancer without a class, not only to those of our class.
+    pub load_balancer_classless: bool,
     /// Certificate in PEM of the authority that signed the API server's certificate, published in every
     /// namespace. If empty, nothing is published.
     pub root_ca: String,
@@ -50,6 +55,8 @@ impl Default for Config {
             node_mask_ipv6: 64,
             service_cidrs: Vec::new(),
             api_servers: BTreeSet::new(),
+            load_balancer_ranges: Vec::new(),
+            load_balancer_classless: true,
             root_ca: String::new(),
             signing: None,
             workers: limits::WORKERS,

@@ -7,6 +7,7 @@
 //! A reconciler sees the caches but no events; a plan sees plain data and no API.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod address_range;
 mod authority;
 mod bootstrap;
 mod certificates;
@@ -22,6 +23,7 @@ mod index;
 #[cfg(test)]
 mod integration_tests;
 pub mod limits;
+mod loadbalancer;
 mod meta;
 mod namespaces;
 mod nodes;
@@ -32,6 +34,9 @@ mod pods;
 mod ports;
 mod protection;
 mod replicaset;
+#[cfg(test)]
+#[path = "../../../tests/support/seeded.rs"]
+mod seeded;
 mod serviceaccount;
 #[cfg(test)]
 mod testing;
@@ -44,6 +49,7 @@ use controllers_runtime::{Result, lead};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use address_range::{AddressRange, RangeError};
 pub use authority::{Authority, AuthorityError, Signing};
 pub use bootstrap::detached_signature;
 pub use config::Config;
@@ -104,4 +110,5 @@ fn start_all(context: &Context, tasks: &mut Tasks) {
     garbage::start(context, tasks);
     podgc::start(context, tasks);
     protection::start(context, tasks);
+    loadbalancer::start(context, tasks);
 }

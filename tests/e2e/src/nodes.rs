@@ -13,6 +13,9 @@ use crate::bed::{Bed, Node};
 use crate::lab::Machine;
 use crate::{Process, eventually, output};
 
+/// The addresses of Services of type LoadBalancer, on the switch of the bed.
+pub const LOAD_BALANCERS: &str = "192.0.2.200-192.0.2.209";
+
 /// The programs and images of the cluster.
 #[derive(Clone, Debug)]
 pub struct Programs {
@@ -82,6 +85,7 @@ impl<'a> Nodes<'a> {
         let mut command = node.on(&self.programs.hawser);
         command.args(["up", "--node-name", &node.name(), "--node-ip", &node.ip()]);
         command.arg("--data-dir").arg(self.data_dir()).args(["--bpf-root", &node.bpf_root()]);
+        command.args(["--load-balancer-ranges", LOAD_BALANCERS]);
         self.with_node_flags(node, command)
     }
 
@@ -113,6 +117,7 @@ impl<'a> Nodes<'a> {
         command.arg("proxy").arg("--kubeconfig").arg(of.join("kubeconfig.yaml"));
         command.args(["--hostname-override", &node.name(), "--node-ip", &node.ip()]);
         command.args(["--cgroup-root", &node.cgroup_root(), "--bpf-root", &node.bpf_root()]);
+        command.arg("--announce-load-balancers");
         Ok(command)
     }
 

@@ -12,7 +12,7 @@ use crate::apiserver_keys::Keys;
 use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
 use crate::join_args;
 use crate::network_args::PodNetwork;
-use crate::node_args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::probes::Probes;
 use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
 
@@ -181,6 +181,8 @@ pub struct Up {
     #[command(flatten)]
     pub networks: Networks,
     #[command(flatten)]
+    pub load_balancers: LoadBalancers,
+    #[command(flatten)]
     pub node: NodeArgs,
     #[command(flatten)]
     pub runtime: RuntimeArgs,
@@ -278,6 +280,8 @@ pub struct Controllers {
     pub probes: Probes,
     #[command(flatten)]
     pub networks: Networks,
+    #[command(flatten)]
+    pub load_balancers: LoadBalancers,
 }
 
 #[derive(Args)]

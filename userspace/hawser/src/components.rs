@@ -16,7 +16,7 @@ use userspace_network::Clients;
 use crate::args::{Controllers, Kubelet, Scheduler};
 use crate::data_dir::DataDir;
 use crate::node::{self, KubeletTls, Node, Surroundings};
-use crate::node_args::Networks;
+use crate::node_args::{LoadBalancers, Networks};
 use crate::server_names;
 
 /// `hawser controllers`.
@@ -30,7 +30,10 @@ pub async fn controllers(args: Controllers) -> Result<()> {
         secure_port,
         probes,
         networks,
+        load_balancers,
     } = args;
+    load_balancers.check(&networks)?;
+    let LoadBalancers { load_balancer_ranges, load_balancer_classless } = load_balancers;
     let Networks { service_cidrs, cluster_cidrs } = networks;
     let stop = shutdown::on_signal()?;
     probes.answer(secure_port, &stop).await?;
@@ -52,6 +55,8 @@ pub async fn controllers(args: Controllers) -> Result<()> {
         cluster_cidrs,
         service_cidrs,
         api_servers: server_names::known(&kubeconfig, &stop).await?,
+        load_balancer_ranges,
+        load_balancer_classless,
         root_ca,
         signing,
         leader_election: Some(LeaderElection::new("kube-controller-manager", &identity(&ambient))),

@@ -129,7 +129,9 @@ struct NodeClients {
 impl NodeClients {
     /// Reads the certificate of the kubeconfig again, until it can be used: the one in use ends.
     async fn renew(&self, kubeconfig: &Path) {
-        for (clients, component) in [(&self.kubelet, KUBELET), (&self.proxy, PROXY), (&self.dns, dns::PROGRAM)] {
+        for (clients, component) in
+            [(&self.kubelet, KUBELET), (&self.proxy, PROXY), (&self.dns, dns::PROGRAM)]
+        {
             clients.replace(persist(component, || connect(kubeconfig, component)).await);
         }
     }

@@ -332,7 +332,12 @@ pub fn proxy_config(
 ) -> Result<userspace_proxy::Config> {
     // Another network plugin masquerades, and serves host ports, itself.
     let own_network = pods.pod_network != Mode::None;
-    let ProxyPorts { healthz_bind_address, metrics_bind_address } = ports;
+    let ProxyPorts {
+        healthz_bind_address,
+        metrics_bind_address,
+        announce_load_balancers,
+        load_balancer_peer_port,
+    } = ports;
     let kube_proxy = KubeProxyConfiguration {
         hostname_override: node.name.clone(),
         healthz_bind_address: healthz_bind_address.to_string(),
@@ -346,6 +351,7 @@ pub fn proxy_config(
         route_of_last_resort: true,
         masquerade_pods: own_network,
         host_ports: own_network,
+        announce: announce_load_balancers.then_some(*load_balancer_peer_port),
         ..Own::default()
     };
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")

@@ -3,7 +3,9 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::Args;
+use anyhow::{Result, bail};
+use clap::{ArgAction, Args};
+use controllers_manager::AddressRange;
 use ipnetwork::IpNetwork;
 use kubelet_agent::Thresholds;
 
@@ -84,4 +86,41 @@ pub struct ProxyPorts {
     /// Address of `/metrics` of the proxy
     #[arg(long, default_value = "127.0.0.1:10249")]
     pub metrics_bind_address: std::net::SocketAddr,
+    /// Announce load balancer addresses of the cluster: one live node for each answers ARP and NDP
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", default_value_t = true, action = ArgAction::Set)]
+    pub announce_load_balancers: bool,
+    /// UDP port at which nodes that announce ask each other whether they live; the same on all nodes, and open
+    /// between them
+    #[arg(long, value_name = "PORT", default_value_t = userspace_proxy::ANNOUNCE_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    pub load_balancer_peer_port: u16,
+}
+
+/// The addresses that the controllers give to Services of type LoadBalancer.
+#[derive(Args, Clone)]
+pub struct LoadBalancers {
+    /// Comma-separated addresses for Services of type LoadBalancer: CIDRs, and ranges such as
+    /// 192.0.2.200-192.0.2.250, of either family. Without them, such Services get no address from Hawser
+    #[arg(long, value_delimiter = ',', value_name = "RANGES")]
+    pub load_balancer_ranges: Vec<AddressRange>,
+    /// Also serve Services without a loadBalancerClass, and not only those of class hawser.dev/load-balancer: set
+    /// it to false beside a cloud's controller
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", default_value_t = true, action = ArgAction::Set)]
+    pub load_balancer_classless: bool,
+}
+
+impl LoadBalancers {
+    /// Refuses ranges that overlap with those of the cluster.
+    pub fn check(&self, networks: &Networks) -> Result<()> {
+        let Networks { service_cidrs, cluster_cidrs } = networks;
+        let flags = [("--service-cluster-ip-range", service_cidrs), ("--cluster-cidr", cluster_cidrs)];
+        for (flag, cidr) in flags.iter().flat_map(|(flag, cidrs)| cidrs.iter().map(move |cidr| (flag, cidr)))
+        {
+            if let Some(range) = self.load_balancer_ranges.iter().find(|range| range.overlaps(*cidr)) {
+                bail!(
+                    "--load-balancer-ranges {range} and {flag} {cidr} overlap: give addresses of their own"
+                );
+            }
+        }
+        Ok(())
+    }
 }

@@ -27,7 +27,7 @@ use crate::args::Up;
 use crate::components;
 use crate::data_dir::DataDir;
 use crate::node::{self, KubeletTls, Node, Surroundings};
-use crate::node_args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::tasks::Tasks;
 use crate::{dns, down};
 
@@ -94,6 +94,7 @@ fn check(args: &Up) -> Result<()> {
             );
         }
     }
+    args.load_balancers.check(&args.networks)?;
     let api = ("--api-port", SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.api_port)));
     check_node(&args.runtime, &args.node, &args.proxy, &args.bpf_root, &[api])
 }
@@ -150,6 +151,7 @@ async fn cluster(
         apis,
         cluster_signing_duration,
         networks,
+        load_balancers,
         node,
         runtime,
         pod_network,
@@ -180,7 +182,7 @@ async fn cluster(
     };
     let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");
-    control_plane(&api, &networks, cluster_signing_duration, &ambient, stop, tasks)?;
+    control_plane(&api, (&networks, load_balancers, cluster_signing_duration), &ambient, stop, tasks)?;
     run_dns(dns, &api, &ambient, stop, tasks);
 
     let kubelet_client = client(&api, Component::Node(&node.name));
@@ -212,8 +214,7 @@ fn client(api: &Api, component: Component<'_>) -> Client {
 
 fn control_plane(
     api: &Api,
-    networks: &Networks,
-    signing_duration: Duration,
+    (networks, balancers, signing_duration): (&Networks, LoadBalancers, Duration),
     ambient: &Ambient,
     stop: &CancellationToken,
     tasks: &mut Tasks,
@@ -221,10 +222,13 @@ fn control_plane(
     let signing = components::signing(api.pki.ca_pem(), &api.pki.ca_key_pem(), signing_duration)
         .context("cannot sign certificates")?;
     let Networks { service_cidrs, cluster_cidrs } = networks;
+    let LoadBalancers { load_balancer_ranges, load_balancer_classless } = balancers;
     let config = controllers_manager::Config {
         cluster_cidrs: cluster_cidrs.clone(),
         service_cidrs: service_cidrs.clone(),
         api_servers: api.hosts.clone(),
+        load_balancer_ranges,
+        load_balancer_classless,
         root_ca: api.pki.ca_pem().to_owned(),
         signing: Some(signing),
         ..controllers_manager::Config::default()

@@ -33,6 +33,8 @@ pub struct Own {
     pub masquerade_pods: bool,
     /// `--host-ports`.
     pub host_ports: bool,
+    /// `--announce-load-balancers`, with the UDP port of `--load-balancer-peer-port`.
+    pub announce: Option<u16>,
 }
 
 impl Default for Own {
@@ -48,6 +50,7 @@ impl Default for Own {
             route_of_last_resort: false,
             masquerade_pods: false,
             host_ports: false,
+            announce: None,
         }
     }
 }
@@ -91,6 +94,8 @@ pub struct Config {
     pub masquerade: Vec<IpNetwork>,
     /// Serve `hostPort` of the node's own pods; else another network plugin sees to it.
     pub host_ports: bool,
+    /// Announce addresses of load balancers, with pings between nodes on this UDP port.
+    pub announce: Option<u16>,
     /// Host and port of the API server, for metrics; empty if there is none.
     pub api_server: String,
     /// Interval between comparisons of the whole tables; at least a second.
@@ -164,6 +169,7 @@ impl Config {
             route_of_last_resort,
             masquerade_pods,
             host_ports,
+            announce,
         } = own;
         check_ranges(kube_proxy)?;
         // Kubernetes converts the host name to lower case for the Node's name.
@@ -208,6 +214,7 @@ impl Config {
             route_of_last_resort: *route_of_last_resort,
             masquerade: masquerade(*masquerade_pods, &kube_proxy.cluster_cidr)?,
             host_ports: *host_ports,
+            announce: *announce,
             api_server: String::new(),
             full_sync: limits::FULL_SYNC,
         })

@@ -16,6 +16,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod adjust;
+mod announce;
 mod caches;
 mod change_tracker;
 pub mod cleanup;
@@ -62,3 +63,4 @@ pub use notes::{Note, notes};
 pub use run::{Listeners, run, run_with};
 pub use service_ranges::ServiceRanges;
 pub use takeover::Alone;
+pub use userspace_announce::DEFAULT_PORT as ANNOUNCE_PORT;

@@ -67,3 +67,6 @@ pub const TAKEOVER_PAUSE: Duration = Duration::from_secs(5);
 pub const TAKEOVER_SOON: Duration = Duration::from_millis(200);
 /// Time after which a tool is given up: tens of thousands of rules take seconds.
 pub const TOOL_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Interval at which the announcer asks whether this node can forward.
+pub const ANNOUNCE_PAUSE: Duration = Duration::from_millis(500);

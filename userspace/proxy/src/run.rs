@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use apiserver_client::Informers;
 use apiserver_client::events::Recorder;
+use apiserver_client::{Cache, Informers};
 use apiserver_meta::ambient::Ambient;
 use futures::future::OptionFuture;
 use kube::Client;
@@ -16,13 +16,14 @@ use userspace_daemon::{Handler, serve};
 use userspace_dataplane::DataPlane;
 
 use crate::Config;
+use crate::announce::{self, Candidate};
 use crate::caches::Caches;
 use crate::change_tracker::ChangeTracker;
 use crate::events;
 use crate::exempt::Exemptions;
 use crate::health::{HealthChecks, Report};
 use crate::limits;
-use crate::links::Links;
+use crate::links::{self, Links};
 use crate::masquerade::Rules;
 use crate::metrics::Metrics;
 use crate::requests::Requests;
@@ -72,8 +73,8 @@ pub async fn run(
     let recorder = Recorder::new(client, ambient.clone(), COMPONENT, &config.node_name, shutdown.clone());
     let lists = caches.clone();
     let synced = async move { lists.synced().await };
-    let metrics = Metrics::new(&requests);
-    let say = (metrics, Some(recorder));
+    let nodes = config.announce.map(|_| informers.cache::<Candidate>());
+    let say = (Metrics::new(&requests), Some(recorder), nodes);
     work(config, caches, Box::pin(synced), data_plane, links, ambient, listeners, shutdown, say).await;
 }
 
@@ -91,11 +92,11 @@ pub async fn run_with(
     recorder: Option<Recorder>,
     shutdown: CancellationToken,
 ) {
-    let say = (Metrics::new(&Requests::to(&config.api_server)), recorder);
+    let say = (Metrics::new(&Requests::to(&config.api_server)), recorder, None);
     work(config, caches, synced, data_plane, links, ambient, listeners, shutdown, say).await;
 }
 
-#[expect(clippy::too_many_arguments, reason = "those of `run_with`, and where its client has counted")]
+#[expect(clippy::too_many_arguments, reason = "those of `run_with`, and what only `run` has a client for")]
 async fn work(
     config: Config,
     caches: Caches,
@@ -105,7 +106,7 @@ async fn work(
     ambient: Ambient,
     listeners: Listeners,
     shutdown: CancellationToken,
-    (metrics, recorder): (Metrics, Option<Recorder>),
+    (metrics, recorder, nodes): (Metrics, Option<Recorder>, Option<Cache<Candidate>>),
 ) {
     let (status, metrics) = (Arc::new(Status::default()), Arc::new(metrics));
     let pages = Pages {
@@ -144,9 +145,19 @@ async fn work(
     });
     let tracker = Arc::new(ChangeTracker::default());
     subscribe(&caches, &tracker, &shutdown);
+    let links = links::watch_list(links, ambient.clone(), shutdown.clone());
+    let announcer = config.announce.zip(nodes).map(|(port, nodes)| {
+        let (config, caches, tracker) = (config.clone(), caches.clone(), Arc::clone(&tracker));
+        let (links, status, recorder) = (links.clone(), Arc::clone(&status), recorder.clone());
+        let sources = announce::Sources { config, caches, nodes, tracker, links, status, recorder };
+        tokio::spawn(announce::run(port, sources, ambient.clone(), shutdown.clone()))
+    });
     let report = Report { status, metrics, health, service_warnings: ServiceWarnings::new(recorder) };
     let worker = Worker::new(config, caches, tracker, data_plane, ambient, report, tell);
     worker.run(synced, links, shutdown).await;
+    if let Some(Err(error)) = OptionFuture::from(announcer).await {
+        warn!(%error, "the announcer of load balancer addresses failed");
+    }
     // A caller that waits for the end of the proxy may remove what it made: nothing must be made after that.
     if let Some(Err(error)) = OptionFuture::from(routes).await {
         warn!(%error, "the task of the route of last resort failed");

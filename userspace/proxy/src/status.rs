@@ -91,6 +91,11 @@ impl Status {
         self.lock().programmed = true;
     }
 
+    /// Returns `true` once there are tables that serve traffic.
+    pub fn serving(&self) -> bool {
+        self.lock().serving()
+    }
+
     pub fn eligible(&self, eligible: bool) {
         self.lock().eligible = eligible;
     }

@@ -23,7 +23,7 @@ use crate::config::Config;
 use crate::health::{HealthChecks, Report};
 use crate::host_ports;
 use crate::limits;
-use crate::links::{self, Known, Links, attachment_log};
+use crate::links::{Known, attachment_log};
 use crate::masquerade::Agent;
 use crate::metrics::{FAMILIES, Metrics, PolicyLabel, Seconds, family};
 use crate::node_tables::{NodeInputs, interfaces, node_tables};
@@ -131,10 +131,9 @@ impl Worker {
     pub async fn run(
         mut self,
         mut synced: BoxFuture<'static, ()>,
-        links: Box<dyn Links>,
+        mut known: watch::Receiver<Known>,
         shutdown: CancellationToken,
     ) {
-        let mut known = links::watch_list(links, self.ambient.clone(), shutdown.clone());
         loop {
             let wake = self.next_due();
             tokio::select! {

@@ -138,6 +138,15 @@ pub(super) const ROLES: &[(&str, &[&str])] = &[
     ("root-ca-cert-publisher", &["READ,create,patch,update core configmaps", "list,watch core namespaces"]),
     ("service-account-controller", &["READ,create core serviceaccounts", "list,watch core namespaces"]),
     (
+        "service-controller",
+        &["READ core services", "patch,update core services/status", "list,watch core nodes"],
+    ),
+    // Ours, in the place of a cloud's: it also writes the finalizer of Services.
+    (
+        "service-load-balancer-controller",
+        &["READ,patch,update core services", "patch,update core services/status"],
+    ),
+    (
         "statefulset-controller",
         &[
             "READ apps statefulsets",

@@ -62,6 +62,8 @@ fn the_users_of_the_components_may_what_they_need() {
         ),
         ("system:kube-controller-manager", "", "patch", "", "persistentvolumeclaims", "", true),
         ("system:kube-controller-manager", "", "patch", "", "persistentvolumes", "", true),
+        ("system:kube-controller-manager", "", "patch", "", "services", "", true),
+        ("system:kube-controller-manager", "", "patch", "", "services", "status", true),
         (
             "system:kube-controller-manager",
             "",

@@ -86,6 +86,14 @@ pub struct OwnFlags {
     /// Serve hostPort of this node's pods, as the CNI plugin portmap does; for a pod network without it
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
     pub host_ports: bool,
+    /// Announce load balancer addresses that `hawser controllers --load-balancer-ranges` assigned: one live node
+    /// for each answers ARP and NDP. Needs the right to list Nodes
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
+    pub announce_load_balancers: bool,
+    /// UDP port at which nodes that announce ask each other whether they live; the same on all nodes, and open
+    /// between them
+    #[arg(long, value_name = "PORT", default_value_t = userspace_proxy::ANNOUNCE_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    pub load_balancer_peer_port: u16,
     /// Way to attach XDP to uplinks
     #[arg(long, value_enum, default_value_t)]
     pub xdp_mode: Xdp,
@@ -180,6 +188,7 @@ impl OwnFlags {
             route_of_last_resort: self.route_of_last_resort,
             masquerade_pods: self.masquerade_pods,
             host_ports: self.host_ports,
+            announce: self.announce_load_balancers.then_some(self.load_balancer_peer_port),
         }
     }
 }

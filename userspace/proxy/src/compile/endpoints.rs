@@ -1,7 +1,8 @@
 //! The endpoints of one Service, collected from its slices, and the selection among them by policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use userspace_dataplane::tables::{Backend, Protocol};
 
@@ -188,6 +189,35 @@ pub(super) fn local_ready(slice: &Slice, node: &NodeView) -> impl Iterator<Item 
     let (serves, here) = (!slice.ports().is_empty(), Here::of(node));
     let local = slice.endpoints().filter(move |one| serves && one.ready && here.has(one));
     local.map(|one| one.address)
+}
+
+/// The names of nodes, found by their hashes.
+pub(crate) struct NodeNames(BTreeMap<Name, Arc<str>>);
+
+impl NodeNames {
+    pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a Arc<str>>) -> Self {
+        Self(names.into_iter().map(|name| (Name::of(name), Arc::clone(name))).collect())
+    }
+
+    /// Returns the nodes with ready endpoints of one family in these slices, or if there are none, those with
+    /// endpoints that still serve while they terminate.
+    pub(crate) fn with_endpoints<'a>(
+        &self,
+        slices: impl IntoIterator<Item = &'a Slice>,
+        ipv4: bool,
+    ) -> BTreeSet<Arc<str>> {
+        let (mut ready, mut draining) = (BTreeSet::new(), BTreeSet::new());
+        let served = |slice: &&Slice| slice.is_ipv4() == ipv4 && !slice.ports().is_empty();
+        for endpoint in slices.into_iter().filter(served).flat_map(Slice::endpoints) {
+            let Some(node) = self.0.get(&endpoint.node) else { continue };
+            if endpoint.ready {
+                ready.insert(Arc::clone(node));
+            } else if endpoint.draining {
+                draining.insert(Arc::clone(node));
+            }
+        }
+        if ready.is_empty() { draining } else { ready }
+    }
 }
 
 /// Returns the candidate of an endpoint; its port is still to be filled in.

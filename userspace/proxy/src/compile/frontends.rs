@@ -53,11 +53,9 @@ pub(super) fn all(
     if cluster_ips.is_empty() {
         return ServiceTables::default();
     }
-    // A Service without a cluster address of a family is not served in that family at all.
-    let served = |address: &IpAddr| cluster_ips.iter().any(|own| Family::of(*own) == Family::of(*address));
     let external_ips = spec.external_ips.iter().flatten().filter(|_| context.external_ips);
     let external_ips = external_ips.filter_map(|ip| address(ip)).collect();
-    let balancer: Vec<_> = load_balancer_ips(service, spec).filter(served).collect();
+    let balancer = served_balancer_ips(service, spec);
     let ranges = SourceRanges::of(service, &balancer, &context.node);
     let plan = Plan {
         spec,
@@ -181,6 +179,14 @@ fn node_port(spec: &ServiceSpec, port: &ServicePort) -> Option<u16> {
         .filter(|_| has_node_ports)
         .and_then(|port| u16::try_from(port).ok())
         .filter(|port| *port != 0)
+}
+
+/// Returns the addresses of the load balancer at which the Service is served: without a cluster address of a
+/// family it is not served in that family at all.
+pub(super) fn served_balancer_ips(service: &Service, spec: &ServiceSpec) -> Vec<IpAddr> {
+    let cluster_ips = cluster_ips(spec);
+    let served = |address: &IpAddr| cluster_ips.iter().any(|own| Family::of(*own) == Family::of(*address));
+    load_balancer_ips(service, spec).filter(served).collect()
 }
 
 /// Returns the addresses that a load balancer passes to the node unchanged (`ipMode: VIP`).

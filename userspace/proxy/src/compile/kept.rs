@@ -7,7 +7,7 @@ use apiserver_client::Projection;
 use k8s_openapi::api::core::v1::{LoadBalancerStatus, Service, ServicePort, ServiceSpec, ServiceStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{HEADLESS_LABEL, PROXY_NAME_LABEL, choices, ranges};
+use super::{ADDRESS_ASSIGNED, HEADLESS_LABEL, PROXY_NAME_LABEL, choices, ranges};
 
 /// A Service, as far as tables and warnings depend on it.
 #[derive(Clone, Debug)]
@@ -30,6 +30,11 @@ impl KeptService {
         Service { metadata, spec, status }
     }
 
+    /// Returns `true` if the Service may have an address of ours: a quick look that does not read all of it.
+    pub(crate) fn has_own_address(&self) -> bool {
+        self.text.contains(ADDRESS_ASSIGNED)
+    }
+
     fn lines(&self) -> [&str; 3] {
         let mut lines = self.text.splitn(3, '\n');
         std::array::from_fn(|_| lines.next().unwrap_or_default())
@@ -41,7 +46,8 @@ impl Projection for KeptService {
 
     fn project(object: Service) -> Self {
         // An Event has to name its object in full.
-        let uid = object.metadata.uid.clone().filter(|_| !choices::warnings(&object).is_empty());
+        let named = || super::has_own_address(&object) || !choices::warnings(&object).is_empty();
+        let uid = object.metadata.uid.clone().filter(|_| named());
         let Service { mut metadata, spec, status } = object;
         let version = metadata.resource_version.take().and_then(|version| version.parse().ok());
         let (namespace, name) = (metadata.namespace.take(), metadata.name.take());
@@ -106,5 +112,7 @@ fn trimmed_status(status: ServiceStatus) -> ServiceStatus {
     let ingress = status.load_balancer.and_then(|balancer| balancer.ingress);
     let load_balancer = ingress.filter(|ingress| !ingress.is_empty());
     let load_balancer = load_balancer.map(|ingress| LoadBalancerStatus { ingress: Some(ingress) });
-    ServiceStatus { load_balancer, ..ServiceStatus::default() }
+    let mut conditions = status.conditions.unwrap_or_default();
+    conditions.retain(|condition| condition.type_ == ADDRESS_ASSIGNED);
+    ServiceStatus { load_balancer, conditions: (!conditions.is_empty()).then_some(conditions) }
 }

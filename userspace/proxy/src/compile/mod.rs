@@ -48,6 +48,7 @@ use userspace_dataplane::tables::{ServiceTables, Tables};
 pub(crate) use address::address;
 pub use choices::{Warning, warnings};
 pub use desired::{Desired, Effect, Rank};
+pub(crate) use endpoints::NodeNames;
 pub use health::{HealthCheck, health_check};
 pub use kept::KeptService;
 pub(crate) use slice::ByService;
@@ -59,6 +60,8 @@ pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
 const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
 /// The label of a Service that has no address, whatever its fields say.
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
+/// The condition of a Service whose load balancer address is ours to announce; its controller writes it.
+const ADDRESS_ASSIGNED: &str = "hawser.dev/AddressAssigned";
 const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// The properties of a Node that tables depend on.
@@ -156,6 +159,17 @@ pub fn compile<'a>(
 pub fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
     let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
     Some(ObjectKey::new(slice.metadata.namespace.as_deref().unwrap_or_default(), name))
+}
+
+/// Returns `true` if the Service has an address that Hawser assigned to it and announces.
+pub(crate) fn has_own_address(service: &Service) -> bool {
+    let conditions = service.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    is_ours(service) && conditions.into_iter().any(|is| is.type_ == ADDRESS_ASSIGNED && is.status == "True")
+}
+
+/// Returns the load balancer addresses of a Service at which this proxy serves it.
+pub(crate) fn balancer_addresses(service: &Service) -> Vec<IpAddr> {
+    service.spec.as_ref().map(|spec| frontends::served_balancer_ips(service, spec)).unwrap_or_default()
 }
 
 /// Returns the precedence of a Service on a contested address: the older one wins.
