@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use crate::compile::{KeptService, Slice};
 use crate::exempt::Exemptions;
 use crate::masquerade::Rules;
+use crate::policy::PolicyObjects;
 use crate::service_ranges::ServiceRanges;
 
 /// The caches of Services, EndpointSlices and the own Node, and three facts that are looked up separately.
@@ -22,6 +23,8 @@ pub struct Caches {
     pub exempt: Exemptions,
     /// The ConfigMap of ip-masq-agent.
     pub agent: Rules,
+    /// The objects of network policies, if this proxy enforces them.
+    pub policies: Option<PolicyObjects>,
 }
 
 impl Caches {
@@ -35,6 +38,7 @@ impl Caches {
             service_ranges: ServiceRanges::default(),
             exempt: Exemptions::default(),
             agent: Rules::default(),
+            policies: None,
         }
     }
 

@@ -47,6 +47,8 @@ impl Cause {
 pub(crate) struct Batch {
     pub services: BTreeMap<ObjectKey, Cause>,
     pub node: bool,
+    /// Something that policies depend on.
+    pub policies: bool,
 }
 
 #[derive(Default)]
@@ -136,6 +138,12 @@ impl ChangeTracker {
     /// Records a change that affects the node's own tables.
     pub fn node_tables(&self) {
         self.lock().batch.node = true;
+        self.wake.notify_one();
+    }
+
+    /// Records a change of something that policies depend on.
+    pub fn policies(&self) {
+        self.lock().batch.policies = true;
         self.wake.notify_one();
     }
 

@@ -31,6 +31,8 @@ pub struct Own {
     pub route_of_last_resort: bool,
     /// `--masquerade-pods`.
     pub masquerade_pods: bool,
+    /// `--network-policies`.
+    pub network_policies: bool,
 }
 
 impl Default for Own {
@@ -45,6 +47,7 @@ impl Default for Own {
             guard_node_ports: true,
             route_of_last_resort: false,
             masquerade_pods: false,
+            network_policies: false,
         }
     }
 }
@@ -86,6 +89,8 @@ pub struct Config {
     /// The ranges of the cluster's pods, if packets of pods that leave them are to take the node's address;
     /// else empty: another network plugin sees to it.
     pub masquerade: Vec<IpNetwork>,
+    /// Enforce NetworkPolicies for the pods of this node.
+    pub network_policies: bool,
     /// Host and port of the API server, for metrics; empty if there is none.
     pub api_server: String,
     /// Interval between comparisons of the whole tables; at least a second.
@@ -158,6 +163,7 @@ impl Config {
             guard_node_ports,
             route_of_last_resort,
             masquerade_pods,
+            network_policies,
         } = own;
         check_ranges(kube_proxy)?;
         // Kubernetes converts the host name to lower case for the Node's name.
@@ -200,6 +206,7 @@ impl Config {
             through_stack: *through_stack,
             guard_node_ports: *guard_node_ports,
             route_of_last_resort: *route_of_last_resort,
+            network_policies: *network_policies,
             masquerade: masquerade(*masquerade_pods, &kube_proxy.cluster_cidr)?,
             api_server: String::new(),
             full_sync: limits::FULL_SYNC,

@@ -33,6 +33,7 @@ pub mod masquerade;
 mod metrics;
 mod node_tables;
 mod notes;
+pub mod policy;
 mod requests;
 mod retry;
 pub mod route;

@@ -25,6 +25,7 @@ use crate::limits;
 use crate::links::Links;
 use crate::masquerade::Rules;
 use crate::metrics::Metrics;
+use crate::policy::PolicyObjects;
 use crate::requests::Requests;
 use crate::route;
 use crate::serve::{Kind, Pages, Site};
@@ -68,6 +69,9 @@ pub async fn run(
     caches.exempt = Exemptions::watch(client.clone(), &config.node_name, shutdown.clone());
     if !config.masquerade.is_empty() {
         caches.agent = Rules::watch(client.clone(), shutdown.clone());
+    }
+    if config.network_policies {
+        caches.policies = Some(PolicyObjects::of(&informers));
     }
     let recorder = Recorder::new(client, ambient.clone(), COMPONENT, &config.node_name, shutdown.clone());
     let lists = caches.clone();
@@ -176,6 +180,19 @@ fn subscribe(caches: &Caches, tracker: &Arc<ChangeTracker>, shutdown: &Cancellat
     caches.slices.on_change(move |change| to.slice(change));
     let to = Arc::clone(tracker);
     caches.nodes.on_change(move |change| to.node(change));
+    if let Some(objects) = &caches.policies {
+        let to = Arc::clone(tracker);
+        objects.on_change(move || to.policies());
+        // Also where there is no object at all.
+        let (to, objects, ends) = (Arc::clone(tracker), objects.clone(), shutdown.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = ends.cancelled() => {}
+                () = objects.synced() => to.policies(),
+            }
+        });
+    }
     let (to, mut ranges, ends) = (Arc::downgrade(tracker), caches.service_ranges.clone(), shutdown.clone());
     let (mut exempt, mut agent) = (caches.exempt.clone(), caches.agent.clone());
     tokio::spawn(async move {

@@ -12,7 +12,7 @@ const CLUSTER_INFO: &str = "kubeadm:bootstrap-signer-clusterinfo";
 const GET_NODES: &str = "kubeadm:get-nodes";
 
 /// (name, role, subject)
-const BINDINGS: [(&str, &str, &str); 5] = [
+const BINDINGS: [(&str, &str, &str); 6] = [
     // Machines with a token may request certificates, ...
     ("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", JOINING),
     // ... those of kubelets are approved, ...
@@ -31,6 +31,8 @@ const BINDINGS: [(&str, &str, &str); 5] = [
     (GET_NODES, GET_NODES, JOINING),
     // The service proxy of a node that has joined uses the node's certificate.
     ("hawser:node-proxier", "system:node-proxier", NODES),
+    // It enforces network policies, whose peers are pods of any node.
+    ("hawser:node-proxy", "hawser:proxy", NODES),
 ];
 
 /// Returns the roles and bindings, in the order in which to write them.
@@ -90,7 +92,10 @@ mod tests {
             (&node, "create", csr, "nodeclient", "", false),
             (&node, "watch", ("discovery.k8s.io", "endpointslices"), "", "", true),
             (&node, "update", ("discovery.k8s.io", "endpointslices"), "", "", false),
-            (&node, "list", ("", "pods"), "", "", false),
+            (&node, "list", ("", "pods"), "", "", true),
+            (&node, "watch", ("networking.k8s.io", "networkpolicies"), "", "", true),
+            (&node, "update", ("networking.k8s.io", "networkpolicies"), "", "", false),
+            (&node, "list", ("", "secrets"), "", "", false),
             (&anonymous, "get", ("", "configmaps"), "", "cluster-info", true),
             (&anonymous, "get", ("", "configmaps"), "", "other", false),
             (&anonymous, "list", ("", "configmaps"), "", "", false),

@@ -272,7 +272,7 @@ fn name(names: &BTreeMap<u32, String>, service: u32) -> String {
 }
 
 /// Returns the time in ticks, as programs have it.
-fn tick_now() -> u32 {
+pub(crate) fn tick_now() -> u32 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the value, which lives on the stack for the length of the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };

@@ -83,6 +83,9 @@ pub struct OwnFlags {
     /// ConfigMap. Takes --cluster-cidr; for a pod network that does not do so itself
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
     pub masquerade_pods: bool,
+    /// Enforce NetworkPolicies for the pods of this node; for a pod network that does not do so itself
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
+    pub network_policies: bool,
     /// Way to attach XDP to uplinks
     #[arg(long, value_enum, default_value_t)]
     pub xdp_mode: Xdp,
@@ -176,6 +179,7 @@ impl OwnFlags {
             guard_node_ports: self.guard_node_ports,
             route_of_last_resort: self.route_of_last_resort,
             masquerade_pods: self.masquerade_pods,
+            network_policies: self.network_policies,
         }
     }
 }

@@ -190,6 +190,7 @@ impl Node {
             bin_dir: at("bin"),
             plugin: "/usr/bin/true".into(),
             service_cidrs: vec!["10.96.0.0/16".parse().unwrap()],
+            await_policies: false,
             mtu: None,
             peers: PeerConfig { mode: Mode::Routes, ..PeerConfig::default() },
         };
@@ -202,6 +203,7 @@ impl Node {
             service_ranges: Default::default(),
             exempt: Default::default(),
             agent: Default::default(),
+            policies: None,
         };
         Self {
             namespace,
