@@ -97,6 +97,9 @@ pub fn classify<'a>(
     };
     for (index, peer) in peers.all.iter().enumerate() {
         if let Peer::Block { range, except } = peer {
+            if except.iter().any(|one| covers(one, range)) {
+                continue;
+            }
             at(*range, &mut |item| item.blocks.push(index));
             for one in except {
                 at(*one, &mut |item| item.except.push(index));

@@ -260,5 +260,5 @@ fn names_in_the_tables_tell_which_rule_allows_a_packet() {
     let rule = tables.allows(set.set, addresses(&cluster.pods[6])[0], None).unwrap();
     assert_eq!(tables.names[&rule], "x/policy0 ingress rule 1");
     assert_eq!(tables.names[&set.name], "x/policy0");
-    assert_eq!(tables.names[&tables.endpoints[&1].pod], "x/a");
+    assert_eq!(tables.names[&tables.endpoints[&1].pod], "x/p1");
 }
