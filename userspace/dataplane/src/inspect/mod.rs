@@ -17,6 +17,7 @@ pub mod explain;
 mod gauge;
 mod latency;
 mod open;
+mod policy;
 mod rows;
 mod snapshot;
 mod wire;
@@ -36,6 +37,7 @@ pub use self::events::{EventRow, Events};
 pub use self::gauge::Pressure;
 pub use self::latency::{Latencies, LatencyRow, LatencyWatch};
 use self::open::Open;
+pub use self::policy::Judgement;
 pub use self::rows::{BackendRow, FrontendRow, ServiceRow};
 pub use self::snapshot::{Affinities, KnownFlow, KnownFrontend, Snapshot};
 

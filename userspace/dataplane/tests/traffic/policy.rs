@@ -140,6 +140,15 @@ fn ingress_is_limited_to_peers_and_ports_and_replies_pass() {
         kernel.set_policies(&policies).unwrap();
         expect(&cluster.pod_a, AT_POD_B, PORT, ALL);
         expect(&cluster.far, AT_POD_B, PORT, ALL);
+        let root = node.bpf_root();
+        let judged = cluster.node.run(move || {
+            let inspector = Inspector::open(&root).unwrap();
+            let judge = |from: IpAddr| {
+                inspector.judge(Protocol::Udp, from, &[(POD_B.into(), PORT)]).unwrap().pop().unwrap()
+            };
+            [judge(POD_A.into()), judge(CLIENT.into())]
+        });
+        assert!(judged.iter().all(|one| one.allowed && one.by == "test/policy ingress rule 0"), "{judged:?}");
         let metrics = Inspector::open(&node.bpf_root()).unwrap().metrics().unwrap();
         assert!(metrics["policy_ingress"] >= 10 && metrics["policy_egress"] == 0, "{metrics:?}");
         kernel.set_policies(&PolicyTables::default()).unwrap();

@@ -23,23 +23,35 @@ pub struct PolicyObjects {
     /// Pods of all nodes: any of them may be a peer.
     pub pods: Cache<PolicyPod>,
     pub namespaces: Cache<PolicyNamespace>,
+    /// The caches have no lists to wait for: whoever made them fills them.
+    fed: bool,
 }
 
 impl PolicyObjects {
     /// Returns the caches of a process.
     pub fn of(informers: &Informers) -> Self {
-        Self { policies: informers.cache(), pods: informers.cache(), namespaces: informers.cache() }
+        let (policies, pods, namespaces) = (informers.cache(), informers.cache(), informers.cache());
+        Self { policies, pods, namespaces, fed: false }
+    }
+
+    /// Returns caches that the caller fills.
+    pub fn fed() -> Self {
+        let (policies, pods, namespaces) = (Cache::default(), Cache::default(), Cache::default());
+        Self { policies, pods, namespaces, fed: true }
     }
 
     /// Waits for the first whole list of each.
     pub async fn synced(&self) {
+        if self.fed {
+            return;
+        }
         self.policies.synced().await;
         self.pods.synced().await;
         self.namespaces.synced().await;
     }
 
     fn has_synced(&self) -> bool {
-        self.policies.has_synced() && self.pods.has_synced() && self.namespaces.has_synced()
+        self.fed || self.policies.has_synced() && self.pods.has_synced() && self.namespaces.has_synced()
     }
 
     /// Calls `note` after each change that can matter: most changes of pods do not.
