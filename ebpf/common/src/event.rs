@@ -68,8 +68,14 @@ pub mod kind {
     pub const MALFORMED: u8 = 12;
     /// No source port was free for a packet that leaves the cluster.
     pub const MASQUERADE_EXHAUSTED: u8 = 13;
+    /// No policy allows the packet to reach the pod. `service` is an index into `POLICY_NAMES`.
+    pub const POLICY_INGRESS: u8 = 14;
+    /// No policy allows the packet to leave the pod. `service` is an index into `POLICY_NAMES`.
+    pub const POLICY_EGRESS: u8 = 15;
+    /// The pod's policies are not known yet. `service` is an index into `POLICY_NAMES`.
+    pub const POLICY_UNKNOWN: u8 = 16;
     /// Labels in the order of the numbers; number 0 is unused.
-    pub const LABELS: [&str; 14] = [
+    pub const LABELS: [&str; 17] = [
         "unknown",
         "refused",
         "dropped_empty",
@@ -84,6 +90,9 @@ pub mod kind {
         "bind_refused",
         "malformed",
         "masquerade_exhausted",
+        "policy_ingress",
+        "policy_egress",
+        "policy_unknown",
     ];
 }
 

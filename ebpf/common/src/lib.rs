@@ -13,6 +13,7 @@ pub mod frontend;
 pub mod limits;
 pub mod masquerade;
 pub mod metric;
+pub mod policy;
 pub mod socket;
 pub mod trace;
 pub mod waiting;
@@ -106,6 +107,8 @@ pub mod config_flag {
     pub const SETTLING: u32 = 128;
     /// Packets of pods that leave the cluster take the node's address, see [`crate::masquerade`].
     pub const MASQUERADE: u32 = 256;
+    /// `POLICY_ENDPOINTS` has elements, see [`crate::policy`].
+    pub const POLICY: u32 = 512;
 }
 
 /// Values of `TRACKED4` and `TRACKED6`: connections that the kernel's own connection tracking translates, by

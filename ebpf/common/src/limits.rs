@@ -46,6 +46,18 @@ pub const EXEMPT: u32 = 4_096;
 /// Connections of one family that the kernel's own connection tracking translates, allocated on demand: 1 MiB
 /// of buckets, 64 bytes (v4) or 88 bytes (v6) each.
 pub const TRACKED: u32 = 65_536;
+/// Pods of this node that policies select.
+pub const POLICY_ENDPOINTS: u32 = 4_096;
+/// Addresses and ranges of one family that policies name. 64 bytes each, allocated on demand.
+pub const POLICY_PEERS: u32 = 262_144;
+/// Combinations of a pod's rules, a class of peers, a protocol, and an aligned range of ports. 64 bytes each,
+/// allocated on demand.
+pub const POLICY_RULES: u32 = 1_048_576;
+/// Connections of pods that policies select, two if both ends are here. 44 + 32 bytes and 48 of the kernel's:
+/// 16 MiB, made only where there are policies.
+pub const POLICY_FLOWS: u32 = 131_072;
+/// Names of pods, policies and rules.
+pub const POLICY_NAMES: u32 = 262_144;
 /// Bytes of the ring buffer of events; a power of two and a multiple of the page.
 pub const EVENT_BYTES: u32 = 262_144;
 /// Bytes of the log of a trace, at some 200 per step; a power of two and a multiple of the page. Records that

@@ -17,7 +17,7 @@ macro_rules! metrics {
 }
 
 /// Number of counters.
-pub const COUNT: u32 = 33;
+pub const COUNT: u32 = 37;
 
 metrics! {
     /// A socket's connect or first datagram got a backend.
@@ -86,4 +86,13 @@ metrics! {
     MASQUERADE_EXHAUSTED = 31, "masquerade_exhausted";
     /// A packet from a pod's interface left the cluster unchanged: its source is no pod's of this node.
     MASQUERADE_SOURCE = 32, "masquerade_source";
+    /// No policy allowed a packet to reach a pod.
+    POLICY_INGRESS = 33, "policy_ingress";
+    /// No policy allowed a packet to leave a pod.
+    POLICY_EGRESS = 34, "policy_egress";
+    /// A packet met a pod whose policies were not known yet.
+    POLICY_UNKNOWN = 35, "policy_unknown";
+    /// A policy judged the first packet of a connection, or one of a connection that an older policy had
+    /// allowed.
+    POLICY_JUDGED = 36, "policy_judged";
 }

@@ -1,6 +1,7 @@
 //! The trait that writes [`crate::tables`] to the kernel, or to the memory of a test.
 
 use crate::inspect::Inspector;
+use crate::policy::PolicyTables;
 use crate::tables::{
     Applied, Checkup, DataPlaneError, Interface, Look, NodeTables, Others, ServiceTables, Tables,
 };
@@ -20,6 +21,13 @@ pub trait DataPlane: Send {
 
     /// Sets the node's own settings. May be called as often as they change.
     fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError>;
+
+    /// Sets what policies allow the pods of this node. May be called as often as it changes; pods that are not
+    /// in it are not isolated.
+    fn set_policies(&mut self, policies: &PolicyTables) -> Result<(), DataPlaneError> {
+        let _ = policies;
+        Ok(())
+    }
 
     /// Attaches to the interfaces that carry traffic of other origins than local sockets. Called with the
     /// whole set, as often as it changes; interfaces that vanished are forgotten.

@@ -12,6 +12,7 @@ use ebpf_common::limits;
 use self::memory::Memory;
 use crate::convert;
 use crate::data_plane::DataPlane;
+use crate::policy::PolicyTables;
 use crate::store::{Family, Store};
 use crate::sync::Synchronizer;
 use crate::tables::{
@@ -60,6 +61,7 @@ pub struct Fake {
     tables: Synchronizer<Memory>,
     node: NodeTables,
     interfaces: Vec<Interface>,
+    policies: PolicyTables,
 }
 
 impl Default for Fake {
@@ -73,7 +75,10 @@ impl Fake {
     pub fn new(limits: FakeLimits) -> Self {
         let memory = Memory::new(limits);
         match Synchronizer::new(memory) {
-            Ok(tables) => Self { tables, node: NodeTables::default(), interfaces: Vec::new() },
+            Ok(tables) => {
+                let (node, policies) = (NodeTables::default(), PolicyTables::default());
+                Self { tables, node, interfaces: Vec::new(), policies }
+            }
             Err(error) => unreachable!("memory that holds nothing is read: {error}"),
         }
     }
@@ -184,6 +189,11 @@ impl Fake {
         &self.node
     }
 
+    /// Returns the last argument of [`DataPlane::set_policies`].
+    pub fn policies(&self) -> &PolicyTables {
+        &self.policies
+    }
+
     /// Returns the number of grace periods waited for so far.
     pub fn grace_periods(&self) -> usize {
         self.tables.store.grace_periods
@@ -205,6 +215,11 @@ impl DataPlane for Fake {
 
     fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError> {
         self.node = node.clone();
+        Ok(())
+    }
+
+    fn set_policies(&mut self, policies: &PolicyTables) -> Result<(), DataPlaneError> {
+        self.policies = policies.clone();
         Ok(())
     }
 

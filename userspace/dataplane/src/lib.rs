@@ -29,6 +29,7 @@ mod maglev;
 mod map;
 mod netlink;
 mod netns;
+pub mod policy;
 mod preflight;
 mod program;
 #[cfg(test)]

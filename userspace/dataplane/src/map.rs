@@ -13,6 +13,7 @@ use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
 };
 use ebpf_common::masquerade::{Masquerade, Prefix};
+use ebpf_common::policy::{Endpoint, RuleKey, State, StateKey};
 use ebpf_common::socket::{Connected, Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, limits};
 
@@ -60,6 +61,10 @@ plain!(
     Masquerade,
     Prefix<u32>,
     Prefix<[u32; 4]>,
+    Endpoint,
+    RuleKey,
+    StateKey,
+    State,
     SocketKey4,
     Socket4,
     SocketKey6,
@@ -71,7 +76,7 @@ plain!([u64; 3], [u64; 4], [u32; 6], [u32; 12]);
 
 /// Name of a service, truncated to its field and padded with zeros.
 #[repr(transparent)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Name([u8; limits::SERVICE_NAME]);
 
 impl Default for Name {

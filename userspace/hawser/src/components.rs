@@ -123,7 +123,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     };
     let cri = node::runtime(&directories, &runtime, &stop).await?;
     let around = Surroundings { ambient: &ambient, stop: &stop };
-    let network = node::network(&node, &directories, (&pod_network, &networks), clients, &around)?;
+    let network = node::network(&node, &directories, (&pod_network, &networks, false), clients, &around)?;
     let tls = KubeletTls { serving, rotated: None, client_ca };
     let dns = cluster_dns.of_pods();
     let kubelet = node::kubelet(&node, &directories, &runtime, tls, dns, cri, client, &around).await?;

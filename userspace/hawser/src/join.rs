@@ -93,7 +93,7 @@ async fn member(
     let around = Surroundings { ambient: &ambient, stop };
     // A kubelet may read its own Node alone, the proxy all of them.
     let clients = userspace_network::Clients { own: client.clone(), nodes: api.proxy.client() };
-    let network = node::network(&node, &directories, (&pod_network, &networks), clients, &around)?;
+    let network = node::network(&node, &directories, (&pod_network, &networks, true), clients, &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
     let proxy = node::run_proxy(open.end().await?, api.proxy.client(), &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });

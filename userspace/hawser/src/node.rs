@@ -226,11 +226,12 @@ async fn import(importer: &Importer, dir: &Path, args: &RuntimeArgs) -> Result<(
     Ok(())
 }
 
-/// Keeps the pod network configured until shutdown.
+/// Keeps the pod network configured until shutdown. With `await_policies` a proxy of this process enforces
+/// policies, and pods wait for them.
 pub fn network(
     node: &Node,
     directories: &Directories,
-    (args, networks): (&PodNetwork, &Networks),
+    (args, networks, await_policies): (&PodNetwork, &Networks, bool),
     clients: userspace_network::Clients,
     around: &Surroundings<'_>,
 ) -> Result<JoinHandle<()>> {
@@ -245,6 +246,7 @@ pub fn network(
         // The proxy itself keeps untranslated packets on the node.
         service_cidrs: Vec::new(),
         mtu: None,
+        await_policies,
         peers: PeerConfig {
             mode: *pod_network,
             cluster_cidrs: networks.cluster_cidrs.clone(),
@@ -352,6 +354,7 @@ pub fn proxy_config(
         masquerade_pods: own_network,
         host_ports: own_network,
         announce: announce_load_balancers.then_some(*load_balancer_peer_port),
+        network_policies: own_network,
         ..Own::default()
     };
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")

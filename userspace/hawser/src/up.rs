@@ -189,7 +189,7 @@ async fn cluster(
     let around = Surroundings { ambient: &ambient, stop };
     // A kubelet may read its own Node alone.
     let clients = Clients { own: kubelet_client.clone(), nodes: client(&api, Component::Proxy) };
-    let network = node::network(&node, &directories, (&pod_network, &networks), clients, &around)?;
+    let network = node::network(&node, &directories, (&pod_network, &networks, true), clients, &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
     let tls = kubelet_tls(&api, &node)?;
     let proxy = node::run_proxy(open.end().await?, client(&api, Component::Proxy), &around);

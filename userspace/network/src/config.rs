@@ -117,6 +117,8 @@ pub struct Config {
     /// MTU of pods' interfaces; `None` for that of the interface with the node's address, less the headers of
     /// the tunnel if packets to other nodes may take it.
     pub mtu: Option<u32>,
+    /// A pod's interface counts as made when the proxy has the pod's network policies in force.
+    pub await_policies: bool,
     /// The ways to pods of other nodes.
     pub peers: PeerConfig,
 }
@@ -211,6 +213,7 @@ mod tests {
             plugin: "/p".into(),
             service_cidrs: Vec::new(),
             mtu: None,
+            await_policies: false,
             peers: PeerConfig::default(),
         }
     }

@@ -16,6 +16,12 @@ pub const MIN_MTU: u32 = 1280;
 pub const MAX_MTU: u32 = 65_535;
 /// Maximum length of an interface's name in the kernel.
 pub const INTERFACE_BYTES: usize = 15;
+/// Maximum length of a pod's UID.
+pub const UID_BYTES: usize = 64;
+/// Time until a pod is given up whose network policies are not in force: the runtime tries again.
+pub const POLICY_TIMEOUT: Duration = Duration::from_secs(20);
+/// Interval between looks at a pod's interface while its policies are not in force.
+pub const POLICY_PAUSE: Duration = Duration::from_millis(5);
 /// Pause after a first failure; it doubles up to [`MAX_RETRY`].
 pub const MIN_RETRY: Duration = Duration::from_millis(200);
 /// Longest pause after failures.

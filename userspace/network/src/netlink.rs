@@ -65,6 +65,7 @@ pub(crate) struct Found {
     pub up: bool,
     pub mtu: u32,
     pub mac: Vec<u8>,
+    pub group: u32,
 }
 
 /// A route that we set.
@@ -166,6 +167,14 @@ impl Netlink {
     pub async fn set_mtu(&self, index: u32, mtu: u32) -> Result<(), NetlinkError> {
         let message = LinkUnspec::new_with_index(index).mtu(mtu).build();
         let attempted = format!("set the MTU of interface {index} to {mtu}");
+        self.handle.link().set(message).execute().await.map_err(at(attempted))
+    }
+
+    /// Sets the alias of an interface, a text for people and programs.
+    pub async fn set_alias(&self, index: u32, alias: &str) -> Result<(), NetlinkError> {
+        let attribute = LinkAttribute::IfAlias(alias.to_owned());
+        let message = LinkUnspec::new_with_index(index).append_extra_attribute(attribute).build();
+        let attempted = format!("set the alias of interface {index} to {alias:?}");
         self.handle.link().set(message).execute().await.map_err(at(attempted))
     }
 
@@ -295,11 +304,13 @@ fn read(message: &LinkMessage) -> Found {
         up: message.header.flags.contains(LinkFlags::Up),
         mtu: 0,
         mac: Vec::new(),
+        group: 0,
     };
     for attribute in &message.attributes {
         match attribute {
             LinkAttribute::Mtu(mtu) => found.mtu = *mtu,
             LinkAttribute::Address(mac) => found.mac.clone_from(mac),
+            LinkAttribute::Group(group) => found.group = *group,
             _ => {}
         }
     }

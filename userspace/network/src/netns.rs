@@ -49,7 +49,10 @@ where
 
 /// Runs a future to its end on a small runtime of this thread, in its namespace.
 pub fn block_on<T>(future: impl Future<Output = T>) -> Result<T, NetnsError> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(NetnsError::Runtime)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build()
+        .map_err(NetnsError::Runtime)?;
     Ok(runtime.block_on(future))
 }

@@ -255,6 +255,7 @@ fn conflist(config: &Config, ranges: &[IpNetwork], mtu: u32) -> serde_json::Valu
             "stateDir": config.state_dir,
             "ranges": ranges.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "mtu": mtu,
+            "awaitPolicies": config.await_policies,
         }],
     })
 }

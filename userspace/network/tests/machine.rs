@@ -73,6 +73,7 @@ impl Node {
             plugin: "/usr/bin/true".into(),
             service_cidrs: vec!["10.96.0.0/16".parse().unwrap()],
             mtu: Some(1400),
+            await_policies: false,
             peers: PeerConfig::default(),
         };
         let namespace = Namespace::new();

@@ -8,6 +8,7 @@ use crate::compile::{KeptService, Slice};
 use crate::exempt::Exemptions;
 use crate::host_ports::HostPod;
 use crate::masquerade::Rules;
+use crate::policy::PolicyObjects;
 use crate::service_ranges::ServiceRanges;
 
 /// The caches of Services, EndpointSlices and the own Node, and three facts that are looked up separately.
@@ -25,6 +26,8 @@ pub struct Caches {
     pub exempt: Exemptions,
     /// The ConfigMap of ip-masq-agent.
     pub agent: Rules,
+    /// The objects of network policies, if this proxy enforces them.
+    pub policies: Option<PolicyObjects>,
 }
 
 impl Caches {
@@ -40,6 +43,7 @@ impl Caches {
             service_ranges: ServiceRanges::default(),
             exempt: Exemptions::default(),
             agent: Rules::default(),
+            policies: None,
         }
     }
 

@@ -50,6 +50,8 @@ pub(crate) struct Batch {
     /// Pods of the node that have host ports, or had some.
     pub pods: BTreeSet<ObjectKey>,
     pub node: bool,
+    /// Something that policies depend on.
+    pub policies: bool,
 }
 
 #[derive(Default)]
@@ -154,6 +156,12 @@ impl ChangeTracker {
     /// Records a change that affects the node's own tables.
     pub fn node_tables(&self) {
         self.lock().batch.node = true;
+        self.wake.notify_one();
+    }
+
+    /// Records a change of something that policies depend on.
+    pub fn policies(&self) {
+        self.lock().batch.policies = true;
         self.wake.notify_one();
     }
 

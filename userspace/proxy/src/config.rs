@@ -35,6 +35,8 @@ pub struct Own {
     pub host_ports: bool,
     /// `--announce-load-balancers`, with the UDP port of `--load-balancer-peer-port`.
     pub announce: Option<u16>,
+    /// `--network-policies`.
+    pub network_policies: bool,
 }
 
 impl Default for Own {
@@ -51,6 +53,7 @@ impl Default for Own {
             masquerade_pods: false,
             host_ports: false,
             announce: None,
+            network_policies: false,
         }
     }
 }
@@ -96,6 +99,8 @@ pub struct Config {
     pub host_ports: bool,
     /// Announce addresses of load balancers, with pings between nodes on this UDP port.
     pub announce: Option<u16>,
+    /// Enforce NetworkPolicies for the pods of this node.
+    pub network_policies: bool,
     /// Host and port of the API server, for metrics; empty if there is none.
     pub api_server: String,
     /// Interval between comparisons of the whole tables; at least a second.
@@ -170,6 +175,7 @@ impl Config {
             masquerade_pods,
             host_ports,
             announce,
+            network_policies,
         } = own;
         check_ranges(kube_proxy)?;
         // Kubernetes converts the host name to lower case for the Node's name.
@@ -212,6 +218,7 @@ impl Config {
             through_stack: *through_stack,
             guard_node_ports: *guard_node_ports,
             route_of_last_resort: *route_of_last_resort,
+            network_policies: *network_policies,
             masquerade: masquerade(*masquerade_pods, &kube_proxy.cluster_cidr)?,
             host_ports: *host_ports,
             announce: *announce,

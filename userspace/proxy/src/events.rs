@@ -166,6 +166,7 @@ mod tests {
             source: ([10, 0, 0, 1].into(), 40_000),
             destination: ([10, 96, 0, 1].into(), 80),
             service: service.map(str::to_owned),
+            policy: None,
             interface: None,
             suppressed,
         }

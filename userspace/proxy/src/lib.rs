@@ -36,6 +36,7 @@ pub mod masquerade;
 mod metrics;
 mod node_tables;
 mod notes;
+pub mod policy;
 mod requests;
 mod retry;
 pub mod route;

@@ -26,6 +26,7 @@ use crate::limits;
 use crate::links::{self, Links};
 use crate::masquerade::Rules;
 use crate::metrics::Metrics;
+use crate::policy::PolicyObjects;
 use crate::requests::Requests;
 use crate::route;
 use crate::serve::{Kind, Pages, Site};
@@ -69,6 +70,9 @@ pub async fn run(
     caches.exempt = Exemptions::watch(client.clone(), &config.node_name, shutdown.clone());
     if !config.masquerade.is_empty() {
         caches.agent = Rules::watch(client.clone(), shutdown.clone());
+    }
+    if config.network_policies {
+        caches.policies = Some(PolicyObjects::of(&informers));
     }
     let recorder = Recorder::new(client, ambient.clone(), COMPONENT, &config.node_name, shutdown.clone());
     let lists = caches.clone();
@@ -190,6 +194,19 @@ fn subscribe(caches: &Caches, tracker: &Arc<ChangeTracker>, shutdown: &Cancellat
     if let Some(pods) = &caches.pods {
         let to = Arc::clone(tracker);
         pods.on_change(move |change| to.pod(change));
+    }
+    if let Some(objects) = &caches.policies {
+        let to = Arc::clone(tracker);
+        objects.on_change(move || to.policies());
+        // Also where there is no object at all.
+        let (to, objects, ends) = (Arc::clone(tracker), objects.clone(), shutdown.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                biased;
+                () = ends.cancelled() => {}
+                () = objects.synced() => to.policies(),
+            }
+        });
     }
     let (to, mut ranges, ends) = (Arc::downgrade(tracker), caches.service_ranges.clone(), shutdown.clone());
     let (mut exempt, mut agent) = (caches.exempt.clone(), caches.agent.clone());

@@ -27,6 +27,7 @@ use crate::links::{Known, attachment_log};
 use crate::masquerade::Agent;
 use crate::metrics::{FAMILIES, Metrics, PolicyLabel, Seconds, family};
 use crate::node_tables::{NodeInputs, interfaces, node_tables};
+use crate::policy::{self, Enforcer};
 use crate::retry::Retry;
 use crate::service_warnings::ServiceWarnings;
 use crate::status::Status;
@@ -61,6 +62,8 @@ pub(crate) struct Worker {
     /// The known state of the machine's interfaces.
     links: Known,
     edges: Edges,
+    /// Network policies of this node's pods.
+    enforcer: Enforcer,
     /// Connections that another proxy's rules translate.
     takeover: Takeover,
     /// Those of [`FAMILIES`] that have services.
@@ -99,6 +102,7 @@ impl Worker {
         if kept {
             status.kept();
         }
+        let enforcer = Enforcer::new(caches.policies.clone());
         Self {
             config,
             caches,
@@ -121,6 +125,7 @@ impl Worker {
             full_due,
             links: Known::default(),
             edges: Edges::default(),
+            enforcer,
             takeover: Takeover::new(kept, alone),
             families: BTreeSet::from([FAMILIES[0]]),
             no_local: BTreeMap::new(),
@@ -163,7 +168,9 @@ impl Worker {
         // Before the first lists there is nothing to compare, however long they take.
         let full = self.synced.then_some(self.full_due);
         let again = self.full_retry.filter(|_| self.synced).map(|retry| retry.due);
-        let others = [edges, full, again, self.check_due, self.takeover.due()].into_iter().flatten();
+        let policies = self.enforcer.due();
+        let others =
+            [edges, full, again, policies, self.check_due, self.takeover.due()].into_iter().flatten();
         retries.chain(others).min().unwrap_or_else(|| Instant::now() + self.config.full_sync)
     }
 
@@ -173,7 +180,7 @@ impl Worker {
         if self.check_due.is_some_and(|due| due <= now) {
             self.check();
         }
-        if due(&self.edges.retry) {
+        if due(&self.edges.retry) || self.enforcer.due().is_some_and(|due| due <= now) {
             self.apply_edges();
         }
         if self.takeover.due().is_some_and(|due| due <= now) {
@@ -196,6 +203,9 @@ impl Worker {
         self.full_due = Instant::now() + self.config.full_sync;
         let batch = self.tracker.take();
         self.note(&batch.services);
+        if batch.policies {
+            self.enforcer.note();
+        }
         self.refresh_node();
         in_place(|| self.recompile());
         let tables = in_place(|| self.desired.tables());
@@ -264,9 +274,15 @@ impl Worker {
     async fn apply_changes(&mut self) {
         let batch = self.tracker.take();
         self.note(&batch.services);
+        if batch.policies {
+            self.enforcer.note();
+        }
         if batch.node && self.refresh_node() {
             self.apply_everything();
             return;
+        }
+        if batch.policies && !batch.node {
+            self.apply_edges();
         }
         if !self.programmed {
             // The whole is tried again soon, from the newest objects.
@@ -426,6 +442,9 @@ impl Worker {
             }
         }
         let Some(interfaces) = interfaces(&inputs) else { return Ok(()) };
+        // Before programs are attached to an interface: a new pod is closed until its policies are known.
+        let known = links.unwrap_or_default();
+        in_place(|| self.enforcer.apply(&mut *self.plane, known, &interfaces))?;
         let missing = attachment_log::missing(links.unwrap_or_default(), &interfaces, &self.config);
         if missing != self.edges.missing {
             for reason in missing.iter().filter(|reason| !self.edges.missing.contains(*reason)) {
@@ -440,6 +459,10 @@ impl Worker {
             self.edges.interfaces = Some(interfaces);
             // Checked at once, so that the XDP modes of the uplinks are shown.
             self.check_due = self.check_due.map(|_| Instant::now());
+        }
+        let waiting = policy::waiting(links.unwrap_or_default());
+        if !waiting.is_empty() && self.enforcer.is_applied() && self.check_due.is_some() {
+            tokio::spawn(policy::mark(waiting));
         }
         Ok(())
     }

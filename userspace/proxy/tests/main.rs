@@ -5,6 +5,7 @@
 
 mod machine;
 mod node;
+mod policy;
 mod proxy;
 #[path = "../../../tests/support/seeded.rs"]
 mod seeded;

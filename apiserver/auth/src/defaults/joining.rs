@@ -12,7 +12,7 @@ const CLUSTER_INFO: &str = "kubeadm:bootstrap-signer-clusterinfo";
 const GET_NODES: &str = "kubeadm:get-nodes";
 
 /// (name, role, subject)
-const BINDINGS: [(&str, &str, &str); 5] = [
+const BINDINGS: [(&str, &str, &str); 6] = [
     // Machines with a token may request certificates, ...
     ("kubeadm:kubelet-bootstrap", "system:node-bootstrapper", JOINING),
     // ... those of kubelets are approved, ...
@@ -31,6 +31,8 @@ const BINDINGS: [(&str, &str, &str); 5] = [
     (GET_NODES, GET_NODES, JOINING),
     // The service proxy of a node that has joined uses the node's certificate.
     ("hawser:node-proxier", "system:node-proxier", NODES),
+    // It enforces network policies, whose peers are pods of any node.
+    ("hawser:node-proxy", "hawser:proxy", NODES),
 ];
 
 /// (name, role, subject) in `kube-system`
@@ -103,7 +105,6 @@ mod tests {
             (&node, "create", csr, "nodeclient", "", false),
             (&node, "watch", ("discovery.k8s.io", "endpointslices"), "", "", true),
             (&node, "update", ("discovery.k8s.io", "endpointslices"), "", "", false),
-            (&node, "list", ("", "pods"), "", "", false),
             (&node, "get", ("", system), "", "extension-apiserver-authentication", true),
             (&node, "update", ("", system), "", "extension-apiserver-authentication", false),
             (&node, "get", ("", system), "", "ip-masq-agent", true),
@@ -113,6 +114,10 @@ mod tests {
             (&node, "get", ("", system), "", "other", false),
             (&node, "list", ("", system), "", "", false),
             (&token, "get", ("", system), "", "extension-apiserver-authentication", false),
+            (&node, "list", ("", "pods"), "", "", true),
+            (&node, "watch", ("networking.k8s.io", "networkpolicies"), "", "", true),
+            (&node, "update", ("networking.k8s.io", "networkpolicies"), "", "", false),
+            (&node, "list", ("", "secrets"), "", "", false),
             (&anonymous, "get", ("", "configmaps"), "", "cluster-info", true),
             (&anonymous, "get", ("", "configmaps"), "", "other", false),
             (&anonymous, "list", ("", "configmaps"), "", "", false),

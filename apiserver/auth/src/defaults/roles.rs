@@ -12,7 +12,11 @@ pub(super) const CLUSTER_ROLES: &[ClusterRole] = &[
     // The DNS server of this project listens on the address of its Node, and answers the clients of all.
     ("hawser:dns", None, &["list,watch core nodes"]),
     // The service proxy of this project also looks for pods that ask to be left alone.
-    ("hawser:proxy", None, &["list,watch core pods"]),
+    (
+        "hawser:proxy",
+        None,
+        &["list,watch core namespaces,pods", "list,watch networking.k8s.io networkpolicies"],
+    ),
     (
         "system:aggregate-to-admin",
         Some("admin"),

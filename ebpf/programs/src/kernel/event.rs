@@ -1,7 +1,7 @@
 //! Reports events about single packets to user space, a bounded number per tick.
 
 use aya_ebpf::helpers::bpf_ktime_get_coarse_ns;
-use ebpf_common::event::{EVENTS_PER_TICK, Event};
+use ebpf_common::event::{EVENTS_PER_TICK, Event, kind};
 use ebpf_common::flow::FlowKey;
 use ebpf_common::{TICK_SHIFT, metric};
 
@@ -31,7 +31,8 @@ pub fn is_spent(tick: u32) -> bool {
 /// when the budget of the tick is spent.
 #[inline(never)]
 pub fn emit<F: Family>(kind: u8, place: Place, service: u32, key: &FlowKey<F::Address>) {
-    trace::reason(kind, service);
+    // A policy is no service.
+    trace::reason(kind, if kind >= kind::POLICY_INGRESS { 0 } else { service });
     let Some(budget) = EVENT_BUDGET.get_ptr_mut(0) else {
         return;
     };

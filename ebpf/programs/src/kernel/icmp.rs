@@ -18,6 +18,7 @@ use super::lookup;
 use super::maps;
 use super::masquerade;
 use super::packet::{self, Delta, IP, Packet, TCP_CHECK, To, UDP_CHECK};
+use super::policy;
 use super::tcx::{self, DROP, NEXT};
 
 /// Offset of the checksum in a message.
@@ -86,7 +87,8 @@ pub fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     };
     if kind == types::<F>().echo {
         let answer = echo::<F>(skb, place);
-        return if answer == NEXT && masquerade::is_on(config, place) { AS_PACKET } else { answer };
+        let is_packet = masquerade::is_on(config, place) || policy::is_on();
+        return if answer == NEXT && is_packet { AS_PACKET } else { answer };
     }
     if kind == types::<F>().reply && masquerade::has_echoes(config) { AS_PACKET } else { NEXT }
 }

@@ -11,10 +11,12 @@ use ebpf_common::frontend::{
 };
 use ebpf_common::limits;
 use ebpf_common::masquerade::Masquerade;
+use ebpf_common::policy::{Endpoint, State, StateKey};
 use ebpf_common::socket::{Connected, Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, TICK_SHIFT, metric};
 
 use super::atomic;
+use super::policy::Query;
 use super::table::Scratch;
 
 #[map]
@@ -85,6 +87,27 @@ pub static TRACKED4: HashMap<FlowKey<u32>, u32> =
 #[map]
 pub static TRACKED6: HashMap<FlowKey<[u32; 4]>, u32> =
     HashMap::with_max_entries(limits::TRACKED, BPF_F_NO_PREALLOC);
+/// By the index of the host's end of a pod's interface.
+#[map]
+pub static POLICY_ENDPOINTS: HashMap<u32, Endpoint> =
+    HashMap::with_max_entries(limits::POLICY_ENDPOINTS, BPF_F_NO_PREALLOC);
+/// Keys are of the form of [`ebpf_common::masquerade::Prefix`], values classes.
+#[map]
+pub static POLICY_PEERS4: LpmTrie<u32, u32> = LpmTrie::with_max_entries(limits::POLICY_PEERS, 0);
+#[map]
+pub static POLICY_PEERS6: LpmTrie<[u32; 4], u32> = LpmTrie::with_max_entries(limits::POLICY_PEERS, 0);
+/// Keys are of the form of [`ebpf_common::policy::RuleKey`], values indexes into `POLICY_NAMES`.
+#[map]
+pub static POLICY_RULES: LpmTrie<[u32; 3], u32> = LpmTrie::with_max_entries(limits::POLICY_RULES, 0);
+#[map]
+pub static POLICY_FLOWS: LruHashMap<StateKey, State> = LruHashMap::with_max_entries(limits::POLICY_FLOWS, 0);
+/// For events and people; no program reads it.
+#[map]
+pub static POLICY_NAMES: HashMap<u32, [u8; limits::SERVICE_NAME]> =
+    HashMap::with_max_entries(limits::POLICY_NAMES, BPF_F_NO_PREALLOC);
+/// Not pinned: it holds nothing between packets.
+#[map]
+pub static POLICY_SCRATCH: PerCpuArray<Query> = PerCpuArray::with_max_entries(1, 0);
 #[map]
 pub static EVENTS: RingBuf = RingBuf::with_byte_size(limits::EVENT_BYTES, 0);
 #[map]

@@ -40,7 +40,7 @@ pub fn is_on(config: &Config, place: Place) -> bool {
 /// Returns `true` if echo requests and replies are packets with an identifier in place of a port.
 #[inline(always)]
 pub fn has_echoes(config: &Config) -> bool {
-    config.flags & config_flag::MASQUERADE != 0
+    config.flags & (config_flag::MASQUERADE | config_flag::POLICY) != 0
 }
 
 /// Returns `true` if a packet to this destination leaves the cluster, and takes the node's address. A separate

@@ -24,6 +24,7 @@ mod maps;
 mod masquerade;
 mod packet;
 mod pick;
+mod policy;
 mod read;
 mod reject;
 mod remove;

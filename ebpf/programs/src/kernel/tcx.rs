@@ -27,7 +27,7 @@ use super::hop::{self, Hop};
 use super::packet::{self, Delta, ETHERNET, IP, Packet, Part, To};
 use super::read::{self, kind as read_kind};
 use super::trace::Fate;
-use super::{dsr, fragment, icmp, maps, masquerade, sctp, trace};
+use super::{dsr, fragment, icmp, maps, masquerade, policy, sctp, trace};
 
 /// Passes the packet to the next program, or the stack.
 pub const NEXT: i32 = -1;
@@ -68,10 +68,20 @@ pub fn pod_ingress(ctx: TcContext) -> i32 {
 #[classifier]
 pub fn egress(ctx: TcContext) -> i32 {
     match ethertype(&ctx) {
-        V4::ETHERTYPE => leaving::<V4>(&ctx),
-        V6::ETHERTYPE => leaving::<V6>(&ctx),
+        V4::ETHERTYPE => admitted::<V4>(&ctx),
+        V6::ETHERTYPE => admitted::<V6>(&ctx),
         _ => NEXT,
     }
+}
+
+/// Handles a packet that goes out, if it may reach the pod behind the interface.
+#[inline(always)]
+fn admitted<F: Family>(ctx: &TcContext) -> i32 {
+    let action = leaving::<F>(ctx);
+    if action != NEXT || !policy::is_on() || policy::may_arrive::<F>(ctx.skb.skb) != 0 {
+        return action;
+    }
+    DROP
 }
 
 /// Handles a packet that goes out.
@@ -131,6 +141,9 @@ fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     // SAFETY: read only after a decision has written it.
     let to: &mut To<F::Address> = unsafe { &mut *to.as_mut_ptr() };
     let kind = read::packet::<F>(&ctx, packet);
+    if kind != read_kind::BALANCED && !policy::may_leave_unread::<F>(packet, kind, place) {
+        return DROP;
+    }
     if kind == read_kind::LATER {
         return fragment::ingress::<F>(skb, packet, place, to);
     }
@@ -144,6 +157,7 @@ fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
     let found = flow::decide::<F>(packet, place, to);
     trace::packet_decided::<F>(packet, to, found);
     let action = match found {
+        verdict::PASS | verdict::REWRITE if !policy::may_leave::<F>(packet, found, to, place) => DROP,
         verdict::REWRITE => F::carry(skb, packet, to, place),
         verdict::DROP => DROP,
         verdict::REFUSE => F::refuse(skb, packet),

@@ -35,6 +35,10 @@ pub struct EventRow {
     pub destination: (IpAddr, u16),
     /// `namespace/name`; `None` if no service is concerned.
     pub service: Option<String>,
+    /// The policies that isolate the pod whose packet was dropped, or the pod if they are not known yet;
+    /// `None` if no policy is concerned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
     /// Index of the interface; `None` for a system call.
     pub interface: Option<u32>,
     /// Number of events of the same processor that were suppressed before this one.
@@ -44,8 +48,11 @@ pub struct EventRow {
 /// The reading end of the ring buffer.
 pub struct Events {
     ring: RingBuf<MapData>,
-    names: HashTable<u32, Name>,
-    known: BTreeMap<u32, String>,
+    services: HashTable<u32, Name>,
+    /// `None` if the tables are those of a build without policies.
+    policies: Option<HashTable<u32, Name>>,
+    /// Names of services, and of policies.
+    known: BTreeMap<(bool, u32), String>,
 }
 
 impl Inspector {
@@ -57,7 +64,8 @@ impl Inspector {
         let to = |error| InspectError::Events(Box::new(error));
         let data = MapData::from_pin(self.map("EVENTS")).map_err(to)?;
         let ring = Map::from_map_data(data).and_then(RingBuf::try_from).map_err(to)?;
-        Ok(Events { ring, names: self.table("SERVICE_NAMES")?, known: BTreeMap::new() })
+        let policies = self.table("POLICY_NAMES").ok();
+        Ok(Events { ring, services: self.table("SERVICE_NAMES")?, policies, known: BTreeMap::new() })
     }
 }
 
@@ -71,18 +79,19 @@ impl Events {
             }
             // A record of another build.
         };
-        Some(row(&event, |id| self.name(id)))
+        Some(row(&event, |policy, id| self.name(policy, id)))
     }
 
-    fn name(&mut self, id: u32) -> Option<String> {
-        if let Some(name) = self.known.get(&id) {
+    fn name(&mut self, policy: bool, id: u32) -> Option<String> {
+        if let Some(name) = self.known.get(&(policy, id)) {
             return Some(name.clone());
         }
-        let name = self.names.get(&id).ok()??.text();
+        let names = if policy { self.policies.as_ref()? } else { &self.services };
+        let name = names.get(&id).ok()??.text();
         if self.known.len() == MAX_NAMES {
             self.known.clear();
         }
-        self.known.insert(id, name.clone());
+        self.known.insert((policy, id), name.clone());
         Some(name)
     }
 
@@ -101,11 +110,15 @@ fn decode(bytes: &[u8]) -> Option<Event> {
     Some(unsafe { bytes.as_ptr().cast::<Event>().read_unaligned() })
 }
 
-fn row(event: &Event, name: impl FnOnce(u32) -> Option<String>) -> EventRow {
+fn row(event: &Event, name: impl FnOnce(bool, u32) -> Option<String>) -> EventRow {
     let address = |words: [u32; 4]| -> IpAddr {
         if event.family == 6 { convert::address6(words).into() } else { convert::address4(words[0]).into() }
     };
     let label = |labels: &[&str], index: u8| labels.get(usize::from(index)).unwrap_or(&"unknown").to_string();
+    let by_policy = matches!(event.kind, kind::POLICY_INGRESS | kind::POLICY_EGRESS | kind::POLICY_UNKNOWN);
+    let name = (event.service != 0)
+        .then(|| name(by_policy, event.service).unwrap_or_else(|| format!("?{}", event.service)));
+    let (service, policy) = if by_policy { (None, name) } else { (name, None) };
     EventRow {
         time: event.time,
         kind: label(&kind::LABELS, event.kind),
@@ -113,8 +126,8 @@ fn row(event: &Event, name: impl FnOnce(u32) -> Option<String>) -> EventRow {
         protocol: event.protocol,
         source: (address(event.source), u16::from_be(event.source_port)),
         destination: (address(event.destination), u16::from_be(event.destination_port)),
-        service: (event.service != 0)
-            .then(|| name(event.service).unwrap_or_else(|| format!("?{}", event.service))),
+        service,
+        policy,
         interface: (event.ifindex != 0).then_some(event.ifindex),
         suppressed: event.suppressed,
     }
@@ -145,13 +158,16 @@ mod tests {
             suppressed: 2,
             ..Event::default()
         };
-        let told = row(&event, |id| (id == 7).then(|| "default/web".to_owned()));
+        let told = row(&event, |policy, id| (id == 7 && !policy).then(|| "default/web".to_owned()));
         assert_eq!((told.kind.as_str(), told.hook.as_str()), ("refused", "pod"));
         assert_eq!(told.destination, ("10.96.0.1".parse().unwrap(), 443));
         assert_eq!((told.service.as_deref(), told.interface), (Some("default/web"), Some(3)));
-        assert_eq!(row(&event, |_| None).service.as_deref(), Some("?7"));
+        assert_eq!(row(&event, |_, _| None).service.as_deref(), Some("?7"));
+        let policy = Event { kind: kind::POLICY_INGRESS, ..event };
+        let told = row(&policy, |policy, _| policy.then(|| "default/deny".to_owned()));
+        assert_eq!((told.service, told.policy.as_deref()), (None, Some("default/deny")));
         let odd = Event { kind: 99, family: 6, service: 0, ..event };
-        let told = row(&odd, |_| None);
+        let told = row(&odd, |_, _| None);
         assert_eq!((told.kind.as_str(), told.service), ("unknown", None));
         assert!(told.source.0.is_ipv6());
     }

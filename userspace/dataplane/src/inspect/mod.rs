@@ -17,6 +17,7 @@ pub mod explain;
 mod gauge;
 mod latency;
 mod open;
+mod policy;
 mod rows;
 mod snapshot;
 mod wire;
@@ -36,6 +37,7 @@ pub use self::events::{EventRow, Events};
 pub use self::gauge::Pressure;
 pub use self::latency::{Latencies, LatencyRow, LatencyWatch};
 use self::open::Open;
+pub use self::policy::Judgement;
 pub use self::rows::{BackendRow, FrontendRow, ServiceRow};
 pub use self::snapshot::{Affinities, KnownFlow, KnownFrontend, Snapshot};
 
@@ -272,7 +274,7 @@ fn name(names: &BTreeMap<u32, String>, service: u32) -> String {
 }
 
 /// Returns the time in ticks, as programs have it.
-fn tick_now() -> u32 {
+pub(crate) fn tick_now() -> u32 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel fills the value, which lives on the stack for the length of the call.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut time) };

@@ -11,10 +11,12 @@ use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, Frontend
 use ebpf_common::{Config as NodeConfig, ServiceMetrics, config_flag};
 use ipnetwork::IpNetwork;
 
-use super::{failed, masquerade, node};
+use super::{failed, masquerade, node, policy};
 use crate::arena::Block;
 use crate::convert::{self, RawKey, RawRange};
+use crate::inspect;
 use crate::map::{self, HashTable, MappedArray, Name};
+use crate::policy::PolicyTables;
 use crate::store::{Contents, Family, Refused, Space, Store};
 use crate::sys;
 use crate::tables::{Backend, DataPlaneError, FrontendKey, NodeTables, Protocol, Scope};
@@ -36,6 +38,7 @@ pub struct Maps {
     exempt: HashTable<u64, u64>,
     config: MappedArray<NodeConfig>,
     masquerade: masquerade::Maps,
+    policy: policy::Maps,
     /// Slots of `FLOWS4` and of `FLOWS6`.
     flows: [u32; 2],
 }
@@ -65,6 +68,7 @@ impl Maps {
             ],
             config: MappedArray::open(&at("CONFIG"), true).map_err(to("CONFIG"))?,
             masquerade: masquerade::Maps::open(directory)?,
+            policy: policy::Maps::open(directory)?,
         })
     }
 
@@ -110,6 +114,15 @@ impl Maps {
             // Datagrams of flows that exist are looked up again.
             settings.epoch = settings.epoch.wrapping_add(1);
         }
+        self.set_config(settings);
+        Ok(())
+    }
+
+    /// Writes what policies allow. Programs look at it once it is written, and no longer before it goes.
+    pub fn set_policies(&mut self, tables: &PolicyTables) -> Result<(), DataPlaneError> {
+        self.policy.write(tables, inspect::tick_now())?;
+        let mut settings = self.config();
+        settings.flags = node::flag(settings.flags, config_flag::POLICY, !tables.endpoints.is_empty());
         self.set_config(settings);
         Ok(())
     }

@@ -15,6 +15,7 @@ mod masquerade;
 mod node;
 pub mod object;
 mod others;
+mod policy;
 #[cfg(test)]
 mod stack;
 #[cfg(test)]
@@ -46,6 +47,7 @@ use crate::destroy::Reaper;
 use crate::filters;
 use crate::inspect::{InspectError, Inspector};
 use crate::map::HashTable;
+use crate::policy::PolicyTables;
 use crate::program::Program;
 use crate::store::Store;
 use crate::sync::Synchronizer;
@@ -346,6 +348,10 @@ impl DataPlane for Kernel {
         self.families = [true, false].map(|v4| node.snat_addresses.iter().any(|one| one.is_ipv4() == v4));
         self.say_what_does_not_forward();
         Ok(())
+    }
+
+    fn set_policies(&mut self, policies: &PolicyTables) -> Result<(), DataPlaneError> {
+        self.tables.store.set_policies(policies)
     }
 
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {

@@ -29,7 +29,7 @@ pub fn bytes() -> &'static [u8] {
 }
 
 /// Returns every map, and the limit that sizes it; `None` for those of fixed size.
-pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 35] {
+pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 41] {
     [
         ("CONFIG", None),
         ("FRONTENDS4", Some(limits.frontends)),
@@ -66,6 +66,12 @@ pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 35] {
         ("MASQUERADE", None),
         ("NON_MASQUERADE4", None),
         ("NON_MASQUERADE6", None),
+        ("POLICY_ENDPOINTS", None),
+        ("POLICY_PEERS4", None),
+        ("POLICY_PEERS6", None),
+        ("POLICY_RULES", None),
+        ("POLICY_FLOWS", None),
+        ("POLICY_NAMES", None),
     ]
 }
 

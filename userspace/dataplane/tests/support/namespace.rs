@@ -249,6 +249,12 @@ pub fn exchange_udp(to: SocketAddr) -> std::io::Result<SocketAddr> {
 
 /// Sends an echo request with this much data, and expects its reply.
 pub fn ping(namespace: &Namespace, to: IpAddr, length: usize) {
+    let answer = try_ping(namespace, to, length, patience(Duration::from_secs(10)));
+    answer.unwrap_or_else(|error| panic!("{to}: {error}"));
+}
+
+/// Sends an echo request with this much data; fails if no reply comes within a time.
+pub fn try_ping(namespace: &Namespace, to: IpAddr, length: usize, time: Duration) -> std::io::Result<()> {
     namespace.run(move || {
         sysctl("net/ipv4/ping_group_range", "0 0");
         let (family, protocol, kind) = match to {
@@ -262,12 +268,13 @@ pub fn ping(namespace: &Namespace, to: IpAddr, length: usize) {
             assert!(fd >= 0, "{}", std::io::Error::last_os_error());
             UdpSocket::from_raw_fd(fd)
         };
-        socket.set_read_timeout(Some(patience(Duration::from_secs(10)))).unwrap();
+        socket.set_read_timeout(Some(time)).unwrap();
         let mut request = vec![kind, 0, 0, 0, 0, 0, 0, 7];
         request.extend((0..length).map(|at| at as u8));
         socket.send_to(&request, (to, 0)).unwrap();
         let mut back = vec![0; 65_536];
-        let (length, from) = socket.recv_from(&mut back).unwrap_or_else(|error| panic!("{to}: {error}"));
+        let (length, from) = socket.recv_from(&mut back)?;
         assert_eq!((from.ip(), &back[8..length]), (to, &request[8..]));
-    });
+        Ok(())
+    })
 }

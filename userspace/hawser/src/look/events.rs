@@ -116,6 +116,9 @@ fn text(row: &EventRow) -> String {
     if let Some(service) = &row.service {
         text += &format!(" service {service}");
     }
+    if let Some(policy) = &row.policy {
+        text += &format!(" policy {policy}");
+    }
     if let Some(interface) = row.interface {
         text += &format!(" interface {interface}");
     }
@@ -164,6 +167,7 @@ mod tests {
             source: ("10.244.0.5".parse().unwrap(), 40_000),
             destination: ("10.96.0.1".parse().unwrap(), 443),
             service: Some("default/web".to_owned()),
+            policy: None,
             interface: Some(7),
             suppressed: 2,
         }

@@ -1,7 +1,10 @@
 //! `hawser proxy explain`: which table decides what, and why.
 
+use std::net::IpAddr;
+
 use anyhow::{Context, Result};
 use serde::Serialize;
+use userspace_dataplane::inspect::Judgement;
 use userspace_dataplane::inspect::explain::{self, Candidate, Counted, Explanation, From, Outcome, Query};
 
 use super::print::{self, place, words};
@@ -13,6 +16,8 @@ struct Answer {
     query: Query,
     #[serde(flatten)]
     explanation: Explanation,
+    /// The judgements of network policies on a new connection.
+    policies: Vec<Judgement>,
 }
 
 /// Prints the decision step by step.
@@ -26,10 +31,45 @@ pub fn run(args: &ExplainArgs) -> Result<()> {
     let inspector = super::open(&args.look.bpf_root)?;
     let snapshot = inspector.snapshot(&query).context("cannot read the tables")?;
     let explanation = explain::explain(&snapshot, &query);
+    let policies = match query.source {
+        Some((source, _)) => inspector
+            .judge(query.protocol, source, &destinations(&query, explanation.outcome()))
+            .context("cannot read the tables of network policies")?,
+        None => Vec::new(),
+    };
     if args.look.json {
-        return print::json(&[Answer { query, explanation }]);
+        return print::json(&[Answer { query, explanation, policies }]);
     }
-    lines(&explanation).iter().try_for_each(|line| print::line(line))
+    lines(&explanation).iter().chain(&judgements(&policies)).try_for_each(|line| print::line(line))
+}
+
+/// Returns the places to which a packet may go, behind a service.
+fn destinations(query: &Query, outcome: &Outcome) -> Vec<(IpAddr, u16)> {
+    match outcome {
+        Outcome::Translated { backend: Some(backend), .. } => vec![*backend],
+        Outcome::Translated { candidates, .. } => {
+            candidates.iter().map(|one| (one.address, one.port)).collect()
+        }
+        Outcome::Refused { .. } | Outcome::Dropped { .. } => Vec::new(),
+        _ => vec![query.destination],
+    }
+}
+
+/// Describes what network policies say about a new connection.
+fn judgements(policies: &[Judgement]) -> Vec<String> {
+    let mut text = Vec::new();
+    if !policies.is_empty() {
+        text.push("network policies, for a new connection:".to_owned());
+    }
+    for one in policies {
+        let verdict = if one.allowed { "allowed" } else { "denied" };
+        let (way, (address, port)) = (if one.direction == "egress" { "to" } else { "from" }, one.judged);
+        text.push(format!(
+            "  {} of pod {}, {way} {address}, port {port}: {verdict}: {}",
+            one.direction, one.pod, one.by
+        ));
+    }
+    text
 }
 
 fn lines(explanation: &Explanation) -> Vec<String> {
@@ -126,6 +166,34 @@ mod tests {
     use userspace_dataplane::inspect::explain::{Path, SourceChange, Step};
 
     #[test]
+    fn judgements_name_the_rule_or_the_policies_without_one() {
+        let judged = ("10.244.0.6".parse().unwrap(), 8_080);
+        let allowed = Judgement {
+            pod: "shop/web".to_owned(),
+            direction: "egress",
+            judged,
+            allowed: true,
+            by: "shop/web egress rule 0".to_owned(),
+        };
+        let denied = Judgement {
+            direction: "ingress",
+            allowed: false,
+            by: "no rule of shop/deny".to_owned(),
+            ..allowed.clone()
+        };
+        let text = judgements(&[allowed, denied]);
+        assert_eq!(
+            text[1],
+            "  egress of pod shop/web, to 10.244.0.6, port 8080: allowed: shop/web egress rule 0"
+        );
+        assert_eq!(
+            text[2],
+            "  ingress of pod shop/web, from 10.244.0.6, port 8080: denied: no rule of shop/deny"
+        );
+        assert!(judgements(&[]).is_empty());
+    }
+
+    #[test]
     fn packets_that_leave_the_cluster_and_their_replies() {
         let way = "rewritten".to_owned();
         let address = "192.0.2.1".parse().unwrap();
@@ -165,7 +233,7 @@ mod tests {
             counted: Some(Counted { connections: 3, refused: 1 }),
         };
         let query = Query::parse(&["udp 203.0.113.9:4000 192.0.2.1:30080"], Some(From::Uplink)).unwrap();
-        let found = serde_json::to_value(Answer { query, explanation }).unwrap();
+        let found = serde_json::to_value(Answer { query, explanation, policies: Vec::new() }).unwrap();
         let steps = json!([{"table": "FRONTENDS4", "finding": "it is a frontend of default/web"}]);
         let path = |hook: &str, outcome: serde_json::Value| json!({"hook": hook, "steps": steps, "outcome": outcome});
         let backend = json!({"address": "10.244.1.6", "port": 8_080});
@@ -189,6 +257,7 @@ mod tests {
                 })),
             ],
             "counted": {"connections": 3, "refused": 1},
+            "policies": [],
         });
         assert_eq!(found, expected);
         let socket = Query::parse(&["[fd00:96::1]:443"], None).unwrap();

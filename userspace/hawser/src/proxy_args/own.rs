@@ -94,6 +94,9 @@ pub struct OwnFlags {
     /// between them
     #[arg(long, value_name = "PORT", default_value_t = userspace_proxy::ANNOUNCE_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     pub load_balancer_peer_port: u16,
+    /// Enforce NetworkPolicies for the pods of this node; for a pod network that does not do so itself
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
+    pub network_policies: bool,
     /// Way to attach XDP to uplinks
     #[arg(long, value_enum, default_value_t)]
     pub xdp_mode: Xdp,
@@ -189,6 +192,7 @@ impl OwnFlags {
             masquerade_pods: self.masquerade_pods,
             host_ports: self.host_ports,
             announce: self.announce_load_balancers.then_some(self.load_balancer_peer_port),
+            network_policies: self.network_policies,
         }
     }
 }

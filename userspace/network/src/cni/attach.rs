@@ -13,11 +13,16 @@ use super::request::{Attachment, Request};
 use crate::config::host_address;
 use crate::ipam::{Lease, LeaseFile};
 use crate::netlink::{Mac, Netlink, NetlinkError, Route, Way, host_network};
-use crate::{POD_INTERFACE_PREFIX, netns, sysctl};
+use crate::{POD_INTERFACE_PREFIX, limits, netns, sysctl};
 
 /// The router of every pod. No interface has these addresses: a neighbour entry gives the hardware address.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
+
+/// The beginning of the alias of a pod's interface; the pod's UID follows. The proxy reads it.
+const POD_ALIAS: &str = "hawser pod ";
+/// The group that the proxy gives a pod's interface when the pod's policies are in force.
+const READY_GROUP: u32 = 0x6877;
 
 /// A newly made interface.
 #[derive(Clone, Debug)]
@@ -66,7 +71,10 @@ pub(super) fn add(request: &Request, now: i64) -> Result<Attached, PluginError> 
         addresses: lease.addresses.clone(),
     };
     let hosts: Vec<_> = ranges.iter().map(|range| host_address(*range)).collect();
-    let made = wire(&namespace, attachment, &attached, &hosts, *mtu);
+    let made = wire(&namespace, attachment, &attached, &hosts, *mtu).and_then(|()| {
+        let awaits = request.await_policies && attachment.pod.is_some();
+        if awaits { netns::block_on(await_policies(&attached.host_interface))? } else { Ok(()) }
+    });
     if let Err(error) = made {
         // The runtime may or may not call DEL: nothing must be left either way. The first error is the one to
         // report.
@@ -106,8 +114,26 @@ fn wire(
         }
     }
     netns::within(namespace, || netns::block_on(wire_pod(attachment, attached)))???;
-    netns::block_on(wire_host(attached, hosts))??;
+    netns::block_on(wire_host(attachment, attached, hosts))??;
     Ok(())
+}
+
+/// Waits until the pod's policies are in force: the proxy then changes the group of the interface.
+async fn await_policies(host: &str) -> Result<(), PluginError> {
+    let netlink = Netlink::open()?;
+    let ready = async {
+        loop {
+            match netlink.find(host).await? {
+                None => return Err(gone(host)),
+                Some(found) if found.group == READY_GROUP => return Ok(()),
+                Some(_) => tokio::time::sleep(limits::POLICY_PAUSE).await,
+            }
+        }
+    };
+    match tokio::time::timeout(limits::POLICY_TIMEOUT, ready).await {
+        Ok(found) => Ok(found?),
+        Err(_) => Err(PluginError::Policies { seconds: limits::POLICY_TIMEOUT.as_secs() }),
+    }
 }
 
 async fn wire_pod(attachment: &Attachment, attached: &Attached) -> Result<(), NetlinkError> {
@@ -131,11 +157,19 @@ async fn wire_pod(attachment: &Attachment, attached: &Attached) -> Result<(), Ne
     Ok(())
 }
 
-async fn wire_host(attached: &Attached, hosts: &[IpAddr]) -> Result<(), NetlinkError> {
+async fn wire_host(
+    attachment: &Attachment,
+    attached: &Attached,
+    hosts: &[IpAddr],
+) -> Result<(), NetlinkError> {
     let netlink = Netlink::open()?;
     let Some(found) = netlink.find(&attached.host_interface).await? else {
         return Err(gone(&attached.host_interface));
     };
+    if let Some(uid) = &attachment.pod {
+        // Before the routes, by which the proxy finds the pod's addresses.
+        netlink.set_alias(found.index, &format!("{POD_ALIAS}{uid}")).await?;
+    }
     netlink.up(found.index).await?;
     for &address in &attached.addresses {
         netlink.add_neighbour(found.index, address, attached.pod_mac).await?;
@@ -256,6 +290,7 @@ mod tests {
                 container: container.to_owned(),
                 interface: interface.to_owned(),
                 netns: None,
+                pod: None,
             })
         };
         let (one, other) = (of("a", "eth0"), of("a", "eth1"));

@@ -44,6 +44,11 @@ pub enum PluginError {
     Netlink(#[from] NetlinkError),
     #[error("cannot set the kernel parameters for the pod")]
     Sysctl(#[from] SysctlError),
+    #[error(
+        "the pod's network policies are not in force after {seconds} s: is hawser proxy running, and does it \
+         reach the API server?"
+    )]
+    Policies { seconds: u64 },
     #[error("the pod's network has changed: {0}")]
     Differs(String),
 }
@@ -55,7 +60,7 @@ impl PluginError {
             Self::Environment { .. } => Code::InvalidEnvironment,
             Self::Decode(_) => Code::Decode,
             Self::Config { .. } => Code::InvalidConfig,
-            Self::Ipam(IpamError::Exhausted { .. }) => Code::TryAgainLater,
+            Self::Ipam(IpamError::Exhausted { .. }) | Self::Policies { .. } => Code::TryAgainLater,
             Self::Ipam(_) => Code::Io,
             Self::Netns(NetnsError::Open { .. }) => Code::UnknownContainer,
             Self::Netns(_) | Self::Netlink(_) | Self::Sysctl(_) => Code::Kernel,

@@ -23,6 +23,9 @@ pub(super) struct NetConf {
     #[serde(default)]
     ranges: Vec<String>,
     mtu: Option<u32>,
+    /// A pod is not started before its network policies are in force.
+    #[serde(default)]
+    await_policies: bool,
     /// For GC: the attachments that the runtime still knows.
     #[serde(rename = "cni.dev/valid-attachments", alias = "cni.dev/attachments")]
     pub valid_attachments: Option<Vec<ValidAttachment>>,
@@ -43,6 +46,8 @@ pub(super) struct Attachment {
     pub interface: String,
     /// The pod's namespace; may be gone when the pod is deleted.
     pub netns: Option<PathBuf>,
+    /// UID of the pod, if the runtime tells it.
+    pub pod: Option<String>,
 }
 
 /// The request of ADD, DEL and CHECK.
@@ -53,6 +58,7 @@ pub(super) struct Request {
     pub state_dir: PathBuf,
     pub ranges: Vec<IpNetwork>,
     pub mtu: u32,
+    pub await_policies: bool,
 }
 
 impl NetConf {
@@ -94,6 +100,7 @@ impl Request {
             // A pod can be deleted even if the configuration has lost its ranges.
             ranges: if with_netns { conf.ranges()? } else { Vec::new() },
             mtu: conf.mtu()?,
+            await_policies: conf.await_policies,
             version: conf.cni_version,
         })
     }
@@ -121,8 +128,17 @@ impl Attachment {
             Err(error) if with_netns => return Err(error),
             Err(_) => None,
         };
-        Ok(Self { container: container.to_owned(), interface: interface.to_owned(), netns })
+        let pod = environment.get("CNI_ARGS").and_then(|arguments| pod_uid(arguments));
+        Ok(Self { container: container.to_owned(), interface: interface.to_owned(), netns, pod })
     }
+}
+
+/// Returns the UID of the pod, which runtimes of Kubernetes tell among other arguments. It becomes part of the
+/// interface's alias.
+fn pod_uid(arguments: &str) -> Option<String> {
+    let uid = arguments.split(';').find_map(|argument| argument.strip_prefix("K8S_POD_UID="))?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    (!uid.is_empty() && uid.len() <= limits::UID_BYTES && uid.chars().all(plain)).then(|| uid.to_owned())
 }
 
 /// Returns a variable that must be set and not empty.

@@ -11,10 +11,15 @@ use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage, Address
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
+use rtnetlink::{Handle, LinkUnspec, MulticastGroup, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
 use super::{Link, LinkAddress, LinkError, Links, NextLinks};
+
+/// The beginning of the alias that Hawser's pod network gives a pod's interface; the pod's UID follows.
+const POD_ALIAS: &str = "hawser pod ";
+/// The group of a pod's interface whose policies are in force, as the pod network knows it too.
+const READY_GROUP: u32 = 0x6877;
 
 type Notices = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, rtnetlink::sys::SocketAddr)>;
 
@@ -95,6 +100,29 @@ impl Connection {
         Ok(Self { handle, notices, stale: true, driver: tokio::spawn(socket) })
     }
 }
+
+/// Marks pods' interfaces, by index and name, as having their policies in force. Succeeds for those that are
+/// gone.
+pub(crate) async fn mark_ready(interfaces: &[(u32, String)]) -> Result<(), LinkError> {
+    let (socket, handle, _) = rtnetlink::new_connection().map_err(LinkError::Open)?;
+    let driver = tokio::spawn(socket);
+    let mut result = Ok(());
+    for (index, interface) in interfaces {
+        let group = LinkAttribute::Group(READY_GROUP);
+        let message = LinkUnspec::new_with_index(*index).append_extra_attribute(group).build();
+        result = match handle.link().set(message).execute().await {
+            Err(rtnetlink::Error::NetlinkError(error)) if error.raw_code() == -ENODEV => continue,
+            Err(cause) => Err(LinkError::Mark { interface: interface.clone(), cause }),
+            Ok(()) => continue,
+        };
+        break;
+    }
+    driver.abort();
+    result
+}
+
+/// The error of the kernel if an interface is gone.
+const ENODEV: i32 = 19;
 
 async fn list(handle: &Handle) -> Result<Vec<Link>, LinkError> {
     let fail = |what| move |cause| LinkError::List { what, cause };
@@ -213,6 +241,8 @@ fn read(message: &LinkMessage) -> Link {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Controller(index) => link.master = *index,
+            LinkAttribute::IfAlias(alias) => link.pod = alias.strip_prefix(POD_ALIAS).map(str::to_owned),
+            LinkAttribute::Group(group) => link.ready = *group == READY_GROUP,
             LinkAttribute::LinkInfo(infos) => {
                 let kind = infos.iter().find_map(|info| match info {
                     LinkInfo::Kind(kind) => Some(kind.to_string()),

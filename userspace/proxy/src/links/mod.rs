@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use kernel::KernelLinks;
+pub(crate) use kernel::mark_ready;
 pub(crate) use roles::{interfaces, is_own};
 
 use crate::Config;
@@ -38,6 +39,10 @@ pub struct Link {
     /// Destinations on the link itself: those of the routes of the main table through this interface without
     /// a gateway. Sorted.
     pub routes: Vec<IpNetwork>,
+    /// UID of the pod behind the interface, if Hawser's pod network made it and told.
+    pub pod: Option<String>,
+    /// The pod network knows that the pod's policies are in force.
+    pub ready: bool,
     /// A route of the main table leads through a gateway on this link, to other hosts.
     pub gateway: bool,
 }
@@ -58,6 +63,12 @@ pub enum LinkError {
     #[error("cannot list {what} by netlink")]
     List {
         what: &'static str,
+        #[source]
+        cause: rtnetlink::Error,
+    },
+    #[error("cannot mark the interface {interface}")]
+    Mark {
+        interface: String,
         #[source]
         cause: rtnetlink::Error,
     },

@@ -6,6 +6,7 @@
 //!                                                                └─ pod b 10.77.5.3
 //! ```
 
+mod policy;
 mod takeover;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -98,10 +99,19 @@ impl Namespace {
     }
 
     fn udp(&self, to: &str) -> io::Result<String> {
+        self.udp_within(to, TIMEOUT)
+    }
+
+    /// Sends a datagram that may get no answer.
+    fn short_udp(&self, to: &str) -> io::Result<String> {
+        self.udp_within(to, Duration::from_millis(300))
+    }
+
+    fn udp_within(&self, to: &str, time: Duration) -> io::Result<String> {
         let to: SocketAddr = to.parse().unwrap();
         self.run(|| {
             let socket = UdpSocket::bind("0.0.0.0:0")?;
-            socket.set_read_timeout(Some(TIMEOUT))?;
+            socket.set_read_timeout(Some(time))?;
             socket.connect(to)?;
             socket.send(b"?")?;
             let mut buffer = [0; 64];
@@ -191,6 +201,7 @@ impl Node {
             bin_dir: at("bin"),
             plugin: "/usr/bin/true".into(),
             service_cidrs: vec!["10.96.0.0/16".parse().unwrap()],
+            await_policies: false,
             mtu: None,
             peers: PeerConfig { mode: Mode::Routes, ..PeerConfig::default() },
         };
@@ -204,6 +215,7 @@ impl Node {
             service_ranges: Default::default(),
             exempt: Default::default(),
             agent: Default::default(),
+            policies: None,
         };
         Self {
             namespace,
@@ -268,15 +280,23 @@ impl Node {
     }
 
     fn add_pod(&self, id: &str) -> Namespace {
+        self.add_pod_with(id, None)
+    }
+
+    /// Adds a pod. With a UID, the plugin waits for the pod's policies.
+    fn add_pod_with(&self, id: &str, uid: Option<&str>) -> Namespace {
         let pod = Namespace::new();
+        let arguments = uid.map(|uid| format!("IgnoreUnknown=1;K8S_POD_NAMESPACE=ns;K8S_POD_UID={uid}"));
         let text = fs::read_to_string(self.network.conf_dir.join("05-hawser.conflist")).unwrap();
         let mut conf = serde_json::from_str::<Value>(&text).unwrap()["plugins"][0].take();
         conf["cniVersion"] = json!("1.0.0");
+        conf["awaitPolicies"] = json!(uid.is_some());
         let environment: BTreeMap<_, _> = [
             ("CNI_COMMAND", "ADD"),
             ("CNI_CONTAINERID", id),
             ("CNI_NETNS", pod.path.to_str().unwrap()),
             ("CNI_IFNAME", "eth0"),
+            ("CNI_ARGS", arguments.as_deref().unwrap_or_default()),
         ]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();

@@ -168,6 +168,7 @@ impl Proxy {
             service_ranges: Default::default(),
             exempt: Default::default(),
             agent: Default::default(),
+            policies: None,
         };
         change(&mut caches);
         let (synced, lists) = oneshot::channel();
