@@ -277,7 +277,13 @@ fn unknown<F: Family>(
     choice: &mut Choice<F::Address>,
 ) -> u32 {
     if !F::is_in_ranges(config, &packet.key.destination) {
-        if !masquerade::is_on(config, place) || !masquerade::applies::<F>(packet, &packet.key.destination) {
+        // Other packets of TCP and SCTP belong to connections that were opened from outside, which keep the
+        // pod's address, or to those whose flow is gone.
+        let begins = packet.is_datagram() || packet.opens();
+        if !begins
+            || !masquerade::is_on(config, place)
+            || !masquerade::applies::<F>(packet, &packet.key.destination)
+        {
             return verdict::PASS;
         }
         // SAFETY: both are values.

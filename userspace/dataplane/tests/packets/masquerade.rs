@@ -97,18 +97,18 @@ both!(a_port_of_the_range_stays_unless_another_pod_has_it, own_port);
 
 fn own_port<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
     kernel.set_node(&settings(&[])).unwrap();
-    let mine = Packet::tcp((A::LOCAL_POD.0, 2_000), A::CLIENT, SYN);
-    assert_eq!(out(kernel, topology, &mine).1.source, (A::NODE, 2_000));
-    let others = Packet::tcp((A::OTHER_POD.0, 2_000), A::CLIENT, SYN);
+    let mine = Packet::tcp((A::LOCAL_POD.0, 20_000), A::CLIENT, SYN);
+    assert_eq!(out(kernel, topology, &mine).1.source, (A::NODE, 20_000));
+    let others = Packet::tcp((A::OTHER_POD.0, 20_000), A::CLIENT, SYN);
     let run = tcx(kernel, Program::PodIngress, &others, topology.other_pod);
     let there = Packet::<A>::parse(&run.packet);
     assert_eq!(there.source.0, A::NODE);
-    assert_ne!(there.source.1, 2_000);
+    assert_ne!(there.source.1, 20_000);
     // Each gets the reply to its own.
-    let (_, reply) = back(kernel, topology, &Packet::tcp(A::CLIENT, (A::NODE, 2_000), SYN | ACK));
-    assert_eq!(reply.destination, (A::LOCAL_POD.0, 2_000));
+    let (_, reply) = back(kernel, topology, &Packet::tcp(A::CLIENT, (A::NODE, 20_000), SYN | ACK));
+    assert_eq!(reply.destination, (A::LOCAL_POD.0, 20_000));
     let (_, reply) = back(kernel, topology, &Packet::tcp(A::CLIENT, there.source, SYN | ACK));
-    assert_eq!(reply.destination, (A::OTHER_POD.0, 2_000));
+    assert_eq!(reply.destination, (A::OTHER_POD.0, 20_000));
 }
 
 both!(pings_have_an_identifier_in_place_of_a_port, pings);
@@ -284,6 +284,25 @@ fn inside_the_cluster<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &N
     kernel.set_node(&NodeTables { masquerade: None, ..settings(&[]) }).unwrap();
     let packet = first(Protocol::Udp, pod, A::CLIENT);
     assert_eq!(out(kernel, topology, &packet), (NEXT, packet), "switched off");
+}
+
+both!(connections_opened_from_outside_keep_the_pods_address, opened_from_outside);
+
+fn opened_from_outside<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
+    kernel.set_node(&settings(&[])).unwrap();
+    let masqueraded = metric(node, "masqueraded");
+    let pod = (A::LOCAL_POD.0, 8_080);
+    for flags in [SYN | ACK, ACK, FIN | ACK, RST] {
+        let packet = following(Protocol::Tcp, pod, A::CLIENT, flags);
+        assert_eq!(out(kernel, topology, &packet), (NEXT, packet), "{flags:#x}");
+    }
+    let data = following(Protocol::Sctp, pod, A::CLIENT, ACK);
+    assert_eq!(out(kernel, topology, &data), (NEXT, data));
+    assert_eq!(metric(node, "masqueraded"), masqueraded);
+    // A connection that the pod opens has a flow, which its later packets find.
+    assert_eq!(out(kernel, topology, &first(Protocol::Tcp, pod, A::CLIENT)).0, REDIRECT);
+    let (verdict, later) = out(kernel, topology, &following(Protocol::Tcp, pod, A::CLIENT, ACK));
+    assert_eq!((verdict, later.source.0), (REDIRECT, A::NODE));
 }
 
 both!(ports_that_run_out_break_no_flow, exhaustion);
