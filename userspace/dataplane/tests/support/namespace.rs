@@ -28,6 +28,8 @@ impl Namespace {
             // SAFETY: takes a number; concerns this thread only.
             assert_eq!(unsafe { libc::unshare(libc::CLONE_NEWNET) }, 0, "a network namespace");
             ip("link set lo up");
+            // While a link-local address is tentative, no neighbour is asked for in its name.
+            sysctl("net/ipv6/conf/default/accept_dad", "0");
             // SAFETY: takes nothing, returns a number.
             ready.send(unsafe { libc::gettid() }).unwrap();
             while let Ok(task) = received.recv() {
