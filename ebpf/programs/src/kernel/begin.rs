@@ -6,7 +6,7 @@ use ebpf_common::choice::spread;
 use ebpf_common::event::kind;
 use ebpf_common::flow::{FlowKey, flow_flag, set_of};
 use ebpf_common::frontend::{AffinityKey, Frontend, backend_flag, frontend_flag};
-use ebpf_common::{Config, config_flag, limits, metric, scope};
+use ebpf_common::{Config, config_flag, limits, metric, protocol, scope};
 
 use super::family::{Address, Backend as _, Family, FrontendKey as _, V4, V6};
 use super::flow::{Place, is_xdp, scope_of, tell, verdict};
@@ -69,6 +69,8 @@ pub struct Choice<A> {
 
 /// The packet leaves the cluster, and takes the node's address.
 const LEAVES: u32 = 1 << 16;
+/// The datagram is from outside, for a pod's own address: replies keep it.
+const ENTERS: u32 = 1 << 17;
 
 /// Begins a flow, if the packet is for a frontend.
 #[inline(always)]
@@ -268,7 +270,7 @@ fn no_backend<F: Family>(frontend: &Frontend, packet: &Packet<F::Address>, place
 }
 
 /// Handles a packet whose destination has no frontend: none may pass to an address of the service ranges. One
-/// that leaves the cluster is its own backend.
+/// that leaves the cluster, or enters it, is its own backend.
 #[inline(always)]
 fn unknown<F: Family>(
     config: &Config,
@@ -280,18 +282,22 @@ fn unknown<F: Family>(
         // Other packets of TCP and SCTP belong to connections that were opened from outside, which keep the
         // pod's address, or to those whose flow is gone.
         let begins = packet.is_datagram() || packet.opens();
-        if !begins
-            || !masquerade::is_on(config, place)
-            || !masquerade::applies::<F>(packet, &packet.key.destination)
+        let (kind, backend_flags) = if begins
+            && masquerade::is_on(config, place)
+            && masquerade::applies::<F>(packet, &packet.key.destination)
         {
+            (LEAVES, 0)
+        } else if packet.protocol() == protocol::UDP && masquerade::enters::<F>(config, packet, place) {
+            (ENTERS, backend_flag::LOCAL)
+        } else {
             return verdict::PASS;
-        }
+        };
         // SAFETY: both are values.
         unsafe { copy(&packet.key.destination, &mut choice.backend) };
         choice.port = packet.key.destination_port;
-        choice.backend_flags = 0;
+        choice.backend_flags = backend_flags;
         choice.service = 0;
-        choice.flags = LEAVES;
+        choice.flags = kind;
         return verdict::REWRITE;
     }
     if packet.is_echo() {
@@ -347,8 +353,13 @@ fn create<F: Family>(packet: &Packet<F::Address>, hash: u64, place: Place, to: &
     new.seen = maps::tick();
     new.flags = (flags | flow_flag::REVERSE) as u32;
     F::foresee(hash, new.seen, false);
+    let enters = choice.flags & ENTERS != 0;
     // Replies of a backend that answers the client itself do not come here.
-    if manner == 0 && !claim::<F>(config, new, !replaced, hash, place) {
+    if manner == 0 && !claim::<F>(config, new, (!replaced, enters), hash, place) {
+        if enters {
+            // The pod has begun a flow to the sender, under the node's address.
+            return verdict::PASS;
+        }
         exhausted::<F>(packet, choice, place);
         return verdict::DROP;
     }
@@ -477,12 +488,12 @@ pub mod place_of_reply {
 }
 
 /// Inserts the reverse element, and only if its key is free: replies to two flows must not have the same
-/// ends. If they would, another source port is chosen.
+/// ends. If they would, another source port is chosen, unless the port is `fixed`.
 #[inline(always)]
 fn claim<F: Family>(
     config: &Config,
     reply: &mut New<F::Address>,
-    own_address: bool,
+    (own_address, fixed): (bool, bool),
     hash: u64,
     place: Place,
 ) -> bool {
@@ -492,6 +503,9 @@ fn claim<F: Family>(
     let keep = own_address || (own >= low && own <= high);
     let mut roll = hash as u32;
     for attempt in 0..limits::SNAT_TRIES {
+        if fixed && attempt > 0 {
+            break;
+        }
         if attempt > 0 || !keep {
             roll = roll.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
             reply.key.destination_port = low.wrapping_add(((roll as u64 * span) >> 32) as u16).to_be();

@@ -81,6 +81,19 @@ pub fn applies<F: Family>(packet: &Packet<F::Address>, destination: &F::Address)
     true
 }
 
+/// Returns `true` for a datagram from outside of the cluster to the own address of one of this node's pods. It
+/// has a flow, by which replies are known to be no requests of the pod.
+#[inline(never)]
+pub fn enters<F: Family>(config: &Config, packet: &Packet<F::Address>, place: Place) -> bool {
+    const BITS: u32 = config_flag::MASQUERADE | config_flag::LEAVING;
+    if config.flags & BITS != config_flag::MASQUERADE || place as u8 != hook::UPLINK {
+        return false;
+    }
+    MASQUERADE.get(0).is_some_and(|settings| {
+        packet.key.destination.is_of_node(settings) && !packet.key.source.is_in_cluster(settings)
+    })
+}
+
 /// Returns `true` if a flow only replaces the source of packets that leave the cluster.
 #[inline(always)]
 pub fn is_plain<F: Family>(packet: &Packet<F::Address>, to: &To<F::Address>) -> bool {

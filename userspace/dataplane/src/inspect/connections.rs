@@ -199,7 +199,7 @@ fn flow_row<A: Copy>(
     let client = at(key.source, key.source_port);
     let source = at(flow.source, flow.source_port);
     let masqueraded = flow.flags & flow_flag::MASQUERADE != 0;
-    let service = if flow.service == 0 && masqueraded { String::new() } else { name(names, flow.service) };
+    let service = if flow.service == 0 { String::new() } else { name(names, flow.service) };
     ConnectionRow {
         service,
         protocol: convert::flow_protocol(key.protocol),

@@ -286,6 +286,39 @@ fn inside_the_cluster<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &N
     assert_eq!(out(kernel, topology, &packet), (NEXT, packet), "switched off");
 }
 
+both!(replies_to_datagrams_from_outside_keep_the_pods_address, asked_from_outside);
+
+fn asked_from_outside<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
+    kernel.set_node(&settings(&[])).unwrap();
+    let masqueraded = metric(node, "masqueraded");
+    let pod = (A::LOCAL_POD.0, 5_353);
+    let passed = |(verdict, found): (u32, Packet<A>), sent: Packet<A>| {
+        assert_eq!(verdict, REDIRECT);
+        assert_eq!(found, Packet { ttl: sent.ttl - 1, link: found.link, ..sent });
+    };
+    let asked = first(Protocol::Udp, A::CLIENT, pod);
+    for _ in 0..2 {
+        passed(back(kernel, topology, &asked), asked.clone());
+        let reply = first(Protocol::Udp, pod, A::CLIENT);
+        passed(out(kernel, topology, &reply), reply);
+    }
+    let rows = connections(node);
+    let row = rows.iter().find(|row| row.client == Some((A::CLIENT.0.into(), A::CLIENT.1))).unwrap();
+    assert!(!row.masqueraded && row.service.is_empty() && row.external == Some(true), "{row:?}");
+    assert_eq!(metric(node, "masqueraded"), masqueraded);
+    // What the pod has begun stays its own.
+    let other = (A::LOCAL_POD.0, 53);
+    let (_, there) = out(kernel, topology, &first(Protocol::Udp, other, A::CLIENT));
+    assert_eq!(there.source.0, A::NODE);
+    let forged = first(Protocol::Udp, A::CLIENT, other);
+    assert_eq!(back(kernel, topology, &forged), (NEXT, forged));
+    let (_, again) = out(kernel, topology, &first(Protocol::Udp, other, A::CLIENT));
+    assert_eq!(again.source, there.source);
+    // Pods of other nodes have no flows.
+    let within = first(Protocol::Udp, A::REMOTE_POD, pod);
+    assert_eq!(back(kernel, topology, &within), (NEXT, within));
+}
+
 both!(connections_opened_from_outside_keep_the_pods_address, opened_from_outside);
 
 fn opened_from_outside<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {

@@ -107,7 +107,9 @@ fn nothing_is_isolated_without_policies() {
 #[test]
 fn an_empty_selector_isolates_the_whole_namespace() {
     check(&[json!({ "podSelector": {} })], |packet| !packet.to.starts_with("x/"));
-    check(&[json!({ "podSelector": {}, "policyTypes": ["Egress"] })], |packet| !packet.is_from_namespace("x"));
+    check(&[json!({ "podSelector": {}, "policyTypes": ["Egress"] })], |packet| {
+        !packet.is_from_namespace("x")
+    });
     check(&[json!({ "podSelector": {}, "policyTypes": ["Ingress", "Egress"] })], |packet| {
         !packet.to.starts_with("x/") && !packet.is_from_namespace("x")
     });
@@ -139,7 +141,9 @@ fn peers_are_selected_by_namespace_by_pod_and_by_both() {
     let both = json!({ "namespaceSelector": namespace("y"), "podSelector": named(&["b"]) });
     check(&[rule(json!([both]))], |packet| packet.to != "x/a" || packet.from == "y/b");
     let either = json!([{ "namespaceSelector": namespace("y") }, { "podSelector": named(&["b"]) }]);
-    check(&[rule(either)], |packet| packet.to != "x/a" || packet.is_from_namespace("y") || packet.from == "x/b");
+    check(&[rule(either)], |packet| {
+        packet.to != "x/a" || packet.is_from_namespace("y") || packet.from == "x/b"
+    });
     let others = json!({ "matchExpressions":
         [{ "key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": ["x"] }] });
     check(&[rule(json!([{ "namespaceSelector": others, "podSelector": named(&["c"]) }]))], |packet| {

@@ -476,6 +476,13 @@ fn existing(account: &mut Account<'_>, table: &'static str, flow: &KnownFlow) ->
     if flow.service == 0 && flow.flags & flow_flag::MASQUERADE != 0 {
         return leaving_already(account, table, flow);
     }
+    if flow.service == 0 {
+        account.note(
+            table,
+            "the flow exists, begun by a datagram from outside to the pod: both keep their addresses",
+        );
+        return Outcome::NotAService;
+    }
     let service = account.service(flow.service);
     let quiet = convert::seconds(flow.quiet);
     let direction =

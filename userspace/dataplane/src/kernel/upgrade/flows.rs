@@ -123,11 +123,10 @@ fn ends(connection: &Connection) -> Ends {
     (connection.protocol, connection.from.0, connection.from.1)
 }
 
-/// Returns our id of a connection's service: 0 for a connection that only leaves the cluster, and `None` if the
-/// service is gone.
+/// Returns our id of a connection's service: 0 for a connection that only leaves the cluster or enters it, and
+/// `None` if the service is gone.
 fn service_of(connection: &Connection, id: &dyn Fn(u32) -> Option<u32>) -> Option<u32> {
-    let leaves = connection.service == 0 && connection.flags & flow_flag::MASQUERADE != 0;
-    if leaves { Some(0) } else { id(connection.service) }
+    if connection.service == 0 { Some(0) } else { id(connection.service) }
 }
 
 fn is_reply(connection: &Connection) -> bool {
