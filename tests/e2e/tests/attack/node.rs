@@ -114,9 +114,7 @@ fn others_are_not_read(stolen: &Stolen<'_>) -> Result<()> {
         "/api/v1/namespaces/default/configmaps/treasure",
         "/api/v1/namespaces/default/configmaps?watch=1&timeoutSeconds=1",
         "/api/v1/namespaces/kube-system/secrets",
-        "/api/v1/pods",
-        "/api/v1/pods?fieldSelector=spec.nodeName%3Dnode-1",
-        "/api/v1/pods?fieldSelector=spec.nodeName!%3Dnode-2",
+        // Its proxy may list pods, which are the peers of network policies; to get one is another right.
         "/api/v1/namespaces/default/pods/elsewhere",
         "/api/v1/namespaces/default/serviceaccounts",
     ] {
