@@ -9,10 +9,13 @@ import unittest
 from pathlib import Path
 
 import helm_sdkpy as helm
+import yaml
 from kubernetes import client, dynamic, watch
 from support import Case
 
 CHART = str(Path(__file__).parent / "charts" / "shop")
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
 
 INVALID = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: broken}\ndata: {'not a key': x}\n"
 
@@ -26,9 +29,9 @@ class Helm:
     def run(self, action, *args, **options):
         return asyncio.run(action(self.configuration).run(*args, **options))
 
-    def install(self, name, values=None, **options):
+    def install(self, name, values=None, chart=CHART, **options):
         options = {"wait": False, "create_namespace": True, "disable_openapi_validation": False} | options
-        return self.run(helm.Install, name, CHART, values, **options)
+        return self.run(helm.Install, name, chart, values, **options)
 
     def upgrade(self, name, values=None, **options):
         options = {"wait": False, "disable_openapi_validation": False} | options
@@ -242,6 +245,79 @@ class Releases(Case):
                 self.apps.patch_namespaced_deployment_status(found.metadata.name, namespace, {"status": status})
 
         threading.Thread(target=follow, daemon=True).start()
+
+
+class Proxy(Case):
+    """The chart of `hawser proxy`."""
+
+    CHART = str(DEPLOY / "chart")
+    SERVER = "https://control-plane.example:6443"
+
+    def setUp(self):
+        self.dynamic = dynamic.DynamicClient(self.client)
+
+    def rules(self, obj):
+        """An object without what the server and helm add to it."""
+        obj = obj.to_dict()
+        for key in ("metadata", "status"):
+            obj.pop(key, None)
+        template = obj.get("spec", {}).get("template", {})
+        template.get("metadata", {}).pop("annotations", None)
+        return obj
+
+    def manifest(self):
+        """Each object of the manifest, as the server would store it."""
+        for body in yaml.safe_load_all((DEPLOY / "hawser-proxy.yaml").read_text()):
+            kind = self.dynamic.resources.get(api_version=body["apiVersion"], kind=body["kind"])
+            meta = body["metadata"]
+            yield kind, meta, kind.create(body=body, namespace=meta.get("namespace"), dry_run="All")
+
+    def test_the_chart_makes_the_objects_of_the_manifest(self):
+        expected = list(self.manifest())
+        self.assertEqual(len(expected), 6)
+        helm_ = Helm("kube-system")
+        helm_.install("proxy", {"server": self.SERVER}, chart=self.CHART)
+        for kind, meta, body in expected:
+            found = kind.get(meta["name"], meta.get("namespace"))
+            self.assertEqual(found.metadata.labels["app.kubernetes.io/managed-by"], "Helm")
+            if kind.kind == "ConfigMap":
+                # Comments do not pass through values.
+                for file in ("config.conf", "kubeconfig.conf"):
+                    self.assertEqual(yaml.safe_load(found.data[file]), yaml.safe_load(body.data[file]))
+            else:
+                self.assertEqual(self.rules(found), self.rules(body), meta["name"])
+        helm_.uninstall("proxy")
+        for kind, meta, _ in expected:
+            self.refused(404, kind.get, meta["name"], meta.get("namespace"))
+
+    def test_values_of_the_chart_become_flags_and_capabilities(self):
+        helm_ = Helm("proxy-values")
+        values = {
+            "existingConfigMap": "kube-proxy", "announceLoadBalancers": True, "networkPolicies": True,
+            "hostPorts": True, "masqueradePods": True, "extraArgs": ["--uplinks=eth1"],
+            "image": {"repository": "registry.example/hawser", "tag": "2"},
+        }
+        helm_.install("proxy", values, chart=self.CHART)
+        pod = client.AppsV1Api(self.client).read_namespaced_daemon_set("hawser-proxy", "proxy-values").spec.template.spec
+        container = pod.containers[0]
+        self.assertEqual(container.command[-5:], [
+            "--host-ports", "--masquerade-pods", "--network-policies", "--announce-load-balancers", "--uplinks=eth1"])
+        self.assertIn("NET_RAW", container.security_context.capabilities.add)
+        self.assertEqual({c.image for c in pod.containers + pod.init_containers}, {"registry.example/hawser:2"})
+        self.assertEqual([v.config_map.name for v in pod.volumes if v.config_map], ["kube-proxy"])
+        self.refused(404, self.core.read_namespaced_config_map, "hawser-proxy", "proxy-values")
+        helm_.uninstall("proxy")
+
+    def test_values_that_cannot_work_are_refused(self):
+        helm_ = Helm("proxy-refused")
+        for values, words in [
+            ({}, "server: give the URL of the API server"),
+            ({"server": "control-plane"}, "(?s)server.*pattern"),
+            ({"server": self.SERVER, "hostPort": True}, "hostPort"),
+            ({"server": self.SERVER, "configuration": {"clientConnection": {}}}, "clientConnection"),
+        ]:
+            with self.assertRaisesRegex(helm.InstallError, words):
+                helm_.install("proxy", values, chart=self.CHART)
 
 
 if __name__ == "__main__":
