@@ -1,5 +1,5 @@
-//! A cluster on a bed: `hawser up` on the first node, and on each other one `hawser kubelet` and `hawser
-//! proxy`, started as an operator would.
+//! A cluster on a bed: `hawser up` on the first node, and on each other one `hawser join`, or `hawser kubelet`
+//! and `hawser proxy`, started as an operator would.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -30,6 +30,8 @@ pub struct Nodes<'a> {
     programs: Programs,
     /// Flags of the pod network, for all nodes.
     flags: Vec<String>,
+    /// Arguments of `hawser join`; `None` if the components of a node run apart.
+    join: Option<Vec<String>>,
     /// By node and component.
     running: BTreeMap<(usize, &'static str), Process>,
     /// Nothing is left to remove.
@@ -39,23 +41,54 @@ pub struct Nodes<'a> {
 impl<'a> Nodes<'a> {
     /// Starts all nodes and waits until all of them are ready.
     pub fn start(bed: &'a Bed, programs: Programs, flags: &[&str]) -> Result<Self> {
-        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let mut nodes = Self { bed, programs, flags, running: BTreeMap::new(), down: false };
+        let mut nodes = Self::new(bed, programs, flags);
         for node in &bed.nodes {
             nodes.run(node)?;
         }
+        nodes.all_ready()?;
+        Ok(nodes)
+    }
+
+    /// Starts the first node, has the others join it, and waits until all of them are ready.
+    pub fn start_joined(bed: &'a Bed, programs: Programs, flags: &[&str]) -> Result<Self> {
+        let mut nodes = Self::new(bed, programs, flags);
+        let (first, others) = bed.nodes.split_first().context("a bed without nodes")?;
+        nodes.run(first)?;
+        // The controllers sign the cluster's description, which those who join verify, just after the start.
+        let line = eventually("a token", || nodes.token().map(Some)).with_context(|| nodes.logs())?;
+        let words = line.split_whitespace().skip(2).map(str::to_owned);
+        nodes.join = Some(words.collect());
+        for node in others {
+            nodes.run(node)?;
+        }
+        nodes.all_ready()?;
+        Ok(nodes)
+    }
+
+    fn new(bed: &'a Bed, programs: Programs, flags: &[&str]) -> Self {
+        let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
+        Self { bed, programs, flags, join: None, running: BTreeMap::new(), down: false }
+    }
+
+    /// Returns the command that joins a node, `hawser join SERVER --token T …`.
+    fn token(&self) -> Result<String> {
+        let mut command = self.bed.nodes[0].on(&self.programs.hawser);
+        command.args(["token", "create", "--print-join-command", "--data-dir"]).arg(self.data_dir());
+        output(&mut command)
+    }
+
+    fn all_ready(&self) -> Result<()> {
         eventually("all nodes to be ready", || {
-            let ready = bed.nodes.iter().map(|node| nodes.is_ready(&node.name()));
+            let ready = self.bed.nodes.iter().map(|node| self.is_ready(&node.name()));
             Ok(ready.collect::<Result<Vec<_>>>()?.into_iter().all(|ready| ready).then_some(()))
         })
-        .with_context(|| nodes.logs())?;
-        Ok(nodes)
+        .with_context(|| self.logs())
     }
 
     /// Removes what the nodes of a bed left behind whose process was killed.
     pub fn clear(bed: &'a Bed, programs: Programs) -> Result<()> {
         bed.nodes.iter().try_for_each(Node::kill_all)?;
-        Self { bed, programs, flags: Vec::new(), running: BTreeMap::new(), down: false }.remove()
+        Self::new(bed, programs, &[]).remove()
     }
 
     /// Starts what runs on a node and does not run yet.
@@ -67,6 +100,10 @@ impl<'a> Nodes<'a> {
             })
             .with_context(|| self.logs())
             .map(drop);
+        }
+        if let Some(words) = &self.join {
+            let command = self.joined(node, words);
+            return self.run_one(node, "join", command);
         }
         let (kubelet, proxy) = (self.kubelet(node)?, self.proxy(node)?);
         self.run_one(node, "kubelet", kubelet)?;
@@ -89,6 +126,18 @@ impl<'a> Nodes<'a> {
         self.with_node_flags(node, command)
     }
 
+    /// Returns the command that joins a node, or that continues as the node that has joined.
+    fn joined(&self, node: &Node, words: &[String]) -> Command {
+        let data = self.data_dir_of(node);
+        let mut command = node.on(&self.programs.hawser);
+        command.arg("join").arg("--data-dir").arg(&data);
+        if !data.join("join").exists() {
+            command.args(words);
+        }
+        command.args(["--node-name", &node.name(), "--node-ip", &node.ip(), "--bpf-root", &node.bpf_root()]);
+        self.with_node_flags(node, command)
+    }
+
     fn kubelet(&self, node: &Node) -> Result<Command> {
         let of = self.credentials(node, "kubelet")?;
         let proxy = self.credentials(node, "proxy")?;
@@ -98,7 +147,7 @@ impl<'a> Nodes<'a> {
         command.arg("--tls-cert-file").arg(of.join("serving.crt"));
         command.arg("--tls-private-key-file").arg(of.join("serving.key"));
         command.arg("--pod-network-kubeconfig").arg(proxy.join("kubeconfig.yaml"));
-        command.arg("--root-dir").arg(node.dir().join("kubelet"));
+        command.arg("--root-dir").arg(self.data_dir_of(node));
         command.args(["--hostname-override", &node.name(), "--node-ip", &node.ip()]);
         Ok(self.with_node_flags(node, command))
     }
@@ -123,7 +172,15 @@ impl<'a> Nodes<'a> {
 
     /// Returns the first node's data directory.
     pub fn data_dir(&self) -> PathBuf {
-        self.bed.nodes[0].dir().join("data")
+        self.data_dir_of(&self.bed.nodes[0])
+    }
+
+    fn data_dir_of(&self, node: &Node) -> PathBuf {
+        node.dir().join(match (node.number, &self.join) {
+            (1, _) => "data",
+            (_, Some(_)) => "join",
+            (_, None) => "kubelet",
+        })
     }
 
     pub fn kubeconfig(&self) -> PathBuf {
@@ -173,6 +230,19 @@ impl<'a> Nodes<'a> {
         process.with_context(|| format!("{component} does not run on node {node}"))?.kill()
     }
 
+    /// Sends SIGTERM to a component and starts it again.
+    pub fn restart(&mut self, node: usize, component: &'static str) -> Result<()> {
+        let process = self.running.remove(&(node, component));
+        process.with_context(|| format!("{component} does not run on node {node}"))?.stop()?;
+        let bed = self.bed;
+        self.run(&bed.nodes[node - 1])
+    }
+
+    /// Returns the components that run, with the numbers of their nodes.
+    pub fn components(&self) -> Vec<(usize, &'static str)> {
+        self.running.keys().copied().collect()
+    }
+
     /// Sends SIGTERM to all processes, the first node's last, and removes what they made.
     pub fn down(&mut self) -> Result<()> {
         while let Some(((node, component), process)) = self.running.pop_last() {
@@ -186,10 +256,10 @@ impl<'a> Nodes<'a> {
         self.down = true;
         let mut errors = Vec::new();
         for node in &self.bed.nodes {
-            let data = if node.number == 1 { self.data_dir() } else { node.dir().join("kubelet") };
+            let verb = if node.number != 1 && self.join.is_some() { "leave" } else { "down" };
             let mut commands = vec![node.on(&self.programs.hawser)];
-            commands[0].arg("down").arg("--data-dir").arg(data);
-            if node.number != 1 {
+            commands[0].arg(verb).arg("--data-dir").arg(self.data_dir_of(node));
+            if node.number != 1 && self.join.is_none() {
                 let mut cleanup = node.on(&self.programs.hawser);
                 cleanup.args(["proxy", "--cleanup", "--bpf-root", &node.bpf_root()]);
                 commands.push(cleanup);

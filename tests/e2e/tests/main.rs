@@ -9,5 +9,6 @@ mod daemonset;
 mod join;
 mod names;
 mod replacement;
+mod shop;
 mod single_node;
 mod two_nodes;

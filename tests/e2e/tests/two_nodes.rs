@@ -175,8 +175,8 @@ fn partition(nodes: &Nodes<'_>, pods: &Pods) -> Result<()> {
     Ok(())
 }
 
-/// Waits twice as long as usual: TCP connections that were open before the partition may go on only when as
-/// much time has passed again.
+/// Waits twice as long as usual: connections that the partition cut off end up to 25 s later, and only then
+/// are opened again.
 fn healed(what: &str, mut ask: impl FnMut() -> Result<Option<()>>) -> Result<()> {
     eventually(what, &mut ask).or_else(|_| eventually(what, &mut ask))
 }

@@ -56,7 +56,7 @@ pub fn connections(target: &str) -> std::io::Result<()> {
     let done = until_end_of_input();
     let mut counts = Counts::default();
     while !done.load(Ordering::Relaxed) {
-        match crate::fetch(target) {
+        match crate::fetch_ok(target) {
             Ok(body) => *counts.answers.entry(body.trim().to_owned()).or_default() += 1,
             Err(error) => counts.failure(error.to_string()),
         }

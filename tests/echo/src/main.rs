@@ -4,6 +4,7 @@
 //! `DRAIN_MS` (keeps serving so long after SIGTERM, 0). HTTP paths: `/` answers the pod's name;
 //! `/ready` and `/healthz` answer 200, or 503 once `/fail` was asked (until `/recover`);
 //! `/exit?N` ends the process with code N; `/client` answers the caller's address;
+//! `/calls` asks each `HOST:PORT[/PATH]` of the list `CALLS` and answers the pod's name, or 502 if one fails;
 //! `/stream` holds the connection and sends a line whenever it receives one.
 //!
 //! As the image has no other program, it is also its own client: `echo get HOST:PORT[/PATH]` and
@@ -126,11 +127,19 @@ fn serve_connection(stream: TcpStream, name: &str, healthy: &AtomicBool) {
                 (200, name.to_owned())
             }
             "/client" => (200, peer.clone()),
+            "/calls" => match call_all() {
+                Ok(()) => (200, name.to_owned()),
+                Err(failures) => (502, format!("{name}: {failures}")),
+            },
             "/stream" => return hold(&mut reader, &mut stream, name),
             exit if exit.starts_with("/exit?") => std::process::exit(exit[6..].parse().unwrap_or(1)),
             _ => (200, name.to_owned()),
         };
-        let reason = if status == 200 { "OK" } else { "Service Unavailable" };
+        let reason = match status {
+            200 => "OK",
+            502 => "Bad Gateway",
+            _ => "Service Unavailable",
+        };
         let answer = format!(
             "HTTP/1.1 {status} {reason}\r\nContent-Type: text/plain\r\nContent-Length: {}\r\n\r\n{body}\n",
             body.len() + 1
@@ -166,24 +175,42 @@ fn hold(reader: &mut impl BufRead, stream: &mut TcpStream, name: &str) {
     }
 }
 
-fn get(target: &str) -> std::io::Result<()> {
-    fetch(target).map(|body| print!("{body}"))
+/// Asks everybody in the comma-separated list `CALLS`, one after the other. The error names who failed, and how.
+fn call_all() -> Result<(), String> {
+    let calls = std::env::var("CALLS").unwrap_or_default();
+    for target in calls.split(',').filter(|target| !target.is_empty()) {
+        fetch_ok(target).map_err(|error| format!("{target}: {error}"))?;
+    }
+    Ok(())
 }
 
-/// Sends a request over a new connection; every wait ends after five seconds.
+fn get(target: &str) -> std::io::Result<()> {
+    fetch(target).map(|(_, body)| print!("{body}"))
+}
+
+/// Fetches as [`fetch`] does; a status other than 200 is an error.
+fn fetch_ok(target: &str) -> std::io::Result<String> {
+    let (status, body) = fetch(target)?;
+    if status == 200 { Ok(body) } else { Err(std::io::Error::other(format!("{status} {}", body.trim()))) }
+}
+
 /// Resolves `HOST:PORT` as every program does, by the `resolv.conf` of the machine or pod.
 fn resolve(target: &str) -> std::io::Result<SocketAddr> {
     let mut found = target.to_socket_addrs()?;
     found.next().ok_or_else(|| std::io::Error::other(format!("{target} has no address")))
 }
 
-fn fetch(target: &str) -> std::io::Result<String> {
+/// Sends a request over a new connection, and returns status and body; every wait ends after five seconds.
+fn fetch(target: &str) -> std::io::Result<(u16, String)> {
     let (host, path) = target.split_once('/').unwrap_or((target, ""));
     let address = resolve(host)?;
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     write!(stream, "GET /{path} HTTP/1.1\r\nHost: {host}\r\n\r\n")?;
     let mut reader = BufReader::new(stream);
+    let mut first = String::new();
+    reader.read_line(&mut first)?;
+    let status = first.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
     let mut length = 0;
     loop {
         let mut header = String::new();
@@ -199,7 +226,7 @@ fn fetch(target: &str) -> std::io::Result<String> {
     if length == 0 {
         return Err(std::io::Error::other("the answer is empty"));
     }
-    Ok(String::from_utf8_lossy(&body).into_owned())
+    Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
 fn udp(target: &str) -> std::io::Result<()> {

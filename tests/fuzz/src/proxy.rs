@@ -22,6 +22,7 @@ pub fn service(bytes: &[u8]) {
         node: NodeView { addresses: vec!["192.0.2.1".parse().expect("an address")], ..NodeView::named("n1") },
         external_ips: choice & 1 != 0,
         masquerade_all: choice & 2 != 0,
+        ..Context::default()
     };
     let found = warnings(&service);
     assert!(found.len() <= WARNINGS, "{} warnings", found.len());

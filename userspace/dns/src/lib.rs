@@ -43,4 +43,4 @@ mod waiting;
 mod wards;
 pub mod wire;
 
-pub use run::{Config, StartError, check, run};
+pub use run::{Config, Handover, StartError, check, run};

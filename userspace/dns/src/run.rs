@@ -170,12 +170,24 @@ fn count(counter: &Counter) -> bool {
     true
 }
 
-/// Runs the server until shutdown.
+/// How the server of one process with the node's proxy is replaced: the proxy leads queries to it while it
+/// serves, and it answers until they are led elsewhere.
+#[derive(Debug)]
+pub struct Handover {
+    /// Is told whether the server serves: it is ready and not about to end.
+    pub serves: watch::Sender<bool>,
+    /// The proxy has ended; before, it has led queries elsewhere.
+    pub led_away: CancellationToken,
+}
+
+/// Runs the server until shutdown, and then until queries are led elsewhere; `handover` is given if the node's
+/// proxy runs in this process.
 pub async fn run(
     config: Config,
     client: Client,
     ambient: Ambient,
     stop: CancellationToken,
+    handover: Option<Handover>,
 ) -> Result<(), StartError> {
     let (corefile, cluster, text) = load(&config)?;
     let metrics = Arc::new(Metrics::default());
@@ -201,6 +213,10 @@ pub async fn run(
     let readiness = Arc::new(Readiness::default());
     let (state, told) = watch::channel(State::default());
     let state = Arc::new(state);
+    let led_away = handover.map(|handover| {
+        tokio::spawn(tell_serving(told.clone(), handover.serves));
+        handover.led_away
+    });
     let (slices, node) = (informers.cache::<Slice>(), Arc::<str>::from(&*config.node_name));
     let changed = own_changes(&slices, &config.node_name);
     let indexed = {
@@ -226,12 +242,31 @@ pub async fn run(
     let listeners = listen(&config, &engine, &readiness, nodes, &state, &rules, (&stop, &end)).await;
     // A request that hangs must not keep the process.
     let told = tokio::time::timeout(2 * limits::DRAIN, slices).await;
-    if matches!(told, Ok(Ok(true))) {
+    let mut others_know = matches!(told, Ok(Ok(true)));
+    if let Some(led_away) = led_away {
+        others_know |= tokio::time::timeout(limits::DRAIN, led_away.cancelled()).await.is_ok();
+    }
+    if others_know {
         tokio::time::sleep(limits::DRAIN).await;
     }
     end.cancel();
     listeners.end().await;
     Ok(())
+}
+
+/// Tells the proxy of this process whether the server serves, until it is about to end.
+async fn tell_serving(mut state: watch::Receiver<State>, serves: watch::Sender<bool>) {
+    let serving = |state: &State| state.ready && !state.ending && !state.addresses.is_empty();
+    loop {
+        let (now, ending) = {
+            let state = state.borrow_and_update();
+            (serving(&state), state.ending)
+        };
+        serves.send_if_modified(|before| std::mem::replace(before, now) != now);
+        if ending || state.changed().await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Watches the servers of other nodes, in the background.

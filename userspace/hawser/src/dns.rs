@@ -3,17 +3,20 @@
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail};
-use apiserver_client::connect;
+use apiserver_client::{ObjectKey, connect};
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1::Service;
 use kube::Client;
 use kube::api::{Api, PostParams};
 use kubelet_agent::ClusterDns;
 use serde_json::json;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use userspace_daemon::shutdown;
+use userspace_dns::Handover;
 use userspace_dns::slices::{NAMESPACE, SERVICE};
+use userspace_proxy::LocalServer;
 
 use crate::args::Dns;
 use crate::dns_args::{ClusterDnsArgs, DnsServer, JoinDns, UpDns};
@@ -86,7 +89,15 @@ pub async fn run(args: Dns) -> Result<()> {
     let cluster = cluster.or_of(&networks.service_cidrs);
     let config = config(&name, &cluster, &server, &networks, false)?;
     let client = connect(&kubeconfig, PROGRAM).await?;
-    userspace_dns::run(config, client, Ambient::system(), stop).await.context("the DNS server cannot run")
+    let run = userspace_dns::run(config, client, Ambient::system(), stop, None);
+    run.await.context("the DNS server cannot run")
+}
+
+/// Returns the two ends between the DNS server and the proxy of one process.
+pub fn handover() -> (Handover, LocalServer) {
+    let (sender, serves) = watch::channel(false);
+    let service = ObjectKey::new(NAMESPACE, SERVICE);
+    (Handover { serves: sender, led_away: CancellationToken::new() }, LocalServer { service, serves })
 }
 
 /// Creates the cluster's DNS Service if there is none, and tells if the one that is there has other

@@ -95,12 +95,15 @@ async fn member(
     let clients = userspace_network::Clients { own: client.clone(), nodes: api.proxy.client() };
     let network = node::network(&node, &directories, (&pod_network, &networks, true), clients, &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
-    let proxy = node::run_proxy(open.end().await?, api.proxy.client(), &around);
-    tasks.add("proxy", async move { proxy.await.context("panicked") });
-    if let Some(dns) = dns {
-        let run = userspace_dns::run(dns, api.dns.client(), ambient.clone(), stop.clone());
+    let dns = dns.map(|config| {
+        let (handover, server) = dns::handover();
+        let led_away = handover.led_away.clone();
+        let run = userspace_dns::run(config, api.dns.client(), ambient.clone(), stop.clone(), Some(handover));
         tasks.add("DNS server", async move { Ok(Box::pin(run).await?) });
-    }
+        (server, led_away)
+    });
+    let proxy = node::run_proxy(open.end().await?, api.proxy.client(), dns, &around);
+    tasks.add("proxy", async move { proxy.await.context("panicked") });
     // Last, since it may have to wait for the API server.
     let Some(client_ca) = client_authorities::find(&membership, &joined, &client, stop).await? else {
         return tasks.all_end().await;

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use userspace_daemon::tls::ServingCertificate;
 use userspace_dataplane::{Kernel, Limits, RootLock, XdpMode, find_cgroup2};
 use userspace_network::peers::{Mode, PeerConfig};
-use userspace_proxy::{KernelLinks, KubeProxyConfiguration, Own};
+use userspace_proxy::{KernelLinks, KubeProxyConfiguration, LocalServer, Own};
 
 use crate::data_dir::{DataDir, Made};
 use crate::lock;
@@ -392,6 +392,7 @@ pub async fn open_proxy(
         metrics: page(config.metrics_bind_address, "metrics-bind-address", hard).await?,
         later: !hard,
         health_checks: true,
+        local_server: None,
     };
     let opening = tokio::task::spawn_blocking(|| Kernel::open(data_plane));
     let opened = opening.await.context("opening the data plane panicked")?;
@@ -399,14 +400,25 @@ pub async fn open_proxy(
     Ok(OpenProxy { config, listeners, kernel, lock })
 }
 
-/// Runs the service proxy until shutdown. The tables that it has programmed remain.
-pub fn run_proxy(open: OpenProxy, client: Client, around: &Surroundings<'_>) -> JoinHandle<()> {
-    let OpenProxy { config, listeners, kernel, lock } = open;
+/// Runs the service proxy until shutdown. The tables that it has programmed remain. `dns` is the DNS server of
+/// this process, if there is one, and what to cancel once queries are led elsewhere.
+pub fn run_proxy(
+    open: OpenProxy,
+    client: Client,
+    dns: Option<(LocalServer, CancellationToken)>,
+    around: &Surroundings<'_>,
+) -> JoinHandle<()> {
+    let OpenProxy { config, mut listeners, kernel, lock } = open;
     let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
+    let (local_server, led_away) = dns.unzip();
+    listeners.local_server = local_server;
     tokio::spawn(async move {
         let links = Box::new(KernelLinks::new());
         Box::pin(userspace_proxy::run(config, client, Box::new(kernel), links, ambient, listeners, stop))
             .await;
+        if let Some(led_away) = led_away {
+            led_away.cancel();
+        }
         drop(lock);
     })
 }

@@ -91,7 +91,7 @@ pub async fn run(args: Proxy) -> Result<()> {
     tokio::spawn(warn_of_leftovers());
     let around = Surroundings { ambient: &ambient, stop: &stop };
     let open = node::open_proxy(config, data_plane, stop.clone()).await?;
-    let proxy = node::run_proxy(open, client, &around);
+    let proxy = node::run_proxy(open, client, None, &around);
     tokio::select! {
         ended = proxy => ended.context("the proxy failed"),
         path = changed(path, text) => {

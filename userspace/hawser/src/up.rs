@@ -19,6 +19,7 @@ use tracing::info;
 use userspace_daemon::shutdown;
 use userspace_daemon::tls::ServingCertificate;
 use userspace_network::Clients;
+use userspace_proxy::LocalServer;
 
 use crate::apiserver::{self, Api, Settings};
 use crate::apiserver_args::Serving;
@@ -183,7 +184,7 @@ async fn cluster(
     let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");
     control_plane(&api, (&networks, load_balancers, cluster_signing_duration), &ambient, stop, tasks)?;
-    run_dns(dns, &api, &ambient, stop, tasks);
+    let dns = run_dns(dns, &api, &ambient, stop, tasks);
 
     let kubelet_client = client(&api, Component::Node(&node.name));
     let around = Surroundings { ambient: &ambient, stop };
@@ -192,7 +193,7 @@ async fn cluster(
     let network = node::network(&node, &directories, (&pod_network, &networks, true), clients, &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
     let tls = kubelet_tls(&api, &node)?;
-    let proxy = node::run_proxy(open.end().await?, client(&api, Component::Proxy), &around);
+    let proxy = node::run_proxy(open.end().await?, client(&api, Component::Proxy), dns, &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
     info!(after = ?start.elapsed(), "the data plane is open");
     let cri = cri.end().await?;
@@ -248,19 +249,24 @@ fn control_plane(
     Ok(())
 }
 
-/// Starts the DNS server, and creates the Service that leads to it. Does nothing without a configuration.
+/// Starts the DNS server, and creates the Service that leads to it; returns what the proxy has to know of it. Does
+/// nothing without a configuration.
 fn run_dns(
     config: Option<userspace_dns::Config>,
     api: &Api,
     ambient: &Ambient,
     stop: &CancellationToken,
     tasks: &mut Tasks,
-) {
-    let Some(config) = config else { return };
+) -> Option<(LocalServer, CancellationToken)> {
+    let config = config?;
     let admin = in_process(api.server.service(), Subject::admin().identity(), "hawser");
     tokio::spawn(dns::ensure(admin, config.servers.clone(), stop.clone()));
-    let run = userspace_dns::run(config, client(api, Component::Dns), ambient.clone(), stop.clone());
+    let (handover, server) = dns::handover();
+    let led_away = handover.led_away.clone();
+    let client = client(api, Component::Dns);
+    let run = userspace_dns::run(config, client, ambient.clone(), stop.clone(), Some(handover));
     tasks.add("DNS server", async move { Ok(Box::pin(run).await?) });
+    Some((server, led_away))
 }
 
 fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {

@@ -24,6 +24,7 @@ use crate::exempt::Exemptions;
 use crate::health::{HealthChecks, Report};
 use crate::limits;
 use crate::links::{self, Links};
+use crate::local_server::LocalServer;
 use crate::masquerade::Rules;
 use crate::metrics::Metrics;
 use crate::policy::PolicyObjects;
@@ -38,8 +39,8 @@ use crate::worker::Worker;
 /// The component name in our Events.
 const COMPONENT: &str = "hawser-proxy";
 
-/// The listeners of the pages, bound by the caller so that tests use port 0. Pages without one are not
-/// served.
+/// The listeners of the pages, bound by the caller so that tests use port 0, and what else serves in this process.
+/// Pages without a listener are not served.
 #[derive(Debug, Default)]
 pub struct Listeners {
     pub healthz: Option<TcpListener>,
@@ -48,6 +49,7 @@ pub struct Listeners {
     pub later: bool,
     /// Serve the health check node ports of Services, on the addresses of node ports.
     pub health_checks: bool,
+    pub local_server: Option<LocalServer>,
 }
 
 /// Runs the proxy until shutdown. The content of the data plane stays: the kernel goes on forwarding.
@@ -119,7 +121,7 @@ async fn work(
         events: Arc::default(),
         ambient: ambient.clone(),
     };
-    let Listeners { healthz, metrics: metrics_listener, later, health_checks } = listeners;
+    let Listeners { healthz, metrics: metrics_listener, later, health_checks, local_server } = listeners;
     for (listener, address, kind) in [
         (healthz, config.healthz_bind_address, Kind::Health),
         (metrics_listener, config.metrics_bind_address, Kind::Metrics),
@@ -158,7 +160,7 @@ async fn work(
     });
     let report = Report { status, metrics, health, service_warnings: ServiceWarnings::new(recorder) };
     let worker = Worker::new(config, caches, tracker, data_plane, ambient, report, tell);
-    worker.run(synced, links, shutdown).await;
+    worker.run(synced, links, local_server, shutdown).await;
     if let Some(Err(error)) = OptionFuture::from(announcer).await {
         warn!(%error, "the announcer of load balancer addresses failed");
     }

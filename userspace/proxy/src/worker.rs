@@ -24,6 +24,7 @@ use crate::health::{HealthChecks, Report};
 use crate::host_ports;
 use crate::limits;
 use crate::links::{Known, attachment_log};
+use crate::local_server::{LocalServer, changed};
 use crate::masquerade::Agent;
 use crate::metrics::{FAMILIES, Metrics, PolicyLabel, Seconds, family};
 use crate::node_tables::{NodeInputs, interfaces, node_tables};
@@ -94,8 +95,12 @@ impl Worker {
     ) -> Self {
         let Report { status, metrics, health, service_warnings } = report;
         let node = NodeView::named(&config.node_name);
-        let context =
-            Context { node, external_ips: config.external_ips, masquerade_all: config.masquerade_all };
+        let context = Context {
+            node,
+            external_ips: config.external_ips,
+            masquerade_all: config.masquerade_all,
+            ..Context::default()
+        };
         let full_due = Instant::now() + config.full_sync;
         let check_due = plane.observer().map(|_| Instant::now() + limits::CHECK_PAUSE);
         let kept = plane.kept() > 0;
@@ -137,14 +142,19 @@ impl Worker {
         mut self,
         mut synced: BoxFuture<'static, ()>,
         mut known: watch::Receiver<Known>,
+        mut local_server: Option<LocalServer>,
         shutdown: CancellationToken,
     ) {
+        if let Some(server) = &mut local_server {
+            let serves = *server.serves.borrow_and_update();
+            self.serves_here(&server.service, serves);
+        }
         loop {
             let wake = self.next_due();
             tokio::select! {
                 // Polled in order, so that equal histories give equal results.
                 biased;
-                () = shutdown.cancelled() => return,
+                () = shutdown.cancelled() => break,
                 () = &mut synced, if !self.synced => {
                     self.synced = true;
                     self.apply_everything();
@@ -155,11 +165,32 @@ impl Worker {
                     self.apply_host_ports().await;
                 }
                 () = self.tracker.noted(), if self.synced => self.apply_changes().await,
+                serves = changed(&mut local_server) => {
+                    let service = local_server.as_ref().map(|server| server.service.clone());
+                    self.lead(&service.unwrap_or_default(), serves).await;
+                }
                 () = tokio::time::sleep_until(wake) => {}
             }
             self.work_off_due().await;
             self.report_pending();
         }
+        if let Some(server) = &local_server {
+            self.lead(&server.service, false).await;
+        }
+    }
+
+    /// Leads a Service to this node's own server, or away from it.
+    async fn lead(&mut self, service: &ObjectKey, here: bool) {
+        if self.serves_here(service, here) && self.programmed {
+            let effect = self.compile_one(service);
+            self.apply_services(effect.changed.into_iter().collect()).await;
+        }
+    }
+
+    /// Records that a Service's server on this node serves or not. Returns `true` if that is new.
+    fn serves_here(&mut self, service: &ObjectKey, serves: bool) -> bool {
+        let away = &mut self.context.not_serving_here;
+        if serves { away.remove(service) } else { away.insert(service.clone()) }
     }
 
     fn next_due(&self) -> Instant {

@@ -80,6 +80,13 @@ impl<'a> Endpoints<'a> {
         Self { by_port }
     }
 
+    /// Makes ready endpoints on this node draining ones.
+    pub(super) fn drain_local(&mut self) {
+        for one in self.by_port.values_mut().flatten().filter(|one| one.backend.local && one.ready) {
+            (one.ready, one.draining) = (false, true);
+        }
+    }
+
     /// Selects the endpoints of one family for a Service's port: ready ones, or if there are none, those that
     /// still serve while they terminate.
     pub(super) fn pick(&self, port: &str, protocol: Protocol, family: Family, policy: Policy) -> Picked {

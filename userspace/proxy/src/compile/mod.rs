@@ -37,7 +37,7 @@ mod ranges;
 mod slice;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use apiserver_client::ObjectKey;
@@ -115,6 +115,9 @@ pub struct Context {
     pub external_ips: bool,
     /// Traffic to cluster addresses always takes the node's address as its source.
     pub masquerade_all: bool,
+    /// Services whose endpoints on this node do not serve at the moment, which this process knows before
+    /// their EndpointSlices say so. These endpoints count as terminating ones.
+    pub not_serving_here: BTreeSet<ObjectKey>,
 }
 
 /// Returns the tables of one Service for this node. `slices` are those of the Service, in any order.
@@ -128,7 +131,11 @@ pub fn compile_service<'a, S: ToSlice + 'a>(
     }
     let (choices, _) = choices::Choices::of(service);
     let slices: Vec<Cow<'a, Slice>> = slices.into_iter().map(ToSlice::to_slice).collect();
-    let endpoints = endpoints::Endpoints::gather(slices.iter().map(Cow::as_ref), &choices, &context.node);
+    let slices = slices.iter().map(Cow::as_ref);
+    let mut endpoints = endpoints::Endpoints::gather(slices, &choices, &context.node);
+    if context.not_serving_here.contains(&ObjectKey::of(service)) {
+        endpoints.drain_local();
+    }
     frontends::all(service, &endpoints, &choices, context)
 }
 

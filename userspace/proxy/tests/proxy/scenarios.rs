@@ -40,6 +40,7 @@ fn found(input: &str) -> String {
         node: NodeView::of(&nodes[0]),
         external_ips: input.contains("# externalIPs: on"),
         masquerade_all: input.contains("# masqueradeAll: on"),
+        ..Context::default()
     };
     let tables = compile(&services, &slices, &context);
     // The order of objects has no effect.

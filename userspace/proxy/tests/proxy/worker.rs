@@ -5,14 +5,16 @@ use std::time::Duration;
 use crate::proxy::support::{Plane, Proxy, object, pass, service, settle, slice};
 use apiserver_client::ObjectKey;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use userspace_dataplane::Resolution;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Protocol, Reconciled, Role, Scope};
 use userspace_proxy::links::LinkAddress;
 use userspace_proxy::masquerade::{Agent, AgentRules, Rules};
-use userspace_proxy::{Config, Exemptions, Link, Listeners};
+use userspace_proxy::{Config, Exemptions, Link, Listeners, LocalServer};
 
 fn config() -> Config {
     Config::for_node("here").unwrap()
@@ -217,6 +219,56 @@ async fn the_pages_tell_the_truth() {
     assert_eq!(page(metrics_at, "/proxyMode").await, (200, "ebpf".to_owned()));
     assert_eq!(page(health_at, "/metrics").await.0, 404);
     proxy.stop().await;
+}
+
+/// Returns a slice of a Service with an endpoint on this node and one on another, each for its own node.
+fn on_both_nodes(service: &str) -> EndpointSlice {
+    let endpoint = |ip: &str, node: &str| {
+        format!("{{addresses: [{ip}], nodeName: {node}, hints: {{forNodes: [{{name: {node}}}]}}}}")
+    };
+    object(&format!(
+        "metadata: {{namespace: default, name: {service}-1, labels: {{kubernetes.io/service-name: {service}}}}}\n\
+         addressType: IPv4\nports: [{{port: 8080}}]\nendpoints: [{}, {}]",
+        endpoint("10.1.0.1", "here"),
+        endpoint("10.1.0.2", "there")
+    ))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_of_this_process_leads_here_only_while_its_server_serves() {
+    let (tell, serves) = watch::channel(false);
+    let local_server = Some(LocalServer { service: key("a"), serves });
+    let mut proxy =
+        Proxy::start(config(), Plane::default(), Listeners { local_server, ..Listeners::default() });
+    for name in ["a", "b"] {
+        proxy.caches.services.apply(service(name, if name == "a" { "10.0.0.1" } else { "10.0.0.2" }));
+        proxy.caches.slices.apply(on_both_nodes(name));
+    }
+    proxy.sync().await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.2", "the server has not begun to serve");
+    assert_eq!(goes(&proxy, "10.0.0.2"), "10.1.0.1", "another Service's endpoint counts as before");
+    tell.send_replace(true);
+    settle().await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+    tell.send_replace(false);
+    settle().await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.2");
+    // With no other server, this node's is better than none.
+    let alone = "metadata: {namespace: default, name: a-1, labels: {kubernetes.io/service-name: a}}\n\
+                 addressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.1.0.1], nodeName: here}]";
+    proxy.caches.slices.apply(object::<EndpointSlice>(alone));
+    settle().await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+    // At the end of the process, its tables lead elsewhere, and stay so.
+    proxy.caches.slices.apply(on_both_nodes("a"));
+    tell.send_replace(true);
+    settle().await;
+    assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
+    let plane = proxy.plane.clone();
+    proxy.stop().await;
+    let state = plane.0.lock().unwrap();
+    let found = state.fake.resolve("10.0.0.1".parse().unwrap(), 80, Protocol::Tcp, Scope::Internal, 0);
+    assert!(matches!(found, Resolution::Backend(backend) if backend.address.to_string() == "10.1.0.2"));
 }
 
 /// Returns listeners of pages on loopback, and their addresses.

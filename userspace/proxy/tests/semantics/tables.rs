@@ -17,7 +17,12 @@ pub fn context(world: &World) -> Context {
         addresses: world.node_addresses.clone(),
         ..NodeView::named(&world.node_name)
     };
-    Context { node, external_ips: world.external_ips, masquerade_all: world.masquerade_all }
+    Context {
+        node,
+        external_ips: world.external_ips,
+        masquerade_all: world.masquerade_all,
+        ..Context::default()
+    }
 }
 
 pub fn compiled(world: &World) -> Tables {
