@@ -312,7 +312,9 @@ impl Worker {
             self.apply_everything();
             return;
         }
-        if batch.policies && !batch.node {
+        let servers = batch.services.keys().any(policy::is_dns);
+        if (batch.policies || servers) && !batch.node {
+            // Policies first: queries must not be led to a server that they do not know.
             self.apply_edges();
         }
         if !self.programmed {
@@ -475,7 +477,8 @@ impl Worker {
         let Some(interfaces) = interfaces(&inputs) else { return Ok(()) };
         // Before programs are attached to an interface: a new pod is closed until its policies are known.
         let known = links.unwrap_or_default();
-        in_place(|| self.enforcer.apply(&mut *self.plane, known, &interfaces))?;
+        let slices = || self.tracker.slices(&policy::dns_service());
+        in_place(|| self.enforcer.apply(&mut *self.plane, known, &interfaces, slices))?;
         let missing = attachment_log::missing(links.unwrap_or_default(), &interfaces, &self.config);
         if missing != self.edges.missing {
             for reason in missing.iter().filter(|reason| !self.edges.missing.contains(*reason)) {

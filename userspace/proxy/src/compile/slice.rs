@@ -163,6 +163,17 @@ impl Slice {
         self.trigger
     }
 
+    /// Returns the addresses of endpoints that are no pods, such as sockets of nodes.
+    pub(crate) fn without_pods(&self) -> impl Iterator<Item = IpAddr> {
+        self.endpoints().filter(|endpoint| endpoint.pod == Name::NONE).map(|endpoint| endpoint.address)
+    }
+
+    /// Returns protocol and number of the ports with one of these names.
+    pub(crate) fn ports_named(&self, names: &[&str]) -> impl Iterator<Item = (Protocol, u16)> {
+        let named = self.ports.iter().filter(|port| names.contains(&&*port.name));
+        named.map(|port| (port.protocol, port.number))
+    }
+
     pub(super) fn ports(&self) -> &[Port] {
         &self.ports
     }

@@ -96,14 +96,19 @@ pub fn classify<'a>(
         change(&mut items.entry(key(&range)).or_insert_with(|| (range, Item::default())).1);
     };
     for (index, peer) in peers.all.iter().enumerate() {
-        if let Peer::Block { range, except } = peer {
-            if except.iter().any(|one| covers(one, range)) {
-                continue;
+        match peer {
+            Peer::Block { range, except } if !except.iter().any(|one| covers(one, range)) => {
+                at(*range, &mut |item| item.blocks.push(index));
+                for one in except {
+                    at(*one, &mut |item| item.except.push(index));
+                }
             }
-            at(*range, &mut |item| item.blocks.push(index));
-            for one in except {
-                at(*one, &mut |item| item.except.push(index));
+            Peer::Addresses(addresses) => {
+                for address in addresses {
+                    at(IpNetwork::from(*address), &mut |item| item.blocks.push(index));
+                }
             }
+            Peer::Block { .. } | Peer::Pods { .. } => {}
         }
     }
     let mut groups = Groups::new(peers, namespaces, names);
@@ -180,7 +185,7 @@ impl<'a, 'b> Groups<'a, 'b> {
                 Peer::Pods { namespaces: Namespaces::Selected(selector), pods } => {
                     selected.entry(selector).or_default().push((index, pods));
                 }
-                Peer::Block { .. } => {}
+                Peer::Block { .. } | Peer::Addresses(_) => {}
             }
         }
         Self { own, selected, namespaces, names, found: BTreeMap::new(), all: Vec::new() }

@@ -25,6 +25,8 @@ pub struct Inputs<'a> {
     pub local: &'a [LocalPod],
     /// Addresses of this node.
     pub node: &'a [IpAddr],
+    /// What all pods may send, besides what their policies allow: see [`super::dns`].
+    pub always: Option<&'a Policy>,
 }
 
 /// The interface of a pod of this node.
@@ -80,13 +82,14 @@ pub fn compile(inputs: &Inputs<'_>) -> PolicyTables {
             continue;
         };
         let mut set = |direction| {
-            let isolation = isolation(direction, pod, &found.policies)?;
+            let mut isolation = isolation(direction, pod, &found.policies)?;
+            let name = names.of(title(&isolation.1));
+            isolation.1.extend(inputs.always.filter(|_| direction == Direction::Egress));
             let of = |policy: &&Policy| {
                 *digests.entry(std::ptr::from_ref(*policy)).or_insert_with(|| digest(policy))
             };
             let content: Vec<u64> = isolation.1.iter().map(of).collect();
             let set = numbers.of(digest(&(direction, content, &isolation.2)));
-            let name = names.of(title(&isolation.1));
             sets.entry(set).or_insert(isolation);
             Some(PolicySet { set, name })
         };

@@ -12,8 +12,10 @@ use userspace_dataplane::policy::PolicyTables;
 use userspace_dataplane::tables::{DataPlaneError, Interface, Role};
 
 use super::compile::{Inputs, LocalPod, compile};
+use super::dns;
 use super::object::{KeptPolicy, Policy};
 use super::pods::{NamespaceLabels, PolicyNamespace, PolicyPod};
+use crate::compile::Slice;
 use crate::links::{self, Link};
 
 /// The objects that policies depend on.
@@ -72,6 +74,15 @@ impl PolicyObjects {
     }
 }
 
+/// The inputs of the compiler besides objects.
+#[derive(Debug, PartialEq, Eq)]
+struct Machine {
+    local: Vec<LocalPod>,
+    node: Vec<IpAddr>,
+    /// What all pods may send.
+    always: Option<Policy>,
+}
+
 /// The compiler with its inputs, and what was last applied.
 #[derive(Default)]
 pub(crate) struct Enforcer {
@@ -79,8 +90,8 @@ pub(crate) struct Enforcer {
     objects: Option<PolicyObjects>,
     /// An object has changed since the last compilation.
     changed: bool,
-    /// The inputs from the machine at the last compilation; `None` before the first one.
-    machine: Option<(Vec<LocalPod>, Vec<IpAddr>)>,
+    /// The inputs besides objects at the last compilation; `None` before the first one.
+    machine: Option<Machine>,
     applied: Option<PolicyTables>,
     /// The time of the next compilation, if only objects have changed.
     next: Option<Instant>,
@@ -107,23 +118,28 @@ impl Enforcer {
     }
 
     /// Compiles and applies, if something has changed. Objects that change all the time take a fifth of the
-    /// worker's time at most; new interfaces wait for nothing.
+    /// worker's time at most; new interfaces wait for nothing. `slices` are those of the cluster's DNS Service.
     pub fn apply(
         &mut self,
         plane: &mut dyn DataPlane,
         links: &[Link],
         interfaces: &[Interface],
+        slices: impl FnOnce() -> Vec<Arc<Slice>>,
     ) -> Result<(), DataPlaneError> {
         let Some(objects) = self.objects.as_ref().filter(|objects| objects.has_synced()) else {
             return Ok(());
         };
-        let machine = (local_pods(links, interfaces), node_addresses(links, interfaces));
+        let machine = Machine {
+            local: local_pods(links, interfaces),
+            node: node_addresses(links, interfaces),
+            always: dns::reachable(&slices()),
+        };
         let same = self.machine.as_ref() == Some(&machine);
         let start = Instant::now();
         if same && (!self.changed || self.next.is_some_and(|next| start < next)) {
             return Ok(());
         }
-        let tables = tables(objects, &machine.0, &machine.1);
+        let tables = tables(objects, &machine);
         if self.applied.as_ref() != Some(&tables) {
             let result = plane.set_policies(&tables);
             if result.is_err() {
@@ -143,7 +159,7 @@ impl Enforcer {
     }
 }
 
-fn tables(objects: &PolicyObjects, local: &[LocalPod], node: &[IpAddr]) -> PolicyTables {
+fn tables(objects: &PolicyObjects, Machine { local, node, always }: &Machine) -> PolicyTables {
     let policies: Vec<Arc<Policy>> =
         objects.policies.list().iter().map(|kept| Arc::clone(&kept.policy)).collect();
     let namespaces: NamespaceLabels = objects
@@ -153,7 +169,8 @@ fn tables(objects: &PolicyObjects, local: &[LocalPod], node: &[IpAddr]) -> Polic
         .map(|namespace| (namespace.name.to_string(), namespace.labels.clone()))
         .collect();
     let pods = objects.pods.list();
-    compile(&Inputs { policies: &policies, pods: &pods, namespaces: &namespaces, local, node })
+    let always = always.as_ref();
+    compile(&Inputs { policies: &policies, pods: &pods, namespaces: &namespaces, local, node, always })
 }
 
 /// Returns the pods' interfaces of this machine.

@@ -12,6 +12,7 @@
 
 mod classes;
 mod compile;
+mod dns;
 mod enforce;
 mod number;
 mod object;
@@ -19,6 +20,7 @@ mod pods;
 mod selector;
 
 pub use compile::{Inputs, LocalPod, compile};
+pub(crate) use dns::{dns_service, is_dns};
 pub use enforce::PolicyObjects;
 pub(crate) use enforce::{Enforcer, mark, waiting};
 pub use object::{KeptPolicy, Namespaces, Peer, Policy, Port, Ports, Rule};

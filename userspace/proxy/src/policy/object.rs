@@ -1,5 +1,7 @@
 //! NetworkPolicies as plain data: defaults filled in, selectors and ranges read.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
@@ -38,8 +40,16 @@ pub struct Rule {
 /// The other end of packets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Peer {
-    Pods { namespaces: Namespaces, pods: Selector },
-    Block { range: IpNetwork, except: Vec<IpNetwork> },
+    Pods {
+        namespaces: Namespaces,
+        pods: Selector,
+    },
+    Block {
+        range: IpNetwork,
+        except: Vec<IpNetwork>,
+    },
+    /// Addresses that the proxy found itself.
+    Addresses(BTreeSet<IpAddr>),
 }
 
 /// Namespaces of peers.

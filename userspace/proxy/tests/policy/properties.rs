@@ -49,6 +49,7 @@ pub fn compiled(cluster: &Cluster) -> PolicyTables {
         namespaces: &cluster.namespaces,
         local: &local,
         node: &[NODE.parse().unwrap()],
+        always: None,
     })
 }
 
