@@ -116,30 +116,42 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         stage("tests", counts, cargo_test(&environment, &[], &filter))?;
         real_clients(&environment, &filter, counts)?;
     }
-    if !args.e2e && args.filter.is_none() {
-        timed("fuzz targets", || fuzz::run(None, fuzz::SHORT, Some(fuzz::SEED)))?;
-    }
+    let fuzz_targets = || timed("fuzz targets", || fuzz::run(None, fuzz::SHORT, Some(fuzz::SEED)));
+    let with_fuzz = !args.e2e && args.filter.is_none();
     if args.unprivileged {
-        return Ok(());
+        return if with_fuzz { fuzz_targets() } else { Ok(()) };
     }
     if !shell::is_root() {
         bail!("the remaining tests need root; `cargo xtask test --unprivileged` leaves them out");
     }
-    privileged(args, &environment, &filter, counts)
+    // The remaining tests mostly wait, which leaves the processors to the fuzz targets.
+    std::thread::scope(|scope| {
+        let fuzzing = with_fuzz.then(|| scope.spawn(fuzz_targets));
+        let outcome = privileged(args, &environment, &filter, counts);
+        let fuzzed = fuzzing.map(std::thread::ScopedJoinHandle::join);
+        outcome
+            .and(fuzzed.unwrap_or(Ok(Ok(()))).unwrap_or_else(|_| bail!("running the fuzz targets panicked")))
+    })
 }
 
 /// Runs the tests that need root, and the end-to-end tests.
 fn privileged(args: &Args, environment: &Environment, filter: &[&str], counts: &mut Counts) -> Result<()> {
-    let harness: Vec<&str> =
-        ["--ignored", "--test-threads=1"].into_iter().chain(filter.iter().copied()).collect();
+    let harness =
+        |threads| -> Vec<&str> { ["--ignored", threads].into_iter().chain(filter.iter().copied()).collect() };
     if !args.e2e {
         let others = ["--exclude", "tests-e2e", "--exclude", "tests-clients"].map(OsString::from);
-        stage("tests that need root", counts, cargo_test(environment, &others, &harness))?;
+        stage(
+            "tests that need root",
+            counts,
+            cargo_test(environment, &others, &harness("--test-threads=1")),
+        )?;
     }
     timed("building the binary and the image", || {
         image::echo()?;
         binary(environment)
     })?;
+    // Each has a machine of its own, and waits most of the time.
+    let harness = harness("--test-threads=2");
     stage("end to end", counts, cargo_test(environment, &target("e2e"), &harness))
 }
 

@@ -14,7 +14,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::lab::{Machine, enter, remove_cgroup, unified};
+use crate::lab::{Machine, enter, remove_cgroup, unified, unique};
 use crate::{eventually, output};
 
 /// A node's place in the network.
@@ -158,7 +158,7 @@ pub struct Bed {
 impl Bed {
     /// Makes a bed for a test.
     pub fn new(places: &[Place]) -> Result<Self> {
-        let id = format!("hwb{}", std::process::id());
+        let id = unique("hwb");
         let temporary = tempfile::Builder::new().prefix(&format!("{id}-")).tempdir()?;
         let dir = temporary.path().to_owned();
         Self::build(&id, dir, Some(temporary), places)

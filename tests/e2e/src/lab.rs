@@ -31,7 +31,11 @@ pub trait Machine {
     fn run(&self, program: &str) -> Command;
 }
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
+/// Returns a name that no other lab or bed of this machine has, nor one that begins with it.
+pub(crate) fn unique(prefix: &str) -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("{prefix}{}x{:02}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
+}
 
 /// A lab that is removed when dropped, also if the test fails.
 pub struct Lab {
@@ -46,7 +50,7 @@ pub struct Lab {
 
 impl Lab {
     pub fn new() -> Result<Self> {
-        let id = format!("hwe{}x{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let id = unique("hwe");
         let lab = Self {
             node: format!("{id}n"),
             client: format!("{id}c"),
