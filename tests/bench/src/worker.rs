@@ -221,8 +221,8 @@ impl Client {
 fn upload(target: SocketAddr, length: Duration) -> Result<f64> {
     let start = Instant::now();
     let mut stream = TcpStream::connect(target).with_context(|| format!("cannot connect to {target}"))?;
-    // Else megabytes would wait on the way, which take longer than all the time at a low rate.
-    nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::SndBuf, &(CHUNK / 4))
+    // Else megabytes would wait here in the end, which take half a minute at a low rate.
+    nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::SndBuf, &(2 * CHUNK))
         .context("cannot set SO_SNDBUF")?;
     let (chunk, mut bytes) = (vec![0; CHUNK / 4], 0_u64);
     while start.elapsed() < length {

@@ -49,7 +49,7 @@ pub(crate) struct Batch {
     pub services: BTreeMap<ObjectKey, Cause>,
     /// Pods of the node that have host ports, or had some.
     pub pods: BTreeSet<ObjectKey>,
-    /// Pods of the node whose bandwidth is limited, or was.
+    /// Pods of the node that are new or gone, or whose limits of bandwidth have changed.
     pub limited: BTreeSet<ObjectKey>,
     pub node: bool,
     /// Something that policies depend on.
@@ -144,7 +144,7 @@ impl ChangeTracker {
             (Some(old), Some(new)) => !old.serves_as(new),
             (one, other) => one.or(other).is_some_and(|pod| pod.has_ports()),
         };
-        let limited = old.and_then(|pod| pod.limited()) != new.and_then(|pod| pod.limited());
+        let limited = old.map(|pod| pod.bandwidth()) != new.map(|pod| pod.bandwidth());
         if !matters && !limited {
             return;
         }

@@ -11,7 +11,7 @@ use apiserver_client::{ObjectKey, Projection};
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec, PodStatus};
 use userspace_dataplane::tables::{Backend, Frontend, FrontendKey, Protocol, Scope, ServiceTables};
 
-use crate::bandwidth::Limited;
+use crate::bandwidth::{Known, Limited};
 use crate::compile::{Rank, address};
 use crate::links::Link;
 
@@ -20,6 +20,7 @@ use crate::links::Link;
 pub struct HostPod {
     namespace: Box<str>,
     name: Box<str>,
+    uid: Box<str>,
     version: Option<NonZeroU64>,
     /// At most one of each family; none if the pod has ended, or has no network of its own.
     addresses: Vec<IpAddr>,
@@ -51,6 +52,7 @@ impl Projection for HostPod {
         Self {
             namespace: metadata.namespace.unwrap_or_default().into(),
             name: metadata.name.unwrap_or_default().into(),
+            uid: metadata.uid.unwrap_or_default().into(),
             version,
             addresses: if ports.is_empty() { Vec::new() } else { addresses },
             ports,
@@ -78,9 +80,9 @@ impl HostPod {
         (&self.addresses, &self.ports) == (&other.addresses, &other.ports)
     }
 
-    /// Returns the annotations that limit the pod's bandwidth; `None` if it has none.
-    pub(crate) fn limited(&self) -> Option<&Limited> {
-        self.limited.as_deref()
+    /// Returns the pod's UID, and the annotations that limit its bandwidth.
+    pub(crate) fn bandwidth(&self) -> Known<'_> {
+        (&self.uid, self.limited.as_deref())
     }
 }
 

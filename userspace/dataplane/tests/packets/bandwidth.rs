@@ -93,9 +93,13 @@ fn segments<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
     kernel.set_bandwidths(&Bandwidths::new()).unwrap();
 }
 
-both!(packets_that_no_policy_allows_take_nothing_of_the_limit, policies);
+both!(policies_come_before_limits, packets_that_no_policy_allows_take_nothing_of_the_limit);
 
-fn policies<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
+fn packets_that_no_policy_allows_take_nothing_of_the_limit<A: Net>(
+    kernel: &mut Kernel,
+    topology: &Topology,
+    node: &Node,
+) {
     let pod = topology.pod;
     let home = Packet::udp(A::CLIENT, A::LOCAL_POD, &LARGE);
     let arrive = |kernel: &Kernel| run(kernel, Program::Egress, &home, (topology.uplink, pod), 0).verdict;
@@ -111,9 +115,9 @@ fn policies<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     kernel.set_bandwidths(&Bandwidths::new()).unwrap();
 }
 
-both!(drops_are_events_once_a_minute, events);
+both!(a_flood_over_a_limit_does_not_flood_events, drops_are_events_once_a_minute);
 
-fn events<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
+fn drops_are_events_once_a_minute<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     let pod = topology.pod;
     let rate = Some(*BANDWIDTH_RANGE.start());
     kernel.set_bandwidths(&limits(pod, rate, rate)).unwrap();

@@ -18,10 +18,9 @@ const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 /// A pod with such annotations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limited {
-    /// The UID of the object.
-    pub uid: Box<str>,
-    /// The UID that its sandbox has.
-    pub sandbox: Box<str>,
+    /// The UID that its sandbox has, if it says that it is the mirror of a static pod. Whoever may create pods
+    /// may say so.
+    pub mirrored: Option<Box<str>>,
     /// Empty if it has none yet, or has ended: then another pod may have them.
     pub addresses: Box<[IpAddr]>,
     pub limits: PodBandwidth,
@@ -61,9 +60,8 @@ impl Limited {
         if limits == PodBandwidth::default() && faults.is_empty() {
             return None;
         }
-        let uid = metadata.uid.clone().unwrap_or_default();
-        let sandbox = annotations.get(CONFIG_HASH).unwrap_or(&uid).as_str().into();
-        Some(Box::new(Self { sandbox, uid: uid.into(), addresses: addresses.into(), limits, faults }))
+        let mirrored = annotations.get(CONFIG_HASH).map(|hash| short(hash).into());
+        Some(Box::new(Self { mirrored, addresses: addresses.into(), limits, faults }))
     }
 }
 
@@ -88,11 +86,7 @@ mod tests {
 
     fn read(annotations: &[(&str, &str)]) -> Option<Box<Limited>> {
         let annotations = annotations.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let uid = Some("7".to_owned());
-        Limited::of(
-            &ObjectMeta { annotations: Some(annotations.collect()), uid, ..ObjectMeta::default() },
-            &[],
-        )
+        Limited::of(&ObjectMeta { annotations: Some(annotations.collect()), ..ObjectMeta::default() }, &[])
     }
 
     #[test]
@@ -151,6 +145,6 @@ mod tests {
     #[test]
     fn the_sandbox_of_a_mirror_pod_has_the_uid_of_its_file() {
         let found = read(&[(EGRESS, "1M"), (CONFIG_HASH, "42")]).unwrap();
-        assert_eq!((&*found.uid, &*found.sandbox), ("7", "42"));
+        assert_eq!(found.mirrored.as_deref(), Some("42"));
     }
 }

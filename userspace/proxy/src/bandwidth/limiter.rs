@@ -13,22 +13,26 @@ use super::annotation::Limited;
 use crate::links::Link;
 use crate::policy::{LocalPod, local_pods};
 
+/// A pod of this node: the UID of its object, and what its annotations say.
+pub(crate) type Known<'a> = (&'a str, Option<&'a Limited>);
+
 /// Returns the limits of this node's interfaces.
-fn plan(pods: &[&Limited], local: &[LocalPod]) -> Bandwidths {
+fn plan(pods: &[Known<'_>], local: &[LocalPod]) -> Bandwidths {
     let (mut by_sandbox, mut by_address) = (BTreeMap::new(), BTreeMap::<IpAddr, &Limited>::new());
-    for pod in pods {
-        by_sandbox.insert(&*pod.sandbox, *pod);
-        by_address.extend(pod.addresses.iter().map(|address| (*address, *pod)));
-    }
-    let limited = |local: &LocalPod| {
+    let limited = || pods.iter().filter_map(|(_, limited)| *limited);
+    // What a pod says of itself does not replace what is known: a UID is one pod's.
+    by_sandbox.extend(limited().filter_map(|pod| Some((pod.mirrored.as_deref()?, Some(pod)))));
+    by_sandbox.extend(pods.iter().copied());
+    by_address.extend(limited().flat_map(|pod| pod.addresses.iter().map(move |address| (*address, pod))));
+    let limits = |local: &LocalPod| {
         let pod = match &local.uid {
-            Some(uid) => by_sandbox.get(uid.as_str()).copied(),
+            Some(uid) => by_sandbox.get(uid.as_str()).copied().flatten(),
             None => local.addresses.iter().find_map(|address| by_address.get(address).copied()),
         };
         let limits = pod?.limits;
         (limits.egress.is_some() || limits.ingress.is_some()).then_some((local.interface, limits))
     };
-    local.iter().filter_map(limited).collect()
+    local.iter().filter_map(limits).collect()
 }
 
 /// The plan's inputs and what was last applied.
@@ -67,7 +71,7 @@ impl Limiter {
         plane: &mut dyn DataPlane,
         links: &[Link],
         interfaces: &[Interface],
-        pods: &[&Limited],
+        pods: &[Known<'_>],
     ) -> Result<(), DataPlaneError> {
         let start = Instant::now();
         let local = local_pods(links, interfaces);
@@ -93,10 +97,9 @@ mod tests {
 
     use super::*;
 
-    fn pod(uid: &str, addresses: &[&str], egress: u64) -> Limited {
+    fn pod(addresses: &[&str], egress: u64) -> Limited {
         Limited {
-            uid: uid.into(),
-            sandbox: uid.into(),
+            mirrored: None,
             addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
             limits: PodBandwidth { egress: Some(egress), ingress: None },
             faults: Vec::new(),
@@ -114,21 +117,36 @@ mod tests {
 
     #[test]
     fn interfaces_are_found_by_the_sandbox_or_by_an_address() {
-        let [a, b, c] =
-            [pod("a", &[], 1_000), pod("b", &["10.1.0.6"], 2_000), pod("c", &["10.1.0.7"], 3_000)];
+        let [a, b, c] = [pod(&[], 1_000), pod(&["10.1.0.6"], 2_000), pod(&["10.1.0.7"], 3_000)];
         let interfaces =
             [local(5, Some("a"), "10.1.0.5"), local(6, None, "10.1.0.6"), local(8, None, "10.1.0.8")];
-        assert_eq!(rates(&plan(&[&a, &b, &c], &interfaces)), [(5, Some(1_000)), (6, Some(2_000))]);
-        // An address in a status is a claim; the pod network knows whose interface it is.
-        let claims = pod("x", &["10.1.0.5"], 9_000);
-        assert_eq!(rates(&plan(&[&claims], &interfaces)), []);
+        let pods = [("a", Some(&a)), ("b", Some(&b)), ("c", Some(&c))];
+        assert_eq!(rates(&plan(&pods, &interfaces)), [(5, Some(1_000)), (6, Some(2_000))]);
+        let mirror = Limited { mirrored: Some("a".into()), ..pod(&[], 4_000) };
+        assert_eq!(rates(&plan(&[("m", Some(&mirror))], &interfaces)), [(5, Some(4_000))]);
         assert_eq!(rates(&plan(&[], &interfaces)), []);
     }
 
     #[test]
+    fn a_tenant_limits_no_pod_but_its_own() {
+        let interfaces = [local(5, Some("a"), "10.1.0.5"), local(6, Some("b"), "10.1.0.6")];
+        let a = pod(&[], 1_000);
+        let claims =
+            |uid: &str| Limited { mirrored: Some(uid.into()), ..pod(&["10.1.0.5", "10.1.0.6"], 9_000) };
+        let (of_a, of_b) = (claims("a"), claims("b"));
+        // In any order, and whether or not the other pod has a limit.
+        for tenant in ["0", "z"] {
+            let mut pods = [("a", Some(&a)), ("b", None), (tenant, Some(&of_a)), ("y", Some(&of_b))];
+            assert_eq!(rates(&plan(&pods, &interfaces)), [(5, Some(1_000))]);
+            pods.reverse();
+            assert_eq!(rates(&plan(&pods, &interfaces)), [(5, Some(1_000))]);
+        }
+    }
+
+    #[test]
     fn faults_alone_limit_nothing() {
-        let odd = Limited { limits: PodBandwidth::default(), ..pod("a", &[], 1_000) };
-        assert_eq!(plan(&[&odd], &[local(5, Some("a"), "10.1.0.5")]), Bandwidths::new());
+        let odd = Limited { limits: PodBandwidth::default(), ..pod(&[], 1_000) };
+        assert_eq!(plan(&[("a", Some(&odd))], &[local(5, Some("a"), "10.1.0.5")]), Bandwidths::new());
     }
 
     #[tokio::test(start_paused = true)]
@@ -142,17 +160,17 @@ mod tests {
             ..Link::default()
         };
         let interface = |index: u32| Interface { name: format!("hwp{index}"), index, role: Role::Pod };
-        let (slow, fast) = (pod("a", &[], 1_000), pod("a", &[], 2_000));
+        let (slow, fast) = (pod(&[], 1_000), pod(&[], 2_000));
         assert!(limiter.is_due(&[link(5)], &[interface(5)]));
-        limiter.apply(&mut plane, &[link(5)], &[interface(5)], &[&slow]).unwrap();
+        limiter.apply(&mut plane, &[link(5)], &[interface(5)], &[("a", Some(&slow))]).unwrap();
         assert_eq!(rates(plane.bandwidths()), [(5, Some(1_000))]);
         assert!(!limiter.is_due(&[link(5)], &[interface(5)]), "nothing has changed");
         limiter.note();
         assert!(limiter.is_due(&[link(5)], &[interface(5)]));
-        limiter.apply(&mut plane, &[link(5)], &[interface(5)], &[&fast]).unwrap();
+        limiter.apply(&mut plane, &[link(5)], &[interface(5)], &[("a", Some(&fast))]).unwrap();
         assert_eq!(rates(plane.bandwidths()), [(5, Some(2_000))]);
         // The sandbox is made again, and the pod is gone at last.
-        limiter.apply(&mut plane, &[link(9)], &[interface(9)], &[&fast]).unwrap();
+        limiter.apply(&mut plane, &[link(9)], &[interface(9)], &[("a", Some(&fast))]).unwrap();
         assert_eq!(rates(plane.bandwidths()), [(9, Some(2_000))]);
         limiter.note();
         limiter.apply(&mut plane, &[], &[], &[]).unwrap();

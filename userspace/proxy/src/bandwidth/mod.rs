@@ -14,5 +14,5 @@ mod limiter;
 mod warnings;
 
 pub(crate) use annotation::Limited;
-pub(crate) use limiter::Limiter;
+pub(crate) use limiter::{Known, Limiter};
 pub(crate) use warnings::PodWarnings;

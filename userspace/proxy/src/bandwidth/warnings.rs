@@ -9,7 +9,8 @@ use apiserver_client::events::Recorder;
 use k8s_openapi::api::core::v1::ObjectReference;
 use tracing::warn;
 
-use super::annotation::{Fault, Limited};
+use super::annotation::Fault;
+use super::limiter::Known;
 use crate::event_budget::EventBudget;
 
 /// The reason of the Events.
@@ -29,8 +30,9 @@ impl PodWarnings {
     }
 
     /// Reports the new faults of a pod, and forgets those that it has no more; `None` if it is gone.
-    pub fn tell(&mut self, key: &ObjectKey, pod: Option<&Limited>) {
-        let Some(pod) = pod.filter(|pod| !pod.faults.is_empty()) else {
+    pub fn tell(&mut self, key: &ObjectKey, pod: Option<Known<'_>>) {
+        let pod = pod.and_then(|(uid, pod)| Some((uid, pod.filter(|pod| !pod.faults.is_empty())?)));
+        let Some((uid, pod)) = pod else {
             self.told.remove(key);
             return;
         };
@@ -42,19 +44,19 @@ impl PodWarnings {
             warn!(pod = %key, "ignored: {fault}");
             if let Some(recorder) = &self.recorder {
                 // Shared with the process before this one.
-                recorder.shared_warning(reference(key, pod), REASON, fault.to_string());
+                recorder.shared_warning(reference(key, uid), REASON, fault.to_string());
             }
         }
     }
 }
 
-fn reference(key: &ObjectKey, pod: &Limited) -> ObjectReference {
+fn reference(key: &ObjectKey, uid: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Pod".to_owned()),
         namespace: Some(key.namespace.clone()),
         name: Some(key.name.clone()),
-        uid: Some(pod.uid.to_string()),
+        uid: Some(uid.to_owned()),
         ..ObjectReference::default()
     }
 }

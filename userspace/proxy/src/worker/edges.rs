@@ -1,5 +1,5 @@
-//! What follows from the machine: its interfaces and addresses, the policies and limits of the pods behind
-//! them, and checks that the data path is unchanged.
+//! The machine's interfaces and addresses, the policies and limits of the pods behind them, and the check that
+//! the data path is unchanged.
 
 use std::sync::Arc;
 
@@ -10,7 +10,6 @@ use tracing::{info, warn};
 use userspace_dataplane::tables::{DataPlaneError, Interface, NodeTables};
 
 use super::{Worker, in_place};
-use crate::bandwidth::Limited;
 use crate::host_ports::HostPod;
 use crate::limits;
 use crate::links::attachment_log;
@@ -80,7 +79,7 @@ impl Worker {
         let mut limited = Ok(());
         if self.synced && self.limiter.is_due(known, &interfaces) {
             let pods = self.limited_pods();
-            let pods: Vec<&Limited> = pods.iter().filter_map(|pod| pod.limited()).collect();
+            let pods: Vec<_> = pods.iter().map(|pod| pod.bandwidth()).collect();
             limited = in_place(|| self.limiter.apply(&mut *self.plane, known, &interfaces, &pods));
         }
         let missing = attachment_log::missing(links.unwrap_or_default(), &interfaces, &self.config);
@@ -128,10 +127,9 @@ impl Worker {
         self.status.faults(faults);
     }
 
-    /// Returns the pods whose bandwidth is limited.
+    /// Returns this node's pods, if their annotations limit them.
     fn limited_pods(&self) -> Vec<Arc<HostPod>> {
-        let pods = self.caches.pods.iter().filter(|_| self.config.pod_bandwidth).flat_map(Cache::list);
-        pods.filter(|pod| pod.limited().is_some()).collect()
+        self.caches.pods.iter().filter(|_| self.config.pod_bandwidth).flat_map(Cache::list).collect()
     }
 
     /// Reports the annotations of pods that are not followed.
@@ -141,7 +139,7 @@ impl Worker {
         }
         for key in pods {
             let pod = self.caches.pods.as_ref().and_then(|pods| pods.get(key));
-            self.pod_warnings.tell(key, pod.as_ref().and_then(|pod| pod.limited()));
+            self.pod_warnings.tell(key, pod.as_ref().map(|pod| pod.bandwidth()));
         }
     }
 }
