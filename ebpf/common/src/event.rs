@@ -74,8 +74,12 @@ pub mod kind {
     pub const POLICY_EGRESS: u8 = 15;
     /// The pod's policies are not known yet. `service` is an index into `POLICY_NAMES`.
     pub const POLICY_UNKNOWN: u8 = 16;
+    /// The packet exceeds what the pod may receive: once a minute, see [`crate::bandwidth::QUIET`].
+    pub const BANDWIDTH_INGRESS: u8 = 17;
+    /// The packet exceeds what the pod may send: once a minute.
+    pub const BANDWIDTH_EGRESS: u8 = 18;
     /// Labels in the order of the numbers; number 0 is unused.
-    pub const LABELS: [&str; 17] = [
+    pub const LABELS: [&str; 19] = [
         "unknown",
         "refused",
         "dropped_empty",
@@ -93,6 +97,8 @@ pub mod kind {
         "policy_ingress",
         "policy_egress",
         "policy_unknown",
+        "bandwidth_ingress",
+        "bandwidth_egress",
     ];
 }
 

@@ -6,6 +6,7 @@
 //! native byte order.
 #![no_std]
 
+pub mod bandwidth;
 pub mod choice;
 pub mod event;
 pub mod flow;

@@ -58,6 +58,9 @@ pub const POLICY_RULES: u32 = 1_048_576;
 pub const POLICY_FLOWS: u32 = 131_072;
 /// Names of pods, policies and rules.
 pub const POLICY_NAMES: u32 = 262_144;
+/// Pods of this node with a limit of bandwidth. 64 + 4 bytes and 48 of the kernel's, allocated on demand: 464
+/// KiB if all are used, and 32 KiB of buckets.
+pub const BANDWIDTH: u32 = 4_096;
 /// Bytes of the ring buffer of events; a power of two and a multiple of the page.
 pub const EVENT_BYTES: u32 = 262_144;
 /// Bytes of the log of a trace, at some 200 per step; a power of two and a multiple of the page. Records that

@@ -17,7 +17,7 @@ macro_rules! metrics {
 }
 
 /// Number of counters.
-pub const COUNT: u32 = 37;
+pub const COUNT: u32 = 39;
 
 metrics! {
     /// A socket's connect or first datagram got a backend.
@@ -95,4 +95,8 @@ metrics! {
     /// A policy judged the first packet of a connection, or one of a connection that an older policy had
     /// allowed.
     POLICY_JUDGED = 36, "policy_judged";
+    /// A packet to a pod exceeded the pod's bandwidth.
+    BANDWIDTH_INGRESS = 37, "bandwidth_ingress";
+    /// A packet of a pod exceeded the pod's bandwidth.
+    BANDWIDTH_EGRESS = 38, "bandwidth_egress";
 }

@@ -41,6 +41,7 @@ const TABLES: [(&str, &[&str]); 12] = [
             "pod_tcp_rr",
             "pod_udp_rr",
             "pod_throughput",
+            "bandwidth",
             "egress_packets",
             "egress_new_flows",
             "dns_queries",

@@ -8,11 +8,11 @@ use crate::stage::{CONNECT_RATE, Stage, TCP_RR, THROUGHPUT, UDP_RR, Way, Work};
 use crate::subject::{Plan, Subject, in_turn};
 
 const RATE: Metric = ("per_second", "per_second");
-const BYTES: Metric = ("bytes_per_second", "bytes_per_second");
+pub const BYTES: Metric = ("bytes_per_second", "bytes_per_second");
 const P50: Metric = ("p50_seconds", "seconds");
 const P99: Metric = ("p99_seconds", "seconds");
 /// Ratio of a figure to its direct counterpart: the median over pairs of turns.
-const RATIO: Metric = ("ratio_to_limit", "ratio");
+pub const RATIO: Metric = ("ratio_to_limit", "ratio");
 
 /// Measures all kinds of work in all ways, and the hook alone.
 pub fn run(report: &Report, plan: &Plan) {

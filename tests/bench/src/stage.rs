@@ -63,6 +63,7 @@ pub const CONNECT_RATE: Work = Work { name: "connect_rate", port: RESET };
 pub const TCP_RR: Work = Work { name: "tcp_rr", port: ECHO };
 pub const UDP_RR: Work = Work { name: "udp_rr", port: RESET };
 pub const THROUGHPUT: Work = Work { name: "throughput", port: SINK };
+pub const UPLOAD: Work = Work { name: "upload", port: SINK };
 
 /// Backends of the service for processes of the node.
 const LOCAL_SERVERS: [&str; 3] = ["10.200.0.1", "10.200.0.2", "10.200.0.3"];

@@ -3,7 +3,7 @@
 use crate::inspect::Inspector;
 use crate::policy::PolicyTables;
 use crate::tables::{
-    Applied, Checkup, DataPlaneError, Interface, Look, NodeTables, Others, ServiceTables, Tables,
+    Applied, Bandwidths, Checkup, DataPlaneError, Interface, Look, NodeTables, Others, ServiceTables, Tables,
 };
 
 /// The tables of one node. Implemented by the kernel's maps and by an in-memory fake.
@@ -26,6 +26,13 @@ pub trait DataPlane: Send {
     /// in it are not isolated.
     fn set_policies(&mut self, policies: &PolicyTables) -> Result<(), DataPlaneError> {
         let _ = policies;
+        Ok(())
+    }
+
+    /// Sets what the pods of this node may send and receive. May be called as often as it changes; pods that
+    /// are not in it are not limited.
+    fn set_bandwidths(&mut self, limits: &Bandwidths) -> Result<(), DataPlaneError> {
+        let _ = limits;
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use crate::policy::PolicyTables;
 use crate::store::{Family, Store};
 use crate::sync::Synchronizer;
 use crate::tables::{
-    self, Applied, Backend, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope,
+    self, Applied, Backend, Bandwidths, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Scope,
     ServiceTables, Tables,
 };
 
@@ -62,6 +62,7 @@ pub struct Fake {
     node: NodeTables,
     interfaces: Vec<Interface>,
     policies: PolicyTables,
+    bandwidths: Bandwidths,
 }
 
 impl Default for Fake {
@@ -77,7 +78,7 @@ impl Fake {
         match Synchronizer::new(memory) {
             Ok(tables) => {
                 let (node, policies) = (NodeTables::default(), PolicyTables::default());
-                Self { tables, node, interfaces: Vec::new(), policies }
+                Self { tables, node, interfaces: Vec::new(), policies, bandwidths: Bandwidths::new() }
             }
             Err(error) => unreachable!("memory that holds nothing is read: {error}"),
         }
@@ -194,6 +195,11 @@ impl Fake {
         &self.policies
     }
 
+    /// Returns the last argument of [`DataPlane::set_bandwidths`].
+    pub fn bandwidths(&self) -> &Bandwidths {
+        &self.bandwidths
+    }
+
     /// Returns the number of grace periods waited for so far.
     pub fn grace_periods(&self) -> usize {
         self.tables.store.grace_periods
@@ -220,6 +226,11 @@ impl DataPlane for Fake {
 
     fn set_policies(&mut self, policies: &PolicyTables) -> Result<(), DataPlaneError> {
         self.policies = policies.clone();
+        Ok(())
+    }
+
+    fn set_bandwidths(&mut self, limits: &Bandwidths) -> Result<(), DataPlaneError> {
+        self.bandwidths = limits.clone();
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use ebpf_common::bandwidth::Bandwidth;
 use ebpf_common::flow::{Flow4, Flow6, FlowHints, FlowKey, FlowTags, Fragment, FragmentKey};
 use ebpf_common::frontend::{
     Affinity, AffinityKey, Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey,
@@ -40,6 +41,7 @@ plain!(
     Name,
     Config,
     ServiceMetrics,
+    Bandwidth,
     FrontendKey4,
     FrontendKey6,
     Frontend,

@@ -274,6 +274,28 @@ pub struct XdpRow {
     pub reason: Option<String>,
 }
 
+/// Lowest and highest limit of bandwidth, in bits per second.
+pub const BANDWIDTH_RANGE: std::ops::RangeInclusive<u64> =
+    ebpf_common::bandwidth::RATE_MIN..=ebpf_common::bandwidth::RATE_MAX;
+
+/// Maximum number of interfaces with a limit of bandwidth.
+pub const BANDWIDTHS: u32 = ebpf_common::limits::BANDWIDTH;
+
+/// The time of traffic at its limit that a pod may send or receive at once after a pause.
+pub const BANDWIDTH_BURST: Duration = Duration::from_nanos(ebpf_common::bandwidth::BURST);
+
+/// The limits of one pod, in bits per second within [`BANDWIDTH_RANGE`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PodBandwidth {
+    /// For packets of the pod.
+    pub egress: Option<u64>,
+    /// For packets to the pod.
+    pub ingress: Option<u64>,
+}
+
+/// The limits of this node's pods, by the index of the host's end of their interface.
+pub type Bandwidths = BTreeMap<u32, PodBandwidth>;
+
 /// An interface to attach to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Interface {

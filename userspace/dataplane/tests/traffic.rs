@@ -2,6 +2,8 @@
 //! node's cgroup, so that all translation happens on interfaces.
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "in a test, to panic is to fail")]
 
+#[path = "traffic/bandwidth.rs"]
+mod bandwidth;
 #[path = "traffic/policy.rs"]
 mod policy;
 mod support;

@@ -332,7 +332,7 @@ pub fn proxy_config(
     networks: &Networks,
     pods: &PodNetwork,
 ) -> Result<userspace_proxy::Config> {
-    // Another network plugin masquerades, and serves host ports, itself.
+    // Another network plugin masquerades, serves host ports and limits bandwidth itself.
     let own_network = pods.pod_network != Mode::None;
     let ProxyPorts {
         healthz_bind_address,
@@ -355,6 +355,7 @@ pub fn proxy_config(
         host_ports: own_network,
         announce: announce_load_balancers.then_some(*load_balancer_peer_port),
         network_policies: own_network,
+        pod_bandwidth: own_network,
         ..Own::default()
     };
     userspace_proxy::Config::new(&kube_proxy, &own).context("the proxy's configuration cannot be used")

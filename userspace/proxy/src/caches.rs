@@ -18,7 +18,7 @@ pub struct Caches {
     pub slices: Cache<Slice>,
     /// The own Node only.
     pub nodes: Cache<Node>,
-    /// The node's own pods, if their host ports are served.
+    /// The node's own pods, if their host ports are served or their bandwidth is limited.
     pub pods: Option<Cache<HostPod>>,
     /// The ranges of services' addresses, used if the configuration names none.
     pub service_ranges: ServiceRanges,
@@ -32,14 +32,14 @@ pub struct Caches {
 
 impl Caches {
     /// Returns the caches of a process, shared with other users of the same kinds.
-    pub fn of(informers: &Informers, node_name: &str, host_ports: bool) -> Self {
+    pub fn of(informers: &Informers, node_name: &str, pods: bool) -> Self {
         let own = Selection { fields: format!("metadata.name={node_name}"), ..Selection::default() };
         let here = Selection { fields: format!("spec.nodeName={node_name}"), ..Selection::default() };
         Self {
             services: informers.cache(),
             slices: informers.cache(),
             nodes: informers.select(own),
-            pods: host_ports.then(|| informers.select(here)),
+            pods: pods.then(|| informers.select(here)),
             service_ranges: ServiceRanges::default(),
             exempt: Exemptions::default(),
             agent: Rules::default(),

@@ -49,6 +49,8 @@ pub(crate) struct Batch {
     pub services: BTreeMap<ObjectKey, Cause>,
     /// Pods of the node that have host ports, or had some.
     pub pods: BTreeSet<ObjectKey>,
+    /// Pods of the node that are new or gone, or whose limits of bandwidth have changed.
+    pub limited: BTreeSet<ObjectKey>,
     pub node: bool,
     /// Something that policies depend on.
     pub policies: bool,
@@ -142,10 +144,19 @@ impl ChangeTracker {
             (Some(old), Some(new)) => !old.serves_as(new),
             (one, other) => one.or(other).is_some_and(|pod| pod.has_ports()),
         };
-        if matters {
-            self.lock().batch.pods.insert(change.key());
-            self.wake.notify_one();
+        let limited = old.map(|pod| pod.bandwidth()) != new.map(|pod| pod.bandwidth());
+        if !matters && !limited {
+            return;
         }
+        let mut state = self.lock();
+        if matters {
+            state.batch.pods.insert(change.key());
+        }
+        if limited {
+            state.batch.limited.insert(change.key());
+        }
+        drop(state);
+        self.wake.notify_one();
     }
 
     pub fn node(&self, _: &Change<Node>) {

@@ -37,6 +37,8 @@ pub struct Own {
     pub announce: Option<u16>,
     /// `--network-policies`.
     pub network_policies: bool,
+    /// `--pod-bandwidth`.
+    pub pod_bandwidth: bool,
 }
 
 impl Default for Own {
@@ -54,6 +56,7 @@ impl Default for Own {
             host_ports: false,
             announce: None,
             network_policies: false,
+            pod_bandwidth: false,
         }
     }
 }
@@ -101,6 +104,8 @@ pub struct Config {
     pub announce: Option<u16>,
     /// Enforce NetworkPolicies for the pods of this node.
     pub network_policies: bool,
+    /// Limit the bandwidth of this node's pods by their annotations.
+    pub pod_bandwidth: bool,
     /// Host and port of the API server, for metrics; empty if there is none.
     pub api_server: String,
     /// Interval between comparisons of the whole tables; at least a second.
@@ -176,6 +181,7 @@ impl Config {
             host_ports,
             announce,
             network_policies,
+            pod_bandwidth,
         } = own;
         check_ranges(kube_proxy)?;
         // Kubernetes converts the host name to lower case for the Node's name.
@@ -219,6 +225,7 @@ impl Config {
             guard_node_ports: *guard_node_ports,
             route_of_last_resort: *route_of_last_resort,
             network_policies: *network_policies,
+            pod_bandwidth: *pod_bandwidth,
             masquerade: masquerade(*masquerade_pods, &kube_proxy.cluster_cidr)?,
             host_ports: *host_ports,
             announce: *announce,

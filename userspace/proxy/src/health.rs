@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use userspace_daemon::page::{Page, json, pages, ready};
 
+use crate::bandwidth::PodWarnings;
 use crate::compile::HealthCheck;
 use crate::metrics::Metrics;
 use crate::retry::Retry;
@@ -32,6 +33,7 @@ pub(crate) struct Report {
     pub metrics: Arc<Metrics>,
     pub health: Arc<HealthChecks>,
     pub service_warnings: ServiceWarnings,
+    pub pod_warnings: PodWarnings,
 }
 
 /// The requested answers and addresses.

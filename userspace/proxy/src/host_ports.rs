@@ -11,18 +11,21 @@ use apiserver_client::{ObjectKey, Projection};
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec, PodStatus};
 use userspace_dataplane::tables::{Backend, Frontend, FrontendKey, Protocol, Scope, ServiceTables};
 
+use crate::bandwidth::{Known, Limited};
 use crate::compile::{Rank, address};
 use crate::links::Link;
 
-/// A pod, as far as host ports follow from it.
+/// A pod, as far as host ports and limits of bandwidth follow from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostPod {
     namespace: Box<str>,
     name: Box<str>,
+    uid: Box<str>,
     version: Option<NonZeroU64>,
     /// At most one of each family; none if the pod has ended, or has no network of its own.
     addresses: Vec<IpAddr>,
     ports: Vec<HostPort>,
+    limited: Option<Box<Limited>>,
 }
 
 /// A port of the node that leads to a port of a pod.
@@ -42,13 +45,18 @@ impl Projection for HostPod {
         let Pod { metadata, spec, status } = pod;
         let (spec, status) = (spec.unwrap_or_default(), status.unwrap_or_default());
         let ports = if spec.host_network == Some(true) { Vec::new() } else { ports(&spec) };
+        let addresses = addresses(&status);
+        // The node's network is not limited.
+        let limited = (spec.host_network != Some(true)).then(|| Limited::of(&metadata, &addresses)).flatten();
         let version = metadata.resource_version.and_then(|version| version.parse().ok());
         Self {
             namespace: metadata.namespace.unwrap_or_default().into(),
             name: metadata.name.unwrap_or_default().into(),
+            uid: metadata.uid.unwrap_or_default().into(),
             version,
-            addresses: if ports.is_empty() { Vec::new() } else { addresses(&status) },
+            addresses: if ports.is_empty() { Vec::new() } else { addresses },
             ports,
+            limited,
         }
     }
 
@@ -70,6 +78,11 @@ impl HostPod {
     /// Returns `true` if both have the same tables.
     pub(crate) fn serves_as(&self, other: &Self) -> bool {
         (&self.addresses, &self.ports) == (&other.addresses, &other.ports)
+    }
+
+    /// Returns the pod's UID, and the annotations that limit its bandwidth.
+    pub(crate) fn bandwidth(&self) -> Known<'_> {
+        (&self.uid, self.limited.as_deref())
     }
 }
 

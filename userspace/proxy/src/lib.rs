@@ -17,12 +17,14 @@
 
 pub mod adjust;
 mod announce;
+mod bandwidth;
 mod caches;
 mod change_tracker;
 pub mod cleanup;
 pub mod compile;
 pub mod config;
 mod counters;
+mod event_budget;
 mod events;
 mod exempt;
 mod file;

@@ -7,10 +7,10 @@ use std::time::Duration;
 pub const WARNINGS: usize = 16;
 /// Maximum number of characters of a value in a warning.
 pub const WARNING_CHARACTERS: usize = 100;
-/// Burst of Events about one Service, and the pause until one more.
-pub const SERVICE_EVENTS: u32 = 5;
-pub const SERVICE_EVENT_PAUSE: Duration = Duration::from_mins(5);
-/// Burst of Events about all Services, and the pause until one more.
+/// Burst of Events about one Service or Pod, and the pause until one more.
+pub const OBJECT_EVENTS: u32 = 5;
+pub const OBJECT_EVENT_PAUSE: Duration = Duration::from_mins(5);
+/// Burst of Events about all Services, or all Pods, and the pause until one more.
 pub const ALL_EVENTS: u32 = 100;
 pub const ALL_EVENTS_PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of trigger times that are remembered for one Service until it is applied.

@@ -17,6 +17,7 @@ use userspace_dataplane::DataPlane;
 
 use crate::Config;
 use crate::announce::{self, Candidate};
+use crate::bandwidth::PodWarnings;
 use crate::caches::Caches;
 use crate::change_tracker::ChangeTracker;
 use crate::events;
@@ -65,7 +66,7 @@ pub async fn run(
     let requests = Requests::to(&config.api_server);
     let client = requests.count(client);
     let informers = Informers::new(client.clone(), ambient.clone(), shutdown.clone());
-    let mut caches = Caches::of(&informers, &config.node_name, config.host_ports);
+    let mut caches = Caches::of(&informers, &config.node_name, config.host_ports || config.pod_bandwidth);
     if config.service_ranges.is_empty() {
         caches.service_ranges = ServiceRanges::watch(client.clone(), shutdown.clone());
     }
@@ -158,7 +159,9 @@ async fn work(
         let sources = announce::Sources { config, caches, nodes, tracker, links, status, recorder };
         tokio::spawn(announce::run(port, sources, ambient.clone(), shutdown.clone()))
     });
-    let report = Report { status, metrics, health, service_warnings: ServiceWarnings::new(recorder) };
+    let (service_warnings, pod_warnings) =
+        (ServiceWarnings::new(recorder.clone()), PodWarnings::new(recorder));
+    let report = Report { status, metrics, health, service_warnings, pod_warnings };
     let worker = Worker::new(config, caches, tracker, data_plane, ambient, report, tell);
     worker.run(synced, links, local_server, shutdown).await;
     if let Some(Err(error)) = OptionFuture::from(announcer).await {

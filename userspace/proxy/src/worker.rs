@@ -1,5 +1,7 @@
 //! The one task that owns the desired state and the data plane.
 
+mod edges;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -14,20 +16,20 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 use userspace_dataplane::DataPlane;
-use userspace_dataplane::tables::{DataPlaneError, Interface, NodeTables, Scope, ServiceTables};
+use userspace_dataplane::tables::{DataPlaneError, Scope, ServiceTables};
 
+use self::edges::Edges;
+use crate::bandwidth::{Limiter, PodWarnings};
 use crate::caches::Caches;
-use crate::change_tracker::{Cause, ChangeTracker};
+use crate::change_tracker::{Batch, Cause, ChangeTracker};
 use crate::compile::{self, Context, Desired, NodeView};
 use crate::config::Config;
 use crate::health::{HealthChecks, Report};
-use crate::host_ports;
+use crate::host_ports::{self, HostPod};
 use crate::limits;
-use crate::links::{Known, attachment_log};
+use crate::links::Known;
 use crate::local_server::{LocalServer, changed};
-use crate::masquerade::Agent;
 use crate::metrics::{FAMILIES, Metrics, PolicyLabel, Seconds, family};
-use crate::node_tables::{NodeInputs, interfaces, node_tables};
 use crate::policy::{self, Enforcer};
 use crate::retry::Retry;
 use crate::service_warnings::ServiceWarnings;
@@ -65,22 +67,15 @@ pub(crate) struct Worker {
     edges: Edges,
     /// Network policies of this node's pods.
     enforcer: Enforcer,
+    /// Limits of this node's pods.
+    limiter: Limiter,
+    pod_warnings: PodWarnings,
     /// Connections that another proxy's rules translate.
     takeover: Takeover,
     /// Those of [`FAMILIES`] that have services.
     families: BTreeSet<&'static str>,
     /// Services with policy Local that have endpoints on other nodes only, by scope and family.
     no_local: BTreeMap<(Scope, &'static str), BTreeSet<Arc<str>>>,
-}
-
-/// The interfaces and addresses that the data plane was last given.
-#[derive(Default)]
-struct Edges {
-    interfaces: Option<Vec<Interface>>,
-    /// Reasons why packets from outside do not reach the data plane.
-    missing: Vec<String>,
-    node: Option<NodeTables>,
-    retry: Option<Retry>,
 }
 
 impl Worker {
@@ -93,7 +88,7 @@ impl Worker {
         report: Report,
         alone: watch::Sender<Option<bool>>,
     ) -> Self {
-        let Report { status, metrics, health, service_warnings } = report;
+        let Report { status, metrics, health, service_warnings, pod_warnings } = report;
         let node = NodeView::named(&config.node_name);
         let context = Context {
             node,
@@ -131,6 +126,8 @@ impl Worker {
             links: Known::default(),
             edges: Edges::default(),
             enforcer,
+            limiter: Limiter::default(),
+            pod_warnings,
             takeover: Takeover::new(kept, alone),
             families: BTreeSet::from([FAMILIES[0]]),
             no_local: BTreeMap::new(),
@@ -199,9 +196,9 @@ impl Worker {
         // Before the first lists there is nothing to compare, however long they take.
         let full = self.synced.then_some(self.full_due);
         let again = self.full_retry.filter(|_| self.synced).map(|retry| retry.due);
-        let policies = self.enforcer.due();
+        let (policies, limits) = (self.enforcer.due(), self.limiter.due());
         let others =
-            [edges, full, again, policies, self.check_due, self.takeover.due()].into_iter().flatten();
+            [edges, full, again, policies, limits, self.check_due, self.takeover.due()].into_iter().flatten();
         retries.chain(others).min().unwrap_or_else(|| Instant::now() + self.config.full_sync)
     }
 
@@ -211,7 +208,8 @@ impl Worker {
         if self.check_due.is_some_and(|due| due <= now) {
             self.check();
         }
-        if due(&self.edges.retry) || self.enforcer.due().is_some_and(|due| due <= now) {
+        let waiting = [self.enforcer.due(), self.limiter.due()].into_iter().flatten();
+        if due(&self.edges.retry) || waiting.min().is_some_and(|due| due <= now) {
             self.apply_edges();
         }
         if self.takeover.due().is_some_and(|due| due <= now) {
@@ -233,10 +231,7 @@ impl Worker {
     fn apply_everything(&mut self) {
         self.full_due = Instant::now() + self.config.full_sync;
         let batch = self.tracker.take();
-        self.note(&batch.services);
-        if batch.policies {
-            self.enforcer.note();
-        }
+        self.note_batch(&batch);
         self.refresh_node();
         in_place(|| self.recompile());
         let tables = in_place(|| self.desired.tables());
@@ -292,7 +287,7 @@ impl Worker {
             found.insert(key);
         }
         self.health.keep_only(&found);
-        for pod in self.caches.pods.iter().flat_map(Cache::list).filter(|pod| pod.has_ports()) {
+        for pod in self.pods_with_ports() {
             let tables = host_ports::compile(&pod, self.links.links.as_deref().unwrap_or_default());
             desired.set(&host_ports::name_of(&pod.key()), host_ports::RANK, Some(tables));
         }
@@ -304,17 +299,14 @@ impl Worker {
     /// Compiles what changed and applies it.
     async fn apply_changes(&mut self) {
         let batch = self.tracker.take();
-        self.note(&batch.services);
-        if batch.policies {
-            self.enforcer.note();
-        }
+        self.note_batch(&batch);
         if batch.node && self.refresh_node() {
             self.apply_everything();
             return;
         }
+        // Policies first: queries must not be led to a server that they do not know.
         let servers = batch.services.keys().any(policy::is_dns);
-        if (batch.policies || servers) && !batch.node {
-            // Policies first: queries must not be led to a server that they do not know.
+        if (batch.policies || servers || !batch.limited.is_empty()) && !batch.node {
             self.apply_edges();
         }
         if !self.programmed {
@@ -344,8 +336,7 @@ impl Worker {
         if !self.programmed {
             return;
         }
-        let pods = self.caches.pods.iter().flat_map(Cache::list).filter(|pod| pod.has_ports());
-        let keys: Vec<ObjectKey> = pods.map(|pod| pod.key()).collect();
+        let keys: Vec<ObjectKey> = self.pods_with_ports().iter().map(|pod| pod.key()).collect();
         let mut effect = compile::Effect::default();
         for key in &keys {
             effect.merge(self.compile_host_ports(key));
@@ -353,10 +344,17 @@ impl Worker {
         self.apply_services(effect.changed.into_iter().collect()).await;
     }
 
+    /// Returns the pods whose host ports are served.
+    fn pods_with_ports(&self) -> Vec<Arc<HostPod>> {
+        let pods = self.caches.pods.iter().filter(|_| self.config.host_ports).flat_map(Cache::list);
+        pods.filter(|pod| pod.has_ports()).collect()
+    }
+
     fn compile_host_ports(&mut self, key: &ObjectKey) -> compile::Effect {
         let pod = self.caches.pods.as_ref().and_then(|pods| pods.get(key));
         let links = self.links.links.as_deref().unwrap_or_default();
-        let tables = pod.filter(|pod| pod.has_ports()).map(|pod| host_ports::compile(&pod, links));
+        let served = self.config.host_ports;
+        let tables = pod.filter(|pod| served && pod.has_ports()).map(|pod| host_ports::compile(&pod, links));
         self.desired.set(&host_ports::name_of(key), host_ports::RANK, tables)
     }
 
@@ -433,95 +431,16 @@ impl Worker {
         matters
     }
 
-    /// Gives the data plane the interfaces and node addresses that it does not know yet.
-    fn apply_edges(&mut self) {
-        self.edges.retry = match self.try_edges() {
-            Ok(()) => None,
-            Err(error) => {
-                self.failed("interfaces and node addresses", &error);
-                Some(self.retry_after(self.edges.retry))
-            }
-        };
-    }
-
-    fn try_edges(&mut self) -> Result<(), DataPlaneError> {
-        let links = self.links.links.as_deref();
-        let node = self.caches.nodes.get(&ObjectKey::new("", &self.config.node_name));
-        let service_ranges = self.caches.service_ranges.get();
-        let agent = self.caches.agent.get();
-        let inputs = NodeInputs {
-            config: &self.config,
-            node: node.as_deref(),
-            links,
-            service_ranges: service_ranges.as_deref().unwrap_or_default(),
-            agent: &agent,
-        };
-        // Like services, addresses and ranges are not withdrawn before the first lists.
-        let ranges_known = service_ranges.is_some() || !self.config.service_ranges.is_empty();
-        if self.synced && ranges_known && agent != Agent::Unknown {
-            let mut tables = node_tables(&inputs, self.caches.exempt.get());
-            if tables.masquerade.is_none() && !self.config.masquerade.is_empty() {
-                // A Node that is gone leaves its pods for a while.
-                tables.masquerade = self.edges.node.as_ref().and_then(|last| last.masquerade.clone());
-            }
-            if self.edges.node.as_ref() != Some(&tables) {
-                in_place(|| self.plane.set_node(&tables))?;
-                // kube-proxy, too, listens on all addresses by default.
-                let all = self.config.nodeport_addresses.all;
-                self.health.listen_on((!all).then(|| tables.addresses.clone()));
-                self.metrics.exempt.set(i64::try_from(tables.exempt.len()).unwrap_or(i64::MAX));
-                info!(?tables, "the node's own settings");
-                self.edges.node = Some(tables);
-            }
+    /// Records everything that waits to be applied.
+    fn note_batch(&mut self, batch: &Batch) {
+        self.note(&batch.services);
+        if batch.policies {
+            self.enforcer.note();
         }
-        let Some(interfaces) = interfaces(&inputs) else { return Ok(()) };
-        // Before programs are attached to an interface: a new pod is closed until its policies are known.
-        let known = links.unwrap_or_default();
-        let slices = || self.tracker.slices(&policy::dns_service());
-        in_place(|| self.enforcer.apply(&mut *self.plane, known, &interfaces, slices))?;
-        let missing = attachment_log::missing(links.unwrap_or_default(), &interfaces, &self.config);
-        if missing != self.edges.missing {
-            for reason in missing.iter().filter(|reason| !self.edges.missing.contains(*reason)) {
-                warn!("packets from outside do not reach the data path: {reason}");
-            }
-            self.status.unreachable(missing.clone());
-            self.edges.missing = missing;
+        if !batch.limited.is_empty() {
+            self.limiter.note();
+            self.tell_of_limits(batch.limited.iter());
         }
-        if self.edges.interfaces.as_ref() != Some(&interfaces) {
-            in_place(|| self.plane.set_interfaces(&interfaces))?;
-            attachment_log::tell(self.edges.interfaces.as_deref(), &interfaces);
-            self.edges.interfaces = Some(interfaces);
-            // Checked at once, so that the XDP modes of the uplinks are shown.
-            self.check_due = self.check_due.map(|_| Instant::now());
-        }
-        let waiting = policy::waiting(links.unwrap_or_default());
-        if !waiting.is_empty() && self.enforcer.is_applied() && self.check_due.is_some() {
-            tokio::spawn(policy::mark(waiting));
-        }
-        Ok(())
-    }
-
-    /// Checks that the data path is unchanged.
-    fn check(&mut self) {
-        let result = in_place(|| self.plane.check());
-        let faults = match result {
-            Ok(checkup) => {
-                self.metrics.counters.xdp(checkup.xdp);
-                self.metrics.reconciled(&checkup.reconciled);
-                for fault in &checkup.faults {
-                    warn!(%fault, "the data path was changed by others; repaired as far as possible");
-                }
-                checkup.faults
-            }
-            Err(error) => {
-                self.failed("the data path", &error);
-                vec![format!("{}", error_chain(&error))]
-            }
-        };
-        self.metrics.faults.add(faults.len() as u64);
-        let pause = if faults.is_empty() { limits::CHECK_PAUSE } else { limits::CHECK_AGAIN_PAUSE };
-        self.check_due = Some(Instant::now() + pause);
-        self.status.faults(faults);
     }
 
     fn note(&mut self, changes: &BTreeMap<ObjectKey, Cause>) {

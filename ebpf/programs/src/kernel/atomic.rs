@@ -18,6 +18,21 @@ pub unsafe fn exchange_if(place: *mut u32, old: u32, new: u32) -> u32 {
     found
 }
 
+/// Does the same as [`exchange_if`] for a word of 64 bits.
+///
+/// # Safety
+/// The same as for [`exchange_if`].
+#[inline(always)]
+pub unsafe fn exchange_long_if(place: *mut u64, old: u64, new: u64) -> u64 {
+    let found;
+    // SAFETY: as in `exchange_if`.
+    unsafe {
+        asm!("r0 = cmpxchg_64({place} + 0, r0, {new})", place = in(reg) place, new = in(reg) new,
+            inout("r0") old => found);
+    }
+    found
+}
+
 /// Adds one; returns the previous value.
 ///
 /// # Safety

@@ -4,6 +4,7 @@ use aya_ebpf::bindings::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC};
 use aya_ebpf::helpers::{bpf_get_smp_processor_id, bpf_ktime_get_coarse_ns};
 use aya_ebpf::macros::map;
 use aya_ebpf::maps::{Array, DevMapHash, HashMap, LpmTrie, LruHashMap, PerCpuArray, RingBuf};
+use ebpf_common::bandwidth::{self, Bandwidth};
 use ebpf_common::event::EventBudget;
 use ebpf_common::flow::{Flow4, Flow6, FlowHints, FlowKey, FlowTags, Fragment, FragmentKey, Held, WAYS};
 use ebpf_common::frontend::{
@@ -105,6 +106,13 @@ pub static POLICY_FLOWS: LruHashMap<StateKey, State> = LruHashMap::with_max_entr
 #[map]
 pub static POLICY_NAMES: HashMap<u32, [u8; limits::SERVICE_NAME]> =
     HashMap::with_max_entries(limits::POLICY_NAMES, BPF_F_NO_PREALLOC);
+/// By the index of the host's end of a pod's interface.
+#[map]
+pub static BANDWIDTH: HashMap<u32, Bandwidth> =
+    HashMap::with_max_entries(limits::BANDWIDTH, BPF_F_NO_PREALLOC);
+/// See [`ebpf_common::bandwidth::filter`].
+#[map]
+pub static BANDWIDTH_FILTER: Array<u64> = Array::with_max_entries(bandwidth::FILTER_WORDS, BPF_F_MMAPABLE);
 /// Not pinned: it holds nothing between packets.
 #[map]
 pub static POLICY_SCRATCH: PerCpuArray<Query> = PerCpuArray::with_max_entries(1, 0);

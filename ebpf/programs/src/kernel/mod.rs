@@ -8,6 +8,7 @@
 //! answer. All of it is written once for both families of addresses, see `family`.
 
 mod atomic;
+mod bandwidth;
 mod begin;
 mod dsr;
 mod event;

@@ -27,7 +27,7 @@ use super::hop::{self, Hop};
 use super::packet::{self, Delta, ETHERNET, IP, Packet, Part, To};
 use super::read::{self, kind as read_kind};
 use super::trace::Fate;
-use super::{dsr, fragment, icmp, maps, masquerade, policy, sctp, trace};
+use super::{bandwidth, dsr, fragment, icmp, maps, masquerade, policy, sctp, trace};
 
 /// Passes the packet to the next program, or the stack.
 pub const NEXT: i32 = -1;
@@ -55,6 +55,9 @@ pub fn uplink_ingress(ctx: TcContext) -> i32 {
 
 #[classifier]
 pub fn pod_ingress(ctx: TcContext) -> i32 {
+    if !bandwidth::may_leave(&ctx) {
+        return DROP;
+    }
     match ethertype(&ctx) {
         V4::ETHERTYPE => incoming::<V4>(&ctx, hook::POD),
         V6::ETHERTYPE => incoming::<V6>(&ctx, hook::POD),
@@ -78,10 +81,14 @@ pub fn egress(ctx: TcContext) -> i32 {
 #[inline(always)]
 fn admitted<F: Family>(ctx: &TcContext) -> i32 {
     let action = leaving::<F>(ctx);
-    if action != NEXT || !policy::is_on() || policy::may_arrive::<F>(ctx.skb.skb) != 0 {
+    if action != NEXT {
         return action;
     }
-    DROP
+    if policy::is_on() && policy::may_arrive::<F>(ctx.skb.skb) == 0 {
+        return DROP;
+    }
+    // What no policy allows takes nothing of the pod's bandwidth.
+    if bandwidth::may_arrive::<F>(ctx) { NEXT } else { DROP }
 }
 
 /// Handles a packet that goes out.

@@ -1,5 +1,6 @@
 //! The network of pods: within a node, between nodes, out of the cluster, and names.
 
+mod bandwidth;
 mod dns;
 mod egress;
 mod load;
@@ -14,6 +15,7 @@ use crate::subject::Plan;
 /// Measures all cases of the suite.
 pub fn run(report: &Report, plan: &Plan) {
     pair::run(report, plan);
+    bandwidth::run(report, plan);
     egress::run(report, plan);
     dns::run(report, plan);
     routes::run(report, plan);

@@ -32,7 +32,7 @@ use crate::worker::Worker;
 
 /// The way between the two pods.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Path {
+pub enum Path {
     Node,
     Routes,
     Vxlan,
@@ -80,7 +80,7 @@ pub fn run(report: &Report, plan: &Plan) {
 }
 
 /// Two pods, with a worker in each. Parts end in the order of the fields.
-struct Pair {
+pub struct Pair {
     subject: Subject,
     client: RefCell<Worker>,
     _server: Worker,
@@ -90,7 +90,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(subject: Subject, path: Path) -> Result<Self> {
+    pub fn new(subject: Subject, path: Path) -> Result<Self> {
         let machines = Machines::new(path)?;
         let mut followers = Vec::new();
         match (subject, path) {
@@ -115,7 +115,12 @@ impl Pair {
         Ok(Self { subject, client, _server: server, target, _followers: followers, machines })
     }
 
-    fn work(&self, work: Work, seconds: f64) -> Result<Vec<f64>> {
+    /// Returns the first pod's node.
+    pub fn lab(&self) -> &Lab {
+        &self.machines.labs[0]
+    }
+
+    pub fn work(&self, work: Work, seconds: f64) -> Result<Vec<f64>> {
         let line = format!("{} {}:{} {seconds}", work.name, self.target, POD_PORT + work.port);
         self.client.borrow_mut().ask(&line).with_context(|| format!("with {}", self.subject.name()))
     }

@@ -11,7 +11,7 @@ use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, Frontend
 use ebpf_common::{Config as NodeConfig, ServiceMetrics, config_flag};
 use ipnetwork::IpNetwork;
 
-use super::{failed, masquerade, node, policy};
+use super::{bandwidth, failed, masquerade, node, policy};
 use crate::arena::Block;
 use crate::convert::{self, RawKey, RawRange};
 use crate::inspect;
@@ -19,7 +19,7 @@ use crate::map::{self, HashTable, MappedArray, Name};
 use crate::policy::PolicyTables;
 use crate::store::{Contents, Family, Refused, Space, Store};
 use crate::sys;
-use crate::tables::{Backend, DataPlaneError, FrontendKey, NodeTables, Protocol, Scope};
+use crate::tables::{Backend, Bandwidths, DataPlaneError, FrontendKey, NodeTables, Protocol, Scope};
 
 /// Typed access to the pinned maps that hold the tables.
 pub struct Maps {
@@ -39,6 +39,7 @@ pub struct Maps {
     config: MappedArray<NodeConfig>,
     masquerade: masquerade::Maps,
     policy: policy::Maps,
+    bandwidth: bandwidth::Maps,
     /// Slots of `FLOWS4` and of `FLOWS6`.
     flows: [u32; 2],
 }
@@ -69,6 +70,7 @@ impl Maps {
             config: MappedArray::open(&at("CONFIG"), true).map_err(to("CONFIG"))?,
             masquerade: masquerade::Maps::open(directory)?,
             policy: policy::Maps::open(directory)?,
+            bandwidth: bandwidth::Maps::open(directory)?,
         })
     }
 
@@ -125,6 +127,11 @@ impl Maps {
         settings.flags = node::flag(settings.flags, config_flag::POLICY, !tables.endpoints.is_empty());
         self.set_config(settings);
         Ok(())
+    }
+
+    /// Writes what pods may send and receive.
+    pub fn set_bandwidths(&mut self, limits: &Bandwidths) -> Result<(), DataPlaneError> {
+        self.bandwidth.write(limits)
     }
 
     /// Returns all backends that an address and port lead to, for inside and outside; `None` if they are not

@@ -7,6 +7,7 @@
 //! ```
 
 mod attach;
+mod bandwidth;
 mod check;
 mod conntrack;
 mod forwarding;
@@ -53,7 +54,7 @@ use crate::store::Store;
 use crate::sync::Synchronizer;
 use crate::sys::{self, TestRun};
 use crate::tables::{
-    Applied, Checkup, DataPlaneError, Interface, Look, NodeTables, Others, ServiceTables, Tables,
+    Applied, Bandwidths, Checkup, DataPlaneError, Interface, Look, NodeTables, Others, ServiceTables, Tables,
 };
 
 /// The way to attach XDP to uplinks.
@@ -352,6 +353,10 @@ impl DataPlane for Kernel {
 
     fn set_policies(&mut self, policies: &PolicyTables) -> Result<(), DataPlaneError> {
         self.tables.store.set_policies(policies)
+    }
+
+    fn set_bandwidths(&mut self, limits: &Bandwidths) -> Result<(), DataPlaneError> {
+        self.tables.store.set_bandwidths(limits)
     }
 
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {

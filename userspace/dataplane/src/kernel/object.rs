@@ -29,7 +29,7 @@ pub fn bytes() -> &'static [u8] {
 }
 
 /// Returns every map, and the limit that sizes it; `None` for those of fixed size.
-pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 41] {
+pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 43] {
     [
         ("CONFIG", None),
         ("FRONTENDS4", Some(limits.frontends)),
@@ -72,6 +72,8 @@ pub fn maps(limits: &Limits) -> [(&'static str, Option<u32>); 41] {
         ("POLICY_RULES", None),
         ("POLICY_FLOWS", None),
         ("POLICY_NAMES", None),
+        ("BANDWIDTH", None),
+        ("BANDWIDTH_FILTER", None),
     ]
 }
 

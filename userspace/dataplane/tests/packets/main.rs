@@ -4,6 +4,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod bandwidth;
 mod families;
 mod fragments;
 mod guard;

@@ -97,6 +97,10 @@ pub struct OwnFlags {
     /// Enforce NetworkPolicies for the pods of this node; for a pod network that does not do so itself
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
     pub network_policies: bool,
+    /// Limit the bandwidth of this node's pods by their annotations kubernetes.io/ingress-bandwidth and
+    /// kubernetes.io/egress-bandwidth, as the CNI plugin bandwidth does; for a pod network without it
+    #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, default_value = "false")]
+    pub pod_bandwidth: bool,
     /// Way to attach XDP to uplinks
     #[arg(long, value_enum, default_value_t)]
     pub xdp_mode: Xdp,
@@ -193,6 +197,7 @@ impl OwnFlags {
             host_ports: self.host_ports,
             announce: self.announce_load_balancers.then_some(self.load_balancer_peer_port),
             network_policies: self.network_policies,
+            pod_bandwidth: self.pod_bandwidth,
         }
     }
 }

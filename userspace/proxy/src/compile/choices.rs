@@ -131,7 +131,7 @@ pub(super) fn is_read(annotation: &str) -> bool {
 }
 
 /// Returns the beginning of a value, shortened for a message.
-fn short(text: &str) -> String {
+pub(crate) fn short(text: &str) -> String {
     match text.char_indices().nth(limits::WARNING_CHARACTERS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),

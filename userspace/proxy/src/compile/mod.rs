@@ -46,6 +46,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use userspace_dataplane::tables::{ServiceTables, Tables};
 
 pub(crate) use address::address;
+pub(crate) use choices::short;
 pub use choices::{Warning, warnings};
 pub use desired::{Desired, Effect, Rank};
 pub(crate) use endpoints::NodeNames;

@@ -174,7 +174,7 @@ fn tables(objects: &PolicyObjects, Machine { local, node, always }: &Machine) ->
 }
 
 /// Returns the pods' interfaces of this machine.
-fn local_pods(links: &[Link], interfaces: &[Interface]) -> Vec<LocalPod> {
+pub(crate) fn local_pods(links: &[Link], interfaces: &[Interface]) -> Vec<LocalPod> {
     let pods = interfaces.iter().filter(|one| one.role == Role::Pod);
     pods.filter_map(|one| links.iter().find(|link| link.index == one.index))
         .map(|link| {

@@ -22,7 +22,7 @@ mod selector;
 pub use compile::{Inputs, LocalPod, compile};
 pub(crate) use dns::{dns_service, is_dns};
 pub use enforce::PolicyObjects;
-pub(crate) use enforce::{Enforcer, mark, waiting};
+pub(crate) use enforce::{Enforcer, local_pods, mark, waiting};
 pub use object::{KeptPolicy, Namespaces, Peer, Policy, Port, Ports, Rule};
 pub use pods::{NamedPort, NamespaceLabels, PolicyNamespace, PolicyPod};
 pub use selector::{Labels, Selector};

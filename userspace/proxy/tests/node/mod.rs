@@ -6,6 +6,7 @@
 //!                                                                └─ pod b 10.77.5.3
 //! ```
 
+mod bandwidth;
 mod policy;
 mod takeover;
 

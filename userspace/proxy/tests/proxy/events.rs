@@ -17,7 +17,7 @@ use userspace_proxy::{Config, Listeners};
 use crate::proxy::support::{Plane, Proxy, service, settle, slice};
 
 /// Returns an API server that accepts Events, or that forbids them.
-fn api_server(code: u16) -> (Client, Arc<Mutex<Vec<Value>>>) {
+pub fn api_server(code: u16) -> (Client, Arc<Mutex<Vec<Value>>>) {
     let events: Arc<Mutex<Vec<Value>>> = Arc::default();
     let kept = Arc::clone(&events);
     let server = tower::service_fn(move |request: Request<Body>| {
@@ -34,6 +34,11 @@ fn api_server(code: u16) -> (Client, Arc<Mutex<Vec<Value>>>) {
     (Client::new(server, "default"), events)
 }
 
+/// Returns a recorder of a proxy's Events.
+pub fn recorder(client: Client) -> Recorder {
+    Recorder::new(client, Ambient::system(), "hawser-proxy", "here", CancellationToken::new())
+}
+
 fn annotated(annotation: &str, value: &str) -> Service {
     let mut service = service("a", "10.0.0.1");
     service.metadata.uid = Some("7".to_owned());
@@ -43,7 +48,7 @@ fn annotated(annotation: &str, value: &str) -> Service {
 
 async fn proxy(code: u16) -> (Proxy, Arc<Mutex<Vec<Value>>>) {
     let (client, events) = api_server(code);
-    let recorder = Recorder::new(client, Ambient::system(), "hawser-proxy", "here", CancellationToken::new());
+    let recorder = recorder(client);
     let config = Config::for_node("here").unwrap();
     let listeners = Listeners::default();
     let mut proxy = Proxy::start_recording(config, Plane::default(), listeners, |_| {}, Some(recorder));

@@ -1,5 +1,6 @@
 //! The proxy on hand-fed caches, above a data plane in memory.
 
+mod bandwidth;
 mod events;
 mod health;
 mod incremental;

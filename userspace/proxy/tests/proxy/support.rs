@@ -16,8 +16,8 @@ use tokio_util::sync::CancellationToken;
 use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{
-    Applied, Checkup, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Reconciled, Scope,
-    ServiceTables, Tables, XdpRow,
+    Applied, Bandwidths, Checkup, DataPlaneError, FrontendKey, Interface, NodeTables, Protocol, Reconciled,
+    Scope, ServiceTables, Tables, XdpRow,
 };
 use userspace_dataplane::{Fake, Resolution};
 use userspace_proxy::links::{LinkError, NextLinks};
@@ -89,6 +89,10 @@ impl DataPlane for Plane {
 
     fn set_node(&mut self, node: &NodeTables) -> Result<(), DataPlaneError> {
         self.0.lock().unwrap().fake.set_node(node)
+    }
+
+    fn set_bandwidths(&mut self, limits: &Bandwidths) -> Result<(), DataPlaneError> {
+        self.0.lock().unwrap().fake.set_bandwidths(limits)
     }
 
     fn set_interfaces(&mut self, interfaces: &[Interface]) -> Result<(), DataPlaneError> {
