@@ -8,7 +8,6 @@
 //! answer. All of it is written once for both families of addresses, see `family`.
 
 mod atomic;
-mod begin;
 mod dsr;
 mod event;
 mod evict;
@@ -16,12 +15,13 @@ mod family;
 mod flow;
 mod fragment;
 mod hint;
-mod hop;
 mod icmp;
 mod insert;
 mod lookup;
 mod maps;
 mod masquerade;
+mod new_flow;
+mod next_hop;
 mod packet;
 mod pick;
 mod policy;
