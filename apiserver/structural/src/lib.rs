@@ -19,6 +19,7 @@ mod compile;
 mod default;
 mod embedded;
 mod formats;
+mod limits;
 mod lists;
 mod messages;
 pub mod path;

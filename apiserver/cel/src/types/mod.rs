@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use schema::Object;
 
+use crate::limits::TYPE_PARTS;
+
 /// A type.
 #[derive(Clone, Debug)]
 pub enum Ty<'s> {
@@ -111,9 +113,6 @@ impl fmt::Display for Ty<'_> {
     }
 }
 
-/// The most parts that a type has.
-const PARTS: usize = 1000;
-
 /// The types that type variables stand for.
 #[derive(Debug, Default)]
 pub struct Bindings<'s> {
@@ -170,7 +169,7 @@ impl<'s> Bindings<'s> {
     /// Returns true if a type has more parts, with its variables resolved, than any honest use needs: `{a:
     /// a}` doubles a type each time, and every walk through it takes that long.
     pub fn is_too_large(&self, ty: &Ty<'s>) -> bool {
-        self.less(ty, PARTS).is_none()
+        self.less(ty, TYPE_PARTS).is_none()
     }
 
     /// Subtracts the parts of a type from `most`; returns `None` if there are more.
