@@ -12,14 +12,14 @@ use userspace_dataplane::policy::PolicyTables;
 use userspace_dataplane::tables::{DataPlaneError, Interface, Role};
 
 use super::compile::{Inputs, LocalPod, compile};
-use super::object::{KeptPolicy, Policy};
+use super::object::{Policy, PolicyProjection};
 use super::pods::{NamespaceLabels, PolicyNamespace, PolicyPod};
 use crate::links::{self, Link};
 
 /// The objects that policies depend on.
 #[derive(Clone)]
 pub struct PolicyObjects {
-    pub policies: Cache<KeptPolicy>,
+    pub policies: Cache<PolicyProjection>,
     /// Pods of all nodes: any of them may be a peer.
     pub pods: Cache<PolicyPod>,
     pub namespaces: Cache<PolicyNamespace>,

@@ -21,6 +21,6 @@ mod selector;
 pub use compile::{Inputs, LocalPod, compile};
 pub use enforce::PolicyObjects;
 pub(crate) use enforce::{Enforcer, mark, waiting};
-pub use object::{KeptPolicy, Namespaces, Peer, Policy, Port, Ports, Rule};
+pub use object::{Namespaces, Peer, Policy, PolicyProjection, Port, Ports, Rule};
 pub use pods::{NamedPort, NamespaceLabels, PolicyNamespace, PolicyPod};
 pub use selector::{Labels, Selector};

@@ -99,8 +99,8 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Returns `true` if flows can add nothing any more.
-    pub fn is_settled(&self) -> bool {
+    /// Returns `true` if no connection is left that its flow could add to a service.
+    pub fn is_complete(&self) -> bool {
         self.others.is_empty()
     }
 
@@ -213,7 +213,7 @@ mod tests {
             // Seen twice, because it was changed meanwhile.
             census.flow(&FlowEnds { server: flow(port).client, ..flow(port) });
         }
-        assert!(!census.is_settled());
+        assert!(!census.is_complete());
         let (rows, _) = census.rows();
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[&3].connections, rows[&3].rtt_max_seconds), (3, Some(0.000_3)));
