@@ -381,9 +381,9 @@ async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Accoun
         return route(authorized(context)?, request).await;
     }
     // A client may give up sooner than the server would.
-    let patience = context.query.duration("timeout")?.filter(|asked| !asked.is_zero());
+    let asked = context.query.duration("timeout")?.filter(|asked| !asked.is_zero());
     let most = server.config().request_timeout;
-    let timeout = patience.map_or(most, |asked| asked.min(most));
+    let timeout = asked.map_or(most, |asked| asked.min(most));
     let (parts, body) = request.into_parts();
     let (body, received) = intake::meter(body, &context.budget, server.clients().lanes().heavy(lane))?;
     let read = context.info.is_read();

@@ -122,7 +122,7 @@ impl Pki {
                     |_| PkiError::Mismatch { certificate: certificate.clone(), key: key.clone() };
                 Renewing::fixed(self, &pair).map_err(inconsistent)?
             }
-            _ => Renewing::new(self, &self.keep("apiserver", subject)?)?,
+            _ => Renewing::new(self, &self.load_or_issue("apiserver", subject)?)?,
         };
         authorities.push_str(self.ca_pem());
         let clients: Arc<dyn ClientCertVerifier> =

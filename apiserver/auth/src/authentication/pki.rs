@@ -272,9 +272,9 @@ impl Pki {
         Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// The certificate kept as `NAME.crt` and `NAME.key`, issued anew if there is none that is
-    /// good for another 30 days.
-    pub fn keep(&self, name: &str, subject: &Subject) -> Result<Pair, PkiError> {
+    /// Returns the certificate in `NAME.crt` and `NAME.key`; issues another one if there is none that is good for
+    /// another 30 days.
+    pub fn load_or_issue(&self, name: &str, subject: &Subject) -> Result<Pair, PkiError> {
         let certificate_path = self.dir.join(format!("{name}.crt"));
         let key_path = self.dir.join(format!("{name}.key"));
         if let (Some(certificate), Some(key)) = (read(&certificate_path)?, read(&key_path)?) {
@@ -310,7 +310,7 @@ impl Pki {
         name: &str,
         subject: &Subject,
     ) -> Result<(), PkiError> {
-        let pair = self.keep(name, subject)?;
+        let pair = self.load_or_issue(name, subject)?;
         write(path, &kubeconfig(server_url, authorities, &pair.certificate, &pair.key))
     }
 

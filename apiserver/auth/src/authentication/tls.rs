@@ -141,7 +141,7 @@ impl Pki {
     /// Returns the TLS configuration with which the API server calls kubelets; its certificate is stored as
     /// `apiserver-kubelet-client`. The user is `kube-apiserver-kubelet-client`, in no group.
     pub fn kubelet_client_tls(&self) -> Result<KubeletTls, PkiError> {
-        let pair = self.keep("apiserver-kubelet-client", &Subject::kubelet_client())?;
+        let pair = self.load_or_issue("apiserver-kubelet-client", &Subject::kubelet_client())?;
         let mut config = ClientConfig::clone(&*self.client_tls(&pair)?);
         // A session that is resumed is not verified again, and the next one may be meant for another node.
         config.resumption = Resumption::disabled();

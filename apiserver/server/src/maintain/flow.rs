@@ -24,8 +24,8 @@ const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
 /// They are looked after this often, as in Kubernetes.
 const EVERY: Duration = Duration::from_secs(60);
-/// Changes that come close together are answered by one look.
-const TOGETHER: Duration = Duration::from_millis(100);
+/// Delay after a change, so that changes in quick succession are answered by one look.
+const BATCH_DELAY: Duration = Duration::from_millis(100);
 
 /// Writes missing and outdated objects. If there are none, the store is not asked.
 pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
@@ -56,7 +56,7 @@ pub async fn run(server: &Arc<Server>) {
     let mut due = tokio::time::Instant::now() + EVERY;
     loop {
         tokio::select! {
-            () = server.notifications().flow.notified() => tokio::time::sleep(TOGETHER).await,
+            () = server.notifications().flow.notified() => tokio::time::sleep(BATCH_DELAY).await,
             () = tokio::time::sleep_until(due) => {
                 due = tokio::time::Instant::now() + EVERY;
                 if let Err(error) = ensure(server).await {

@@ -96,7 +96,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
         return websocket::serve(request, events, wanted.format);
     }
     let frames = stream::unfold(events, |mut events| async move {
-        let frame: Result<_, BoxError> = Ok(Frame::data(events.together().await?));
+        let frame: Result<_, BoxError> = Ok(Frame::data(events.batch().await?));
         Some((frame, events))
     });
     Ok(streaming(wanted.format, StreamBody::new(frames).boxed_unsync()))
@@ -118,8 +118,8 @@ impl Events {
         }
     }
 
-    /// The next event, and with it those that are there already.
-    async fn together(&mut self) -> Option<Bytes> {
+    /// Returns the next event, with those that are there already.
+    async fn batch(&mut self) -> Option<Bytes> {
         match self {
             Self::Changes(stream) => stream.next().await,
             Self::Failed(event) => event.take(),

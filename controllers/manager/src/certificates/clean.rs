@@ -19,7 +19,7 @@ use crate::limits::CERTIFICATE_CLEAN_PERIOD;
 use crate::meta::name;
 
 /// Time for which requests are kept once they are issued, denied or failed.
-const SETTLED: Duration = Duration::from_secs(60 * 60);
+const DECIDED: Duration = Duration::from_secs(60 * 60);
 /// Time for which requests are kept that nobody has approved or signed.
 const PENDING: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -80,8 +80,8 @@ fn is_over(request: &CertificateSigningRequest, now: Timestamp) -> bool {
     conditions.iter().any(|condition| {
         let older = |age: Duration| is_older(condition.last_update_time.as_ref(), age, now);
         match condition.type_.as_str() {
-            DENIED | FAILED => older(SETTLED),
-            APPROVED if is_issued(request) => older(SETTLED) || has_expired(request, now),
+            DENIED | FAILED => older(DECIDED),
+            APPROVED if is_issued(request) => older(DECIDED) || has_expired(request, now),
             APPROVED => older(PENDING),
             _ => false,
         }

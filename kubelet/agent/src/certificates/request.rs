@@ -234,7 +234,7 @@ async fn wait(api: &Api<CertificateSigningRequest>, name: &str) -> Result<String
         if started.elapsed() >= limits::CERTIFICATE_WAIT {
             return Err(RequestError::Pending { name: name.to_owned() });
         }
-        if started.elapsed() >= limits::CERTIFICATE_PATIENCE && !std::mem::replace(&mut said, true) {
+        if started.elapsed() >= limits::CERTIFICATE_WARN_AFTER && !std::mem::replace(&mut said, true) {
             info!(
                 "waiting for certificate request {name} to be approved: `kubectl certificate approve {name}`"
             );
