@@ -16,7 +16,7 @@ use crate::server::Server;
 use crate::write;
 use crate::write::delete_options::DeleteOptions;
 use crate::write::{Part, Update, delete};
-use apiserver_auth::defaults::Write;
+use apiserver_auth::defaults::DefaultWrite;
 use apiserver_cache::Cache;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -133,17 +133,17 @@ async fn ensure_one(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError
     let Some((resource, cache)) = served(server, plural) else { return Ok(()) };
     let held = cache.get(name).and_then(|entry| decoded(&entry.object()));
     match flow::reconcile(held.as_ref(), wanted) {
-        Write::Nothing => Ok(()),
-        Write::Create(mut object) => {
+        DefaultWrite::Nothing => Ok(()),
+        DefaultWrite::Create(mut object) => {
             if let Some(condition) = object.pointer_mut("/status/conditions/0") {
                 condition["lastTransitionTime"] = time::rfc3339(server.ambient().now()).into();
             }
             super::create(server, &resource, object).await.map(drop)
         }
-        Write::Update(_) | Write::Recreate(_) => {
+        DefaultWrite::Update(_) | DefaultWrite::Recreate(_) => {
             let make = |current: &Value| {
                 Ok(match flow::reconcile(Some(current), wanted) {
-                    Write::Update(new) => new,
+                    DefaultWrite::Update(new) => new,
                     _ => current.clone(),
                 })
             };
