@@ -13,9 +13,9 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{Error, RootCertStore, ServerConfig};
-use userspace_daemon::tls::{ClientRule, RuledClients, provider};
+use userspace_daemon::tls::{CertificateAndKey, ClientRule, RuledClients, provider};
 
-use super::pki::{Pair, Pki, PkiError, Subject, certificates, private_key};
+use super::pki::{Pki, PkiError, Subject, certificates, private_key};
 use super::renewal::Renewing;
 use super::tls::AmbientTime;
 
@@ -168,7 +168,7 @@ fn add_authorities(roots: &mut RootCertStore, path: &Path) -> Result<String, Pki
     Ok(on_its_own_line(text))
 }
 
-fn given_pair(certificate: &Path, key: &Path) -> Result<Pair, PkiError> {
+fn given_pair(certificate: &Path, key: &Path) -> Result<CertificateAndKey, PkiError> {
     let (chain, secret) = (read_given(certificate)?, read_given(key)?);
     if certificates(&chain).is_empty() {
         return Err(PkiError::Content { path: certificate.to_owned(), what: "a certificate" });
@@ -176,7 +176,7 @@ fn given_pair(certificate: &Path, key: &Path) -> Result<Pair, PkiError> {
     if private_key(&secret).is_none() {
         return Err(PkiError::Content { path: key.to_owned(), what: "a private key" });
     }
-    Ok(Pair { certificate: on_its_own_line(chain), key: secret })
+    Ok(CertificateAndKey { certificate: on_its_own_line(chain), key: secret })
 }
 
 /// PEM texts are put after one another.

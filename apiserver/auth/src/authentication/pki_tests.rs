@@ -284,7 +284,7 @@ async fn an_expired_client_certificate_is_not_believed() {
 fn client_config(
     ambient: &Ambient,
     roots: rustls::RootCertStore,
-    pair: Option<&Pair>,
+    pair: Option<&CertificateAndKey>,
 ) -> Arc<rustls::ClientConfig> {
     // The system's clock would find certificates of the test's time outside their validity.
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -12,9 +12,11 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{CertificateError, ClientConfig, Error, RootCertStore, ServerConfig};
-use userspace_daemon::tls::{ClientRule, RuledClients, RuledServers, ServerRule, TrustAnyone, provider};
+use userspace_daemon::tls::{
+    CertificateAndKey, ClientRule, RuledClients, RuledServers, ServerRule, TrustAnyone, provider,
+};
 
-use super::pki::{KUBELET_CLIENT, Pair, Pki, PkiError, Subject};
+use super::pki::{KUBELET_CLIENT, Pki, PkiError, Subject};
 use super::renewal::Renewing;
 
 /// The time of `Ambient` for certificate checks.
@@ -113,7 +115,7 @@ impl Pki {
     /// Returns the TLS configuration of a kubelet's node server, HTTP/1.1: only the API server can connect,
     /// by the certificate of `kubelet_client_tls`. All others fail the handshake, so that requests need no
     /// further check.
-    pub fn node_server_tls(&self, pair: &Pair) -> Result<Arc<ServerConfig>, PkiError> {
+    pub fn node_server_tls(&self, pair: &CertificateAndKey) -> Result<Arc<ServerConfig>, PkiError> {
         let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
             .build()
             .map_err(PkiError::Verifier)?;
@@ -128,7 +130,7 @@ impl Pki {
 
     /// A client that trusts this authority alone and shows `pair`. HTTP/1.1 only, since exec,
     /// attach and port-forward are upgrades.
-    pub fn client_tls(&self, pair: &Pair) -> Result<Arc<ClientConfig>, PkiError> {
+    pub fn client_tls(&self, pair: &CertificateAndKey) -> Result<Arc<ClientConfig>, PkiError> {
         let mut config = ClientConfig::builder_with_details(provider(), self.time())
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
