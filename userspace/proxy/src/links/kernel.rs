@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use apiserver_meta::pod_interface::{ALIAS_PREFIX, READY_GROUP};
 use futures::channel::mpsc::UnboundedReceiver;
 use futures::{StreamExt, TryStreamExt};
 use ipnetwork::IpNetwork;
@@ -15,11 +16,6 @@ use rtnetlink::{Handle, LinkUnspec, MulticastGroup, RouteMessageBuilder};
 use tokio::task::JoinHandle;
 
 use super::{Link, LinkAddress, LinkError, Links, NextLinks};
-
-/// The beginning of the alias that Hawser's pod network gives a pod's interface; the pod's UID follows.
-const POD_ALIAS: &str = "hawser pod ";
-/// The group of a pod's interface whose policies are in force, as the pod network knows it too.
-const READY_GROUP: u32 = 0x6877;
 
 type Notices = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, rtnetlink::sys::SocketAddr)>;
 
@@ -241,7 +237,7 @@ fn read(message: &LinkMessage) -> Link {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Controller(index) => link.master = *index,
-            LinkAttribute::IfAlias(alias) => link.pod = alias.strip_prefix(POD_ALIAS).map(str::to_owned),
+            LinkAttribute::IfAlias(alias) => link.pod = alias.strip_prefix(ALIAS_PREFIX).map(str::to_owned),
             LinkAttribute::Group(group) => link.ready = *group == READY_GROUP,
             LinkAttribute::LinkInfo(infos) => {
                 let kind = infos.iter().find_map(|info| match info {
