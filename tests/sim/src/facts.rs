@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use apiserver_meta::quantity;
+use apiserver_meta::{pods, quantity};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -71,7 +71,7 @@ impl Pod {
             address: text(object, "/status/podIP").parse().ok(),
             ready: condition(object, "Ready"),
             deleting: object.pointer("/metadata/deletionTimestamp").is_some(),
-            finished: matches!(text(object, "/status/phase").as_str(), "Succeeded" | "Failed"),
+            finished: pods::is_final(&text(object, "/status/phase")),
             cpu: asked("cpu").milli(),
             memory: asked("memory").value(),
             restarts: statuses.into_iter().flatten().map(|status| number(status, "/restartCount")).sum(),

@@ -1,6 +1,7 @@
 //! The effect of a pod's eviction on its PodDisruptionBudget: decisions on plain objects, as described under
 //! "API-initiated eviction" in Kubernetes' documentation.
 
+use apiserver_meta::pods;
 use apiserver_registry::LabelSelector;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
@@ -25,8 +26,7 @@ pub fn is_unguarded(pod: &Value) -> bool {
 
 /// Returns true if the pod cannot become ready again, so that it may be deleted in any later state too.
 pub fn is_ended(pod: &Value) -> bool {
-    matches!(meta::text(pod, "/status/phase"), "Succeeded" | "Failed")
-        || meta::deletion_timestamp(pod).is_some()
+    pods::is_final(meta::text(pod, "/status/phase")) || meta::deletion_timestamp(pod).is_some()
 }
 
 /// The budget that guards the pod, of those in its namespace. 500 if there are several. A selector that
