@@ -97,7 +97,7 @@ impl Takeover {
             info!("the last connection that others translated has ended");
         }
         if removed > 0 {
-            info!(removed, "others' translations of datagrams to backends that are gone are removed");
+            info!(removed, "removed conntrack entries of datagrams to removed backends");
         }
         self.seen = others;
         let alone = Some(to_services == 0);

@@ -24,7 +24,7 @@ pub struct PortSet {
 /// The stored value is not a RangeAllocation.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    #[error("it is no envelope of a RangeAllocation, or it is cut short")]
+    #[error("not a RangeAllocation envelope, or truncated")]
     Message,
     #[error("its range {0:?} is not FIRST-LAST")]
     Range(String),

@@ -50,7 +50,11 @@ impl Cleaner {
         for request in self.requests.list().iter().filter(|request| is_over(request, now)) {
             if let Err(error) = self.delete(request).await {
                 let cause = &error as &dyn std::error::Error;
-                warn!(request = name(&request.metadata), error = cause, "not cleaned");
+                warn!(
+                    request = name(&request.metadata),
+                    error = cause,
+                    "cannot delete a certificate request"
+                );
             }
         }
     }

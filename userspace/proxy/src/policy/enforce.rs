@@ -187,7 +187,7 @@ fn node_addresses(links: &[Link], interfaces: &[Interface]) -> Vec<IpAddr> {
 /// their containers.
 pub(crate) async fn mark(waiting: Vec<(u32, String)>) {
     if let Err(error) = links::mark_ready(&waiting).await {
-        warn!(error = &error as &dyn std::error::Error, "cannot tell that policies are in force");
+        warn!(error = &error as &dyn std::error::Error, "cannot mark interfaces as ready");
     }
 }
 
