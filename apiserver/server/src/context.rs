@@ -89,9 +89,8 @@ impl Context {
         Ok(dry)
     }
 
-    /// Something that the client's author should know.
-    ///
-    /// Of a text that is too long for a header only so much is kept as shows that it is too long.
+    /// Adds a warning for the client's author to the answer. A text that is too long for a header is cut to one
+    /// character more than fits, so that it is still recognized as too long.
     pub fn warn(&self, warning: String) {
         let warning = shortened(&warning, limits::WARNING_CHARS + 1).to_owned();
         let mut sent = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);

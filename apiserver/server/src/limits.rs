@@ -28,7 +28,7 @@ pub const READS_IN_FLIGHT: usize = 400;
 pub const WRITES_IN_FLIGHT: usize = 200;
 /// A request waits this long for its place before it is answered with 429.
 pub const FLOW_WAIT: Duration = Duration::from_secs(5);
-/// This often changes and states that are too old are looked for.
+/// Interval at which outdated changes and states are dropped.
 pub const AGE_EVERY: Duration = Duration::from_secs(15);
 /// Time between bookmarks.
 pub const BOOKMARK_EVERY: Duration = Duration::from_secs(60);

@@ -457,7 +457,7 @@ async fn requests_of_nodes_are_approved_and_signed_and_those_of_strangers_are_no
         let refusal = (reason.to_owned(), "certificate-controller".to_owned());
         assert!(cluster.event_sources().contains(&refusal), "{reason}");
     }
-    // What is open when the token ends is denied, so that nobody approves it later.
+    // Requests that are open when the token ends are denied, so that nobody approves them later.
     let tokens: Api<Secret> = Api::namespaced(cluster.client.clone(), "kube-system");
     tokens.delete("bootstrap-token-abcdef", &DeleteParams::default()).await.unwrap();
     cluster.pass(20).await;

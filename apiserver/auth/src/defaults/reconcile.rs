@@ -20,8 +20,8 @@ pub enum DefaultWrite {
     Recreate(Value),
 }
 
-/// Subjects that earlier versions have bound, by kind and name of the binding: nodes have their rights from the
-/// Node authorizer, and through this one they would have them for the objects of all nodes.
+/// Subjects that earlier versions have bound, as (kind of the binding, its name, subject); they are removed. The
+/// Node authorizer gives a node rights to its own objects, where this binding gave it those of all nodes.
 const RETIRED: [(&str, &str, &str); 1] = [("ClusterRoleBinding", "system:node", "system:nodes")];
 
 /// Compares an object of `objects()` with the stored one. Missing rules, subjects, labels and annotations are

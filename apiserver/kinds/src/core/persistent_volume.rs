@@ -55,7 +55,7 @@ pub(crate) fn default_source(parent: &mut Object) {
     ];
     for (kind, fields) in defaults {
         if let Some(source) = object(parent, kind) {
-            // The fields of Azure disks are pointers.
+            // Azure disk fields are optional in the API, so an empty string is a value and stays.
             let pointers = kind == "azureDisk";
             for (field, value) in fields {
                 if pointers { fill_absent(source, field, *value) } else { fill(source, field, *value) }

@@ -213,7 +213,7 @@ impl<'de> Visitor<'de> for Noting<'_, '_> {
                 fields.next_value::<IgnoredAny>()?;
                 continue;
             };
-            // What is in the second value is reported after it.
+            // Duplicates within the second value are reported after the value itself.
             if self.notes.named.is_some()
                 && !matches!(self.expected, Expected::Opaque)
                 && map.contains_key(&key)

@@ -60,7 +60,7 @@ fn is_heartbeat(info: &RequestInfo) -> bool {
         _ if !info.is_resource || !one => false,
         ("coordination.k8s.io", "leases", "") => true,
         ("", "nodes", "status") => true,
-        // As in Kubernetes, which counts all writes of nodes about Nodes.
+        // All writes of nodes to Nodes count, as in Kubernetes.
         ("", "nodes", "") => info.verb == "update" || info.verb == "patch",
         _ => false,
     }
@@ -139,7 +139,7 @@ pub struct Lanes {
 pub struct Place {
     /// The account's share of the lane, and the lane, for what the request does.
     working: Option<[Arc<Semaphore>; 2]>,
-    /// The permits while it stands aside.
+    /// The semaphores that the request counts in while it waits for another request.
     aside: Option<[Arc<Semaphore>; 2]>,
     held: Mutex<Option<[OwnedSemaphorePermit; 2]>>,
     body: Option<Received>,

@@ -153,7 +153,8 @@ impl Objects {
         self.caches.fresh().await.map_err(not_fresh)
     }
 
-    /// Does the same if the store answers soon; for answers that can be given from memory otherwise.
+    /// Waits as [`Self::fresh`] does, but gives up if the store does not answer soon; for answers that memory
+    /// can give too.
     pub async fn fresh_soon(&self) {
         self.breaker.ask(self.fresh()).await;
     }

@@ -148,7 +148,7 @@ impl Objects {
             meta::unset(&mut object, "managedFields");
             (value, metadata) = self.encode(resource, &key, &object)?;
         }
-        // Without the tree, whose place other requests can use while this one waits.
+        // Frees the decoded object before waiting, so that other requests can use its memory.
         drop(object);
         store_quota::check(self.store(), &key, value.len(), share).await?;
         let ttl_seconds = if resource.behaviour.expires { seconds(self.event_ttl()) } else { 0 };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use apiserver_schema::error::ApiError;
 
-/// The addresses at which this API server itself is reached.
+/// The addresses of this API server, to which it must not proxy.
 #[derive(Clone, Debug, Default)]
 pub struct OwnAddresses {
     /// The addresses that it listens on or advertises.

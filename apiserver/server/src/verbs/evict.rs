@@ -110,7 +110,7 @@ fn is_conflict(error: &ApiError) -> bool {
     error.code == 409 && error.reason == "Conflict"
 }
 
-/// The budget that guards the pod, as every write acknowledged before left it.
+/// Returns the PodDisruptionBudget that covers the pod, including all writes acknowledged so far.
 async fn budget_of(context: &Context, kind: &Resource, pod: &Value) -> Result<Option<Value>, ApiError> {
     let server = &context.server;
     server.objects().start_cache(kind).await?;

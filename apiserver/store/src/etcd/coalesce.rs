@@ -10,7 +10,8 @@ use std::future::Future;
 
 use tokio::sync::watch;
 
-/// Coalesces requests of one kind, numbered from 1 in the order in which they are sent, never two at a time.
+/// Makes concurrent callers share requests. One request is under way at a time; they are numbered from 1 in the
+/// order in which they are sent.
 pub(super) struct Coalescer<T> {
     state: watch::Sender<State<T>>,
 }

@@ -194,7 +194,7 @@ mod tests {
                 ("InternalIP", "2001:db8::1"),
                 ("Hostname", "a"),
                 ("InternalDNS", "a.example"),
-                // What a hostile node could write.
+                // Addresses and names that a hostile node could write.
                 ("InternalIP", "127.0.0.1"),
                 ("InternalIP", "10.96.0.1"),
                 ("InternalIP", "192.0.2.100"),

@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(rows.keys().copied().collect::<Vec<_>>(), [7, 8]);
         let row = &rows[&7];
         assert_eq!(row.connections, 200);
-        // Of 1,000 to 1,199 microseconds.
+        // The round-trip times are 1,000 to 1,199 microseconds.
         assert_eq!(row.rtt_p50_seconds, Some(0.001_099));
         assert_eq!(row.rtt_p99_seconds, Some(0.001_197));
         assert_eq!(row.rtt_max_seconds, Some(0.001_199));
