@@ -2,6 +2,9 @@
 //!
 //! The plan is made on copies of the ReplicaSets, and the actions are the differences: creation and growth of
 //! the new one first, then changes of the old ones, then deletions, then the status.
+//!
+//! `strategy.rs` resolves percentages of `maxSurge` (rounded up) and `maxUnavailable` (rounded down). The API server
+//! sets no upper bound on `maxSurge` (`apiserver/kinds/src/apps/deployment.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
