@@ -59,7 +59,7 @@ pub trait Plugin: Send + Sync {
     /// The name under which metrics count the plugin: that of Kubernetes, where it is a plugin there too.
     fn name(&self) -> &'static str;
 
-    /// Returns true if the plugin has anything to do with the write in this phase.
+    /// Returns `true` if the plugin has anything to do with the write in this phase.
     fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool;
 
     /// Changes the object or refuses it, before it is validated.
@@ -163,7 +163,7 @@ pub struct AdmissionRequest<'a> {
 }
 
 impl<'a> AdmissionRequest<'a> {
-    /// Returns true if the write is about an object of this core kind itself.
+    /// Returns `true` if the write is about an object of this core kind itself.
     fn is(&self, operation: Operation, kind: &str) -> bool {
         self.operation == operation && self.subresource.is_empty() && self.resource.is("", kind)
     }

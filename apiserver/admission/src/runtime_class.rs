@@ -88,7 +88,7 @@ fn check_overhead(pod: &Value, class: Option<&Value>) -> Result<(), &'static str
     }
 }
 
-/// Returns true if two maps have the same resources and amounts, in any notation.
+/// Returns `true` if two maps have the same resources and amounts, in any notation.
 fn same_amounts(one: &Value, other: &Value) -> bool {
     let empty = Map::new();
     let (one, other) = (one.as_object().unwrap_or(&empty), other.as_object().unwrap_or(&empty));
@@ -149,7 +149,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
         && one["tolerationSeconds"].as_i64() == other["tolerationSeconds"].as_i64()
 }
 
-/// Returns true if `wide` tolerates all that `narrow` does.
+/// Returns `true` if `wide` tolerates all that `narrow` does.
 fn covers(wide: &Value, narrow: &Value) -> bool {
     if is_same(wide, narrow) {
         return true;

@@ -65,7 +65,7 @@ pub fn check_binding(
     refuse_unless_held(identity, resource, name, &held, &wanted)
 }
 
-/// Returns whether a change is of nothing but what garbage collection has to write. Labels count: those
+/// Returns `true` if a change is of nothing but what garbage collection has to write. Labels count: those
 /// of a ClusterRole decide which other roles gain its rules.
 fn grants_as_before(new: &Value, old: &Value) -> bool {
     let without_upkeep = |object: &Value| {

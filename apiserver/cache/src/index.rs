@@ -132,7 +132,7 @@ impl Index {
         self.0.len()
     }
 
-    /// Returns true if there is no object.
+    /// Returns `true` if there is no object.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

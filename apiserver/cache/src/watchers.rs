@@ -168,7 +168,7 @@ impl Subscription {
         self.upgrade(&next).ok_or(TryRecvError::Disconnected)
     }
 
-    /// Returns true if changes of the history are still to come.
+    /// Returns `true` if changes of the history are still to come.
     pub fn has_missed(&self) -> bool {
         !self.missed.is_empty()
     }

@@ -267,7 +267,7 @@ impl Errors {
     }
 }
 
-/// Returns true if both are equal; absent, null and empty values are the same at any depth.
+/// Returns `true` if both are equal; absent, null and empty values are the same at any depth.
 pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
     match (a, b) {
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
@@ -288,7 +288,7 @@ pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
     a == b || (empty(a) && empty(b))
 }
 
-/// Returns true if an object is about to be created: only stored objects have a resource version.
+/// Returns `true` if an object is about to be created: only stored objects have a resource version.
 pub fn is_new(object: &Value) -> bool {
     meta::resource_version(object).is_empty()
 }

@@ -288,7 +288,7 @@ fn from_protobuf(bytes: &[u8]) -> Result<Value, ApiError> {
     })
 }
 
-/// Returns true if the apiVersion has a group and no built-in kinds are in it.
+/// Returns `true` if the apiVersion has a group and no built-in kinds are in it.
 fn is_foreign(api_version: &str) -> bool {
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
     let asked = group(api_version);

@@ -110,7 +110,7 @@ fn audit_id(server: &Server, headers: &HeaderMap) -> HeaderValue {
     given.cloned().or_else(|| new().ok()).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// Returns true for a request after the end was announced and the delay is over. Probes are answered, and so
+/// Returns `true` for a request after the end was announced and the delay is over. Probes are answered, and so
 /// are the components of this process, which end after the server.
 fn refuses(server: &Server, info: &RequestInfo, request: &Request<Body>) -> bool {
     server.lifetime().refusing().is_cancelled()
@@ -258,7 +258,7 @@ fn fixed_path(path: &str) -> &'static str {
     PATHS.into_iter().find(|known| path.starts_with(known)).unwrap_or_default()
 }
 
-/// Returns true if the path names a served resource, so that metrics may use it as a label.
+/// Returns `true` if the path names a served resource, so that metrics may use it as a label.
 fn known(server: &Server, info: &RequestInfo) -> bool {
     info.is_resource
         && server.objects().kind(&info.group, &info.version, &info.resource).is_some_and(|resource| {

@@ -61,7 +61,7 @@ pub fn refusal<B>(request: &Request<B>) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// Returns true if two hexadecimal digits follow each `%`.
+/// Returns `true` if two hexadecimal digits follow each `%`.
 fn escapes_are_whole(path: &str) -> bool {
     path.split('%').skip(1).all(|rest| {
         let digits = rest.as_bytes().get(..2);

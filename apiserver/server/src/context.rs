@@ -72,7 +72,7 @@ impl Context {
         }
     }
 
-    /// Returns true if nothing is to be stored.
+    /// Returns `true` if nothing is to be stored.
     pub fn dry_run(&self) -> Result<bool, ApiError> {
         let mut dry = false;
         for value in self.query.all("dryRun") {

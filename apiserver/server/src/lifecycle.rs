@@ -45,7 +45,7 @@ impl Server {
         self.lifetime().ready().await;
     }
 
-    /// Returns true if [`Server::ready`] would return at once.
+    /// Returns `true` if [`Server::ready`] would return at once.
     pub fn is_ready(&self) -> bool {
         self.lifetime().is_ready()
     }

@@ -77,7 +77,7 @@ pub fn of_yaml(bytes: &[u8]) -> Result<&str, String> {
     }
 }
 
-/// Returns true if YAML 1.1 allows the character (section 5.1); a byte order mark may only begin the text.
+/// Returns `true` if YAML 1.1 allows the character (section 5.1); a byte order mark may only begin the text.
 fn is_printable(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}'
         | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)

@@ -25,7 +25,7 @@ impl Range {
         self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns true if it names or includes the media type.
+    /// Returns `true` if it names or includes the media type.
     pub fn accepts(&self, media: &str) -> bool {
         let kind = media.split('/').next().unwrap_or_default();
         self.media == media || self.media == "*/*" || self.media == format!("{kind}/*")
@@ -67,7 +67,7 @@ pub fn wanted(headers: &HeaderMap, resource: &Resource) -> Result<Wanted, ApiErr
     choose(headers, protobuf::of_kind(&resource.api_version(), &resource.kind).is_some())
 }
 
-/// Returns true if `Status`, scales and other objects that are not of the resource's own kind should be
+/// Returns `true` if `Status`, scales and other objects that are not of the resource's own kind should be
 /// protobuf.
 pub fn prefers_protobuf(headers: &HeaderMap) -> bool {
     let named = |text: &str| text.contains(protobuf::MEDIA_TYPE);
@@ -153,7 +153,7 @@ pub fn not_streamable() -> ApiError {
     )
 }
 
-/// Returns true if JSON is to be indented: if the client asks for it, or is one that people look at.
+/// Returns `true` if JSON is to be indented: if the client asks for it, or is one that people look at.
 pub fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
     let json = Format::Json.media();
     let asks = |range: &Range| range.parameter("pretty") == Some("1");
@@ -186,7 +186,7 @@ pub fn patch_type(headers: &HeaderMap) -> String {
     text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// Returns true if the client accepts gzip.
+/// Returns `true` if the client accepts gzip.
 pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     let texts = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     texts.flat_map(|text| text.split(',')).any(|coding| {

@@ -70,7 +70,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     kinds(context, path)
 }
 
-/// Returns true if the answers of a path are the same for people and programs.
+/// Returns `true` if the answers of a path are the same for people and programs.
 pub fn is_as_it_is(path: &str) -> bool {
     matches!(path, "/" | "/version" | "/version/")
         || ["/openapi/", "/openid/", "/.well-known/"].iter().any(|prefix| path.starts_with(prefix))

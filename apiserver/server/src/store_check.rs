@@ -46,7 +46,7 @@ pub fn check(key: &str, value: &[u8]) -> Result<(), Problem> {
     }
 }
 
-/// Returns true for kinds that Kubernetes' servers store under the same prefix and do not serve.
+/// Returns `true` for kinds that Kubernetes' servers store under the same prefix and do not serve.
 fn is_bookkeeping(kind: &str) -> bool {
     matches!(kind, "RangeAllocation")
 }

@@ -172,7 +172,7 @@ impl Continue {
     }
 }
 
-/// Returns true if a path is the shortest of those that mean the same.
+/// Returns `true` if a path is the shortest of those that mean the same.
 fn is_clean(path: &str) -> bool {
     path.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }

@@ -51,7 +51,7 @@ impl Pattern {
         &self.0.text
     }
 
-    /// Returns true if the text contains a match, in time linear in both.
+    /// Returns `true` if the text contains a match, in time linear in both.
     pub fn is_match(&self, text: &str) -> bool {
         let Shared { text: pattern, compiled } = &*self.0;
         compiled.get_or_init(|| compile(pattern).ok()).as_ref().is_some_and(|r| r.is_match(text))

@@ -78,7 +78,7 @@ impl Pod {
         }
     }
 
-    /// Returns whether the pod counts towards its controller's size.
+    /// Returns `true` if the pod counts towards its controller's size.
     pub fn is_active(&self) -> bool {
         !self.deleting && !self.finished
     }
@@ -175,7 +175,7 @@ impl Deployment {
         }
     }
 
-    /// Returns whether the update is complete, as `kubectl rollout status` decides it.
+    /// Returns `true` if the update is complete, as `kubectl rollout status` decides it.
     pub fn is_complete(&self) -> bool {
         self.observed
             && self.updated == self.replicas

@@ -102,7 +102,7 @@ impl Plugin for CertificateSubjectRestriction {
     }
 }
 
-/// Returns true if the write updates that subresource of that kind.
+/// Returns `true` if the write updates that subresource of that kind.
 fn concerns(request: &AdmissionRequest<'_>, plural: &str, subresource: &str) -> bool {
     request.operation == Operation::Update
         && request.resource.group == GROUP
@@ -115,7 +115,7 @@ fn old<'a>(request: &AdmissionRequest<'a>) -> &'a Value {
     request.old.unwrap_or(&Value::Null)
 }
 
-/// Returns whether the user may do this for the signer, by its name or by that of its domain.
+/// Returns `true` if the user may do this for the signer, by its name or by that of its domain.
 fn may(request: &AdmissionRequest<'_>, verb: &str, signer: &str) -> bool {
     let allowed = |name: &str| {
         let attributes = Attributes::resource(request.identity, verb, GROUP, "signers");
@@ -172,7 +172,7 @@ fn attest(request: &AdmissionRequest<'_>, object: &Value, old: &Value) -> Result
     Err(request.forbidden(object, &why))
 }
 
-/// Returns whether a change is about owners and finalizers alone.
+/// Returns `true` if a change is about owners and finalizers alone.
 fn is_collection(new: &Value, old: &Value) -> bool {
     let mut new = new.clone();
     for field in ["ownerReferences", "finalizers", "managedFields"] {

@@ -20,7 +20,7 @@ const MIGRATED: [(&str, &str); 7] = [
     ("vsphereVolume", "csi.vsphere.vmware.com"),
 ];
 
-/// Returns true if the pod's specification names the audience.
+/// Returns `true` if the pod's specification names the audience.
 ///
 /// # Errors
 /// Fails if a volume or driver that the pod names cannot be read.
@@ -60,7 +60,7 @@ pub(super) async fn is_named(
     })
 }
 
-/// Returns whether a role gives the node the audience for the ServiceAccount of that namespace and name.
+/// Returns `true` if a role gives the node the audience for the ServiceAccount of that namespace and name.
 pub(super) fn is_granted(
     request: &AdmissionRequest<'_>,
     (namespace, name): (&str, &str),
@@ -75,7 +75,7 @@ pub(super) fn is_granted(
     })
 }
 
-/// Returns whether a projected volume of the pod has a token for the audience.
+/// Returns `true` if a projected volume of the pod has a token for the audience.
 fn is_projected(pod: &Value, audience: &str) -> bool {
     let volumes = meta::list(pod, "/spec/volumes").iter();
     let sources = volumes.flat_map(|volume| meta::list(volume, "/projected/sources"));
@@ -116,7 +116,7 @@ async fn driver_of_claim(
     Ok(Ok(driver_of(&volume["spec"]).to_owned()))
 }
 
-/// Returns whether a CSIDriver gets tokens for the audience.
+/// Returns `true` if a CSIDriver gets tokens for the audience.
 fn requests_token(driver: &Value, audience: &str) -> bool {
     let requests = meta::list(driver, "/spec/tokenRequests");
     requests.iter().any(|request| request["audience"].as_str().unwrap_or_default() == audience)

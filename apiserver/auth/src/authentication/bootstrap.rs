@@ -100,7 +100,7 @@ fn field(secret: &Value, name: &str) -> Option<Vec<u8>> {
     BASE64.decode(secret["data"][name].as_str()?).ok()
 }
 
-/// Returns whether a time has come. A text that is no time has.
+/// Returns `true` if a time has come. A text that is no time has.
 fn is_past(time: &[u8], now: Timestamp) -> bool {
     let time = std::str::from_utf8(time).ok().and_then(apiserver_meta::time::parse);
     time.is_none_or(|time| time <= now)
@@ -122,7 +122,7 @@ fn groups(further: &[u8]) -> Result<BTreeSet<String>, String> {
     Ok(groups)
 }
 
-/// Returns whether a name is `system:bootstrappers:` with lowercase letters, digits, colons and hyphens after
+/// Returns `true` if a name is `system:bootstrappers:` with lowercase letters, digits, colons and hyphens after
 /// it, the last being a letter or digit.
 fn is_group(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix(':')) else { return false };

@@ -47,7 +47,7 @@ impl ListenerTls {
         Arc::clone(&self.config)
     }
 
-    /// Returns true if a chain of certificates, the client's own first, leads to an authority, is valid now
+    /// Returns `true` if a chain of certificates, the client's own first, leads to an authority, is valid now
     /// and is meant for clients.
     pub fn vouches_for(&self, chain: &[CertificateDer<'_>]) -> bool {
         let (Some((own, rest)), Some(now)) = (chain.split_first(), self.time.current_time()) else {

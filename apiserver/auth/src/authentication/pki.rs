@@ -530,7 +530,7 @@ fn unix_seconds(time: Timestamp) -> i64 {
     time.as_second()
 }
 
-/// Returns true if the P-256 key `authority` (an uncompressed point) signed `certificate`.
+/// Returns `true` if the P-256 key `authority` (an uncompressed point) signed `certificate`.
 fn signed_by(certificate: &X509Certificate<'_>, authority: &[u8]) -> bool {
     ring::signature::UnparsedPublicKey::new(&ring::signature::ECDSA_P256_SHA256_ASN1, authority)
         .verify(certificate.tbs_certificate.as_ref(), certificate.signature_value.data.as_ref())

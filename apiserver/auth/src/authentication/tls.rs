@@ -74,7 +74,7 @@ impl ServerRule for OnlyNode {
     }
 }
 
-/// Returns true if a subject is the kubelet of a node: `system:node:NAME` in `system:nodes`, as in
+/// Returns `true` if a subject is the kubelet of a node: `system:node:NAME` in `system:nodes`, as in
 /// certificates signed for kubelets, or the name of the node alone, as administrators issue them.
 fn names_node(user: &CertificateUser, node: &str) -> bool {
     if node.is_empty() {

@@ -90,7 +90,7 @@ fn remove_retired(binding: &mut Value) {
     }
 }
 
-/// Returns true if two subjects are the same, regardless of the defaulted `apiGroup`.
+/// Returns `true` if two subjects are the same, regardless of the defaulted `apiGroup`.
 fn same_subject(one: &Value, other: &Value) -> bool {
     let text = |subject: &Value, key: &str| subject[key].as_str().unwrap_or_default().to_owned();
     ["kind", "namespace", "name"].iter().all(|key| text(one, key) == text(other, key))

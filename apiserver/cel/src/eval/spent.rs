@@ -194,7 +194,7 @@ fn compared(list: Option<&Cel>) -> u64 {
     ((list.len() * length) as f64 * TRAVERSAL) as u64
 }
 
-/// Returns true if an expression is made of constants alone: lists, maps and conversions of constants.
+/// Returns `true` if an expression is made of constants alone: lists, maps and conversions of constants.
 pub fn constant_only(node: &Node) -> bool {
     const CONVERSIONS: [&str; 10] =
         ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];

@@ -73,7 +73,7 @@ pub fn call(name: &str, member: bool, args: &[Cel]) -> Given {
     own.unwrap_or_else(|| library(name, member, args))
 }
 
-/// Returns true if a function would make a text that is longer than any that a request holds.
+/// Returns `true` if a function would make a text that is longer than any that a request holds.
 fn large(name: &str, args: &[Cel]) -> bool {
     let longest = match (name, args) {
         ("replace", [Cel::String(text), Cel::String(from), Cel::String(to), ..]) => {

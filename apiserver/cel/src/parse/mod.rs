@@ -345,7 +345,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns true if the token after the next could begin what is expected here.
+    /// Returns `true` if the token after the next could begin what is expected here.
     fn begins_after(&self) -> bool {
         match self.tokens.get(self.next + 1).map(|lexed| &lexed.token) {
             Some(Token::Name(_) | Token::Literal(_)) => true,

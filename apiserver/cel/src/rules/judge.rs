@@ -175,7 +175,7 @@ impl Judge<'_> {
     }
 }
 
-/// Returns true if any of the fields is `path` or below it.
+/// Returns `true` if any of the fields is `path` or below it.
 fn any_lies_in(fields: &BTreeSet<&str>, path: &str) -> bool {
     let below = |sign: char| {
         let begin = format!("{path}{sign}");

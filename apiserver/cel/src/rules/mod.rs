@@ -73,7 +73,7 @@ impl Compiled {
     }
 }
 
-/// Returns true if a rule uses the old value.
+/// Returns `true` if a rule uses the old value.
 fn uses_old_self(program: &Node) -> bool {
     program.mentions("oldSelf")
 }

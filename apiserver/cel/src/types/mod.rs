@@ -49,7 +49,7 @@ impl<'s> Ty<'s> {
         Self::Map(Arc::new(keys), Arc::new(values))
     }
 
-    /// Returns true if nothing is known about the type, so that anything may be done with it.
+    /// Returns `true` if nothing is known about the type, so that anything may be done with it.
     pub fn is_dyn(&self) -> bool {
         matches!(self, Self::Dyn | Self::Error)
     }
@@ -86,7 +86,7 @@ impl<'s> Ty<'s> {
         }
     }
 
-    /// Returns true if both are the same type; the variables of parameters are not resolved.
+    /// Returns `true` if both are the same type; the variables of parameters are not resolved.
     pub fn same(&self, other: &Ty<'s>) -> bool {
         match (self, other) {
             (Self::List(a), Self::List(b)) | (Self::Optional(a), Self::Optional(b)) => a.same(b),
@@ -166,7 +166,7 @@ impl<'s> Bindings<'s> {
         }
     }
 
-    /// Returns true if a type has more parts, with its variables resolved, than any honest use needs: `{a:
+    /// Returns `true` if a type has more parts, with its variables resolved, than any honest use needs: `{a:
     /// a}` doubles a type each time, and every walk through it takes that long.
     pub fn is_too_large(&self, ty: &Ty<'s>) -> bool {
         self.less(ty, TYPE_PARTS).is_none()
@@ -194,7 +194,7 @@ impl<'s> Bindings<'s> {
         }
     }
 
-    /// Returns true if values of one type can be used as the other; binds type variables.
+    /// Returns `true` if values of one type can be used as the other; binds type variables.
     pub fn assignable(&mut self, a: &Ty<'s>, b: &Ty<'s>) -> bool {
         if let Ty::Param(variable) = b {
             let known = self.find(*variable).is_some();
@@ -222,7 +222,7 @@ impl<'s> Bindings<'s> {
         }
     }
 
-    /// Returns true if `ty` may stand for a variable, and binds it.
+    /// Returns `true` if `ty` may stand for a variable, and binds it.
     fn substitutes(&mut self, ty: &Ty<'s>, variable: usize) -> bool {
         if matches!(ty, Ty::Param(found) if *found == variable) {
             return true;

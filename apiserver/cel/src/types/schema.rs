@@ -42,7 +42,7 @@ impl<'s> Object<'s> {
         }
     }
 
-    /// Returns true if both are the same type.
+    /// Returns `true` if both are the same type.
     pub fn same(&self, other: &Object<'s>) -> bool {
         match (self, other) {
             (Self::Schema(a, _), Self::Schema(b, _)) => std::ptr::eq(*a, *b),

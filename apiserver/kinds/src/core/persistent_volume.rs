@@ -316,7 +316,7 @@ pub(crate) fn volume_mode(spec: &Value, before: &Value, errors: &mut Errors) {
     }
 }
 
-/// Returns true if both are equal, or differ only in current labels that replace old ones.
+/// Returns `true` if both are equal, or differ only in current labels that replace old ones.
 fn same_affinity(now: Option<&Value>, was: &Value) -> bool {
     const RENAMED: [(&str, &str); 5] = [
         ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),

@@ -55,7 +55,7 @@ pub(crate) fn network(ip: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// Returns true for an IPv4-mapped IPv6 address.
+/// Returns `true` for an IPv4-mapped IPv6 address.
 fn is_mapped(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }

@@ -254,7 +254,7 @@ impl Custom {
         format!("{}/{}", self.definition.group, self.version())
     }
 
-    /// Returns true if objects are stored in this version.
+    /// Returns `true` if objects are stored in this version.
     pub fn is_stored(&self) -> bool {
         self.version() == self.definition.storage
     }

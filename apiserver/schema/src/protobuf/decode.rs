@@ -322,7 +322,7 @@ pub(super) fn value(
     })
 }
 
-/// Returns true if Go's JSON encoder leaves out such a value of a field that is not a pointer.
+/// Returns `true` if Go's JSON encoder leaves out such a value of a field that is not a pointer.
 pub(super) fn is_zero(kind: Kind, value: &Value) -> bool {
     match value {
         Value::Null => true,

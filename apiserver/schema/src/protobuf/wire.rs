@@ -28,7 +28,7 @@ impl Backward {
         self.bytes.len() - self.start
     }
 
-    /// Returns true if nothing was written.
+    /// Returns `true` if nothing was written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -71,12 +71,12 @@ impl Blocks {
         ranges
     }
 
-    /// Returns true if an address lies in any ServiceCIDR.
+    /// Returns `true` if an address lies in any ServiceCIDR.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.by_name.load().values().any(|block| block.cidrs.iter().any(|range| usable(range, address)))
     }
 
-    /// Returns true if an address lies in a ServiceCIDR other than `name` that is not being deleted.
+    /// Returns `true` if an address lies in a ServiceCIDR other than `name` that is not being deleted.
     pub fn covered_without(&self, address: IpAddr, name: &str) -> bool {
         let blocks = self.by_name.load();
         let mut others = blocks.iter().filter(|(other, block)| *other != name && !block.going);

@@ -59,7 +59,7 @@ pub fn owner(address: &Value) -> Option<String> {
         .then(|| format!("{}/{}", text("namespace"), text("name")))
 }
 
-/// Returns true if the IPAddress has the labels that the allocator sets.
+/// Returns `true` if the IPAddress has the labels that the allocator sets.
 pub fn is_ours(address: &Value) -> bool {
     address["metadata"]["labels"][MANAGED_BY] == ALLOCATOR
 }
@@ -69,7 +69,7 @@ impl Claims {
         format!("{}/{address}", self.kind.storage_prefix)
     }
 
-    /// Returns true if the address is known to be claimed. May be behind the store by a moment.
+    /// Returns `true` if the address is known to be claimed. May be behind the store by a moment.
     pub fn is_taken(&self, address: IpAddr) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.get(&address.to_string()).is_some())
     }

@@ -51,7 +51,7 @@ pub(super) struct Plan {
     pub(super) headless: bool,
 }
 
-/// Returns true if a field counts as not given.
+/// Returns `true` if a field counts as not given.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -194,7 +194,7 @@ impl Plan {
         }
     }
 
-    /// Returns true if the Service holds a port or requests it already.
+    /// Returns `true` if the Service holds a port or requests it already.
     fn has(&self, port: u16) -> bool {
         self.before.contains(&Item::Port(port)) || self.asked.contains(&port)
     }

@@ -9,7 +9,7 @@ pub fn first_address(cidr: &IpNetwork) -> IpAddr {
     at(cidr, 1)
 }
 
-/// Returns true if a Service may have `address`: in the range, and neither the network's address nor the IPv4
+/// Returns `true` if a Service may have `address`: in the range, and neither the network's address nor the IPv4
 /// broadcast address.
 pub(super) fn usable(cidr: &IpNetwork, address: IpAddr) -> bool {
     cidr.contains(address) && address != cidr.network() && !(cidr.is_ipv4() && address == cidr.broadcast())

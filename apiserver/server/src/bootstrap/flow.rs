@@ -189,7 +189,7 @@ fn annotation(object: &Value) -> Option<bool> {
     }
 }
 
-/// Returns true if an object that is not in [`objects`] was created by an older server and may be deleted.
+/// Returns `true` if an object that is not in [`objects`] was created by an older server and may be deleted.
 pub fn is_outdated(existing: &Value) -> bool {
     annotation(existing) == Some(true)
 }
@@ -223,7 +223,7 @@ pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> DefaultWrite {
     if updated == *existing { DefaultWrite::Nothing } else { DefaultWrite::Update(updated) }
 }
 
-/// Returns true if a spec has the wanted values and nothing more; false, null and an empty list are the same.
+/// Returns `true` if a spec has the wanted values and nothing more; false, null and an empty list are the same.
 fn covers(spec: &Value, wanted: &Value) -> bool {
     let nothing = |value: &Value| match value {
         Value::Null => true,

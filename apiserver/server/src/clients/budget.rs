@@ -107,12 +107,12 @@ impl Budget {
         self.connection.as_deref().into_iter().chain(account)
     }
 
-    /// Returns true if one of the levels is charged with more than its limit.
+    /// Returns `true` if one of the levels is charged with more than its limit.
     pub fn is_over(&self) -> bool {
         self.levels().any(Level::is_over)
     }
 
-    /// Returns true if one of the levels is exceeded by more than a quarter. Refusals cost something too.
+    /// Returns `true` if one of the levels is exceeded by more than a quarter. Refusals cost something too.
     pub fn is_far_over(&self) -> bool {
         self.levels().any(|level| level.used() > level.limit.saturating_add(level.limit / 4))
     }

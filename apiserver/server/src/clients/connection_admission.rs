@@ -119,7 +119,7 @@ impl Bounds {
         }
     }
 
-    /// Returns true if a connection of `class` finds a place among the `known` authenticated ones, of which
+    /// Returns `true` if a connection of `class` finds a place among the `known` authenticated ones, of which
     /// `tenants` are of tenants and `own` of the same account.
     pub fn admits_known(&self, class: Class, known: usize, tenants: usize, own: usize) -> bool {
         known < self.known

@@ -48,12 +48,12 @@ pub fn lane(info: &RequestInfo, identity: &Identity) -> Lane {
     }
 }
 
-/// Returns true for a health probe.
+/// Returns `true` for a health probe.
 pub fn is_probe(info: &RequestInfo) -> bool {
     !info.is_resource && info.is_read() && probes::probe(&info.path).is_some()
 }
 
-/// Returns true if a request, when made by the control plane or a node, shows that its author is alive.
+/// Returns `true` if a request, when made by the control plane or a node, shows that its author is alive.
 fn is_heartbeat(info: &RequestInfo) -> bool {
     let one = matches!(info.verb, "get" | "create" | "update" | "patch");
     match (info.group.as_str(), info.resource.as_str(), info.subresource.as_str()) {

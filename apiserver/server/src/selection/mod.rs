@@ -130,12 +130,12 @@ impl Entries {
         }
     }
 
-    /// Returns true if the last ones have been taken.
+    /// Returns `true` if the last ones have been taken.
     pub fn have_ended(&self) -> bool {
         matches!(self.next, Next::End)
     }
 
-    /// Returns true if there are none, as far as this is known.
+    /// Returns `true` if there are none, as far as this is known.
     pub fn is_empty(&self) -> bool {
         self.clone().take(1).is_ok_and(|entries| entries.is_empty())
     }
@@ -175,7 +175,7 @@ impl Entries {
 }
 
 impl Span {
-    /// Returns true if an object belongs to the span; the span ends with the first that is `None`.
+    /// Returns `true` if an object belongs to the span; the span ends with the first that is `None`.
     fn has(&self, entry: &Entry) -> Option<bool> {
         let within = self.until.as_ref().is_none_or(|until| *entry.key <= **until);
         within.then(|| self.filter.is_everything() || self.filter.matches(entry))

@@ -107,7 +107,7 @@ impl Links {
         Some(new + &rest)
     }
 
-    /// Returns true if a reference leads to the backend, by either of its names or by none.
+    /// Returns `true` if a reference leads to the backend, by either of its names or by none.
     fn is_own(&self, parts: &Reference<'_>) -> bool {
         match parts.authority {
             None => parts.scheme.is_none(),
@@ -127,7 +127,7 @@ impl Links {
     }
 }
 
-/// Returns true if a path is `prefix` or below it, in any way in which a client may resolve its dots: for
+/// Returns `true` if a path is `prefix` or below it, in any way in which a client may resolve its dots: for
 /// some an encoded slash divides it, and for others it does not.
 fn is_below(path: &str, prefix: &str) -> bool {
     let slashes = ['/', '\\'];

@@ -56,7 +56,7 @@ impl Asked {
         headers.insert(header::UPGRADE, self.protocol.clone());
     }
 
-    /// Returns true if an answer that switches protocols switches to this one.
+    /// Returns `true` if an answer that switches protocols switches to this one.
     pub fn is_agreed(&self, headers: &HeaderMap) -> bool {
         requested_upgrade(headers)
             .is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(self.protocol.as_bytes()))

@@ -156,7 +156,7 @@ impl Patch {
         Patched { strategic, misplaced }
     }
 
-    /// Returns true if the patch sets the resource version, which makes it a condition.
+    /// Returns `true` if the patch sets the resource version, which makes it a condition.
     fn names_version(&self) -> bool {
         const VERSION: &str = "/metadata/resourceVersion";
         match self {

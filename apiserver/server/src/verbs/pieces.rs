@@ -287,7 +287,7 @@ impl Pieces {
         Ok(response)
     }
 
-    /// Returns true if a piece takes long enough that other tasks should have their turn.
+    /// Returns `true` if a piece takes long enough that other tasks should have their turn.
     fn is_slow(&self) -> bool {
         !matches!(self.items, Items::Json { .. })
     }

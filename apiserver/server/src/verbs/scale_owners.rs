@@ -16,7 +16,7 @@ pub enum ScaleWrite {
 }
 
 impl ScaleWrite {
-    /// Returns true if the client requires a version of the object.
+    /// Returns `true` if the client requires a version of the object.
     pub fn names_version(&self) -> bool {
         let (Self::Update(scale) | Self::Apply(scale)) = self;
         !meta::resource_version(scale).is_empty()

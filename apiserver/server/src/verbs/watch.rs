@@ -327,7 +327,7 @@ impl WatchStream {
         }
     }
 
-    /// Returns true if it has to end although there may always be something more to send. Everything that
+    /// Returns `true` if it has to end although there may always be something more to send. Everything that
     /// belongs to its beginning is sent in any case.
     fn is_over(&self) -> bool {
         let caught_up = self.arrived.is_none() && !self.subscription.has_missed();

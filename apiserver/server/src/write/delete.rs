@@ -154,7 +154,7 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
     if new == *object { Plan::Wait } else { Plan::Mark(new) }
 }
 
-/// Returns true if a namespace still has contents that its controller must delete. Other kinds may have a
+/// Returns `true` if a namespace still has contents that its controller must delete. Other kinds may have a
 /// field of that name, which means nothing.
 fn awaits_finalizing(resource: &Resource, object: &Value) -> bool {
     resource.behaviour.spec_finalizers && !meta::list(object, "/spec/finalizers").is_empty()
@@ -225,7 +225,7 @@ fn has_finalizers(object: &Value) -> bool {
     !meta::finalizers(object).is_empty()
 }
 
-/// Returns true if an object that was marked has nothing left to wait for.
+/// Returns `true` if an object that was marked has nothing left to wait for.
 pub fn is_finished(resource: &Resource, object: &Value) -> bool {
     meta::deletion_timestamp(object).is_some()
         && !has_finalizers(object)

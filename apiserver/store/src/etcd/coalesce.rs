@@ -26,7 +26,7 @@ struct State<T> {
 }
 
 impl<T> State<T> {
-    /// Returns whether the answer is to request `needed` or a later one.
+    /// Returns `true` if the answer is to request `needed` or a later one.
     fn answers(&self, needed: u64) -> bool {
         self.answer.as_ref().is_some_and(|(number, _)| *number >= needed)
     }

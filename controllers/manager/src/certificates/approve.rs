@@ -153,7 +153,7 @@ fn plan(request: &CertificateSigningRequest) -> (Vec<Ground>, Request) {
     (grounds, asked)
 }
 
-/// Returns whether a request asks for the name of a living node, and is not that node's own: a machine that joins
+/// Returns `true` if a request asks for the name of a living node, and is not that node's own: a machine that joins
 /// must not stand in for it.
 fn is_taken(request: &CertificateSigningRequest, asked: &Request, nodes: &[Arc<Node>]) -> bool {
     let own = request.spec.username.as_deref() == Some(asked.common_name.as_str());

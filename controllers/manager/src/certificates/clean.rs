@@ -73,7 +73,7 @@ impl Cleaner {
     }
 }
 
-/// Returns whether a request can be deleted: its certificate has expired, it was issued, denied or refused a
+/// Returns `true` if a request can be deleted: its certificate has expired, it was issued, denied or refused a
 /// while ago, or nobody has approved or signed it for long.
 fn is_over(request: &CertificateSigningRequest, now: Timestamp) -> bool {
     let conditions = request.status.as_ref().and_then(|status| status.conditions.as_deref());

@@ -284,7 +284,7 @@ impl<'a> Rollout<'a> {
         })
     }
 
-    /// Returns whether the Deployment's size has changed since its ReplicaSets were last scaled.
+    /// Returns `true` if the Deployment's size has changed since its ReplicaSets were last scaled.
     fn is_being_scaled(&self) -> bool {
         self.all().filter(|set| set.size() > 0).any(|set| {
             revision::number(&set.wanted.metadata, DESIRED).is_some_and(|desired| desired != self.replicas())
@@ -321,7 +321,7 @@ impl<'a> Rollout<'a> {
         Some(uid(&set.wanted.metadata).to_owned())
     }
 
-    /// Returns whether the new ReplicaSet has all pods, so that the others can be scaled to zero.
+    /// Returns `true` if the new ReplicaSet has all pods, so that the others can be scaled to zero.
     fn is_saturated(&self) -> bool {
         self.new.as_ref().is_some_and(|set| {
             revision::number(&set.wanted.metadata, DESIRED) == Some(self.replicas())

@@ -136,7 +136,7 @@ fn name_of(key: &KeyPair, node: &str) -> String {
     format!("node-csr-{digest}")
 }
 
-/// Returns whether the request of a kept key is there and may lead to a certificate.
+/// Returns `true` if the request of a kept key is there and may lead to a certificate.
 async fn is_usable(
     client: &Client,
     node: &str,
@@ -153,7 +153,7 @@ async fn is_usable(
     }))
 }
 
-/// Returns whether a request is one for the certificate of a key.
+/// Returns `true` if a request is one for the certificate of a key.
 fn is_for(request: &CertificateSigningRequest, key: &KeyPair) -> bool {
     let public = key.public_key_raw();
     let der = CertificateSigningRequestDer::from_pem_slice(&request.spec.request.0);

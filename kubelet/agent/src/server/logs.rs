@@ -34,7 +34,7 @@ const QUEUE: usize = 8;
 
 mod tail;
 
-/// Returns whether the answer to a request ends on its own or is open-ended.
+/// Returns the length of the answer to a request: it ends on its own, or is open-ended.
 pub(super) fn length(request: &Request<Incoming>) -> StreamLength {
     if Query::parse(request.uri().query()).is_set("follow") {
         StreamLength::Open
