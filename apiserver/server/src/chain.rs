@@ -228,7 +228,7 @@ fn validation(query: &Query) -> &'static str {
     }
 }
 
-/// The verb as Kubernetes' metrics name it.
+/// Returns the verb as Kubernetes' metrics name it.
 fn verb(info: &RequestInfo, headers: &http::HeaderMap) -> &'static str {
     let apply = || {
         let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();

@@ -59,7 +59,7 @@ pub enum Unhealthy {
 /// The result of a health check, with the text of a healthy component.
 type Health = Result<String, Unhealthy>;
 
-/// All components with their health.
+/// Returns all components with their health.
 pub async fn check_all(components: &Components, store: &dyn Store) -> Vec<(String, Health)> {
     let Components { controller_manager, scheduler } = *components;
     let (controllers, scheduling, store) =

@@ -43,7 +43,7 @@ pub fn builder() -> auto::Builder<StreamTasks> {
     builder
 }
 
-/// The answer to a request that Go's HTTP server refuses before any handler sees it, in its words;
+/// Returns the answer to a request that Go's HTTP server refuses before any handler sees it, in its words;
 /// `None` for all others. HTTP/2 has `:authority` in the place of the header `Host`.
 pub fn refusal<B>(request: &Request<B>) -> Option<Response<Body>> {
     let hosts = request.headers().get_all(HOST).iter().count();

@@ -32,7 +32,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context for a request.
+    /// Returns a context for a request.
     pub fn new(
         server: Arc<Server>,
         info: Arc<RequestInfo>,
@@ -44,12 +44,12 @@ impl Context {
         Self { server, info, query, headers, identity, internal: false, budget, place, warnings }
     }
 
-    /// A context for the server's own writes to a collection.
+    /// Returns a context for the server's own writes to a collection.
     pub fn internal(server: Arc<Server>, namespace: &str) -> Self {
         Self::internal_to(server, namespace, "", "")
     }
 
-    /// A context for the server's own writes to one object, through a subresource or none.
+    /// Returns a context for the server's own writes to one object, through a subresource or none.
     pub fn internal_to(server: Arc<Server>, namespace: &str, name: &str, subresource: &str) -> Self {
         let info = Arc::new(RequestInfo::internal(namespace, name, subresource));
         let identity = Identity::authenticated("system:apiserver", &["system:masters"]);
@@ -57,7 +57,7 @@ impl Context {
         Self { internal: true, ..context }
     }
 
-    /// The same request with other headers.
+    /// Returns the same request with other headers.
     pub fn with_headers(&self, headers: HeaderMap) -> Self {
         Self {
             server: Arc::clone(&self.server),
@@ -99,7 +99,7 @@ impl Context {
         }
     }
 
-    /// The warnings so far.
+    /// Returns the warnings so far.
     pub fn warnings(&self) -> Vec<String> {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -40,7 +40,7 @@ pub fn full(why: impl Display) -> ApiError {
     ApiError::new(500, "", format!("{FULL}: {why}"))
 }
 
-/// The store's refusal as an answer. Nothing was acknowledged.
+/// Returns the store's refusal as an answer. Nothing was acknowledged.
 pub fn store_error(error: StoreError) -> ApiError {
     match &error {
         StoreError::Compacted { .. } => ApiError::expired(format!("The resourceVersion is too old: {error}")),

@@ -50,7 +50,7 @@ impl Server {
         self.lifetime().is_ready()
     }
 
-    /// The server as a service: for a listener, or for clients in the same process, who put an
+    /// Returns the server as a service: for a listener, or for clients in the same process, who put an
     /// `Identity` into the request's extensions.
     pub fn service(self: &Arc<Self>) -> ApiService {
         ApiService(Arc::clone(self))

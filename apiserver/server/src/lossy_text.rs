@@ -54,7 +54,7 @@ fn pairs(text: &str) -> Option<String> {
     changed.then_some(out)
 }
 
-/// The number of the escape `\uXXXX` that the text begins with.
+/// Returns the number of the escape `\uXXXX` that the text begins with.
 fn escaped(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, 16).ok())?

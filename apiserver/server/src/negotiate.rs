@@ -20,7 +20,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// A parameter such as `as`, `g`, `v`.
+    /// Returns a parameter such as `as`, `g`, `v`.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -32,7 +32,7 @@ impl Range {
     }
 }
 
-/// The media ranges, best first.
+/// Returns the media ranges, best first.
 pub fn ranges(headers: &HeaderMap) -> Vec<Range> {
     let texts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges: Vec<Range> = texts.flat_map(|text| text.split(',')).filter_map(range).collect();
@@ -180,7 +180,7 @@ pub fn content_type(headers: &HeaderMap) -> String {
 /// The media type of configurations of server-side apply; JSON is YAML.
 pub const APPLY: &str = "application/apply-patch+yaml";
 
-/// The sort of patch that the body is: Kubernetes cuts what follows the semicolon off, and reads none of it.
+/// Returns the sort of patch that the body is: Kubernetes cuts what follows the semicolon off, and reads none of it.
 pub fn patch_type(headers: &HeaderMap) -> String {
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()

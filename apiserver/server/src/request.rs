@@ -111,12 +111,12 @@ impl RequestInfo {
         info
     }
 
-    /// The same request, of which it is known whether the client asks to switch protocols.
+    /// Returns the same request, of which it is known whether the client asks to switch protocols.
     pub fn upgrading(self, upgrades: bool) -> Self {
         Self { upgrades, ..self }
     }
 
-    /// A request of the server's own: writes in a namespace, to the object of that name if there is one.
+    /// Returns a request of the server's own: writes in a namespace, to the object of that name if there is one.
     pub fn internal(namespace: &str, name: &str, subresource: &str) -> Self {
         Self {
             is_resource: true,
@@ -158,7 +158,7 @@ impl RequestInfo {
         }
     }
 
-    /// The namespace of the objects of a kind that the request is about; empty where they have none.
+    /// Returns the namespace of the objects of a kind that the request is about; empty where they have none.
     pub fn namespace_of(&self, resource: &Resource) -> &str {
         if resource.namespaced { &self.namespace } else { "" }
     }
@@ -181,7 +181,7 @@ impl RequestInfo {
     }
 }
 
-/// A part of a path; most have nothing to decode.
+/// Returns a part of a path; most have nothing to decode.
 fn segment(part: &str) -> String {
     if part.contains('%') { decode(part, false) } else { part.to_owned() }
 }

@@ -58,7 +58,7 @@ impl Blocks {
         self.change.notified().await;
     }
 
-    /// The ranges of a family that addresses may be taken from, each once.
+    /// Returns the ranges of a family that addresses may be taken from, each once.
     pub fn open(&self, v4: bool) -> Vec<IpNetwork> {
         let blocks = self.by_name.load();
         let open = blocks.values().filter(|block| block.open).flat_map(|block| block.cidrs.iter().copied());
@@ -83,7 +83,7 @@ impl Blocks {
         others.any(|(_, block)| block.cidrs.iter().any(|range| usable(range, address)))
     }
 
-    /// All of them.
+    /// Returns all ranges.
     pub fn all(&self) -> Arc<BTreeMap<String, Block>> {
         self.by_name.load_full()
     }

@@ -66,7 +66,7 @@ fn strings(value: &Value) -> Vec<String> {
     list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The plan for `service`, `None` if it is an ExternalName. `configured` are the cluster's
+/// Returns the plan for `service`, `None` if it is an ExternalName. `configured` are the cluster's
 /// families, the default first. Addresses of `old` may not change.
 pub(super) fn plan(
     service: &Value,

@@ -166,7 +166,7 @@ impl PortAllocator {
         }
     }
 
-    /// An answer for each.
+    /// Returns an answer for each request.
     async fn serve(&mut self, asks: &[Ask]) -> Vec<Result<Vec<u16>, Refused>> {
         let failed = |error: StoreError| -> Vec<_> {
             tracing::warn!(%error, "node ports cannot be allocated");
@@ -246,7 +246,7 @@ impl PortAllocator {
     }
 }
 
-/// A free port: of the upper part as long as there is one, the lower is left to explicit requests
+/// Returns a free port: of the upper part as long as there is one, the lower is left to explicit requests
 /// (KEP-3668).
 fn free_port(set: &PortSet, random: u64) -> Option<u16> {
     let (first, last) = (*set.range.start(), *set.range.end());

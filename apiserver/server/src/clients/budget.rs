@@ -23,7 +23,7 @@ pub struct Level {
 }
 
 impl Level {
-    /// A level with nothing charged.
+    /// Returns a level with nothing charged.
     pub fn new(limit: usize) -> Self {
         Self {
             used: AtomicUsize::new(0),
@@ -97,7 +97,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The budget of a request by `account` on a connection.
+    /// Returns the budget of a request by `account` on a connection.
     pub fn new(connection: Arc<Level>, account: Arc<Account>) -> Self {
         Self { connection: Some(connection), account: Some(account) }
     }

@@ -121,17 +121,17 @@ impl Connection {
         }
     }
 
-    /// The levels that a request of `account` on this connection is charged to.
+    /// Returns the levels that a request of `account` on this connection is charged to.
     pub fn budget(&self, account: Arc<Account>) -> Budget {
         Budget::new(Arc::clone(&self.held), account)
     }
 
-    /// The client's address.
+    /// Returns the client's address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// The key that a client's address is counted under.
+    /// Returns the key that a client's address is counted under.
     pub fn network_key(&self) -> String {
         format!("{:?}", self.network)
     }
@@ -225,7 +225,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// A table with this many places.
+    /// Returns a table with this many places.
     pub fn new(total: usize) -> Arc<Self> {
         Arc::new(Self {
             bounds: Bounds::of(total),

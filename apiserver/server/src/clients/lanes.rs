@@ -34,7 +34,7 @@ pub enum Lane {
     Common,
 }
 
-/// The lane of a request.
+/// Returns the lane of a request.
 pub fn lane(info: &RequestInfo, identity: &Identity) -> Lane {
     let (class, _) = payer(identity);
     match class {
@@ -97,7 +97,7 @@ impl Lane {
         }
     }
 
-    /// The places that one account may take, of all that there are: at least one.
+    /// Returns the places that one account may take, of all that there are: at least one.
     pub(super) fn share(self, class: Class, places: usize) -> usize {
         let part = match class {
             Class::Anonymous | Class::Probes => limits::SHARE_OF_ANONYMOUS,
@@ -169,7 +169,7 @@ impl Lanes {
         }
     }
 
-    /// The places for large bodies, for requests that have to wait for them.
+    /// Returns the places for large bodies, for requests that have to wait for them.
     pub fn heavy(&self, lane: Lane) -> Option<&Arc<Semaphore>> {
         Some(&self.heavy[lane.shared()?])
     }
@@ -232,7 +232,7 @@ impl Place {
     }
 }
 
-/// A place that is free now.
+/// Returns a place that is free now.
 fn enter(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, NoTurn> {
     Arc::clone(places).try_acquire_owned().map_err(|_| NoTurn)
 }
@@ -257,7 +257,7 @@ mod tests {
     use crate::body;
     use crate::query::Query;
 
-    /// The place, once it is taken for good.
+    /// Returns the place, once it is taken for good.
     async fn taken_for_good(place: Place) -> Result<Place, NoTurn> {
         place.acquire().await.map(|()| place)
     }

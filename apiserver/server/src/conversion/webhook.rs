@@ -112,7 +112,7 @@ async fn review(
     read_answer(&answer, version, &uid)
 }
 
-/// The objects in a webhook's answer to the review with this version and UID.
+/// Returns the objects in a webhook's answer to the review with this version and UID.
 pub(crate) fn read_answer(answer: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, ConversionError> {
     let mut review: Value = serde_json::from_slice(answer)
         .map_err(|error| ConversionError::Call(format!("the answer is not JSON: {error}")))?;

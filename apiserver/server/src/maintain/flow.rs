@@ -94,7 +94,7 @@ async fn mark(server: &Arc<Server>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The schema with the right condition; `None` if it has it.
+/// Returns the schema with the right condition; `None` if it has it.
 fn marked(schema: &Value, levels: &Cache, now: &str) -> Option<Value> {
     let level = meta::text(schema, "/spec/priorityLevelConfiguration/name");
     let wanted = flow::dangling(level, levels.get(level).is_some(), now);

@@ -54,7 +54,7 @@ pub struct Terms {
 }
 
 impl Objects {
-    /// The object at this moment.
+    /// Returns the object at this moment.
     pub async fn fetch(
         &self,
         resource: &Resource,
@@ -85,7 +85,7 @@ impl Objects {
         Ok(self.fetch(resource, namespace, name).await?.map(|stored| stored.object))
     }
 
-    /// The object at this moment, or 404.
+    /// Returns the object at this moment, or 404.
     pub async fn require(
         &self,
         resource: &Resource,
@@ -200,7 +200,7 @@ impl Objects {
         }
     }
 
-    /// The bytes to store, and where their metadata begin if they are JSON of our own.
+    /// Returns the bytes to store, and where their metadata begin if they are JSON of our own.
     fn encode(
         &self,
         resource: &Resource,

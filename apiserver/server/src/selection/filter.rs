@@ -144,12 +144,12 @@ impl Filter {
         fields && self.labels.matches_object(object)
     }
 
-    /// The one name that can match, if the selector demands one.
+    /// Returns the one name that can match, if the selector demands one.
     pub fn name(&self) -> Option<&str> {
         self.fields.requires_exact("metadata.name")
     }
 
-    /// The coarse choice for a watch.
+    /// Returns the coarse choice for a watch.
     pub fn trigger(&self, cache: &Cache) -> Trigger {
         if let Some(name) = self.name().filter(|_| self.named_by_prefix) {
             return Trigger::Object(format!("{}{name}", self.prefix));
@@ -167,7 +167,7 @@ impl Filter {
         self.fields.requires_exact("spec.nodeName").or_else(|| self.fields.requires_exact("spec.host"))
     }
 
-    /// The objects from a key on among which the selected ones are, in the order of their keys.
+    /// Returns the objects from a key on among which the selected ones are, in the order of their keys.
     pub fn range<'a>(
         &'a self,
         past: &'a Past,
@@ -186,7 +186,7 @@ impl Filter {
         Box::new(all.take_while(below))
     }
 
-    /// The selected objects from the key `start` below the collection's own on (empty: from the
+    /// Returns the selected objects from the key `start` below the collection's own on (empty: from the
     /// first), at most `limit` (0: all).
     pub fn select(self: &Arc<Self>, view: &View, start: &str, limit: usize) -> Selected {
         let from = format!("{}{start}", self.prefix);

@@ -95,7 +95,7 @@ impl Entries {
         Self { state: State::Whole(Arc::clone(past)), next }
     }
 
-    /// The objects of a state that have these keys, in their order; `charge` is for the keys.
+    /// Returns the objects of a state that have these keys, in their order; `charge` is for the keys.
     pub fn keys(past: &Arc<Past>, keys: VecDeque<Arc<str>>, charge: Option<Charge>) -> Self {
         Self {
             state: State::Whole(Arc::clone(past)),
@@ -103,7 +103,7 @@ impl Entries {
         }
     }
 
-    /// The same objects of the same state in other hands.
+    /// Returns the same objects of the same state in other hands.
     pub fn only(&self, keys: VecDeque<Arc<str>>) -> Self {
         Self { state: self.state.clone(), next: Next::Keys { keys, _charge: None } }
     }
@@ -237,7 +237,7 @@ impl Span {
     }
 }
 
-/// The first key behind another one.
+/// Returns the first key behind another one.
 fn after(key: &str) -> String {
     format!("{key}\0")
 }

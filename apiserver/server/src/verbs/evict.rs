@@ -101,7 +101,7 @@ async fn guarded(
     delete_targeted(context, resource, options.clone()).await
 }
 
-/// The options, for the pod in this very version.
+/// Returns the options, for the pod in this very version.
 fn as_seen(options: &DeleteOptions, pod: &Value) -> DeleteOptions {
     DeleteOptions { version: Some(meta::resource_version(pod).to_owned()), ..options.clone() }
 }

@@ -23,7 +23,7 @@ impl ScaleWrite {
     }
 }
 
-/// The `Scale` that a write makes of `live`, with its managed fields.
+/// Returns the `Scale` that a write makes of `live`, with its managed fields.
 pub fn scale(context: &Context, schema: &str, live: &Value, write: ScaleWrite) -> Result<Value, ApiError> {
     let shape = Builtin::of(schema).ok_or_else(|| ApiError::internal(format!("no schema of {schema}")))?;
     let fields = FieldManager {

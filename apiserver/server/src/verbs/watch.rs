@@ -110,7 +110,7 @@ pub enum Events {
 }
 
 impl Events {
-    /// The next event alone; `None` at the end.
+    /// Returns the next event alone; `None` at the end.
     pub async fn one(&mut self) -> Option<Bytes> {
         match self {
             Self::Changes(stream) => stream.event().await,
@@ -359,7 +359,7 @@ impl WatchStream {
         }
     }
 
-    /// An event that needs no waiting: of the history, of the queue.
+    /// Returns an event that needs no waiting: of the history, of the queue.
     fn ready_event(&mut self) -> Option<Bytes> {
         if self.mark_initial.is_some() {
             return None;
@@ -416,7 +416,7 @@ impl WatchStream {
         }
     }
 
-    /// The event that a change is for this watcher.
+    /// Returns the event that a change is for this watcher.
     fn take(&mut self, change: &Change) -> Option<Bytes> {
         if change.revision <= self.after {
             return None;

@@ -160,7 +160,7 @@ fn awaits_finalizing(resource: &Resource, object: &Value) -> bool {
     resource.behaviour.spec_finalizers && !meta::list(object, "/spec/finalizers").is_empty()
 }
 
-/// The time that is left to a kubelet, if there is any.
+/// Returns the time that is left to a kubelet, if there is any.
 fn pending_grace(object: &Value) -> Option<i64> {
     meta::deletion_grace_period_seconds(object).filter(|grace| *grace > 0)
 }
