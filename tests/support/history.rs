@@ -205,7 +205,7 @@ impl History {
     }
 }
 
-/// Returns whether the operations on one key, ordered by call, are linearizable.
+/// Returns `true` if the operations on one key, ordered by call, are linearizable.
 fn is_linearizable(operations: &[Operation], revisions: &BTreeMap<String, i64>) -> bool {
     let mut tried = BTreeSet::new();
     let mut open = vec![(vec![0_u64; operations.len().div_ceil(64)], None::<String>)];

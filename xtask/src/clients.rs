@@ -49,7 +49,7 @@ impl Client {
         }
     }
 
-    /// Returns whether it comes from apt, or is built with tools from apt.
+    /// Returns `true` if it comes from apt, or is built with tools from apt.
     pub fn needs_apt(&self) -> bool {
         match self {
             Self::Kubectl { .. } => true,
@@ -207,7 +207,7 @@ fn complete(dir: &Path, pins: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a directory was filled with exactly these pins.
+/// Returns `true` if a directory was filled with exactly these pins.
 fn current(dir: &Path, pins: &Path) -> bool {
     let wanted = fs::read(pins).ok();
     wanted.is_some() && fs::read(dir.join("complete")).ok() == wanted

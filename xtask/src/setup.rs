@@ -275,7 +275,7 @@ fn verify(missing: &[&Requirement]) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a compiler for BPF is available: Debian's includes `core` for it, and a rustup nightly
+/// Returns `true` if a compiler for BPF is available: Debian's includes `core` for it, and a rustup nightly
 /// with `rust-src` builds it.
 fn bpf_target() -> bool {
     let nightly_source = || {
@@ -288,7 +288,7 @@ fn bpf_target() -> bool {
     debian || nightly_source()
 }
 
-/// Returns whether Python can create virtual environments, which Debian packages separately.
+/// Returns `true` if Python can create virtual environments, which Debian packages separately.
 fn python_venv() -> bool {
     let works = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
     find("python3").is_some_and(|python| {

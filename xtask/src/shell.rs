@@ -103,7 +103,7 @@ pub fn cargo_bin() -> Option<PathBuf> {
     Some(home.join("bin"))
 }
 
-/// Returns whether this process runs as root.
+/// Returns `true` if this process runs as root.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -36,7 +36,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "userspace-dataplane",
         ],
     ),
-    ("userspace-network", &["apiserver-meta", "apiserver-client"]),
+    ("userspace-network", &["apiserver-meta", "apiserver-client", "userspace-daemon"]),
     ("userspace-dns", &["apiserver-meta", "apiserver-client", "userspace-daemon"]),
     ("apiserver-meta", &[]),
     ("apiserver-schema", &["apiserver-meta"]),
@@ -121,7 +121,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("aya-log", &["userspace-dataplane"]),
     ("etcd-client", &["apiserver-store"]),
     ("hickory-proto", &["userspace-dns"]),
-    ("rtnetlink", &["userspace-network", "userspace-proxy"]),
+    ("rtnetlink", &["userspace-daemon", "userspace-network", "userspace-proxy"]),
     ("socket2", &["userspace-announce"]),
     ("tonic", &["kubelet-cri", "kubelet-agent"]),
 ];

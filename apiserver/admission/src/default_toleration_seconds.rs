@@ -4,7 +4,7 @@ use apiserver_schema::error::ApiError;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 const SECONDS: i64 = 300;
 const TAINTS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
@@ -18,12 +18,13 @@ impl Plugin for DefaultTolerationSeconds {
         "DefaultTolerationSeconds"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
         // A client that replaces a pod does not repeat what was added to it.
-        phase == Phase::Admit && (write.is(Operation::Create, "Pod") || write.is(Operation::Update, "Pod"))
+        phase == Phase::Admit
+            && (request.is(Operation::Create, "Pod") || request.is(Operation::Update, "Pod"))
     }
 
-    async fn admit(&self, _: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
+    async fn admit(&self, _: &AdmissionRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
         mutate(object);
         Ok(())
     }

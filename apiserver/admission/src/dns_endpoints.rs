@@ -9,7 +9,7 @@ use apiserver_schema::meta;
 use async_trait::async_trait;
 use serde_json::Value;
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 const GROUP: &str = "discovery.k8s.io";
 /// The user of the cluster's DNS servers.
@@ -31,22 +31,24 @@ impl Plugin for DnsEndpoints {
         "DnsEndpoints"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
         phase == Phase::Validate
-            && write.resource.is(GROUP, "EndpointSlice")
-            && (write.identity.user == USER || node_name(write.identity).is_some())
+            && request.resource.is(GROUP, "EndpointSlice")
+            && (request.identity.user == USER || node_name(request.identity).is_some())
     }
 
-    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-        let slices = match write.operation {
+    async fn validate(&self, request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+        let slices = match request.operation {
             Operation::Create => vec![object],
-            Operation::Update => vec![write.old.unwrap_or(&Value::Null), object],
-            Operation::Delete => vec![write.old.unwrap_or(object)],
+            Operation::Update => vec![request.old.unwrap_or(&Value::Null), object],
+            Operation::Delete => vec![request.old.unwrap_or(object)],
         };
-        slices.into_iter().try_for_each(|slice| check(slice, write.identity)).map_err(|why| {
-            let why =
-                format!("{} may only write the EndpointSlices of its DNS server: {why}", write.identity.user);
-            write.forbidden(object, &why)
+        slices.into_iter().try_for_each(|slice| check(slice, request.identity)).map_err(|why| {
+            let why = format!(
+                "{} may only write the EndpointSlices of its DNS server: {why}",
+                request.identity.user
+            );
+            request.forbidden(object, &why)
         })
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use apiserver_auth::escalation;
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 /// Refuses roles and bindings that grant more than their author holds. In Kubernetes this is a part of the storage
 /// of these kinds, which comes after admission too.
@@ -18,27 +18,27 @@ impl Plugin for RoleEscalation {
         "RoleEscalation"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
         phase == Phase::Validate
-            && write.operation != Operation::Delete
-            && write.subresource.is_empty()
-            && write.resource.group == "rbac.authorization.k8s.io"
+            && request.operation != Operation::Delete
+            && request.subresource.is_empty()
+            && request.resource.group == "rbac.authorization.k8s.io"
     }
 
-    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-        validate(write, object)
+    async fn validate(&self, request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+        validate(request, object)
     }
 }
 
 /// Judges writes of roles and bindings.
-fn validate(write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-    let (authorizer, identity) = (write.cluster.authorizer(), write.identity);
-    match write.resource.kind.as_str() {
+fn validate(request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+    let (authorizer, identity) = (request.cluster.authorizer(), request.identity);
+    match request.resource.kind.as_str() {
         kind @ ("Role" | "ClusterRole") => {
-            escalation::check_role(authorizer, identity, kind, object, write.old)
+            escalation::check_role(authorizer, identity, kind, object, request.old)
         }
         kind @ ("RoleBinding" | "ClusterRoleBinding") => {
-            escalation::check_binding(authorizer, identity, kind, object, write.old)
+            escalation::check_binding(authorizer, identity, kind, object, request.old)
         }
         _ => Ok(()),
     }

@@ -2,7 +2,7 @@
 //!
 //! [`PLUGINS`] lists them in the order in which Kubernetes runs them. A further plugin is a module, a type that
 //! implements [`Plugin`], and a line in that list. Plugins see the server as a [`Cluster`], and nothing of the
-//! request but what [`Write`] says.
+//! request but what [`AdmissionRequest`] says.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod certificates;
@@ -59,16 +59,16 @@ pub trait Plugin: Send + Sync {
     /// The name under which metrics count the plugin: that of Kubernetes, where it is a plugin there too.
     fn name(&self) -> &'static str;
 
-    /// Returns true if the plugin has anything to do with the write in this phase.
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool;
+    /// Returns `true` if the plugin has anything to do with the write in this phase.
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool;
 
     /// Changes the object or refuses it, before it is validated.
-    async fn admit(&self, _write: &Write<'_>, _object: &mut Value) -> Result<(), ApiError> {
+    async fn admit(&self, _request: &AdmissionRequest<'_>, _object: &mut Value) -> Result<(), ApiError> {
         Ok(())
     }
 
     /// Refuses the object or lets it pass, after it was validated.
-    async fn validate(&self, _write: &Write<'_>, _object: &Value) -> Result<(), ApiError> {
+    async fn validate(&self, _request: &AdmissionRequest<'_>, _object: &Value) -> Result<(), ApiError> {
         Ok(())
     }
 }
@@ -147,9 +147,9 @@ pub trait Cluster: Send + Sync {
     fn timed(&self, plugin: Option<&str>, operation: Operation, phase: Phase, refused: bool, took: Duration);
 }
 
-/// A write that is judged.
+/// The write that plugins judge, as an AdmissionReview describes it.
 #[derive(Clone, Copy)]
-pub struct Write<'a> {
+pub struct AdmissionRequest<'a> {
     pub cluster: &'a dyn Cluster,
     pub identity: &'a Identity,
     pub resource: &'a Resource,
@@ -162,8 +162,8 @@ pub struct Write<'a> {
     pub old: Option<&'a Value>,
 }
 
-impl<'a> Write<'a> {
-    /// Returns true if the write is about an object of this core kind itself.
+impl<'a> AdmissionRequest<'a> {
+    /// Returns `true` if the write is about an object of this core kind itself.
     fn is(&self, operation: Operation, kind: &str) -> bool {
         self.operation == operation && self.subresource.is_empty() && self.resource.is("", kind)
     }
@@ -199,12 +199,12 @@ fn shown_name<'a>(object: &'a Value, name: &'a str) -> &'a str {
 ///
 /// # Errors
 /// The refusal of the first plugin that refuses.
-pub async fn admit(write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
-    let whole = Timer::start(write, None, Phase::Admit);
+pub async fn admit(request: &AdmissionRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
+    let whole = Timer::start(request, None, Phase::Admit);
     let mut result = Ok(());
-    for plugin in PLUGINS.iter().filter(|plugin| plugin.handles(write, Phase::Admit)) {
-        let one = Timer::start(write, Some(plugin.name()), Phase::Admit);
-        result = one.end(plugin.admit(write, object).await);
+    for plugin in PLUGINS.iter().filter(|plugin| plugin.handles(request, Phase::Admit)) {
+        let one = Timer::start(request, Some(plugin.name()), Phase::Admit);
+        result = one.end(plugin.admit(request, object).await);
         if result.is_err() {
             break;
         }
@@ -216,12 +216,12 @@ pub async fn admit(write: &Write<'_>, object: &mut Value) -> Result<(), ApiError
 ///
 /// # Errors
 /// The refusal of the first plugin that refuses.
-pub async fn validate(write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-    let whole = Timer::start(write, None, Phase::Validate);
+pub async fn validate(request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+    let whole = Timer::start(request, None, Phase::Validate);
     let mut result = Ok(());
-    for plugin in PLUGINS.iter().filter(|plugin| plugin.handles(write, Phase::Validate)) {
-        let one = Timer::start(write, Some(plugin.name()), Phase::Validate);
-        result = one.end(plugin.validate(write, object).await);
+    for plugin in PLUGINS.iter().filter(|plugin| plugin.handles(request, Phase::Validate)) {
+        let one = Timer::start(request, Some(plugin.name()), Phase::Validate);
+        result = one.end(plugin.validate(request, object).await);
         if result.is_err() {
             break;
         }
@@ -231,20 +231,20 @@ pub async fn validate(write: &Write<'_>, object: &Value) -> Result<(), ApiError>
 
 /// Measures one plugin, or one phase.
 struct Timer<'a> {
-    write: &'a Write<'a>,
+    request: &'a AdmissionRequest<'a>,
     plugin: Option<&'static str>,
     phase: Phase,
     began: Instant,
 }
 
 impl<'a> Timer<'a> {
-    fn start(write: &'a Write<'a>, plugin: Option<&'static str>, phase: Phase) -> Self {
-        Self { write, plugin, phase, began: Instant::now() }
+    fn start(request: &'a AdmissionRequest<'a>, plugin: Option<&'static str>, phase: Phase) -> Self {
+        Self { request, plugin, phase, began: Instant::now() }
     }
 
     fn end(self, result: Result<(), ApiError>) -> Result<(), ApiError> {
-        let Self { write, plugin, phase, began } = self;
-        write.cluster.timed(plugin, write.operation, phase, result.is_err(), began.elapsed());
+        let Self { request, plugin, phase, began } = self;
+        request.cluster.timed(plugin, request.operation, phase, result.is_err(), began.elapsed());
         result
     }
 }

@@ -5,7 +5,7 @@ use apiserver_schema::meta;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 /// Namespaces that the cluster cannot do without.
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
@@ -19,39 +19,39 @@ impl Plugin for NamespaceLifecycle {
         "NamespaceLifecycle"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
         match phase {
-            Phase::Admit => write.operation == Operation::Create && write.resource.namespaced,
-            Phase::Validate => write.operation == Operation::Delete && write.resource.is("", "Namespace"),
+            Phase::Admit => request.operation == Operation::Create && request.resource.namespaced,
+            Phase::Validate => request.operation == Operation::Delete && request.resource.is("", "Namespace"),
         }
     }
 
-    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
-        exists(write, object).await
+    async fn admit(&self, request: &AdmissionRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
+        exists(request, object).await
     }
 
-    async fn validate(&self, _: &Write<'_>, object: &Value) -> Result<(), ApiError> {
+    async fn validate(&self, _: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
         protects(object)
     }
 }
 
 /// Refuses to create objects where they cannot live.
-async fn exists(write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-    let name = write.namespace(object);
-    let Some(namespaces) = write.cluster.kind("", "v1", "namespaces") else { return Ok(()) };
-    let cache = write.cluster.cache(namespaces)?;
+async fn exists(request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+    let name = request.namespace(object);
+    let Some(namespaces) = request.cluster.kind("", "v1", "namespaces") else { return Ok(()) };
+    let cache = request.cluster.cache(namespaces)?;
     let phase = cache.fields.index("status.phase");
     let terminating = match cache.get(name) {
         Some(entry) => phase.is_some_and(|i| entry.field(i) == "Terminating"),
         // The namespace may be newer than the cache.
-        None => match write.cluster.stored(namespaces, "", name).await? {
+        None => match request.cluster.stored(namespaces, "", name).await? {
             Some(namespace) => meta::deletion_timestamp(&namespace).is_some(),
             None => return Err(ApiError::not_found("", "namespaces", name)),
         },
     };
     if terminating {
         let why = format!("unable to create new content in namespace {name} because it is being terminated");
-        let mut error = write.forbidden(object, &why);
+        let mut error = request.forbidden(object, &why);
         if let Some(details) = &mut error.details {
             details["causes"] = json!([{
                 "reason": "NamespaceTerminating", "message": format!("namespace {name} is being terminated"),

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use apiserver_cache::Cache;
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 /// Sets the priority of new pods, and allows one default class.
 pub struct Priority;
@@ -20,28 +20,28 @@ impl Plugin for Priority {
         "Priority"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
         match phase {
-            Phase::Admit => write.is(Operation::Create, "Pod") || write.is(Operation::Update, "Pod"),
+            Phase::Admit => request.is(Operation::Create, "Pod") || request.is(Operation::Update, "Pod"),
             Phase::Validate => {
-                write.resource.is("scheduling.k8s.io", "PriorityClass")
-                    && write.operation != Operation::Delete
+                request.resource.is("scheduling.k8s.io", "PriorityClass")
+                    && request.operation != Operation::Delete
             }
         }
     }
 
-    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
-        match write.old {
+    async fn admit(&self, request: &AdmissionRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
+        match request.old {
             Some(old) => {
                 retain(object, old);
                 Ok(())
             }
-            None => mutate(write, object).await,
+            None => mutate(request, object).await,
         }
     }
 
-    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-        one_default(write, object)
+    async fn validate(&self, request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+        one_default(request, object)
     }
 }
 
@@ -67,13 +67,13 @@ fn defaults(cache: Arc<Cache>) -> Vec<Value> {
 }
 
 /// Refuses a second class that is the default.
-fn one_default(write: &Write<'_>, class: &Value) -> Result<(), ApiError> {
-    let resource = write.resource;
+fn one_default(request: &AdmissionRequest<'_>, class: &Value) -> Result<(), ApiError> {
+    let resource = request.resource;
     if class["globalDefault"] != true {
         return Ok(());
     }
     let name = meta::name(class);
-    let other = defaults(write.cluster.cache(resource)?).into_iter().find(|o| meta::name(o) != name);
+    let other = defaults(request.cluster.cache(resource)?).into_iter().find(|o| meta::name(o) != name);
     let Some(other) = other else { return Ok(()) };
     let why = format!(
         "PriorityClass {} is already marked as default. Only one default can exist",
@@ -83,17 +83,17 @@ fn one_default(write: &Write<'_>, class: &Value) -> Result<(), ApiError> {
 }
 
 /// Sets `spec.priority` and `spec.preemptionPolicy`.
-async fn mutate(write: &Write<'_>, pod: &mut Value) -> Result<(), ApiError> {
-    let Some(classes) = write.cluster.kind("scheduling.k8s.io", "v1", "priorityclasses") else {
+async fn mutate(request: &AdmissionRequest<'_>, pod: &mut Value) -> Result<(), ApiError> {
+    let Some(classes) = request.cluster.kind("scheduling.k8s.io", "v1", "priorityclasses") else {
         return Ok(());
     };
     let name = meta::text(pod, "/spec/priorityClassName").to_owned();
     let class = if name.is_empty() {
-        defaults(write.cluster.cache(classes)?)
+        defaults(request.cluster.cache(classes)?)
             .into_iter()
             .max_by_key(|c| std::cmp::Reverse(c["value"].as_i64()))
     } else {
-        let Some(class) = write.cluster.referred(classes, "", &name).await? else {
+        let Some(class) = request.cluster.referred(classes, "", &name).await? else {
             let why = format!("no PriorityClass with name {name} was found");
             return Err(ApiError::forbidden("", "pods", crate::shown_name(pod, meta::name(pod)), &why));
         };

@@ -6,7 +6,7 @@ use apiserver_schema::meta;
 use async_trait::async_trait;
 use serde_json::{Map, Value};
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 const MISMATCH: &str = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
 const UNFOUNDED: &str = "pod rejected: Pod Overhead set without corresponding RuntimeClass defined Overhead";
@@ -20,42 +20,42 @@ impl Plugin for RuntimeClass {
         "RuntimeClass"
     }
 
-    fn handles(&self, write: &Write<'_>, _: Phase) -> bool {
-        write.is(Operation::Create, "Pod")
+    fn handles(&self, request: &AdmissionRequest<'_>, _: Phase) -> bool {
+        request.is(Operation::Create, "Pod")
     }
 
-    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
-        mutate(write, object).await
+    async fn admit(&self, request: &AdmissionRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
+        mutate(request, object).await
     }
 
-    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-        validate(write, object).await
+    async fn validate(&self, request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+        validate(request, object).await
     }
 }
 
 /// Sets the overhead of a new pod, and adds the node selector and the tolerations of its class.
-async fn mutate(write: &Write<'_>, pod: &mut Value) -> Result<(), ApiError> {
-    let Some(class) = class_of(write, pod).await? else { return Ok(()) };
+async fn mutate(request: &AdmissionRequest<'_>, pod: &mut Value) -> Result<(), ApiError> {
+    let Some(class) = class_of(request, pod).await? else { return Ok(()) };
     let merged = set_overhead(pod, &class).and_then(|()| set_scheduling(pod, &class));
-    merged.map_err(|why| write.forbidden(pod, &why))
+    merged.map_err(|why| request.forbidden(pod, &why))
 }
 
 /// Refuses a pod whose overhead is not that of its class.
-async fn validate(write: &Write<'_>, pod: &Value) -> Result<(), ApiError> {
-    let class = class_of(write, pod).await?;
-    check_overhead(pod, class.as_ref()).map_err(|why| write.forbidden(pod, why))
+async fn validate(request: &AdmissionRequest<'_>, pod: &Value) -> Result<(), ApiError> {
+    let class = class_of(request, pod).await?;
+    check_overhead(pod, class.as_ref()).map_err(|why| request.forbidden(pod, why))
 }
 
 /// The class that the pod names; 403 if there is none of that name.
-async fn class_of(write: &Write<'_>, pod: &Value) -> Result<Option<Value>, ApiError> {
+async fn class_of(request: &AdmissionRequest<'_>, pod: &Value) -> Result<Option<Value>, ApiError> {
     // Validation refuses an empty name.
     let name = pod["spec"]["runtimeClassName"].as_str().filter(|name| !name.is_empty());
     let Some(name) = name else { return Ok(None) };
-    let Some(classes) = write.cluster.kind("node.k8s.io", "v1", "runtimeclasses") else {
+    let Some(classes) = request.cluster.kind("node.k8s.io", "v1", "runtimeclasses") else {
         return Ok(None);
     };
-    let found = write.cluster.referred(classes, "", name).await?;
-    let missing = || write.forbidden(pod, &format!("pod rejected: RuntimeClass {name:?} not found"));
+    let found = request.cluster.referred(classes, "", name).await?;
+    let missing = || request.forbidden(pod, &format!("pod rejected: RuntimeClass {name:?} not found"));
     found.ok_or_else(missing).map(Some)
 }
 
@@ -88,7 +88,7 @@ fn check_overhead(pod: &Value, class: Option<&Value>) -> Result<(), &'static str
     }
 }
 
-/// Returns true if two maps have the same resources and amounts, in any notation.
+/// Returns `true` if two maps have the same resources and amounts, in any notation.
 fn same_amounts(one: &Value, other: &Value) -> bool {
     let empty = Map::new();
     let (one, other) = (one.as_object().unwrap_or(&empty), other.as_object().unwrap_or(&empty));
@@ -149,7 +149,7 @@ fn is_same(one: &Value, other: &Value) -> bool {
         && one["tolerationSeconds"].as_i64() == other["tolerationSeconds"].as_i64()
 }
 
-/// Returns true if `wide` tolerates all that `narrow` does.
+/// Returns `true` if `wide` tolerates all that `narrow` does.
 fn covers(wide: &Value, narrow: &Value) -> bool {
     if is_same(wide, narrow) {
         return true;

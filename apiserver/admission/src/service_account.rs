@@ -12,7 +12,7 @@ use crate::limits;
 use apiserver_auth::nodes::references::{MIRROR, Pod};
 use apiserver_cache::{Cache, Trigger};
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 /// The account of pods that name none. A controller makes it in every namespace.
 const DEFAULT: &str = "default";
@@ -29,18 +29,18 @@ impl Plugin for ServiceAccount {
         "ServiceAccount"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
-        phase == Phase::Admit && write.is(Operation::Create, "Pod")
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
+        phase == Phase::Admit && request.is(Operation::Create, "Pod")
     }
 
-    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
-        mutate(write, object).await
+    async fn admit(&self, request: &AdmissionRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
+        mutate(request, object).await
     }
 }
 
 /// Names the account, checks that it exists, and mounts its token where the pod wants it.
-async fn mutate(write: &Write<'_>, pod: &mut Value) -> Result<(), ApiError> {
-    let cluster = write.cluster;
+async fn mutate(request: &AdmissionRequest<'_>, pod: &mut Value) -> Result<(), ApiError> {
+    let cluster = request.cluster;
     if meta::annotation(pod, MIRROR).is_some() {
         return mirror(pod);
     }

@@ -8,7 +8,7 @@ use apiserver_schema::meta;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 /// Keeps storage objects from being removed while they are in use.
 pub struct StorageObjectInUseProtection;
@@ -19,12 +19,12 @@ impl Plugin for StorageObjectInUseProtection {
         "StorageObjectInUseProtection"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
-        phase == Phase::Admit && write.operation == Operation::Create && write.subresource.is_empty()
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
+        phase == Phase::Admit && request.operation == Operation::Create && request.subresource.is_empty()
     }
 
-    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
-        mutate(write.resource, object);
+    async fn admit(&self, request: &AdmissionRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
+        mutate(request.resource, object);
         Ok(())
     }
 }

@@ -5,7 +5,7 @@ use apiserver_schema::error::ApiError;
 use async_trait::async_trait;
 use serde_json::{Value, json};
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const NO_SCHEDULE: &str = "NoSchedule";
@@ -19,11 +19,11 @@ impl Plugin for TaintNodesByCondition {
         "TaintNodesByCondition"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
-        phase == Phase::Admit && write.is(Operation::Create, "Node")
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
+        phase == Phase::Admit && request.is(Operation::Create, "Node")
     }
 
-    async fn admit(&self, _: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
+    async fn admit(&self, _: &AdmissionRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
         mutate(object);
         Ok(())
     }

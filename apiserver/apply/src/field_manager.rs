@@ -313,7 +313,7 @@ pub fn manager_of_user_agent(user_agent: &str) -> String {
     name
 }
 
-/// Returns true for a character that Go's `unicode.IsPrint` refuses, except for unassigned ones.
+/// Returns `true` for a character that Go's `unicode.IsPrint` refuses, except for unassigned ones.
 fn is_unprintable(character: char) -> bool {
     character != ' ' && (character.is_control() || character.is_whitespace() || is_format(character))
 }

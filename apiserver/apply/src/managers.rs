@@ -219,7 +219,7 @@ fn entry(id: &ManagerId, owned: &Owned) -> Value {
     Value::Object(map)
 }
 
-/// Returns true if a client asks to forget all managers, by one empty entry. An empty list is no such
+/// Returns `true` if a client asks to forget all managers, by one empty entry. An empty list is no such
 /// request, so that a client that does not know of managers removes none.
 pub fn is_reset(object: &Value) -> bool {
     let entries = apiserver_schema::meta::at(object, "/metadata/managedFields").and_then(Value::as_array);
@@ -229,7 +229,7 @@ pub fn is_reset(object: &Value) -> bool {
     }
 }
 
-/// Returns true if two lists of entries differ in nothing but times.
+/// Returns `true` if two lists of entries differ in nothing but times.
 pub fn same_but_times(a: &[Value], b: &[Value]) -> bool {
     let same = |pair: (&Value, &Value)| match pair {
         (Value::Object(a), Value::Object(b)) => {

@@ -140,8 +140,8 @@ enum Step {
     Given(usize),
 }
 
-/// The order of a merged list. Items of the configuration keep its order; items of the object alone
-/// stay behind the shared item that they followed.
+/// Returns the order of a merged list. Items of the applied configuration are in its order. An item that only the
+/// object has stays behind the item that it followed there, if both lists have that one.
 fn arrange(held: &Named<'_>, given: &Named<'_>) -> Vec<Step> {
     let mut shared: VecDeque<&PathElement> = given.elements.iter().filter(|e| held.has(e)).collect();
     let mut next = shared.pop_front();

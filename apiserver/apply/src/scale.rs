@@ -56,7 +56,7 @@ impl ScaleOwners<'_> {
         for (id, _) in scale.0.into_iter().filter(|(_, owned)| owned.fields.contains(&replicas)) {
             let mut fields = FieldSet::new();
             fields.insert(path);
-            // As in Kubernetes: a manager that only scales has no time.
+            // A manager that only scales has no time, as in Kubernetes.
             let time = self.parent.0.get(&id).and_then(|before| before.time.clone());
             out.0.insert(id, Owned { fields, api_version: self.api_version.to_owned(), time });
         }

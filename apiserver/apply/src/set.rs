@@ -48,7 +48,7 @@ impl FieldSet {
         set
     }
 
-    /// Returns true if the set has no fields.
+    /// Returns `true` if the set has no fields.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -157,7 +157,7 @@ impl FieldSet {
         self.items.binary_search_by(|item| item.element.cmp(element)).ok().map(|at| &self.items[at])
     }
 
-    /// Returns true if the item itself is in the set.
+    /// Returns `true` if the item itself is in the set.
     pub fn has(&self, element: &PathElement) -> bool {
         self.find(element).is_some_and(|item| item.member)
     }
@@ -167,7 +167,7 @@ impl FieldSet {
         self.find(element).map(|item| &item.below).filter(|below| !below.is_empty())
     }
 
-    /// Returns true if a field is in the set.
+    /// Returns `true` if a field is in the set.
     pub fn contains(&self, path: &[PathElement]) -> bool {
         match path.split_first() {
             None => false,

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use serde_json::{Number, Value};
 
-/// Returns true if two values are the same; `1` and `1.0` are.
+/// Returns `true` if two values are the same; `1` and `1.0` are.
 pub fn equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => numbers(a, b) == Ordering::Equal,

@@ -98,7 +98,7 @@ pub struct Comparison {
 }
 
 impl Comparison {
-    /// Returns true if the two were equal.
+    /// Returns `true` if the two were equal.
     pub fn is_same(&self) -> bool {
         self.removed.is_empty() && self.modified.is_empty() && self.added.is_empty()
     }

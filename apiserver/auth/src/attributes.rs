@@ -51,7 +51,7 @@ impl<'a> Attributes<'a> {
         Self { path, is_resource: false, ..Self::resource(identity, verb, "", "") }
     }
 
-    /// Returns true if the field selector demands this value of the field.
+    /// Returns `true` if the field selector demands this value of the field.
     pub fn selects(&self, field: &str, value: &str) -> bool {
         let terms = self.fields.into_iter().flat_map(FieldSelector::terms);
         terms.into_iter().any(|term| !term.negated && term.path == field && term.value == value)

@@ -109,7 +109,7 @@ impl Authorizer {
         self.write().remove(kind, namespace, name);
     }
 
-    /// Returns true if a request is allowed, for callers that do not need the reason.
+    /// Returns `true` if a request is allowed, for callers that do not need the reason.
     pub fn allows(&self, attributes: &Attributes<'_>) -> bool {
         attributes.identity.in_group(MASTERS)
             || self.modes.iter().any(|mode| match mode {
@@ -227,7 +227,7 @@ impl Authorizer {
     }
 }
 
-/// Returns true if this grant allows the request. A path is not in a namespace, so only bindings of the
+/// Returns `true` if this grant allows the request. A path is not in a namespace, so only bindings of the
 /// cluster reach here for it.
 fn covers(grant: &Grant<'_>, attributes: &Attributes<'_>) -> bool {
     grant.rules.is_some_and(|rules| rules.iter().any(|rule| rule.covers(attributes)))

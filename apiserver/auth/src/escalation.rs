@@ -7,12 +7,11 @@ use serde_json::Value;
 
 use crate::attributes::Attributes;
 use crate::authorizer::Authorizer;
+use crate::limits::MISSING_RULES_TEXT;
 use crate::rbac::Rule;
 use crate::rbac::missing::{TooMany, missing};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
-/// The number of bytes up to which missing rules are listed, including the one that crosses it.
-const NAMED_TEXT: usize = 16 * 1024;
 
 /// Checks the creation or change of a `Role` or `ClusterRole` (`kind`); `old` is the object
 /// before an update. 403 with the missing rules.
@@ -66,7 +65,7 @@ pub fn check_binding(
     refuse_unless_held(identity, resource, name, &held, &wanted)
 }
 
-/// Returns whether a change is of nothing but what garbage collection has to write. Labels count: those
+/// Returns `true` if a change is of nothing but what garbage collection has to write. Labels count: those
 /// of a ClusterRole decide which other roles gain its rules.
 fn grants_as_before(new: &Value, old: &Value) -> bool {
     let without_upkeep = |object: &Value| {
@@ -137,7 +136,7 @@ fn named(pieces: &[Rule], count: u64) -> String {
     let mut text = String::new();
     let mut told = 0;
     for piece in pieces {
-        if text.len() >= NAMED_TEXT {
+        if text.len() >= MISSING_RULES_TEXT {
             break;
         }
         let line = if told == 0 { "" } else { "\n" };

@@ -9,6 +9,7 @@ pub mod authorizer;
 pub mod defaults;
 pub mod escalation;
 pub mod impersonation;
+mod limits;
 pub mod nodes;
 pub mod rbac;
 pub mod review;

@@ -169,7 +169,7 @@ fn complete_structs(resource: &Resource, object: &mut Value) {
     }
 }
 
-/// Returns true if a value has more than `most` JSON objects. It visits no more than that.
+/// Returns `true` if a value has more than `most` JSON objects. It visits no more than that.
 pub fn has_more_objects(value: &Value, most: usize) -> bool {
     let (mut left, mut found) = (vec![value], 0);
     while let Some(value) = left.pop() {
@@ -226,7 +226,7 @@ fn message_of(resource: &Resource) -> Option<protobuf::Message> {
     protobuf::of_kind(&resource.api_version(), &resource.kind)
 }
 
-/// Returns true if the objects are the same to Kubernetes: `resources: {}` equals no resources. Kinds without
+/// Returns `true` if the objects are the same to Kubernetes: `resources: {}` equals no resources. Kinds without
 /// a protobuf form are compared as they are.
 pub fn same(one: &Value, other: &Value) -> bool {
     let encoded = |message, object| protobuf::encode(message, object).ok();
@@ -239,7 +239,7 @@ pub fn same(one: &Value, other: &Value) -> bool {
             })
 }
 
-/// Returns true if all differences, except in managed fields, are between a value that is empty and one that
+/// Returns `true` if all differences, except in managed fields, are between a value that is empty and one that
 /// is empty or absent: a cheap check that spares most changes the encoding.
 fn differ_in_empty_values(one: &Value, other: &Value) -> bool {
     match (one, other) {
@@ -260,7 +260,7 @@ fn differ_in_empty_values(one: &Value, other: &Value) -> bool {
     }
 }
 
-/// Returns true for a value that an encoding may leave out.
+/// Returns `true` for a value that an encoding may leave out.
 fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -210,7 +210,7 @@ impl Entry {
         size_of::<Self>() + self.key.len() + self.stored.len() + labels + self.values.weight()
     }
 
-    /// Returns true if the object's text contains this word; much cheaper than to decode it.
+    /// Returns `true` if the object's text contains this word; much cheaper than to decode it.
     pub fn mentions(&self, word: &str) -> bool {
         text_in(&self.stored).contains(word)
     }

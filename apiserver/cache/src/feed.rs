@@ -269,7 +269,7 @@ impl Caches {
             match ended {
                 Ok(()) => info!("the watch on the store ended, watching again"),
                 Err(error @ StoreError::Compacted { .. }) => {
-                    warn!(%error, "the store forgot what the cache has not seen, loading again");
+                    warn!(%error, "the store compacted revisions that the cache needs, reloading");
                     from = 0;
                 }
                 Err(error) => {

@@ -1,6 +1,6 @@
-//! The objects of a kind in the order of one selectable field, so that a kubelet's list of its own pods does
-//! not visit those of others. As persistent as its state, at eight bytes and the place of the field for each
-//! object.
+//! An index of the objects of a kind by one selectable field, so that a kubelet's list of its own pods does not
+//! visit those of others. Each state of the cache has its own version of the index, which shares unchanged parts
+//! with others; an object takes eight bytes and the position of the field.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
@@ -132,7 +132,7 @@ impl Index {
         self.0.len()
     }
 
-    /// Returns true if there is no object.
+    /// Returns `true` if there is no object.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -173,12 +173,12 @@ impl Cache {
         }
     }
 
-    /// Returns true if the cache follows the store only after the first request for its objects.
+    /// Returns `true` if the cache follows the store only after the first request for its objects.
     pub fn is_lazy(&self) -> bool {
         self.resource.custom.is_some() || self.convert.is_some()
     }
 
-    /// Returns true if the cache needs changes of its objects, now or once it is loaded.
+    /// Returns `true` if the cache needs changes of its objects, now or once it is loaded.
     fn follows(&self) -> bool {
         !matches!(lock(&self.inner).phase, Phase::Idle | Phase::Gone)
     }
@@ -193,7 +193,7 @@ impl Cache {
         lock(&self.inner).low
     }
 
-    /// Returns true if the cache follows the store.
+    /// Returns `true` if the cache follows the store.
     pub fn is_live(&self) -> bool {
         matches!(lock(&self.inner).phase, Phase::Live)
     }
@@ -525,7 +525,7 @@ impl Cache {
 const HISTORY_SPARE: usize = 4;
 
 impl Inner {
-    /// Returns true if the history has every change since a revision, so that it is known what the state at
+    /// Returns `true` if the history has every change since a revision, so that it is known what the state at
     /// that revision keeps alive.
     fn knows_since(&self, revision: Revision) -> bool {
         matches!(self.phase, Phase::Live) && revision >= self.low

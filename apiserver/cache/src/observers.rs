@@ -26,7 +26,7 @@ impl Cache {
     /// Sets the observer of every change before it can be read or watched; only the first call counts.
     /// Decisions of the observer are never behind the state that a client has seen on this server.
     pub fn observe_first(&self, observer: Observer) {
-        // As in `observe`.
+        // A second call has no effect, see `observe`.
         let _ = self.observers.first.set(observer);
     }
 }

@@ -72,7 +72,7 @@ pub fn today(api_version: &str, kind: &str) -> Option<&'static str> {
     SAME.iter().find(|(old, _, kinds)| *old == api_version && kinds.contains(&kind)).map(|(_, new, _)| *new)
 }
 
-/// Returns true if [`upgrade`] may change objects of this apiVersion.
+/// Returns `true` if [`upgrade`] may change objects of this apiVersion.
 pub fn is_older(api_version: &str) -> bool {
     Conversion::concerns(api_version)
 }

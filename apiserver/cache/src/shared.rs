@@ -28,7 +28,7 @@ pub enum Found {
 }
 
 impl Found {
-    /// Returns true if it is the empty text.
+    /// Returns `true` if it is the empty text.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::There(range) => range.is_empty(),

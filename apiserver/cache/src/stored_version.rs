@@ -39,7 +39,7 @@ fn of(resource: &Resource) -> Option<&'static Conversion> {
     Conversion::of(&resource.group, &resource.version, &resource.plural)
 }
 
-/// Returns true if a built-in kind is stored in another version than this one.
+/// Returns `true` if a built-in kind is stored in another version than this one.
 pub fn is_converted(resource: &Resource) -> bool {
     of(resource).is_some()
 }

@@ -153,7 +153,7 @@ impl Subscription {
             Some(change) => change,
             None => self.receiver.recv().await?,
         };
-        self.kept(&next)
+        self.upgrade(&next)
     }
 
     /// Returns a change that has arrived already.
@@ -165,21 +165,21 @@ impl Subscription {
             Some(change) => change,
             None => self.receiver.try_recv()?,
         };
-        self.kept(&next).ok_or(TryRecvError::Disconnected)
+        self.upgrade(&next).ok_or(TryRecvError::Disconnected)
     }
 
-    /// Returns true if changes of the history are still to come.
+    /// Returns `true` if changes of the history are still to come.
     pub fn has_missed(&self) -> bool {
         !self.missed.is_empty()
     }
 
-    /// The change, if it is still there; else nothing follows, since that would leave a gap.
-    fn kept(&mut self, change: &Weak<Change>) -> Option<Arc<Change>> {
-        let kept = change.upgrade();
-        if kept.is_none() {
+    /// Returns the change if it is still in memory. Otherwise ends the watch, which would have a gap.
+    fn upgrade(&mut self, change: &Weak<Change>) -> Option<Arc<Change>> {
+        let change = change.upgrade();
+        if change.is_none() {
             self.lose();
         }
-        kept
+        change
     }
 
     /// Ends it: the watcher was too slow.

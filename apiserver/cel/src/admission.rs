@@ -5,6 +5,7 @@ use std::sync::{Arc, LazyLock};
 
 use super::types::schema::{Object, named};
 use super::{Env, Ty, compile, estimate};
+use crate::limits::DEVICE_COST;
 use apiserver_structural::{Additional, Checks, Format, Kind, Structural};
 
 /// The type that an expression must evaluate to.
@@ -88,9 +89,6 @@ pub enum Unfit {
     /// It might cost too much.
     TooComplex,
 }
-
-/// Cost limit of a device selector.
-const DEVICE_COST: u64 = 1_000_000;
 
 /// The sizes of what a device has: attributes and capacities by domain and name.
 static DEVICE: LazyLock<Structural> = LazyLock::new(|| {

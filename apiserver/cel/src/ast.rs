@@ -151,7 +151,7 @@ impl Node {
         }
     }
 
-    /// Returns true if a name that no loop declared occurs anywhere in it.
+    /// Returns `true` if a name that no loop declared occurs anywhere in it.
     pub fn mentions(&self, name: &str) -> bool {
         match &self.expr {
             Expr::Ident(found) => found == name,

@@ -126,7 +126,7 @@ const TYPES: [&str; 20] = [
     "dyn",
 ];
 
-/// Returns true if a name is that of a type.
+/// Returns `true` if a name is that of a type.
 pub fn is_type(name: &str) -> bool {
     TYPES.contains(&name)
 }

@@ -7,6 +7,7 @@ use super::ast::{Call, Expr, Fold, Form, Literal, Node};
 use super::check::{Checked, Place};
 use super::types::Ty;
 use super::types::schema::most;
+use crate::limits::REQUEST_BYTES;
 
 /// A pass over a text, for a byte.
 pub const TRAVERSAL: f64 = 0.1;
@@ -20,8 +21,6 @@ pub const MAP: u64 = 30;
 pub const OBJECT: u64 = 40;
 /// An authorization check.
 pub const AUTHORIZATION: u64 = 350_000;
-/// Longest request, bytes: the bound of a text that nothing else bounds.
-const REQUEST: u64 = 3 * 1024 * 1024;
 
 /// The least and the greatest number of items or bytes of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -388,7 +387,7 @@ fn placed(place: Place<'_>) -> Size {
     match place {
         Place::Schema(schema) => Size { min: 0, max: most(schema) },
         Place::Key => Size::exactly(0),
-        Place::Text => Size { min: 0, max: REQUEST - 2 },
+        Place::Text => Size { min: 0, max: REQUEST_BYTES - 2 },
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{FAULTS, ast::Literal};
+use super::ast::Literal;
+use crate::limits::FAULTS;
 
 /// Words that CEL reserves for later versions, which cannot be names.
 pub const RESERVED: [&str; 17] = [

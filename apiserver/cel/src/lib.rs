@@ -16,6 +16,7 @@ mod cost;
 mod eval;
 pub mod functions;
 mod lex;
+mod limits;
 mod parse;
 mod patterns;
 pub mod rules;
@@ -32,11 +33,7 @@ pub use parse::parse;
 pub use types::Ty;
 pub use validate::counting;
 
-/// The limit on the errors that are reported of one expression.
-const FAULTS: usize = 100;
-/// The number of bytes after which no further errors of an expression are reported: each shows the whole
-/// line.
-const REPORT: usize = 64 * 1024;
+use crate::limits::{FAULTS, REPORT, STACK_BYTES};
 
 /// Parses an expression and checks its types; the error is the text that clients are shown:
 /// `ERROR: <input>:1:6: …`, with the line and a mark below it.
@@ -76,14 +73,10 @@ pub fn shown(source: &str, faults: &[Fault]) -> String {
     text
 }
 
-/// The stack that expressions are read on, bytes: 200 levels of 10 frames, 2 KiB each without
-/// optimization, and as much again.
-const STACK: usize = 8 * 1024 * 1024;
-
 /// Runs something that recurses deeply, on a stack that is large enough for it.
 pub fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().stack_size(STACK);
+        let thread = std::thread::Builder::new().stack_size(STACK_BYTES);
         #[expect(clippy::disallowed_methods, reason = "joined at once: a stack that is large enough")]
         let running = thread.spawn_scoped(scope, work).expect("a thread can be made");
         match running.join() {

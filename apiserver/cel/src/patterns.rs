@@ -7,9 +7,8 @@ use regex::Regex;
 
 use apiserver_structural::pattern::measured;
 
-/// Bytes of the patterns that are kept; more are compiled again. All of one definition fit, so that none is
-/// compiled for each item of a list.
-const PATTERNS: usize = 128 << 20;
+use crate::limits::PATTERN_BYTES;
+
 /// A pattern, or its fault, and its size.
 type Compiled = (Result<Arc<Regex>, String>, usize);
 
@@ -35,7 +34,7 @@ fn known_pattern(text: &str) -> Compiled {
     let compiled = (regex.map(Arc::new), size);
     let mut known = lock();
     let (patterns, kept) = &mut *known;
-    if *kept + size > PATTERNS {
+    if *kept + size > PATTERN_BYTES {
         patterns.clear();
         *kept = 0;
     }

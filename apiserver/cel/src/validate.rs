@@ -18,7 +18,7 @@ pub fn counting<T>(patterns: &mut Patterns, read: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Returns true if a constant argument makes a function fail whenever it is called.
+/// Returns `true` if a constant argument makes a function fail whenever it is called.
 pub fn literal_fault(function: &str, text: &str) -> bool {
     match function {
         "matches" => BOUNDED.with_borrow_mut(|bounded| match bounded {

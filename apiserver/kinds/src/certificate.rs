@@ -58,7 +58,7 @@ impl CertificateUser {
         Ok(Self { name, groups })
     }
 
-    /// Returns whether the user is in a group.
+    /// Returns `true` if the user is in a group.
     pub fn in_group(&self, group: &str) -> bool {
         self.groups.iter().any(|own| own == group)
     }

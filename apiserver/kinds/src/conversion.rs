@@ -50,12 +50,12 @@ impl Conversion {
         CONVERSIONS.iter().find(|c| c.kind == kind && c.served == version)
     }
 
-    /// Returns true if a kind of this apiVersion is stored in another version.
+    /// Returns `true` if a kind of this apiVersion is stored in another version.
     pub fn concerns(api_version: &str) -> bool {
         CONVERSIONS.iter().any(|c| c.served == api_version)
     }
 
-    /// Returns true if more than the apiVersion differs.
+    /// Returns `true` if more than the apiVersion differs.
     pub(crate) fn reshapes(&self) -> bool {
         self.shape.is_some()
     }

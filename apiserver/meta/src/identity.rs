@@ -33,7 +33,7 @@ impl Identity {
         }
     }
 
-    /// Returns whether the user is in `group`.
+    /// Returns `true` if the user is in `group`.
     pub fn in_group(&self, group: &str) -> bool {
         self.groups.iter().any(|g| g == group)
     }

@@ -10,6 +10,7 @@ pub mod fnv;
 pub mod identity;
 pub mod pem;
 pub mod platform;
+pub mod pod_interface;
 pub mod pods;
 pub mod quantity;
 pub mod resources;

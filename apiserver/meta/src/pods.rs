@@ -7,12 +7,12 @@ pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
 }
 
-/// Returns whether `phase` is one that a pod never leaves.
+/// Returns `true` if `phase` is one that a pod never leaves.
 pub fn is_final(phase: &str) -> bool {
     matches!(phase, "Succeeded" | "Failed")
 }
 
-/// Returns whether the pod has ended for good and no longer uses resources.
+/// Returns `true` if the pod has ended for good and no longer uses resources.
 pub fn is_finished(pod: &Pod) -> bool {
     is_final(phase(pod))
 }
@@ -22,12 +22,12 @@ pub fn condition<'a>(pod: &'a Pod, kind: &str) -> Option<&'a PodCondition> {
     pod.status.as_ref()?.conditions.as_ref()?.iter().find(|condition| condition.type_ == kind)
 }
 
-/// Returns whether the condition `Ready` is `True`.
+/// Returns `true` if the condition `Ready` is `True`.
 pub fn is_ready(pod: &Pod) -> bool {
     condition(pod, "Ready").is_some_and(|ready| ready.status == "True")
 }
 
-/// Returns whether a toleration matches a taint (`Toleration.ToleratesTaint` of `k8s.io/api`, without the
+/// Returns `true` if a toleration matches a taint (`Toleration.ToleratesTaint` of `k8s.io/api`, without the
 /// operators `Lt` and `Gt` of the feature gate TaintTolerationComparisonOperators).
 pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();

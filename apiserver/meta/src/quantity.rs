@@ -68,12 +68,12 @@ impl Quantity {
         self.format
     }
 
-    /// Returns whether the amount is below zero.
+    /// Returns `true` if the amount is below zero.
     pub fn is_negative(self) -> bool {
         self.nano < 0
     }
 
-    /// Returns whether the amount is a whole number of units.
+    /// Returns `true` if the amount is a whole number of units.
     pub fn is_integer(self) -> bool {
         self.nano % NANO == 0
     }
@@ -217,7 +217,7 @@ pub fn canonical(value: &Value, milli: bool) -> Result<String, ParseError> {
 }
 
 impl Parts<'_> {
-    /// Returns whether Kubernetes keeps the text: the amount fits into 64 bits and has no zeros to shorten.
+    /// Returns `true` if Kubernetes keeps the text: the amount fits into 64 bits and has no zeros to shorten.
     fn is_written_as_sent(&self, milli: bool) -> bool {
         let number = format!("{}{}", self.whole, self.fraction);
         match self.scale {

@@ -89,7 +89,7 @@ pub fn qos_class(as_a_whole: Option<Compute>, containers: impl IntoIterator<Item
     }
 }
 
-/// Returns whether `spec.resources` of a pod may contain the resource.
+/// Returns `true` if `spec.resources` of a pod may contain the resource.
 pub fn is_pod_level(name: &str) -> bool {
     Compute::NAMES.contains(&name) || name.starts_with("hugepages-")
 }

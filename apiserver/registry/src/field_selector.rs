@@ -48,7 +48,7 @@ impl FieldSelector {
         Ok(Self { terms })
     }
 
-    /// Returns true if every object matches.
+    /// Returns `true` if every object matches.
     pub fn is_everything(&self) -> bool {
         self.terms.is_empty()
     }
@@ -76,12 +76,12 @@ impl FieldSelector {
         }
     }
 
-    /// Returns true if the fields match; `field` looks up the value at a path.
+    /// Returns `true` if the fields match; `field` looks up the value at a path.
     pub fn matches_with<'a>(&self, field: impl Fn(&str) -> Cow<'a, str>) -> bool {
         self.terms.iter().all(|t| (field(&t.path) == t.value.as_str()) != t.negated)
     }
 
-    /// Returns true if an object of the kind matches.
+    /// Returns `true` if an object of the kind matches.
     pub fn matches(&self, object: &Value, _resource: &Resource) -> bool {
         self.matches_with(|path| field_value_ref(object, path))
     }

@@ -136,7 +136,7 @@ impl LabelSelector {
         Self { requirements, nothing: false }
     }
 
-    /// Returns true if every object matches.
+    /// Returns `true` if every object matches.
     pub fn is_everything(&self) -> bool {
         !self.nothing && self.requirements.is_empty()
     }
@@ -146,17 +146,17 @@ impl LabelSelector {
         &self.requirements
     }
 
-    /// Returns true if the labels match; `label` looks up the value of a key.
+    /// Returns `true` if the labels match; `label` looks up the value of a key.
     pub fn matches_with<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         !self.nothing && self.requirements.iter().all(|r| r.matches(label(&r.key)))
     }
 
-    /// Returns true if a map of labels matches.
+    /// Returns `true` if a map of labels matches.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.matches_with(|key| labels.get(key).map(String::as_str))
     }
 
-    /// Returns true if an object's `metadata.labels` match.
+    /// Returns `true` if an object's `metadata.labels` match.
     pub fn matches_object(&self, object: &Value) -> bool {
         let labels = meta::labels(object);
         self.matches_with(|key| labels?.get(key)?.as_str())

@@ -45,7 +45,7 @@ impl Resource {
         if self.group.is_empty() { self.version.clone() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// Returns true if this is the kind of that name in that API group.
+    /// Returns `true` if this is the kind of that name in that API group.
     pub fn is(&self, group: &str, kind: &str) -> bool {
         self.group == group && self.kind == kind
     }

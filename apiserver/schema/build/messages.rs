@@ -52,7 +52,7 @@ impl Names {
     }
 }
 
-/// The source of the statics that `src/protobuf/table.rs` includes.
+/// Returns the source of the statics that `src/messages.rs` includes.
 pub fn source(table: &str) -> String {
     let messages = parse(table);
     let index: BTreeMap<&str, usize> =

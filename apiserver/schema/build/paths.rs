@@ -280,7 +280,7 @@ fn article(kind: &str) -> &'static str {
     }
 }
 
-/// Returns true if the answer to a deletion is described as the object. It is not for namespaces, whose first
+/// Returns `true` if the answer to a deletion is described as the object. It is not for namespaces, whose first
 /// deletion only begins their end.
 fn describes_deleted(resource: &Served) -> bool {
     deleted::answers_with_object(&resource.group, &resource.plural) && resource.kind != "Namespace"

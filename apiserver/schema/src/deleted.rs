@@ -1,7 +1,7 @@
 //! Kinds whose deletion is answered with the object that was deleted; that of others with a `Status`. The
 //! build script reads this file too.
 
-/// Returns whether the answer to a deletion that leaves nothing is the object's last state.
+/// Returns `true` if the answer to a deletion that leaves nothing is the object's last state.
 pub fn answers_with_object(group: &str, plural: &str) -> bool {
     match group {
         "" => matches!(

@@ -4,6 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::{Value, json};
 
+use crate::limits::{CAUSES, CAUSES_TEXT};
+
 /// One invalid field, as in `field.Error`: path, message, and the reason that clients match on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
@@ -153,11 +155,6 @@ pub struct ApiError {
     /// `status.details`, if there are any.
     pub details: Option<Value>,
 }
-
-/// The limit on the causes of one answer, which also bounds their text: a request may have thousands of
-/// faults, and each shows its value.
-pub const CAUSES: usize = 1000;
-const CAUSES_TEXT: usize = 1024 * 1024;
 
 /// Returns the number of errors to list as causes; the first is always listed.
 fn named(errors: &[&FieldError]) -> usize {

@@ -6,6 +6,7 @@
 mod base64_text;
 pub mod deleted;
 pub mod error;
+pub mod limits;
 mod messages;
 pub mod meta;
 pub mod numbers;

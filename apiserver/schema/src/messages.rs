@@ -135,7 +135,7 @@ impl Message {
         self.0.reordered
     }
 
-    /// Returns true if its objects have `kind` and `apiVersion`, which are not fields of the message.
+    /// Returns `true` if its objects have `kind` and `apiVersion`, which are not fields of the message.
     pub fn is_typed(self) -> bool {
         self.0.typed
     }

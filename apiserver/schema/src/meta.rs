@@ -140,7 +140,7 @@ pub fn set(object: &mut Value, field: &str, value: impl Into<Value>) {
     metadata_mut(object).insert(field.to_owned(), value.into());
 }
 
-/// Returns true if the status has a condition of this type that is `True`.
+/// Returns `true` if the status has a condition of this type that is `True`.
 pub fn condition_is_true(object: &Value, kind: &str) -> bool {
     let conditions = list(object, "/status/conditions");
     conditions.iter().any(|condition| condition["type"] == kind && condition["status"] == "True")
@@ -171,7 +171,7 @@ pub fn set_condition(object: &mut Value, mut condition: Value) {
     }
 }
 
-/// Returns true if objects and lists are nested more than `levels` deep.
+/// Returns `true` if objects and lists are nested more than `levels` deep.
 pub fn is_deeper(value: &Value, levels: usize) -> bool {
     let below = |value: &Value| is_deeper(value, levels - 1);
     match value {

@@ -38,7 +38,7 @@ pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 /// The bytes that every envelope begins with.
 pub const MAGIC: &[u8] = b"k8s\0";
 
-/// Returns true if the bytes are an envelope; JSON never begins with these bytes.
+/// Returns `true` if the bytes are an envelope; JSON never begins with these bytes.
 pub fn is_envelope(bytes: &[u8]) -> bool {
     bytes.starts_with(MAGIC)
 }

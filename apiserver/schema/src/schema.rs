@@ -11,7 +11,7 @@ mod prune;
 pub mod shape;
 
 pub use check::{Problems, check, go_kind};
-pub use duplicates::{OBJECTS, duplicate_fields, misplaced_fields, parse_noting};
+pub use duplicates::{duplicate_fields, misplaced_fields, parse_noting};
 pub use graph::{Definition, Field, ListType, Merge, Type, definition, definitions};
 pub use patch::{go_text, strategic_merge};
 pub use prune::{complete_status, drop_unknown, round_resources};

@@ -10,7 +10,8 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use crate::error::{CAUSES, FieldError, FieldReason};
+use crate::error::{FieldError, FieldReason};
+use crate::limits::{CAUSES, LONG, SAID, SHORT};
 use crate::meta;
 
 /// The errors found so far, and the ways to find common ones. Beyond as many as an answer names they are
@@ -23,14 +24,6 @@ pub struct Errors {
     /// The number of bytes written so far.
     said: usize,
 }
-
-/// The number of bytes of errors after which longer values are no longer shown: a list of many faults may be
-/// shown with each of them.
-const SAID: usize = 1024 * 1024;
-/// So much of a message is kept once as much has been said, bytes.
-const LONG: usize = 1024;
-/// The size up to which a value is always shown, in bytes.
-const SHORT: usize = 256;
 
 pub const IMMUTABLE: &str = "field is immutable";
 pub const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
@@ -274,7 +267,7 @@ impl Errors {
     }
 }
 
-/// Returns true if both are equal; absent, null and empty values are the same at any depth.
+/// Returns `true` if both are equal; absent, null and empty values are the same at any depth.
 pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
     match (a, b) {
         (Some(Value::Object(a)), Some(Value::Object(b))) => {
@@ -295,7 +288,7 @@ pub fn same(a: Option<&Value>, b: Option<&Value>) -> bool {
     a == b || (empty(a) && empty(b))
 }
 
-/// Returns true if an object is about to be created: only stored objects have a resource version.
+/// Returns `true` if an object is about to be created: only stored objects have a resource version.
 pub fn is_new(object: &Value) -> bool {
     meta::resource_version(object).is_empty()
 }

@@ -24,14 +24,14 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// The addresses of these ranges, of a server that clients reach at `advertise`.
+    /// Returns the addresses of these ranges, of a server that clients reach at `advertise`.
     pub fn new(caches: &Caches, service_cidrs: Vec<IpNetwork>, advertise: Option<SocketAddr>) -> Self {
         let blocks = Arc::new(Blocks::default());
         feed_blocks(caches, &blocks);
         Self { allocator: OnceLock::new(), blocks, listeners: Mutex::default(), advertise, service_cidrs }
     }
 
-    /// The ServiceCIDRs.
+    /// Returns the ServiceCIDRs.
     pub fn blocks(&self) -> &Arc<Blocks> {
         &self.blocks
     }

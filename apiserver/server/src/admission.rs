@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver_admission::{Cluster, Operation, Phase, Write};
+use apiserver_admission::{AdmissionRequest, Cluster, Operation, Phase};
 use apiserver_auth::authorizer::Authorizer;
 use apiserver_cache::Cache;
 use apiserver_meta::ambient::Ambient;
@@ -22,10 +22,18 @@ pub fn described<'a>(
     subresource: &'a str,
     operation: Operation,
     old: Option<&'a Value>,
-) -> Write<'a> {
+) -> AdmissionRequest<'a> {
     let info = &context.info;
     let place = (info.namespace.as_str(), info.name.as_str());
-    Write { cluster: context, identity: &context.identity, resource, subresource, operation, place, old }
+    AdmissionRequest {
+        cluster: context,
+        identity: &context.identity,
+        resource,
+        subresource,
+        operation,
+        place,
+        old,
+    }
 }
 
 /// Judges an object that is sent to a subresource, and is not stored but carried out: a Binding, an Eviction, a
@@ -36,10 +44,10 @@ pub async fn order(
     subresource: &str,
     object: &Value,
 ) -> Result<(), ApiError> {
-    let write = described(context, resource, subresource, Operation::Create, None);
+    let request = described(context, resource, subresource, Operation::Create, None);
     let mut object = object.clone();
-    apiserver_admission::admit(&write, &mut object).await?;
-    apiserver_admission::validate(&write, &object).await
+    apiserver_admission::admit(&request, &mut object).await?;
+    apiserver_admission::validate(&request, &object).await
 }
 
 impl Cluster for Context {

@@ -24,7 +24,7 @@ impl Deref for Authorized {
 }
 
 impl Authorized {
-    /// The same request with other headers.
+    /// Returns the same request with other headers.
     pub fn with_headers(&self, headers: HeaderMap) -> Self {
         Self(self.0.with_headers(headers))
     }

@@ -23,7 +23,7 @@ use crate::{limits, lossy_text, syntax};
 /// The body of requests and answers.
 pub type Body = UnsyncBoxBody<Bytes, BoxError>;
 
-/// A body that is there at once.
+/// Returns a body that is there at once.
 pub fn full(bytes: impl Into<Bytes>) -> Body {
     Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
 }
@@ -153,7 +153,7 @@ impl Rest {
     }
 }
 
-/// The whole body, within the limit. A body that is too large is read to its end and forgotten, up
+/// Returns the whole body, within the limit. A body that is too large is read to its end and forgotten, up
 /// to another limit: a client that is still sending would not see the answer.
 pub async fn read(mut body: Body) -> Result<Bytes, ApiError> {
     // Most bodies come in one piece, which is not copied.
@@ -258,7 +258,7 @@ fn unrecognized(kind: &str, why: &str, bytes: &[u8]) -> ApiError {
 const HEAD: &str = "struct { APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; \
     Kind string \"json:\\\"kind,omitempty\\\"\" }";
 
-/// The value, if it can be an object: nothing is one without fields. Else Go's words.
+/// Returns the value, if it can be an object: nothing is one without fields. Else Go's words.
 fn object_of(value: Value) -> Result<Value, String> {
     let refused = |what: &str, place: &str| {
         format!("couldn't get version/kind; json parse error: json: cannot unmarshal {what} into Go {place}")
@@ -288,7 +288,7 @@ fn from_protobuf(bytes: &[u8]) -> Result<Value, ApiError> {
     })
 }
 
-/// Returns true if the apiVersion has a group and no built-in kinds are in it.
+/// Returns `true` if the apiVersion has a group and no built-in kinds are in it.
 fn is_foreign(api_version: &str) -> bool {
     let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
     let asked = group(api_version);
@@ -341,7 +341,7 @@ pub fn misread(text: &[u8], error: &serde_json::Error) -> String {
     syntax::fault(text).unwrap_or_else(words)
 }
 
-/// The beginning of a body, as hexadecimal digits where it does not look like an object.
+/// Returns the beginning of a body, as hexadecimal digits where it does not look like an object.
 fn shown(bytes: &[u8]) -> String {
     let head = &bytes[..bytes.len().min(SHOWN)];
     let more = if bytes.len() > SHOWN { " ..." } else { "" };
@@ -384,7 +384,7 @@ fn read_yaml(bytes: &[u8], duplicate_keys: DuplicateKeyPolicy) -> Result<Value, 
     })
 }
 
-/// The first of the documents in a text: Kubernetes reads no further.
+/// Returns the first of the documents in a text: Kubernetes reads no further.
 fn first_document(text: &str) -> &str {
     let marks = |line: &str, mark: &str| {
         line.strip_prefix(mark)

@@ -45,7 +45,7 @@ const FIELDS: [&str; 13] = [
 ];
 
 impl Build {
-    /// The body of `/version`.
+    /// Returns the body of `/version`.
     pub fn version_text(&self) -> String {
         let version = self.version();
         let fields: Vec<String> =

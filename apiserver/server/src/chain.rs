@@ -110,7 +110,7 @@ fn audit_id(server: &Server, headers: &HeaderMap) -> HeaderValue {
     given.cloned().or_else(|| new().ok()).unwrap_or(HeaderValue::from_static(""))
 }
 
-/// Returns true for a request after the end was announced and the delay is over. Probes are answered, and so
+/// Returns `true` for a request after the end was announced and the delay is over. Probes are answered, and so
 /// are the components of this process, which end after the server.
 fn refuses(server: &Server, info: &RequestInfo, request: &Request<Body>) -> bool {
     server.lifetime().refusing().is_cancelled()
@@ -228,7 +228,7 @@ fn validation(query: &Query) -> &'static str {
     }
 }
 
-/// The verb as Kubernetes' metrics name it.
+/// Returns the verb as Kubernetes' metrics name it.
 fn verb(info: &RequestInfo, headers: &http::HeaderMap) -> &'static str {
     let apply = || {
         let media = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -258,7 +258,7 @@ fn fixed_path(path: &str) -> &'static str {
     PATHS.into_iter().find(|known| path.starts_with(known)).unwrap_or_default()
 }
 
-/// Returns true if the path names a served resource, so that metrics may use it as a label.
+/// Returns `true` if the path names a served resource, so that metrics may use it as a label.
 fn known(server: &Server, info: &RequestInfo) -> bool {
     info.is_resource
         && server.objects().kind(&info.group, &info.version, &info.resource).is_some_and(|resource| {
@@ -381,9 +381,9 @@ async fn flow(mut context: Context, request: Request<Body>, account: &Arc<Accoun
         return route(authorized(context)?, request).await;
     }
     // A client may give up sooner than the server would.
-    let patience = context.query.duration("timeout")?.filter(|asked| !asked.is_zero());
+    let asked = context.query.duration("timeout")?.filter(|asked| !asked.is_zero());
     let most = server.config().request_timeout;
-    let timeout = patience.map_or(most, |asked| asked.min(most));
+    let timeout = asked.map_or(most, |asked| asked.min(most));
     let (parts, body) = request.into_parts();
     let (body, received) = intake::meter(body, &context.budget, server.clients().lanes().heavy(lane))?;
     let read = context.info.is_read();

@@ -17,8 +17,8 @@ use tokio_rustls::TlsConnector;
 
 use apiserver_store::Store;
 
-/// A component has this long to answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Maximum time to wait for the answer of a component.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of an answer that are shown.
 const ANSWER: usize = 10 * 1024;
 /// The store, by the name that users know.
@@ -59,7 +59,7 @@ pub enum Unhealthy {
 /// The result of a health check, with the text of a healthy component.
 type Health = Result<String, Unhealthy>;
 
-/// All components with their health.
+/// Returns all components with their health.
 pub async fn check_all(components: &Components, store: &dyn Store) -> Vec<(String, Health)> {
     let Components { controller_manager, scheduler } = *components;
     let (controllers, scheduling, store) =
@@ -81,7 +81,7 @@ pub async fn check_one(components: &Components, store: &dyn Store, name: &str) -
 }
 
 async fn check_store(store: &dyn Store) -> Health {
-    match tokio::time::timeout(PATIENCE, store.revision()).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, store.revision()).await {
         Ok(Ok(_)) => Ok("ok".to_owned()),
         Ok(Err(error)) => Err(Unhealthy::Unreachable(error.to_string())),
         Err(_) => Err(Unhealthy::Unreachable("context deadline exceeded".to_owned())),
@@ -91,7 +91,7 @@ async fn check_store(store: &dyn Store) -> Health {
 async fn check(place: Place) -> Health {
     let Place::Https(address) = place else { return Ok("ok".to_owned()) };
     let failed = |why: String| Unhealthy::Reported(format!("Get \"https://{address}/healthz\": {why}"));
-    match tokio::time::timeout(PATIENCE, ask(address)).await {
+    match tokio::time::timeout(ANSWER_TIMEOUT, ask(address)).await {
         Ok(Ok((status, text))) if (200..400).contains(&status) => Ok(text),
         Ok(Ok((status, _))) => {
             Err(Unhealthy::Reported(format!("HTTP probe failed with statuscode: {status}")))

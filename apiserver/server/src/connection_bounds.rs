@@ -43,7 +43,7 @@ pub fn builder() -> auto::Builder<StreamTasks> {
     builder
 }
 
-/// The answer to a request that Go's HTTP server refuses before any handler sees it, in its words;
+/// Returns the answer to a request that Go's HTTP server refuses before any handler sees it, in its words;
 /// `None` for all others. HTTP/2 has `:authority` in the place of the header `Host`.
 pub fn refusal<B>(request: &Request<B>) -> Option<Response<Body>> {
     let hosts = request.headers().get_all(HOST).iter().count();
@@ -61,7 +61,7 @@ pub fn refusal<B>(request: &Request<B>) -> Option<Response<Body>> {
     Some(response)
 }
 
-/// Returns true if two hexadecimal digits follow each `%`.
+/// Returns `true` if two hexadecimal digits follow each `%`.
 fn escapes_are_whole(path: &str) -> bool {
     path.split('%').skip(1).all(|rest| {
         let digits = rest.as_bytes().get(..2);
@@ -90,7 +90,7 @@ pub struct Spoken<T> {
     allowance: Allowance,
     earnings: Arc<Earnings>,
     /// Until the version is known.
-    patience: Option<Pin<Box<Sleep>>>,
+    head_timeout: Option<Pin<Box<Sleep>>>,
     /// Reads since the connection last let others run.
     reads: usize,
     /// Held as long as the stream is open, even after an upgrade from HTTP.
@@ -100,13 +100,13 @@ pub struct Spoken<T> {
 impl<T> Spoken<T> {
     /// Begins to wait.
     pub fn soon(stream: T) -> Self {
-        let patience = Some(Box::pin(tokio::time::sleep(limits::HEAD)));
+        let head_timeout = Some(Box::pin(tokio::time::sleep(limits::HEAD)));
         Self {
             stream,
             speech: Speech::Unknown(0),
             allowance: Allowance::new(Instant::now()),
             earnings: Arc::default(),
-            patience,
+            head_timeout,
             reads: 0,
             place: None,
         }
@@ -130,7 +130,7 @@ impl<T> Spoken<T> {
             } else {
                 return Ok(());
             }
-            self.patience = None;
+            self.head_timeout = None;
             new = rest;
         }
         if let Speech::Http2(frames) = &mut self.speech
@@ -172,8 +172,8 @@ impl<T: AsyncRead + Unpin> AsyncRead for Spoken<T> {
         this.reads = if polled.is_ready() { this.reads + 1 } else { 0 };
         if polled.is_ready() {
             this.hear(&buffer.filled()[before..])?;
-        } else if let Some(patience) = &mut this.patience
-            && patience.as_mut().poll(context).is_ready()
+        } else if let Some(head_timeout) = &mut this.head_timeout
+            && head_timeout.as_mut().poll(context).is_ready()
         {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }

@@ -21,7 +21,7 @@ use crate::limits;
 /// The number of requests that are being answered.
 type Count = Arc<AtomicUsize>;
 
-/// A client's end of a connection whose requests are answered with `ok`, or never for `/hang`.
+/// Returns a client's end of a connection whose requests are answered with `ok`, or never for `/hang`.
 fn connect() -> (DuplexStream, Count, Count) {
     let (client, server) = tokio::io::duplex(1 << 16);
     let (running, most) = (Count::default(), Count::default());

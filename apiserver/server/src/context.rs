@@ -32,7 +32,7 @@ pub struct Context {
 }
 
 impl Context {
-    /// A context for a request.
+    /// Returns a context for a request.
     pub fn new(
         server: Arc<Server>,
         info: Arc<RequestInfo>,
@@ -44,12 +44,12 @@ impl Context {
         Self { server, info, query, headers, identity, internal: false, budget, place, warnings }
     }
 
-    /// A context for the server's own writes to a collection.
+    /// Returns a context for the server's own writes to a collection.
     pub fn internal(server: Arc<Server>, namespace: &str) -> Self {
         Self::internal_to(server, namespace, "", "")
     }
 
-    /// A context for the server's own writes to one object, through a subresource or none.
+    /// Returns a context for the server's own writes to one object, through a subresource or none.
     pub fn internal_to(server: Arc<Server>, namespace: &str, name: &str, subresource: &str) -> Self {
         let info = Arc::new(RequestInfo::internal(namespace, name, subresource));
         let identity = Identity::authenticated("system:apiserver", &["system:masters"]);
@@ -57,7 +57,7 @@ impl Context {
         Self { internal: true, ..context }
     }
 
-    /// The same request with other headers.
+    /// Returns the same request with other headers.
     pub fn with_headers(&self, headers: HeaderMap) -> Self {
         Self {
             server: Arc::clone(&self.server),
@@ -72,7 +72,7 @@ impl Context {
         }
     }
 
-    /// Returns true if nothing is to be stored.
+    /// Returns `true` if nothing is to be stored.
     pub fn dry_run(&self) -> Result<bool, ApiError> {
         let mut dry = false;
         for value in self.query.all("dryRun") {
@@ -89,9 +89,8 @@ impl Context {
         Ok(dry)
     }
 
-    /// Something that the client's author should know.
-    ///
-    /// Of a text that is too long for a header only so much is kept as shows that it is too long.
+    /// Adds a warning for the client's author to the answer. A text that is too long for a header is cut to one
+    /// character more than fits, so that it is still recognized as too long.
     pub fn warn(&self, warning: String) {
         let warning = shortened(&warning, limits::WARNING_CHARS + 1).to_owned();
         let mut sent = self.warnings.lock().unwrap_or_else(PoisonError::into_inner);
@@ -100,7 +99,7 @@ impl Context {
         }
     }
 
-    /// The warnings so far.
+    /// Returns the warnings so far.
     pub fn warnings(&self) -> Vec<String> {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

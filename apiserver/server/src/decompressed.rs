@@ -49,7 +49,7 @@ impl Unpacked {
         made.await.map_err(|error| ApiError::internal(format!("the document cannot be made: {error}")))?
     }
 
-    /// The content of a compressed document.
+    /// Returns the content of a compressed document.
     pub async fn of(&self, packed: &Bytes) -> Result<Bytes, ApiError> {
         if let Some(content) = self.documents.find(packed) {
             return Ok(content);

@@ -32,19 +32,19 @@ pub struct Document {
 }
 
 impl Document {
-    /// A document in JSON.
+    /// Returns a document in JSON.
     pub fn new(value: &Value) -> Self {
         Self::of(Bytes::from(respond::line(value)))
     }
 
-    /// A document of these bytes.
+    /// Returns a document of these bytes.
     pub fn of(bytes: Bytes) -> Self {
         let digest = Sha256::digest(&bytes);
         let etag = digest.iter().map(|byte| format!("{byte:02X}")).collect();
         Self { bytes, etag, packed: OnceLock::new(), protobuf: OnceLock::new() }
     }
 
-    /// The document compressed.
+    /// Returns the document compressed.
     pub fn packed(&self) -> Result<Bytes, ApiError> {
         if let Some(packed) = self.packed.get() {
             return Ok(Bytes::clone(packed));
@@ -79,7 +79,7 @@ impl Aggregated {
         }
     }
 
-    /// The media type of an answer.
+    /// Returns the media type of an answer.
     pub fn media(self) -> &'static str {
         match self {
             Self::V2 => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
@@ -87,7 +87,7 @@ impl Aggregated {
         }
     }
 
-    /// The same of an answer in protobuf.
+    /// Returns the media type of an answer in protobuf.
     pub fn protobuf_media(self) -> &'static str {
         match self {
             Self::V2 => {
@@ -108,7 +108,7 @@ pub struct Discovery {
     aggregated: BTreeMap<(String, &'static str), Document>,
 }
 
-/// A document of the old form in protobuf.
+/// Returns a document of the old form in protobuf.
 pub fn in_protobuf(document: &Document) -> Result<Arc<Document>, ApiError> {
     document.protobuf(|| encoded(document))
 }
@@ -130,7 +130,7 @@ struct Group<'a> {
 }
 
 impl Discovery {
-    /// The documents of the kinds, in their order. `address` is where clients reach the server, with
+    /// Returns the documents of the kinds, in their order. `address` is where clients reach the server, with
     /// its port; empty if that is not known.
     pub fn new<'a>(kinds: impl Iterator<Item = &'a Resource>, address: &str) -> Self {
         let groups = groups(kinds);
@@ -178,23 +178,23 @@ impl Discovery {
         Self { legacy, aggregated }
     }
 
-    /// The paths that have an old form.
+    /// Returns the paths that have an old form.
     pub fn paths(&self) -> impl Iterator<Item = &str> {
         self.legacy.keys().map(String::as_str)
     }
 
-    /// The old form of a path.
+    /// Returns the old form of a path.
     pub fn legacy(&self, path: &str) -> Option<&Document> {
         self.legacy.get(path.strip_suffix('/').unwrap_or(path))
     }
 
-    /// The aggregated form of `/api` or `/apis`.
+    /// Returns the aggregated form of `/api` or `/apis`.
     pub fn aggregated(&self, path: &str, version: Aggregated) -> Option<&Document> {
         let path = path.strip_suffix('/').unwrap_or(path);
         self.aggregated.get(&(path.to_owned(), version.version()))
     }
 
-    /// The same in protobuf.
+    /// Returns the aggregated form in protobuf.
     pub fn aggregated_protobuf(&self, path: &str, version: Aggregated) -> Result<Arc<Document>, ApiError> {
         let document = self.aggregated(path, version).ok_or_else(no_such_resource)?;
         document.protobuf(|| aggregated_encoded(document, version))

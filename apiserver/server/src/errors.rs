@@ -40,7 +40,7 @@ pub fn full(why: impl Display) -> ApiError {
     ApiError::new(500, "", format!("{FULL}: {why}"))
 }
 
-/// The store's refusal as an answer. Nothing was acknowledged.
+/// Returns the store's refusal as an answer. Nothing was acknowledged.
 pub fn store_error(error: StoreError) -> ApiError {
     match &error {
         StoreError::Compacted { .. } => ApiError::expired(format!("The resourceVersion is too old: {error}")),
@@ -59,7 +59,7 @@ pub fn store_error(error: StoreError) -> ApiError {
     }
 }
 
-/// `true` for the error of a write that has certainly not been done. Other failed writes may have been.
+/// Returns `true` if the error proves that the write was not done. After other errors it may have been done.
 pub fn is_refusal(error: &ApiError) -> bool {
     error.code < 500 || error.message.starts_with(FULL) || error.message == encoding::TOO_LARGE
 }

@@ -75,7 +75,7 @@ pub async fn answer(context: &Context, kind: Kind, only: &str) -> Response<Body>
     }
     let name = kind.name();
     if !failed.is_empty() {
-        tracing::info!(check = name, failed = failed.join("; "), "not healthy");
+        tracing::info!(check = name, failed = failed.join("; "), "health check failed");
         return text(500, format!("{report}{name} check failed\n"));
     }
     if context.query.all("verbose").next().is_some() {

@@ -31,7 +31,7 @@ impl Hooks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
     }
 
-    /// Returns true if the hook is done.
+    /// Returns `true` if the hook is done.
     pub fn is_done(&self, name: &str) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name)
     }

@@ -45,12 +45,12 @@ impl Server {
         self.lifetime().ready().await;
     }
 
-    /// Returns true if [`Server::ready`] would return at once.
+    /// Returns `true` if [`Server::ready`] would return at once.
     pub fn is_ready(&self) -> bool {
         self.lifetime().is_ready()
     }
 
-    /// The server as a service: for a listener, or for clients in the same process, who put an
+    /// Returns the server as a service: for a listener, or for clients in the same process, who put an
     /// `Identity` into the request's extensions.
     pub fn service(self: &Arc<Self>) -> ApiService {
         ApiService(Arc::clone(self))

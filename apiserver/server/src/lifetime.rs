@@ -51,7 +51,7 @@ impl Lifetime {
         let _ = ready.wait_for(|ready| *ready).await;
     }
 
-    /// Returns true if [`Lifetime::ready`] would return at once.
+    /// Returns `true` if [`Lifetime::ready`] would return at once.
     pub fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }

@@ -14,7 +14,7 @@ pub const NESTING: usize = 120;
 /// The limit on JSON objects within one object of a built-in kind, empty ones too; more are answered with
 /// 413. Defaults turn an empty one into some 700 bytes, and the store has no room for as many that are not
 /// empty.
-pub const OBJECTS: usize = apiserver_schema::schema::OBJECTS;
+pub const OBJECTS: usize = apiserver_schema::limits::OBJECTS;
 /// The number of bytes of a body that is too large that are read and dropped, so that its sender receives the
 /// reason.
 pub const DRAINED_BODY: usize = 64 * 1024 * 1024;
@@ -28,7 +28,7 @@ pub const READS_IN_FLIGHT: usize = 400;
 pub const WRITES_IN_FLIGHT: usize = 200;
 /// A request waits this long for its place before it is answered with 429.
 pub const FLOW_WAIT: Duration = Duration::from_secs(5);
-/// This often changes and states that are too old are looked for.
+/// Interval at which outdated changes and states are dropped.
 pub const AGE_EVERY: Duration = Duration::from_secs(15);
 /// Time between bookmarks.
 pub const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -195,9 +195,9 @@ pub const PENDING_RESETS: usize = 20;
 /// Streams that the server may have to reset because of what a client did; one more ends the
 /// connection.
 pub const ERROR_RESETS: usize = 1024;
-/// Bytes at the end of the embedded store's quota that only administrators and the control plane may
-/// fill: an eighth.
-pub const fn kept(quota: u64) -> u64 {
+/// Returns the bytes at the end of the embedded store's quota that are reserved for administrators and the
+/// control plane: an eighth.
+pub const fn reserved_quota(quota: u64) -> u64 {
     quota / 8
 }
 /// HTTP/2 connections are probed this often.

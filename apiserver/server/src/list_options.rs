@@ -66,7 +66,7 @@ impl ListOptions {
         Ok(Self { version, rule, limit, token, send_initial, bookmarks, timeout })
     }
 
-    /// The version asked for; `None`: the newest. 400 if it is not a number.
+    /// Returns the version asked for; `None`: the newest. 400 if it is not a number.
     pub fn revision(&self) -> Result<Option<Revision>, ApiError> {
         revision(self.version.as_deref())
     }

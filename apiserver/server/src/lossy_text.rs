@@ -54,7 +54,7 @@ fn pairs(text: &str) -> Option<String> {
     changed.then_some(out)
 }
 
-/// The number of the escape `\uXXXX` that the text begins with.
+/// Returns the number of the escape `\uXXXX` that the text begins with.
 fn escaped(text: &str) -> Option<u32> {
     let digits = text.strip_prefix("\\u")?.get(..4)?;
     digits.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| u32::from_str_radix(digits, 16).ok())?
@@ -77,7 +77,7 @@ pub fn of_yaml(bytes: &[u8]) -> Result<&str, String> {
     }
 }
 
-/// Returns true if YAML 1.1 allows the character (section 5.1); a byte order mark may only begin the text.
+/// Returns `true` if YAML 1.1 allows the character (section 5.1); a byte order mark may only begin the text.
 fn is_printable(c: char) -> bool {
     matches!(c, '\t' | '\n' | '\r' | ' '..='~' | '\u{85}' | '\u{a0}'..='\u{d7ff}' | '\u{e000}'..='\u{fefe}'
         | '\u{ff00}'..='\u{fffd}' | '\u{10000}'..)

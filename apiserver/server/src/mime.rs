@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// The media type without its parameters, in small letters; `None` where it, or a parameter, is none.
+/// Returns the media type without its parameters, in small letters; `None` where it, or a parameter, is none.
 pub fn media_type(text: &str) -> Option<String> {
     let base = text.split(';').next().unwrap_or_default();
     let media = base.trim().to_lowercase();

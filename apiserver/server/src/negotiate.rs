@@ -20,19 +20,19 @@ pub struct Range {
 }
 
 impl Range {
-    /// A parameter such as `as`, `g`, `v`.
+    /// Returns a parameter such as `as`, `g`, `v`.
     pub fn parameter(&self, name: &str) -> Option<&str> {
         self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns true if it names or includes the media type.
+    /// Returns `true` if it names or includes the media type.
     pub fn accepts(&self, media: &str) -> bool {
         let kind = media.split('/').next().unwrap_or_default();
         self.media == media || self.media == "*/*" || self.media == format!("{kind}/*")
     }
 }
 
-/// The media ranges, best first.
+/// Returns the media ranges, best first.
 pub fn ranges(headers: &HeaderMap) -> Vec<Range> {
     let texts = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let mut ranges: Vec<Range> = texts.flat_map(|text| text.split(',')).filter_map(range).collect();
@@ -67,7 +67,7 @@ pub fn wanted(headers: &HeaderMap, resource: &Resource) -> Result<Wanted, ApiErr
     choose(headers, protobuf::of_kind(&resource.api_version(), &resource.kind).is_some())
 }
 
-/// Returns true if `Status`, scales and other objects that are not of the resource's own kind should be
+/// Returns `true` if `Status`, scales and other objects that are not of the resource's own kind should be
 /// protobuf.
 pub fn prefers_protobuf(headers: &HeaderMap) -> bool {
     let named = |text: &str| text.contains(protobuf::MEDIA_TYPE);
@@ -153,7 +153,7 @@ pub fn not_streamable() -> ApiError {
     )
 }
 
-/// Returns true if JSON is to be indented: if the client asks for it, or is one that people look at.
+/// Returns `true` if JSON is to be indented: if the client asks for it, or is one that people look at.
 pub fn is_pretty(headers: &HeaderMap, query: &Query) -> bool {
     let json = Format::Json.media();
     let asks = |range: &Range| range.parameter("pretty") == Some("1");
@@ -180,13 +180,13 @@ pub fn content_type(headers: &HeaderMap) -> String {
 /// The media type of configurations of server-side apply; JSON is YAML.
 pub const APPLY: &str = "application/apply-patch+yaml";
 
-/// The sort of patch that the body is: Kubernetes cuts what follows the semicolon off, and reads none of it.
+/// Returns the sort of patch that the body is: Kubernetes cuts what follows the semicolon off, and reads none of it.
 pub fn patch_type(headers: &HeaderMap) -> String {
     let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
     text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
-/// Returns true if the client accepts gzip.
+/// Returns `true` if the client accepts gzip.
 pub fn accepts_gzip(headers: &HeaderMap) -> bool {
     let texts = headers.get_all(ACCEPT_ENCODING).iter().filter_map(|value| value.to_str().ok());
     texts.flat_map(|text| text.split(',')).any(|coding| {

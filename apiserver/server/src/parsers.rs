@@ -57,7 +57,7 @@ pub fn request(method: &str, target: &str) -> Option<(&'static str, String, Stri
     Some((info.verb, info.resource, info.namespace, info.name))
 }
 
-/// The media type that is answered with; `None` if there is none that the client takes.
+/// Returns the media type that is answered with; `None` if there is none that the client takes.
 pub fn accept(header: &[u8]) -> Option<&'static str> {
     let mut headers = HeaderMap::new();
     headers.insert(ACCEPT, HeaderValue::from_bytes(header).ok()?);
@@ -111,7 +111,7 @@ pub struct Conversion<'a> {
 }
 
 impl Conversion<'_> {
-    /// The converted objects in the answer to a review of `sent`.
+    /// Returns the converted objects in the answer to a review of `sent`.
     pub fn read(&self, sent: &[Value], answer: &[u8]) -> Result<Vec<Value>, Box<dyn std::error::Error>> {
         let converted = webhook::read_answer(answer, self.review, self.uid)?;
         Ok(webhook::sound(sent, converted, self.wanted, self.kind)?)
@@ -135,7 +135,7 @@ impl Proxied<'_> {
         Links { prefix, backend, asked }
     }
 
-    /// A page of the pod that comes in these pieces, as clients get it.
+    /// Returns a page of the pod that comes in these pieces, as clients get it.
     pub fn page<'b>(&self, pieces: impl IntoIterator<Item = &'b [u8]>) -> Vec<u8> {
         let (mut rewriter, mut page) = (Rewriter::new(self.links()), Vec::new());
         for piece in pieces {
@@ -145,7 +145,7 @@ impl Proxied<'_> {
         page
     }
 
-    /// The `Location` that a client gets for the pod's, which answers a request for `path`; `None` where
+    /// Returns the `Location` that a client gets for the pod's, which answers a request for `path`; `None` where
     /// the redirect is refused.
     pub fn redirect(&self, location: &str, path: &str) -> Option<String> {
         self.links().redirect(location, path)

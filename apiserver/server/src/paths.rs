@@ -70,7 +70,7 @@ pub async fn dispatch(context: &Context, method: &Method) -> Answer {
     kinds(context, path)
 }
 
-/// Returns true if the answers of a path are the same for people and programs.
+/// Returns `true` if the answers of a path are the same for people and programs.
 pub fn is_as_it_is(path: &str) -> bool {
     matches!(path, "/" | "/version" | "/version/")
         || ["/openapi/", "/openid/", "/.well-known/"].iter().any(|prefix| path.starts_with(prefix))
@@ -128,7 +128,7 @@ fn kinds(context: &Context, path: &str) -> Answer {
     Err(negotiate::not_acceptable())
 }
 
-/// A document that clients may keep.
+/// Returns a document that clients may keep.
 fn cached(context: &Context, document: &Document, media: &'static str) -> Answer {
     let mut response = if matches_etag(context, &document.etag) {
         not_modified(&document.etag)
@@ -241,14 +241,14 @@ async fn openapi_v3(context: &Context, name: &str) -> Answer {
     Ok(response)
 }
 
-/// A year from now, as HTTP writes dates.
+/// Returns a year from now, as HTTP writes dates.
 fn in_a_year(context: &Context) -> Option<String> {
     let now = context.server.ambient().now();
     let then = now.checked_add(jiff::SignedDuration::from_hours(365 * 24)).ok()?;
     Some(then.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string())
 }
 
-/// A document that is kept compressed.
+/// Returns a document that is kept compressed.
 async fn gzipped(context: &Context, packed: &Bytes, hash: &str, media: &'static str) -> Answer {
     if matches_etag(context, hash) {
         return Ok(not_modified(hash));

@@ -26,12 +26,12 @@ impl Query {
         Self(decoded.collect())
     }
 
-    /// The first value; `""` counts as absent.
+    /// Returns the first value; `""` counts as absent.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).filter(|v| !v.is_empty())
     }
 
-    /// All values.
+    /// Returns all values of the parameter.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
@@ -42,14 +42,14 @@ impl Query {
         value.is_some_and(|v| !v.eq_ignore_ascii_case("false") && v != "0")
     }
 
-    /// A whole number, with Go's words where it is none: `ListOptions` are read so. A value that is there
+    /// Returns a whole number, with Go's words where it is none: `ListOptions` are read so. A value that is there
     /// and empty is 400 too.
     pub fn integer(&self, name: &str) -> Result<Option<i64>, ApiError> {
         let raw = self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         raw.map(whole).transpose()
     }
 
-    /// A span such as `1m30s`; 400 where it is none.
+    /// Returns a span such as `1m30s`; 400 where it is none.
     pub fn duration(&self, name: &str) -> Result<Option<Duration>, ApiError> {
         self.get(name).map(duration).transpose().map_err(|why| {
             ApiError::bad_request(format!("invalid timeout specified in the request URL - {why}"))
@@ -57,7 +57,7 @@ impl Query {
     }
 }
 
-/// A whole number as Go reads it; 400.
+/// Returns a whole number as Go reads it; 400.
 pub fn whole(text: &str) -> Result<i64, ApiError> {
     text.parse().map_err(|error: std::num::ParseIntError| {
         use std::num::IntErrorKind::{NegOverflow, PosOverflow};

@@ -111,12 +111,12 @@ impl RequestInfo {
         info
     }
 
-    /// The same request, of which it is known whether the client asks to switch protocols.
+    /// Returns the same request, of which it is known whether the client asks to switch protocols.
     pub fn upgrading(self, upgrades: bool) -> Self {
         Self { upgrades, ..self }
     }
 
-    /// A request of the server's own: writes in a namespace, to the object of that name if there is one.
+    /// Returns a request of the server's own: writes in a namespace, to the object of that name if there is one.
     pub fn internal(namespace: &str, name: &str, subresource: &str) -> Self {
         Self {
             is_resource: true,
@@ -145,7 +145,7 @@ impl RequestInfo {
         }
     }
 
-    /// Returns true if `create` must be allowed besides the request's own verb: running commands in
+    /// Returns `true` if `create` must be allowed besides the request's own verb: running commands in
     /// containers, or opening connections into them, is a `create` whatever method asks for it.
     pub fn also_creates(&self) -> bool {
         if !self.is_resource || !self.group.is_empty() || self.verb == "create" {
@@ -158,30 +158,30 @@ impl RequestInfo {
         }
     }
 
-    /// The namespace of the objects of a kind that the request is about; empty where they have none.
+    /// Returns the namespace of the objects of a kind that the request is about; empty where they have none.
     pub fn namespace_of(&self, resource: &Resource) -> &str {
         if resource.namespaced { &self.namespace } else { "" }
     }
 
-    /// Returns true if the request is about the object of this name in this namespace, or about a collection
+    /// Returns `true` if the request is about the object of this name in this namespace, or about a collection
     /// that it belongs to.
     pub fn covers(&self, resource: &Resource, namespace: &str, name: &str) -> bool {
         (!resource.namespaced || self.namespace == namespace) && (self.name.is_empty() || self.name == name)
     }
 
-    /// Returns true if it may take any time.
+    /// Returns `true` if it may take any time.
     pub fn is_long_running(&self) -> bool {
         self.verb == "watch"
             || matches!(self.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy" | "log")
     }
 
-    /// Returns true if it only reads.
+    /// Returns `true` if it only reads.
     pub fn is_read(&self) -> bool {
         matches!(self.verb, "get" | "list" | "watch" | "head" | "options")
     }
 }
 
-/// A part of a path; most have nothing to decode.
+/// Returns a part of a path; most have nothing to decode.
 fn segment(part: &str) -> String {
     if part.contains('%') { decode(part, false) } else { part.to_owned() }
 }
@@ -222,12 +222,12 @@ fn named(selector: &FieldSelector) -> Option<String> {
     selector.requires_exact("metadata.name").filter(|name| is_segment(name)).map(str::to_owned)
 }
 
-/// Returns true if a text can be a part of a path, and of a key in the store.
+/// Returns `true` if a text can be a part of a path, and of a key in the store.
 pub fn is_segment(text: &str) -> bool {
     !text.contains(['/', '%']) && !matches!(text, "." | "..")
 }
 
-/// Returns true if a path of a kubelet, in any notation, runs a command or opens a stream.
+/// Returns `true` if a path of a kubelet, in any notation, runs a command or opens a stream.
 fn is_command(path: &str) -> bool {
     let path = path.split('?').next().unwrap_or_default();
     let decoded = decode(path, false);

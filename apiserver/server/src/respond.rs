@@ -65,7 +65,7 @@ pub fn no_such_page() -> Response<Body> {
     response
 }
 
-/// A refusal as `Status`.
+/// Returns a refusal as `Status`.
 pub fn refusal(error: &ApiError) -> Response<Body> {
     let mut response = bytes(error.code, "application/json", status_text(&error.to_status()));
     let seconds = error.details.as_ref().and_then(|d| d["retryAfterSeconds"].as_u64());
@@ -87,7 +87,7 @@ pub fn success(code: u16, resource: &Resource, name: &str, uid: &str) -> Respons
     )
 }
 
-/// A value in the format agreed on.
+/// Returns a value in the format agreed on.
 pub fn encoded(format: Format, value: &Value) -> Result<Bytes, ApiError> {
     match format {
         Format::Json => Ok(Bytes::from(line(value))),
@@ -108,7 +108,7 @@ pub struct Shared;
 #[derive(Clone, Copy)]
 pub struct PassedOn;
 
-/// A JSON answer as protobuf, for a client that prefers it. What has no such form, is compressed,
+/// Returns a JSON answer as protobuf, for a client that prefers it. What has no such form, is compressed,
 /// comes in pieces or from elsewhere stays as it is.
 pub async fn as_protobuf(response: Response<Body>) -> Response<Body> {
     let plain = response.headers().get(CONTENT_TYPE).is_some_and(|media| media == Format::Json.media())
@@ -140,7 +140,7 @@ pub async fn as_protobuf(response: Response<Body>) -> Response<Body> {
 #[derive(Clone)]
 struct Compressible(Bytes);
 
-/// The same answer, to be compressed if it is large and the client takes it.
+/// Returns the same answer, to be compressed if it is large and the client takes it.
 fn compressible(headers: &HeaderMap, mut response: Response<Body>, content: Bytes) -> Response<Body> {
     if content.len() >= limits::GZIP_MIN && negotiate::accepts_gzip(headers) {
         response.extensions_mut().insert(Compressible(content));
@@ -148,7 +148,7 @@ fn compressible(headers: &HeaderMap, mut response: Response<Body>, content: Byte
     response
 }
 
-/// An answer with this content, compressed before it is sent if it is large and the client takes it.
+/// Returns an answer with this content, compressed before it is sent if it is large and the client takes it.
 pub fn bytes_compressed(
     headers: &HeaderMap,
     code: u16,
@@ -176,7 +176,7 @@ pub fn mark_gzip(headers: &mut HeaderMap) {
     headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
 }
 
-/// The same answer for people: JSON is indented. With `zip` it is then compressed, if it is large.
+/// Returns the same answer for people: JSON is indented. With `zip` it is then compressed, if it is large.
 pub async fn pretty(response: Response<Body>, zip: bool) -> Response<Body> {
     let json = response.headers().get(CONTENT_TYPE).is_some_and(|media| {
         media
@@ -228,7 +228,7 @@ fn indented(body: Body) -> Body {
     body.boxed_unsync()
 }
 
-/// A body compressed as it comes.
+/// Returns a body compressed as it comes.
 pub fn zipped(body: Body) -> Body {
     let zip = GzEncoder::new(Vec::new(), Compression::fast());
     let pieces = stream::unfold((body, Some(zip)), |(mut body, zip)| async move {

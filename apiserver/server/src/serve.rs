@@ -152,7 +152,7 @@ impl Door {
     }
 }
 
-/// The TLS handshake, within its time.
+/// Makes the TLS handshake, within its time.
 async fn handshake(
     stream: TcpStream,
     acceptor: TlsAcceptor,

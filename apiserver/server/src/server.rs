@@ -150,7 +150,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server over `store`. Nothing runs until [`Server::start`].
+    /// Returns a server over `store`. Nothing runs until [`Server::start`].
     pub fn new(
         config: ServerConfig,
         store: Arc<dyn Store>,

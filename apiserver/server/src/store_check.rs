@@ -11,7 +11,7 @@ use apiserver_cache::encoding::Unreadable;
 const REWRITE: &str = "with a Kubernetes that serves this version and a newer one, write the object once more \
                        (`kubectl get` and `kubectl replace`, or the storage version migrator); or delete the key";
 
-/// An error for what the server would leave out of its answers.
+/// Returns an error for what the server would leave out of its answers.
 pub fn check(key: &str, value: &[u8]) -> Result<(), Problem> {
     let problem = |what: String, advice: &str| Problem {
         file: key.to_owned(),
@@ -46,7 +46,7 @@ pub fn check(key: &str, value: &[u8]) -> Result<(), Problem> {
     }
 }
 
-/// Returns true for kinds that Kubernetes' servers store under the same prefix and do not serve.
+/// Returns `true` for kinds that Kubernetes' servers store under the same prefix and do not serve.
 fn is_bookkeeping(kind: &str) -> bool {
     matches!(kind, "RangeAllocation")
 }

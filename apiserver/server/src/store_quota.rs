@@ -8,7 +8,7 @@ use apiserver_store::{Store, Usage};
 
 use crate::clients::lanes::{Lane, lane};
 use crate::errors::{full, store_error};
-use crate::limits::kept;
+use crate::limits::reserved_quota;
 use crate::request::RequestInfo;
 
 /// The part of the quota that the author of a request may fill.
@@ -28,7 +28,7 @@ pub enum Share {
 }
 
 impl Share {
-    /// The share of a request's author.
+    /// Returns the share of a request's author.
     pub fn of(info: &RequestInfo, identity: &Identity) -> Self {
         match lane(info, identity) {
             Lane::Exempt | Lane::Leases | Lane::Heartbeats => Self::All,
@@ -41,7 +41,7 @@ impl Share {
     /// Returns the bytes of the quota that it must leave free: with new objects, and with updates that grow a
     /// little.
     fn leaves(self, quota: u64) -> (u64, u64) {
-        let quarter = kept(quota) / 4;
+        let quarter = reserved_quota(quota) / 4;
         match self {
             Self::All => (0, 0),
             Self::ControlPlane => (2 * quarter, quarter),
@@ -95,7 +95,7 @@ mod tests {
     fn a_share_that_is_full_takes_no_new_objects() {
         const QUOTA: u64 = 8 << 20;
         // The ends of the shares: quarters of the reserved part before the end of the quota.
-        let at = |quarters: u64| QUOTA - quarters * kept(QUOTA) / 4;
+        let at = |quarters: u64| QUOTA - quarters * reserved_quota(QUOTA) / 4;
         let table = [
             // (share, used, new, old)
             (Share::Tenant, 0, at(4), None, true),
@@ -116,7 +116,7 @@ mod tests {
             (Share::ControlPlane, at(2), 600, Some(500), true),
             (Share::ControlPlane, at(1), 600, Some(500), false),
             // No other share extends this far.
-            (Share::All, at(1), kept(QUOTA) / 4, None, true),
+            (Share::All, at(1), reserved_quota(QUOTA) / 4, None, true),
         ];
         for (share, used, new, old, expected) in table {
             assert_eq!(fits(used, new, old, share, QUOTA), expected, "{share:?} {used} {new} {old:?}");

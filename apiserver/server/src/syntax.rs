@@ -15,7 +15,7 @@ impl Fault {
     }
 }
 
-/// The first fault of a text; nothing if it follows the grammar of JSON. It recurses nowhere.
+/// Returns the first fault of a text; nothing if it follows the grammar of JSON. It recurses nowhere.
 pub fn fault(text: &[u8]) -> Option<String> {
     match (Reader { text, at: 0 }).document() {
         Ok(()) => None,
@@ -53,7 +53,7 @@ pub fn spelling<'a>(text: &'a [u8], shown: &str) -> Option<&'a str> {
     None
 }
 
-/// A byte between single quotes as Go shows it, which takes it for the character of that number.
+/// Returns a byte between single quotes as Go shows it, which takes it for the character of that number.
 fn quoted(byte: u8) -> String {
     let shown = match byte {
         b'\'' => "\\'".to_owned(),

@@ -35,7 +35,7 @@ fn of_row(include: Include, object: &Value, meta: &str) -> Value {
     }
 }
 
-/// The table of a `Scale`, which has columns of its own.
+/// Returns the table of a `Scale`, which has columns of its own.
 pub fn of_scale(context: &Context, scale: &Value, meta: &str) -> Result<Value, ApiError> {
     let include = include(context)?;
     let head = [("Name", "string"), ("Desired", "integer"), ("Available", "integer"), ("Age", "string")];
@@ -78,7 +78,7 @@ impl Rows {
         self.include
     }
 
-    /// The columns that the cells belong to.
+    /// Returns the columns that the cells belong to.
     pub fn columns(&self) -> Value {
         let columns = self.resource.columns.iter().map(|c| {
             json!({"name": c.name, "type": c.kind, "format": c.format, "description": c.description,
@@ -87,7 +87,7 @@ impl Rows {
         Value::Array(columns.collect())
     }
 
-    /// The row of an object.
+    /// Returns the row of an object.
     pub fn row(&self, object: &Value) -> Value {
         let cells = (self.resource.cells)(object, self.now);
         let mut row = json!({"cells": cells, "object": of_row(self.include, object, self.meta)});
@@ -98,7 +98,7 @@ impl Rows {
         row
     }
 
-    /// A table of one object. Later events of a watch name no columns.
+    /// Returns a table of one object. Later events of a watch name no columns.
     pub fn one(&self, object: &Value, columns: bool) -> Value {
         json!({
             "kind": "Table",
@@ -109,7 +109,7 @@ impl Rows {
         })
     }
 
-    /// The same rows with the ages of another moment.
+    /// Returns the same rows with the ages of another moment.
     pub fn at(&self, now: jiff::Timestamp) -> Self {
         Self { now, ..self.clone() }
     }

@@ -25,7 +25,7 @@ pub struct View {
 }
 
 impl View {
-    /// The present state of a kind.
+    /// Returns the present state of a kind.
     pub fn of(cache: &Cache, snapshot: &Snapshot) -> Self {
         Self { past: cache.past(snapshot), counted: BTreeMap::new(), revision: snapshot.revision }
     }
@@ -42,7 +42,7 @@ pub enum Asked {
     Exact(Revision),
 }
 
-/// The meaning of a list's options, a token apart.
+/// Returns the meaning of a list's options, a token apart.
 pub fn asked(options: &ListOptions) -> Result<Asked, ApiError> {
     let Some(revision) = options.revision()? else { return Ok(Asked::Fresh) };
     Ok(match (revision, options.rule) {
@@ -54,7 +54,7 @@ pub fn asked(options: &ListOptions) -> Result<Asked, ApiError> {
     })
 }
 
-/// The state asked for.
+/// Returns the state asked for.
 pub async fn view(objects: &Objects, cache: &Arc<Cache>, asked: &Asked) -> Result<View, ApiError> {
     let caches = objects.caches();
     let least = match *asked {
@@ -95,7 +95,7 @@ pub fn live(cache: &Cache) -> Result<(), ApiError> {
     Err(errors::retry_after(ApiError::new(503, "ServiceUnavailable", text), 1))
 }
 
-/// The state at a revision, from the cache or, where that has forgotten it, from the store.
+/// Returns the state at a revision, from the cache or, where that has forgotten it, from the store.
 async fn exact(objects: &Objects, cache: &Arc<Cache>, revision: Revision) -> Result<Arc<Past>, ApiError> {
     // A cache may know a state for longer than the store. As in Kubernetes, clients get an error once it is
     // compacted.
@@ -132,7 +132,7 @@ impl Continue {
         Self { revision, start: format!("{}\0", key.strip_prefix(prefix).unwrap_or(key)) }
     }
 
-    /// The token.
+    /// Returns the text of the token.
     pub fn encode(&self) -> String {
         let value = json!({"v": "meta.k8s.io/v1", "rv": self.revision, "start": self.start});
         URL_SAFE_NO_PAD.encode(value.to_string())
@@ -172,7 +172,7 @@ impl Continue {
     }
 }
 
-/// Returns true if a path is the shortest of those that mean the same.
+/// Returns `true` if a path is the shortest of those that mean the same.
 fn is_clean(path: &str) -> bool {
     path.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }

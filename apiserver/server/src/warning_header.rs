@@ -9,7 +9,7 @@ use http::HeaderValue;
 
 use crate::limits;
 
-/// The values of the `Warning` headers for `warnings`, in their order.
+/// Returns the values of the `Warning` headers for `warnings`, in their order.
 ///
 /// A text with control characters cannot be sent in a header and is left out.
 pub fn values(warnings: &[String]) -> Vec<HeaderValue> {

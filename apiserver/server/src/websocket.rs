@@ -6,7 +6,7 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, CONNECTION, SEC_WEBSOCKET_PROTOCOL, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Returns true if a request asks for a WebSocket.
+/// Returns `true` if a request asks for a WebSocket.
 pub fn is_asked(headers: &HeaderMap) -> bool {
     let names = |header: HeaderName, token: &str| {
         headers

@@ -151,8 +151,8 @@ async fn soon<T>(answer: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(45), answer).await.expect("an answer within the request's time")
 }
 
-/// A request of its own, tried until the store is back.
-async fn settled(api: &Api, name: &str) -> String {
+/// Creates an object, trying until the store is back, and returns its version.
+async fn create_once_available(api: &Api, name: &str) -> String {
     for _ in 0..100 {
         let map = json!({"metadata": {"name": name}});
         let reply = api.post(MAPS, map).await;
@@ -204,7 +204,7 @@ async fn a_server_outlives_etcd_that_goes_away() {
     etcd.kill();
     without_etcd(&api, &version).await;
     etcd.start_again().await;
-    settled(&api, "b").await;
+    create_once_available(&api, "b").await;
     assert_eq!(watch.brief().await, "ADDED b");
     let names = api.get(MAPS).await.expect(200);
     assert_eq!(names.names(), ["a", "b"], "what was refused did not happen");
@@ -212,7 +212,7 @@ async fn a_server_outlives_etcd_that_goes_away() {
     etcd.pause();
     without_etcd_held_up(&api, &version).await;
     etcd.resume();
-    settled(&api, "c").await;
+    create_once_available(&api, "c").await;
     // A write without an answer may have happened, once; nothing else has, and all of it was watched in
     // order.
     let mut last = version.parse::<i64>().unwrap();

@@ -335,13 +335,13 @@ impl Dial for Refusing {
 }
 
 /// A server that keeps the other waiting for longer has failed the test.
-const PATIENCE: Duration = Duration::from_secs(60);
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// All that comes until a text does, or the end.
 async fn read_until(stream: &mut TlsStream<TcpStream>, end: &str) -> String {
     let (mut text, mut chunk) = (String::new(), [0; 4096]);
     while !text.contains(end) {
-        let Ok(Ok(read @ 1..)) = timeout(PATIENCE, stream.read(&mut chunk)).await else { break };
+        let Ok(Ok(read @ 1..)) = timeout(READ_TIMEOUT, stream.read(&mut chunk)).await else { break };
         text.push_str(&String::from_utf8_lossy(&chunk[..read]));
     }
     text
@@ -385,7 +385,7 @@ async fn a_request_behind_an_upgrade_that_a_kubelet_refuses_does_not_reach_it() 
             assert!(said.starts_with(&format!("HTTP/1.1 {answer}")), "{refusal}: {said}");
             assert!(said.contains("HTTP/1.1 404 Not Found"), "the API server answers itself: {said}");
             assert!(!said.contains("smuggled"), "{refusal}: {said}");
-            let heard = timeout(PATIENCE, hearing.recv()).await;
+            let heard = timeout(READ_TIMEOUT, hearing.recv()).await;
             let heard = heard.expect("the connection to the kubelet ends").unwrap();
             assert!(heard.starts_with("GET /exec/default/p/c?") && !heard.contains("runningpods"), "{heard}");
             assert_eq!(heard.matches("HTTP/1.1").count(), 1, "{heard}");

@@ -34,7 +34,7 @@ use tower::Service;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 /// Nothing here takes as long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 struct Running {
     server: Arc<Server>,
@@ -131,7 +131,7 @@ fn request(path: &str, headers: &[(&str, &str)]) -> Request<Empty<Bytes>> {
 async fn events(body: &mut hyper::body::Incoming, count: usize) -> Vec<String> {
     let (mut text, mut found) = (Vec::new(), Vec::new());
     while found.len() < count {
-        let frame = tokio::time::timeout(PATIENCE, body.frame()).await.unwrap().unwrap().unwrap();
+        let frame = tokio::time::timeout(READ_TIMEOUT, body.frame()).await.unwrap().unwrap().unwrap();
         text.extend_from_slice(&frame.into_data().unwrap());
         while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
             let line: Vec<u8> = text.drain(..=end).collect();
@@ -223,7 +223,7 @@ async fn over_websocket_each_message_is_an_event() {
     let media = "application/vnd.kubernetes.protobuf";
     let (_, mut binary) = socket(&running, &path, &[("accept", media)]).await;
     let next = async |socket: &mut WebSocketStream<_>| {
-        tokio::time::timeout(PATIENCE, socket.next()).await.unwrap().unwrap().unwrap()
+        tokio::time::timeout(READ_TIMEOUT, socket.next()).await.unwrap().unwrap().unwrap()
     };
     for name in ["a", "b", "c"] {
         let Message::Text(event) = next(&mut text).await else { panic!("no text") };
@@ -242,13 +242,13 @@ async fn over_websocket_each_message_is_an_event() {
     text.send(Message::Ping(Bytes::from_static(b"there?"))).await.unwrap();
     assert_eq!(next(&mut text).await, Message::Pong(Bytes::from_static(b"there?")));
     text.close(None).await.unwrap();
-    while let Some(Ok(message)) = tokio::time::timeout(PATIENCE, text.next()).await.unwrap() {
+    while let Some(Ok(message)) = tokio::time::timeout(READ_TIMEOUT, text.next()).await.unwrap() {
         assert!(message.is_close(), "{message:?}");
     }
     // The end of the watch is the end of the socket.
     let (_, mut short) = socket(&running, &format!("{path}&timeoutSeconds=1&resourceVersion=0"), &[]).await;
     let mut names = Vec::new();
-    while let Some(Ok(message)) = tokio::time::timeout(PATIENCE, short.next()).await.unwrap() {
+    while let Some(Ok(message)) = tokio::time::timeout(READ_TIMEOUT, short.next()).await.unwrap() {
         if let Message::Text(event) = message {
             names.push(brief(&serde_json::from_str(&event).unwrap()));
         }

@@ -59,7 +59,7 @@ pub trait Disk: Send + Sync + 'static {
     /// Locks the directory.
     fn lock(&self) -> Result<DirectoryLock, LockError>;
 
-    /// Returns whether calls may wait for hardware and therefore need a thread of their own.
+    /// Returns `true` if calls may wait for hardware and therefore need a thread of their own.
     fn blocks(&self) -> bool;
 
     /// Returns the virtual duration of a sync; used only if `blocks` is false.

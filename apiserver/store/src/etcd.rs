@@ -343,7 +343,7 @@ async fn request<T, F: Future<Output = Result<T, Error>>>(
     within(TIMEOUT, attempted, tries).await
 }
 
-/// Returns whether an error may go away, or not occur on another server.
+/// Returns `true` if an error may go away, or not occur on another server.
 fn is_temporary(error: &Error) -> bool {
     match error {
         Error::GRpcStatus(status) => {
@@ -355,7 +355,7 @@ fn is_temporary(error: &Error) -> bool {
     }
 }
 
-/// Returns whether the request reached no server: none could be connected to, or the server had no leader to
+/// Returns `true` if the request reached no server: none could be connected to, or the server had no leader to
 /// forward it to.
 fn never_arrived(error: &Error) -> bool {
     let mut next: Option<&(dyn std::error::Error + 'static)> = match error {

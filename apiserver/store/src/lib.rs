@@ -212,7 +212,7 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Returns whether other programs read and write the same keys, so that values must be in the format that
+    /// Returns `true` if other programs read and write the same keys, so that values must be in the format that
     /// they expect.
     fn shared(&self) -> bool {
         false

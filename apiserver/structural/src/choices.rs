@@ -25,7 +25,7 @@ impl Choices {
         }
     }
 
-    /// Returns true if a value is one of the choices.
+    /// Returns `true` if a value is one of the choices.
     pub fn contain(&self, value: &Value) -> bool {
         self.exact.contains(value) || bits(value).is_some_and(|bits| self.numbers.contains(&bits))
     }

@@ -3,17 +3,13 @@
 use serde_json::Value;
 
 use super::{Additional, Structural};
-
-/// Memory that the defaults of one object may take, bytes: many times what the store takes of an object.
-/// Beyond it fields stay absent, so that a small body that repeats an item cannot make the server copy a large
-/// default for each.
-const ADDED: usize = 32 << 20;
+use crate::limits::DEFAULTS_BYTES;
 
 impl Structural {
     /// Fills in defaults, at every depth. A null where none is allowed counts as absent. The object grows by
     /// 32 MiB of memory at most.
     pub fn apply_defaults(&self, value: &mut Value) {
-        self.defaults_within(value, &mut ADDED.clone());
+        self.defaults_within(value, &mut DEFAULTS_BYTES.clone());
     }
 
     fn defaults_within(&self, value: &mut Value, room: &mut usize) {

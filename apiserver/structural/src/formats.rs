@@ -103,7 +103,7 @@ impl Format {
         if self.0.name == "datetime" { "date-time" } else { self.0.name }
     }
 
-    /// Returns true if a text has the format; formats of numbers accept every text.
+    /// Returns `true` if a text has the format; formats of numbers accept every text.
     pub fn accepts(self, value: &str) -> bool {
         match self.0.check {
             Check::Text(check) => check(value),
@@ -111,13 +111,13 @@ impl Format {
         }
     }
 
-    /// Returns true if it is a format of numbers.
+    /// Returns `true` if it is a format of numbers.
     pub fn is_number(self) -> bool {
         matches!(self.0.check, Check::Number)
     }
 }
 
-/// Returns true if the format is checked on values of that type.
+/// Returns `true` if the format is checked on values of that type.
 pub fn known(name: &str, kind: &str) -> bool {
     Format::of(name, Kind::parse(kind)).is_some()
 }

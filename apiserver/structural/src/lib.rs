@@ -19,6 +19,7 @@ mod compile;
 mod default;
 mod embedded;
 mod formats;
+mod limits;
 mod lists;
 mod messages;
 pub mod path;
@@ -169,7 +170,7 @@ impl Structural {
         })
     }
 
-    /// Returns true if children of an object can be correlated between two versions of it.
+    /// Returns `true` if children of an object can be correlated between two versions of it.
     pub fn is_correlatable_map(&self) -> bool {
         !self.atomic_map
     }
@@ -199,7 +200,7 @@ impl Structural {
         item.get(key).or_else(default)
     }
 
-    /// Returns true if this schema or any below it has rules.
+    /// Returns `true` if this schema or any below it has rules.
     pub fn has_rules(&self) -> bool {
         let additional = match &self.additional {
             Additional::Schema(schema) => schema.has_rules(),

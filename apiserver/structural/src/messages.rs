@@ -3,10 +3,8 @@
 use serde_json::{Value, json};
 
 use super::path::Path;
+use crate::limits::CHOICES_BYTES;
 use apiserver_schema::error::{FieldError, FieldReason};
-
-/// About the most bytes of choices that are shown: there may be many, and many values that are none.
-const CHOICES_SHOWN: usize = 4 * 1024;
 
 /// A value of the wrong type: `spec.replicas in body must be of type integer: "string"`.
 pub fn wrong_type(path: &Path<'_>, expected: &str, shown: &str) -> FieldError {
@@ -56,7 +54,7 @@ pub fn not_a_choice(path: &Path<'_>, value: &Value, choices: &[Value]) -> FieldE
     let mut texts: Vec<String> = Vec::new();
     let mut length = 0;
     for choice in choices {
-        if length >= CHOICES_SHOWN {
+        if length >= CHOICES_BYTES {
             texts.push("...".to_owned());
             break;
         }

@@ -9,21 +9,13 @@ use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError, Weak};
 
 use regex::{Regex, RegexBuilder};
 
-/// Longest expression, bytes.
-const LENGTH: usize = 32 * 1024;
-/// Memory of a compiled expression, bytes. `^[\p{L}]{1,253}$` takes about 2 MiB.
-const PROGRAM: usize = 8 * 1024 * 1024;
+use crate::limits::{
+    DEFINITION_BYTES, GROUP_NESTING, PATTERN_BYTES, PROGRAM_BYTES, REPETITION, STATES_BYTES,
+};
+
 /// Sizes that are tried one after the other, so that what an expression needs is known about: an attempt
 /// ends where it needs more, and all but the last take a seventh of that.
-const SIZES: [usize; 5] = [8 * 1024, 64 * 1024, 512 * 1024, 4 * 1024 * 1024, PROGRAM];
-/// Memory of all expressions of a definition, bytes: 10 ms of work take about 1 MiB.
-const DEFINITION: usize = 4 * PROGRAM;
-/// Memory of the states that are made while matching, bytes.
-const STATES: usize = 2 * 1024 * 1024;
-/// Nesting of groups.
-const NESTING: u32 = 250;
-/// Largest repetition, as in Go.
-const REPETITION: u32 = 1000;
+const SIZES: [usize; 5] = [8 * 1024, 64 * 1024, 512 * 1024, 4 * 1024 * 1024, PROGRAM_BYTES];
 
 /// An expression, compiled when it is first used.
 #[derive(Clone)]
@@ -59,7 +51,7 @@ impl Pattern {
         &self.0.text
     }
 
-    /// Returns true if the text contains a match, in time linear in both.
+    /// Returns `true` if the text contains a match, in time linear in both.
     pub fn is_match(&self, text: &str) -> bool {
         let Shared { text: pattern, compiled } = &*self.0;
         compiled.get_or_init(|| compile(pattern).ok()).as_ref().is_some_and(|r| r.is_match(text))
@@ -86,10 +78,10 @@ impl Patterns {
         if let Some(fault) = self.known.get(text) {
             return fault.clone();
         }
-        if self.spent >= DEFINITION {
+        if self.spent >= DEFINITION_BYTES {
             // The expression is not named, because one that was not compiled may be valid.
             return Some(format!(
-                "the expressions of the definition need more than {DEFINITION} bytes compiled"
+                "the expressions of the definition need more than {DEFINITION_BYTES} bytes compiled"
             ));
         }
         let (compiled, size) = measured(text);
@@ -107,8 +99,8 @@ pub fn compile(text: &str) -> Result<Regex, String> {
 
 /// [`compile`], and about how many bytes that took, whether it was one or not.
 pub fn measured(text: &str) -> (Result<Regex, String>, usize) {
-    if text.len() > LENGTH {
-        return (Err(format!("expression is longer than {LENGTH} bytes")), SIZES[0].max(text.len()));
+    if text.len() > PATTERN_BYTES {
+        return (Err(format!("expression is longer than {PATTERN_BYTES} bytes")), SIZES[0].max(text.len()));
     }
     let translated = match translate(text) {
         Ok(translated) => translated,
@@ -117,8 +109,8 @@ pub fn measured(text: &str) -> (Result<Regex, String>, usize) {
     for size in SIZES {
         let compiled = RegexBuilder::new(&translated)
             .size_limit(size)
-            .dfa_size_limit(STATES)
-            .nest_limit(NESTING)
+            .dfa_size_limit(STATES_BYTES)
+            .nest_limit(GROUP_NESTING)
             .build();
         match compiled {
             Ok(regex) => return (Ok(regex), size),
@@ -126,7 +118,7 @@ pub fn measured(text: &str) -> (Result<Regex, String>, usize) {
             Err(error) => return (Err(syntax_fault(error)), SIZES[0].max(text.len())),
         }
     }
-    (Err(format!("expression needs more than {PROGRAM} bytes compiled")), PROGRAM)
+    (Err(format!("expression needs more than {PROGRAM_BYTES} bytes compiled")), PROGRAM_BYTES)
 }
 
 fn syntax_fault(error: regex::Error) -> String {
@@ -283,9 +275,9 @@ mod tests {
     fn the_expressions_of_a_definition_have_a_bound_together() {
         let big = |n: usize| format!(r"(\pL{{1,100}}){{1,4}}x{n}");
         let (compiled, size) = measured(&big(0));
-        assert!(compiled.is_err() && size == PROGRAM);
+        assert!(compiled.is_err() && size == PROGRAM_BYTES);
         let mut patterns = Patterns::default();
-        for n in 0..DEFINITION / PROGRAM {
+        for n in 0..DEFINITION_BYTES / PROGRAM_BYTES {
             assert!(patterns.fault(&big(n)).unwrap().starts_with("expression needs more"));
         }
         // These are not compiled any more, so any number of them takes no time.
@@ -307,7 +299,7 @@ mod tests {
         for bad in [r"(a", r"(?=a)", r"\1", "[a", r"a{1001}", "a\\", "((a{1000}){1000}){1000}"] {
             assert!(compile(bad).is_err(), "{bad}");
         }
-        assert!(compile(&"(".repeat(10_000)).is_err() && compile(&"a".repeat(LENGTH + 1)).is_err());
+        assert!(compile(&"(".repeat(10_000)).is_err() && compile(&"a".repeat(PATTERN_BYTES + 1)).is_err());
         assert!(!Pattern::new("(").is_match("("));
         // Catastrophic for engines that go back.
         let long = "a".repeat(50_000);

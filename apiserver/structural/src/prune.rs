@@ -4,9 +4,7 @@ use serde_json::Value;
 
 use super::path::Path;
 use super::{Additional, Structural};
-
-/// No more unknown fields are reported.
-const LIMIT: usize = 100;
+use crate::limits::UNKNOWN_FIELDS;
 
 /// The fields that every object has, regardless of its schema.
 pub const TYPE_AND_META: [&str; 3] = ["apiVersion", "kind", "metadata"];
@@ -106,7 +104,7 @@ impl Walk<'_> {
 
     fn report(&mut self, path: &Path<'_>, key: &str) {
         let of_type = path.is_root() && TYPE_AND_META.contains(&key);
-        if !of_type && self.unknown.len() < LIMIT {
+        if !of_type && self.unknown.len() < UNKNOWN_FIELDS {
             self.unknown.push(path.field(key).to_string());
         }
     }

@@ -186,7 +186,7 @@ fn list_type(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     }
 }
 
-/// Members of a set are compared as a whole.
+/// Checks that the items of a list of type `set` are atomic, since members of a set are compared as a whole.
 fn atomic_items(schema: &Value, path: &str, errors: &mut Vec<FieldError>) {
     let items = &schema["items"];
     let detail = "must be atomic as item of a list with x-kubernetes-list-type=set";

@@ -5,10 +5,8 @@ use serde_json::{Number, Value};
 
 use super::path::Path;
 use super::{Additional, Checks, Kind, Structural, messages};
+use crate::limits::ERRORS;
 use apiserver_schema::error::FieldError;
-
-/// No more errors are collected.
-const LIMIT: usize = 256;
 
 impl Structural {
     /// Errors of a new value.
@@ -24,7 +22,7 @@ impl Structural {
 
     fn run(&self, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let mut errors = node(self, value, old, &Path::Root).errors;
-        errors.truncate(LIMIT);
+        errors.truncate(ERRORS);
         errors
     }
 }
@@ -39,7 +37,7 @@ struct Outcome {
 
 impl Outcome {
     fn add(&mut self, error: FieldError) {
-        if self.errors.len() < LIMIT {
+        if self.errors.len() < ERRORS {
             self.errors.push(error);
         }
     }

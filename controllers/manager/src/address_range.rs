@@ -74,7 +74,7 @@ impl AddressRange {
         self.first.is_ipv4()
     }
 
-    /// Returns whether an address of the range is in the network.
+    /// Returns `true` if an address of the range is in the network.
     pub fn overlaps(&self, network: IpNetwork) -> bool {
         network.is_ipv4() == self.is_ipv4()
             && self.first <= network.broadcast()

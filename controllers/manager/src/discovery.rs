@@ -19,7 +19,7 @@ impl Kind {
         self.verbs.iter().any(|known| known == verb)
     }
 
-    /// Returns whether objects can be listed, watched and deleted, as garbage collection requires.
+    /// Returns `true` if objects can be listed, watched and deleted, as garbage collection requires.
     pub fn is_collectable(&self) -> bool {
         [verbs::DELETE, verbs::LIST, verbs::WATCH].iter().all(|verb| self.supports(verb))
     }

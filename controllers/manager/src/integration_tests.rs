@@ -428,20 +428,20 @@ async fn requests_of_nodes_are_approved_and_signed_and_those_of_strangers_are_no
         cluster.create::<CertificateSigningRequest>("", request).await;
     }
     cluster.pass(2).await;
-    let settled = || -> BTreeSet<String> {
+    let issued = || -> BTreeSet<String> {
         let all = cluster.api.all("certificatesigningrequests");
         let issued = all.iter().filter(|request| request["status"]["certificate"].is_string());
         issued.map(|request| request["metadata"]["name"].as_str().unwrap().to_owned()).collect()
     };
     let names = |list: &[&str]| list.iter().map(ToString::to_string).collect::<BTreeSet<_>>();
-    assert_eq!(settled(), names(&["joins", "keeps", "renews"]), "the Nodes are not there yet");
+    assert_eq!(issued(), names(&["joins", "keeps", "renews"]), "the Nodes are not there yet");
     for (name, address) in [("a", "192.0.2.1"), ("b", "192.0.2.2")] {
         let node = json!({"metadata": {"name": name}, "status": {"addresses": [
             {"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}]}});
         cluster.create::<Node>("", node).await;
     }
     cluster.pass(2).await;
-    assert_eq!(settled(), names(&["joins", "keeps", "renews", "serves"]));
+    assert_eq!(issued(), names(&["joins", "keeps", "renews", "serves"]));
     for request in cluster.api.all("certificatesigningrequests") {
         let conditions = request["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let reasons: Vec<&Value> = conditions.iter().map(|condition| &condition["reason"]).collect();
@@ -457,7 +457,7 @@ async fn requests_of_nodes_are_approved_and_signed_and_those_of_strangers_are_no
         let refusal = (reason.to_owned(), "certificate-controller".to_owned());
         assert!(cluster.event_sources().contains(&refusal), "{reason}");
     }
-    // What is open when the token ends is denied, so that nobody approves it later.
+    // Requests that are open when the token ends are denied, so that nobody approves them later.
     let tokens: Api<Secret> = Api::namespaced(cluster.client.clone(), "kube-system");
     tokens.delete("bootstrap-token-abcdef", &DeleteParams::default()).await.unwrap();
     cluster.pass(20).await;

@@ -22,7 +22,7 @@ pub(crate) fn uid(meta: &ObjectMeta) -> &str {
     meta.uid.as_deref().unwrap_or_default()
 }
 
-/// Returns whether the object is being deleted.
+/// Returns `true` if the object is being deleted.
 pub(crate) fn is_deleted(meta: &ObjectMeta) -> bool {
     meta.deletion_timestamp.is_some()
 }
@@ -63,7 +63,7 @@ pub(crate) fn controller_reference<K: Resource<DynamicType = ()>>(owner: &K) -> 
     }
 }
 
-/// Returns whether a label selector matches these labels. An invalid or empty selector matches nothing, so
+/// Returns `true` if a label selector matches these labels. An invalid or empty selector matches nothing, so
 /// that a mistake never selects a whole namespace.
 pub(crate) fn selects(selector: &LabelSelector, labels: Option<&Labels>) -> bool {
     parsed(selector).is_some_and(|selector| selector.matches(labels.unwrap_or(&Labels::new())))
@@ -74,7 +74,7 @@ fn parsed(selector: &LabelSelector) -> Option<Selector> {
     Selector::try_from(selector.clone()).ok().filter(|selector| !selector.selects_all())
 }
 
-/// Returns whether these labels contain each pair of a map selector. An empty selector matches nothing.
+/// Returns `true` if these labels contain each pair of a map selector. An empty selector matches nothing.
 pub(crate) fn selects_map(selector: &Labels, labels: Option<&Labels>) -> bool {
     !selector.is_empty()
         && selector.iter().all(|(key, value)| labels.and_then(|labels| labels.get(key)) == Some(value))

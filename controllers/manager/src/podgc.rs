@@ -68,7 +68,7 @@ impl Collector {
         for (pod, reason) in plan(&pods, self.threshold, &gone) {
             if let Err(error) = self.delete(&pod, reason).await {
                 let cause = &error as &dyn std::error::Error;
-                warn!(pod = %ObjectKey::of(pod.as_ref()), ?reason, error = cause, "not collected");
+                warn!(pod = %ObjectKey::of(pod.as_ref()), ?reason, error = cause, "cannot delete a pod");
             }
         }
     }

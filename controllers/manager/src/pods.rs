@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::meta::is_deleted;
 
-/// Returns whether a pod is neither finished nor being deleted.
+/// Returns `true` if a pod is neither finished nor being deleted.
 pub(crate) fn is_active(pod: &Pod) -> bool {
     !is_finished(pod) && !is_deleted(&pod.metadata)
 }
@@ -24,7 +24,7 @@ pub(crate) fn endpoint_addresses(pod: &Pod) -> impl Iterator<Item = &str> {
     all.filter(|address| address.parse().is_ok_and(leads_somewhere))
 }
 
-/// Returns whether an address is valid for an endpoint. The API refuses addresses whose traffic stays on the
+/// Returns `true` if an address is valid for an endpoint. The API refuses addresses whose traffic stays on the
 /// sender's machine or link.
 fn leads_somewhere(address: IpAddr) -> bool {
     let on_link = match address {

@@ -71,7 +71,7 @@ fn start_root_ca(context: &Context, tasks: &mut Tasks) {
     });
 }
 
-/// Returns whether objects can still be created in the namespace.
+/// Returns `true` if objects can still be created in the namespace.
 fn living(namespaces: &Cache<Namespace>, key: &ObjectKey) -> bool {
     namespaces.get(key).is_some_and(|namespace| {
         let phase = namespace.status.as_ref().and_then(|status| status.phase.as_deref());

@@ -40,23 +40,23 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns whether another writer was faster (409 Conflict). This is ordinary: the next attempt sees its
+    /// Returns `true` if another writer was faster (409 Conflict). This is ordinary: the next attempt sees its
     /// write.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if is_conflict(cause))
     }
 
-    /// Returns whether the object does not exist (404).
+    /// Returns `true` if the object does not exist (404).
     pub fn is_not_found(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if is_not_found(cause))
     }
 
-    /// Returns whether the object already exists (409 AlreadyExists).
+    /// Returns `true` if the object already exists (409 AlreadyExists).
     pub fn is_already_exists(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if is_already_exists(cause))
     }
 
-    /// Returns whether the namespace is being deleted, so that nothing can be created in it.
+    /// Returns `true` if the namespace is being deleted, so that nothing can be created in it.
     pub fn is_namespace_terminating(&self) -> bool {
         matches!(self, Self::Api { cause, .. } if is_namespace_terminating(cause))
     }
@@ -73,22 +73,22 @@ impl Error {
     }
 }
 
-/// Returns whether the error is a 404.
+/// Returns `true` if the error is a 404.
 pub fn is_not_found(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Returns whether the error is a 409 because of a resource version, uid or another precondition.
+/// Returns `true` if the error is a 409 because of a resource version, uid or another precondition.
 pub fn is_conflict(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason != "AlreadyExists")
 }
 
-/// Returns whether the error is a 409 because of the name.
+/// Returns `true` if the error is a 409 because of the name.
 pub fn is_already_exists(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 409 && status.reason == "AlreadyExists")
 }
 
-/// Returns whether the error is a 410, or a namespace or kind that no longer exists.
+/// Returns `true` if the error is a 410, or a namespace or kind that no longer exists.
 pub fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410 || status.code == 404)
 }

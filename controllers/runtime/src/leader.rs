@@ -115,7 +115,7 @@ impl Candidate {
         Self { election, api, ambient, seen: None }
     }
 
-    /// Returns whether the lease was acquired; `false` on shutdown.
+    /// Returns `true` once the lease is acquired, and `false` on shutdown.
     async fn acquire(&mut self, shutdown: &CancellationToken) -> bool {
         loop {
             match self.attempt().await {

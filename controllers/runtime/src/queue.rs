@@ -213,7 +213,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
         }
     }
 
-    /// Returns whether no key is ready, delayed or running.
+    /// Returns `true` if no key is ready, delayed or running.
     pub fn is_idle(&self) -> bool {
         let metrics = self.metrics();
         metrics.depth + metrics.delayed + metrics.running == 0
@@ -225,7 +225,7 @@ impl<K: Ord + Clone> WorkQueue<K> {
 }
 
 impl<K: Ord + Clone> State<K> {
-    /// Returns whether a worker should be woken.
+    /// Returns `true` if a worker should be woken.
     fn add(&mut self, key: K) -> bool {
         if self.shut_down || !self.dirty.insert(key.clone()) {
             return false;
@@ -238,7 +238,7 @@ impl<K: Ord + Clone> State<K> {
         true
     }
 
-    /// Returns whether this is now the earliest due time.
+    /// Returns `true` if this is now the earliest due time.
     fn delay(&mut self, key: K, at: Instant) -> bool {
         if self.shut_down {
             return false;

@@ -87,7 +87,7 @@ fn report(queue: &str, key: &impl fmt::Display, error: &Error, pause: Duration) 
     }
 }
 
-/// Returns whether the next attempt is likely to succeed without intervention.
+/// Returns `true` if the next attempt is likely to succeed without intervention.
 fn is_ordinary(error: &Error, pause: Duration) -> bool {
     match error {
         Error::Several { first, .. } => is_ordinary(first, pause),

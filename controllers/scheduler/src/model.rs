@@ -82,7 +82,7 @@ pub struct HostPort {
 }
 
 impl HostPort {
-    /// Returns whether both cannot be used on one node.
+    /// Returns `true` if both cannot be used on one node.
     pub fn conflicts(&self, other: &Self) -> bool {
         self.port == other.port
             && self.protocol == other.protocol
@@ -147,7 +147,7 @@ impl PodInfo {
         }
     }
 
-    /// Returns whether a toleration of the pod matches the taint.
+    /// Returns `true` if a toleration of the pod matches the taint.
     pub fn tolerates(&self, taint: &Taint) -> bool {
         self.tolerations.iter().any(|toleration| pods::tolerates(toleration, taint))
     }

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-/// Returns whether one of the terms matches the node. A selector without terms matches nothing.
+/// Returns `true` if one of the terms matches the node. A selector without terms matches nothing.
 pub fn node_selector(selector: &NodeSelector, name: &str, labels: &BTreeMap<String, String>) -> bool {
     selector.node_selector_terms.iter().any(|term| node_term(term, name, labels))
 }
 
-/// Returns whether all requirements of a term are met. A term without requirements matches nothing.
+/// Returns `true` if all requirements of a term are met. A term without requirements matches nothing.
 pub fn node_term(term: &NodeSelectorTerm, name: &str, labels: &BTreeMap<String, String>) -> bool {
     let expressions = term.match_expressions.as_deref().unwrap_or_default();
     let fields = term.match_fields.as_deref().unwrap_or_default();
@@ -43,7 +43,7 @@ fn holds(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
     }
 }
 
-/// Returns whether a label selector matches; an absent one matches nothing, an empty one everything.
+/// Returns `true` if a label selector matches; an absent one matches nothing, an empty one everything.
 pub fn labels(selector: Option<&LabelSelector>, labels: &BTreeMap<String, String>) -> bool {
     let Some(selector) = selector else { return false };
     let equal = selector.match_labels.iter().flatten().all(|(key, value)| labels.get(key) == Some(value));

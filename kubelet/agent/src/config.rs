@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use apiserver_meta::identity::Identity;
 use tokio::net::TcpListener;
-use userspace_daemon::tls::ServingCertificate;
+use userspace_daemon::tls::CertificateAndKey;
 
 use crate::{certificates::Serving, eviction::Thresholds, pod::resolv::ClusterDns};
 
@@ -34,7 +34,7 @@ pub struct Config {
     /// Thresholds below which the node reports memory or disk pressure.
     pub eviction_hard: Thresholds,
     /// Certificate of the node's server; a self-signed one is generated if it is missing.
-    pub serving: Option<ServingCertificate>,
+    pub serving: Option<CertificateAndKey>,
     /// Certificate of the node's server that is replaced while it runs; takes precedence over `serving`.
     pub rotated_serving: Option<Serving>,
     /// Authority that signs the certificates of the clients of the node's server. Without it all clients are

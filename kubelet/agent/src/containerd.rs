@@ -180,7 +180,7 @@ impl Containerd {
         Ok(Self { config, runtime, adopted })
     }
 
-    /// Returns whether containerd was already running.
+    /// Returns `true` if containerd was already running.
     pub fn adopted(&self) -> bool {
         self.adopted
     }
@@ -266,7 +266,7 @@ fn pid(config: &ContainerdConfig) -> Option<Pid> {
     text.trim().parse().ok().map(Pid::from_raw)
 }
 
-/// Returns whether the recorded process exists and was started with our configuration.
+/// Returns `true` if the recorded process exists and was started with our configuration.
 fn is_alive(config: &ContainerdConfig) -> bool {
     let Some(pid) = pid(config) else { return false };
     let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

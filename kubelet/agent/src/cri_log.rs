@@ -56,7 +56,7 @@ impl Renderer {
         Self { selection, ..Self::default() }
     }
 
-    /// Returns whether the limit is reached.
+    /// Returns `true` if the limit is reached.
     pub fn is_full(&self) -> bool {
         self.selection.limit.is_some_and(|limit| self.written >= limit)
     }

@@ -50,12 +50,12 @@ impl Thresholds {
         Ok(thresholds)
     }
 
-    /// Returns whether memory is below its threshold; `memory` is the machine's total in bytes.
+    /// Returns `true` if memory is below its threshold; `memory` is the machine's total in bytes.
     pub fn memory_low(&self, pressure: &Pressure, memory: i64) -> bool {
         self.memory.is_some_and(|amount| pressure.memory_available < amount.of(memory))
     }
 
-    /// Returns whether free disk space is below its threshold.
+    /// Returns `true` if free disk space is below its threshold.
     pub fn disk_low(&self, pressure: &Pressure) -> bool {
         self.disk.is_some_and(|amount| pressure.disk_available < amount.of(pressure.disk_size))
     }

@@ -147,7 +147,7 @@ pub const CERTIFICATE_POLL_MIN: Duration = Duration::from_millis(50);
 /// Longest pause between looks at a certificate request that is open.
 pub const CERTIFICATE_POLL_MAX: Duration = Duration::from_secs(2);
 /// Time after which it is said that a certificate request waits for a person.
-pub const CERTIFICATE_PATIENCE: Duration = Duration::from_secs(5);
+pub const CERTIFICATE_WARN_AFTER: Duration = Duration::from_secs(5);
 /// Time after which a certificate request is given up, and another one made: longer than the day for which the
 /// cluster keeps one that nobody has approved, so that an approval is never too late.
 pub const CERTIFICATE_WAIT: Duration = Duration::from_secs(25 * 60 * 60);

@@ -50,7 +50,7 @@ impl Metrics {
         }
     }
 
-    /// Returns whether the runtime has been unavailable for some time.
+    /// Returns `true` if the runtime has been unavailable for some time.
     pub(crate) fn runtime_is_away(&self) -> bool {
         self.failing.load(Ordering::Relaxed) >= 3
     }

@@ -263,7 +263,7 @@ async fn observe(agent: &Agent, port: u16, previous: &[NodeCondition]) -> NodeSt
     })
 }
 
-/// Returns whether conditions of the Node differ from those of this kubelet. The node lifecycle controller
+/// Returns `true` if conditions of the Node differ from those of this kubelet. The node lifecycle controller
 /// sets them to Unknown when it misses heartbeats, and only the kubelet sets them back.
 async fn conditions_overwritten(agent: &Agent, status: &NodeStatus) -> bool {
     let api: Api<Node> = Api::all(agent.client.clone());

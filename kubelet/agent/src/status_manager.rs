@@ -118,7 +118,7 @@ fn take_over_conditions(sent: &mut Map<String, Value>, theirs: &Map<String, Valu
     }
 }
 
-/// Returns whether an error means that the pod's uid has changed: either a conflict that is not about the
+/// Returns `true` if an error means that the pod's uid has changed: either a conflict that is not about the
 /// revision, or an immutable field. Neither goes away on retry.
 fn names_uid(code: u16, message: &str) -> bool {
     match code {

@@ -199,7 +199,7 @@ impl TrackedPod {
         })
     }
 
-    /// Returns whether the lists differ from the known state.
+    /// Returns `true` if the lists differ from the known state.
     pub(crate) fn differs(&self, sandboxes: &[&SandboxSummary], containers: &[&ContainerSummary]) -> bool {
         let state = self.state();
         let known = &state.runtime;

@@ -45,7 +45,7 @@ pub enum Content {
 }
 
 impl Content {
-    /// Returns whether containers can only read the volume, regardless of their mounts, because the kubelet
+    /// Returns `true` if containers can only read the volume, regardless of their mounts, because the kubelet
     /// updates it while they run.
     pub fn is_read_only(&self) -> bool {
         matches!(self, Self::Files { .. })
@@ -112,7 +112,7 @@ pub fn references(pod: &Pod) -> References {
     found
 }
 
-/// Returns whether a change of the pod may change the contents of its volumes: the downward API shows
+/// Returns `true` if a change of the pod may change the contents of its volumes: the downward API shows
 /// metadata and resources, and a new ephemeral container may refer to further objects.
 pub fn may_differ(before: &Pod, after: &Pod) -> bool {
     before.metadata.labels != after.metadata.labels
@@ -336,7 +336,7 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Returns whether all containers run as root, so that the token can be unreadable for others.
+/// Returns `true` if all containers run as root, so that the token can be unreadable for others.
 fn runs_as_root(pod: &Pod) -> bool {
     let of_pod = spec(pod).security_context.as_ref().and_then(|context| context.run_as_user);
     all_containers(pod).all(|(_, container)| {

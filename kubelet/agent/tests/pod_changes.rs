@@ -103,7 +103,7 @@ fn resize(node: &Node, name: &str, generation: i64, asked: &Value) {
     });
 }
 
-/// Returns whether the status has caught up with the spec, and no resize is pending.
+/// Returns `true` if the status has caught up with the spec, and no resize is pending.
 fn is_resized(pod: &Value) -> bool {
     pod["status"]["observedGeneration"] == pod["metadata"]["generation"]
         && condition(pod, "PodResizePending").is_empty()

@@ -170,7 +170,7 @@ impl FakeRuntime {
         self.state().calls.get(call).copied().unwrap_or_default()
     }
 
-    /// Returns whether the pod at an address currently answers probes.
+    /// Returns `true` if the pod at an address currently answers probes.
     pub fn answers(&self, address: IpAddr) -> bool {
         let state = self.state();
         let Some((id, sandbox)) =
@@ -184,7 +184,7 @@ impl FakeRuntime {
         running.any(|container| state.container_answers(container, &sandbox.summary.name))
     }
 
-    /// Returns whether a container currently answers probes.
+    /// Returns `true` if a container currently answers probes.
     pub fn container_answers(&self, id: &str) -> bool {
         let state = self.state();
         let Some(container) = state.containers.get(id) else { return false };

@@ -46,7 +46,7 @@ impl RuntimeError {
         Self { call, kind, message: message.to_string() }
     }
 
-    /// Returns whether the sandbox, container or image does not exist.
+    /// Returns `true` if the sandbox, container or image does not exist.
     pub fn is_not_found(&self) -> bool {
         self.kind == ErrorKind::NotFound
     }

@@ -81,7 +81,7 @@ pub fn normalize(answer: &Answer, request: &str, known: &[(String, &str)], now: 
     normal
 }
 
-/// Returns whether an entry of managed fields is of a controller of kube-apiserver that writes the status of
+/// Returns `true` if an entry of managed fields is of a controller of kube-apiserver that writes the status of
 /// definitions and FlowSchemas at a time of its own.
 fn is_of_a_server(entry: &Value) -> bool {
     let managers = ["kube-apiserver", "api-priority-and-fairness-config-consumer-v1"];
@@ -226,7 +226,7 @@ fn decoder(status: &Value) -> bool {
     WORDS.iter().any(|word| message.contains(word))
 }
 
-/// Returns whether two messages differ only in a structure: Kubernetes shows its internal types, with their
+/// Returns `true` if two messages differ only in a structure: Kubernetes shows its internal types, with their
 /// names of fields, and compares two of them line by line.
 fn is_structure(words: &Difference) -> bool {
     without_structures(&words.ours) == without_structures(&words.theirs)

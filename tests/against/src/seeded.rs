@@ -8,7 +8,8 @@ impl Seeded {
         Self(seed)
     }
 
-    /// A generator of its own for one case, so that cases do not depend on those before them.
+    /// Returns a separate generator for the case with this number, so that a case can be repeated without those
+    /// before it.
     pub fn nth(seed: u64, case: u64) -> Self {
         let mut first = Self(seed ^ case.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         Self(first.next())

@@ -18,7 +18,7 @@ use crate::compare::Answer;
 /// Everybody's requests are sent as this user, since some objects record who wrote them.
 const USER: [(&str, &str); 2] = [("impersonate-user", "against"), ("impersonate-group", "system:masters")];
 /// Longer than any request takes; a server that hangs is given up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A server and the credentials of an administrator.
 #[derive(Clone)]
@@ -47,7 +47,7 @@ impl Server {
         if let Some(url) = url {
             config.cluster_url = url.parse().with_context(|| format!("{url} is not a URL"))?;
         }
-        config.read_timeout = Some(PATIENCE);
+        config.read_timeout = Some(ANSWER_TIMEOUT);
         let client = Client::try_from(config).context("cannot make a client")?;
         Ok(Self { client, name })
     }
@@ -64,7 +64,7 @@ impl Server {
         }
         let attempted = || format!("{}: {} {}", self.name, sent.method, sent.path);
         let request = request.body(Body::from(sent.body.clone().into_bytes())).with_context(attempted)?;
-        let answer = tokio::time::timeout(PATIENCE, self.client.send(request))
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, self.client.send(request))
             .await
             .with_context(attempted)?
             .with_context(attempted)?;

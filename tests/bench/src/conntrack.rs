@@ -12,7 +12,7 @@ const LENGTH: usize = 16 + 4;
 /// Removes all connections of this thread's network namespace.
 pub fn flush() -> Result<()> {
     let socket = Socket::new(NETLINK_NETFILTER).context("cannot open a netlink socket")?;
-    // Of every family: no attribute names one connection.
+    // Without an attribute that names a connection, the kernel deletes those of every family.
     let mut bytes = [0; LENGTH];
     let mut message = NetlinkBuffer::new(&mut bytes);
     message.set_length(LENGTH as u32);

@@ -77,7 +77,7 @@ fn filled(page: &str, rows: &[Row]) -> Result<String> {
 /// Tables of the suite `apiserver`, whose cases may have the same names as those of other suites.
 const OF_APISERVER: [&str; 4] = ["requests", "lists", "weight", "h2load"];
 
-/// Returns whether a row belongs to a table. Of emulated machines only rates are meaningful, as ratios.
+/// Returns `true` if a row belongs to a table. Of emulated machines only rates are meaningful, as ratios.
 fn belongs(row: &Row, table: &str) -> bool {
     if OF_APISERVER.contains(&table) != (row.suite == "apiserver") {
         return false;

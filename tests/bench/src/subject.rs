@@ -32,7 +32,7 @@ impl Subject {
         }
     }
 
-    /// Returns whether rules for this many services can be loaded in reasonable time: nft takes 23 s for ten
+    /// Returns `true` if rules for this many services can be loaded in reasonable time: nft takes 23 s for ten
     /// thousand and grows quadratically, which is too long for a quick run unless requested.
     pub fn takes(self, services: usize, hurry: bool) -> bool {
         match self {
@@ -59,7 +59,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Returns whether a case is requested.
+    /// Returns `true` if a case is requested.
     pub fn has(&self, case: &str) -> bool {
         self.cases.is_empty() || self.cases.iter().any(|wanted| case.starts_with(wanted.as_str()))
     }
@@ -83,7 +83,7 @@ impl Plan {
         self.subjects.iter().copied().filter(|subject| subject.takes(services, hurry)).collect()
     }
 
-    /// Returns whether it runs in an emulated machine, where everything takes many times as long.
+    /// Returns `true` if it runs in an emulated machine, where everything takes many times as long.
     pub fn emulated(&self) -> bool {
         self.stretch > 1.0
     }

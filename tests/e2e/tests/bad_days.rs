@@ -101,11 +101,11 @@ fn creating_and_deleting_ten_thousand_pods_leaks_no_memory() -> Result<()> {
     // Watches can begin up to 75 seconds in the past.
     let mut last = peak;
     for _ in 0..3 {
-        let settled = eventually("memory to be given back", || {
+        let given_back = eventually("memory to be given back", || {
             last = resident(&cluster)?;
             Ok((last <= before + GROWTH).then_some(()))
         });
-        if settled.is_ok() {
+        if given_back.is_ok() {
             println!(
                 "{} MiB resident before, {} MiB with its past, {} MiB after",
                 before >> 20,

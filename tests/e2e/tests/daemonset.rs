@@ -122,7 +122,7 @@ impl<'a> Node<'a> {
             "services",
         ])?;
         ensure!(said.contains("default/web"), "hawser proxy services in the pod: {said}");
-        // As in a rolling update, the next pod exists before this one has ended, and waits.
+        // The next pod exists before this one has ended, and waits, as in a rolling update.
         self.pod("hawser-proxy-2")?;
         eventually("the second pod to wait for the first", || {
             let log = self.kubectl(&["logs", "-n", "kube-system", "hawser-proxy-2", "-c", "prepare"])?;

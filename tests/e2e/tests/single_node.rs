@@ -322,7 +322,7 @@ fn a_running_pod_changes(cluster: &Cluster<'_>) -> Result<()> {
         let arguments = ["patch", "pod", "-n", "echo", &name, &subresource, "-p", &patch];
         output(cluster.kubectl_command(&program).args(arguments))
     };
-    let settled = |pod: &Value| {
+    let up_to_date = |pod: &Value| {
         let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
         let resizing = |c: &Value| c["type"].as_str().is_some_and(|kind| kind.starts_with("PodResize"));
         pod["status"]["observedGeneration"] == pod["metadata"]["generation"]
@@ -330,7 +330,7 @@ fn a_running_pod_changes(cluster: &Cluster<'_>) -> Result<()> {
     };
     let resources = json!({"requests": {"cpu": "20m", "memory": "16Mi"}, "limits": {"memory": "96Mi"}});
     patch("resize", &json!({"spec": {"containers": [{"name": "echo", "resources": resources}]}}))?;
-    let resized = eventually("the pod is resized", || Ok(Some(pod()?).filter(settled)))?;
+    let resized = eventually("the pod is resized", || Ok(Some(pod()?).filter(up_to_date)))?;
     let (status, first) =
         (&resized["status"]["containerStatuses"][0], &before["status"]["containerStatuses"][0]);
     ensure!(status["resources"] == resources, "resources in the status: {status:#}");
@@ -341,7 +341,7 @@ fn a_running_pod_changes(cluster: &Cluster<'_>) -> Result<()> {
     patch("ephemeralcontainers", &json!({"spec": {"ephemeralContainers": [debugger]}}))?;
     let running = |pod: &Value| {
         let status = &pod["status"]["ephemeralContainerStatuses"][0]["state"];
-        settled(pod) && (status["running"].is_object() || status["terminated"].is_object())
+        up_to_date(pod) && (status["running"].is_object() || status["terminated"].is_object())
     };
     let debugged = eventually("the debugger has started", || Ok(Some(pod()?).filter(running)))?;
     let generation = |pod: &Value| pod["metadata"]["generation"].as_i64().unwrap_or_default();

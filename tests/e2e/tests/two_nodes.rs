@@ -46,7 +46,7 @@ fn day(nodes: &mut Nodes<'_>, way: &str) -> Result<()> {
         let routes = output(node.on("ip").args(["route", "show", "proto", "145"]))?;
         ensure!(routes.contains(way), "{} has other routes than {way:?}: {routes}", node.name());
     }
-    let pods = settled(nodes)?;
+    let pods = steady_pods(nodes)?;
     reach(nodes, &pods)?;
     kill_and_restart(nodes)?;
     partition(nodes, &pods)?;
@@ -65,7 +65,7 @@ const SPREAD: &str = r#"{"spec": {"replicas": 4, "template": {"spec": {"topology
 type Pods = BTreeMap<String, Vec<(String, String)>>;
 
 /// Waits until the pods of the last rollout are alone, and returns them.
-fn settled(nodes: &Nodes<'_>) -> Result<Pods> {
+fn steady_pods(nodes: &Nodes<'_>) -> Result<Pods> {
     eventually("two pods on each node", || {
         let list = nodes.json(&["get", "pods", "-n", "echo"])?;
         let mut pods = Pods::new();
@@ -136,7 +136,7 @@ fn everybody_answers(pods: &[&(String, String)], what: &str, ask: impl Fn() -> R
 
 /// Traffic from the first node to a pod of the second goes on while the second's components die.
 fn kill_and_restart(nodes: &mut Nodes<'_>) -> Result<()> {
-    let pods = settled(nodes)?;
+    let pods = steady_pods(nodes)?;
     let target = format!("{}:8080", pods["node-2"][0].1);
     let load = Load::start(nodes.bed.nodes[0].on(echo()?).args(["load", &target]))?;
     for component in ["kubelet", "proxy"] {
@@ -171,7 +171,7 @@ fn partition(nodes: &Nodes<'_>, pods: &Pods) -> Result<()> {
     second.heal()?;
     healed("the node to be ready again", || Ok(nodes.is_ready("node-2")?.then_some(())))?;
     healed("all pods to answer again", || reach(nodes, pods).map(Some))?;
-    ensure!(settled(nodes)? == *pods, "the pods were replaced");
+    ensure!(steady_pods(nodes)? == *pods, "the pods were replaced");
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use apiserver_meta::quantity;
+use apiserver_meta::{pods, quantity};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -71,14 +71,14 @@ impl Pod {
             address: text(object, "/status/podIP").parse().ok(),
             ready: condition(object, "Ready"),
             deleting: object.pointer("/metadata/deletionTimestamp").is_some(),
-            finished: matches!(text(object, "/status/phase").as_str(), "Succeeded" | "Failed"),
+            finished: pods::is_final(&text(object, "/status/phase")),
             cpu: asked("cpu").milli(),
             memory: asked("memory").value(),
             restarts: statuses.into_iter().flatten().map(|status| number(status, "/restartCount")).sum(),
         }
     }
 
-    /// Returns whether the pod counts towards its controller's size.
+    /// Returns `true` if the pod counts towards its controller's size.
     pub fn is_active(&self) -> bool {
         !self.deleting && !self.finished
     }
@@ -175,7 +175,7 @@ impl Deployment {
         }
     }
 
-    /// Returns whether the update is complete, as `kubectl rollout status` decides it.
+    /// Returns `true` if the update is complete, as `kubectl rollout status` decides it.
     pub fn is_complete(&self) -> bool {
         self.observed
             && self.updated == self.replicas

@@ -79,7 +79,7 @@ impl Announcer {
         self.leaving = true;
     }
 
-    /// Returns whether this node still answers for an address.
+    /// Returns `true` if this node still answers for an address.
     pub fn is_busy(&self) -> bool {
         self.addresses.values().any(|(state, _)| state.announces())
     }
@@ -157,7 +157,7 @@ impl Announcer {
         }
     }
 
-    /// Returns whether a host that asks gets an answer.
+    /// Returns `true` if a host that asks gets an answer.
     #[cfg(test)]
     pub fn would_answer(&self, question: &Frame) -> bool {
         self.addresses.get(&question.address).is_some_and(|(state, _)| state.announces())

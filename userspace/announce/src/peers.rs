@@ -81,13 +81,13 @@ impl Peers {
         }
     }
 
-    /// Returns whether the node is alive and announces.
+    /// Returns `true` if the node is alive and announces.
     pub fn is_alive(&self, name: &str, now: Instant) -> bool {
         let alive = |peer: &Peer| peer.willing && now.saturating_duration_since(peer.heard) < limits::SILENCE;
         self.peers.get(name).is_some_and(alive)
     }
 
-    /// Returns whether the address is on a link of the node. One that has not answered yet is believed to be.
+    /// Returns `true` if the address is on a link of the node. One that has not answered yet is believed to be.
     pub fn is_on_link(&self, name: &str, address: IpAddr) -> bool {
         let networks = self.peers.get(name).and_then(|peer| peer.networks.as_ref());
         networks.is_none_or(|networks| networks.iter().any(|network| network.contains(address)))

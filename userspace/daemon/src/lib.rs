@@ -1,5 +1,5 @@
-//! The parts that all daemons share: listeners that strangers cannot exhaust, metrics, TLS, logs, signals,
-//! and the memory of the process.
+//! The parts that daemons share: listeners that strangers cannot exhaust, metrics, TLS, logs, signals, the kernel's
+//! notices about the network, and the memory of the process.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod heap;
@@ -7,6 +7,7 @@ pub mod limits;
 mod listener;
 pub mod logging;
 pub mod metrics;
+pub mod netlink;
 pub mod page;
 mod places;
 pub mod probes;

@@ -20,3 +20,6 @@ pub const KEEP_ALIVE_PAUSE: Duration = Duration::from_secs(10);
 pub const KEEP_ALIVE_PROBES: u32 = 3;
 /// Maximum number of members of one family of metrics; further labels are counted together.
 pub const METRIC_MEMBERS: usize = 50_000;
+/// Maximum number of notices of the kernel about the network that wait for a reader; beyond it they are dropped, and the
+/// reader looks at everything.
+pub const NETLINK_NOTICES: usize = 1024;

@@ -57,7 +57,7 @@ pub trait DataPlane: Send {
 
     /// Returns the number of services in the tables of an earlier process, which are served until the first
     /// full apply.
-    fn kept(&self) -> usize {
+    fn adopted_services(&self) -> usize {
         0
     }
 

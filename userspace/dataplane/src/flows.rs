@@ -8,10 +8,8 @@ use ebpf_common::flow::{
     Flow, Flow4, Flow6, FlowHints, FlowTags, WAYS, age_of, hint_of, set_of, slot_of, tag, tag_of,
 };
 
+use crate::limits::SLOT_READS;
 use crate::map::{MappedArray, Plain};
-
-/// Number of reads of one slot that may find it half written, before it is taken for empty.
-const TRIES: usize = 4;
 
 /// An element of a flow table, of either family.
 pub trait Slot: Plain + PartialEq {
@@ -82,7 +80,7 @@ impl<T: Slot> FlowTable<T> {
     }
 
     fn read(&self, index: usize) -> Option<T> {
-        for _ in 0..TRIES {
+        for _ in 0..SLOT_READS {
             let before = self.slots.get(index);
             // Reads are not reordered: the second copy is no older than the first.
             fence(Ordering::SeqCst);
@@ -227,7 +225,7 @@ impl<T: WritableSlot> FlowWriter<T> {
         let words = crate::map::words(flow);
         let holds = |place: &Place| self.has(*place, hash, words) && !self.is_pending(*place);
         // A flow in use keeps changing the fields that record its use.
-        for _ in 0..TRIES {
+        for _ in 0..SLOT_READS {
             let found = self.whole(self.places(set_of(hash, self.mask())).find(holds)?);
             if found.is_some() {
                 return found;

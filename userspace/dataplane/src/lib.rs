@@ -24,6 +24,7 @@ mod filters;
 mod flows;
 pub mod inspect;
 mod kernel;
+mod limits;
 mod lock;
 mod maglev;
 mod map;

@@ -8,10 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::bpffs;
-
-/// Maximum number of attempts to lock a directory that is replaced meanwhile: the previous holder may have
-/// removed it.
-const TRIES: usize = 8;
+use crate::limits::LOCK_ATTEMPTS;
 
 /// The lock, held as long as this value lives.
 #[derive(Debug)]
@@ -57,7 +54,7 @@ impl RootLock {
     /// # Errors
     /// Fails if another process has it, or if the directory cannot be created or opened.
     pub fn take(root: &Path) -> Result<Self, LockError> {
-        for _ in 0..TRIES {
+        for _ in 0..LOCK_ATTEMPTS {
             bpffs::prepare(root).map_err(|cause| failed(root, cause))?;
             if let Some(lock) = Self::try_existing(root)? {
                 return Ok(lock);
@@ -72,7 +69,7 @@ impl RootLock {
     /// # Errors
     /// The same as those of [`RootLock::take`].
     pub fn take_existing(root: &Path) -> Result<Option<Self>, LockError> {
-        for _ in 0..TRIES {
+        for _ in 0..LOCK_ATTEMPTS {
             if !root.exists() {
                 return Ok(None);
             }

@@ -10,11 +10,11 @@ use netlink_packet_core::{
     NLM_F_REQUEST, NLMSG_DONE, NLMSG_ERROR, NetlinkBuffer, NlaBuffer, NlasIterator,
 };
 
+use crate::limits::ANSWER_BYTES;
+
 const NLMSGERR_ATTR_MSG: u16 = 1;
 /// Length of `struct nlmsghdr`.
 const HEADER: usize = 16;
-/// Maximum size of a datagram of the kernel's answer.
-const LOT: usize = 64 * 1024;
 
 /// The reason why the kernel refused a request.
 #[derive(Debug, thiserror::Error)]
@@ -113,14 +113,14 @@ impl Socket {
         // A kernel without these options answers with less.
         let _ = socket.set_cap_ack(true);
         let _ = socket.set_ext_ack(true);
-        Ok(Self { socket, sequence: 0, buffer: vec![0; LOT] })
+        Ok(Self { socket, sequence: 0, buffer: vec![0; ANSWER_BYTES] })
     }
 
     /// Sets the maximum time to wait for an answer.
-    pub fn set_patience(&self, patience: Duration) -> io::Result<()> {
+    pub fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
         let time = libc::timeval {
-            tv_sec: patience.as_secs() as libc::time_t,
-            tv_usec: patience.subsec_micros().into(),
+            tv_sec: timeout.as_secs() as libc::time_t,
+            tv_usec: timeout.subsec_micros().into(),
         };
         // SAFETY: the value lives for the length of the call, and is as long as stated.
         let result = unsafe {

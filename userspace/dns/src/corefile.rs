@@ -5,6 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use apiserver_meta::duration;
+
 use crate::cache::{CacheSettings, Prefetch, Stale};
 use crate::cluster::PodMode;
 use crate::forward::{Policy, PoolSettings};
@@ -150,7 +152,7 @@ impl Corefile {
 }
 
 fn name(text: &str, line: usize) -> Result<Name, CorefileError> {
-    Name::parse(text).or_else(|error| wrong(line, format!("{text:?} is no name: {error}")))
+    Name::parse(text).or_else(|error| wrong(line, format!("{text:?} is not a domain name: {error}")))
 }
 
 /// Returns the zone of a server block: `ZONE`, `ZONE:53`, `dns://ZONE:53`.
@@ -361,33 +363,20 @@ fn cache(plugin: &Directive) -> Result<CacheSettings, CorefileError> {
 fn number(text: &str, range: std::ops::RangeInclusive<u32>, line: usize) -> Result<u32, CorefileError> {
     match text.parse() {
         Ok(number) if range.contains(&number) => Ok(number),
-        _ => wrong(line, format!("{text:?} is no number from {} to {}", range.start(), range.end())),
+        _ => wrong(line, format!("{text:?} is not a number from {} to {}", range.start(), range.end())),
     }
 }
 
 /// Parses a duration in Go's form, such as `1h30m` or `500ms`; a bare number is seconds.
 fn duration(text: &str, line: usize) -> Result<Duration, CorefileError> {
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
-        let (value, tail) = rest.split_at(digits);
-        let letters = tail.find(|c: char| c.is_ascii_digit()).unwrap_or(tail.len());
-        let (unit, tail) = tail.split_at(letters);
-        let unit = match unit {
-            "ms" => 1,
-            "s" | "" => 1_000,
-            "m" => 60_000,
-            "h" => 3_600_000,
-            _ => return wrong(line, format!("{text:?} is no duration such as 30s or 1h")),
-        };
-        let Ok(value) = value.parse::<u32>() else {
-            return wrong(line, format!("{text:?} is no duration such as 30s or 1h"));
-        };
-        total += Duration::from_millis(u64::from(value) * unit);
-        rest = tail;
+    if let Ok(seconds) = text.parse::<u32>() {
+        return Ok(Duration::from_secs(seconds.into()));
     }
-    Ok(total)
+    let nanoseconds = duration::parse(text).ok().and_then(|parsed| u64::try_from(parsed).ok());
+    match nanoseconds {
+        Some(nanoseconds) => Ok(Duration::from_nanos(nanoseconds)),
+        None => wrong(line, format!("{text:?} is not a duration such as 30s or 1h")),
+    }
 }
 
 #[cfg(test)]
@@ -453,8 +442,9 @@ mod tests {
             (". {\n forward .\n}\n", "line 2: forward: name between"),
             ("a.example {\n forward b.example 192.0.2.1\n}\n", "line 2: forward: b.example. is not below"),
             (". {\n forward . 192.0.2.1 {\n  tls a b\n }\n}\n", "line 3: forward: \"tls\""),
-            (". {\n cache {\n  success x\n }\n}\n", "line 3: \"x\" is no number"),
-            (". {\n cache {\n  serve_stale soon\n }\n}\n", "line 3: \"soon\" is no duration"),
+            (". {\n cache {\n  success x\n }\n}\n", "line 3: \"x\" is not a number"),
+            (". {\n cache {\n  serve_stale soon\n }\n}\n", "line 3: \"soon\" is not a duration"),
+            (". {\n cache {\n  serve_stale -1h\n }\n}\n", "line 3: \"-1h\" is not a duration"),
             (". {\n kubernetes a.example b.example\n}\n", "line 2: one domain"),
             (". {\n kubernetes {\n  endpoint http://x\n }\n}\n", "line 3: kubernetes: \"endpoint\""),
             (". {\n forward . 192.0.2.1\n}\n. {\n forward . 192.0.2.2\n}\n", "the zone . is forwarded twice"),

@@ -152,7 +152,7 @@ pub async fn run(engine: Arc<Engine>, caches: Caches, stop: CancellationToken, r
         () = caches.synced() => {}
     }
     let mut zone = Zone::clone(&engine.zone.load());
-    // What was there before the start was not changed now.
+    // Objects that existed before the start are no changes, whose latency would be measured.
     tracker.lock().triggers.clear();
     zone.set_complete();
     apply(&engine, &caches, &tracker, &mut zone);

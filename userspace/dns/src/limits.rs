@@ -47,8 +47,8 @@ pub const ATTEMPT: Duration = Duration::from_millis(1500);
 pub const REPEAT: Duration = Duration::from_millis(400);
 /// Number of datagrams with wrong answers after which an attempt goes on by TCP.
 pub const WRONG_ANSWERS: usize = 16;
-/// Time for which an upstream that did not repeat the case of a question is asked in lower case.
-pub const UNLIKE: Duration = Duration::from_secs(600);
+/// Time for which an upstream is asked in lower case, after an answer that did not repeat the case of the question.
+pub const LOWER_CASE: Duration = Duration::from_secs(600);
 /// Maximum number of upstreams of one rule.
 pub const UPSTREAMS: usize = 15;
 /// Time for which an upstream that failed is tried last.

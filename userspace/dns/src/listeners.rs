@@ -111,7 +111,7 @@ impl Listeners {
                 if error.cause.kind() == std::io::ErrorKind::AddrNotAvailable || text == self.told {
                     debug!(error = text, "trying again");
                 } else {
-                    warn!(error = text, "trying again: is the port taken? choose another");
+                    warn!(error = text, "cannot listen, retrying: the port may be in use");
                     self.told = text;
                 }
                 return false;

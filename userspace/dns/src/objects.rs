@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use apiserver_client::Projection;
+use apiserver_meta::pods;
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;
 
@@ -87,7 +88,7 @@ impl Projection for Pod {
 
     fn project(object: v1::Pod) -> Self {
         let status = object.status.unwrap_or_default();
-        let has_ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let has_ended = status.phase.as_deref().is_some_and(pods::is_final);
         let ips = status.pod_ips.unwrap_or_default();
         Self {
             namespace: object.metadata.namespace.unwrap_or_default().into(),

@@ -129,7 +129,7 @@ pub async fn run(
         let is_forbidden = outcome.as_ref().is_err_and(rights::is_forbidden);
         if is_forbidden {
             if !std::mem::replace(&mut forbidden, true) {
-                info!("this server may not write its EndpointSlices: the server of `hawser up` writes them");
+                info!("not permitted to write EndpointSlices; the server of `hawser up` writes them");
             }
         } else if let Err(error) = &outcome {
             if failed {

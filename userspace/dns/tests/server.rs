@@ -10,7 +10,7 @@ use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio_util::sync::CancellationToken;
 use userspace_dns::server::{Readiness, pages};
 
-use crate::support::{PATIENCE, Server, answers, question};
+use crate::support::{ANSWER_TIMEOUT, Server, answers, question};
 
 const COREFILE: &str = ".:53 {\n kubernetes cluster.local in-addr.arpa\n}\n";
 
@@ -74,7 +74,7 @@ async fn packets_that_are_no_queries_get_a_code_or_silence() {
     }
     let mut buffer = vec![0; 512];
     let mut next = async || {
-        let length = tokio::time::timeout(PATIENCE, socket.recv(&mut buffer)).await.unwrap().unwrap();
+        let length = tokio::time::timeout(ANSWER_TIMEOUT, socket.recv(&mut buffer)).await.unwrap().unwrap();
         buffer[..length].to_vec()
     };
     assert_eq!(next().await[3] & 0xf, 4, "NOTIMP");
@@ -89,7 +89,7 @@ async fn a_connection_that_sends_no_query_ends() {
         stream.write_u16(length).await.unwrap();
         stream.write_all(&vec![0; length.min(5).into()]).await.unwrap();
         let mut rest = Vec::new();
-        let read = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut rest)).await.unwrap();
+        let read = tokio::time::timeout(ANSWER_TIMEOUT, stream.read_to_end(&mut rest)).await.unwrap();
         assert!(read.is_err() || rest.is_empty(), "{length}: {rest:?}");
     }
 }

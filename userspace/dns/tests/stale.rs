@@ -81,7 +81,7 @@ async fn a_client_gets_an_expired_answer_before_a_slow_upstream_gives_a_new_one(
     assert_eq!(answers(&found), ["A 192.0.2.80"]);
     let (found, slow) = futures::future::join(ask(), upstream.query()).await;
     assert_eq!(answers(&found), ["A 192.0.2.80"], "the expired one");
-    // The same question is still under way, and its answer counts.
+    // The client got the expired answer, and the query to the upstream went on: its answer is cached.
     upstream.answer(&slow, [192, 0, 2, 81], 30).await;
     assert_eq!(answers(&ask().await), ["A 192.0.2.81"]);
 }

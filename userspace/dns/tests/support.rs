@@ -23,7 +23,7 @@ use userspace_dns::routes::Routes;
 use userspace_dns::server::Sockets;
 
 /// The time that ends a test that hangs; none judges how long something takes.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A running server.
 pub struct Server {
@@ -90,7 +90,7 @@ impl Server {
         socket.connect(self.address).await.unwrap();
         socket.send(&question(name, kind)).await.unwrap();
         let mut buffer = vec![0; 4096];
-        let length = tokio::time::timeout(PATIENCE, socket.recv(&mut buffer)).await.unwrap().unwrap();
+        let length = tokio::time::timeout(ANSWER_TIMEOUT, socket.recv(&mut buffer)).await.unwrap().unwrap();
         Message::from_vec(&buffer[..length]).unwrap()
     }
 

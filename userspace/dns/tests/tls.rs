@@ -7,22 +7,22 @@ use hickory_proto::rr::RecordType;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
-use userspace_daemon::tls::{ServingCertificate, server};
+use userspace_daemon::tls::{CertificateAndKey, server};
 
 use crate::forward::GOOD;
 use crate::support::{Server, address, answers};
 
 #[tokio::test]
 async fn upstreams_by_tls_are_asked_if_they_have_the_name_and_the_authority() {
-    let own = ServingCertificate::self_signed(["dns.example".to_owned()]).unwrap();
-    let other = ServingCertificate::self_signed(["dns.example".to_owned()]).unwrap();
+    let own = CertificateAndKey::self_signed(["dns.example".to_owned()]).unwrap();
+    let other = CertificateAndKey::self_signed(["dns.example".to_owned()]).unwrap();
     let dir = tempfile::tempdir().unwrap();
     let file = |name: &str, pem: &str| {
         let path = dir.path().join(name);
         std::fs::write(&path, pem).unwrap();
         path.display().to_string()
     };
-    let (authority, stranger) = (file("own.pem", &own.chain), file("other.pem", &other.chain));
+    let (authority, stranger) = (file("own.pem", &own.certificate), file("other.pem", &other.certificate));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let upstream = listener.local_addr().unwrap();
     let acceptor = TlsAcceptor::from(Arc::new(server(&own, None).unwrap()));

@@ -23,7 +23,8 @@ pub const NAME: &str = "cluster-info";
 pub const KUBECONFIG: &str = "kubeconfig";
 /// Prefix of the keys of signatures, before the identifier of the token.
 pub const SIGNATURE: &str = "jws-kubeconfig-";
-/// Marks a ConfigMap that follows the API server's address; whoever removes it maintains the ConfigMap.
+/// Annotation of a ConfigMap that is updated when the API server's address changes. Without it, the ConfigMap is left to
+/// the administrator.
 const MANAGED: &str = "hawser.dev/managed";
 /// Name of the extension of the kubeconfig that has the networks.
 const EXTENSION: &str = "hawser.dev/networks";

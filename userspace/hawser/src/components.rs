@@ -10,7 +10,7 @@ use apiserver_meta::ambient::Ambient;
 use controllers_manager::{Authority, Signing};
 use controllers_runtime::LeaderElection;
 use userspace_daemon::shutdown;
-use userspace_daemon::tls::ServingCertificate;
+use userspace_daemon::tls::CertificateAndKey;
 use userspace_network::Clients;
 
 use crate::args::{Controllers, Kubelet, Scheduler};
@@ -109,7 +109,7 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
         (connect(&kubeconfig, "kubelet").await?, Ambient::system(), Node::from_args(node));
     data.remember(&node.made(None, &runtime))?;
     let serving = match (tls_cert_file, tls_private_key_file) {
-        (Some(chain), Some(key)) => Some(ServingCertificate { chain: read(&chain)?, key: read(&key)? }),
+        (Some(chain), Some(key)) => Some(CertificateAndKey { certificate: read(&chain)?, key: read(&key)? }),
         _ => None,
     };
     let client_ca = client_ca_file.map(|file| read(&file)).transpose()?;

@@ -9,12 +9,13 @@ use apiserver_client::connect;
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1;
 use kube::{Api, Client};
-use kubelet_agent::certificates::{self, Clients, Pair, Rotation, Serving, Wanted};
+use kubelet_agent::certificates::{self, Clients, Rotation, Serving, Wanted};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 use userspace_daemon::shutdown;
+use userspace_daemon::tls::CertificateAndKey;
 
 use crate::client_authorities;
 use crate::cluster_info::{Discovered, Ranges};
@@ -179,7 +180,7 @@ fn rotate(
         ambient: ambient.clone(),
     };
     let (api, kubeconfig) = (api.clone(), membership.kubeconfig());
-    let changed = move |_: Pair| {
+    let changed = move |_: CertificateAndKey| {
         let (api, kubeconfig) = (api.clone(), kubeconfig.clone());
         async move { api.renew(&kubeconfig).await }
     };
@@ -196,7 +197,7 @@ fn rotate(
         serving.replace(&pair);
     }
     let shown = serving.clone();
-    let changed = move |pair: Pair| {
+    let changed = move |pair: CertificateAndKey| {
         shown.replace(&pair);
         std::future::ready(())
     };
@@ -318,7 +319,7 @@ fn is_alive(node: &v1::Node) -> bool {
 }
 
 /// Refuses a certificate that begins in the future of this machine's clock.
-fn check_clock(pair: &Pair, ambient: &Ambient) -> Result<()> {
+fn check_clock(pair: &CertificateAndKey, ambient: &Ambient) -> Result<()> {
     let validity =
         read_validity(&pair.certificate).context("the certificate of the cluster cannot be read")?;
     let now = ambient.now();

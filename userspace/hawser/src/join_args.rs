@@ -94,7 +94,7 @@ pub struct Join {
     /// Hash of the public key of the cluster's authority, `sha256:…`; may be repeated
     #[arg(long, value_name = "HASH")]
     pub discovery_token_ca_cert_hash: Vec<String>,
-    /// Trust the token alone, which everybody knows who was ever given it
+    /// Join without verifying the cluster's authority: anyone who has had the token can pose as the cluster
     #[arg(long, conflicts_with = "discovery_token_ca_cert_hash")]
     pub discovery_token_unsafe_skip_ca_verification: bool,
     /// Directory of all state of the node

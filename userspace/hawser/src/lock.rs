@@ -14,8 +14,8 @@ pub const OVERLAP: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Takes the lock, waiting for its holder to release it.
-pub async fn take(bpf_root: &Path, patience: Duration) -> Result<RootLock> {
-    let deadline = Instant::now() + patience;
+pub async fn take(bpf_root: &Path, timeout: Duration) -> Result<RootLock> {
+    let deadline = Instant::now() + timeout;
     let mut said = false;
     loop {
         match RootLock::take(bpf_root) {
@@ -25,7 +25,7 @@ pub async fn take(bpf_root: &Path, patience: Duration) -> Result<RootLock> {
                     info!(
                         "{holder} works on {}: waiting for its end, {} s at most",
                         bpf_root.display(),
-                        patience.as_secs()
+                        timeout.as_secs()
                     );
                 }
                 tokio::time::sleep(PAUSE).await;

@@ -18,7 +18,7 @@ use kubelet_cri::CriRuntime;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use userspace_daemon::tls::ServingCertificate;
+use userspace_daemon::tls::CertificateAndKey;
 use userspace_dataplane::{Kernel, Limits, RootLock, XdpMode, find_cgroup2};
 use userspace_network::peers::{Mode, PeerConfig};
 use userspace_proxy::{KernelLinks, KubeProxyConfiguration, LocalServer, Own};
@@ -262,7 +262,7 @@ pub fn network(
 
 /// TLS settings of the kubelet's server: its certificate and the clients that it accepts.
 pub struct KubeletTls {
-    pub serving: Option<ServingCertificate>,
+    pub serving: Option<CertificateAndKey>,
     /// The certificate of a node that replaces it by itself.
     pub rotated: Option<Serving>,
     pub client_ca: Option<String>,

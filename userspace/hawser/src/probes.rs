@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::probes;
-use userspace_daemon::tls::{self, ServingCertificate};
+use userspace_daemon::tls::{self, CertificateAndKey};
 
 /// Settings of the probes; the port is the component's own flag.
 #[derive(Args, Clone)]
@@ -45,8 +45,8 @@ impl Probes {
 
     fn tls(&self) -> Result<rustls::ServerConfig> {
         let certificate = match (&self.tls_cert_file, &self.tls_private_key_file) {
-            (Some(chain), Some(key)) => ServingCertificate { chain: read(chain)?, key: read(key)? },
-            _ => ServingCertificate::self_signed(["localhost", "127.0.0.1", "::1"].map(str::to_owned))?,
+            (Some(chain), Some(key)) => CertificateAndKey { certificate: read(chain)?, key: read(key)? },
+            _ => CertificateAndKey::self_signed(["localhost", "127.0.0.1", "::1"].map(str::to_owned))?,
         };
         tls::server(&certificate, None).context("cannot use --tls-cert-file with --tls-private-key-file")
     }

@@ -95,7 +95,7 @@ pub async fn run(args: Proxy) -> Result<()> {
     tokio::select! {
         ended = proxy => ended.context("the proxy failed"),
         path = changed(path, text) => {
-            // As kube-proxy does: the supervisor of this process starts it again with the new configuration.
+            // The supervisor of this process starts it again with the new configuration, as it does kube-proxy.
             stop.cancel();
             bail!("the configuration {} has changed: ending, to be started with the new one", path.display())
         }

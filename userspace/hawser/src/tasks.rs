@@ -16,7 +16,7 @@ pub struct Tasks {
     ready: bool,
 }
 
-/// Work in progress, whose result is yet to be requested.
+/// A task that was started; [`Begun::end`] waits for its result.
 pub struct Begun<T>(oneshot::Receiver<Result<T>>);
 
 impl<T> Begun<T> {

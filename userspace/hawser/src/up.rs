@@ -17,7 +17,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 use userspace_daemon::shutdown;
-use userspace_daemon::tls::ServingCertificate;
 use userspace_network::Clients;
 use userspace_proxy::LocalServer;
 
@@ -271,12 +270,9 @@ fn run_dns(
 
 fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
     let subject = Subject::kubelet(&node.name, [node.ip.to_string(), "127.0.0.1".to_owned()]);
-    let pair = api.pki.keep("kubelet", &subject).context("cannot issue the node server's certificate")?;
-    Ok(KubeletTls {
-        serving: Some(ServingCertificate { chain: pair.certificate, key: pair.key }),
-        rotated: None,
-        client_ca: Some(api.pki.ca_pem().to_owned()),
-    })
+    let pair =
+        api.pki.load_or_issue("kubelet", &subject).context("cannot issue the node server's certificate")?;
+    Ok(KubeletTls { serving: Some(pair), rotated: None, client_ca: Some(api.pki.ca_pem().to_owned()) })
 }
 
 /// Prints a line once the Node is ready.

@@ -211,7 +211,7 @@ fn restore_leaves_links_routes_parameters_and_files_as_they_were() {
         fs::write("/proc/sys/net/ipv4/conf/up0/forwarding", "1").unwrap();
     });
     // Duplicate address detection ends by itself; waits until the addresses no longer change.
-    let settled = || {
+    let steady = || {
         node.namespace.run(|| {
             for _ in 0..100 {
                 if !output("ip", &["-o", "addr"]).contains("tentative") {
@@ -222,10 +222,10 @@ fn restore_leaves_links_routes_parameters_and_files_as_they_were() {
             snapshot()
         })
     };
-    let before = settled();
+    let before = steady();
     node.prepare();
     node.prepare();
-    let during = settled();
+    let during = steady();
     assert_eq!(during["/proc/sys/net/ipv4/ip_forward"].trim(), "1");
     assert_eq!(during["/proc/sys/net/ipv4/conf/up0/rp_filter"].trim(), "1");
     assert!(during["route show table all"].contains("unreachable 10.96.0.0/16"));
@@ -233,7 +233,7 @@ fn restore_leaves_links_routes_parameters_and_files_as_they_were() {
     assert_eq!(node.pod_interfaces().len(), 2);
     node.restore();
     node.restore();
-    let after = settled();
+    let after = steady();
     for (what, value) in &before {
         assert_eq!(after.get(what), Some(value), "{what}");
     }

@@ -4,7 +4,7 @@ use apiserver_client::cache::Selection;
 use apiserver_client::{Cache, Informers};
 use k8s_openapi::api::core::v1::Node;
 
-use crate::compile::{KeptService, Slice};
+use crate::compile::{ServiceProjection, Slice};
 use crate::exempt::Exemptions;
 use crate::host_ports::HostPod;
 use crate::masquerade::Rules;
@@ -14,7 +14,7 @@ use crate::service_ranges::ServiceRanges;
 /// The caches of Services, EndpointSlices and the own Node, and three facts that are looked up separately.
 #[derive(Clone)]
 pub struct Caches {
-    pub services: Cache<KeptService>,
+    pub services: Cache<ServiceProjection>,
     pub slices: Cache<Slice>,
     /// The own Node only.
     pub nodes: Cache<Node>,

@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::compile::{ByService, KeptService, Slice};
+use crate::compile::{ByService, ServiceProjection, Slice};
 use crate::host_ports::HostPod;
 use crate::limits;
 use crate::metrics::FAMILIES;
@@ -100,7 +100,7 @@ pub(crate) struct ChangeTracker {
 }
 
 impl ChangeTracker {
-    pub fn service(&self, change: &Change<KeptService>) {
+    pub fn service(&self, change: &Change<ServiceProjection>) {
         let mut state = self.lock();
         let cause = state.batch.services.entry(change.key()).or_insert_with(Cause::new);
         cause.service_changes += 1;

@@ -524,7 +524,7 @@ mod tests {
         assert_eq!(mode("ipvs").nodeport_addresses, all);
         let closed = with(|kube_proxy| kube_proxy.iptables.localhost_node_ports = Some(false)).unwrap();
         assert_eq!(closed.nodeport_addresses, all);
-        // As in kube-proxy, whose other modes serve no node ports on loopback unless told so.
+        // kube-proxy's other modes serve no node ports on loopback unless told so.
         assert!(mode("").nodeport_addresses.loopback() && !closed.nodeport_addresses.loopback());
         assert!(
             !mode("nftables").nodeport_addresses.loopback() && !mode("ipvs").nodeport_addresses.loopback()

@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU64;
 
 use apiserver_client::{ObjectKey, Projection};
+use apiserver_meta::pods;
 use k8s_openapi::api::core::v1::{Container, ContainerPort, Pod, PodSpec, PodStatus};
 use userspace_dataplane::tables::{Backend, Frontend, FrontendKey, Protocol, Scope, ServiceTables};
 
@@ -115,7 +116,7 @@ fn host_port(port: &ContainerPort) -> Option<HostPort> {
 }
 
 fn addresses(status: &PodStatus) -> Vec<IpAddr> {
-    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+    if status.phase.as_deref().is_some_and(pods::is_final) {
         return Vec::new();
     }
     let several = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());

@@ -12,16 +12,14 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use futures::channel::mpsc::UnboundedReceiver;
-use futures::{StreamExt, TryStreamExt};
+use futures::TryStreamExt;
 use ipnetwork::IpNetwork;
-use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteType};
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
+use userspace_daemon::netlink::{Notice, Notices};
 
 use crate::limits;
 use crate::{Alone, ServiceRanges};
@@ -49,19 +47,10 @@ fn at(attempted: impl Into<String>) -> impl FnOnce(rtnetlink::Error) -> RouteErr
     move |cause| RouteError::Request { attempted, cause }
 }
 
-type Notices = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, rtnetlink::sys::SocketAddr)>;
-
 /// A netlink socket in the network namespace of the thread that opened it.
 struct Routes {
     handle: Handle,
     notices: Notices,
-    driver: JoinHandle<()>,
-}
-
-impl Drop for Routes {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
 }
 
 /// Keeps one such route per range until shutdown, and leaves them then: the data plane goes on without this
@@ -144,9 +133,8 @@ pub async fn remove() -> Result<usize, RouteError> {
 impl Routes {
     fn open() -> Result<Self, RouteError> {
         let groups = [MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
-        let (socket, handle, notices) =
-            rtnetlink::new_multicast_connection(&groups).map_err(RouteError::Open)?;
-        Ok(Self { handle, notices, driver: tokio::spawn(socket) })
+        let (notices, handle) = Notices::open(&groups).map_err(RouteError::Open)?;
+        Ok(Self { handle, notices })
     }
 
     /// Returns the ranges that have a route of ours. It costs a list of the node's routes.
@@ -191,13 +179,13 @@ impl Routes {
         }
     }
 
-    /// Waits until a route of ours is gone, or the socket is closed.
+    /// Waits until a route of ours is gone, or may be; for ever if the socket is closed.
     async fn lost(&mut self) {
-        while let Some((notice, _)) = self.notices.next().await {
-            if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelRoute(route)) = &notice.payload
-                && is_ours(route)
-            {
-                return;
+        while let Some(notice) = self.notices.next().await {
+            match notice {
+                Notice::Change(RouteNetlinkMessage::DelRoute(route)) if is_ours(&route) => return,
+                Notice::Change(_) => {}
+                Notice::Missed => return,
             }
         }
         std::future::pending().await

@@ -13,7 +13,7 @@ struct State {
     /// Everything was applied at least once.
     programmed: bool,
     /// There are tables of an earlier process, which serve until everything is applied.
-    kept: bool,
+    adopted: bool,
     last_applied: Option<Timestamp>,
     /// The time of the oldest change that waits for its first or its next attempt.
     oldest_pending: Option<Instant>,
@@ -31,7 +31,7 @@ impl Default for State {
     fn default() -> Self {
         Self {
             programmed: false,
-            kept: false,
+            adopted: false,
             last_applied: None,
             oldest_pending: None,
             failing: Vec::new(),
@@ -83,8 +83,8 @@ impl Status {
     }
 
     /// Records that an earlier process's tables serve.
-    pub fn kept(&self) {
-        self.lock().kept = true;
+    pub fn record_adopted(&self) {
+        self.lock().adopted = true;
     }
 
     pub fn programmed(&self) {
@@ -155,7 +155,7 @@ impl Status {
 
 impl State {
     fn serving(&self) -> bool {
-        self.programmed || self.kept
+        self.programmed || self.adopted
     }
 
     /// Returns the reason why the proxy is not healthy; `None` if it is.
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(health(&status, true), (false, "the first lists have not been applied yet".to_owned()));
         // A proxy that waits for its lists is healthy: a restart would not help.
         assert_eq!(health(&status, false), (true, String::new()));
-        status.kept();
+        status.record_adopted();
         assert_eq!(health(&status, true), (true, String::new()));
         status.programmed();
         assert_eq!(health(&status, true), (true, String::new()));

@@ -14,7 +14,7 @@ pub type Alone = watch::Receiver<Option<bool>>;
 
 pub(crate) struct Takeover {
     /// There are tables of an earlier process, which has already let the connections of other proxies pass.
-    kept: bool,
+    adopted: bool,
     /// The time of our first tables.
     begun: Option<Instant>,
     /// The time of the next check; `None` once no other proxy translates anything.
@@ -25,8 +25,8 @@ pub(crate) struct Takeover {
 }
 
 impl Takeover {
-    pub fn new(kept: bool, alone: watch::Sender<Option<bool>>) -> Self {
-        Self { kept, begun: None, due: None, seen: Others::default(), failing: false, alone }
+    pub fn new(adopted: bool, alone: watch::Sender<Option<bool>>) -> Self {
+        Self { adopted, begun: None, due: None, seen: Others::default(), failing: false, alone }
     }
 
     /// Returns the time of the next check.
@@ -40,7 +40,7 @@ impl Takeover {
         if self.begun.is_some() {
             return;
         }
-        let look = if self.kept { Look::Kept } else { Look::Before };
+        let look = if self.adopted { Look::Kept } else { Look::Before };
         if let Err(error) = plane.let_others_pass(look) {
             self.failed(&error);
         }
@@ -66,7 +66,7 @@ impl Takeover {
     /// Detects other components that translate connections, such as kube-proxy.
     pub fn look(&mut self, plane: &mut dyn DataPlane) {
         let now = Instant::now();
-        let settling = !self.kept && self.begun.is_some_and(|at| now < at + limits::TAKEOVER_SETTLE);
+        let settling = !self.adopted && self.begun.is_some_and(|at| now < at + limits::TAKEOVER_SETTLE);
         self.due = Some(now + limits::TAKEOVER_PAUSE);
         match plane.let_others_pass(if settling { Look::Settling } else { Look::Settled }) {
             Ok(others) => {
@@ -97,7 +97,7 @@ impl Takeover {
             info!("the last connection that others translated has ended");
         }
         if removed > 0 {
-            info!(removed, "others' translations of datagrams to backends that are gone are removed");
+            info!(removed, "removed conntrack entries of datagrams to removed backends");
         }
         self.seen = others;
         let alone = Some(to_services == 0);

@@ -98,9 +98,9 @@ impl Worker {
         };
         let full_due = Instant::now() + config.full_sync;
         let check_due = plane.observer().map(|_| Instant::now() + limits::CHECK_PAUSE);
-        let kept = plane.kept() > 0;
-        if kept {
-            status.kept();
+        let adopted = plane.adopted_services() > 0;
+        if adopted {
+            status.record_adopted();
         }
         let enforcer = Enforcer::new(caches.policies.clone());
         Self {
@@ -128,7 +128,7 @@ impl Worker {
             enforcer,
             limiter: Limiter::default(),
             pod_warnings,
-            takeover: Takeover::new(kept, alone),
+            takeover: Takeover::new(adopted, alone),
             families: BTreeSet::from([FAMILIES[0]]),
             no_local: BTreeMap::new(),
         }

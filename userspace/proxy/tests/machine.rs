@@ -15,7 +15,7 @@ use userspace_proxy::{
     Config, DetectLocal, KernelLinks, Link, Links, NodeInputs, ServiceRanges, interfaces, route,
 };
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Runs a test in a network namespace that ends with its thread.
 fn in_namespace<F: Future<Output = ()>>(test: impl FnOnce() -> F + Send + 'static) {
@@ -52,7 +52,7 @@ async fn until(what: &str, mut done: impl FnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, wait).await.is_ok(), "{what}");
+    assert!(tokio::time::timeout(WAIT_TIMEOUT, wait).await.is_ok(), "{what}");
 }
 
 #[test]
@@ -128,7 +128,7 @@ async fn listed(links: &mut KernelLinks, expected: impl Fn(&[Link]) -> bool) -> 
             }
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap()
+    tokio::time::timeout(WAIT_TIMEOUT, wait).await.unwrap()
 }
 
 #[test]

@@ -78,7 +78,7 @@ pub fn program() -> Option<PathBuf> {
     (built.is_some() && built == text().ok()).then(|| dir().join("client-go"))
 }
 
-/// Returns whether the packages to build it with are present.
+/// Returns `true` if the packages to build it with are present.
 pub fn has_packages() -> bool {
     fs::read_to_string(packages().join("complete")).is_ok_and(|names| names == PACKAGES.join("\n"))
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 use apiserver_auth::attributes::Attributes;
 use apiserver_cache::encoding;
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 const GROUP: &str = "certificates.k8s.io";
 /// The signer of client certificates that the API server accepts for authentication.
@@ -28,12 +28,12 @@ impl Plugin for CertificateApproval {
         "CertificateApproval"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
-        phase == Phase::Validate && concerns(write, "certificatesigningrequests", "approval")
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
+        phase == Phase::Validate && concerns(request, "certificatesigningrequests", "approval")
     }
 
-    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-        approve(write, object, old(write))
+    async fn validate(&self, request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+        approve(request, object, old(request))
     }
 }
 
@@ -46,17 +46,17 @@ impl Plugin for CertificateSigning {
         "CertificateSigning"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
         phase == Phase::Validate
-            && (concerns(write, "certificatesigningrequests", "status")
-                || concerns(write, "podcertificaterequests", "status"))
+            && (concerns(request, "certificatesigningrequests", "status")
+                || concerns(request, "podcertificaterequests", "status"))
     }
 
-    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-        if write.resource.plural == "podcertificaterequests" {
-            return sign_for_pod(write, object, old(write));
+    async fn validate(&self, request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+        if request.resource.plural == "podcertificaterequests" {
+            return sign_for_pod(request, object, old(request));
         }
-        sign(write, object, old(write))
+        sign(request, object, old(request))
     }
 }
 
@@ -69,15 +69,15 @@ impl Plugin for ClusterTrustBundleAttest {
         "ClusterTrustBundleAttest"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
         phase == Phase::Validate
-            && write.operation != Operation::Delete
-            && write.resource.group == GROUP
-            && write.resource.plural == "clustertrustbundles"
+            && request.operation != Operation::Delete
+            && request.resource.group == GROUP
+            && request.resource.plural == "clustertrustbundles"
     }
 
-    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-        attest(write, object, old(write))
+    async fn validate(&self, request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+        attest(request, object, old(request))
     }
 }
 
@@ -90,89 +90,89 @@ impl Plugin for CertificateSubjectRestriction {
         "CertificateSubjectRestriction"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
         phase == Phase::Validate
-            && write.operation == Operation::Create
-            && write.subresource.is_empty()
-            && write.resource.is(GROUP, "CertificateSigningRequest")
+            && request.operation == Operation::Create
+            && request.subresource.is_empty()
+            && request.resource.is(GROUP, "CertificateSigningRequest")
     }
 
-    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-        restrict_subject(write, object)
+    async fn validate(&self, request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+        restrict_subject(request, object)
     }
 }
 
-/// Returns true if the write updates that subresource of that kind.
-fn concerns(write: &Write<'_>, plural: &str, subresource: &str) -> bool {
-    write.operation == Operation::Update
-        && write.resource.group == GROUP
-        && write.resource.plural == plural
-        && write.subresource == subresource
+/// Returns `true` if the write updates that subresource of that kind.
+fn concerns(request: &AdmissionRequest<'_>, plural: &str, subresource: &str) -> bool {
+    request.operation == Operation::Update
+        && request.resource.group == GROUP
+        && request.resource.plural == plural
+        && request.subresource == subresource
 }
 
 /// The object before the write; null on create.
-fn old<'a>(write: &Write<'a>) -> &'a Value {
-    write.old.unwrap_or(&Value::Null)
+fn old<'a>(request: &AdmissionRequest<'a>) -> &'a Value {
+    request.old.unwrap_or(&Value::Null)
 }
 
-/// Returns whether the user may do this for the signer, by its name or by that of its domain.
-fn may(write: &Write<'_>, verb: &str, signer: &str) -> bool {
+/// Returns `true` if the user may do this for the signer, by its name or by that of its domain.
+fn may(request: &AdmissionRequest<'_>, verb: &str, signer: &str) -> bool {
     let allowed = |name: &str| {
-        let attributes = Attributes::resource(write.identity, verb, GROUP, "signers");
-        write.cluster.authorizer().allows(&Attributes { name, ..attributes })
+        let attributes = Attributes::resource(request.identity, verb, GROUP, "signers");
+        request.cluster.authorizer().allows(&Attributes { name, ..attributes })
     };
     let domain = signer.split('/').next().unwrap_or_default();
     allowed(signer) || allowed(&format!("{domain}/*"))
 }
 
-fn approve(write: &Write<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
+fn approve(request: &AdmissionRequest<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
     // The old object is checked, so that nobody chooses another signer along with the approval.
     let signer = meta::text(old, "/spec/signerName");
-    if may(write, "approve", signer) {
+    if may(request, "approve", signer) {
         return Ok(());
     }
     let why = format!("user not permitted to approve requests with signerName {signer:?}");
-    Err(write.forbidden(object, &why))
+    Err(request.forbidden(object, &why))
 }
 
-fn sign(write: &Write<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
+fn sign(request: &AdmissionRequest<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
     let signer = meta::text(old, "/spec/signerName");
     let same = |field: &str| {
         let empty = |value: &Value| value.as_array().is_some_and(Vec::is_empty) || value.is_null();
         let (new, old) = (&object["status"][field], &old["status"][field]);
         new == old || (empty(new) && empty(old))
     };
-    if (same("certificate") && same("conditions")) || may(write, "sign", signer) {
+    if (same("certificate") && same("conditions")) || may(request, "sign", signer) {
         return Ok(());
     }
     let why = format!("user not permitted to sign requests with signerName {signer:?}");
-    Err(write.forbidden(object, &why))
+    Err(request.forbidden(object, &why))
 }
 
 /// The same for a PodCertificateRequest, whose status is the signer's as a whole.
-fn sign_for_pod(write: &Write<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
+fn sign_for_pod(request: &AdmissionRequest<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
     let signer = meta::text(old, "/spec/signerName");
-    if object["status"] == old["status"] || may(write, "sign", signer) {
+    if object["status"] == old["status"] || may(request, "sign", signer) {
         return Ok(());
     }
-    let user = &write.identity.user;
+    let user = &request.identity.user;
     let why = format!("User {user:?} is not permitted to \"sign\" for signer {signer:?}");
     let error = FieldError::forbidden("spec.signerName", &why);
-    Err(ApiError::invalid(GROUP, &write.resource.kind, meta::name(object), &[error]))
+    Err(ApiError::invalid(GROUP, &request.resource.kind, meta::name(object), &[error]))
 }
 
-fn attest(write: &Write<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
+fn attest(request: &AdmissionRequest<'_>, object: &Value, old: &Value) -> Result<(), ApiError> {
     let signer = meta::text(object, "/spec/signerName");
     // The garbage collector attests nothing.
-    let collected = write.operation == Operation::Update && is_collection(object, old);
-    if signer.is_empty() || collected || may(write, "attest", signer) {
+    let collected = request.operation == Operation::Update && is_collection(object, old);
+    if signer.is_empty() || collected || may(request, "attest", signer) {
         return Ok(());
     }
     let why = format!("user not permitted to attest for signerName {signer:?}");
-    Err(write.forbidden(object, &why))
+    Err(request.forbidden(object, &why))
 }
 
-/// Returns whether a change is about owners and finalizers alone.
+/// Returns `true` if a change is about owners and finalizers alone.
 fn is_collection(new: &Value, old: &Value) -> bool {
     let mut new = new.clone();
     for field in ["ownerReferences", "finalizers", "managedFields"] {
@@ -184,17 +184,17 @@ fn is_collection(new: &Value, old: &Value) -> bool {
     encoding::same(&new, old)
 }
 
-fn restrict_subject(write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
+fn restrict_subject(request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
     if meta::text(object, "/spec/signerName") != CLIENT_SIGNER {
         return Ok(());
     }
     let organizations = match subject::read(meta::text(object, "/spec/request")) {
         Ok(subject) => subject.organizations,
-        Err(why) => return Err(write.forbidden(object, &format!("failed to parse CSR: {why}"))),
+        Err(why) => return Err(request.forbidden(object, &format!("failed to parse CSR: {why}"))),
     };
     if organizations.iter().any(|group| group == MASTERS) {
         let why = format!("use of {CLIENT_SIGNER} signer with {MASTERS} group is not allowed");
-        return Err(write.forbidden(object, &why));
+        return Err(request.forbidden(object, &why));
     }
     Ok(())
 }

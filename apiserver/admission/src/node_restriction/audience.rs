@@ -6,7 +6,7 @@ use apiserver_schema::meta;
 use serde_json::Value;
 
 use super::find;
-use crate::Write;
+use crate::AdmissionRequest;
 use apiserver_auth::attributes::Attributes;
 
 /// Volumes of drivers that were once a part of Kubernetes, and the CSI drivers that serve them now.
@@ -20,12 +20,12 @@ const MIGRATED: [(&str, &str); 7] = [
     ("vsphereVolume", "csi.vsphere.vmware.com"),
 ];
 
-/// Returns true if the pod's specification names the audience.
+/// Returns `true` if the pod's specification names the audience.
 ///
 /// # Errors
 /// Fails if a volume or driver that the pod names cannot be read.
 pub(super) async fn is_named(
-    write: &Write<'_>,
+    request: &AdmissionRequest<'_>,
     pod: &Value,
     audience: &str,
 ) -> Result<Result<bool, String>, ApiError> {
@@ -35,7 +35,7 @@ pub(super) async fn is_named(
     let mut faults = Vec::new();
     for volume in meta::list(pod, "/spec/volumes") {
         let driver = match claim_of(pod, volume) {
-            Some(claim) => driver_of_claim(write, meta::namespace(pod), &claim).await?,
+            Some(claim) => driver_of_claim(request, meta::namespace(pod), &claim).await?,
             None => Ok(driver_of(volume).to_owned()),
         };
         let driver = match driver {
@@ -46,7 +46,7 @@ pub(super) async fn is_named(
                 continue;
             }
         };
-        match find(write, ("storage.k8s.io", "csidrivers"), "", &driver).await? {
+        match find(request, ("storage.k8s.io", "csidrivers"), "", &driver).await? {
             Some(found) if requests_token(&found, audience) => return Ok(Ok(true)),
             Some(_) => {}
             None => faults.push(format!("csidriver.storage.k8s.io {driver:?} not found")),
@@ -60,18 +60,22 @@ pub(super) async fn is_named(
     })
 }
 
-/// Returns whether a role gives the node the audience for the ServiceAccount of that namespace and name.
-pub(super) fn is_granted(write: &Write<'_>, (namespace, name): (&str, &str), audience: &str) -> bool {
+/// Returns `true` if a role gives the node the audience for the ServiceAccount of that namespace and name.
+pub(super) fn is_granted(
+    request: &AdmissionRequest<'_>,
+    (namespace, name): (&str, &str),
+    audience: &str,
+) -> bool {
     const VERB: &str = "request-serviceaccounts-token-audience";
-    write.cluster.authorizer().allows(&Attributes {
+    request.cluster.authorizer().allows(&Attributes {
         namespace,
         name,
         version: "v1",
-        ..Attributes::resource(write.identity, VERB, "", audience)
+        ..Attributes::resource(request.identity, VERB, "", audience)
     })
 }
 
-/// Returns whether a projected volume of the pod has a token for the audience.
+/// Returns `true` if a projected volume of the pod has a token for the audience.
 fn is_projected(pod: &Value, audience: &str) -> bool {
     let volumes = meta::list(pod, "/spec/volumes").iter();
     let sources = volumes.flat_map(|volume| meta::list(volume, "/projected/sources"));
@@ -98,21 +102,21 @@ fn driver_of(volume: &Value) -> &str {
 
 /// The CSI driver of the volume that a claim is bound to.
 async fn driver_of_claim(
-    write: &Write<'_>,
+    request: &AdmissionRequest<'_>,
     namespace: &str,
     name: &str,
 ) -> Result<Result<String, String>, ApiError> {
-    let Some(claim) = find(write, ("", "persistentvolumeclaims"), namespace, name).await? else {
+    let Some(claim) = find(request, ("", "persistentvolumeclaims"), namespace, name).await? else {
         return Ok(Err(format!("persistentvolumeclaim {name:?} not found")));
     };
     let name = meta::text(&claim, "/spec/volumeName");
-    let Some(volume) = find(write, ("", "persistentvolumes"), "", name).await? else {
+    let Some(volume) = find(request, ("", "persistentvolumes"), "", name).await? else {
         return Ok(Err(format!("persistentvolume {name:?} not found")));
     };
     Ok(Ok(driver_of(&volume["spec"]).to_owned()))
 }
 
-/// Returns whether a CSIDriver gets tokens for the audience.
+/// Returns `true` if a CSIDriver gets tokens for the audience.
 fn requests_token(driver: &Value, audience: &str) -> bool {
     let requests = meta::list(driver, "/spec/tokenRequests");
     requests.iter().any(|request| request["audience"].as_str().unwrap_or_default() == audience)

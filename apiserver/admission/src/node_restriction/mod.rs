@@ -16,7 +16,7 @@ use crate::certificates::subject;
 use apiserver_auth::authentication::node_name;
 use apiserver_auth::nodes::LEASE_NAMESPACE;
 
-use crate::{Operation, Phase, Plugin, Write};
+use crate::{AdmissionRequest, Operation, Phase, Plugin};
 
 const SERVING_SIGNER: &str = "kubernetes.io/kubelet-serving";
 const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -30,53 +30,53 @@ impl Plugin for NodeRestriction {
         "NodeRestriction"
     }
 
-    fn handles(&self, write: &Write<'_>, phase: Phase) -> bool {
-        node_name(write.identity).is_some()
-            && (phase == Phase::Validate) == (write.operation == Operation::Delete)
+    fn handles(&self, request: &AdmissionRequest<'_>, phase: Phase) -> bool {
+        node_name(request.identity).is_some()
+            && (phase == Phase::Validate) == (request.operation == Operation::Delete)
     }
 
-    async fn admit(&self, write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
-        admit(write, object).await
+    async fn admit(&self, request: &AdmissionRequest<'_>, object: &mut Value) -> Result<(), ApiError> {
+        admit(request, object).await
     }
 
-    async fn validate(&self, write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-        admit(write, object).await
+    async fn validate(&self, request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+        admit(request, object).await
     }
 }
 
 /// Refuses writes that a node may not make; other users are not checked.
-async fn admit(write: &Write<'_>, object: &Value) -> Result<(), ApiError> {
-    let identity = write.identity;
+async fn admit(request: &AdmissionRequest<'_>, object: &Value) -> Result<(), ApiError> {
+    let identity = request.identity;
     let Some(node) = node_name(identity) else { return Ok(()) };
     if node.is_empty() {
         let why = format!("could not determine node from user {:?}", identity.user);
-        return Err(write.forbidden(object, &why));
+        return Err(request.forbidden(object, &why));
     }
-    let request = Request { write, node, object };
-    match (write.resource.group.as_str(), write.resource.plural.as_str()) {
-        ("", "pods") => request.pod().await,
-        ("", "nodes") => request.own(),
-        ("", "persistentvolumeclaims") => request.claim(),
-        ("", "serviceaccounts") => request.token().await,
-        ("certificates.k8s.io", "podcertificaterequests") => request.pod_certificate().await,
-        ("coordination.k8s.io", "leases") => request.lease(),
-        ("storage.k8s.io", "csinodes") => request.named_as_node("CSINode"),
-        ("resource.k8s.io", "resourceslices") => request.slice(),
-        ("certificates.k8s.io", "certificatesigningrequests") => request.certificate(),
+    let checks = NodeRequest { request, node, object };
+    match (request.resource.group.as_str(), request.resource.plural.as_str()) {
+        ("", "pods") => checks.pod().await,
+        ("", "nodes") => checks.own(),
+        ("", "persistentvolumeclaims") => checks.claim(),
+        ("", "serviceaccounts") => checks.token().await,
+        ("certificates.k8s.io", "podcertificaterequests") => checks.pod_certificate().await,
+        ("coordination.k8s.io", "leases") => checks.lease(),
+        ("storage.k8s.io", "csinodes") => checks.named_as_node("CSINode"),
+        ("resource.k8s.io", "resourceslices") => checks.slice(),
+        ("certificates.k8s.io", "certificatesigningrequests") => checks.certificate(),
         _ => Ok(()),
     }
 }
 
 /// A write of a node.
-struct Request<'a> {
-    write: &'a Write<'a>,
+struct NodeRequest<'a> {
+    request: &'a AdmissionRequest<'a>,
     node: &'a str,
     object: &'a Value,
 }
 
-impl Request<'_> {
+impl NodeRequest<'_> {
     fn refuse(&self, why: impl AsRef<str>) -> Result<(), ApiError> {
-        Err(self.write.forbidden(self.object, why.as_ref()))
+        Err(self.request.forbidden(self.object, why.as_ref()))
     }
 
     /// Returns 403 with the reason of a pure rule.
@@ -85,23 +85,23 @@ impl Request<'_> {
     }
 
     fn name(&self) -> &str {
-        self.write.name(self.object)
+        self.request.name(self.object)
     }
 
     fn old(&self) -> &Value {
-        self.write.old.unwrap_or(&Value::Null)
+        self.request.old.unwrap_or(&Value::Null)
     }
 
     fn operation(&self) -> Operation {
-        self.write.operation
+        self.request.operation
     }
 
     async fn pod(&self) -> Result<(), ApiError> {
         let (node, operation) = (self.node, self.operation());
-        match (self.write.subresource, operation) {
+        match (self.request.subresource, operation) {
             ("", Operation::Create) => {
                 self.check(mirror::check(self.object, node))?;
-                let Some(own) = find(self.write, ("", "nodes"), "", node).await? else {
+                let Some(own) = find(self.request, ("", "nodes"), "", node).await? else {
                     return Err(ApiError::not_found("", "nodes", node));
                 };
                 self.check(mirror::check_owner(self.object, node, meta::uid(&own)))
@@ -116,8 +116,8 @@ impl Request<'_> {
             )),
             ("status", Operation::Update) => self.check(object::pod_status(self.object, self.old(), node)),
             ("eviction", Operation::Create) => {
-                let (namespace, name) = (self.write.namespace(self.object), self.name());
-                let Some(pod) = find(self.write, ("", "pods"), namespace, name).await? else {
+                let (namespace, name) = (self.request.namespace(self.object), self.name());
+                let Some(pod) = find(self.request, ("", "pods"), namespace, name).await? else {
                     return Err(ApiError::not_found("", "pods", name));
                 };
                 if meta::text(&pod, "/spec/nodeName") == node {
@@ -148,7 +148,7 @@ impl Request<'_> {
     }
 
     fn claim(&self) -> Result<(), ApiError> {
-        match (self.write.subresource, self.operation()) {
+        match (self.request.subresource, self.operation()) {
             ("status", Operation::Update) => {
                 self.check(object::claim_status(self.object, self.old(), self.node))
             }
@@ -158,7 +158,7 @@ impl Request<'_> {
     }
 
     fn lease(&self) -> Result<(), ApiError> {
-        if self.write.namespace(self.object) != LEASE_NAMESPACE {
+        if self.request.namespace(self.object) != LEASE_NAMESPACE {
             return self
                 .refuse(format!("can only access leases in the {LEASE_NAMESPACE:?} system namespace"));
         }
@@ -205,14 +205,14 @@ impl Request<'_> {
 
 /// Another object, as the server has it now.
 async fn find(
-    write: &Write<'_>,
+    request: &AdmissionRequest<'_>,
     (group, plural): (&str, &str),
     namespace: &str,
     name: &str,
 ) -> Result<Option<Value>, ApiError> {
-    let Some(kind) = write.cluster.kind(group, "v1", plural) else { return Ok(None) };
+    let Some(kind) = request.cluster.kind(group, "v1", plural) else { return Ok(None) };
     if name.is_empty() {
         return Ok(None);
     }
-    write.cluster.referred(kind, namespace, name).await
+    request.cluster.referred(kind, namespace, name).await
 }

@@ -132,7 +132,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Returns true if two values are the same except for fields with empty values.
+/// Returns `true` if two values are the same except for fields with empty values.
 fn same(one: &Value, other: &Value) -> bool {
     match (one, other) {
         (Value::Object(a), Value::Object(b)) => {

@@ -4,23 +4,23 @@ use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
 use serde_json::Value;
 
-use super::{Request, audience, find};
+use super::{NodeRequest, audience, find};
 use crate::Operation;
 use apiserver_auth::nodes::references::MIRROR;
 
-impl Request<'_> {
+impl NodeRequest<'_> {
     /// A token is bound to a pod of the node, and for an audience that the pod names.
     pub(super) async fn token(&self) -> Result<(), ApiError> {
-        if self.operation() != Operation::Create || self.write.subresource != "token" {
+        if self.operation() != Operation::Create || self.request.subresource != "token" {
             return Ok(());
         }
-        let write = self.write;
+        let request = self.request;
         let (name, uid) = match bound_pod(self.object) {
             Ok(bound) => bound,
             Err(why) => return self.refuse(why),
         };
-        let namespace = self.write.namespace(self.object);
-        let Some(pod) = find(write, ("", "pods"), namespace, name).await? else {
+        let namespace = self.request.namespace(self.object);
+        let Some(pod) = find(request, ("", "pods"), namespace, name).await? else {
             return Err(ApiError::not_found("", "pods", name));
         };
         self.check(is_own(&pod, uid, self.node))?;
@@ -28,18 +28,18 @@ impl Request<'_> {
             Ok(audience) => audience,
             Err(why) => return self.refuse(why),
         };
-        match audience::is_named(write, &pod, audience).await? {
+        match audience::is_named(request, &pod, audience).await? {
             Ok(true) => return Ok(()),
             Ok(false) => {}
             Err(why) => return self.refuse(format!("error validating audience {audience:?}: {why}")),
         }
-        if audience::is_granted(write, (namespace, self.name()), audience) {
+        if audience::is_granted(request, (namespace, self.name()), audience) {
             return Ok(());
         }
         self.refuse(format!(
             "audience {audience:?} not found in pod spec volume, {} is not authorized to request tokens for this \
              audience",
-            write.identity.user
+            request.identity.user
         ))
     }
 
@@ -48,12 +48,12 @@ impl Request<'_> {
         if self.operation() != Operation::Create {
             return self.refuse(format!("unexpected operation {}", self.operation().name()));
         }
-        if !self.write.subresource.is_empty() {
-            return self.refuse(format!("unexpected subresource {}", self.write.subresource));
+        if !self.request.subresource.is_empty() {
+            return self.refuse(format!("unexpected subresource {}", self.request.subresource));
         }
-        let (write, spec) = (self.write, &self.object["spec"]);
+        let (request, spec) = (self.request, &self.object["spec"]);
         let text = |field: &str| spec[field].as_str().unwrap_or_default();
-        let namespace = self.write.namespace(self.object);
+        let namespace = self.request.namespace(self.object);
         if text("nodeName") != self.node {
             return self.refuse(format!(
                 "PodCertificateRequest.Spec.NodeName={:?}, which is not the requesting node {:?}",
@@ -61,9 +61,9 @@ impl Request<'_> {
                 self.node
             ));
         }
-        let node = find(write, ("", "nodes"), "", self.node).await?;
-        let pod = find(write, ("", "pods"), namespace, text("podName")).await?;
-        let account = find(write, ("", "serviceaccounts"), namespace, text("serviceAccountName")).await?;
+        let node = find(request, ("", "nodes"), "", self.node).await?;
+        let pod = find(request, ("", "pods"), namespace, text("podName")).await?;
+        let account = find(request, ("", "serviceaccounts"), namespace, text("serviceAccountName")).await?;
         let found = Described { node: node.as_ref(), pod: pod.as_ref(), account: account.as_ref() };
         match found.check(spec, namespace) {
             Ok(()) => Ok(()),

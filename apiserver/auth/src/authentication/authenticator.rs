@@ -17,10 +17,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use super::bootstrap::{BootstrapSecrets, BootstrapToken};
 use super::pki::KUBELET_CLIENT;
 use super::tokens::{BoundObjects, Claims, Issuer, TokenError};
-
-/// Tokens whose signature is remembered, and as many certificates. With about 1 KiB each this is
-/// 8 MiB at most; the largest clusters foreseen use 2,000 tokens and 5,000 nodes at a time.
-const MAX_REMEMBERED: usize = 4096;
+use crate::limits::REMEMBERED_CREDENTIALS;
 
 /// A bounded memory of credentials.
 struct Memory<K, V>(Mutex<BTreeMap<K, V>>);
@@ -36,10 +33,10 @@ impl<K: Ord, V: Clone> Memory<K, V> {
     /// Makes room where there is none: first by what `is_over` finds to have expired, then by any.
     fn insert(&self, key: K, value: V, is_over: impl Fn(&V) -> bool) {
         let mut map = self.lock();
-        if map.len() >= MAX_REMEMBERED {
+        if map.len() >= REMEMBERED_CREDENTIALS {
             map.retain(|_, value| !is_over(value));
         }
-        if map.len() >= MAX_REMEMBERED {
+        if map.len() >= REMEMBERED_CREDENTIALS {
             // All are in use: forgetting one costs a signature check.
             map.pop_first();
         }

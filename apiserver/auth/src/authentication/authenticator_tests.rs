@@ -107,12 +107,12 @@ fn the_memory_of_tokens_is_bounded() {
     let setup = setup(account());
     let claims = setup.issuer.verify(&setup.issuer.issue(claims("u1"), &[], 600).0).unwrap();
     let user = Arc::new(TokenUser { identity: claims.identity(), claims });
-    for number in 0..MAX_REMEMBERED + 10 {
+    for number in 0..REMEMBERED_CREDENTIALS + 10 {
         let mut hash = [0; 32];
         hash[..8].copy_from_slice(&number.to_be_bytes());
         setup.authenticator.tokens.insert(hash, user.clone(), |user| user.claims.exp <= setup.issuer.now());
     }
-    assert_eq!(setup.authenticator.tokens.lock().len(), MAX_REMEMBERED);
+    assert_eq!(setup.authenticator.tokens.lock().len(), REMEMBERED_CREDENTIALS);
     setup.clock.advance(601);
     setup.authenticator.tokens.insert([0xff; 32], user, |user| user.claims.exp <= setup.issuer.now());
     assert_eq!(setup.authenticator.tokens.lock().len(), 1, "expired ones go first");

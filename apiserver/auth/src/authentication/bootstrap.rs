@@ -33,15 +33,15 @@ pub trait BootstrapSecrets: Send + Sync {
 /// Reason for which a bootstrap token was refused. The client is only told 401.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootstrapError {
-    #[error("there is no bootstrap token {0}")]
+    #[error("unknown bootstrap token {0}")]
     Unknown(String),
-    #[error("the secret of bootstrap token {0} is another one")]
+    #[error("wrong secret for bootstrap token {0}")]
     WrongSecret(String),
     #[error("bootstrap token {0} has expired")]
     Expired(String),
     #[error("bootstrap token {0} is not meant for authentication")]
     OtherUsage(String),
-    #[error("bootstrap token {id} names {group:?}, which is no group of bootstrappers")]
+    #[error("bootstrap token {id}: {group:?} is not a bootstrappers group")]
     Group { id: String, group: String },
 }
 
@@ -76,7 +76,7 @@ impl<'a> BootstrapToken<'a> {
         let secret = secret.filter(is_token).ok_or_else(|| BootstrapError::Unknown(id()))?;
         let field = |name: &str| field(&secret, name);
         let stored = field("token-secret").unwrap_or_default();
-        // As long for a secret that is nearly right as for any other.
+        // In constant time, so that the duration does not tell how much of a guess is right.
         if !bool::from(stored.ct_eq(self.secret.as_bytes())) {
             return Err(BootstrapError::WrongSecret(id()));
         }
@@ -100,7 +100,7 @@ fn field(secret: &Value, name: &str) -> Option<Vec<u8>> {
     BASE64.decode(secret["data"][name].as_str()?).ok()
 }
 
-/// Returns whether a time has come. A text that is no time has.
+/// Returns `true` if a time has come. A text that is no time has.
 fn is_past(time: &[u8], now: Timestamp) -> bool {
     let time = std::str::from_utf8(time).ok().and_then(apiserver_meta::time::parse);
     time.is_none_or(|time| time <= now)
@@ -122,7 +122,7 @@ fn groups(further: &[u8]) -> Result<BTreeSet<String>, String> {
     Ok(groups)
 }
 
-/// Returns whether a name is `system:bootstrappers:` with lowercase letters, digits, colons and hyphens after
+/// Returns `true` if a name is `system:bootstrappers:` with lowercase letters, digits, colons and hyphens after
 /// it, the last being a letter or digit.
 fn is_group(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(GROUP).and_then(|rest| rest.strip_prefix(':')) else { return false };

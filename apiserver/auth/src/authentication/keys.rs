@@ -81,7 +81,7 @@ impl VerifyingKey {
         Self::new(Algorithm::Es256, key.to_encoded_point(false).as_bytes().to_vec())
     }
 
-    /// Returns true if `signature` is this key's for `message`.
+    /// Returns `true` if `signature` is this key's for `message`.
     pub(super) fn verifies(&self, message: &[u8], signature: &[u8]) -> bool {
         let algorithm: &'static dyn signature::VerificationAlgorithm = match self.algorithm {
             Algorithm::Es256 => &signature::ECDSA_P256_SHA256_FIXED,

@@ -13,9 +13,9 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{Error, RootCertStore, ServerConfig};
-use userspace_daemon::tls::{ClientRule, RuledClients, provider};
+use userspace_daemon::tls::{CertificateAndKey, ClientRule, RuledClients, provider};
 
-use super::pki::{Pair, Pki, PkiError, Subject, certificates, private_key};
+use super::pki::{Pki, PkiError, Subject, certificates, private_key};
 use super::renewal::Renewing;
 use super::tls::AmbientTime;
 
@@ -47,7 +47,7 @@ impl ListenerTls {
         Arc::clone(&self.config)
     }
 
-    /// Returns true if a chain of certificates, the client's own first, leads to an authority, is valid now
+    /// Returns `true` if a chain of certificates, the client's own first, leads to an authority, is valid now
     /// and is meant for clients.
     pub fn vouches_for(&self, chain: &[CertificateDer<'_>]) -> bool {
         let (Some((own, rest)), Some(now)) = (chain.split_first(), self.time.current_time()) else {
@@ -122,7 +122,7 @@ impl Pki {
                     |_| PkiError::Mismatch { certificate: certificate.clone(), key: key.clone() };
                 Renewing::fixed(self, &pair).map_err(inconsistent)?
             }
-            _ => Renewing::new(self, &self.keep("apiserver", subject)?)?,
+            _ => Renewing::new(self, &self.load_or_issue("apiserver", subject)?)?,
         };
         authorities.push_str(self.ca_pem());
         let clients: Arc<dyn ClientCertVerifier> =
@@ -168,7 +168,7 @@ fn add_authorities(roots: &mut RootCertStore, path: &Path) -> Result<String, Pki
     Ok(on_its_own_line(text))
 }
 
-fn given_pair(certificate: &Path, key: &Path) -> Result<Pair, PkiError> {
+fn given_pair(certificate: &Path, key: &Path) -> Result<CertificateAndKey, PkiError> {
     let (chain, secret) = (read_given(certificate)?, read_given(key)?);
     if certificates(&chain).is_empty() {
         return Err(PkiError::Content { path: certificate.to_owned(), what: "a certificate" });
@@ -176,7 +176,7 @@ fn given_pair(certificate: &Path, key: &Path) -> Result<Pair, PkiError> {
     if private_key(&secret).is_none() {
         return Err(PkiError::Content { path: key.to_owned(), what: "a private key" });
     }
-    Ok(Pair { certificate: on_its_own_line(chain), key: secret })
+    Ok(CertificateAndKey { certificate: on_its_own_line(chain), key: secret })
 }
 
 /// PEM texts are put after one another.

@@ -28,6 +28,7 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sha2::{Digest, Sha256};
+use userspace_daemon::tls::CertificateAndKey;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -189,21 +190,6 @@ impl Subject {
     }
 }
 
-/// A certificate with its private key, both PEM.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Pair {
-    /// `CERTIFICATE`
-    pub certificate: String,
-    /// `PRIVATE KEY` (PKCS #8)
-    pub key: String,
-}
-
-impl std::fmt::Debug for Pair {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
-    }
-}
-
 /// The certificate authority in a folder. Cheap to clone.
 #[derive(Clone)]
 pub struct Pki {
@@ -263,22 +249,22 @@ impl Pki {
     }
 
     /// A certificate with a new key; it is not kept.
-    pub fn issue(&self, subject: &Subject) -> Result<Pair, PkiError> {
+    pub fn issue(&self, subject: &Subject) -> Result<CertificateAndKey, PkiError> {
         let failed = |cause| PkiError::Issue { subject: subject.common_name.clone(), cause };
         let key = KeyPair::generate().map_err(failed)?;
         let params = self.leaf_params(subject)?;
         let authority = rcgen::Issuer::from_ca_cert_der(&self.ca_der, &*self.ca_key).map_err(failed)?;
         let certificate = params.signed_by(&key, &authority).map_err(failed)?;
-        Ok(Pair { certificate: certificate.pem(), key: key.serialize_pem() })
+        Ok(CertificateAndKey { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// The certificate kept as `NAME.crt` and `NAME.key`, issued anew if there is none that is
-    /// good for another 30 days.
-    pub fn keep(&self, name: &str, subject: &Subject) -> Result<Pair, PkiError> {
+    /// Returns the certificate in `NAME.crt` and `NAME.key`; issues another one if there is none that is good for
+    /// another 30 days.
+    pub fn load_or_issue(&self, name: &str, subject: &Subject) -> Result<CertificateAndKey, PkiError> {
         let certificate_path = self.dir.join(format!("{name}.crt"));
         let key_path = self.dir.join(format!("{name}.key"));
         if let (Some(certificate), Some(key)) = (read(&certificate_path)?, read(&key_path)?) {
-            let pair = Pair { certificate, key };
+            let pair = CertificateAndKey { certificate, key };
             if self.still_good(&pair, subject) {
                 return Ok(pair);
             }
@@ -310,7 +296,7 @@ impl Pki {
         name: &str,
         subject: &Subject,
     ) -> Result<(), PkiError> {
-        let pair = self.keep(name, subject)?;
+        let pair = self.load_or_issue(name, subject)?;
         write(path, &kubeconfig(server_url, authorities, &pair.certificate, &pair.key))
     }
 
@@ -364,7 +350,7 @@ impl Pki {
         Ok(params)
     }
 
-    fn still_good(&self, pair: &Pair, subject: &Subject) -> bool {
+    fn still_good(&self, pair: &CertificateAndKey, subject: &Subject) -> bool {
         let Some(der) = first_certificate(&pair.certificate) else { return false };
         let Ok((_, certificate)) = X509Certificate::from_der(&der) else { return false };
         let Ok(key) = KeyPair::from_pem(&pair.key) else { return false };
@@ -544,7 +530,7 @@ fn unix_seconds(time: Timestamp) -> i64 {
     time.as_second()
 }
 
-/// Returns true if the P-256 key `authority` (an uncompressed point) signed `certificate`.
+/// Returns `true` if the P-256 key `authority` (an uncompressed point) signed `certificate`.
 fn signed_by(certificate: &X509Certificate<'_>, authority: &[u8]) -> bool {
     ring::signature::UnparsedPublicKey::new(&ring::signature::ECDSA_P256_SHA256_ASN1, authority)
         .verify(certificate.tbs_certificate.as_ref(), certificate.signature_value.data.as_ref())

@@ -21,10 +21,10 @@ fn a_second_start_finds_the_same_authority_and_certificates() {
     let dir = tempfile::tempdir().unwrap();
     let (ambient, _) = ambient(1);
     let first = Pki::open(dir.path(), &ambient).unwrap();
-    let pair = first.keep("admin", &admin()).unwrap();
+    let pair = first.load_or_issue("admin", &admin()).unwrap();
     let second = Pki::open(dir.path(), &ambient).unwrap();
     assert_eq!(first.ca_pem(), second.ca_pem());
-    assert_eq!(pair, second.keep("admin", &admin()).unwrap());
+    assert_eq!(pair, second.load_or_issue("admin", &admin()).unwrap());
     for name in ["ca.crt", "ca.key", "admin.crt", "admin.key"] {
         let mode = std::fs::metadata(dir.path().join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
@@ -37,13 +37,13 @@ fn a_kept_certificate_is_renewed_in_its_last_month_and_when_it_should_say_someth
     let (ambient, clock) = ambient(2);
     let pki = Pki::open(dir.path(), &ambient).unwrap();
     let hosts = |address: &str| Subject::apiserver("cluster.local", [address.to_owned()]);
-    let first = pki.keep("apiserver", &hosts("10.0.0.1")).unwrap();
-    assert_ne!(first, pki.keep("apiserver", &hosts("10.0.0.2")).unwrap(), "another address");
-    let second = pki.keep("apiserver", &hosts("10.0.0.2")).unwrap();
+    let first = pki.load_or_issue("apiserver", &hosts("10.0.0.1")).unwrap();
+    assert_ne!(first, pki.load_or_issue("apiserver", &hosts("10.0.0.2")).unwrap(), "another address");
+    let second = pki.load_or_issue("apiserver", &hosts("10.0.0.2")).unwrap();
     clock.advance(334 * DAY);
-    assert_eq!(second, pki.keep("apiserver", &hosts("10.0.0.2")).unwrap(), "31 days are left");
+    assert_eq!(second, pki.load_or_issue("apiserver", &hosts("10.0.0.2")).unwrap(), "31 days are left");
     clock.advance(2 * DAY);
-    assert_ne!(second, pki.keep("apiserver", &hosts("10.0.0.2")).unwrap(), "29 days are left");
+    assert_ne!(second, pki.load_or_issue("apiserver", &hosts("10.0.0.2")).unwrap(), "29 days are left");
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn a_crash_between_key_and_certificate_is_mended() {
     let dir = tempfile::tempdir().unwrap();
     let (ambient, _) = ambient(3);
     let pki = Pki::open(dir.path(), &ambient).unwrap();
-    let old = pki.keep("admin", &admin()).unwrap();
+    let old = pki.load_or_issue("admin", &admin()).unwrap();
     let other = pki.issue(&admin()).unwrap();
     std::fs::write(dir.path().join("admin.key"), &other.key).unwrap();
-    let mended = pki.keep("admin", &admin()).unwrap();
+    let mended = pki.load_or_issue("admin", &admin()).unwrap();
     assert_ne!(mended.certificate, old.certificate);
     assert_ne!(mended.key, other.key);
 
@@ -229,7 +229,7 @@ fn an_older_directory_gets_a_certificate_for_kubelets_that_is_no_administrators(
     let (ambient, _) = ambient(10);
     let pki = Pki::open(dir.path(), &ambient).unwrap();
     let name = "apiserver-kubelet-client";
-    let old = pki.keep(name, &Subject::client(KUBELET_CLIENT, &["system:masters"])).unwrap();
+    let old = pki.load_or_issue(name, &Subject::client(KUBELET_CLIENT, &["system:masters"])).unwrap();
     pki.kubelet_client_tls().unwrap();
     let kept = std::fs::read_to_string(dir.path().join(format!("{name}.crt"))).unwrap();
     assert_ne!(kept, old.certificate);
@@ -284,7 +284,7 @@ async fn an_expired_client_certificate_is_not_believed() {
 fn client_config(
     ambient: &Ambient,
     roots: rustls::RootCertStore,
-    pair: Option<&Pair>,
+    pair: Option<&CertificateAndKey>,
 ) -> Arc<rustls::ClientConfig> {
     // The system's clock would find certificates of the test's time outside their validity.
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -9,8 +9,9 @@ use rustls::client::ResolvesClientCert;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, SignatureScheme};
+use userspace_daemon::tls::CertificateAndKey;
 
-use super::pki::{Pair, Pki, PkiError, Subject, certificates, private_key, renew_at, subject};
+use super::pki::{Pki, PkiError, Subject, certificates, private_key, renew_at, subject};
 
 struct Current {
     key: Arc<CertifiedKey>,
@@ -29,13 +30,13 @@ pub(super) struct Renewing {
 
 impl Renewing {
     /// Starts with `pair`.
-    pub(super) fn new(pki: &Pki, pair: &Pair) -> Result<Arc<Self>, PkiError> {
+    pub(super) fn new(pki: &Pki, pair: &CertificateAndKey) -> Result<Arc<Self>, PkiError> {
         let current = ArcSwap::from_pointee(load(pair)?);
         Ok(Arc::new(Self { pki: pki.clone(), subject: subject(&pair.certificate), current }))
     }
 
     /// Returns `pair` unchanged, whoever issued it.
-    pub(super) fn fixed(pki: &Pki, pair: &Pair) -> Result<Arc<Self>, PkiError> {
+    pub(super) fn fixed(pki: &Pki, pair: &CertificateAndKey) -> Result<Arc<Self>, PkiError> {
         let current = ArcSwap::from_pointee(load(pair)?);
         Ok(Arc::new(Self { pki: pki.clone(), subject: None, current }))
     }
@@ -60,7 +61,7 @@ impl Renewing {
     }
 }
 
-fn load(pair: &Pair) -> Result<Current, PkiError> {
+fn load(pair: &CertificateAndKey) -> Result<Current, PkiError> {
     let missing = || PkiError::Tls(Error::General("the PEM text holds no certificate and key".to_owned()));
     let key = private_key(&pair.key).ok_or_else(missing)?;
     let renew_at = renew_at(&pair.certificate).ok_or_else(missing)?;

@@ -12,9 +12,11 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::time_provider::TimeProvider;
 use rustls::{CertificateError, ClientConfig, Error, RootCertStore, ServerConfig};
-use userspace_daemon::tls::{ClientRule, RuledClients, RuledServers, ServerRule, TrustAnyone, provider};
+use userspace_daemon::tls::{
+    CertificateAndKey, ClientRule, RuledClients, RuledServers, ServerRule, TrustAnyone, provider,
+};
 
-use super::pki::{KUBELET_CLIENT, Pair, Pki, PkiError, Subject};
+use super::pki::{KUBELET_CLIENT, Pki, PkiError, Subject};
 use super::renewal::Renewing;
 
 /// The time of `Ambient` for certificate checks.
@@ -72,7 +74,7 @@ impl ServerRule for OnlyNode {
     }
 }
 
-/// Returns true if a subject is the kubelet of a node: `system:node:NAME` in `system:nodes`, as in
+/// Returns `true` if a subject is the kubelet of a node: `system:node:NAME` in `system:nodes`, as in
 /// certificates signed for kubelets, or the name of the node alone, as administrators issue them.
 fn names_node(user: &CertificateUser, node: &str) -> bool {
     if node.is_empty() {
@@ -113,7 +115,7 @@ impl Pki {
     /// Returns the TLS configuration of a kubelet's node server, HTTP/1.1: only the API server can connect,
     /// by the certificate of `kubelet_client_tls`. All others fail the handshake, so that requests need no
     /// further check.
-    pub fn node_server_tls(&self, pair: &Pair) -> Result<Arc<ServerConfig>, PkiError> {
+    pub fn node_server_tls(&self, pair: &CertificateAndKey) -> Result<Arc<ServerConfig>, PkiError> {
         let chain = WebPkiClientVerifier::builder_with_provider(Arc::new(self.roots()?), provider())
             .build()
             .map_err(PkiError::Verifier)?;
@@ -128,7 +130,7 @@ impl Pki {
 
     /// A client that trusts this authority alone and shows `pair`. HTTP/1.1 only, since exec,
     /// attach and port-forward are upgrades.
-    pub fn client_tls(&self, pair: &Pair) -> Result<Arc<ClientConfig>, PkiError> {
+    pub fn client_tls(&self, pair: &CertificateAndKey) -> Result<Arc<ClientConfig>, PkiError> {
         let mut config = ClientConfig::builder_with_details(provider(), self.time())
             .with_safe_default_protocol_versions()
             .map_err(PkiError::Tls)?
@@ -141,7 +143,7 @@ impl Pki {
     /// Returns the TLS configuration with which the API server calls kubelets; its certificate is stored as
     /// `apiserver-kubelet-client`. The user is `kube-apiserver-kubelet-client`, in no group.
     pub fn kubelet_client_tls(&self) -> Result<KubeletTls, PkiError> {
-        let pair = self.keep("apiserver-kubelet-client", &Subject::kubelet_client())?;
+        let pair = self.load_or_issue("apiserver-kubelet-client", &Subject::kubelet_client())?;
         let mut config = ClientConfig::clone(&*self.client_tls(&pair)?);
         // A session that is resumed is not verified again, and the next one may be meant for another node.
         config.resumption = Resumption::disabled();

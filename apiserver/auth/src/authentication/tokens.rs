@@ -16,11 +16,10 @@ use serde_json::{Value, json};
 use super::bootstrap::BootstrapError;
 use super::keys::{TokenSigner, VerifyingKey};
 use super::pki::{Pki, PkiError};
+use crate::limits::TOKEN_BYTES;
 
 mod request;
 
-/// The limit on a token in bytes. Ours have about 900.
-const MAX_TOKEN: usize = 16 * 1024;
 /// The tolerance in seconds by which a token may begin later than our clock says, and is valid after the
 /// deletion of the object that it is bound to.
 const LEEWAY: i64 = 60;
@@ -309,7 +308,7 @@ impl Issuer {
     }
 
     fn verify_signature(&self, token: &str) -> Result<Claims, TokenError> {
-        if token.len() > MAX_TOKEN {
+        if token.len() > TOKEN_BYTES {
             return Err(TokenError::Malformed);
         }
         let (signed, signature) = token.rsplit_once('.').ok_or(TokenError::Malformed)?;

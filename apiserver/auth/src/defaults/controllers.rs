@@ -5,7 +5,7 @@
 /// The permissions of every controller that reports events.
 pub(super) const EVENTS: &[&str] = &["create,patch,update core,events.k8s.io events"];
 
-/// Returns true if `controller` reports events.
+/// Returns `true` if `controller` reports events.
 pub(super) fn writes_events(controller: &str) -> bool {
     !matches!(controller, "clusterrole-aggregation-controller" | "namespace-controller")
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::rbac::Rule;
 
-pub use reconcile::{Write, aggregate, reconcile};
+pub use reconcile::{DefaultWrite, aggregate, reconcile};
 
 const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const RBAC: &str = "rbac.authorization.k8s.io";

@@ -8,9 +8,9 @@ use super::AUTOUPDATE;
 use crate::rbac::Rule;
 use crate::rbac::missing;
 
-/// The action to take for one object.
+/// The write that brings one default object up to date.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Write {
+pub enum DefaultWrite {
     /// It is as it should be, or its owner has opted out.
     Nothing,
     Create(Value),
@@ -20,17 +20,17 @@ pub enum Write {
     Recreate(Value),
 }
 
-/// Subjects that earlier versions have bound, by kind and name of the binding: nodes have their rights from the
-/// Node authorizer, and through this one they would have them for the objects of all nodes.
+/// Subjects that earlier versions have bound, as (kind of the binding, its name, subject); they are removed. The
+/// Node authorizer gives a node rights to its own objects, where this binding gave it those of all nodes.
 const RETIRED: [(&str, &str, &str); 1] = [("ClusterRoleBinding", "system:node", "system:nodes")];
 
 /// Compares an object of `objects()` with the stored one. Missing rules, subjects, labels and annotations are
 /// added, only retired subjects are removed; the annotation `rbac.authorization.kubernetes.io/autoupdate:
 /// "false"` leaves an object alone. Namespaces and priority classes are only created.
-pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
-    let Some(existing) = existing else { return Write::Create(wanted.clone()) };
+pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> DefaultWrite {
+    let Some(existing) = existing else { return DefaultWrite::Create(wanted.clone()) };
     if existing["metadata"]["annotations"][AUTOUPDATE] == "false" {
-        return Write::Nothing;
+        return DefaultWrite::Nothing;
     }
     let mut updated = existing.clone();
     match wanted["kind"].as_str().unwrap_or_default() {
@@ -40,17 +40,17 @@ pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
         }
         "RoleBinding" | "ClusterRoleBinding" => {
             if existing["roleRef"] != wanted["roleRef"] {
-                return Write::Recreate(wanted.clone());
+                return DefaultWrite::Recreate(wanted.clone());
             }
             add_missing(&mut updated, wanted, &["subjects"], same_subject);
             remove_retired(&mut updated);
         }
-        _ => return Write::Nothing,
+        _ => return DefaultWrite::Nothing,
     }
     for key in ["labels", "annotations"] {
         add_missing_entries(&mut updated, wanted, key);
     }
-    if updated == *existing { Write::Nothing } else { Write::Update(updated) }
+    if updated == *existing { DefaultWrite::Nothing } else { DefaultWrite::Update(updated) }
 }
 
 /// The rules of an aggregating ClusterRole: those of `cluster_roles` that it selects, each once,
@@ -90,7 +90,7 @@ fn remove_retired(binding: &mut Value) {
     }
 }
 
-/// Returns true if two subjects are the same, regardless of the defaulted `apiGroup`.
+/// Returns `true` if two subjects are the same, regardless of the defaulted `apiGroup`.
 fn same_subject(one: &Value, other: &Value) -> bool {
     let text = |subject: &Value, key: &str| subject[key].as_str().unwrap_or_default().to_owned();
     ["kind", "namespace", "name"].iter().all(|key| text(one, key) == text(other, key))

@@ -131,15 +131,17 @@ fn the_aggregates_hold_the_rules_that_the_authorizer_finds() {
 #[test]
 fn reconciling_adds_and_never_takes_away() {
     let wanted = find("ClusterRole", "system:kube-dns");
-    assert_eq!(reconcile(None, &wanted), Write::Create(wanted.clone()));
-    assert_eq!(reconcile(Some(&wanted), &wanted), Write::Nothing);
+    assert_eq!(reconcile(None, &wanted), DefaultWrite::Create(wanted.clone()));
+    assert_eq!(reconcile(Some(&wanted), &wanted), DefaultWrite::Nothing);
 
     let mut older = wanted.clone();
     older["metadata"]["resourceVersion"] = json!("7");
     older["metadata"]["labels"] = json!({"mine": "1"});
     let own = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["configmaps"]});
     older["rules"] = json!([own]);
-    let Write::Update(updated) = reconcile(Some(&older), &wanted) else { panic!("it has to be updated") };
+    let DefaultWrite::Update(updated) = reconcile(Some(&older), &wanted) else {
+        panic!("it has to be updated")
+    };
     assert_eq!(updated["metadata"]["resourceVersion"], "7");
     assert_eq!(
         updated["metadata"]["labels"],
@@ -148,10 +150,10 @@ fn reconciling_adds_and_never_takes_away() {
     let rules = updated["rules"].as_array().unwrap();
     assert_eq!(rules[0], own);
     assert_eq!(rules[1..], wanted["rules"].as_array().unwrap()[..]);
-    assert_eq!(reconcile(Some(&updated), &wanted), Write::Nothing, "once is enough");
+    assert_eq!(reconcile(Some(&updated), &wanted), DefaultWrite::Nothing, "once is enough");
 
     older["metadata"]["annotations"] = json!({AUTOUPDATE: "false"});
-    assert_eq!(reconcile(Some(&older), &wanted), Write::Nothing, "its owner has opted out");
+    assert_eq!(reconcile(Some(&older), &wanted), DefaultWrite::Nothing, "its owner has opted out");
 }
 
 #[test]
@@ -159,18 +161,20 @@ fn a_binding_gets_missing_subjects_and_is_made_anew_for_another_role() {
     let wanted = find("ClusterRoleBinding", "system:node-proxier");
     let mut existing = wanted.clone();
     existing["subjects"] = json!([{"kind": "User", "name": "jane"}]);
-    let Write::Update(updated) = reconcile(Some(&existing), &wanted) else { panic!("it has to be updated") };
+    let DefaultWrite::Update(updated) = reconcile(Some(&existing), &wanted) else {
+        panic!("it has to be updated")
+    };
     assert_eq!(updated["subjects"].as_array().unwrap().len(), 2);
     let accounts = find("ClusterRoleBinding", "system:controller:deployment-controller");
     let mut defaulted = accounts.clone();
     defaulted["subjects"][0]["apiGroup"] = json!("");
-    assert_eq!(reconcile(Some(&defaulted), &accounts), Write::Nothing);
+    assert_eq!(reconcile(Some(&defaulted), &accounts), DefaultWrite::Nothing);
     existing["roleRef"]["name"] = json!("cluster-admin");
-    assert_eq!(reconcile(Some(&existing), &wanted), Write::Recreate(wanted));
+    assert_eq!(reconcile(Some(&existing), &wanted), DefaultWrite::Recreate(wanted));
     let namespace = json!({"kind": "Namespace", "metadata": {"name": "default", "labels": {"a": "b"}}});
     let mut unlabelled = namespace.clone();
     unlabelled["metadata"]["labels"] = json!({});
-    assert_eq!(reconcile(Some(&unlabelled), &namespace), Write::Nothing);
+    assert_eq!(reconcile(Some(&unlabelled), &namespace), DefaultWrite::Nothing);
 }
 
 #[test]
@@ -179,14 +183,16 @@ fn the_group_of_nodes_is_taken_out_of_the_binding_that_earlier_versions_made() {
     let mut older = wanted.clone();
     let jane = json!({"apiGroup": RBAC, "kind": "User", "name": "jane"});
     older["subjects"] = json!([{"apiGroup": RBAC, "kind": "Group", "name": "system:nodes"}, jane]);
-    let Write::Update(updated) = reconcile(Some(&older), &wanted) else { panic!("it has to be updated") };
+    let DefaultWrite::Update(updated) = reconcile(Some(&older), &wanted) else {
+        panic!("it has to be updated")
+    };
     assert_eq!(updated["subjects"], json!([jane]));
     let mut stored = wanted.clone();
     stored.as_object_mut().unwrap().remove("subjects");
-    assert_eq!(reconcile(Some(&stored), &wanted), Write::Nothing);
+    assert_eq!(reconcile(Some(&stored), &wanted), DefaultWrite::Nothing);
     let mut elsewhere = find("ClusterRoleBinding", "system:node-proxier");
     elsewhere["subjects"] = older["subjects"].clone();
-    let Write::Update(updated) =
+    let DefaultWrite::Update(updated) =
         reconcile(Some(&elsewhere), &find("ClusterRoleBinding", "system:node-proxier"))
     else {
         panic!("it has to be updated")

@@ -88,7 +88,7 @@ impl Graph {
         self.anchors.insert(id, Anchor { node, references });
     }
 
-    /// Returns true if [`Graph::place`] with these arguments would change nothing.
+    /// Returns `true` if [`Graph::place`] with these arguments would change nothing.
     pub fn is_placed(
         &self,
         kind: Kind,
@@ -155,7 +155,7 @@ impl Graph {
         secrets.into_iter().chain([claim, id]).for_each(|id| self.names.release(id));
     }
 
-    /// Returns true if an object belongs to the node, or a pod on the node refers to it, directly or through
+    /// Returns `true` if an object belongs to the node, or a pod on the node refers to it, directly or through
     /// a claim.
     pub fn relates(&self, node: &str, kind: Kind, name: Name<'_>) -> bool {
         let find = |kind, name| self.names.find(kind, name);
@@ -174,14 +174,14 @@ impl Graph {
         }
     }
 
-    /// Returns true if a volume of one of the node's claims is mounted with the Secret. A node has few
+    /// Returns `true` if a volume of one of the node's claims is mounted with the Secret. A node has few
     /// claims; how many volumes share the Secret does not matter.
     fn mounts_with(&self, held: &Held, secret: Id) -> bool {
         let volumes = held.claims.keys().filter_map(|claim| self.volumes_of.get(claim)).flatten();
         volumes.filter_map(|volume| self.volumes.get(volume)).any(|volume| volume.secrets.contains(&secret))
     }
 
-    /// Returns true if the graph holds nothing.
+    /// Returns `true` if the graph holds nothing.
     #[cfg(test)]
     pub fn is_empty(&self) -> bool {
         let Self { names, anchors, held, volumes, volumes_of } = self;

@@ -154,7 +154,7 @@ impl NodeAuthorizer {
             return refuse("nodes may not access the status subresource of PodCertificateRequests");
         }
         match attributes.verb {
-            // Admission compares it with the pod.
+            // NodeRestriction checks that the request matches its pod.
             "create" => Ok(()),
             "get" => self.related(node, Kind::PodCertificateRequest, attributes),
             "list" | "watch" if attributes.selects("spec.nodeName", node) => Ok(()),

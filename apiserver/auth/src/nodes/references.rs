@@ -167,7 +167,7 @@ impl Pod {
         self.spec.node_name.as_deref().unwrap_or_default()
     }
 
-    /// Returns true if a kubelet created the object for a pod of its own.
+    /// Returns `true` if a kubelet created the object for a pod of its own.
     pub fn is_mirror(&self) -> bool {
         self.metadata.annotations.as_ref().is_some_and(|annotations| annotations.mirror.is_some())
     }

@@ -5,12 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::rules::{Rule, url_covers};
-
-/// Most pieces that are named.
-const NAMED: usize = 50;
-/// The limit on comparisons: words of 64 held rules each. A quarter of a second, where users hold some dozens
-/// of rules and grant less at a time.
-const WORK: usize = 16 * 1024 * 1024;
+use crate::limits::{MISSING_RULES, RULE_COMPARISONS};
 
 /// The rights that are missing.
 #[derive(Debug, Default, PartialEq)]
@@ -27,7 +22,7 @@ pub struct TooMany;
 
 /// The parts of `wanted` that no single rule of `held` covers.
 pub fn missing(held: &[Rule], wanted: &[Rule]) -> Result<Missing, TooMany> {
-    let mut search = Search { held: Held::new(held), left: WORK, found: Missing::default() };
+    let mut search = Search { held: Held::new(held), left: RULE_COMPARISONS, found: Missing::default() };
     for rule in wanted {
         search.rule(rule)?;
     }
@@ -140,7 +135,8 @@ impl Search<'_> {
         };
         let urls = self.classes(&rule.non_resource_urls, |held| &held.urls, begun)?;
 
-        let mut first = First { named: BTreeSet::new(), most: NAMED.saturating_sub(self.found.named.len()) };
+        let mut first =
+            First { named: BTreeSet::new(), most: MISSING_RULES.saturating_sub(self.found.named.len()) };
         self.combine(&[&verbs, &groups, &resources, &names], 0, &mut first)?;
         self.combine(&[&verbs, &urls], 1, &mut first)?;
         self.found.named.extend(first.named.iter().map(|(verb, of_url, rest)| {

@@ -7,7 +7,7 @@ pub(crate) mod rules;
 
 pub use rules::Rule;
 
-/// Returns true if a `LabelSelector` selects `object` by its labels.
+/// Returns `true` if a `LabelSelector` selects `object` by its labels.
 pub fn selects(selector: &serde_json::Value, object: &serde_json::Value) -> bool {
     policy::selects(selector, &policy::labels(object))
 }

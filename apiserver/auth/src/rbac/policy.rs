@@ -234,7 +234,7 @@ fn subject(value: &Value, binding_namespace: &str) -> Option<Subject> {
     }
 }
 
-/// Returns true if a `LabelSelector` selects `labels`. An unknown operator selects nothing.
+/// Returns `true` if a `LabelSelector` selects `labels`. An unknown operator selects nothing.
 pub(crate) fn selects(selector: &Value, labels: &BTreeMap<String, String>) -> bool {
     let exact = selector["matchLabels"].as_object();
     let exact_holds = exact.is_none_or(|wanted| {

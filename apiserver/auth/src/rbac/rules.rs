@@ -51,7 +51,7 @@ impl Rule {
         role["rules"].as_array().map(|rules| rules.iter().map(Self::from_value).collect()).unwrap_or_default()
     }
 
-    /// Returns true if the rule allows the attempt.
+    /// Returns `true` if the rule allows the attempt.
     pub fn covers(&self, attributes: &Attributes<'_>) -> bool {
         if !has(&self.verbs, attributes.verb) {
             return false;

@@ -10,6 +10,7 @@ use super::Fail;
 use crate::ast::{Expr, Node};
 use crate::cost::{AUTHORIZATION, LIST, PATTERN, TRAVERSAL, pairwise, times};
 use crate::functions::{opened, size};
+use crate::limits::{ARGUMENT_VALUES, MADE_BYTES, VISITED_VALUES};
 use crate::patterns;
 
 /// Functions that do not look into what lists and maps hold.
@@ -32,17 +33,8 @@ const SHALLOW: [&str; 14] = [
 /// Functions that give something that was there before.
 const SHARING: [&str; 11] =
     ["_[_]", "_[?_]", "dyn", "first", "last", "max", "min", "or", "orValue", "optional.of", "value"];
-/// The most values that a function is given, all that lists and maps hold counted; a request holds
-/// fewer.
-const HEAVIEST: u64 = 4 << 20;
-/// The limit on values that the functions of one evaluation are given together; visiting one takes some
-/// nanoseconds.
-const LOOKS: u64 = 16 * HEAVIEST;
 /// Bytes of text that are gone through as fast as one value.
 const TEXT: u64 = 32;
-/// The limit on the bytes that one evaluation makes, including dropped ones: some times the size of a
-/// request.
-const MADE: usize = 128 << 20;
 /// So many bytes of a compiled pattern cost 1: of 8 MiB, which take some 80 ms, an object has 38 at most.
 const COMPILED: usize = 32;
 /// A value, bytes.
@@ -78,8 +70,8 @@ impl Effort {
     pub fn of_call(&mut self, name: &str, args: &[Cel]) -> Result<(), Fail> {
         let mut looks: u64 = args.iter().map(letters).sum();
         if !SHALLOW.contains(&name) {
-            let left = args.iter().try_fold(HEAVIEST, weigh).ok_or(Fail::Limit)?;
-            looks += HEAVIEST - left;
+            let left = args.iter().try_fold(ARGUMENT_VALUES, weigh).ok_or(Fail::Limit)?;
+            looks += ARGUMENT_VALUES - left;
         }
         if name.starts_with("sets.")
             && let [one, other] = args
@@ -92,7 +84,7 @@ impl Effort {
     /// Records that `values` values are about to be visited.
     pub fn look(&mut self, values: u64) -> Result<(), Fail> {
         self.looks = self.looks.saturating_add(values);
-        if self.looks > LOOKS { Err(Fail::Limit) } else { Ok(()) }
+        if self.looks > VISITED_VALUES { Err(Fail::Limit) } else { Ok(()) }
     }
 
     /// After a function has given something.
@@ -116,7 +108,7 @@ impl Effort {
 
     fn make(&mut self, bytes: usize) -> Result<(), Fail> {
         self.made = self.made.saturating_add(bytes);
-        if self.made > MADE { Err(Fail::Limit) } else { Ok(()) }
+        if self.made > MADE_BYTES { Err(Fail::Limit) } else { Ok(()) }
     }
 }
 
@@ -202,7 +194,7 @@ fn compared(list: Option<&Cel>) -> u64 {
     ((list.len() * length) as f64 * TRAVERSAL) as u64
 }
 
-/// Returns true if an expression is made of constants alone: lists, maps and conversions of constants.
+/// Returns `true` if an expression is made of constants alone: lists, maps and conversions of constants.
 pub fn constant_only(node: &Node) -> bool {
     const CONVERSIONS: [&str; 10] =
         ["bool", "bytes", "double", "duration", "dyn", "int", "string", "timestamp", "type", "uint"];

@@ -14,11 +14,9 @@ use kube_cel::cel::objects::{Opaque, OptionalValue};
 use kube_cel::cel::parser::Expression;
 use kube_cel::cel::{Context, ExecutionError, Value as Cel};
 
+use crate::limits::{PIECES, TEXT_BYTES};
 use crate::patterns::pattern;
-use texts::PIECES;
 
-/// Longest text that a function may make, bytes: more than a request holds.
-const LONGEST: usize = 8 << 20;
 /// Names of arguments in calls of kube-cel.
 const ARGUMENTS: [&str; 5] = ["a0", "a1", "a2", "a3", "a4"];
 
@@ -75,7 +73,7 @@ pub fn call(name: &str, member: bool, args: &[Cel]) -> Given {
     own.unwrap_or_else(|| library(name, member, args))
 }
 
-/// Returns true if a function would make a text that is longer than any that a request holds.
+/// Returns `true` if a function would make a text that is longer than any that a request holds.
 fn large(name: &str, args: &[Cel]) -> bool {
     let longest = match (name, args) {
         ("replace", [Cel::String(text), Cel::String(from), Cel::String(to), ..]) => {
@@ -95,7 +93,7 @@ fn large(name: &str, args: &[Cel]) -> bool {
         }
         _ => 0,
     };
-    longest > LONGEST
+    longest > TEXT_BYTES
 }
 
 /// Returns the length of a value as a text in bytes, or somewhat less.

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use kube_cel::cel::Value as Cel;
 
 use super::{Given, no_overload, text};
-
-/// The most pieces that a text is split into.
-pub const PIECES: usize = 1 << 20;
+use crate::limits::PIECES;
 
 /// Calls a function on texts; returns `None` if it is not one.
 pub fn call(name: &str, args: &[Cel]) -> Option<Given> {

@@ -4,20 +4,17 @@ mod macros;
 
 use crate::ast::{Call, Entry, Expr, Literal, Node, Select};
 use crate::lex::{Fault, Lexed, RESERVED, Token, tokens};
-
-/// Longest expression, bytes.
-const LENGTH: usize = 16 * 1024;
-/// Deepest tree; analysis and evaluation recurse.
-const DEPTH: usize = 200;
-/// The limit on the nesting of brackets and conditionals; each level takes the parser some ten frames.
-const NESTING: usize = 64;
+use crate::limits::{EXPRESSION_BYTES, NESTING, TREE_DEPTH};
 
 const OPERAND: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, BYTES, IDENTIFIER}";
 
 /// Parses an expression. Errors are in the order of the text.
 pub fn parse(source: &str) -> Result<Node, Vec<Fault>> {
-    if source.len() > LENGTH {
-        return Err(vec![Fault { at: 0, message: format!("expression is longer than {LENGTH} bytes") }]);
+    if source.len() > EXPRESSION_BYTES {
+        return Err(vec![Fault {
+            at: 0,
+            message: format!("expression is longer than {EXPRESSION_BYTES} bytes"),
+        }]);
     }
     let (tokens, faults) = tokens(source);
     let mut parser = Parser { source, tokens, next: 0, ids: 0, nesting: 0, deep: false, faults };
@@ -56,12 +53,13 @@ impl Parser<'_> {
     pub fn node(&mut self, at: usize, expr: Expr) -> Node {
         self.ids += 1;
         let depth = 1 + expr.children().into_iter().map(|child| child.depth).max().unwrap_or(0);
-        if depth <= DEPTH {
+        if depth <= TREE_DEPTH {
             return Node { at, id: self.ids - 1, depth, expr };
         }
         if !self.deep {
             self.deep = true;
-            self.faults.push(Fault { at: 0, message: format!("expression is nested deeper than {DEPTH}") });
+            self.faults
+                .push(Fault { at: 0, message: format!("expression is nested deeper than {TREE_DEPTH}") });
         }
         Node { at, id: self.ids - 1, depth: 1, expr: Expr::Literal(Literal::Null) }
     }
@@ -347,7 +345,7 @@ impl Parser<'_> {
         }
     }
 
-    /// Returns true if the token after the next could begin what is expected here.
+    /// Returns `true` if the token after the next could begin what is expected here.
     fn begins_after(&self) -> bool {
         match self.tokens.get(self.next + 1).map(|lexed| &lexed.token) {
             Some(Token::Name(_) | Token::Literal(_)) => true,

@@ -5,16 +5,14 @@ use std::ops::Bound;
 
 use serde_json::{Value, json};
 
-use super::{RULE_COST, SCHEMA_COST, environment, on_large_stack, uses_old_self};
+use super::{environment, on_large_stack, uses_old_self};
+use crate::limits::{RULE_COST, RULES_NAMED, SCHEMA_COST};
 use crate::types::schema::most_often;
 use crate::{Env, Node, Ty, compile, counting, estimate, instantiate};
 use apiserver_apply::encode;
 use apiserver_schema::error::{FieldError, FieldReason};
 use apiserver_structural::path::child;
 use apiserver_structural::{Additional, Kind, ListType, Patterns, Rule, Structural};
-
-/// So many of the most expensive rules are named where all together cost too much.
-const NAMED: usize = 4;
 
 /// Returns the errors of the rules in a schema; `path` is its place. Rules of a part with known errors
 /// (`others`) are skipped, because they might not be at fault. `patterns` are those of the definition so far.
@@ -167,7 +165,7 @@ impl Judge<'_> {
             return;
         }
         self.costs.sort_by(|a, b| b.cmp(a));
-        for (_, at) in self.costs.iter().take(NAMED) {
+        for (_, at) in self.costs.iter().take(RULES_NAMED) {
             let detail =
                 "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema";
             self.errors.push(FieldError::forbidden(at.as_str(), detail));
@@ -177,7 +175,7 @@ impl Judge<'_> {
     }
 }
 
-/// Returns true if any of the fields is `path` or below it.
+/// Returns `true` if any of the fields is `path` or below it.
 fn any_lies_in(fields: &BTreeSet<&str>, path: &str) -> bool {
     let below = |sign: char| {
         let begin = format!("{path}{sign}");

@@ -15,15 +15,6 @@ use apiserver_structural::{Additional, Rule, Structural};
 
 pub use judge::rule_errors;
 
-/// The limit on the estimated cost of one rule, for all values that it is run on.
-pub const RULE_COST: u64 = 10_000_000;
-/// The limit on the estimated cost of all rules of one schema.
-pub const SCHEMA_COST: u64 = 100_000_000;
-/// The limit on the cost of one evaluation.
-pub const CALL_COST: u64 = 1_000_000;
-/// The limit on the cost of all evaluations for one object.
-pub const OBJECT_COST: u64 = 10_000_000;
-
 /// The rules of a schema, compiled; only branches that have rules are there.
 #[derive(Debug, Default)]
 pub struct Rules {
@@ -82,7 +73,7 @@ impl Compiled {
     }
 }
 
-/// Returns true if a rule uses the old value.
+/// Returns `true` if a rule uses the old value.
 fn uses_old_self(program: &Node) -> bool {
     program.mentions("oldSelf")
 }

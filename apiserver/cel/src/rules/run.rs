@@ -3,15 +3,13 @@
 use kube_cel::cel::Value as Cel;
 use serde_json::Value;
 
-use super::{CALL_COST, Compiled, OBJECT_COST, Rules, value};
+use super::{Compiled, Rules, value};
 use crate::functions::optional;
+use crate::limits::{CALL_COST, MESSAGE_BYTES, OBJECT_COST};
 use crate::{Fail, Node, evaluate};
 use apiserver_schema::error::{FieldError, FieldReason};
 use apiserver_structural::path::{Path, child};
 use apiserver_structural::{Additional, Kind, Structural, field_path};
-
-/// Longest message that an expression may make, bytes.
-const MESSAGE: usize = 5 * 1024;
 
 impl Rules {
     /// Returns the errors of an object of the schema that the rules were compiled from; `old` is the object
@@ -230,7 +228,7 @@ impl Run {
         match given {
             Ok(Cel::String(text)) => {
                 let text = text.trim();
-                let fits = !text.is_empty() && text.len() <= MESSAGE && !text.contains('\n');
+                let fits = !text.is_empty() && text.len() <= MESSAGE_BYTES && !text.contains('\n');
                 Ok(fits.then(|| text.to_owned()))
             }
             Err(Fail::Limit) => Err(Spent::Call),

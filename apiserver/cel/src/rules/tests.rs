@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::limits::CALL_COST;
 use apiserver_schema::error::{FieldError, FieldReason};
 use apiserver_structural::Patterns;
 

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use schema::Object;
 
+use crate::limits::TYPE_PARTS;
+
 /// A type.
 #[derive(Clone, Debug)]
 pub enum Ty<'s> {
@@ -47,7 +49,7 @@ impl<'s> Ty<'s> {
         Self::Map(Arc::new(keys), Arc::new(values))
     }
 
-    /// Returns true if nothing is known about the type, so that anything may be done with it.
+    /// Returns `true` if nothing is known about the type, so that anything may be done with it.
     pub fn is_dyn(&self) -> bool {
         matches!(self, Self::Dyn | Self::Error)
     }
@@ -84,7 +86,7 @@ impl<'s> Ty<'s> {
         }
     }
 
-    /// Returns true if both are the same type; the variables of parameters are not resolved.
+    /// Returns `true` if both are the same type; the variables of parameters are not resolved.
     pub fn same(&self, other: &Ty<'s>) -> bool {
         match (self, other) {
             (Self::List(a), Self::List(b)) | (Self::Optional(a), Self::Optional(b)) => a.same(b),
@@ -110,9 +112,6 @@ impl fmt::Display for Ty<'_> {
         }
     }
 }
-
-/// The most parts that a type has.
-const PARTS: usize = 1000;
 
 /// The types that type variables stand for.
 #[derive(Debug, Default)]
@@ -167,10 +166,10 @@ impl<'s> Bindings<'s> {
         }
     }
 
-    /// Returns true if a type has more parts, with its variables resolved, than any honest use needs: `{a:
+    /// Returns `true` if a type has more parts, with its variables resolved, than any honest use needs: `{a:
     /// a}` doubles a type each time, and every walk through it takes that long.
     pub fn is_too_large(&self, ty: &Ty<'s>) -> bool {
-        self.less(ty, PARTS).is_none()
+        self.less(ty, TYPE_PARTS).is_none()
     }
 
     /// Subtracts the parts of a type from `most`; returns `None` if there are more.
@@ -195,7 +194,7 @@ impl<'s> Bindings<'s> {
         }
     }
 
-    /// Returns true if values of one type can be used as the other; binds type variables.
+    /// Returns `true` if values of one type can be used as the other; binds type variables.
     pub fn assignable(&mut self, a: &Ty<'s>, b: &Ty<'s>) -> bool {
         if let Ty::Param(variable) = b {
             let known = self.find(*variable).is_some();
@@ -223,7 +222,7 @@ impl<'s> Bindings<'s> {
         }
     }
 
-    /// Returns true if `ty` may stand for a variable, and binds it.
+    /// Returns `true` if `ty` may stand for a variable, and binds it.
     fn substitutes(&mut self, ty: &Ty<'s>, variable: usize) -> bool {
         if matches!(ty, Ty::Param(found) if *found == variable) {
             return true;

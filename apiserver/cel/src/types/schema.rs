@@ -5,10 +5,8 @@ use std::sync::Arc;
 use super::Ty;
 use super::declare::written;
 use crate::lex::is_reserved;
+use crate::limits::REQUEST_BYTES;
 use apiserver_structural::{Additional, Format, Kind, Structural};
-
-/// Largest request, bytes: what a value without limits is bounded by.
-const REQUEST: u64 = 3 * 1024 * 1024;
 
 /// A type with fields.
 #[derive(Clone, Debug)]
@@ -44,7 +42,7 @@ impl<'s> Object<'s> {
         }
     }
 
-    /// Returns true if both are the same type.
+    /// Returns `true` if both are the same type.
     pub fn same(&self, other: &Object<'s>) -> bool {
         match (self, other) {
             (Self::Schema(a, _), Self::Schema(b, _)) => std::ptr::eq(*a, *b),
@@ -119,27 +117,27 @@ pub fn most(schema: &Structural) -> u64 {
     // `maxLength` counts characters, of up to four bytes.
     let length = checks.and_then(|c| c.max_length).map(|length| length.saturating_mul(4));
     if schema.int_or_string {
-        return length.unwrap_or(REQUEST - 2);
+        return length.unwrap_or(REQUEST_BYTES - 2);
     }
     match schema.kind {
         Some(Kind::String) => match format(schema) {
-            Some("byte") => checks.and_then(|c| c.max_length).unwrap_or(REQUEST - 2),
+            Some("byte") => checks.and_then(|c| c.max_length).unwrap_or(REQUEST_BYTES - 2),
             Some("duration") => 32,
             Some("date") => 12,
             Some("datetime") => 27,
             _ => length.unwrap_or_else(|| {
                 let choices = checks.map_or(&[][..], |c| &c.choices.list);
                 let longest = choices.iter().filter_map(|c| c.as_str()).map(|text| text.len() as u64).max();
-                longest.unwrap_or(REQUEST - 2)
+                longest.unwrap_or(REQUEST_BYTES - 2)
             }),
         },
         Some(Kind::Array) => checks
             .and_then(|c| c.max_items)
-            .unwrap_or_else(|| (REQUEST - 2) / (schema.items.as_deref().map_or(1, least) + 1)),
+            .unwrap_or_else(|| (REQUEST_BYTES - 2) / (schema.items.as_deref().map_or(1, least) + 1)),
         Some(Kind::Object) => match &schema.additional {
-            Additional::Schema(values) => {
-                checks.and_then(|c| c.max_properties).unwrap_or_else(|| (REQUEST - 2) / (least(values) + 6))
-            }
+            Additional::Schema(values) => checks
+                .and_then(|c| c.max_properties)
+                .unwrap_or_else(|| (REQUEST_BYTES - 2) / (least(values) + 6)),
             _ => 0,
         },
         _ => 0,
@@ -176,7 +174,7 @@ pub fn least(schema: &Structural) -> u64 {
 
 /// Returns how often a value of a schema can occur in a request, if nothing else bounds it.
 pub fn most_often(schema: &Structural) -> u64 {
-    REQUEST / (least(schema) + 1)
+    REQUEST_BYTES / (least(schema) + 1)
 }
 
 /// A property's name in an expression: `a-b` is `a__dash__b`; `None` if it has none.

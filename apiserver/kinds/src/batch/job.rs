@@ -125,7 +125,7 @@ pub(crate) fn prepare_create(value: &mut Value) {
     empty_status(value);
 }
 
-/// Returns true if a Job with this spec numbers its pods.
+/// Returns `true` if a Job with this spec numbers its pods.
 pub(crate) fn is_indexed(spec: &Value) -> bool {
     text(spec, "completionMode") == "Indexed"
 }

@@ -55,7 +55,7 @@ pub(crate) fn default_source(parent: &mut Object) {
     ];
     for (kind, fields) in defaults {
         if let Some(source) = object(parent, kind) {
-            // The fields of Azure disks are pointers.
+            // Azure disk fields are optional in the API, so an empty string is a value and stays.
             let pointers = kind == "azureDisk";
             for (field, value) in fields {
                 if pointers { fill_absent(source, field, *value) } else { fill(source, field, *value) }
@@ -316,7 +316,7 @@ pub(crate) fn volume_mode(spec: &Value, before: &Value, errors: &mut Errors) {
     }
 }
 
-/// Returns true if both are equal, or differ only in current labels that replace old ones.
+/// Returns `true` if both are equal, or differ only in current labels that replace old ones.
 fn same_affinity(now: Option<&Value>, was: &Value) -> bool {
     const RENAMED: [(&str, &str); 5] = [
         ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),

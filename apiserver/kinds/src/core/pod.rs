@@ -190,7 +190,7 @@ pub(crate) fn qos_class(pod: &Value) -> &'static str {
     resources::qos_class(whole.map(Compute::of_json), containers).as_str()
 }
 
-/// Returns true if a pod's spec has pod-level requests or limits of resources that can be set at the pod
+/// Returns `true` if a pod's spec has pod-level requests or limits of resources that can be set at the pod
 /// level.
 fn has_pod_resources(spec: &Value) -> bool {
     let lists = ["requests", "limits"].into_iter().filter_map(|list| spec["resources"][list].as_object());

@@ -38,7 +38,7 @@ pub(crate) fn default(value: &mut Value) {
     }
 }
 
-/// Errors of a `PodTemplate`, the kind.
+/// Validates an object of kind PodTemplate.
 fn validate(object: &Value) -> Vec<FieldError> {
     let mut errors = with_metadata(object);
     pod::validation::validate_template(&object["template"], "template", &mut errors);

@@ -84,7 +84,7 @@ fn amounts(parent: &Value, field: &str, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Returns true if a scope applies to a resource.
+/// Returns `true` if a scope applies to a resource.
 fn applies(scope: &str, resource: &str) -> bool {
     let computed = [
         "cpu",

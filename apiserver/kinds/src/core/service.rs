@@ -93,19 +93,19 @@ fn prepare_create(value: &mut Value) {
     }
 }
 
-/// Returns true if traffic from outside reaches the Service, so that its policy matters.
+/// Returns `true` if traffic from outside reaches the Service, so that its policy matters.
 fn is_external(spec: &Object) -> bool {
     has_text(spec, "type", "NodePort")
         || has_text(spec, "type", "LoadBalancer")
         || (has_text(spec, "type", "ClusterIP") && !is_empty(spec, "externalIPs"))
 }
 
-/// Returns true if the Service is allocated node ports.
+/// Returns `true` if the Service is allocated node ports.
 fn has_node_ports(spec: &Object) -> bool {
     has_text(spec, "type", "NodePort") || has_text(spec, "type", "LoadBalancer")
 }
 
-/// Returns true if load balancers check each node for an endpoint, on a port allocated to the Service.
+/// Returns `true` if load balancers check each node for an endpoint, on a port allocated to the Service.
 fn has_health_check(spec: &Object) -> bool {
     has_text(spec, "type", "LoadBalancer") && has_text(spec, "externalTrafficPolicy", "Local")
 }

@@ -181,7 +181,7 @@ fn resource_rule(rule: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Returns true if a list contains the wildcard `*`; the other items are then not checked.
+/// Returns `true` if a list contains the wildcard `*`; the other items are then not checked.
 fn has_wildcard(list: &[Value]) -> bool {
     list.iter().any(|item| item == "*")
 }

@@ -146,7 +146,7 @@ fn queues(queuing: &Value, path: &str, errors: &mut Errors) {
     }
 }
 
-/// Returns true if a hash has too few bits to deal a hand of this size from this deck.
+/// Returns `true` if a hash has too few bits to deal a hand of this size from this deck.
 fn hand_exceeds_hash(deck: i64, hand: i64) -> bool {
     let (deck, hand) = (u128::try_from(deck).unwrap_or(0), u32::try_from(hand).unwrap_or(u32::MAX));
     deck.checked_pow(hand).is_none_or(|hands| hands > 1 << HASH_BITS)

@@ -1,6 +1,7 @@
 //! The effect of a pod's eviction on its PodDisruptionBudget: decisions on plain objects, as described under
 //! "API-initiated eviction" in Kubernetes' documentation.
 
+use apiserver_meta::pods;
 use apiserver_registry::LabelSelector;
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
@@ -18,15 +19,14 @@ const TARGET: &str = "DisruptionTarget";
 /// Condition of a budget.
 const ALLOWED: &str = "DisruptionAllowed";
 
-/// Returns true if the pod may be evicted regardless of any budget, because it does not run yet or has ended.
+/// Returns `true` if the pod may be evicted regardless of any budget, because it does not run yet or has ended.
 pub fn is_unguarded(pod: &Value) -> bool {
     meta::text(pod, "/status/phase") == "Pending" || is_ended(pod)
 }
 
-/// Returns true if the pod cannot become ready again, so that it may be deleted in any later state too.
+/// Returns `true` if the pod cannot become ready again, so that it may be deleted in any later state too.
 pub fn is_ended(pod: &Value) -> bool {
-    matches!(meta::text(pod, "/status/phase"), "Succeeded" | "Failed")
-        || meta::deletion_timestamp(pod).is_some()
+    pods::is_final(meta::text(pod, "/status/phase")) || meta::deletion_timestamp(pod).is_some()
 }
 
 /// The budget that guards the pod, of those in its namespace. 500 if there are several. A selector that
@@ -45,7 +45,7 @@ pub fn budget_of(pod: &Value, budgets: impl Iterator<Item = Value>) -> Result<Op
     Ok(first)
 }
 
-/// Returns true if the eviction uses one of the disruptions that the budget allows. A pod that is not ready
+/// Returns `true` if the eviction uses one of the disruptions that the budget allows. A pod that is not ready
 /// does not count as healthy, and is evicted without using one if there are enough healthy pods, or if the
 /// budget allows it (`unhealthyPodEvictionPolicy`).
 pub fn counts(pod: &Value, budget: &Value) -> bool {

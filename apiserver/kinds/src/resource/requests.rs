@@ -94,7 +94,7 @@ const OPAQUE: usize = 10 * 1024;
 const REFERENCE: &str =
     "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'";
 
-/// Returns true if two specs have the same encoding. An empty capacity differs from an absent one, as it does
+/// Returns `true` if two specs have the same encoding. An empty capacity differs from an absent one, as it does
 /// in their encodings. Arguments: the kind, new, old.
 pub(crate) fn same_spec(kind: &str, new: &Value, old: &Value) -> bool {
     let encoded = |object: &Value| {

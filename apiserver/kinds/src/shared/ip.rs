@@ -1,5 +1,5 @@
-//! IP addresses and ranges. Objects of long ago may hold spellings that were never meant, such as
-//! leading zeros; new ones may not (KEP-4858).
+//! Validation of IP addresses and ranges. New objects must write them in the usual form; ambiguous spellings, such as
+//! those with leading zeros, are accepted only where the stored object has them already (KEP-4858).
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -55,7 +55,7 @@ pub(crate) fn network(ip: IpAddr, length: u8) -> IpAddr {
     }
 }
 
-/// Returns true for an IPv4-mapped IPv6 address.
+/// Returns `true` for an IPv4-mapped IPv6 address.
 fn is_mapped(ip: IpAddr) -> bool {
     matches!(ip, IpAddr::V6(v6) if v6.to_ipv4_mapped().is_some())
 }

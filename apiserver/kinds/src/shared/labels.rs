@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-/// Returns true if an object as it was written has no labels of its own but has labels at a pointer, which
+/// Returns `true` if an object as it was written has no labels of its own but has labels at a pointer, which
 /// defaulting then copies.
 pub fn shares_labels(object: &Value, pointer: &str) -> bool {
     object.pointer(pointer).is_some_and(Value::is_object)

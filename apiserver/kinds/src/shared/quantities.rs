@@ -41,7 +41,7 @@ fn is_extended(name: &str) -> bool {
         && names::qualified_name(&format!("requests.{name}")).is_empty()
 }
 
-/// Returns true if more of a resource can be promised than there is.
+/// Returns `true` if more of a resource can be promised than there is.
 pub(crate) fn overcommits(name: &str) -> bool {
     is_native(name) && !name.starts_with("hugepages-")
 }

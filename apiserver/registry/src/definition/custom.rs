@@ -113,7 +113,7 @@ struct RawSchema<'a> {
 }
 
 impl Definition {
-    /// Reads a definition; `None` if it is none.
+    /// Reads a CustomResourceDefinition; returns `None` if `source` is not one.
     pub fn read(source: Source) -> Option<Self> {
         let bytes: &[u8] = (*source).as_ref();
         let raw: Raw<'_> = serde_json::from_slice(bytes).ok()?;
@@ -254,7 +254,7 @@ impl Custom {
         format!("{}/{}", self.definition.group, self.version())
     }
 
-    /// Returns true if objects are stored in this version.
+    /// Returns `true` if objects are stored in this version.
     pub fn is_stored(&self) -> bool {
         self.version() == self.definition.storage
     }

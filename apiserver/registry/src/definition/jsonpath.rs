@@ -84,7 +84,7 @@ impl JsonPath {
         found
     }
 
-    /// The first of what the path leads to.
+    /// Returns the first value that the path selects.
     pub fn first<'v>(&self, value: &'v Value) -> Option<&'v Value> {
         self.find(value).into_iter().next()
     }

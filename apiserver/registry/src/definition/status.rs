@@ -204,7 +204,7 @@ fn remove(object: &mut Value, field: &str) {
     }
 }
 
-/// Returns true if a definition is being deleted and still waits for its objects to go.
+/// Returns `true` if a definition is being deleted and still waits for its objects to go.
 pub fn awaits_cleanup(definition: &Value) -> bool {
     meta::deletion_timestamp(definition).is_some() && meta::finalizers(definition).contains(&CLEANUP)
 }

@@ -80,7 +80,7 @@ fn preserving(spec: &Value, errors: &mut Errors) {
     }
 }
 
-/// Returns true if a schema, or one nested in it, has a default.
+/// Returns `true` if a schema, or one nested in it, has a default.
 fn has_default(schema: &Value) -> bool {
     let held = |value: &Value| match value {
         Value::Array(schemas) => schemas.iter().any(has_default),
@@ -498,7 +498,7 @@ fn status_errors(definition: &Value, errors: &mut Errors) {
     }
 }
 
-/// Returns true if definitions of the group need the community's approval.
+/// Returns `true` if definitions of the group need the community's approval.
 pub(super) fn is_protected(group: &str) -> bool {
     ["k8s.io", "kubernetes.io"]
         .iter()

@@ -11,12 +11,8 @@ use serde_json::{Map, Value, json};
 use super::complete::{Absent, zero};
 use super::wire::{Reader, Wire};
 use super::{MAGIC, MEDIA_TYPE};
+use crate::limits::{MESSAGE_DEPTH, MESSAGE_VALUES};
 use crate::messages::{Field, Kind, Message, Shape, at, of_kind};
-
-/// Nesting of messages. A schema of a CustomResourceDefinition takes one level for each of its own.
-const DEPTH: usize = 100;
-/// Values that one body may become. Two bytes can make one; a value of JSON takes about a hundred.
-const VALUES: usize = 300_000;
 
 /// The fault of the bytes.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,7 +23,7 @@ pub enum Malformed {
     Short,
     #[error("it is nested too deeply")]
     Deep,
-    #[error("it holds more than {VALUES} values")]
+    #[error("it holds more than {MESSAGE_VALUES} values")]
     Large,
     #[error("a text is not UTF-8")]
     Text,
@@ -50,7 +46,7 @@ pub(super) struct Budget {
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { depth: DEPTH, values: VALUES }
+        Self { depth: MESSAGE_DEPTH, values: MESSAGE_VALUES }
     }
 }
 
@@ -326,7 +322,7 @@ pub(super) fn value(
     })
 }
 
-/// Returns true if Go's JSON encoder leaves out such a value of a field that is not a pointer.
+/// Returns `true` if Go's JSON encoder leaves out such a value of a field that is not a pointer.
 pub(super) fn is_zero(kind: Kind, value: &Value) -> bool {
     match value {
         Value::Null => true,

@@ -80,7 +80,7 @@ fn lacking(field: &Field, quantities: Quantities) -> Option<Value> {
     }
 }
 
-/// Returns true if Go's encoder leaves the value out because of `omitempty`.
+/// Returns `true` if Go's encoder leaves the value out because of `omitempty`.
 fn is_left_out(field: &Field, value: &Value) -> bool {
     if field.always || field.pointer {
         return false;

@@ -2,6 +2,7 @@
 //! is known when its head is written; read from the beginning.
 
 use super::decode::Malformed;
+use crate::limits::GROUP_DEPTH;
 
 pub(super) const VARINT: u8 = 0;
 pub(super) const FIXED64: u8 = 1;
@@ -10,8 +11,6 @@ const GROUP: u8 = 3;
 const GROUP_END: u8 = 4;
 const FIXED32: u8 = 5;
 
-/// Groups in groups; nothing of Kubernetes' has any.
-const GROUPS: usize = 16;
 /// Room that a fresh buffer gets.
 const ROOM: usize = 1024;
 
@@ -29,7 +28,7 @@ impl Backward {
         self.bytes.len() - self.start
     }
 
-    /// Returns true if nothing was written.
+    /// Returns `true` if nothing was written.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -156,7 +155,8 @@ impl<'a> Reader<'a> {
         if number == 0 {
             return Err(Malformed::Wire(0));
         }
-        let value = if wire == GROUP { self.skip_group(number, GROUPS)? } else { self.value(number, wire)? };
+        let value =
+            if wire == GROUP { self.skip_group(number, GROUP_DEPTH)? } else { self.value(number, wire)? };
         Ok(Some((number, value)))
     }
 

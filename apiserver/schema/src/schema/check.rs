@@ -5,12 +5,10 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 use crate::base64_text;
+use crate::limits::PROBLEMS;
 
 use super::graph::{Definition, Type, definition};
 use apiserver_meta::{quantity, time};
-
-/// The limit on the problems of one sort that are collected.
-const LIMIT: usize = 100;
 
 /// The faults of an object's shape.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -64,7 +62,7 @@ impl<'a> Walk<'a> {
                 self.keys.push(key);
                 self.value(definition, field.ty(), value);
                 self.keys.pop();
-            } else if self.problems.unknown_fields.len() < LIMIT {
+            } else if self.problems.unknown_fields.len() < PROBLEMS {
                 self.problems.unknown_fields.push(self.path.clone());
             }
             self.path.truncate(length);
@@ -153,7 +151,7 @@ impl<'a> Walk<'a> {
     }
 
     fn error(&mut self, message: String) {
-        if self.problems.type_errors.len() < LIMIT {
+        if self.problems.type_errors.len() < PROBLEMS {
             self.problems.type_errors.push(message);
         }
     }

@@ -10,13 +10,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde_json::{Map, Number, Value};
 
 use super::graph::{Definition, Type, definition};
+use crate::limits::{DUPLICATES, OBJECTS};
 use crate::quoted::quoted;
-
-/// No more are reported.
-const LIMIT: usize = 100;
-/// The limit on the JSON objects with fields in one text. The smallest take eight bytes of it and 700 of
-/// memory; the store has no room for an object with that many.
-pub const OBJECTS: usize = 200_000;
 
 /// A JSON text, and whether a key occurs again in an object of it; the last value counts. An error if it
 /// holds more than [`OBJECTS`].
@@ -106,7 +101,7 @@ struct Notes {
 impl Notes {
     /// Reports a field, once.
     fn name(&mut self, what: &str, place: Place<'_>) {
-        if let Some(named) = self.named.as_mut().filter(|_| self.tries < LIMIT) {
+        if let Some(named) = self.named.as_mut().filter(|_| self.tries < DUPLICATES) {
             self.tries += 1;
             let text = format!("{what} field {}", quoted(&place.to_string()));
             if !named.contains(&text) {
@@ -218,7 +213,7 @@ impl<'de> Visitor<'de> for Noting<'_, '_> {
                 fields.next_value::<IgnoredAny>()?;
                 continue;
             };
-            // What is in the second value is reported after it.
+            // Duplicates within the second value are reported after the value itself.
             if self.notes.named.is_some()
                 && !matches!(self.expected, Expected::Opaque)
                 && map.contains_key(&key)
@@ -272,7 +267,7 @@ mod tests {
     #[test]
     fn duplicate_fields_are_named_up_to_the_limit() {
         let again: Vec<String> = (0..300).map(|n| format!("\"a{n}\":1,\"a{n}\":2")).collect();
-        assert_eq!(duplicate_fields(format!("{{{}}}", again.join(",")).as_bytes()).len(), LIMIT);
+        assert_eq!(duplicate_fields(format!("{{{}}}", again.join(",")).as_bytes()).len(), DUPLICATES);
         let within = r#"{"a":{"b":1,"b":2,"b":3},"a":{"c":1,"c":2}}"#;
         assert_eq!(
             duplicate_fields(within.as_bytes()),

@@ -223,7 +223,7 @@ impl Merge {
         self.0.atomic
     }
 
-    /// Returns true for `x-kubernetes-map-type: granular` on the field, regardless of its type.
+    /// Returns `true` for `x-kubernetes-map-type: granular` on the field, regardless of its type.
     pub fn granular(self) -> bool {
         self.0.granular
     }

@@ -316,7 +316,7 @@ fn identity<'v>(item: &'v Value, key: Option<&str>) -> Option<&'v Value> {
     }
 }
 
-/// Returns true if both are the same item.
+/// Returns `true` if both are the same item.
 fn same(a: &Value, b: &Value, key: Option<&str>) -> bool {
     identity(a, key).is_some() && identity(a, key) == identity(b, key)
 }

@@ -7,10 +7,8 @@ use serde_json::{Value, json};
 use super::Errors;
 use super::names::{self, Faults};
 use crate::error::{FieldError, FieldReason};
+use crate::limits::{ANNOTATIONS_BYTES, CONTROLLERS};
 use crate::meta;
-
-/// All annotations together, keys included.
-const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
 /// `metadata` of a kind whose names are RFC 1123 subdomains, as most are.
 pub fn subdomain_name(object: &Value) -> Vec<FieldError> {
@@ -108,17 +106,14 @@ pub fn annotations(annotations: Option<&Value>, path: &str, errors: &mut Errors)
         let faults = names::qualified_name(&key.to_lowercase());
         errors.extend(faults.iter().map(|f| FieldError::invalid(path, &json!(key), f)));
     }
-    if size > ANNOTATIONS_LIMIT {
+    if size > ANNOTATIONS_BYTES {
         errors.push(FieldError {
             field: path.to_owned(),
             reason: FieldReason::TooLong,
-            message: format!("Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"),
+            message: format!("Too long: may not be more than {ANNOTATIONS_BYTES} bytes"),
         });
     }
 }
-
-/// The number of surplus controllers that are reported: all owners are shown with each.
-const CONTROLLERS: usize = 16;
 
 fn owners(object: &Value, errors: &mut Errors) {
     let path = "metadata.ownerReferences";

@@ -58,7 +58,7 @@ impl Blocks {
         self.change.notified().await;
     }
 
-    /// The ranges of a family that addresses may be taken from, each once.
+    /// Returns the ranges of a family that addresses may be taken from, each once.
     pub fn open(&self, v4: bool) -> Vec<IpNetwork> {
         let blocks = self.by_name.load();
         let open = blocks.values().filter(|block| block.open).flat_map(|block| block.cidrs.iter().copied());
@@ -71,19 +71,19 @@ impl Blocks {
         ranges
     }
 
-    /// Returns true if an address lies in any ServiceCIDR.
+    /// Returns `true` if an address lies in any ServiceCIDR.
     pub fn contains(&self, address: IpAddr) -> bool {
         self.by_name.load().values().any(|block| block.cidrs.iter().any(|range| usable(range, address)))
     }
 
-    /// Returns true if an address lies in a ServiceCIDR other than `name` that is not being deleted.
+    /// Returns `true` if an address lies in a ServiceCIDR other than `name` that is not being deleted.
     pub fn covered_without(&self, address: IpAddr, name: &str) -> bool {
         let blocks = self.by_name.load();
         let mut others = blocks.iter().filter(|(other, block)| *other != name && !block.going);
         others.any(|(_, block)| block.cidrs.iter().any(|range| usable(range, address)))
     }
 
-    /// All of them.
+    /// Returns all ranges.
     pub fn all(&self) -> Arc<BTreeMap<String, Block>> {
         self.by_name.load_full()
     }

@@ -35,7 +35,7 @@ pub struct Claims {
     pub ambient: Ambient,
 }
 
-/// The IPAddress of an address that a Service holds.
+/// Returns the IPAddress of an address that a Service holds.
 pub fn object(address: IpAddr, (namespace, name): (&str, &str), ambient: &Ambient) -> Value {
     json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
@@ -51,7 +51,7 @@ pub fn object(address: IpAddr, (namespace, name): (&str, &str), ambient: &Ambien
     })
 }
 
-/// The Service that an IPAddress belongs to, as `NAMESPACE/NAME`; `None` if it is none.
+/// Returns the Service that an IPAddress belongs to, as `NAMESPACE/NAME`; `None` if it is none.
 pub fn owner(address: &Value) -> Option<String> {
     let parent = &address["spec"]["parentRef"];
     let text = |key: &str| parent[key].as_str().unwrap_or_default();
@@ -59,7 +59,7 @@ pub fn owner(address: &Value) -> Option<String> {
         .then(|| format!("{}/{}", text("namespace"), text("name")))
 }
 
-/// Returns true if the IPAddress has the labels that the allocator sets.
+/// Returns `true` if the IPAddress has the labels that the allocator sets.
 pub fn is_ours(address: &Value) -> bool {
     address["metadata"]["labels"][MANAGED_BY] == ALLOCATOR
 }
@@ -69,12 +69,12 @@ impl Claims {
         format!("{}/{address}", self.kind.storage_prefix)
     }
 
-    /// Returns true if the address is known to be claimed. May be behind the store by a moment.
+    /// Returns `true` if the address is known to be claimed. This may be behind the store by a moment.
     pub fn is_taken(&self, address: IpAddr) -> bool {
         self.cache.as_ref().is_some_and(|cache| cache.get(&address.to_string()).is_some())
     }
 
-    /// The addresses that are known to be held. May be behind the store by a moment.
+    /// Returns the addresses that are known to be held. They may be behind the store by a moment.
     pub fn known(&self) -> Vec<IpAddr> {
         let Some(cache) = &self.cache else { return Vec::new() };
         cache.snapshot().objects.values().filter_map(|entry| entry.name().parse().ok()).collect()
@@ -100,7 +100,7 @@ impl Claims {
         })
     }
 
-    /// The IPAddress of an address.
+    /// Returns the IPAddress of an address.
     pub async fn read(&self, address: IpAddr) -> Result<Option<(Value, Revision)>, StoreError> {
         let Some(kv) = self.store.get(&self.key(address)).await?.kv else { return Ok(None) };
         match encoding::read(&kv.value) {

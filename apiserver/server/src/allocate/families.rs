@@ -51,7 +51,7 @@ pub(super) struct Plan {
     pub(super) headless: bool,
 }
 
-/// Returns true if a field counts as not given.
+/// Returns `true` if a field counts as not given.
 pub(super) fn is_empty(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -66,7 +66,7 @@ fn strings(value: &Value) -> Vec<String> {
     list.iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
-/// The plan for `service`, `None` if it is an ExternalName. `configured` are the cluster's
+/// Returns the plan for `service`, `None` if it is an ExternalName. `configured` are the cluster's
 /// families, the default first. Addresses of `old` may not change.
 pub(super) fn plan(
     service: &Value,

@@ -60,7 +60,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The given ranges and the usual node ports.
+    /// Returns the given ranges and the usual node ports.
     pub fn new(service_cidrs: Vec<IpNetwork>) -> Self {
         Self { service_cidrs, node_ports: 30000..=32767 }
     }
@@ -93,7 +93,7 @@ pub struct Allocator {
 }
 
 impl Allocator {
-    /// An allocator over `store`, on the current runtime. `kind` is IPAddress, `cache` its cache,
+    /// Returns an allocator over `store`, on the current runtime. `kind` is IPAddress, `cache` its cache,
     /// and `blocks` are the ServiceCIDRs as the server sees them.
     pub(crate) fn new(
         config: Config,
@@ -112,7 +112,7 @@ impl Allocator {
         Self { metrics, ..self }
     }
 
-    /// Each range with the addresses of it that are given out and those that are free.
+    /// Returns each range with the addresses of it that are given out and those that are free.
     pub(crate) fn addresses_taken(&self) -> Vec<(String, u64, u64)> {
         let taken: Vec<IpAddr> = self.claims.known();
         let open = [true, false].into_iter().flat_map(|v4| self.blocks.open(v4));
@@ -139,7 +139,7 @@ impl Allocator {
         found.or(open.first()).map(ToString::to_string).unwrap_or_default()
     }
 
-    /// The addresses of the Service `default/kubernetes`, one a range.
+    /// Returns the addresses of the Service `default/kubernetes`, one a range.
     pub fn kubernetes_addresses(&self) -> Vec<IpAddr> {
         self.config.service_cidrs.iter().map(first_address).collect()
     }

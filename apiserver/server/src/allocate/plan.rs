@@ -56,7 +56,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan for a new Service, or for a changed one; what `old` holds and `new` does not ask
+    /// Returns the plan for a new Service, or for a changed one; what `old` holds and `new` does not ask
     /// to change is kept; without a `range` any node port may be asked for. Families and headless addresses are filled in at once.
     pub fn of(
         service: &mut Value,
@@ -194,7 +194,7 @@ impl Plan {
         }
     }
 
-    /// Returns true if the Service holds a port or requests it already.
+    /// Returns `true` if the Service holds a port or requests it already.
     fn has(&self, port: u16) -> bool {
         self.before.contains(&Item::Port(port)) || self.asked.contains(&port)
     }
@@ -276,7 +276,7 @@ fn service_type(service: &Value) -> &str {
     service["spec"]["type"].as_str().unwrap_or("ClusterIP")
 }
 
-/// A port number, `None` for absent or 0.
+/// Returns a port number, `None` for absent or 0.
 fn number(value: &Value) -> Option<i64> {
     value.as_i64().filter(|number| *number != 0)
 }

@@ -18,7 +18,7 @@ use super::range_object::{KEY, PortSet};
 use super::ranges::dynamic_offsets;
 
 /// Requests served by one write.
-const TOGETHER: usize = 256;
+const BATCH: usize = 256;
 /// Requests that wait; further callers wait for a place.
 const WAITING: usize = 1024;
 /// Attempts against other servers that write at the same time.
@@ -61,8 +61,9 @@ impl Ports {
     /// Starts the task on the current runtime.
     pub fn start(store: Arc<dyn Store>, range: RangeInclusive<u16>, ambient: &Ambient) -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
-        let keeper = Keeper { store, range, ambient: ambient.clone(), known: None, owed: Vec::new() };
-        tokio::spawn(keeper.run(receiver));
+        let allocator =
+            PortAllocator { store, range, ambient: ambient.clone(), known: None, owed: Vec::new() };
+        tokio::spawn(allocator.run(receiver));
         Self(sender)
     }
 
@@ -137,7 +138,8 @@ pub async fn write(
     }
 }
 
-struct Keeper {
+/// The task that allocates ports: one after the other, so that callers do not compete for the store.
+struct PortAllocator {
     store: Arc<dyn Store>,
     range: RangeInclusive<u16>,
     ambient: Ambient,
@@ -146,10 +148,10 @@ struct Keeper {
     owed: Vec<u16>,
 }
 
-impl Keeper {
+impl PortAllocator {
     async fn run(mut self, mut receiver: mpsc::Receiver<Request>) {
         let mut requests = Vec::new();
-        while receiver.recv_many(&mut requests, TOGETHER).await > 0 {
+        while receiver.recv_many(&mut requests, BATCH).await > 0 {
             let owed = std::mem::take(&mut self.owed);
             let asks = requests.iter().map(|request| request.ask.clone());
             let asks: Vec<Ask> = [Ask::Free(owed)].into_iter().chain(asks).collect();
@@ -164,7 +166,7 @@ impl Keeper {
         }
     }
 
-    /// An answer for each.
+    /// Returns an answer for each request.
     async fn serve(&mut self, asks: &[Ask]) -> Vec<Result<Vec<u16>, Refused>> {
         let failed = |error: StoreError| -> Vec<_> {
             tracing::warn!(%error, "node ports cannot be allocated");
@@ -244,7 +246,7 @@ impl Keeper {
     }
 }
 
-/// A free port: of the upper part as long as there is one, the lower is left to explicit requests
+/// Returns a free port: of the upper part as long as there is one, the lower is left to explicit requests
 /// (KEP-3668).
 fn free_port(set: &PortSet, random: u64) -> Option<u16> {
     let (first, last) = (*set.range.start(), *set.range.end());

@@ -24,7 +24,7 @@ pub struct PortSet {
 /// The stored value is not a RangeAllocation.
 #[derive(Debug, thiserror::Error)]
 pub enum Unreadable {
-    #[error("it is no envelope of a RangeAllocation, or it is cut short")]
+    #[error("not a RangeAllocation envelope, or truncated")]
     Message,
     #[error("its range {0:?} is not FIRST-LAST")]
     Range(String),
@@ -41,7 +41,7 @@ impl PortSet {
         format!("{}-{}", self.range.start(), self.range.end())
     }
 
-    /// The stored form.
+    /// Returns the stored form.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Backward::default();
         out.bytes(3, &self.bits());
@@ -86,7 +86,7 @@ impl PortSet {
     }
 }
 
-/// The fields of a message that have bytes; others are passed over.
+/// Returns the fields of a message that have bytes; others are passed over.
 fn fields(mut rest: &[u8]) -> Result<Vec<(u64, &[u8])>, Unreadable> {
     let mut found = Vec::new();
     while !rest.is_empty() {

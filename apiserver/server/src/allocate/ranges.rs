@@ -4,18 +4,18 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnetwork::IpNetwork;
 
-/// The first usable address of a range, which the Service `default/kubernetes` has.
+/// Returns the first usable address of a range, which the Service `default/kubernetes` has.
 pub fn first_address(cidr: &IpNetwork) -> IpAddr {
     at(cidr, 1)
 }
 
-/// Returns true if a Service may have `address`: in the range, and neither the network's address nor the IPv4
+/// Returns `true` if a Service may have `address`: in the range, and neither the network's address nor the IPv4
 /// broadcast address.
 pub(super) fn usable(cidr: &IpNetwork, address: IpAddr) -> bool {
     cidr.contains(address) && address != cidr.network() && !(cidr.is_ipv4() && address == cidr.broadcast())
 }
 
-/// The usable addresses, each once, in the order of a dynamic allocation started by `random`.
+/// Returns the usable addresses, each once, in the order of a dynamic allocation started by `random`.
 pub(super) fn dynamic_addresses(cidr: &IpNetwork, random: u64) -> impl Iterator<Item = IpAddr> + use<> {
     let cidr = *cidr;
     let size = size(&cidr);

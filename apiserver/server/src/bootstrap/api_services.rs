@@ -66,7 +66,7 @@ pub fn name(group: &str, version: &str) -> String {
     format!("{version}.{group}")
 }
 
-/// The APIService of a version; of a built-in one, or of definitions. `None` for a version that the
+/// Returns the APIService of a version; of a built-in one, or of definitions. `None` for a version that the
 /// group itself answers for (the registration of APIServices).
 pub fn wanted(group: &str, version: &str, custom: bool) -> Option<Value> {
     if group == "apiregistration.k8s.io" {

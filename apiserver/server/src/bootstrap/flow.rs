@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value, json};
 
-use apiserver_auth::defaults::Write;
+use apiserver_auth::defaults::DefaultWrite;
 
 const API_VERSION: &str = "flowcontrol.apiserver.k8s.io/v1";
 /// The annotation that says whether the server may bring an object's spec up to date.
@@ -189,15 +189,15 @@ fn annotation(object: &Value) -> Option<bool> {
     }
 }
 
-/// Returns true if an object that is not in [`objects`] was created by an older server and may be deleted.
+/// Returns `true` if an object that is not in [`objects`] was created by an older server and may be deleted.
 pub fn is_outdated(existing: &Value) -> bool {
     annotation(existing) == Some(true)
 }
 
 /// Compares an object of [`objects`] with the stored one. The spec of a mandatory one is always set; that of
 /// another only if its annotation says so, or, without annotation, if the spec has not been changed.
-pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
-    let Some(existing) = existing else { return Write::Create(wanted.clone()) };
+pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> DefaultWrite {
+    let Some(existing) = existing else { return DefaultWrite::Create(wanted.clone()) };
     let name = wanted["metadata"]["name"].as_str().unwrap_or_default();
     let untouched = existing["metadata"]["generation"] == 1;
     let update = MANDATORY.contains(&name) || annotation(existing).unwrap_or(untouched);
@@ -220,10 +220,10 @@ pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Write {
         }
         updated["metadata"]["annotations"][AUTOUPDATE] = update.to_string().into();
     }
-    if updated == *existing { Write::Nothing } else { Write::Update(updated) }
+    if updated == *existing { DefaultWrite::Nothing } else { DefaultWrite::Update(updated) }
 }
 
-/// Returns true if a spec has the wanted values and nothing more; false, null and an empty list are the same.
+/// Returns `true` if a spec has the wanted values and nothing more; false, null and an empty list are the same.
 fn covers(spec: &Value, wanted: &Value) -> bool {
     let nothing = |value: &Value| match value {
         Value::Null => true,
@@ -297,18 +297,18 @@ mod tests {
     fn permitted_changes_of_users_are_kept() {
         let wanted = find("PriorityLevelConfiguration", "system");
         let mut existing = wanted.clone();
-        assert_eq!(reconcile(Some(&existing), &wanted), Write::Nothing);
+        assert_eq!(reconcile(Some(&existing), &wanted), DefaultWrite::Nothing);
         existing["spec"]["limited"]["nominalConcurrencyShares"] = json!(7);
-        assert_eq!(reconcile(Some(&existing), &wanted), Write::Update(wanted.clone()));
+        assert_eq!(reconcile(Some(&existing), &wanted), DefaultWrite::Update(wanted.clone()));
         existing["metadata"]["annotations"][AUTOUPDATE] = json!("false");
-        assert_eq!(reconcile(Some(&existing), &wanted), Write::Nothing);
+        assert_eq!(reconcile(Some(&existing), &wanted), DefaultWrite::Nothing);
         // Without an annotation it depends on whether the spec was changed, and the result is recorded.
         existing["metadata"] = json!({"name": "system", "generation": 2});
-        let Write::Update(noted) = reconcile(Some(&existing), &wanted) else { panic!("it is noted") };
+        let DefaultWrite::Update(noted) = reconcile(Some(&existing), &wanted) else { panic!("it is noted") };
         assert_eq!(noted["metadata"]["annotations"][AUTOUPDATE], "false");
         assert_eq!(noted["spec"], existing["spec"]);
         existing["metadata"]["generation"] = json!(1);
-        let Write::Update(reset) = reconcile(Some(&existing), &wanted) else { panic!("it is reset") };
+        let DefaultWrite::Update(reset) = reconcile(Some(&existing), &wanted) else { panic!("it is reset") };
         assert_eq!(reset["spec"], wanted["spec"]);
     }
 
@@ -317,12 +317,12 @@ mod tests {
         let wanted = find("PriorityLevelConfiguration", "exempt");
         let mut existing = wanted.clone();
         existing["spec"]["exempt"]["lendablePercent"] = json!(40);
-        assert_eq!(reconcile(Some(&existing), &wanted), Write::Nothing);
+        assert_eq!(reconcile(Some(&existing), &wanted), DefaultWrite::Nothing);
         let wanted = find("FlowSchema", "catch-all");
         let mut existing = wanted.clone();
         existing["metadata"]["annotations"][AUTOUPDATE] = json!("false");
         existing["spec"]["matchingPrecedence"] = json!(9);
-        let Write::Update(reset) = reconcile(Some(&existing), &wanted) else { panic!("it is reset") };
+        let DefaultWrite::Update(reset) = reconcile(Some(&existing), &wanted) else { panic!("it is reset") };
         assert_eq!((&reset["spec"], &reset["metadata"]), (&wanted["spec"], &wanted["metadata"]));
     }
 }

@@ -36,7 +36,7 @@ impl Class {
     /// The number of classes.
     pub const COUNT: usize = 6;
 
-    /// The value of the label `class` in metrics.
+    /// Returns the value of the label `class` in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Probes => "probes",
@@ -76,7 +76,7 @@ const COMPONENTS: [&str; 4] =
     ["system:kube-controller-manager", "system:kube-scheduler", "system:kube-proxy", "system:apiserver"];
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
-/// The class of an identity, and what tells its account from others of the class.
+/// Returns the class of an identity, and what tells its account from others of the class.
 pub fn payer(identity: &Identity) -> (Class, &str) {
     let member = |group: &str| identity.groups.iter().any(|g| g == group);
     if identity.user == "system:anonymous" || member("system:unauthenticated") {
@@ -114,12 +114,12 @@ pub struct Account {
 }
 
 impl Account {
-    /// The class of the account.
+    /// Returns the class of the account.
     pub fn class(&self) -> Class {
         self.class
     }
 
-    /// The account's share of a lane's places; `None` for a lane that has no limit.
+    /// Returns the account's share of a lane's places; `None` for a lane that has no limit.
     pub(super) fn places(&self, lane: Lane) -> Option<&Places> {
         Some(&self.places[lane.shared()?])
     }
@@ -158,23 +158,23 @@ impl Accounts {
         self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The account that an identity is charged to.
+    /// Returns the account that an identity is charged to.
     pub fn of(self: &Arc<Self>, identity: &Identity) -> Arc<Account> {
         let (class, key) = payer(identity);
         self.account(class, key)
     }
 
-    /// The account of clients that are not authenticated.
+    /// Returns the account of clients that are not authenticated.
     pub fn anonymous(self: &Arc<Self>) -> Arc<Account> {
         self.account(Class::Anonymous, "")
     }
 
-    /// The account of probes from one client address.
+    /// Returns the account of probes from one client address.
     pub fn probes(self: &Arc<Self>, network: &str) -> Arc<Account> {
         self.account(Class::Probes, network)
     }
 
-    /// The account of a class with this key.
+    /// Returns the account of a class with this key.
     pub(super) fn account(self: &Arc<Self>, class: Class, key: &str) -> Arc<Account> {
         let mut all = self.lock();
         if let Some(account) = all[class as usize].get(key).and_then(Weak::upgrade) {

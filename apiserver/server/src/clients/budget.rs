@@ -23,7 +23,7 @@ pub struct Level {
 }
 
 impl Level {
-    /// A level with nothing charged.
+    /// Returns a level with nothing charged.
     pub fn new(limit: usize) -> Self {
         Self {
             used: AtomicUsize::new(0),
@@ -97,7 +97,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The budget of a request by `account` on a connection.
+    /// Returns the budget of a request by `account` on a connection.
     pub fn new(connection: Arc<Level>, account: Arc<Account>) -> Self {
         Self { connection: Some(connection), account: Some(account) }
     }
@@ -107,12 +107,12 @@ impl Budget {
         self.connection.as_deref().into_iter().chain(account)
     }
 
-    /// Returns true if one of the levels is charged with more than its limit.
+    /// Returns `true` if one of the levels is charged with more than its limit.
     pub fn is_over(&self) -> bool {
         self.levels().any(Level::is_over)
     }
 
-    /// Returns true if one of the levels is exceeded by more than a quarter. Refusals cost something too.
+    /// Returns `true` if one of the levels is exceeded by more than a quarter. Refusals cost something too.
     pub fn is_far_over(&self) -> bool {
         self.levels().any(|level| level.used() > level.limit.saturating_add(level.limit / 4))
     }

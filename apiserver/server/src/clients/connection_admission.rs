@@ -28,7 +28,7 @@ pub enum Network {
 }
 
 impl Network {
-    /// The network of an address.
+    /// Returns the network of an address.
     pub fn of(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(address) => Self::V4(address.octets()),
@@ -103,7 +103,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// The parts of a table with this many places.
+    /// Returns the parts of a table with this many places.
     pub fn of(total: usize) -> Self {
         let part = |parts: usize, of: usize| (total * parts / of).max(1);
         let (unknown, loopback) = (part(3, 10), part(1, 50));
@@ -119,7 +119,7 @@ impl Bounds {
         }
     }
 
-    /// Returns true if a connection of `class` finds a place among the `known` authenticated ones, of which
+    /// Returns `true` if a connection of `class` finds a place among the `known` authenticated ones, of which
     /// `tenants` are of tenants and `own` of the same account.
     pub fn admits_known(&self, class: Class, known: usize, tenants: usize, own: usize) -> bool {
         known < self.known
@@ -133,7 +133,7 @@ impl Bounds {
     }
 }
 
-/// The connection that gives way to a new one from `network`, if one has to.
+/// Returns the connection that gives way to a new one from `network`, if one has to.
 pub fn admit<'a>(
     seen: impl Iterator<Item = &'a Seen> + Clone,
     network: Network,

@@ -121,17 +121,17 @@ impl Connection {
         }
     }
 
-    /// The levels that a request of `account` on this connection is charged to.
+    /// Returns the levels that a request of `account` on this connection is charged to.
     pub fn budget(&self, account: Arc<Account>) -> Budget {
         Budget::new(Arc::clone(&self.held), account)
     }
 
-    /// The client's address.
+    /// Returns the client's address.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// The key that a client's address is counted under.
+    /// Returns the key that a client's address is counted under.
     pub fn network_key(&self) -> String {
         format!("{:?}", self.network)
     }
@@ -225,7 +225,7 @@ pub struct Connections {
 }
 
 impl Connections {
-    /// A table with this many places.
+    /// Returns a table with this many places.
     pub fn new(total: usize) -> Arc<Self> {
         Arc::new(Self {
             bounds: Bounds::of(total),
@@ -312,7 +312,7 @@ impl Connections {
         let all: Vec<_> = self.lock().values().cloned().collect();
         let (counts, now) = (self.counts(), self.now());
         let unknown = counts.handshakes + counts.unknown;
-        let patience = [
+        let longest_idle = [
             connection_admission::idle_time(false, unknown, self.bounds.unknown),
             connection_admission::idle_time(true, counts.known, self.bounds.known),
         ];
@@ -320,14 +320,14 @@ impl Connections {
             connection.held.wake(usize::MAX);
             connection.cut_stalled(now, &self.cut);
             let seen = connection.seen();
-            let patience = match seen.stage {
+            let longest_idle = match seen.stage {
                 // It has a time of its own.
                 Stage::Handshake => continue,
-                Stage::Unknown => patience[0],
-                Stage::Known(_) => patience[1],
+                Stage::Unknown => longest_idle[0],
+                Stage::Known(_) => longest_idle[1],
             };
             let idle = seen.idle_since.map_or(0, |since| now.saturating_sub(since));
-            if u128::from(idle) < patience.as_millis() {
+            if u128::from(idle) < longest_idle.as_millis() {
                 continue;
             }
             if connection.retired.is_cancelled() {

@@ -143,7 +143,7 @@ impl Progress {
         progress
     }
 
-    /// Returns true if something has been waiting to be sent for too long.
+    /// Returns `true` if something has been waiting to be sent for too long.
     pub(super) fn is_stalled(&self, now: u64) -> bool {
         let unsent = self.unsent.load(Ordering::SeqCst) > 0;
         let unasked = !self.gone.load(Ordering::SeqCst) && !self.waits.load(Ordering::SeqCst);

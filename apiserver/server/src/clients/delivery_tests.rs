@@ -45,7 +45,7 @@ impl Wire {
         Self { accounts: Accounts::new([4, 4]), connections: Connections::new(100) }
     }
 
-    /// A client's end of a connection, on which bob asks.
+    /// Returns a client's end of a connection, on which bob asks.
     fn connect(&self) -> DuplexStream {
         let (client, server) = tokio::io::duplex(1 << 16);
         let place = self.connections.admit(SocketAddr::from(([10, 0, 0, 1], 4000)));

@@ -16,7 +16,7 @@ pub const fn cost(payload: u64) -> u64 {
     limits::FRAME_COST + payload / limits::FRAME_BYTES_FREE
 }
 
-/// The earnings of a connection's progress since they were last taken.
+/// The allowance that a connection has earned by progress since it was last added to its [`Allowance`].
 #[derive(Debug, Default)]
 pub struct Earnings(AtomicU64);
 

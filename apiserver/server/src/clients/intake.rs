@@ -179,7 +179,7 @@ impl http_body::Body for Metered {
 }
 
 impl Received {
-    /// Returns whether it takes a place among the requests with large bodies.
+    /// Returns `true` if it takes a place among the requests with large bodies.
     pub(super) fn is_heavy(&self) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).turn.is_some()
     }

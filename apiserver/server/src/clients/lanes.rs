@@ -34,7 +34,7 @@ pub enum Lane {
     Common,
 }
 
-/// The lane of a request.
+/// Returns the lane of a request.
 pub fn lane(info: &RequestInfo, identity: &Identity) -> Lane {
     let (class, _) = payer(identity);
     match class {
@@ -48,19 +48,19 @@ pub fn lane(info: &RequestInfo, identity: &Identity) -> Lane {
     }
 }
 
-/// Returns true for a health probe.
+/// Returns `true` for a health probe.
 pub fn is_probe(info: &RequestInfo) -> bool {
     !info.is_resource && info.is_read() && probes::probe(&info.path).is_some()
 }
 
-/// Returns true if a request, when made by the control plane or a node, shows that its author is alive.
+/// Returns `true` if a request, when made by the control plane or a node, shows that its author is alive.
 fn is_heartbeat(info: &RequestInfo) -> bool {
     let one = matches!(info.verb, "get" | "create" | "update" | "patch");
     match (info.group.as_str(), info.resource.as_str(), info.subresource.as_str()) {
         _ if !info.is_resource || !one => false,
         ("coordination.k8s.io", "leases", "") => true,
         ("", "nodes", "status") => true,
-        // As in Kubernetes, which counts all writes of nodes about Nodes.
+        // All writes of nodes to Nodes count, as in Kubernetes.
         ("", "nodes", "") => info.verb == "update" || info.verb == "patch",
         _ => false,
     }
@@ -97,7 +97,7 @@ impl Lane {
         }
     }
 
-    /// The places that one account may take, of all that there are: at least one.
+    /// Returns the places that one account may take, of all that there are: at least one.
     pub(super) fn share(self, class: Class, places: usize) -> usize {
         let part = match class {
             Class::Anonymous | Class::Probes => limits::SHARE_OF_ANONYMOUS,
@@ -139,7 +139,7 @@ pub struct Lanes {
 pub struct Place {
     /// The account's share of the lane, and the lane, for what the request does.
     working: Option<[Arc<Semaphore>; 2]>,
-    /// The permits while it stands aside.
+    /// The semaphores that the request counts in while it waits for another request.
     aside: Option<[Arc<Semaphore>; 2]>,
     held: Mutex<Option<[OwnedSemaphorePermit; 2]>>,
     body: Option<Received>,
@@ -169,7 +169,7 @@ impl Lanes {
         }
     }
 
-    /// The places for large bodies, for requests that have to wait for them.
+    /// Returns the places for large bodies, for requests that have to wait for them.
     pub fn heavy(&self, lane: Lane) -> Option<&Arc<Semaphore>> {
         Some(&self.heavy[lane.shared()?])
     }
@@ -232,7 +232,7 @@ impl Place {
     }
 }
 
-/// A place that is free now.
+/// Returns a place that is free now.
 fn enter(places: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, NoTurn> {
     Arc::clone(places).try_acquire_owned().map_err(|_| NoTurn)
 }
@@ -257,7 +257,7 @@ mod tests {
     use crate::body;
     use crate::query::Query;
 
-    /// The place, once it is taken for good.
+    /// Returns the place, once it is taken for good.
     async fn taken_for_good(place: Place) -> Result<Place, NoTurn> {
         place.acquire().await.map(|()| place)
     }

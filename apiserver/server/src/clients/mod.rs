@@ -37,12 +37,12 @@ impl Clients {
         &self.accounts
     }
 
-    /// The places of requests in flight.
+    /// Returns the places of requests in flight.
     pub fn lanes(&self) -> &Lanes {
         &self.lanes
     }
 
-    /// The open connections.
+    /// Returns the open connections.
     pub fn connections(&self) -> &Arc<Connections> {
         &self.connections
     }

@@ -26,7 +26,7 @@ pub struct Caller<'a> {
     pub ambient: &'a Ambient,
 }
 
-/// The custom kind, if a webhook converts its objects.
+/// Returns the custom kind, if a webhook converts its objects.
 pub fn by_webhook(resource: &Resource) -> Option<&Arc<Custom>> {
     // An empty apiVersion stands for any version other than its own.
     resource.custom.as_ref().filter(|custom| custom.webhook("").is_some())

@@ -29,8 +29,8 @@ use super::Caller;
 use crate::limits;
 use crate::metrics::WebhookFailure;
 
-/// The time that a webhook may take for one review.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time of a webhook for one review.
+const REVIEW_TIMEOUT: Duration = Duration::from_secs(30);
 /// The certificate authorities of the machine, for webhooks without a bundle of their own.
 const SYSTEM_ROOTS: &str = "/etc/ssl/certs/ca-certificates.crt";
 
@@ -106,13 +106,13 @@ async fn review(
     });
     let place = Place::of(caller, webhook)?;
     let call = place.post(request.to_string().into());
-    let answer = tokio::time::timeout(PATIENCE, call)
+    let answer = tokio::time::timeout(REVIEW_TIMEOUT, call)
         .await
         .map_err(|_| ConversionError::Call(format!("Post {:?}: context deadline exceeded", place.url)))??;
     read_answer(&answer, version, &uid)
 }
 
-/// The objects in a webhook's answer to the review with this version and UID.
+/// Returns the objects in a webhook's answer to the review with this version and UID.
 pub(crate) fn read_answer(answer: &[u8], version: &str, uid: &str) -> Result<Vec<Value>, ConversionError> {
     let mut review: Value = serde_json::from_slice(answer)
         .map_err(|error| ConversionError::Call(format!("the answer is not JSON: {error}")))?;

@@ -62,7 +62,7 @@ impl Builtin {
         (served.len(), gone.len())
     }
 
-    /// The version that a document is of; `None` for those of groups and single paths.
+    /// Returns the version that a document is of; `None` for those of groups and single paths.
     fn version_of(name: &str) -> Option<(&str, &str)> {
         let mut parts = name.split('/');
         match (parts.next()?, parts.next()?, parts.next(), parts.next()) {
@@ -72,7 +72,7 @@ impl Builtin {
         }
     }
 
-    /// The hash of a document; `None` if nothing that it describes is served.
+    /// Returns the hash of a document; `None` if nothing that it describes is served.
     pub(super) fn v3_hash(&self, name: &str) -> Option<String> {
         let whole = openapi::v3_hash(name)?;
         let Some((group, version)) = Self::version_of(name) else {
@@ -96,7 +96,7 @@ impl Builtin {
         format!("{whole}{:016X}", hasher.finish())
     }
 
-    /// The v3 document of this name; `None` if nothing that it describes is served.
+    /// Returns the v3 document of this name; `None` if nothing that it describes is served.
     pub(super) fn v3(&self, name: &str) -> Result<Option<Packed>, ApiError> {
         let (Some(hash), Some(bytes)) = (self.v3_hash(name), openapi::v3_gz(name)) else { return Ok(None) };
         if openapi::v3_hash(name) == Some(hash.as_str()) {
@@ -113,7 +113,7 @@ impl Builtin {
         Ok(Some(packed))
     }
 
-    /// The v2 document.
+    /// Returns the v2 document.
     pub(super) fn v2(&self) -> Result<Packed, ApiError> {
         let packed = |bytes, hash: &str| Packed { packed: Bytes::from_static(bytes), hash: hash.to_owned() };
         match self.extent {
@@ -133,7 +133,7 @@ impl Builtin {
         Ok(self.v2.get_or_init(|| packed).clone())
     }
 
-    /// The same as a protobuf message.
+    /// Returns the v2 document as a protobuf message.
     pub(super) fn v2_protobuf(&self) -> Result<Packed, ApiError> {
         if self.extent == Extent::Default {
             let packed = Bytes::from_static(openapi::v2_default_protobuf_gz());

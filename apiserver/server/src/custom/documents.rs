@@ -43,7 +43,7 @@ pub struct Documents {
 }
 
 impl Documents {
-    /// The documents of the built-in kinds and of custom ones, of a server at an address.
+    /// Returns the documents of the built-in kinds and of custom ones, of a server at an address.
     pub fn new(builtin: &Registry, custom: Vec<Arc<Resource>>, address: &str) -> Self {
         let kinds = builtin.iter().chain(&custom).map(|resource| &**resource);
         let discovery = Discovery::new(kinds, address);
@@ -85,7 +85,7 @@ impl Documents {
         json!({"paths": hashes.into_iter().map(place).collect::<Map<String, Value>>()})
     }
 
-    /// The v3 document of this name, `apis/apps/v1`; `None` if there is none.
+    /// Returns the v3 document of this name, `apis/apps/v1`; `None` if there is none.
     pub fn v3(&self, name: &str) -> Result<Option<Packed>, ApiError> {
         let builtin = self.builtin.v3(name)?;
         let of_name =
@@ -105,7 +105,7 @@ impl Documents {
         Ok(Some(packed))
     }
 
-    /// The same as a protobuf message, under the same hash.
+    /// Returns the v3 document as a protobuf message, under the same hash.
     pub fn v3_protobuf(&self, name: &str) -> Result<Option<Packed>, ApiError> {
         let Some(json) = self.v3(name)? else { return Ok(None) };
         let mut kept = self.v3_protobuf.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,7 +118,7 @@ impl Documents {
         Ok(Some(packed))
     }
 
-    /// The v2 document.
+    /// Returns the v2 document.
     pub fn v2(&self) -> Result<Packed, ApiError> {
         let builtin = self.builtin.v2()?;
         if self.custom.is_empty() {
@@ -138,7 +138,7 @@ impl Documents {
         Ok(self.v2.get_or_init(|| packed).clone())
     }
 
-    /// The same as a protobuf message.
+    /// Returns the v2 document as a protobuf message.
     pub fn v2_protobuf(&self) -> Result<Packed, ApiError> {
         let Packed { packed, hash: own } = self.builtin.v2_protobuf()?;
         if self.custom.is_empty() {
@@ -187,7 +187,7 @@ fn v3_hash(builtin: Option<String>, kinds: &[Arc<Resource>]) -> String {
     format!("{}{}", builtin.unwrap_or_default(), hash(kinds.iter()))
 }
 
-/// The v3 document of a group of built-in kinds and what custom kinds add to it.
+/// Returns the v3 document of a group of built-in kinds and what custom kinds add to it.
 fn merged(mut document: Value, mut added: Value) -> Value {
     for part in ["/paths", "/components/schemas"] {
         let new = added.pointer_mut(part).map(Value::take);

@@ -88,7 +88,7 @@ impl State {
         had.iter().any(|name| !has.contains(name))
     }
 
-    /// The definitions of the same group that wait for names.
+    /// Returns the definitions of the same group that wait for names.
     fn refused_beside(&self, definition: Option<&Definition>) -> Vec<String> {
         let Some(Definition { group, .. }) = definition else { return Vec::new() };
         let from = (group.clone(), String::new());
@@ -97,7 +97,7 @@ impl State {
     }
 }
 
-/// The names that a definition was granted.
+/// Returns the names that a definition was granted.
 fn names_of(definition: &Definition) -> BTreeSet<Name> {
     let mut names = AcceptedNames::default();
     names.add(&definition.names);
@@ -126,13 +126,13 @@ impl CustomKinds {
         Self { caches, state, dirty, wake, queue, creations, notifications }
     }
 
-    /// The groups and versions of the kinds.
+    /// Returns the groups and versions of the kinds.
     pub fn versions(&self) -> BTreeSet<(String, String)> {
         let state = self.state.load();
         state.kinds.keys().map(|(group, version, _)| (group.clone(), version.clone())).collect()
     }
 
-    /// The kind behind `/apis/GROUP/VERSION/…/PLURAL`.
+    /// Returns the kind behind `/apis/GROUP/VERSION/…/PLURAL`.
     pub fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
         let state = self.state.load();
         if state.kinds.is_empty() {
@@ -141,7 +141,7 @@ impl CustomKinds {
         state.kinds.get(&(group.to_owned(), version.to_owned(), plural.to_owned())).cloned()
     }
 
-    /// A definition by its name.
+    /// Returns a definition by its name.
     pub fn definition(&self, name: &str) -> Option<Arc<Definition>> {
         self.state.load().definitions.get(name).cloned()
     }

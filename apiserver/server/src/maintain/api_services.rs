@@ -16,8 +16,8 @@ use crate::write;
 use crate::write::delete_options::DeleteOptions;
 use crate::write::{Part, Update, delete};
 
-/// Definitions that come close together are registered together.
-const TOGETHER: Duration = Duration::from_millis(100);
+/// Delay after a change, so that definitions that come in quick succession are registered by one write.
+const BATCH_DELAY: Duration = Duration::from_millis(100);
 /// A registration that the store did not take is tried again after this.
 const AGAIN: Duration = Duration::from_secs(1);
 
@@ -44,7 +44,7 @@ pub async fn ensure(server: &Arc<Server>, at_start: bool) -> Result<(), ApiError
 pub async fn run(server: &Arc<Server>) {
     loop {
         server.notifications().api_services.notified().await;
-        tokio::time::sleep(TOGETHER).await;
+        tokio::time::sleep(BATCH_DELAY).await;
         while let Err(error) = ensure(server, false).await {
             tracing::warn!(%error, "cannot update the APIServices of custom resources");
             tokio::time::sleep(AGAIN).await;

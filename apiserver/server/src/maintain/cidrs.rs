@@ -128,7 +128,7 @@ async fn look(
     Ok(())
 }
 
-/// Returns true if an address of the range is in use that no other range would cover.
+/// Returns `true` if an address of the range is in use that no other range would cover.
 fn is_used(server: &Server, name: &str, block: &Block) -> Result<bool, ApiError> {
     let Some(addresses) = server.objects().registry().by_kind("networking.k8s.io/v1", "IPAddress") else {
         return Ok(false);

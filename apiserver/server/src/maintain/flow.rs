@@ -16,7 +16,7 @@ use crate::server::Server;
 use crate::write;
 use crate::write::delete_options::DeleteOptions;
 use crate::write::{Part, Update, delete};
-use apiserver_auth::defaults::Write;
+use apiserver_auth::defaults::DefaultWrite;
 use apiserver_cache::Cache;
 
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
@@ -24,8 +24,8 @@ const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
 /// They are looked after this often, as in Kubernetes.
 const EVERY: Duration = Duration::from_secs(60);
-/// Changes that come close together are answered by one look.
-const TOGETHER: Duration = Duration::from_millis(100);
+/// Delay after a change, so that changes in quick succession are answered by one look.
+const BATCH_DELAY: Duration = Duration::from_millis(100);
 
 /// Writes missing and outdated objects. If there are none, the store is not asked.
 pub async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
@@ -56,7 +56,7 @@ pub async fn run(server: &Arc<Server>) {
     let mut due = tokio::time::Instant::now() + EVERY;
     loop {
         tokio::select! {
-            () = server.notifications().flow.notified() => tokio::time::sleep(TOGETHER).await,
+            () = server.notifications().flow.notified() => tokio::time::sleep(BATCH_DELAY).await,
             () = tokio::time::sleep_until(due) => {
                 due = tokio::time::Instant::now() + EVERY;
                 if let Err(error) = ensure(server).await {
@@ -94,7 +94,7 @@ async fn mark(server: &Arc<Server>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// The schema with the right condition; `None` if it has it.
+/// Returns the schema with the right condition; `None` if it has it.
 fn marked(schema: &Value, levels: &Cache, now: &str) -> Option<Value> {
     let level = meta::text(schema, "/spec/priorityLevelConfiguration/name");
     let wanted = flow::dangling(level, levels.get(level).is_some(), now);
@@ -133,17 +133,17 @@ async fn ensure_one(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError
     let Some((resource, cache)) = served(server, plural) else { return Ok(()) };
     let held = cache.get(name).and_then(|entry| decoded(&entry.object()));
     match flow::reconcile(held.as_ref(), wanted) {
-        Write::Nothing => Ok(()),
-        Write::Create(mut object) => {
+        DefaultWrite::Nothing => Ok(()),
+        DefaultWrite::Create(mut object) => {
             if let Some(condition) = object.pointer_mut("/status/conditions/0") {
                 condition["lastTransitionTime"] = time::rfc3339(server.ambient().now()).into();
             }
             super::create(server, &resource, object).await.map(drop)
         }
-        Write::Update(_) | Write::Recreate(_) => {
+        DefaultWrite::Update(_) | DefaultWrite::Recreate(_) => {
             let make = |current: &Value| {
                 Ok(match flow::reconcile(Some(current), wanted) {
-                    Write::Update(new) => new,
+                    DefaultWrite::Update(new) => new,
                     _ => current.clone(),
                 })
             };

@@ -93,7 +93,7 @@ async fn renew_one(server: &Arc<Server>, host: &str, holder: &str) -> Result<(),
     }
 }
 
-/// Returns true if a Lease is no longer renewed.
+/// Returns `true` if a Lease is no longer renewed.
 fn is_expired(lease: &Value, now: Timestamp) -> bool {
     let renewed = lease["spec"]["renewTime"].as_str().and_then(time::parse);
     let Some(renewed) = renewed else { return true };

@@ -30,7 +30,7 @@ use crate::objects::Outcome;
 use crate::server::Server;
 use crate::write;
 use crate::write::Tracking;
-use apiserver_auth::defaults::{self, Write};
+use apiserver_auth::defaults::{self, DefaultWrite};
 
 /// Pause after a bootstrap that the store did not take.
 const RETRY: Duration = Duration::from_millis(200);
@@ -170,10 +170,10 @@ async fn ensure(server: &Arc<Server>, wanted: &Value) -> Result<(), ApiError> {
     for _ in 0..limits::CONFLICT_RETRIES {
         let current = server.objects().fetch(resource, namespace, name).await?;
         let done = match defaults::reconcile(current.as_ref().map(|c| &c.object), wanted) {
-            Write::Nothing => true,
-            Write::Create(object) => create(server, resource, object).await?,
-            Write::Update(object) => put(server, resource, object).await?,
-            Write::Recreate(object) => {
+            DefaultWrite::Nothing => true,
+            DefaultWrite::Create(object) => create(server, resource, object).await?,
+            DefaultWrite::Update(object) => put(server, resource, object).await?,
+            DefaultWrite::Recreate(object) => {
                 let expected = current.map_or(0, |c| c.revision);
                 let removed = server.objects().remove(resource, namespace, name, expected).await?;
                 removed.is_ok() && create(server, resource, object).await?

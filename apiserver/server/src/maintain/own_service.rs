@@ -147,7 +147,7 @@ async fn remove(server: &Server, address: IpAddr, endpoint: &Endpoint) -> Result
     server.objects().store().write(Write { key, expected: kv.mod_revision, op: Op::Delete }).await.map(drop)
 }
 
-/// The addresses of the servers that are alive, of the family of `own`.
+/// Returns the addresses of the servers that are alive, of the family of `own`.
 async fn alive(server: &Server, own: SocketAddr) -> Result<BTreeSet<IpAddr>, ApiError> {
     let range = Range { prefix: LEASES.to_owned(), ..Range::default() };
     let page = server.objects().store().list(range).await.map_err(errors::store_error)?;

@@ -81,7 +81,7 @@ async fn ensure(server: &Arc<Server>) -> Result<(), ApiError> {
     Err(errors::modified(resource, NAME))
 }
 
-/// The ConfigMap as it is to be written; `None` if `held` is right, or must not be changed.
+/// Returns the ConfigMap as it is to be written; `None` if `held` is right, or must not be changed.
 fn wanted(held: Option<&Value>, own: &str, now: Timestamp) -> Option<Value> {
     let nothing = Map::new();
     let before = held.and_then(|held| held["data"].as_object()).unwrap_or(&nothing);
@@ -106,7 +106,7 @@ fn size(data: &Map<String, Value>) -> usize {
     data.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum()
 }
 
-/// The data that others have written together with `own`, without expired certificates and unknown keys.
+/// Returns the data that others have written together with `own`, without expired certificates and unknown keys.
 fn combined(before: &Map<String, Value>, own: &str, now: Timestamp) -> Map<String, Value> {
     let text = |key: &str| before.get(key).and_then(Value::as_str).unwrap_or_default();
     let mut after = Map::new();
@@ -123,7 +123,7 @@ fn combined(before: &Map<String, Value>, own: &str, now: Timestamp) -> Map<Strin
     after
 }
 
-/// The certificates of all texts that have not expired, each once, as PEM.
+/// Returns the certificates of all texts that have not expired, each once, as PEM.
 fn bundle<const N: usize>(texts: [&str; N], now: Timestamp) -> String {
     let deadline = now.as_second() - SKEW;
     let mut kept: Vec<CertificateDer<'_>> = Vec::new();

@@ -57,7 +57,7 @@ fn scope(explicit: bool) -> &'static str {
 }
 
 impl Metrics {
-    /// An address of a range was allocated, or could not be.
+    /// Counts an attempt to allocate an address of a range.
     pub fn address_allocated(&self, range: &str, explicit: bool, done: bool, took: Duration) {
         self.0.allocations.addresses.get(&[range, scope(explicit)]).value.count(done);
         if done {

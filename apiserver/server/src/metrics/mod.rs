@@ -209,7 +209,7 @@ impl Drop for WatchGuard {
 }
 
 impl Metrics {
-    /// All at zero.
+    /// Returns metrics that are all zero.
     pub fn new() -> Self {
         Self(Arc::new(Inner {
             requests: Family::default(),
@@ -248,7 +248,7 @@ impl Metrics {
         self.0.requests.get(labels)
     }
 
-    /// A watch has begun.
+    /// Counts a watch, which ends when the guard is dropped.
     pub fn watch_opened(&self, resource: &Resource) -> WatchGuard {
         let member = self.0.watches.get(&[&resource.group, &resource.version, &resource.plural]);
         member.value.open.add(1);

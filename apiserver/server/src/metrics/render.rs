@@ -45,7 +45,7 @@ pub struct State {
 
 const REQUEST: [&str; 7] = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope"];
 
-/// The labels of a request in the order in which Go's client sorts them.
+/// Returns the labels of a request in the order in which Go's client sorts them.
 fn request_labels<'a>(
     member: &'a Member<7, Requests>,
     code: Option<&'a str>,
@@ -72,7 +72,7 @@ fn without_dry_run(members: &[Arc<Member<7, Requests>>]) -> Vec<Member<7, Reques
 }
 
 impl Metrics {
-    /// The page of `/metrics`.
+    /// Returns the page of `/metrics`.
     pub fn page(&self, format: Format, state: &State) -> String {
         let mut page = Exposition::new(format);
         self.requests_page(&mut page);
@@ -94,7 +94,7 @@ impl Metrics {
         page.finish()
     }
 
-    /// The page of `/metrics/slis`.
+    /// Returns the page of `/metrics/slis`.
     pub fn sli_page(&self, format: Format) -> String {
         let mut page = Exposition::new(format);
         page.family(

@@ -35,7 +35,7 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// The objects in `store`, with the built-in kinds of `registry` and the custom ones. Events live for
+    /// Returns the objects in `store`, with the built-in kinds of `registry` and the custom ones. Events live for
     /// `event_ttl`.
     pub fn new(
         store: Arc<dyn Store>,
@@ -82,17 +82,17 @@ impl Objects {
         &self.store
     }
 
-    /// The built-in kinds.
+    /// Returns the built-in kinds.
     pub fn registry(&self) -> &Registry {
         &self.registry
     }
 
-    /// The custom kinds.
+    /// Returns the custom kinds.
     pub fn custom(&self) -> &Arc<CustomKinds> {
         &self.custom
     }
 
-    /// A kind by its path, built in or custom, as this server knows it at this moment.
+    /// Returns a kind by its path, built in or custom, as this server knows it at this moment.
     pub fn kind(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Resource>> {
         let builtin = self.registry.lookup(group, version, plural).cloned();
         builtin.or_else(|| self.custom.kind(group, version, plural))
@@ -122,7 +122,7 @@ impl Objects {
         conversion::Caller { caches: &self.caches, metrics: &self.metrics, ambient: &self.ambient }
     }
 
-    /// The cache of a kind.
+    /// Returns the cache of a kind.
     pub fn cache(&self, resource: &Resource) -> Result<Arc<Cache>, ApiError> {
         if resource.custom.is_some() {
             // Its definition may have been deleted since the request arrived.
@@ -153,7 +153,8 @@ impl Objects {
         self.caches.fresh().await.map_err(not_fresh)
     }
 
-    /// Does the same if the store answers soon; for answers that can be given from memory otherwise.
+    /// Waits as [`Self::fresh`] does, but gives up if the store does not answer soon; for answers that memory
+    /// can give too.
     pub async fn fresh_soon(&self) {
         self.breaker.ask(self.fresh()).await;
     }

@@ -54,7 +54,7 @@ pub struct Terms {
 }
 
 impl Objects {
-    /// The object at this moment.
+    /// Returns the object at this moment.
     pub async fn fetch(
         &self,
         resource: &Resource,
@@ -85,7 +85,7 @@ impl Objects {
         Ok(self.fetch(resource, namespace, name).await?.map(|stored| stored.object))
     }
 
-    /// The object at this moment, or 404.
+    /// Returns the object at this moment, or 404.
     pub async fn require(
         &self,
         resource: &Resource,
@@ -148,7 +148,7 @@ impl Objects {
             meta::unset(&mut object, "managedFields");
             (value, metadata) = self.encode(resource, &key, &object)?;
         }
-        // Without the tree, whose place other requests can use while this one waits.
+        // Frees the decoded object before waiting, so that other requests can use its memory.
         drop(object);
         store_quota::check(self.store(), &key, value.len(), share).await?;
         let ttl_seconds = if resource.behaviour.expires { seconds(self.event_ttl()) } else { 0 };
@@ -200,7 +200,7 @@ impl Objects {
         }
     }
 
-    /// The bytes to store, and where their metadata begin if they are JSON of our own.
+    /// Returns the bytes to store, and where their metadata begin if they are JSON of our own.
     fn encode(
         &self,
         resource: &Resource,

@@ -85,12 +85,12 @@ impl Filter {
         &self.prefix
     }
 
-    /// Returns true if only the namespace narrows the selection.
+    /// Returns `true` if only the namespace narrows the selection.
     pub fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_everything()
     }
 
-    /// Returns true if an object is selected.
+    /// Returns `true` if an object is selected.
     pub fn matches(&self, entry: &Entry) -> bool {
         if !entry.key.starts_with(&self.prefix) {
             return false;
@@ -106,7 +106,7 @@ impl Filter {
         fields && (self.labels.is_everything() || self.labels.matches_with(|key| entry.label(key)))
     }
 
-    /// Returns true if it selects by more than name and namespace.
+    /// Returns `true` if it selects by more than name and namespace.
     pub fn looks_inside(&self) -> bool {
         !self.labels.is_everything() || self.places.iter().any(|place| matches!(place, Place::Field(_)))
     }
@@ -127,7 +127,7 @@ impl Filter {
         })
     }
 
-    /// Returns true if an object of a custom kind, in the right namespace already, is selected.
+    /// Returns `true` if an object of a custom kind, in the right namespace already, is selected.
     pub fn matches_value(&self, object: &Value) -> bool {
         let fields = self.fields.terms().iter().zip(&self.places).all(|(term, place)| {
             let value = match place {
@@ -144,12 +144,12 @@ impl Filter {
         fields && self.labels.matches_object(object)
     }
 
-    /// The one name that can match, if the selector demands one.
+    /// Returns the one name that can match, if the selector demands one.
     pub fn name(&self) -> Option<&str> {
         self.fields.requires_exact("metadata.name")
     }
 
-    /// The coarse choice for a watch.
+    /// Returns the coarse choice for a watch.
     pub fn trigger(&self, cache: &Cache) -> Trigger {
         if let Some(name) = self.name().filter(|_| self.named_by_prefix) {
             return Trigger::Object(format!("{}{name}", self.prefix));
@@ -167,7 +167,7 @@ impl Filter {
         self.fields.requires_exact("spec.nodeName").or_else(|| self.fields.requires_exact("spec.host"))
     }
 
-    /// The objects from a key on among which the selected ones are, in the order of their keys.
+    /// Returns the objects from a key on among which the selected ones are, in the order of their keys.
     pub fn range<'a>(
         &'a self,
         past: &'a Past,
@@ -186,7 +186,7 @@ impl Filter {
         Box::new(all.take_while(below))
     }
 
-    /// The selected objects from the key `start` below the collection's own on (empty: from the
+    /// Returns the selected objects from the key `start` below the collection's own on (empty: from the
     /// first), at most `limit` (0: all).
     pub fn select(self: &Arc<Self>, view: &View, start: &str, limit: usize) -> Selected {
         let from = format!("{}{start}", self.prefix);
@@ -223,7 +223,7 @@ impl Filter {
     }
 }
 
-/// Returns true if objects can be selected by namespace: kinds without selectable fields of their own accept
+/// Returns `true` if objects can be selected by namespace: kinds without selectable fields of their own accept
 /// that field whether they have a namespace or not.
 fn has_namespace(resource: &Resource) -> bool {
     resource.namespaced || (resource.custom.is_none() && resource.selectable.is_empty())

@@ -95,7 +95,7 @@ impl Entries {
         Self { state: State::Whole(Arc::clone(past)), next }
     }
 
-    /// The objects of a state that have these keys, in their order; `charge` is for the keys.
+    /// Returns the objects of a state that have these keys, in their order; `charge` is for the keys.
     pub fn keys(past: &Arc<Past>, keys: VecDeque<Arc<str>>, charge: Option<Charge>) -> Self {
         Self {
             state: State::Whole(Arc::clone(past)),
@@ -103,7 +103,7 @@ impl Entries {
         }
     }
 
-    /// The same objects of the same state in other hands.
+    /// Returns the same objects of the same state in other hands.
     pub fn only(&self, keys: VecDeque<Arc<str>>) -> Self {
         Self { state: self.state.clone(), next: Next::Keys { keys, _charge: None } }
     }
@@ -130,12 +130,12 @@ impl Entries {
         }
     }
 
-    /// Returns true if the last ones have been taken.
+    /// Returns `true` if the last ones have been taken.
     pub fn have_ended(&self) -> bool {
         matches!(self.next, Next::End)
     }
 
-    /// Returns true if there are none, as far as this is known.
+    /// Returns `true` if there are none, as far as this is known.
     pub fn is_empty(&self) -> bool {
         self.clone().take(1).is_ok_and(|entries| entries.is_empty())
     }
@@ -175,7 +175,7 @@ impl Entries {
 }
 
 impl Span {
-    /// Returns true if an object belongs to the span; the span ends with the first that is `None`.
+    /// Returns `true` if an object belongs to the span; the span ends with the first that is `None`.
     fn has(&self, entry: &Entry) -> Option<bool> {
         let within = self.until.as_ref().is_none_or(|until| *entry.key <= **until);
         within.then(|| self.filter.is_everything() || self.filter.matches(entry))
@@ -237,7 +237,7 @@ impl Span {
     }
 }
 
-/// The first key behind another one.
+/// Returns the first key behind another one.
 fn after(key: &str) -> String {
     format!("{key}\0")
 }

@@ -107,7 +107,7 @@ pub struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// The backend, if `pod`, the one that the address is said to be of, has this address.
+    /// Returns the backend, if `pod`, the one that the address is said to be of, has this address.
     pub fn backend(&self, pod: &Value, asked: &ProxyName<'_>) -> Option<Backend> {
         let ips = pod.pointer("/status/podIPs").and_then(Value::as_array)?;
         if !ips.iter().any(|ip| ip["ip"] == self.ip) {
@@ -120,7 +120,7 @@ impl Candidate<'_> {
     }
 }
 
-/// The name of the port that is asked for: that of a number is the Service's. 503 where it has none.
+/// Returns the name of the port that is asked for: that of a number is the Service's. 503 where it has none.
 pub fn port_name<'a>(service: &'a Value, asked: &ProxyName<'_>, number: i64) -> Result<&'a str, ApiError> {
     let ports = service.pointer("/spec/ports").and_then(Value::as_array).into_iter().flatten();
     let port = ports.into_iter().find(|port| port["port"].as_i64() == Some(number));

@@ -26,12 +26,12 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> NodeStream for T {}
 /// Opens byte streams to nodes and pods; the simulation has its own.
 #[async_trait]
 pub trait Dial: Send + Sync {
-    /// The addresses of a host name.
+    /// Returns the addresses of a host name.
     async fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         Ok(tokio::net::lookup_host((host, port)).await?.collect())
     }
 
-    /// A stream to `peer` that is ready for HTTP. It is at `address`, which was checked: nothing is looked
+    /// Returns a stream to `peer` that is ready for HTTP. It is at `address`, which was checked: nothing is looked
     /// up again.
     async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>>;
 }
@@ -64,7 +64,7 @@ impl Kubelets {
         Self { dial }
     }
 
-    /// A connection of its own to the target's server.
+    /// Returns a connection of its own to the target's server.
     pub(super) async fn connect(
         &self,
         target: &Target,

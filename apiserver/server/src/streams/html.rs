@@ -102,7 +102,7 @@ pub struct Rewriter {
 }
 
 impl Rewriter {
-    /// A rewriter for a page of the backend that `links` knows.
+    /// Returns a rewriter for a page of the backend that `links` knows.
     pub fn new(links: Links) -> Self {
         Self { state: State::Text, tag: Tag::default(), links }
     }
@@ -271,7 +271,7 @@ fn note(name: &mut Vec<u8>, byte: u8) {
     }
 }
 
-/// The state behind a byte of raw text. The end tag counts only where its name is whole.
+/// Returns the state behind a byte of raw text. The end tag counts only where its name is whole.
 fn raw(name: &'static str, seen: usize, byte: u8) -> State {
     let expected = |at: usize| match at {
         0 => Some(b'<'),

@@ -57,7 +57,7 @@ fn split_at_any<'a>(text: &'a [u8], marks: &[u8]) -> (&'a [u8], &'a [u8]) {
 }
 
 impl Links {
-    /// The reference that a client follows in the place of `link`, or `None` where it stays as it is: it is
+    /// Returns the reference that a client follows in the place of `link`, or `None` where it stays as it is: it is
     /// relative, or leads to another host.
     pub fn rewrite(&self, link: &[u8]) -> Option<Vec<u8>> {
         let parts = Reference::parse(link);
@@ -78,7 +78,7 @@ impl Links {
         (new != link).then_some(new)
     }
 
-    /// The `Location` that a client is sent in the place of `location`, which the answer to a request for
+    /// Returns the `Location` that a client is sent in the place of `location`, which the answer to a request for
     /// `path` has. `None` where the client would leave the proxy: clients show their credentials wherever
     /// they are sent.
     pub fn redirect(&self, location: &str, path: &str) -> Option<String> {
@@ -107,7 +107,7 @@ impl Links {
         Some(new + &rest)
     }
 
-    /// Returns true if a reference leads to the backend, by either of its names or by none.
+    /// Returns `true` if a reference leads to the backend, by either of its names or by none.
     fn is_own(&self, parts: &Reference<'_>) -> bool {
         match parts.authority {
             None => parts.scheme.is_none(),
@@ -118,7 +118,7 @@ impl Links {
         }
     }
 
-    /// A path of the backend as a path of the API server. One that is there already stays.
+    /// Returns a path of the backend as a path of the API server. One that is there already stays.
     fn below(&self, path: &[u8]) -> Vec<u8> {
         if path.starts_with(self.prefix.as_bytes()) {
             return path.to_vec();
@@ -127,7 +127,7 @@ impl Links {
     }
 }
 
-/// Returns true if a path is `prefix` or below it, in any way in which a client may resolve its dots: for
+/// Returns `true` if a path is `prefix` or below it, in any way in which a client may resolve its dots: for
 /// some an encoded slash divides it, and for others it does not.
 fn is_below(path: &str, prefix: &str) -> bool {
     let slashes = ['/', '\\'];
@@ -138,7 +138,7 @@ fn is_below(path: &str, prefix: &str) -> bool {
         && resolved(last.iter().map(String::as_str)).starts_with(&prefix)
 }
 
-/// The parts of a path without its dots.
+/// Returns the parts of a path without its dots.
 fn resolved<'a>(path: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut parts = Vec::new();
     for part in path {

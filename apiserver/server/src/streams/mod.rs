@@ -166,7 +166,7 @@ pub async fn proxy(
     Ok(Response::from_parts(parts, data_only(body)))
 }
 
-/// A body without its trailers: these are headers too, of which a kubelet may set none but the above.
+/// Returns a body without its trailers: these are headers too, of which a kubelet may set none but the above.
 fn data_only<E: Into<BoxError> + 'static>(
     body: impl hyper::body::Body<Data = Bytes, Error = E> + Send + 'static,
 ) -> Body {
@@ -177,7 +177,7 @@ fn data_only<E: Into<BoxError> + 'static>(
 /// The error for a client whose node would redirect it.
 const REDIRECTED: &str = "the backend attempted to redirect this request, which is not permitted";
 
-/// The headers of these names.
+/// Returns the headers of these names.
 fn only(headers: &HeaderMap, names: &[HeaderName]) -> HeaderMap {
     let mut passed = HeaderMap::new();
     for name in names {
@@ -221,7 +221,7 @@ fn outgoing(
     Ok(outgoing)
 }
 
-/// A kubelet's refusal as a `Status`; its text becomes the message.
+/// Returns a kubelet's refusal as a `Status`; its text becomes the message.
 async fn refusal(response: Response<Incoming>) -> ApiError {
     let code = response.status();
     let body = Limited::new(response.into_body(), MAX_ERROR_TEXT).collect();

@@ -98,7 +98,7 @@ impl Page {
         self.coder.pack(new, self.plain.is_empty() && packed.is_empty())
     }
 
-    /// The end of the page. What the decoder still held is rewritten too.
+    /// Returns the end of the page. What the decoder still held is rewritten too.
     fn finish(mut self) -> io::Result<Vec<u8>> {
         let rest = self.coder.unpack_rest()?;
         let mut new = Vec::new();

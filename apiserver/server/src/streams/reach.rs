@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use apiserver_schema::error::ApiError;
 
-/// The addresses at which this API server itself is reached.
+/// The addresses of this API server, to which it must not proxy.
 #[derive(Clone, Debug, Default)]
 pub struct OwnAddresses {
     /// The addresses that it listens on or advertises.
@@ -15,7 +15,7 @@ pub struct OwnAddresses {
 }
 
 impl OwnAddresses {
-    /// Returns true if `address` leads back to this server. A port that it listens on belongs to it on every
+    /// Returns `true` if `address` leads back to this server. A port that it listens on belongs to it on every
     /// address of its machine, as `is_local` knows them.
     fn include(&self, address: SocketAddr, is_local: impl Fn(IpAddr) -> bool) -> bool {
         let ip = address.ip().to_canonical();
@@ -27,7 +27,7 @@ impl OwnAddresses {
     }
 }
 
-/// Returns true if an address is one of this machine: only such can be bound.
+/// Returns `true` if an address is one of this machine: only such can be bound.
 pub fn is_local(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
@@ -50,7 +50,7 @@ pub fn check(
     if addresses.iter().all(allowed) { Ok(()) } else { Err(ApiError::bad_request("address not allowed")) }
 }
 
-/// Returns true if an address is that of one machine, and neither loopback nor link-local, where clouds serve
+/// Returns `true` if an address is that of one machine, and neither loopback nor link-local, where clouds serve
 /// credentials.
 fn is_global_unicast(ip: IpAddr) -> bool {
     if ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() {

@@ -144,7 +144,7 @@ fn host(request: &Request<Body>) -> Option<String> {
     host.or_else(|| request.uri().authority().map(http::uri::Authority::as_str)).map(str::to_owned)
 }
 
-/// The request as the backend sees it.
+/// Returns the request as the backend sees it.
 fn outgoing(
     target: &Target,
     proxy: &Proxy<'_>,

@@ -37,7 +37,7 @@ impl Peer {
         format!("{}:{}", self.bare_authority(), self.port)
     }
 
-    /// The same without the port.
+    /// Returns the authority without the port.
     pub fn bare_authority(&self) -> String {
         if self.host.contains(':') { format!("[{}]", self.host) } else { self.host.clone() }
     }
@@ -154,7 +154,7 @@ pub fn path_and_query(path: &str, query: Option<&str>) -> String {
     text
 }
 
-/// The kubelet of a node, at its internal address before others.
+/// Returns the kubelet of a node, at its internal address before others.
 fn kubelet(node: &Value) -> Result<Peer, ApiError> {
     let name = node.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let addresses =
@@ -174,7 +174,7 @@ fn names<'a>(pod: &'a Value, list: &str) -> Vec<&'a str> {
     containers.iter().filter_map(|c| c["name"].as_str()).collect()
 }
 
-/// The container meant: the one asked for, the annotated default, or the only one.
+/// Returns the container meant: the one asked for, the annotated default, or the only one.
 fn container<'a>(pod: &'a Value, asked: Option<&str>) -> Result<&'a str, ApiError> {
     let pod_name = pod.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
     let (containers, init) = (names(pod, "containers"), names(pod, "initContainers"));

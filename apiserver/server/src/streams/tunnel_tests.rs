@@ -105,7 +105,7 @@ fn target(port: u16, path_and_query: String) -> Target {
     Target { peer, path_and_query, upgrade: Upgrade::Optional, loopback: true }
 }
 
-/// A node server on loopback; it wants a client certificate and tells the kubelet whose it is.
+/// Serves as a node on loopback, and returns the port. It wants a client certificate, and tells the kubelet whose it is.
 async fn serve_kubelet(pki: &Pki, certificate_for: &str) -> u16 {
     let pair = pki.issue(&Subject::kubelet("a", [certificate_for.to_owned()])).unwrap();
     let acceptor = TlsAcceptor::from(pki.node_server_tls(&pair).unwrap());
@@ -275,7 +275,7 @@ async fn a_kubelet_that_is_another_one_or_not_there_is_a_bad_gateway() {
     assert_eq!(proxy(way, target, request).await.unwrap_err().code, 400);
 }
 
-/// The whole answer to a request for a path of the hostile kubelet.
+/// Returns the whole answer to a request for a path of the hostile kubelet.
 async fn hostile_answer(setup: &Setup, code: u16, more: &str) -> String {
     let request = format!("GET /hostile/{code} HTTP/1.1\r\nHost: api\r\n{more}\r\n");
     let mut stream = exchange(setup.address, &request).await;

@@ -18,7 +18,7 @@ use super::{Body, empty};
 /// The time that a client may keep its side open after the server has closed its own.
 pub(super) const LINGER: Duration = Duration::from_secs(10);
 
-/// The protocol that a client asks to switch to.
+/// Returns the protocol that a client asks to switch to.
 pub fn requested_upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let wants = headers.get_all(header::CONNECTION).iter().any(|value| {
         value.to_str().is_ok_and(|v| v.split(',').any(|token| token.trim().eq_ignore_ascii_case("upgrade")))
@@ -56,13 +56,13 @@ impl Asked {
         headers.insert(header::UPGRADE, self.protocol.clone());
     }
 
-    /// Returns true if an answer that switches protocols switches to this one.
+    /// Returns `true` if an answer that switches protocols switches to this one.
     pub fn is_agreed(&self, headers: &HeaderMap) -> bool {
         requested_upgrade(headers)
             .is_some_and(|found| found.as_bytes().eq_ignore_ascii_case(self.protocol.as_bytes()))
     }
 
-    /// The 101 with these headers; once it was sent, client and server are joined. `held` is kept until
+    /// Returns the 101 with these headers; once it was sent, client and server are joined. `held` is kept until
     /// they part.
     pub fn join(
         self,

@@ -34,7 +34,7 @@ pub async fn get(context: &Context, resource: &Resource) -> Answer {
     object_answer(context, resource, 200, Bytes::from(ordered::json_text(&object)))
 }
 
-/// All components that the selectors choose.
+/// Returns all components that the selectors choose.
 pub async fn list(context: &Context, resource: &Arc<Resource>) -> Answer {
     let wanted = negotiate::wanted(&context.headers, resource)?.of_list(resource)?;
     let (labels, fields) = (context.query.get("labelSelector"), context.query.get("fieldSelector"));

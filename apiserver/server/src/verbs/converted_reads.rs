@@ -92,7 +92,7 @@ impl ConvertedRead {
         SentObjects::at(context, custom, &cache, filter, revision).await.map(Some)
     }
 
-    /// The headers of the read.
+    /// Returns the headers of the read.
     pub fn headers(headers: &HeaderMap) -> HeaderMap {
         let mut plain = headers.clone();
         for header in [ACCEPT_ENCODING, UPGRADE, CONNECTION] {
@@ -173,7 +173,7 @@ impl ConvertedRead {
         }
     }
 
-    /// The events of a watch, converted as they come.
+    /// Returns the events of a watch, converted as they come.
     fn events(self, answer: Response<Body>) -> Response<Body> {
         let (parts, body) = answer.into_parts();
         let state = ConvertedWatch { read: self, body, partial: BytesMut::new(), first: true, ended: false };
@@ -197,7 +197,7 @@ struct ConvertedWatch {
 }
 
 impl ConvertedWatch {
-    /// The next events: all that came together are converted by one review.
+    /// Returns the next events: all that came together are converted by one review.
     async fn next(&mut self) -> Option<Result<Bytes, BoxError>> {
         while !self.ended {
             let frame = match self.body.frame().await? {

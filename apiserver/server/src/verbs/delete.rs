@@ -90,7 +90,7 @@ pub async fn collection(context: &Context, resource: &Resource, bytes: Bytes) ->
     page.answer(context, &cache, wanted).await
 }
 
-/// The object that was chosen, and no later one of its name.
+/// Deletes the object that was chosen, and no later one of its name.
 fn one_of_many<'a>(
     context: &'a Context,
     resource: &'a Resource,

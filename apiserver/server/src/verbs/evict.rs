@@ -101,7 +101,7 @@ async fn guarded(
     delete_targeted(context, resource, options.clone()).await
 }
 
-/// The options, for the pod in this very version.
+/// Returns the options, for the pod in this very version.
 fn as_seen(options: &DeleteOptions, pod: &Value) -> DeleteOptions {
     DeleteOptions { version: Some(meta::resource_version(pod).to_owned()), ..options.clone() }
 }
@@ -110,7 +110,7 @@ fn is_conflict(error: &ApiError) -> bool {
     error.code == 409 && error.reason == "Conflict"
 }
 
-/// The budget that guards the pod, as every write acknowledged before left it.
+/// Returns the PodDisruptionBudget that covers the pod, including all writes acknowledged so far.
 async fn budget_of(context: &Context, kind: &Resource, pod: &Value) -> Result<Option<Value>, ApiError> {
     let server = &context.server;
     server.objects().start_cache(kind).await?;

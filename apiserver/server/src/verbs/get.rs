@@ -51,7 +51,7 @@ async fn read(context: &Context, resource: &Resource) -> Result<Bytes, apiserver
     }
 }
 
-/// The newest state of an object from the cache, where asking the store for it costs a round trip: those
+/// Returns the newest state of an object from the cache, where asking the store for it costs a round trip: those
 /// who read at the same time ask for one revision together, and a cache that has passed it has every
 /// write that was acknowledged before any of them asked. Nothing where that does not answer the request:
 /// the cache is behind, or has no such object.

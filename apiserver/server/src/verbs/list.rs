@@ -75,7 +75,7 @@ impl Page {
         Ok(Ok(Self { selected, revision: view.revision, fetched, metadata }))
     }
 
-    /// The objects in the form that the client wants.
+    /// Returns the objects in the form that the client wants.
     pub async fn answer(mut self, context: &Context, cache: &Arc<Cache>, wanted: Wanted) -> Answer {
         let count = context.server.metrics().listed(&cache.resource, self.fetched);
         let custom = cache.resource.custom.is_some() && wanted.shape == Shape::Object;

@@ -115,7 +115,7 @@ async fn served(context: &Authorized, resource: Arc<Resource>, request: Request<
     }
 }
 
-/// The body of a write, whose size is counted.
+/// Returns the body of a write, whose size is counted.
 async fn read(
     context: &Context,
     resource: &Resource,

@@ -135,7 +135,7 @@ impl Patch {
         Ok((patch, misplaced))
     }
 
-    /// The patched object.
+    /// Returns the patched object.
     pub fn apply(&self, schema: &str, old: &Value) -> Result<Value, ApiError> {
         let mut new = old.clone();
         match self {
@@ -146,7 +146,7 @@ impl Patch {
         Ok(new)
     }
 
-    /// The facts about the patch that reading its result needs; `misplaced` are the fields that
+    /// Returns the facts about the patch that reading its result needs; `misplaced` are the fields that
     /// [`Self::read`] gave.
     pub fn made<'p>(&'p self, misplaced: &'p [String]) -> Patched<'p> {
         let strategic = match self {
@@ -156,7 +156,7 @@ impl Patch {
         Patched { strategic, misplaced }
     }
 
-    /// Returns true if the patch sets the resource version, which makes it a condition.
+    /// Returns `true` if the patch sets the resource version, which makes it a condition.
     fn names_version(&self) -> bool {
         const VERSION: &str = "/metadata/resourceVersion";
         match self {
@@ -173,7 +173,7 @@ const NO_MERGE_PATCH: &str = "Invalid JSON Patch";
 /// The type that a patch must have, as Go prints it.
 const MAP: &str = "value of type map[string]interface {}";
 
-/// The members of the operations of a JSON patch that no operation has.
+/// Returns the members of the operations of a JSON patch that no operation has.
 fn unknown_members(patch: &Value) -> Vec<String> {
     let operations = patch.as_array().into_iter().flatten().enumerate();
     let unknown = |(at, operation): (usize, &Value)| {

@@ -249,7 +249,7 @@ impl Pieces {
         })
     }
 
-    /// The answer: at once where it is small, else piece by piece, compressed where the client takes
+    /// Returns the answer: at once where it is small, else piece by piece, compressed where the client takes
     /// that. The objects are those of a state of `cache`, at this revision.
     pub async fn respond(
         mut self,
@@ -287,7 +287,7 @@ impl Pieces {
         Ok(response)
     }
 
-    /// Returns true if a piece takes long enough that other tasks should have their turn.
+    /// Returns `true` if a piece takes long enough that other tasks should have their turn.
     fn is_slow(&self) -> bool {
         !matches!(self.items, Items::Json { .. })
     }
@@ -434,7 +434,7 @@ impl Items {
     }
 }
 
-/// The metadata of a list of custom objects, which always have a `continue`.
+/// Returns the metadata of a list of custom objects, which always have a `continue`.
 fn with_continue(mut metadata: Value) -> Value {
     if let Value::Object(metadata) = &mut metadata {
         metadata.entry("continue").or_insert_with(|| "".into());

@@ -166,7 +166,7 @@ fn builtin_scale(object: &Value) -> Value {
     })
 }
 
-/// A selector as a query parameter spells it.
+/// Returns a selector as a query parameter spells it.
 fn selector_text(selector: &Value) -> String {
     // ReplicationControllers have a plain map.
     let plain = selector.as_object().is_some_and(|map| map.values().all(Value::is_string));

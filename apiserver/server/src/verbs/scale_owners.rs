@@ -16,14 +16,14 @@ pub enum ScaleWrite {
 }
 
 impl ScaleWrite {
-    /// Returns true if the client requires a version of the object.
+    /// Returns `true` if the client requires a version of the object.
     pub fn names_version(&self) -> bool {
         let (Self::Update(scale) | Self::Apply(scale)) = self;
         !meta::resource_version(scale).is_empty()
     }
 }
 
-/// The `Scale` that a write makes of `live`, with its managed fields.
+/// Returns the `Scale` that a write makes of `live`, with its managed fields.
 pub fn scale(context: &Context, schema: &str, live: &Value, write: ScaleWrite) -> Result<Value, ApiError> {
     let shape = Builtin::of(schema).ok_or_else(|| ApiError::internal(format!("no schema of {schema}")))?;
     let fields = FieldManager {

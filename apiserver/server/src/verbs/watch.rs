@@ -96,7 +96,7 @@ pub async fn watch(context: &Context, resource: &Arc<Resource>, request: Request
         return websocket::serve(request, events, wanted.format);
     }
     let frames = stream::unfold(events, |mut events| async move {
-        let frame: Result<_, BoxError> = Ok(Frame::data(events.together().await?));
+        let frame: Result<_, BoxError> = Ok(Frame::data(events.batch().await?));
         Some((frame, events))
     });
     Ok(streaming(wanted.format, StreamBody::new(frames).boxed_unsync()))
@@ -110,7 +110,7 @@ pub enum Events {
 }
 
 impl Events {
-    /// The next event alone; `None` at the end.
+    /// Returns the next event alone; `None` at the end.
     pub async fn one(&mut self) -> Option<Bytes> {
         match self {
             Self::Changes(stream) => stream.event().await,
@@ -118,8 +118,8 @@ impl Events {
         }
     }
 
-    /// The next event, and with it those that are there already.
-    async fn together(&mut self) -> Option<Bytes> {
+    /// Returns the next event, with those that are there already.
+    async fn batch(&mut self) -> Option<Bytes> {
         match self {
             Self::Changes(stream) => stream.next().await,
             Self::Failed(event) => event.take(),
@@ -327,7 +327,7 @@ impl WatchStream {
         }
     }
 
-    /// Returns true if it has to end although there may always be something more to send. Everything that
+    /// Returns `true` if it has to end although there may always be something more to send. Everything that
     /// belongs to its beginning is sent in any case.
     fn is_over(&self) -> bool {
         let caught_up = self.arrived.is_none() && !self.subscription.has_missed();
@@ -359,7 +359,7 @@ impl WatchStream {
         }
     }
 
-    /// An event that needs no waiting: of the history, of the queue.
+    /// Returns an event that needs no waiting: of the history, of the queue.
     fn ready_event(&mut self) -> Option<Bytes> {
         if self.mark_initial.is_some() {
             return None;
@@ -416,7 +416,7 @@ impl WatchStream {
         }
     }
 
-    /// The event that a change is for this watcher.
+    /// Returns the event that a change is for this watcher.
     fn take(&mut self, change: &Change) -> Option<Bytes> {
         if change.revision <= self.after {
             return None;

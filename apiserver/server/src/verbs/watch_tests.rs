@@ -58,7 +58,7 @@ async fn server() -> (Arc<dyn Store>, Arc<Server>) {
     (store, server)
 }
 
-/// The events that need no waiting.
+/// Returns the events that need no waiting.
 async fn events_at_hand(stream: &mut WatchStream) -> Vec<Value> {
     let mut events = Vec::new();
     while let Some(event) = stream.beginning(1).or_else(|| stream.ready_event()) {

@@ -48,7 +48,7 @@ pub fn serve(request: Request<Body>, events: Events, format: Format) -> Answer {
     Ok(response)
 }
 
-/// The answer that switches protocols, and the connection that has switched once it was sent. 400 for a
+/// Returns the answer that switches protocols, and the connection that has switched once it was sent. 400 for a
 /// handshake that is none.
 fn switch(
     mut request: Request<Body>,
@@ -78,7 +78,7 @@ fn switch(
     Ok((response, upgrade))
 }
 
-/// The server's side of a connection that has switched.
+/// Returns the server's side of a connection that has switched.
 async fn accepted(upgrade: OnUpgrade) -> Result<Socket, hyper::Error> {
     let upgraded = TokioIo::new(upgrade.await?);
     // A client that watches or reads a log does not send data.

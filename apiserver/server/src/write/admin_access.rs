@@ -11,8 +11,8 @@ use crate::context::Context;
 /// The label of a namespace whose claims may have admin access.
 const LABEL: &str = "resource.kubernetes.io/admin-access";
 
-/// The error of a claim, or a template of claims, that wants admin access in a namespace without the label. `old` is
-/// the object before, if there was one.
+/// Returns the error of a claim, or a template of claims, that wants admin access in a namespace without the
+/// label. `old` is the object before, if there was one.
 pub async fn refused(
     context: &Context,
     resource: &Resource,

@@ -23,7 +23,7 @@ pub(super) async fn admit(write: &Write<'_>, object: &Value) -> Result<(), ApiEr
     apiserver_admission::validate(&described(write), object).await
 }
 
-fn described<'a>(write: &'a Write<'_>) -> apiserver_admission::Write<'a> {
+fn described<'a>(write: &'a Write<'_>) -> apiserver_admission::AdmissionRequest<'a> {
     let (context, resource, old) = (write.context, write.resource, write.old());
     let (operation, subresource) = match (old, write.part, context.info.subresource.as_str()) {
         (None, ..) => (Operation::Create, ""),

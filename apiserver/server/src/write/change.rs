@@ -40,7 +40,7 @@ pub struct Update<'a> {
 }
 
 impl<'a> Update<'a> {
-    /// The change that `make` makes of the object that the request names.
+    /// Returns the change that `make` makes of the object that the request names.
     pub fn of(context: &'a Context, part: Part, make: Make<'a>) -> Self {
         let (name, tracking) = (context.info.name.as_str(), Tracking::of(context));
         Self { name, part, tracking, change: Change::Make(make) }
@@ -78,7 +78,7 @@ pub(super) async fn change(
     }
 }
 
-/// The current object after a configuration was applied to it.
+/// Returns the current object after a configuration was applied to it.
 async fn applied(write: &Write<'_>, config: &Configuration) -> Result<Value, ApiError> {
     let (context, resource) = (write.context, write.resource);
     let mut new = own::apply(write, &config.value).await?;

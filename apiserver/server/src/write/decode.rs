@@ -62,7 +62,7 @@ pub struct Expected<'a> {
 }
 
 impl<'a> Expected<'a> {
-    /// An object of a built-in kind.
+    /// Returns an object of a built-in kind.
     pub const fn builtin(api_version: &'a str, kind: &'a str, schema: &'a str) -> Self {
         Self { api_version, kind, schema, custom: None, older: None }
     }

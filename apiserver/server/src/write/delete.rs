@@ -154,13 +154,13 @@ fn plan(resource: &Resource, object: &Value, options: &DeleteOptions, now: jiff:
     if new == *object { Plan::Wait } else { Plan::Mark(new) }
 }
 
-/// Returns true if a namespace still has contents that its controller must delete. Other kinds may have a
+/// Returns `true` if a namespace still has contents that its controller must delete. Other kinds may have a
 /// field of that name, which means nothing.
 fn awaits_finalizing(resource: &Resource, object: &Value) -> bool {
     resource.behaviour.spec_finalizers && !meta::list(object, "/spec/finalizers").is_empty()
 }
 
-/// The time that is left to a kubelet, if there is any.
+/// Returns the time that is left to a kubelet, if there is any.
 fn pending_grace(object: &Value) -> Option<i64> {
     meta::deletion_grace_period_seconds(object).filter(|grace| *grace > 0)
 }
@@ -225,7 +225,7 @@ fn has_finalizers(object: &Value) -> bool {
     !meta::finalizers(object).is_empty()
 }
 
-/// Returns true if an object that was marked has nothing left to wait for.
+/// Returns `true` if an object that was marked has nothing left to wait for.
 pub fn is_finished(resource: &Resource, object: &Value) -> bool {
     meta::deletion_timestamp(object).is_some()
         && !has_finalizers(object)

@@ -169,7 +169,7 @@ async fn try_update(
     Ok(Tried::of(commit(&write, object).await?, pinned))
 }
 
-/// The stages from `default` to `prepare`.
+/// Runs the stages from `default` to `prepare`.
 async fn complete(write: &Write<'_>, object: &mut Value) -> Result<(), ApiError> {
     default::fill_in(write, object)?;
     retain::retain(write, object)?;
@@ -179,7 +179,7 @@ async fn complete(write: &Write<'_>, object: &mut Value) -> Result<(), ApiError>
     Ok(())
 }
 
-/// The stages from `reserve` to `store`.
+/// Runs the stages from `reserve` to `store`.
 async fn commit(write: &Write<'_>, mut object: Value) -> Result<Outcome, ApiError> {
     // Addresses are claimed first, so that the validated object is the stored one.
     let mut reservation = reserve::reserve(write, &mut object).await?;

@@ -195,7 +195,7 @@ struct Served<'a> {
 }
 
 impl Served<'_> {
-    /// The kind in a version, if it is another view of the same stored objects.
+    /// Returns the kind in a version, if it is another view of the same stored objects.
     fn find(&self, api_version: &str) -> Option<&Resource> {
         let found = self.registry.by_kind(api_version, &self.resource.kind)?;
         (found.storage_prefix == self.resource.storage_prefix).then_some(&**found)

@@ -138,7 +138,7 @@ fn count_generation(resource: &Resource, part: Part, old: &Value, new: &mut Valu
     }
 }
 
-/// Returns true if the objects are the same except for metadata, and for a status that is a subresource.
+/// Returns `true` if the objects are the same except for metadata, and for a status that is a subresource.
 fn same_outside(resource: &Resource, old: &Value, new: &Value) -> bool {
     let mut other = new.clone();
     let mut keep = |field: &str| match (old.get(field), other.as_object_mut()) {

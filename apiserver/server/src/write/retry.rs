@@ -45,7 +45,7 @@ pub(super) struct Creation {
 }
 
 impl Creation {
-    /// The first attempt at a create of an object as it was sent.
+    /// Returns the first attempt at a create of an object as it was sent.
     pub(super) fn of(resource: &Resource, object: Value, tracking: Tracking) -> Self {
         let generates_name = meta::name(&object).is_empty() && !meta::generate_name(&object).is_empty();
         let shared = resource.behaviour.shared_labels;
@@ -101,7 +101,7 @@ pub(super) enum Next<'a> {
 }
 
 impl<'a> Attempt<'a> {
-    /// The first attempt at an update: on the cached object, if a request to the store costs a round trip that
+    /// Returns the first attempt at an update: on the cached object, if a request to the store costs a round trip that
     /// the comparison of the write makes unnecessary.
     pub(super) async fn first_update(
         context: &Context,

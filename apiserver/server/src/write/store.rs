@@ -54,7 +54,7 @@ pub(super) async fn store(
     }
 }
 
-/// The outcome of a dry run of a create.
+/// Returns the outcome of a dry run of a create.
 async fn untaken(context: &Context, resource: &Resource, object: Value) -> Result<Outcome, ApiError> {
     let (namespace, name) = (meta::namespace(&object), meta::name(&object));
     if let current @ Some(_) = context.server.objects().fetch(resource, namespace, name).await? {

@@ -205,7 +205,7 @@ impl Watching {
         }
     }
 
-    /// Returns true if nothing more has arrived.
+    /// Returns `true` if nothing more has arrived.
     pub async fn is_quiet(&mut self) -> bool {
         tokio::time::timeout(Duration::from_millis(100), self.next()).await.is_err()
     }

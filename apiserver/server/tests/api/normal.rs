@@ -246,7 +246,7 @@ async fn every_kind_is_the_same_in_both_stores() {
         for api in [&ours, &theirs] {
             let made = api.post(&collection, object.clone()).await.expect(201).body;
             let there = api.get(&path).await.expect(200).body;
-            assert_eq!(settled(plain(made)), settled(plain(there.clone())), "{path}");
+            assert_eq!(comparable(plain(made)), comparable(plain(there.clone())), "{path}");
             if let Ok(bytes) = protobuf::to_envelope(&there) {
                 let mut again = protobuf::from_envelope(&bytes).unwrap();
                 // Fields that Kubernetes' conversion restores.
@@ -255,7 +255,7 @@ async fn every_kind_is_the_same_in_both_stores() {
                 }
                 assert_eq!(again, there, "{path}");
             }
-            read.push(settled(plain(there)));
+            read.push(comparable(plain(there)));
         }
         assert_eq!(read[0], read[1], "{path}");
         compared += 1;
@@ -263,9 +263,9 @@ async fn every_kind_is_the_same_in_both_stores() {
     assert!(compared > 70, "{compared}");
 }
 
-/// Without addresses, ports and names that are given out at random, and states that servers come to at
-/// their own pace.
-fn settled(mut object: Value) -> Value {
+/// Returns the object without addresses, ports and names that are given out at random, and without states that
+/// servers reach at their own pace.
+fn comparable(mut object: Value) -> Value {
     if let Value::Object(map) = &mut object
         && matches!(map["kind"].as_str(), Some("CustomResourceDefinition" | "Namespace" | "ServiceCIDR"))
     {

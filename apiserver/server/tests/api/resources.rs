@@ -469,7 +469,7 @@ async fn exercise(api: &Api, entry: &Entry, others: &[&Entry]) {
     subject.delete_collection().await;
 }
 
-/// Returns true if everything of `part` is in `whole`.
+/// Returns `true` if everything of `part` is in `whole`.
 fn contains(whole: &Value, part: &Value) -> bool {
     match (whole, part) {
         (Value::Object(whole), Value::Object(part)) => {

@@ -375,7 +375,7 @@ impl Tally {
     }
 }
 
-/// Returns true if the authorized request includes an access.
+/// Returns `true` if the authorized request includes an access.
 fn permits(sweep: &Sweep, kind: &Resource, asked: &Asked, access: &Access) -> bool {
     let (namespace, name) = (asked.namespace.as_str(), asked.name.as_str());
     let place = if kind.namespaced { namespace } else { "" };
@@ -437,7 +437,7 @@ fn permits(sweep: &Sweep, kind: &Resource, asked: &Asked, access: &Access) -> bo
 }
 
 impl Sweep {
-    /// Returns true if a key is that of an address of the Services that a request is about, or of a new one.
+    /// Returns `true` if a key is that of an address of the Services that a request is about, or of a new one.
     fn is_address(&self, kind: &Resource, asked: &Asked, key: &str) -> bool {
         if kind.kind != "Service" || !key.starts_with("/registry/ipaddresses/") {
             return false;
@@ -446,7 +446,7 @@ impl Sweep {
         address["spec"]["parentRef"]["namespace"] == asked.namespace
     }
 
-    /// Returns true if an object has the status that the bodies carry.
+    /// Returns `true` if an object has the status that the bodies carry.
     fn told(&self, kind: &Resource, value: &Value) -> bool {
         let body = self.body(kind, "PATCH", "");
         body["status"].is_object() && subset(&body["status"], &value["status"])
@@ -504,7 +504,7 @@ impl Sweep {
     }
 }
 
-/// Returns true if all of a value is in another, which may have defaults besides.
+/// Returns `true` if all of a value is in another, which may have defaults besides.
 fn subset(part: &Value, whole: &Value) -> bool {
     match (part, whole) {
         (Value::Object(part), Value::Object(whole)) => part.iter().all(|(field, value)| {
@@ -517,7 +517,7 @@ fn subset(part: &Value, whole: &Value) -> bool {
     }
 }
 
-/// Returns true if the authorized request includes an object of the answer.
+/// Returns `true` if the authorized request includes an object of the answer.
 fn contains(kind: &Resource, asked: &Asked, object: &Value) -> bool {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     let all = matches!(asked.verb.as_str(), "list" | "watch") && asked.namespace.is_empty();

@@ -32,7 +32,7 @@ async fn every_group_has_its_versions_and_resources() {
     }
 }
 
-/// Returns true if `plural` of `group` and `version` is in a document.
+/// Returns `true` if `plural` of `group` and `version` is in a document.
 fn has(document: &Value, group: &str, version: &str, plural: &str) -> bool {
     let groups = document["items"].as_array().unwrap();
     groups.iter().filter(|item| item["metadata"]["name"].as_str().unwrap_or_default() == group).any(|item| {

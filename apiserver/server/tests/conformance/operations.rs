@@ -117,7 +117,7 @@ pub async fn operations(kind: Kind) {
         }
     }
     if kind.marked {
-        watch = settled(&api, &selected, &names).await;
+        watch = watch_once_ready(&api, &selected, &names).await;
     }
     let one = format!("{here}/{}", names[0]);
     let read = api.get(&one).await.expect(200).body;
@@ -158,8 +158,8 @@ pub async fn operations(kind: Kind) {
     }
 }
 
-/// Waits until the server has written its conditions; a watch of what happens from there on.
-async fn settled(api: &Api, selected: &str, names: &[String]) -> Watching {
+/// Waits until the server has written conditions to all objects, and returns a watch from there on.
+async fn watch_once_ready(api: &Api, selected: &str, names: &[String]) -> Watching {
     loop {
         let list = api.get(selected).await.expect(200);
         let items = list.body["items"].as_array().unwrap();

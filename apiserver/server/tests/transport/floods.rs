@@ -34,7 +34,7 @@ fn alpn(tls: &TlsConnector) -> TlsConnector {
 }
 
 impl Running {
-    /// Returns true if the server ends a connection that sends 32 MB of such frames and reads all that comes.
+    /// Returns `true` if the server ends a connection that sends 32 MB of such frames and reads all that comes.
     /// The frames get the number of a stream that was not opened before.
     async fn ends(&self, first: &[u8], frames: impl Fn(u32) -> Vec<u8>) -> bool {
         let (mut reading, mut writing) = tokio::io::split(self.connect_as(&alpn(&self.tls)).await);

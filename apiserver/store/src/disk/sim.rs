@@ -225,7 +225,7 @@ impl SimDisk {
         self.state().crashed = true;
     }
 
-    /// Returns whether the power is off.
+    /// Returns `true` if the power is off.
     pub fn crashed(&self) -> bool {
         self.state().crashed
     }

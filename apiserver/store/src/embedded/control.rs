@@ -118,7 +118,7 @@ async fn connect(directory: &Path) -> Result<Option<UnixStream>, StoreError> {
     }
 }
 
-/// Returns whether a store has `directory` open in any process and is listening.
+/// Returns `true` if a store has `directory` open in any process and is listening.
 pub async fn is_served(directory: &Path) -> Result<bool, StoreError> {
     Ok(connect(directory).await?.is_some())
 }

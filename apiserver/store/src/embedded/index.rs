@@ -169,7 +169,7 @@ impl Index {
         (self.revision - self.compacted.max(1)).unsigned_abs()
     }
 
-    /// Returns whether compaction has left changes to free.
+    /// Returns `true` if compaction has left changes to free.
     pub(super) fn scrub_pending(&self) -> bool {
         self.history.get_min().is_some_and(|(oldest, _)| *oldest <= self.compacted)
     }

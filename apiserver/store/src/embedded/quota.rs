@@ -2,7 +2,7 @@
 
 use crate::limits::{SMALL_GROWTH, reserve};
 
-/// Returns whether a value of weight `new` may replace one of weight `old` in a store that holds `used`
+/// Returns `true` if a value of weight `new` may replace one of weight `old` in a store that holds `used`
 /// bytes. A write that does not grow the store is always accepted; half of the reserve beyond the quota is
 /// for updates that grow it a little, all of it for `vital` keys.
 pub(super) fn fits(used: u64, new: u64, old: Option<u64>, vital: bool, quota: u64) -> bool {

@@ -243,7 +243,7 @@ fn replay_contents(
     Ok((complete, tail))
 }
 
-/// Returns whether the creation of a segment was completed, so that it may contain records.
+/// Returns `true` if the creation of a segment was completed, so that it may contain records.
 pub(super) fn is_made(bytes: &[u8], sequence: u64) -> bool {
     log::read_segment_header(bytes).is_some_and(|(own, _)| own == sequence)
         || record::behind(bytes, 0, sequence).next().is_some()

@@ -10,7 +10,8 @@ use std::future::Future;
 
 use tokio::sync::watch;
 
-/// Coalesces requests of one kind, numbered from 1 in the order in which they are sent, never two at a time.
+/// Makes concurrent callers share requests. One request is under way at a time; they are numbered from 1 in the
+/// order in which they are sent.
 pub(super) struct Coalescer<T> {
     state: watch::Sender<State<T>>,
 }
@@ -25,7 +26,7 @@ struct State<T> {
 }
 
 impl<T> State<T> {
-    /// Returns whether the answer is to request `needed` or a later one.
+    /// Returns `true` if the answer is to request `needed` or a later one.
     fn answers(&self, needed: u64) -> bool {
         self.answer.as_ref().is_some_and(|(number, _)| *number >= needed)
     }

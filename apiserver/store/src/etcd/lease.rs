@@ -82,7 +82,7 @@ fn extra_seconds(ttl_seconds: i64) -> i64 {
     (ttl_seconds / 20).min(ETCD_LEASE_REUSE_SECONDS)
 }
 
-/// Returns whether a write failed because its lease has expired.
+/// Returns `true` if a write failed because its lease has expired.
 pub(super) fn is_gone(error: &StoreError) -> bool {
     server_message(error).is_some_and(|message| message.contains("requested lease not found"))
 }

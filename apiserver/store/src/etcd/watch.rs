@@ -40,7 +40,7 @@ impl ProgressRequests {
     }
 }
 
-/// Returns whether a server of this version sends a requested progress notice only after earlier events.
+/// Returns `true` if a server of this version sends a requested progress notice only after earlier events.
 /// Older ones send it past the queue of events.
 pub(super) fn progress_is_sound(version: &str) -> bool {
     let mut numbers = version.split(['.', '-', '+']).map(|number| number.parse::<u32>().unwrap_or(0));

@@ -140,7 +140,7 @@ async fn a_hanging_disk_delays_writes_but_not_reads() {
         async move { put(&store, "/a", "2").await.unwrap() }
     });
     tokio::time::sleep(Duration::from_secs(20)).await;
-    // What is not durable is neither read nor watched.
+    // A write that is not durable yet is neither read nor watched.
     assert!(!writing.is_finished());
     assert_eq!(store.get("/a").await.unwrap().kv.unwrap().mod_revision, first);
     assert!(tokio::time::timeout(Duration::from_secs(5), watch.next()).await.is_err());

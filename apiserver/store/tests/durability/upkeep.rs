@@ -39,7 +39,7 @@ async fn the_log_stays_small_without_manual_compaction() {
     let store = open(&disk, options).await.unwrap();
     assert_eq!(store.list(Range::default()).await.unwrap().kvs, before);
     assert_eq!(store.revision().await.unwrap(), 3_001);
-    // What was readable and watchable before the restart still is.
+    // All revisions that were readable and watchable before the restart still are.
     assert_eq!(store.stats().compacted, stats.compacted);
 }
 

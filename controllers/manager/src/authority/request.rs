@@ -64,7 +64,7 @@ impl Request {
         Ok(parsed)
     }
 
-    /// Returns whether there are alternative names of any kind.
+    /// Returns `true` if there are alternative names of any kind.
     pub(crate) fn has_alternative_names(&self) -> bool {
         !(self.dns_names.is_empty()
             && self.addresses.is_empty()

@@ -58,7 +58,7 @@ fn usable<'a>(secret: &'a Secret, usage: &str, now: Timestamp) -> Option<&'a str
     usable.then_some(id)
 }
 
-/// Returns whether a text is the identifier of a token by its form.
+/// Returns `true` if a text is the identifier of a token by its form.
 pub(super) fn is_id(text: &str) -> bool {
     text.len() == 6 && text.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9'))
 }

@@ -84,7 +84,7 @@ fn newest_open(
     mut requests: Vec<Arc<CertificateSigningRequest>>,
     user: &str,
 ) -> Vec<Arc<CertificateSigningRequest>> {
-    requests.retain(|request| request.spec.username.as_deref() == Some(user) && !is_settled(request));
+    requests.retain(|request| request.spec.username.as_deref() == Some(user) && !is_decided(request));
     let created =
         |request: &CertificateSigningRequest| request.metadata.creation_timestamp.as_ref().map(|time| time.0);
     requests.sort_by_key(|request| std::cmp::Reverse(created(request)));
@@ -126,17 +126,17 @@ impl Ground {
     }
 }
 
-fn is_settled(request: &CertificateSigningRequest) -> bool {
+fn is_decided(request: &CertificateSigningRequest) -> bool {
     is_issued(request) || has(request, APPROVED) || has(request, DENIED)
 }
 
 /// Returns the grounds on which a request may be approved, in the order in which to try them, with what it
-/// asks for. Empty for all that is not a kubelet's, or is settled.
+/// asks for. Empty for all that is not a kubelet's, or is decided.
 fn plan(request: &CertificateSigningRequest) -> (Vec<Ground>, Request) {
     let nothing = (Vec::new(), Request::default());
     let spec = &request.spec;
     let signers = [rules::KUBELET_CLIENT, rules::KUBELET_SERVING];
-    if is_settled(request) || !signers.contains(&spec.signer_name.as_str()) {
+    if is_decided(request) || !signers.contains(&spec.signer_name.as_str()) {
         return nothing;
     }
     // The API server has checked the form; what cannot be read here is for a person to approve.
@@ -153,7 +153,7 @@ fn plan(request: &CertificateSigningRequest) -> (Vec<Ground>, Request) {
     (grounds, asked)
 }
 
-/// Returns whether a request asks for the name of a living node, and is not that node's own: a machine that joins
+/// Returns `true` if a request asks for the name of a living node, and is not that node's own: a machine that joins
 /// must not stand in for it.
 fn is_taken(request: &CertificateSigningRequest, asked: &Request, nodes: &[Arc<Node>]) -> bool {
     let own = request.spec.username.as_deref() == Some(asked.common_name.as_str());
@@ -221,12 +221,12 @@ impl Reconcile for Approver {
         for ground in &grounds {
             match self.judge(*ground, &request, &asked).await? {
                 Verdict::Approve => {
-                    return self.settle(&request, APPROVED, "AutoApproved", ground.message()).await;
+                    return self.add_decision(&request, APPROVED, "AutoApproved", ground.message()).await;
                 }
                 Verdict::Deny { reason, message } => {
                     info!(request = name(&request.metadata), message, "certificate request denied");
                     self.recorder.warning(reference(request.as_ref()), reason, message.clone());
-                    return self.settle(&request, DENIED, reason, &message).await;
+                    return self.add_decision(&request, DENIED, reason, &message).await;
                 }
                 Verdict::Wait => {}
             }
@@ -324,8 +324,8 @@ impl Approver {
         Ok(answer.status.is_some_and(|status| status.allowed))
     }
 
-    /// Adds a condition that settles a request.
-    async fn settle(
+    /// Adds the condition that approves or denies a request.
+    async fn add_decision(
         &self,
         request: &CertificateSigningRequest,
         kind: &str,
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_requests_are_left_alone() {
+    fn decided_requests_are_left_alone() {
         let node = pem("system:node:a", &["system:nodes"], &[]);
         for kind in [APPROVED, DENIED] {
             let mut request = request(rules::KUBELET_CLIENT, "system:node:a", &node, "client auth");

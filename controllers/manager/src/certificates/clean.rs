@@ -19,7 +19,7 @@ use crate::limits::CERTIFICATE_CLEAN_PERIOD;
 use crate::meta::name;
 
 /// Time for which requests are kept once they are issued, denied or failed.
-const SETTLED: Duration = Duration::from_secs(60 * 60);
+const DECIDED: Duration = Duration::from_secs(60 * 60);
 /// Time for which requests are kept that nobody has approved or signed.
 const PENDING: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -50,7 +50,11 @@ impl Cleaner {
         for request in self.requests.list().iter().filter(|request| is_over(request, now)) {
             if let Err(error) = self.delete(request).await {
                 let cause = &error as &dyn std::error::Error;
-                warn!(request = name(&request.metadata), error = cause, "not cleaned");
+                warn!(
+                    request = name(&request.metadata),
+                    error = cause,
+                    "cannot delete a certificate request"
+                );
             }
         }
     }
@@ -69,7 +73,7 @@ impl Cleaner {
     }
 }
 
-/// Returns whether a request can be deleted: its certificate has expired, it was issued, denied or refused a
+/// Returns `true` if a request can be deleted: its certificate has expired, it was issued, denied or refused a
 /// while ago, or nobody has approved or signed it for long.
 fn is_over(request: &CertificateSigningRequest, now: Timestamp) -> bool {
     let conditions = request.status.as_ref().and_then(|status| status.conditions.as_deref());
@@ -80,8 +84,8 @@ fn is_over(request: &CertificateSigningRequest, now: Timestamp) -> bool {
     conditions.iter().any(|condition| {
         let older = |age: Duration| is_older(condition.last_update_time.as_ref(), age, now);
         match condition.type_.as_str() {
-            DENIED | FAILED => older(SETTLED),
-            APPROVED if is_issued(request) => older(SETTLED) || has_expired(request, now),
+            DENIED | FAILED => older(DECIDED),
+            APPROVED if is_issued(request) => older(DECIDED) || has_expired(request, now),
             APPROVED => older(PENDING),
             _ => false,
         }

@@ -45,13 +45,13 @@ pub(crate) fn names(der: &[u8]) -> Option<Vec<String>> {
     )
 }
 
-/// Returns whether a condition of this kind holds.
+/// Returns `true` if a condition of this kind holds.
 fn has(request: &CertificateSigningRequest, kind: &str) -> bool {
     let conditions = request.status.as_ref().and_then(|status| status.conditions.as_deref());
     conditions.unwrap_or_default().iter().any(|condition| condition.type_ == kind)
 }
 
-/// Returns whether the request has been signed.
+/// Returns `true` if the request has been signed.
 fn is_issued(request: &CertificateSigningRequest) -> bool {
     let certificate = request.status.as_ref().and_then(|status| status.certificate.as_ref());
     certificate.is_some_and(|certificate| !certificate.0.is_empty())

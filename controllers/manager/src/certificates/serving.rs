@@ -100,7 +100,7 @@ fn check_name(wanted: &str, node: &Node, cluster: &Cluster<'_>) -> Result<(), St
     }
 }
 
-/// Returns whether a name in a certificate, which may begin with `*.`, stands for a name.
+/// Returns `true` if a name in a certificate, which may begin with `*.`, stands for a name.
 fn is_named(pattern: &str, wanted: &str) -> bool {
     let wanted = wanted.trim_end_matches('.').to_ascii_lowercase();
     match pattern.strip_prefix("*.") {
@@ -113,7 +113,7 @@ fn is_control_plane(node: &Node) -> bool {
     node.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(CONTROL_PLANE))
 }
 
-/// Returns whether a name belongs to the machine itself, the API server or a Service, or to many.
+/// Returns `true` if a name belongs to the machine itself, the API server or a Service, or to many.
 fn is_reserved(wanted: &str) -> bool {
     let wanted = wanted.to_ascii_lowercase();
     let labels: Vec<&str> = wanted.trim_end_matches('.').split('.').collect();
@@ -194,7 +194,7 @@ mod tests {
                 ("InternalIP", "2001:db8::1"),
                 ("Hostname", "a"),
                 ("InternalDNS", "a.example"),
-                // What a hostile node could write.
+                // Addresses and names that a hostile node could write.
                 ("InternalIP", "127.0.0.1"),
                 ("InternalIP", "10.96.0.1"),
                 ("InternalIP", "192.0.2.100"),

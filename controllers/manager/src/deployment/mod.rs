@@ -148,7 +148,7 @@ impl Deployments {
         Ok(())
     }
 
-    /// Returns whether the cache shows the current sizes of the Deployment's ReplicaSets. A new ReplicaSet
+    /// Returns `true` if the cache shows the current sizes of the Deployment's ReplicaSets. A new ReplicaSet
     /// created while an old one has grown unnoticed would exceed the surge. Updates need no such check,
     /// because they are conditional on the revision.
     async fn shows_all(&self, deployment: &Deployment, sets: &[Arc<ReplicaSet>]) -> Result<bool> {
@@ -163,7 +163,7 @@ impl Deployments {
         Ok(sizes(&mut live.items.iter()) == sizes(&mut sets.iter().map(AsRef::as_ref)))
     }
 
-    /// Returns whether the server still has this Deployment and it is not being deleted. Adoption by a
+    /// Returns `true` if the server still has this Deployment and it is not being deleted. Adoption by a
     /// deleted Deployment would leave ReplicaSets with a dead owner.
     async fn is_current(&self, deployment: &Deployment) -> Result<bool> {
         let api: Api<Deployment> = Api::namespaced(self.client.clone(), namespace(&deployment.metadata));

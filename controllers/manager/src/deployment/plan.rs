@@ -2,6 +2,9 @@
 //!
 //! The plan is made on copies of the ReplicaSets, and the actions are the differences: creation and growth of
 //! the new one first, then changes of the old ones, then deletions, then the status.
+//!
+//! `strategy.rs` resolves percentages of `maxSurge` (rounded up) and `maxUnavailable` (rounded down). The API server
+//! sets no upper bound on `maxSurge` (`apiserver/kinds/src/apps/deployment.rs`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -281,7 +284,7 @@ impl<'a> Rollout<'a> {
         })
     }
 
-    /// Returns whether the Deployment's size has changed since its ReplicaSets were last scaled.
+    /// Returns `true` if the Deployment's size has changed since its ReplicaSets were last scaled.
     fn is_being_scaled(&self) -> bool {
         self.all().filter(|set| set.size() > 0).any(|set| {
             revision::number(&set.wanted.metadata, DESIRED).is_some_and(|desired| desired != self.replicas())
@@ -318,7 +321,7 @@ impl<'a> Rollout<'a> {
         Some(uid(&set.wanted.metadata).to_owned())
     }
 
-    /// Returns whether the new ReplicaSet has all pods, so that the others can be scaled to zero.
+    /// Returns `true` if the new ReplicaSet has all pods, so that the others can be scaled to zero.
     fn is_saturated(&self) -> bool {
         self.new.as_ref().is_some_and(|set| {
             revision::number(&set.wanted.metadata, DESIRED) == Some(self.replicas())

@@ -39,7 +39,7 @@ pub(super) fn template_hash(template: &PodTemplateSpec, collisions: Option<i32>)
     hash::safe(fnv1a_32(encoded.iter().chain(salt).copied()))
 }
 
-/// Returns whether two templates are equal apart from the hash label.
+/// Returns `true` if two templates are equal apart from the hash label.
 pub(super) fn same_template(a: &PodTemplateSpec, b: &PodTemplateSpec) -> bool {
     normalized(a) == normalized(b)
 }

@@ -66,7 +66,7 @@ pub(super) fn create_failed(status: &mut DeploymentStatus, message: String, now:
     put(status, new_condition(PROGRESSING, "False", "ReplicaSetCreateError", message, now));
 }
 
-/// Returns whether the status shows everything as specified.
+/// Returns `true` if the status shows everything as specified.
 pub(super) fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
     let wanted = replicas(deployment);
     status.updated_replicas.unwrap_or(0) == wanted

@@ -248,7 +248,7 @@ fn a_rollback_takes_the_old_set_again_with_a_new_revision() {
     world.run_until_stable(3, 0, None);
     world.set_image("image:2");
     world.run_until_stable(3, 2, None);
-    // What `kubectl rollout undo` writes.
+    // `kubectl rollout undo` writes this.
     world.set_image("image:1");
     world.run_until_stable(3, 2, None);
     assert_eq!(world.sizes(), [("image:1", 2), ("image:2", 0)]);

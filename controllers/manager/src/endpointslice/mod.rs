@@ -157,7 +157,7 @@ impl Slices {
         slices
     }
 
-    /// Returns whether the cache shows every slice in its last written version or a newer one.
+    /// Returns `true` if the cache shows every slice in its last written version or a newer one.
     fn sees_what_was_written(&self, key: &ObjectKey, existing: &[Arc<EndpointSlice>]) -> bool {
         self.with(key, |known| {
             known.written.retain(|written, (version, since)| {

@@ -41,7 +41,7 @@ impl Object {
         }
     }
 
-    /// Returns whether the object is being deleted and waits for its dependents to go first.
+    /// Returns `true` if the object is being deleted and waits for its dependents to go first.
     pub fn awaits_dependents(&self) -> bool {
         self.deleting && self.foreground
     }
@@ -50,7 +50,7 @@ impl Object {
         self.deleting && (self.foreground || self.orphan)
     }
 
-    /// Returns whether the object blocks the deletion of an owner.
+    /// Returns `true` if the object blocks the deletion of an owner.
     pub fn blocks(&self, owner: &str) -> bool {
         self.owners
             .iter()

@@ -95,7 +95,7 @@ impl fmt::Display for Problem {
 pub(super) fn plan(ranges: &[AddressRange], mut wishes: Vec<Wish>) -> Vec<(Wish, Assignment)> {
     wishes.sort_by(|a, b| (a.created, &a.key).cmp(&(b.created, &b.key)));
     let mut book = Book { ranges, taken: BTreeMap::new() };
-    let mut kept: Vec<Vec<IpAddr>> = wishes.iter().map(|wish| book.keep(wish)).collect();
+    let mut kept: Vec<Vec<IpAddr>> = wishes.iter().map(|wish| book.retain(wish)).collect();
     for (wish, kept) in wishes.iter().zip(&mut kept) {
         kept.extend(book.take_asked(wish, kept));
     }
@@ -109,8 +109,8 @@ struct Book<'a> {
 }
 
 impl Book<'_> {
-    /// Takes the addresses that a Service has and may have still.
-    fn keep(&mut self, wish: &Wish) -> Vec<IpAddr> {
+    /// Reserves the addresses that a Service already has and may retain, and returns them.
+    fn retain(&mut self, wish: &Wish) -> Vec<IpAddr> {
         let mut kept = Vec::new();
         for family in &wish.families {
             let asked = wish.asked_in(*family);

@@ -54,7 +54,7 @@ impl Reconcile for Claims {
 }
 
 impl Claims {
-    /// Returns whether a pod uses the claim. If the cache shows none, the server is queried, because a claim
+    /// Returns `true` if a pod uses the claim. If the cache shows none, the server is queried, because a claim
     /// that is removed too early loses data.
     async fn is_used(&self, claim: &PersistentVolumeClaim) -> Result<bool> {
         let namespace = namespace(&claim.metadata);
@@ -89,7 +89,7 @@ fn ended(change: &Change<Pod>) -> impl Iterator<Item = &Pod> {
     replaced.into_iter().chain(over).map(AsRef::as_ref)
 }
 
-/// Returns whether the pod prevents the removal of the claim. A pod without a node does not, because no
+/// Returns `true` if the pod prevents the removal of the claim. A pod without a node does not, because no
 /// kubelet starts a pod with a claim that is being deleted.
 pub(super) fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     if node_name(pod).is_empty() {
@@ -116,7 +116,7 @@ fn volumes(pod: &Pod) -> &[Volume] {
     pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref()).unwrap_or_default()
 }
 
-/// Returns whether the kubelet has finished with the pod or never had it, so that only finalizers keep it.
+/// Returns `true` if the kubelet has finished with the pod or never had it, so that only finalizers keep it.
 fn is_shut_down(pod: &Pod) -> bool {
     let meta = &pod.metadata;
     meta.deletion_timestamp.is_some() && meta.deletion_grace_period_seconds == Some(0)

@@ -36,7 +36,7 @@ impl Reconcile for Volumes {
     }
 }
 
-/// Returns whether the volume's status says that it is bound to a claim.
+/// Returns `true` if the volume's status says that it is bound to a claim.
 pub(super) fn is_bound(volume: &PersistentVolume) -> bool {
     volume.status.as_ref().is_some_and(|status| status.phase.as_deref() == Some("Bound"))
 }

@@ -44,7 +44,7 @@ impl Expectations {
         }
     }
 
-    /// Returns whether the cache shows everything that was done for `key`.
+    /// Returns `true` if the cache shows everything that was done for `key`.
     pub fn are_met(&self, key: &ObjectKey) -> bool {
         self.lock().get(key).is_none_or(|expected| {
             (expected.creations == 0 && expected.deletions.is_empty())

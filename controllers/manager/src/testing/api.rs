@@ -408,7 +408,7 @@ impl State {
     }
 }
 
-/// Returns whether a finalizer keeps the object.
+/// Returns `true` if a finalizer keeps the object.
 fn is_held(object: &Value) -> bool {
     let any = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
     any(&object["metadata"]["finalizers"])

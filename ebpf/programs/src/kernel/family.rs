@@ -8,7 +8,6 @@ use ebpf_common::flow::{Flow, FlowHints, FlowKey, FlowTags};
 use ebpf_common::frontend::{Backend4, Backend6, Frontend, FrontendKey4, FrontendKey6, SourceRangeKey};
 use ebpf_common::{Config, Range, choice, protocol};
 
-use super::begin;
 use super::evict;
 use super::flow::{self, Place};
 use super::maps::{
@@ -17,6 +16,7 @@ use super::maps::{
     TRACKED6,
 };
 use super::masquerade::Outside;
+use super::new_flow;
 use super::packet::{Packet, To};
 use super::table::{self, New, Scratch};
 use super::{insert, lookup, reject, remove, tcx};
@@ -133,11 +133,11 @@ pub trait Family {
     fn foresee(hash: u64, now: u32, reply: bool);
     /// See `attend` in [`flow`]; 0 if the flow is gone.
     fn attend(packet: &Packet<Self::Address>, slot: u32, now: u32, place: Place) -> u32;
-    /// See `create` in [`begin`]; gives a [`flow::verdict`].
+    /// See `create` in [`new_flow`]; gives a [`flow::verdict`].
     fn create(packet: &Packet<Self::Address>, hash: u64, place: Place, to: &mut To<Self::Address>) -> u32;
-    /// See `choose` in [`begin`]; gives a [`flow::verdict`].
+    /// See `choose` in [`new_flow`]; gives a [`flow::verdict`].
     fn choose(packet: &Packet<Self::Address>, hash: u64, place: Place) -> u32;
-    /// See `look_at` in [`begin`].
+    /// See `look_at` in [`new_flow`].
     fn look_at(reply: &New<Self::Address>) -> u32;
     /// See `carry` in [`tcx`].
     fn carry(
@@ -201,17 +201,17 @@ macro_rules! checked_once {
 
         #[inline(always)]
         fn create(packet: &Packet<$address>, hash: u64, place: Place, to: &mut To<$address>) -> u32 {
-            begin::$create(packet, hash, place, to)
+            new_flow::$create(packet, hash, place, to)
         }
 
         #[inline(always)]
         fn choose(packet: &Packet<$address>, hash: u64, place: Place) -> u32 {
-            begin::$choose(packet, hash, place)
+            new_flow::$choose(packet, hash, place)
         }
 
         #[inline(always)]
         fn look_at(reply: &New<$address>) -> u32 {
-            begin::$look(reply)
+            new_flow::$look(reply)
         }
 
         #[inline(always)]

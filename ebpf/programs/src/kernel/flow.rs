@@ -6,11 +6,11 @@ use ebpf_common::event::hook;
 use ebpf_common::flow::{Flow, FlowKey, flow_flag};
 use ebpf_common::{Config, metric, scope};
 
-pub use super::begin::{admit, choose_this, replies_like};
 use super::family::{Family, FrontendKey as _, V4, V6};
+pub use super::new_flow::{admit, choose_this, replies_like};
 use super::packet::{Packet, To, copy, tcp_flag};
 use super::table::{self, Found};
-use super::{begin, dsr, event, lookup, maps, masquerade, pick};
+use super::{dsr, event, lookup, maps, masquerade, new_flow, pick};
 
 /// The decision about a packet.
 pub mod verdict {
@@ -79,7 +79,7 @@ pub fn decide_with_slot<F: Family>(
             return (verdict::REWRITE, NonNull::new(found.slot));
         }
     }
-    (begin::begin::<F>(packet, hash, place, to), None)
+    (new_flow::begin::<F>(packet, hash, place, to), None)
 }
 
 /// Decides about a packet by the existing flows; with `reply` only about one from a backend of ours, or one

@@ -26,7 +26,7 @@ use super::family::{Address as _, Family};
 use super::flow::{self, Place, verdict};
 use super::maps::{self, FRAGMENTS, HELD, HELD_NEXT};
 use super::packet::{self, IP, Packet, To};
-use super::{begin, read, tcx};
+use super::{new_flow, read, tcx};
 
 /// Ticks for which the ports of a first fragment are valid, and for which others wait for it.
 const LIFETIME: u32 = 30;
@@ -439,7 +439,7 @@ pub fn ingress<F: Family>(
     }
     // Its first one was not translated either: packets for a service have been refused or dropped, unless
     // others translate them.
-    let others = maps::config().is_some_and(|config| begin::is_others::<F>(config, packet));
+    let others = maps::config().is_some_and(|config| new_flow::is_others::<F>(config, packet));
     if is_for_services::<F>(packet) && !others { tcx::DROP } else { tcx::NEXT }
 }
 

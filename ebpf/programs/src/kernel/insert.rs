@@ -4,10 +4,10 @@ use ebpf_common::flow::{Flow, FlowKey, FlowTags, WAYS, age_of, hint_of, set_of, 
 use ebpf_common::masquerade::Prefix;
 
 use super::atomic::{exchange, exchange_if};
-use super::begin::Choice;
 use super::evict::{BESIDE, Foreseen, REPLACED, Sibling, evict, occupy};
 use super::family::{Address, Family, V4, V6};
 use super::icmp::Error;
+use super::new_flow::Choice;
 use super::packet::{self, To};
 use super::remove::withdraw;
 use super::table::{EXISTS, NONE, SAME_TAGS, beside, next_way, same_key_here};

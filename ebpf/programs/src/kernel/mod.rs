@@ -9,7 +9,6 @@
 
 mod atomic;
 mod bandwidth;
-mod begin;
 mod dsr;
 mod event;
 mod evict;
@@ -17,12 +16,13 @@ mod family;
 mod flow;
 mod fragment;
 mod hint;
-mod hop;
 mod icmp;
 mod insert;
 mod lookup;
 mod maps;
 mod masquerade;
+mod new_flow;
+mod next_hop;
 mod packet;
 mod pick;
 mod policy;

@@ -7,7 +7,7 @@ use ebpf_common::flow::{Flow, FlowKey, tag, tag_of};
 use super::atomic::{exchange, exchange_if};
 use super::family::{Address as _, Family, V4, V6};
 use super::insert::New;
-use super::table::{Found, PATIENCE, find, find_apart, hash, place_of, same_key_here, unchanged, way_of};
+use super::table::{ATTEMPTS, Found, find, find_apart, hash, place_of, same_key_here, unchanged, way_of};
 use super::{hint, maps};
 
 /// Returns the flow under `key` if it leads back to that of `slot`: it may be another's by now.
@@ -95,7 +95,7 @@ fn take_out<F: Family>(key: &FlowKey<F::Address>) {
 /// `place` must lead to a mark.
 #[inline(always)]
 unsafe fn take(place: *mut u32, hash: u64) -> Option<u32> {
-    for _ in 0..PATIENCE {
+    for _ in 0..ATTEMPTS {
         // SAFETY: by the contract of this function.
         unsafe {
             let mark = place.read_volatile();

@@ -74,7 +74,7 @@ pub const EXISTS: u32 = u32::MAX - 1;
 /// Maximum number of slots of one set that may have the tag of a key without being its flow's.
 pub const SAME_TAGS: u32 = 3;
 /// Maximum number of changes of a slot's mark while it is taken, or refreshed.
-pub const PATIENCE: u32 = 4;
+pub const ATTEMPTS: u32 = 4;
 
 /// Sets bits of a flow's flags.
 ///
@@ -395,7 +395,7 @@ pub fn refresh<F: Family>(config: &Config, index: u32, now: u32, flags: u32) -> 
     let Some(tags) = F::tags(set) else {
         return false;
     };
-    for _ in 0..PATIENCE {
+    for _ in 0..ATTEMPTS {
         // SAFETY: the pointer leads to an element of the map of tags, and ways are within it. Another
         // flow that has got the slot meanwhile only looks as old as this one.
         unsafe {

@@ -23,7 +23,7 @@ use ebpf_common::{config_flag, metric, protocol};
 
 use super::family::{Address as _, Family, V4, V6};
 use super::flow::{self, Place, verdict};
-use super::hop::{self, Hop};
+use super::next_hop::{self, NextHop};
 use super::packet::{self, Delta, ETHERNET, IP, Packet, Part, To};
 use super::read::{self, kind as read_kind};
 use super::trace::Fate;
@@ -281,8 +281,8 @@ fn carry<F: Family>(
     }
     let goes_on = packet.hops > 1 && !stack;
     let hop = match F::slot(to.slot) {
-        Some(slot) if goes_on => hop::of(slot, &to.destination),
-        _ => Hop { ifindex: 0, link: [0; 3] },
+        Some(slot) if goes_on => next_hop::of(slot, &to.destination),
+        _ => NextHop { ifindex: 0, link: [0; 3] },
     };
     let mut neighbour = MaybeUninit::uninit();
     // SAFETY: all fields are integers.
@@ -306,7 +306,7 @@ fn carry<F: Family>(
 
 /// Sends a rewritten packet to the next hop in its flow.
 #[inline(always)]
-fn send_by(skb: *mut __sk_buff, hop: &Hop) -> i32 {
+fn send_by(skb: *mut __sk_buff, hop: &NextHop) -> i32 {
     let ctx = TcContext::new(skb);
     let (data, end) = (ctx.data(), ctx.data_end());
     if data + ETHERNET > end {
@@ -411,7 +411,7 @@ fn find_way<F: Family>(
             && answer == 0
             && let Some(slot) = F::slot(to.slot)
         {
-            hop::keep(slot, &to.destination, query, false);
+            next_hop::keep(slot, &to.destination, query, false);
         }
         neighbour.nh_family = F::AF as u32;
         // The v4 address is the first word.

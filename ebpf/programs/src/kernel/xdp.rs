@@ -16,8 +16,8 @@ use ebpf_common::{config_flag, metric, protocol};
 use super::dsr;
 use super::family::{Family, V4, V6};
 use super::flow::{self, verdict};
-use super::hop::{self, Hop};
 use super::maps::{self, DEVICES};
+use super::next_hop::{self, NextHop};
 use super::packet::{
     self, Delta, ETHERNET, ETHERTYPE, IP, Packet, TCP_CHECK, TCP_HEADER, To, UDP_CHECK, UDP_HEADER,
 };
@@ -124,7 +124,7 @@ fn carry<F: Family>(
 
 /// Returns the next hop of the flow's packets, from the flow or the routing table.
 #[inline(always)]
-pub fn hop<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> Option<Hop> {
+pub fn hop<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>) -> Option<NextHop> {
     hop_at::<F>(ctx, packet, to, F::slot(to.slot)?)
 }
 
@@ -135,21 +135,21 @@ fn hop_at<F: Family>(
     packet: &Packet<F::Address>,
     to: &To<F::Address>,
     slot: *mut Flow<F::Address>,
-) -> Option<Hop> {
-    let hop = hop::of(slot, &to.destination);
+) -> Option<NextHop> {
+    let hop = next_hop::of(slot, &to.destination);
     if hop.is_for_xdp() {
         return Some(hop);
     }
     if !find_hop::<F>(ctx, packet.key.protocol, to, slot) {
         return None;
     }
-    let hop = hop::of(slot, &to.destination);
+    let hop = next_hop::of(slot, &to.destination);
     hop.is_for_xdp().then_some(hop)
 }
 
 /// Sends a finished packet.
 #[inline(always)]
-pub fn leave(ctx: *mut xdp_md, hop: &Hop) -> u32 {
+pub fn leave(ctx: *mut xdp_md, hop: &NextHop) -> u32 {
     // SAFETY: the context is the one that the kernel gave.
     if hop.ifindex == unsafe { (*ctx).ingress_ifindex } {
         maps::count(metric::XDP_TRANSMITTED);
@@ -181,7 +181,7 @@ fn find_hop<F: Family>(
         if query.ifindex != ingress && !(may_redirect && DEVICES.get_ifindex(query.ifindex).is_some()) {
             return false;
         }
-        hop::keep(slot, &to.destination, query, true);
+        next_hop::keep(slot, &to.destination, query, true);
     }
     true
 }
@@ -194,7 +194,7 @@ pub fn rewrite<F: Family>(
     end: usize,
     packet: &Packet<F::Address>,
     to: &To<F::Address>,
-    hop: &Hop,
+    hop: &NextHop,
     l4: usize,
 ) -> bool {
     let delta = Delta::new(&packet.key, to);

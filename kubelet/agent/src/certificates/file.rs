@@ -6,21 +6,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use userspace_daemon::tls::CertificateAndKey;
 
-/// A certificate chain and its private key, both PEM.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Pair {
-    pub certificate: String,
-    pub key: String,
-}
-
-impl std::fmt::Debug for Pair {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pair").field("certificate", &self.certificate).finish_non_exhaustive()
-    }
-}
-
-/// A file with a [`Pair`], readable by its owner alone.
+/// A file with a [`CertificateAndKey`], readable by its owner alone.
 #[derive(Clone, Debug)]
 pub struct PairFile {
     path: PathBuf,
@@ -41,7 +29,7 @@ impl PairFile {
     ///
     /// # Errors
     /// Fails if the file cannot be read or has no certificate and key.
-    pub fn read(&self) -> io::Result<Option<Pair>> {
+    pub fn read(&self) -> io::Result<Option<CertificateAndKey>> {
         let text = match fs::read_to_string(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -50,7 +38,7 @@ impl PairFile {
         let at =
             text.find(KEY).ok_or_else(|| io::Error::other("the file holds no certificate with its key"))?;
         let (certificate, key) = text.split_at(at);
-        Ok(Some(Pair { certificate: certificate.to_owned(), key: key.to_owned() }))
+        Ok(Some(CertificateAndKey { certificate: certificate.to_owned(), key: key.to_owned() }))
     }
 
     /// Returns the time of the last [`PairFile::write`]; `None` if the file is missing.
@@ -59,7 +47,7 @@ impl PairFile {
     }
 
     /// Replaces the contents: whenever the machine stops, the file has either the old or the new ones.
-    pub fn write(&self, pair: &Pair) -> io::Result<()> {
+    pub fn write(&self, pair: &CertificateAndKey) -> io::Result<()> {
         write_private(&self.path, &format!("{}{}", pair.certificate, pair.key))
     }
 }
@@ -94,7 +82,8 @@ mod tests {
         // Left behind by a crash, readable by everybody.
         fs::write(dir.path().join("client.next"), "rubbish").unwrap();
         for name in ["one", "two"] {
-            let pair = Pair { certificate: format!("{name}\n"), key: format!("{KEY}\n{name}\n") };
+            let pair =
+                CertificateAndKey { certificate: format!("{name}\n"), key: format!("{KEY}\n{name}\n") };
             file.write(&pair).unwrap();
             assert_eq!(file.read().unwrap().unwrap(), pair);
         }

@@ -14,7 +14,7 @@ mod serving;
 
 use jiff::Timestamp;
 
-pub use file::{Pair, PairFile};
+pub use file::PairFile;
 pub use request::{RequestError, Wanted, bootstrap, obtain};
 pub use rotation::{Clients, Rotation, renew_at};
 pub use serving::Serving;

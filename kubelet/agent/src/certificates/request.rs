@@ -16,8 +16,9 @@ use rustls::sign::CertifiedKey;
 use sha2::{Digest, Sha256};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info};
+use userspace_daemon::tls::CertificateAndKey;
 
-use super::file::{Pair, write_private};
+use super::file::write_private;
 use crate::limits;
 
 /// A certificate of the node.
@@ -93,7 +94,7 @@ impl Wanted {
 }
 
 /// Requests a certificate with a new key and waits for it.
-pub async fn obtain(client: &Client, node: &str, wanted: &Wanted) -> Result<Pair, RequestError> {
+pub async fn obtain(client: &Client, node: &str, wanted: &Wanted) -> Result<CertificateAndKey, RequestError> {
     let key = KeyPair::generate()?;
     submit(client, node, wanted, &key, None).await
 }
@@ -108,7 +109,7 @@ pub async fn bootstrap(
     node: &str,
     author: Option<&str>,
     pending: &Path,
-) -> Result<Pair, RequestError> {
+) -> Result<CertificateAndKey, RequestError> {
     let failed = |cause| RequestError::File { path: pending.to_owned(), cause };
     let kept = fs::read_to_string(pending).ok().and_then(|pem| KeyPair::from_pem(&pem).ok());
     let kept = match kept {
@@ -135,7 +136,7 @@ fn name_of(key: &KeyPair, node: &str) -> String {
     format!("node-csr-{digest}")
 }
 
-/// Returns whether the request of a kept key is there and may lead to a certificate.
+/// Returns `true` if the request of a kept key is there and may lead to a certificate.
 async fn is_usable(
     client: &Client,
     node: &str,
@@ -152,7 +153,7 @@ async fn is_usable(
     }))
 }
 
-/// Returns whether a request is one for the certificate of a key.
+/// Returns `true` if a request is one for the certificate of a key.
 fn is_for(request: &CertificateSigningRequest, key: &KeyPair) -> bool {
     let public = key.public_key_raw();
     let der = CertificateSigningRequestDer::from_pem_slice(&request.spec.request.0);
@@ -177,7 +178,7 @@ async fn submit(
     wanted: &Wanted,
     key: &KeyPair,
     name: Option<String>,
-) -> Result<Pair, RequestError> {
+) -> Result<CertificateAndKey, RequestError> {
     let text = wanted.request(node, key)?;
     let request = CertificateSigningRequest {
         metadata: ObjectMeta {
@@ -203,7 +204,7 @@ async fn submit(
         Err(error) => return Err(error),
     };
     let certificate = wait(&api, &name).await?;
-    let pair = Pair { certificate, key: key.serialize_pem() };
+    let pair = CertificateAndKey { certificate, key: key.serialize_pem() };
     if certified(&pair).is_none() {
         return Err(RequestError::Foreign { name });
     }
@@ -234,7 +235,7 @@ async fn wait(api: &Api<CertificateSigningRequest>, name: &str) -> Result<String
         if started.elapsed() >= limits::CERTIFICATE_WAIT {
             return Err(RequestError::Pending { name: name.to_owned() });
         }
-        if started.elapsed() >= limits::CERTIFICATE_PATIENCE && !std::mem::replace(&mut said, true) {
+        if started.elapsed() >= limits::CERTIFICATE_WARN_AFTER && !std::mem::replace(&mut said, true) {
             info!(
                 "waiting for certificate request {name} to be approved: `kubectl certificate approve {name}`"
             );
@@ -264,7 +265,7 @@ fn outcome(request: &CertificateSigningRequest, name: &str) -> Option<Result<Str
 }
 
 /// Returns certificate and key in the form that TLS uses; `None` if they do not belong together.
-pub(super) fn certified(pair: &Pair) -> Option<CertifiedKey> {
+pub(super) fn certified(pair: &CertificateAndKey) -> Option<CertifiedKey> {
     let chain: Vec<CertificateDer<'static>> =
         CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<_, _>>().ok()?;
     let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).ok()?;
@@ -311,7 +312,8 @@ mod tests {
     fn a_certificate_for_another_key_is_noticed() {
         let [own, other] = [KeyPair::generate().unwrap(), KeyPair::generate().unwrap()];
         let certificate = CertificateParams::default().self_signed(&own).unwrap().pem();
-        let pair = |key: &KeyPair| Pair { certificate: certificate.clone(), key: key.serialize_pem() };
+        let pair =
+            |key: &KeyPair| CertificateAndKey { certificate: certificate.clone(), key: key.serialize_pem() };
         assert!(certified(&pair(&own)).is_some());
         assert!(certified(&pair(&other)).is_none());
     }

@@ -10,8 +10,9 @@ use kube::Client;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
+use userspace_daemon::tls::CertificateAndKey;
 
-use super::file::{Pair, PairFile};
+use super::file::PairFile;
 use super::request::{Wanted, obtain};
 use super::{ReadValidity, Validity};
 use crate::limits;
@@ -56,7 +57,11 @@ pub struct Rotation {
 impl Rotation {
     /// Obtains the certificate if it is missing, replaces it in time until shutdown, and calls `changed` after
     /// each replacement.
-    pub async fn run<F: Future<Output = ()>>(self, changed: impl Fn(Pair) -> F, shutdown: CancellationToken) {
+    pub async fn run<F: Future<Output = ()>>(
+        self,
+        changed: impl Fn(CertificateAndKey) -> F,
+        shutdown: CancellationToken,
+    ) {
         tokio::select! {
             biased;
             () = shutdown.cancelled() => {}
@@ -64,7 +69,7 @@ impl Rotation {
         }
     }
 
-    async fn work<F: Future<Output = ()>>(&self, changed: impl Fn(Pair) -> F) {
+    async fn work<F: Future<Output = ()>>(&self, changed: impl Fn(CertificateAndKey) -> F) {
         let mut failures = 0;
         loop {
             let left = self.time_left();
@@ -109,7 +114,7 @@ impl Rotation {
         Duration::try_from(due.duration_since(self.ambient.now())).unwrap_or_default()
     }
 
-    async fn replace(&self) -> Result<Pair, Problem> {
+    async fn replace(&self) -> Result<CertificateAndKey, Problem> {
         let pair = obtain(&self.client, &self.node, &self.wanted).await.map_err(Problem::Request)?;
         let validity = (self.read_validity)(&pair.certificate).ok_or(Problem::Unreadable)?;
         check_clock(validity, self.ambient.now())?;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arc_swap::ArcSwapOption;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
+use userspace_daemon::tls::CertificateAndKey;
 
-use super::file::Pair;
 use super::request::certified;
 
 /// The certificate that new connections are shown. Clones share it; until there is one, handshakes fail.
@@ -16,7 +16,7 @@ pub struct Serving(Arc<ArcSwapOption<CertifiedKey>>);
 impl Serving {
     /// Shows `pair` from now on. Returns false if certificate and key do not belong together, and changes
     /// nothing then.
-    pub fn replace(&self, pair: &Pair) -> bool {
+    pub fn replace(&self, pair: &CertificateAndKey) -> bool {
         let Some(certified) = certified(pair) else { return false };
         self.0.store(Some(Arc::new(certified)));
         true

@@ -90,7 +90,7 @@ impl Walk {
     }
 }
 
-/// Returns whether an error means that the entry was removed or replaced after it had been listed.
+/// Returns `true` if an error means that the entry was removed or replaced after it had been listed.
 fn was_changed(error: &io::Error) -> bool {
     let errors = [Errno::NOENT, Errno::NOTDIR, Errno::LOOP];
     errors.iter().any(|changed| error.raw_os_error() == Some(changed.raw_os_error()))

@@ -45,7 +45,7 @@ impl Backoff {
     }
 }
 
-/// Returns whether more than twice the maximum delay lies between the last two ends of a container, which
+/// Returns `true` if more than twice the maximum delay lies between the last two ends of a container, which
 /// resets its back-off.
 fn expired(entry: &Entry, finished: Timestamp) -> bool {
     finished.duration_since(entry.updated) > (BACKOFF_MAX * 2).try_into().unwrap_or_default()

@@ -56,7 +56,7 @@ impl RestartPolicy {
         }
     }
 
-    /// Returns whether a container with this policy that ended with `exit_code` is restarted.
+    /// Returns `true` if a container with this policy that ended with `exit_code` is restarted.
     pub fn restarts(self, exit_code: i32) -> bool {
         match self {
             Self::Always => true,
@@ -87,7 +87,7 @@ pub fn namespace(pod: &Pod) -> &str {
     pod.metadata.namespace.as_deref().unwrap_or_default()
 }
 
-/// Returns whether the pod uses the host network.
+/// Returns `true` if the pod uses the host network.
 pub fn host_network(pod: &Pod) -> bool {
     spec(pod).host_network.unwrap_or_default()
 }

@@ -51,12 +51,12 @@ impl PodRuntime {
         self.containers.iter().find(|container| container.id == id)
     }
 
-    /// Returns whether any container is running.
+    /// Returns `true` if any container is running.
     pub fn has_running(&self) -> bool {
         self.containers.iter().any(|container| container.state == ContainerState::Running)
     }
 
-    /// Returns whether the runtime knows nothing of the pod.
+    /// Returns `true` if the runtime knows nothing of the pod.
     pub fn is_empty(&self) -> bool {
         self.sandboxes.is_empty() && self.containers.is_empty()
     }

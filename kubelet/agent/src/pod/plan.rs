@@ -102,7 +102,7 @@ pub struct Start {
 }
 
 impl Plan {
-    /// Returns whether there is nothing to do now.
+    /// Returns `true` if there is nothing to do now.
     pub fn is_idle(&self) -> bool {
         self.stop_sandboxes.is_empty()
             && self.create_sandbox.is_none()
@@ -149,7 +149,7 @@ fn plan_sandbox(input: &Input<'_>, plan: &mut Plan) {
     plan.create_sandbox = Some(newest.map_or(0, |sandbox| sandbox.summary.attempt + 1));
 }
 
-/// Returns whether a new sandbox would have any container to run.
+/// Returns `true` if a new sandbox would have any container to run.
 fn anything_left_to_run(input: &Input<'_>) -> bool {
     spec(input.pod).containers.iter().any(|container| match input.runtime.newest(&container.name) {
         None => true,
@@ -187,7 +187,7 @@ fn plan_containers(input: &Input<'_>, sandbox: &str, plan: &mut Plan) {
     }
 }
 
-/// Returns whether the main containers may run: either one of them runs or has run in this sandbox, or all
+/// Returns `true` if the main containers may run: either one of them runs or has run in this sandbox, or all
 /// init containers are done.
 pub fn is_initialized(input: &Input<'_>, sandbox: &str) -> bool {
     let began = |name: &str| {
@@ -208,7 +208,7 @@ fn init_done(input: &Input<'_>, sandbox: &str, role: Role, container: &Container
     }
 }
 
-/// Returns whether a running container is started: its postStart hook has finished and its startup probe has
+/// Returns `true` if a running container is started: its postStart hook has finished and its startup probe has
 /// succeeded.
 pub fn is_started(container: &Container, status: &ContainerStatus, probes: &ProbeResults) -> bool {
     let probed = probes.get(&status.id);
@@ -318,7 +318,7 @@ fn start(input: &Input<'_>, name: &str, role: Role, before: Option<&ContainerSta
     plan.start.push(Start { name: name.to_owned(), role, attempt, finished });
 }
 
-/// Returns whether the container runs an image other than that of its current spec.
+/// Returns `true` if the container runs an image other than that of its current spec.
 fn is_outdated(container: &Container, status: &ContainerStatus) -> bool {
     status.annotations.get(HASH_ANNOTATION).is_some_and(|hash| *hash != container_hash(container))
 }

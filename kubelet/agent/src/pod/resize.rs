@@ -120,7 +120,7 @@ impl Resize {
         }
     }
 
-    /// Returns whether the pod is granted what it requests.
+    /// Returns `true` if the pod is granted what it requests.
     pub fn grants(&self, desired: &Pod) -> bool {
         requested(desired).iter().all(|(name, requested)| {
             self.allocated.get(name).is_none_or(|granted| is_equal(requested, granted))
@@ -304,7 +304,7 @@ fn is_equal(a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
     RESIZABLE.into_iter().all(|name| is_equal_in(name, a, b))
 }
 
-/// Returns whether requests and limits are the same amounts, regardless of notation.
+/// Returns `true` if requests and limits are the same amounts, regardless of notation.
 fn is_equal_in(name: &str, a: &ResourceRequirements, b: &ResourceRequirements) -> bool {
     let same = |a: Option<&Quantity>, b: Option<&Quantity>| match (a, b) {
         (Some(a), Some(b)) => {

@@ -34,7 +34,7 @@ pub fn groups(context: &PodSecurityContext) -> Vec<i64> {
     context.supplemental_groups.iter().flatten().copied().chain(context.fs_group).collect()
 }
 
-/// Returns whether supplementary groups that images define are ignored.
+/// Returns `true` if supplementary groups that images define are ignored.
 pub fn strict_groups(pod: &Pod) -> bool {
     let context = spec(pod).security_context.as_ref();
     context.and_then(|context| context.supplemental_groups_policy.as_deref()) == Some("Strict")

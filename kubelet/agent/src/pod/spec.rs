@@ -212,7 +212,7 @@ pub fn volume_mount(mount: &VolumeMount, host_path: String, read_only: bool, rec
     }
 }
 
-/// Returns whether submounts are read-only, too; fails with a message if that is required but not supported.
+/// Returns `true` if submounts are read-only, too; fails with a message if that is required but not supported.
 pub fn recursive_read_only(mount: &VolumeMount, supported: bool) -> Result<bool, String> {
     let mode = mount.recursive_read_only.as_deref().unwrap_or("Disabled");
     if mode == "Disabled" {

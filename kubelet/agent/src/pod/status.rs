@@ -167,7 +167,7 @@ fn pod_ips(input: &Input<'_>) -> Vec<String> {
     }
 }
 
-/// Returns whether all init containers are done in the current sandbox, or were before it died.
+/// Returns `true` if all init containers are done in the current sandbox, or were before it died.
 fn initialized(input: &Input<'_>) -> bool {
     let began = |container: &Container| {
         let mut attempts = input.runtime.attempts(&container.name);

@@ -23,17 +23,17 @@ pub struct Usage {
     pub containers: BTreeMap<String, u64>,
 }
 
-/// Returns whether a pod has any limit on its local storage.
+/// Returns `true` if a pod has any limit on its local storage.
 pub fn is_limited(pod: &Pod) -> bool {
     size_limits(pod).next().is_some() || pod_limit(pod).is_some()
 }
 
-/// Returns whether the writable layers of the containers count towards a limit.
+/// Returns `true` if the writable layers of the containers count towards a limit.
 pub fn limits_containers(pod: &Pod) -> bool {
     pod_limit(pod).is_some()
 }
 
-/// Returns whether a pod must not be evicted.
+/// Returns `true` if a pod must not be evicted.
 pub fn is_critical(pod: &Pod) -> bool {
     spec(pod).priority.is_some_and(|priority| priority >= CRITICAL)
 }

@@ -3,7 +3,8 @@
 //! Following ends when that run of the container has ended and its log has been sent, when the pod is gone, at
 //! `limitBytes`, when the client leaves, or when the file cannot be read. A rotation of the log does not end it, and it
 //! does not continue with the next run of the container. The API server ends it too, for a client that reads nothing for
-//! ten minutes (`STALL_OF_LOGS` in `apiserver/server/src/limits.rs`).
+//! ten minutes (`STALL_OF_LOGS` in `apiserver/server/src/limits.rs`). It also ends when the kubelet or the API server
+//! shuts down.
 
 use std::{io, os::unix::fs::MetadataExt, sync::Arc};
 
@@ -33,7 +34,7 @@ const QUEUE: usize = 8;
 
 mod tail;
 
-/// Returns whether the answer to a request ends on its own or is open-ended.
+/// Returns the length of the answer to a request: it ends on its own, or is open-ended.
 pub(super) fn length(request: &Request<Incoming>) -> StreamLength {
     if Query::parse(request.uri().query()).is_set("follow") {
         StreamLength::Open

@@ -26,7 +26,7 @@ impl Query {
         self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns whether a parameter is `1` or `true`.
+    /// Returns `true` if a parameter is `1` or `true`.
     pub(crate) fn is_set(&self, name: &str) -> bool {
         self.get(name).is_some_and(|value| matches!(value, "1" | "true" | "True"))
     }

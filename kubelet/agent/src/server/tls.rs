@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tokio_rustls::TlsAcceptor;
-use userspace_daemon::tls::{self, ServingCertificate, TlsError};
+use userspace_daemon::tls::{self, CertificateAndKey, TlsError};
 
 use crate::config::{Config, Identify};
 
@@ -22,7 +22,7 @@ pub(crate) fn tls(config: &Config, host_ips: &[String]) -> Result<NodeTls, TlsEr
         Some(serving) => serving.clone(),
         None => {
             let names = std::iter::once(&config.node_name).chain(host_ips);
-            ServingCertificate::self_signed(names.cloned())?
+            CertificateAndKey::self_signed(names.cloned())?
         }
     };
     let authority = config.client_authority.as_ref();

@@ -48,7 +48,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Returns whether any limit of a container is increased.
+    /// Returns `true` if any limit of a container is increased.
     fn grows(&self, id: &str, container: &Container) -> bool {
         let state = self.tracked.state();
         let before = Container { resources: state.resize.actuated.get(id).cloned(), ..Container::default() };
@@ -169,7 +169,7 @@ impl Worker {
     }
 }
 
-/// Returns whether a limit is lower than the previous one; zero means unlimited.
+/// Returns `true` if a limit is lower than the previous one; zero means unlimited.
 fn is_lower(limit: i64, before: i64) -> bool {
     limit > 0 && (before <= 0 || limit < before)
 }

@@ -52,7 +52,7 @@ pub fn run(report: &Report, plan: &Plan) {
     }
 }
 
-/// Returns whether the plan contains this subject.
+/// Returns `true` if the plan contains this subject.
 fn wants(plan: &Plan, subject: Subject) -> bool {
     plan.subjects.contains(&subject)
 }

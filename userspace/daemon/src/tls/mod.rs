@@ -31,26 +31,27 @@ pub enum TlsError {
     Generate(#[from] rcgen::Error),
 }
 
-/// A certificate chain and its key, both PEM.
-#[derive(Clone)]
-pub struct ServingCertificate {
-    /// The server's own certificate first.
-    pub chain: String,
+/// A certificate chain and its private key, both PEM, of a server or a client.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CertificateAndKey {
+    /// The own certificate first, then those of intermediate authorities.
+    pub certificate: String,
     /// PKCS #8, PKCS #1 or SEC 1.
     pub key: String,
 }
 
-impl std::fmt::Debug for ServingCertificate {
+/// Shows the certificate and not the key.
+impl std::fmt::Debug for CertificateAndKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServingCertificate").finish_non_exhaustive()
+        f.debug_struct("CertificateAndKey").field("certificate", &self.certificate).finish_non_exhaustive()
     }
 }
 
-impl ServingCertificate {
+impl CertificateAndKey {
     /// Makes a self-signed certificate for host names and addresses.
     pub fn self_signed(names: impl IntoIterator<Item = String>) -> Result<Self, TlsError> {
         let made = rcgen::generate_simple_self_signed(names.into_iter().collect::<Vec<_>>())?;
-        Ok(Self { chain: made.cert.pem(), key: made.signing_key.serialize_pem() })
+        Ok(Self { certificate: made.cert.pem(), key: made.signing_key.serialize_pem() })
     }
 }
 
@@ -69,10 +70,10 @@ pub fn install() -> Result<(), Arc<CryptoProvider>> {
 /// asks clients for certificates; a client without one passes the handshake, so that it can be told why it is
 /// refused.
 pub fn server(
-    certificate: &ServingCertificate,
+    certificate: &CertificateAndKey,
     client_authority: Option<&str>,
 ) -> Result<ServerConfig, TlsError> {
-    let chain = certificates(&certificate.chain, "serving certificate")?;
+    let chain = certificates(&certificate.certificate, "serving certificate")?;
     let key = PrivateKeyDer::from_pem_slice(certificate.key.as_bytes())
         .map_err(|source| TlsError::Pem { what: "key of the serving certificate", source })?;
     let builder = ServerConfig::builder_with_provider(provider())
@@ -128,7 +129,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_trusting_client_takes_a_server_of_another_name_that_has_its_key() {
-        let own = ServingCertificate::self_signed(["localhost".to_owned()]).unwrap();
+        let own = CertificateAndKey::self_signed(["localhost".to_owned()]).unwrap();
         shake_hands(server(&own, None).unwrap(), trusting_client().unwrap()).await.unwrap();
     }
 
@@ -142,10 +143,11 @@ mod tests {
             }
         }
         let [victim, thief] =
-            ["a", "b"].map(|name| ServingCertificate::self_signed([name.to_owned()]).unwrap());
+            ["a", "b"].map(|name| CertificateAndKey::self_signed([name.to_owned()]).unwrap());
         let key = PrivateKeyDer::from_pem_slice(thief.key.as_bytes()).unwrap();
         let key = provider().key_provider.load_private_key(key).unwrap();
-        let stolen = rustls::sign::CertifiedKey::new(certificates(&victim.chain, "chain").unwrap(), key);
+        let stolen =
+            rustls::sign::CertifiedKey::new(certificates(&victim.certificate, "chain").unwrap(), key);
         let config = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -156,16 +158,16 @@ mod tests {
 
     #[test]
     fn file_without_pem_is_named() {
-        let own = ServingCertificate::self_signed(["localhost".to_owned()]).unwrap();
-        let text = |certificate: &ServingCertificate, authority| {
+        let own = CertificateAndKey::self_signed(["localhost".to_owned()]).unwrap();
+        let text = |certificate: &CertificateAndKey, authority| {
             server(certificate, authority).err().map(|error| error.to_string())
         };
-        let keyless = ServingCertificate { key: "none".to_owned(), ..own.clone() };
+        let keyless = CertificateAndKey { key: "none".to_owned(), ..own.clone() };
         assert_eq!(text(&keyless, None).unwrap(), "the key of the serving certificate is not PEM");
         assert_eq!(
             text(&own, Some("-----BEGIN CERTIFICATE-----\n!")).unwrap(),
             "the certificate authority of clients is not PEM"
         );
-        assert_eq!(text(&own, Some(&own.chain)), None);
+        assert_eq!(text(&own, Some(&own.certificate)), None);
     }
 }

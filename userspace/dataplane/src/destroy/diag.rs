@@ -3,8 +3,8 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::time::Duration;
 
+use crate::limits::ANSWER_TIMEOUT;
 use crate::netlink::{self, Message};
 
 const NETLINK_SOCK_DIAG: i32 = 4;
@@ -33,8 +33,6 @@ const STATES_IN_STREAMS: usize = ID_IN_STREAMS + ID;
 const STREAMS_REQUEST: usize = STATES_IN_STREAMS + 8;
 /// Attributes requested besides the message, as bits: `INET_DIAG_INFO`.
 const INFO: u8 = 1 << 1;
-/// Maximum time to wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A socket that the kernel has listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +78,7 @@ pub struct Socket(netlink::Socket);
 impl Socket {
     pub fn open() -> io::Result<Self> {
         let socket = netlink::Socket::to(NETLINK_SOCK_DIAG)?;
-        socket.set_patience(PATIENCE)?;
+        socket.set_timeout(ANSWER_TIMEOUT)?;
         Ok(Self(socket))
     }
 

@@ -25,20 +25,9 @@ use std::time::{Duration, Instant};
 
 use self::namespaces::Home;
 use self::stale::Live;
+use crate::limits::{SCAN_DELAY, SCAN_PERIOD, SCAN_TIMES, SCANS};
 use crate::store::Family;
 use crate::tables::Reconciled;
-
-/// Delay between the call and the first scan: close changes share one scan, and system calls in progress have
-/// ended.
-const SETTLE: Duration = Duration::from_millis(100);
-/// Interval between scans without a call, for sockets that were missed.
-const PERIOD: Duration = Duration::from_secs(30);
-/// Number of scans for sockets that should be destroyed and could not be found; the slots of some belong to
-/// sockets that never got their connection.
-const LOOKS: u32 = 3;
-
-/// Maximum number of scan durations that are stored until they are requested; later ones are dropped.
-const KEPT_TIMES: usize = 1_024;
 
 /// Sockets by cookie, with the family of the frontend that each connected to.
 type Wanted = BTreeMap<u64, Family>;
@@ -146,7 +135,7 @@ impl Shared {
         let mut done = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         done.destroyed4 += outcome.destroyed4;
         done.destroyed6 += outcome.destroyed6;
-        if done.looks.len() < KEPT_TIMES {
+        if done.looks.len() < SCAN_TIMES {
             done.looks.push(took);
         }
     }
@@ -163,9 +152,9 @@ fn work(maps: &Path, shared: &Shared) {
     };
     // The last message, so that it is not repeated.
     let mut said = None;
-    while shared.wait(PERIOD) {
-        for _ in 0..LOOKS {
-            if !shared.pause(SETTLE) {
+    while shared.wait(SCAN_PERIOD) {
+        for _ in 0..SCANS {
+            if !shared.pause(SCAN_DELAY) {
                 return;
             }
             #[expect(clippy::disallowed_methods, reason = "for a histogram, outside of the runtime")]

@@ -7,10 +7,9 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::limits::NAMESPACES;
 use crate::sys;
 
-/// Maximum number of namespaces visited in one scan.
-const MOST: usize = 16_384;
 /// The directories with names of namespaces without a process.
 const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
 
@@ -32,7 +31,7 @@ impl Home {
         let mut go_on = visit(sys::netns_cookie()?);
         let mut away = false;
         for path in named().chain(processes()).chain(threads()) {
-            if !go_on || seen.len() > MOST {
+            if !go_on || seen.len() > NAMESPACES {
                 break;
             }
             // Processes start and end at any time.

@@ -10,10 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use super::{InspectError, Inspector, wire};
 use crate::convert;
+use crate::limits::EVENT_NAMES;
 use crate::map::{HashTable, Name};
-
-/// Maximum number of names in memory before they are all dropped: services come and go.
-const MAX_NAMES: usize = 4_096;
 
 /// One event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +86,7 @@ impl Events {
         }
         let names = if policy { self.policies.as_ref()? } else { &self.services };
         let name = names.get(&id).ok()??.text();
-        if self.known.len() == MAX_NAMES {
+        if self.known.len() == EVENT_NAMES {
             self.known.clear();
         }
         self.known.insert((policy, id), name.clone());

@@ -33,7 +33,7 @@ pub struct KnownFrontend {
     pub value: Frontend,
     /// Backends in the order of the block.
     pub backends: Vec<Backend>,
-    /// By entry, the index in `backends`. Empty without a table.
+    /// The look-up table: for each entry, an index in `backends`. Empty if the frontend has none.
     pub lut: Vec<u16>,
 }
 

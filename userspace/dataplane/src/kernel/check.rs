@@ -27,7 +27,7 @@ impl Kernel {
         let now = self.state()?;
         let baseline = self.baseline.get_or_insert_with(|| now.clone());
         let mut faults = differences(baseline, &now, |index| interface_name(index).is_some());
-        // What an earlier owner has released stays attached for a moment: the next check tries again.
+        // Links that an earlier owner has released stay attached for a moment: the next check tries again.
         if !faults.is_empty()
             && let Err(error) = self.mend(&now)
         {

@@ -206,7 +206,7 @@ fn packed(four: &[u16]) -> u64 {
     four.iter().rev().fold(0, |element, entry| element << 16 | u64::from(*entry))
 }
 
-/// Inserts all; records a refused one and goes on with the rest.
+/// Inserts all entries. An entry that the kernel refuses is recorded and skipped.
 fn put<K: crate::map::Plain>(
     map: &HashTable<K, Frontend>,
     name: &'static str,

@@ -376,7 +376,7 @@ impl DataPlane for Kernel {
         self.tracked.look(&mut self.tables.store, look)
     }
 
-    fn kept(&self) -> usize {
+    fn adopted_services(&self) -> usize {
         self.tables.service_ids().count()
     }
 

@@ -15,6 +15,7 @@ use ebpf_common::{ServiceMetrics, limits};
 use log::Log;
 
 use super::Limits;
+use crate::limits::LOAD_ATTEMPTS;
 use crate::program::Program;
 
 /// Aligned as the loader requires.
@@ -219,12 +220,9 @@ fn load_all(waiting: Vec<(Program, &mut Loaded)>) -> Result<BTreeMap<Program, Ow
     })
 }
 
-/// Maximum number of attempts to load a program, see [`interrupted`].
-const ATTEMPTS: u32 = 5;
-
 fn load_one(name: &'static str, loaded: &mut Loaded) -> Result<OwnedFd, LoadError> {
     let refused = |cause| LoadError::Program { name, cause: Box::new(cause) };
-    let mut attempts = ATTEMPTS;
+    let mut attempts = LOAD_ATTEMPTS;
     loop {
         let outcome = match loaded {
             Loaded::CgroupSockAddr(hook) => hook.load(),

@@ -20,11 +20,9 @@ use ebpf_common::frontend::Frontend;
 use ipnetwork::IpNetwork;
 
 use crate::arena::{Arena, Block};
+use crate::limits::FRONTENDS_AT_ONCE;
 use crate::store::{Family, Space, Store};
 use crate::tables::{Applied, DataPlaneError, FrontendKey, ServiceTables, Tables};
-
-/// Maximum number of frontends written by one system call.
-const BATCH: usize = 4_096;
 
 /// The content of the tables for one service.
 #[derive(Debug, Default)]
@@ -167,7 +165,7 @@ impl<S: Store> Synchronizer<S> {
                 Some(desired) if !desired.frontends.is_empty() => self.plan(name, desired, &mut pass),
                 _ => self.remove(name, &mut pass),
             }
-            if pass.puts.len() >= BATCH {
+            if pass.puts.len() >= FRONTENDS_AT_ONCE {
                 self.write(&mut pass);
             }
         }

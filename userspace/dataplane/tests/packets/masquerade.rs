@@ -239,7 +239,8 @@ fn fragments<A: Net>(kernel: &mut Kernel, topology: &Topology, _: &Node) {
 
 /// Parses a datagram whose whole transport part is in the payload, which verifies its checksum.
 fn reassembled<A: Net>(packet: &Packet<A>) -> Packet<A> {
-    // As an IP packet of a protocol whose header the builder does not write.
+    // The payload has the transport header already: built as ICMP, for which the builder writes none, and then
+    // given the right number.
     let mut frame = Packet { protocol: A::ICMP, ..packet.clone() }.bytes();
     let at = if A::VERSION == 4 { 14 + 9 } else { 14 + 6 };
     let change = u16::from(frame[at]);
@@ -277,7 +278,7 @@ fn inside_the_cluster<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &N
     let packet = first(Protocol::Udp, (A::REMOTE_POD.0, 51_000), A::CLIENT);
     assert_eq!(out(kernel, topology, &packet), (NEXT, packet));
     assert_eq!(metric(node, "masquerade_source") - foreign, 1);
-    // What comes from outside is not concerned, whatever its source.
+    // Packets from outside are not concerned, whatever their source.
     let packet = first(Protocol::Udp, pod, (A::router(), 53));
     assert_eq!(back(kernel, topology, &packet), (NEXT, packet));
     assert_eq!(metric(node, "masqueraded"), masqueraded);
@@ -306,7 +307,7 @@ fn asked_from_outside<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &N
     let row = rows.iter().find(|row| row.client == Some((A::CLIENT.0.into(), A::CLIENT.1))).unwrap();
     assert!(!row.masqueraded && row.service.is_empty() && row.external == Some(true), "{row:?}");
     assert_eq!(metric(node, "masqueraded"), masqueraded);
-    // What the pod has begun stays its own.
+    // A connection that the pod has begun keeps its translation.
     let other = (A::LOCAL_POD.0, 53);
     let (_, there) = out(kernel, topology, &first(Protocol::Udp, other, A::CLIENT));
     assert_eq!(there.source.0, A::NODE);

@@ -185,7 +185,7 @@ fn a_socket_whose_set_of_slots_is_full_is_kept_elsewhere() {
         client.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
         let maps = kernel.maps_directory();
         let tags = Elements::open(&maps.join("CONNECTED_TAGS"), size_of::<FlowTags>());
-        // As if sixteen others were there.
+        // The set is full, with the tags of sixteen other sockets.
         let others: Vec<u8> = (1..=WAYS).flat_map(u32::to_ne_bytes).collect();
         tags.write(Connected::set(socket_cookie(&client)), &others);
         client.connect(side.at(80)).unwrap();

@@ -75,7 +75,7 @@ impl Side {
             IpAddr::V6(_) => {
                 let address = Ipv6Addr::new(0xfd01, 0, 0, 0, 0, 0, 0, number.into());
                 support::ip(&format!("addr replace {address}/128 dev lo nodad"));
-                settle(address);
+                wait_until_usable(address);
                 address.into()
             }
         }
@@ -84,7 +84,7 @@ impl Side {
 
 /// Waits until a new address of an interface is usable: the kernel makes the route to it a little later, and
 /// on a busy machine connections find it later than datagrams do.
-fn settle(address: Ipv6Addr) {
+fn wait_until_usable(address: Ipv6Addr) {
     let unreachable = |outcome: std::io::Result<()>| {
         outcome.is_err_and(|error| error.kind() == std::io::ErrorKind::NetworkUnreachable)
     };

@@ -48,7 +48,7 @@ fn node_ports_of_the_newer_family_answer_as_well() {
         kernel.apply_service("test/echo", Some(&tables)).unwrap();
         for address in ["fd02::1", "fd02::2"] {
             support::ip(&format!("addr add {address}/128 dev lo nodad"));
-            settle(address.parse().unwrap());
+            wait_until_usable(address.parse().unwrap());
         }
         kernel.set_node(&node_at("fd02::1")).unwrap();
         for address in ["[fd02::1]:30080", "[::1]:30080"] {

@@ -88,7 +88,7 @@ fn default_route(side: Side) {
         }
         IpAddr::V6(_) => {
             support::ip("addr add fd02::77/64 dev out nodad");
-            settle("fd02::77".parse().unwrap());
+            wait_until_usable("fd02::77".parse().unwrap());
             support::ip("-6 route add default dev out");
         }
     }

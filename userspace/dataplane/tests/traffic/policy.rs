@@ -263,7 +263,7 @@ fn connections_that_a_new_policy_does_not_allow_end_with_their_next_packet() {
     assert!(!answered, "no rule allows it any more");
     let (_far, answered) = talk(&cluster.far, far);
     assert!(answered, "it is allowed as before");
-    // What was lost meanwhile is sent again.
+    // TCP sends again the segments that were dropped meanwhile.
     allow(&mut policies, INGRESS, PEER, None);
     kernel.set_policies(&policies).unwrap();
     cluster.pod_a.run(move || {

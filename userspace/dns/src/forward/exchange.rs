@@ -147,7 +147,7 @@ async fn over(
     stream.write_all(&[&length, query].concat()).await.map_err(failed)?;
     stream.flush().await.map_err(failed)?;
     let length = stream.read_u16().await.map_err(failed)?;
-    // What has not arrived takes no memory.
+    // Grows as bytes arrive: the announced length alone takes no memory.
     let mut message = Vec::new();
     stream.take(length.into()).read_to_end(&mut message).await.map_err(failed)?;
     Reply::read(&message, query).map_err(|cause| ExchangeError::Reply { upstream, cause })

@@ -104,7 +104,7 @@ impl Upstream {
     /// do not.
     fn repeats_case(&self, now: Instant) -> bool {
         let unlike = *self.unlike.lock().unwrap_or_else(PoisonError::into_inner);
-        unlike.is_none_or(|at| now.saturating_duration_since(at) >= limits::UNLIKE)
+        unlike.is_none_or(|at| now.saturating_duration_since(at) >= limits::LOWER_CASE)
     }
 
     fn set_unlike(&self, now: Instant) {

@@ -31,7 +31,7 @@ pub enum TlsError {
     NoAuthority,
     #[error("a certificate authority cannot be used")]
     Authority(#[source] rustls::Error),
-    #[error("the name in `tls_servername` is no name")]
+    #[error("`tls_servername` is not a valid name")]
     Name(#[from] InvalidDnsNameError),
 }
 
@@ -49,7 +49,7 @@ impl Tls {
             Some(path) => CertificateDer::pem_slice_iter(read(path).as_bytes())
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(TlsError::Pem)?,
-            // What cannot be read of the system's is missing, and told if nothing is left.
+            // Certificates of the system that cannot be read are left out; having none at all is an error below.
             None => rustls_native_certs::load_native_certs().certs,
         };
         let mut roots = RootCertStore::empty();

@@ -6,6 +6,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use apiserver_meta::fnv::fnv1a_64;
+use apiserver_meta::pod_interface::{ALIAS_PREFIX, READY_GROUP};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
 use super::PluginError;
@@ -18,11 +19,6 @@ use crate::{POD_INTERFACE_PREFIX, limits, netns, sysctl};
 /// The router of every pod. No interface has these addresses: a neighbour entry gives the hardware address.
 const GATEWAY4: Ipv4Addr = Ipv4Addr::new(169, 254, 1, 1);
 const GATEWAY6: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 1);
-
-/// The beginning of the alias of a pod's interface; the pod's UID follows. The proxy reads it.
-const POD_ALIAS: &str = "hawser pod ";
-/// The group that the proxy gives a pod's interface when the pod's policies are in force.
-const READY_GROUP: u32 = 0x6877;
 
 /// A newly made interface.
 #[derive(Clone, Debug)]
@@ -168,7 +164,7 @@ async fn wire_host(
     };
     if let Some(uid) = &attachment.pod {
         // Before the routes, by which the proxy finds the pod's addresses.
-        netlink.set_alias(found.index, &format!("{POD_ALIAS}{uid}")).await?;
+        netlink.set_alias(found.index, &format!("{ALIAS_PREFIX}{uid}")).await?;
     }
     netlink.up(found.index).await?;
     for &address in &attached.addresses {

@@ -60,7 +60,7 @@ impl Batch {
             {
                 count += 1;
                 if count == REQUESTS || requests.peek().is_none() {
-                    // Of the others, the kernel answers failures alone.
+                    // The kernel answers the other requests only if they fail.
                     request.flags |= NLM_F_ACK;
                 }
                 encode(request, count, &mut bytes);

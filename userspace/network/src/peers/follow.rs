@@ -6,21 +6,16 @@ use std::time::Duration;
 
 use apiserver_client::{Cache, Informers, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
-use futures::StreamExt;
-use futures::channel::mpsc::UnboundedReceiver;
 use futures::future::BoxFuture;
 use kube::Client;
-use rtnetlink::MulticastGroup;
-use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
-use rtnetlink::packet_route::RouteNetlinkMessage;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
+use userspace_daemon::netlink::{self, Notices};
 
 use super::kernel::Kernel;
-use super::messages::{Notice, notice};
+use super::messages::{Effect, effect};
 use super::plan::{Planned, Refusal, Touched};
 use super::{Mode, Peer, PeerConfig, remove};
 use crate::limits;
@@ -175,7 +170,7 @@ impl Follower {
             Some(machine) => machine,
             // Notices are heard before the first look, so that no change is missed.
             None => self.machine.insert(Machine {
-                notices: Notices::open()?,
+                notices: open_notices()?,
                 kernel: Kernel::open()?,
                 planned: None,
                 stale: true,
@@ -274,9 +269,9 @@ impl Machine {
     async fn changed(&mut self) {
         while !self.stale {
             match self.notices.next().await {
-                Some(message) => self.stale = self.matters(&message),
+                Some(notice) => self.stale = self.matters(&notice),
                 // The kernel had more to tell than the socket can hold.
-                None => match Notices::open() {
+                None => match open_notices() {
                     Ok(notices) => (self.notices, self.stale) = (notices, true),
                     Err(error) => {
                         warn!(error = &error as &dyn std::error::Error, "cannot watch the machine's network");
@@ -286,46 +281,20 @@ impl Machine {
             }
         }
         // One look covers all notices so far.
-        while self.notices.receiver.try_recv().is_ok() {}
+        self.notices.clear();
     }
 
-    fn matters(&self, message: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
-        let NetlinkPayload::InnerMessage(message) = &message.payload else { return true };
-        match notice(message) {
-            Notice::Other => false,
-            Notice::Removed(to) => self.kernel.has_route(to),
-            Notice::Stale => true,
+    fn matters(&self, notice: &netlink::Notice) -> bool {
+        let netlink::Notice::Change(message) = notice else { return true };
+        match effect(message) {
+            Effect::None => false,
+            Effect::Removed(to) => self.kernel.has_route(to),
+            Effect::Stale => true,
         }
     }
 }
 
-/// Notices of the kernel about interfaces, addresses and routes.
-struct Notices {
-    receiver: UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, rtnetlink::sys::SocketAddr)>,
-    driver: JoinHandle<()>,
-}
-
-impl Drop for Notices {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
-}
-
-impl Notices {
-    fn open() -> Result<Self, NetlinkError> {
-        let groups = [
-            MulticastGroup::Link,
-            MulticastGroup::Ipv4Ifaddr,
-            MulticastGroup::Ipv6Ifaddr,
-            MulticastGroup::Ipv4Route,
-            MulticastGroup::Ipv6Route,
-        ];
-        let (connection, _, receiver) =
-            rtnetlink::new_multicast_connection(&groups).map_err(NetlinkError::Open)?;
-        Ok(Self { receiver, driver: tokio::spawn(connection) })
-    }
-
-    async fn next(&mut self) -> Option<NetlinkMessage<RouteNetlinkMessage>> {
-        self.receiver.next().await.map(|(message, _)| message)
-    }
+/// Opens a socket for the kernel's notices about interfaces, addresses and routes.
+fn open_notices() -> Result<Notices, NetlinkError> {
+    Notices::open(&netlink::NETWORK).map(|(notices, _)| notices).map_err(NetlinkError::Open)
 }

@@ -338,39 +338,37 @@ fn neighbour_address(address: &NeighbourAddress) -> Option<IpAddr> {
     }
 }
 
-/// A change of the machine, as a notice tells it.
-pub(super) enum Notice {
+/// The effect of a change of the machine.
+pub(super) enum Effect {
     /// Nothing that matters here.
-    Other,
+    None,
     /// A route to other pods was removed.
     Removed(IpNetwork),
     /// The machine's network has to be read again.
     Stale,
 }
 
-/// Reads a notice. Interfaces and routes of pods come and go all day.
-pub(super) fn notice(message: &RouteNetlinkMessage) -> Notice {
+/// Returns the effect of a change. Interfaces and routes of pods come and go all day.
+pub(super) fn effect(message: &RouteNetlinkMessage) -> Effect {
     let pods = |message: &LinkMessage| {
         message.attributes.iter().any(|attribute| {
             matches!(attribute, LinkAttribute::IfName(name) if name.starts_with(POD_INTERFACE_PREFIX))
         })
     };
     match message {
-        RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) if pods(link) => {
-            Notice::Other
-        }
+        RouteNetlinkMessage::NewLink(link) | RouteNetlinkMessage::DelLink(link) if pods(link) => Effect::None,
         RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route) => {
             let new = matches!(message, RouteNetlinkMessage::NewRoute(_));
             match route.header.protocol {
-                _ if !is_main(route) => Notice::Other,
-                RouteProtocol::Other(ROUTE_PROTOCOL) => Notice::Other,
-                RouteProtocol::Other(PEER_ROUTE_PROTOCOL) if new => Notice::Other,
+                _ if !is_main(route) => Effect::None,
+                RouteProtocol::Other(ROUTE_PROTOCOL) => Effect::None,
+                RouteProtocol::Other(PEER_ROUTE_PROTOCOL) if new => Effect::None,
                 RouteProtocol::Other(PEER_ROUTE_PROTOCOL) => {
-                    destination(route).map_or(Notice::Stale, Notice::Removed)
+                    destination(route).map_or(Effect::Stale, Effect::Removed)
                 }
-                _ => Notice::Stale,
+                _ => Effect::Stale,
             }
         }
-        _ => Notice::Stale,
+        _ => Effect::Stale,
     }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Service};
 use tokio::sync::Notify;
 
 use crate::caches::Caches;
-use crate::compile::{KeptService, Slice, balancer_addresses, has_own_address};
+use crate::compile::{ServiceProjection, Slice, balancer_addresses, has_own_address};
 
 /// A Service with addresses to announce.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,7 +49,7 @@ impl Balancers {
         caches.slices.on_change(move |change| to.slice(change));
     }
 
-    fn service(&self, change: &Change<KeptService>) {
+    fn service(&self, change: &Change<ServiceProjection>) {
         let balancer = match change {
             Change::Applied { new, .. } => new.has_own_address().then(|| Balancer::of(&new.read())).flatten(),
             Change::Deleted(_) => None,
@@ -116,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    fn service(condition: &str, kind: &str, policy: &str) -> Arc<KeptService> {
+    fn service(condition: &str, kind: &str, policy: &str) -> Arc<ServiceProjection> {
         let object = json!({
             "metadata": {"namespace": "ns", "name": "web", "uid": "u", "resourceVersion": "7"},
             "spec": {"type": kind, "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"],
@@ -129,10 +129,10 @@ mod tests {
                                 "lastTransitionTime": "2026-01-01T00:00:00Z"}],
             },
         });
-        Arc::new(KeptService::project(serde_json::from_value(object).unwrap()))
+        Arc::new(ServiceProjection::project(serde_json::from_value(object).unwrap()))
     }
 
-    fn after(services: &[Arc<KeptService>]) -> Vec<(ObjectKey, Balancer)> {
+    fn after(services: &[Arc<ServiceProjection>]) -> Vec<(ObjectKey, Balancer)> {
         let balancers = Balancers::default();
         for new in services {
             balancers.service(&Change::Applied { old: None, new: Arc::clone(new) });

@@ -31,8 +31,8 @@ mod desired;
 mod endpoints;
 mod frontends;
 mod health;
-mod kept;
 mod packed;
+mod projection;
 mod ranges;
 mod slice;
 
@@ -51,7 +51,7 @@ pub use choices::{Warning, warnings};
 pub use desired::{Desired, Effect, Rank};
 pub(crate) use endpoints::NodeNames;
 pub use health::{HealthCheck, health_check};
-pub use kept::KeptService;
+pub use projection::ServiceProjection;
 pub(crate) use slice::ByService;
 pub use slice::{Slice, ToSlice};
 

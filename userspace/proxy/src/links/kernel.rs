@@ -3,25 +3,17 @@
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use futures::channel::mpsc::UnboundedReceiver;
-use futures::{StreamExt, TryStreamExt};
+use apiserver_meta::pod_interface::{ALIAS_PREFIX, READY_GROUP};
+use futures::TryStreamExt;
 use ipnetwork::IpNetwork;
-use rtnetlink::packet_core::{NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage, AddressScope};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
-use rtnetlink::{Handle, LinkUnspec, MulticastGroup, RouteMessageBuilder};
-use tokio::task::JoinHandle;
+use rtnetlink::{Handle, LinkUnspec, RouteMessageBuilder};
+use userspace_daemon::netlink::{NETWORK, Notice, Notices};
 
 use super::{Link, LinkAddress, LinkError, Links, NextLinks};
-
-/// The beginning of the alias that Hawser's pod network gives a pod's interface; the pod's UID follows.
-const POD_ALIAS: &str = "hawser pod ";
-/// The group of a pod's interface whose policies are in force, as the pod network knows it too.
-const READY_GROUP: u32 = 0x6877;
-
-type Notices = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, rtnetlink::sys::SocketAddr)>;
 
 /// Watches the network namespace in which the process runs.
 #[derive(Default)]
@@ -34,14 +26,6 @@ struct Connection {
     notices: Notices,
     /// A change has not been returned yet.
     stale: bool,
-    /// The task that drives the socket; ends with this value.
-    driver: JoinHandle<()>,
-}
-
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.driver.abort();
-    }
 }
 
 impl KernelLinks {
@@ -64,7 +48,7 @@ impl Links for KernelLinks {
                 let waiting = self.connection.insert(connection);
                 loop {
                     match waiting.notices.next().await {
-                        Some((notice, _)) if matters(&notice) => break,
+                        Some(notice) if matters(&notice) => break,
                         Some(_) => {}
                         None => {
                             self.connection = None;
@@ -77,7 +61,7 @@ impl Links for KernelLinks {
             }
             // One list covers all notices so far. If the future is dropped in the middle, so is the
             // connection, and the next one begins with a list.
-            while connection.notices.try_recv().is_ok() {}
+            connection.notices.clear();
             let links = list(&connection.handle).await?;
             connection.stale = false;
             self.connection = Some(connection);
@@ -88,16 +72,8 @@ impl Links for KernelLinks {
 
 impl Connection {
     fn open() -> Result<Self, LinkError> {
-        let groups = [
-            MulticastGroup::Link,
-            MulticastGroup::Ipv4Ifaddr,
-            MulticastGroup::Ipv6Ifaddr,
-            MulticastGroup::Ipv4Route,
-            MulticastGroup::Ipv6Route,
-        ];
-        let (socket, handle, notices) =
-            rtnetlink::new_multicast_connection(&groups).map_err(LinkError::Open)?;
-        Ok(Self { handle, notices, stale: true, driver: tokio::spawn(socket) })
+        let (notices, handle) = Notices::open(&NETWORK).map_err(LinkError::Open)?;
+        Ok(Self { handle, notices, stale: true })
     }
 }
 
@@ -154,11 +130,11 @@ async fn list(handle: &Handle) -> Result<Vec<Link>, LinkError> {
 
 /// Returns `true` if a notice can change what is known of the interfaces. A node that speaks BGP hears of
 /// routes through gateways all day.
-fn matters(notice: &NetlinkMessage<RouteNetlinkMessage>) -> bool {
-    match &notice.payload {
-        NetlinkPayload::InnerMessage(
-            RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route),
-        ) => is_main(route) && destination(route).is_some_and(|to| to.prefix() == 0 || !has_gateway(route)),
+fn matters(notice: &Notice) -> bool {
+    match notice {
+        Notice::Change(RouteNetlinkMessage::NewRoute(route) | RouteNetlinkMessage::DelRoute(route)) => {
+            is_main(route) && destination(route).is_some_and(|to| to.prefix() == 0 || !has_gateway(route))
+        }
         _ => true,
     }
 }
@@ -241,7 +217,7 @@ fn read(message: &LinkMessage) -> Link {
         match attribute {
             LinkAttribute::IfName(name) => link.name.clone_from(name),
             LinkAttribute::Controller(index) => link.master = *index,
-            LinkAttribute::IfAlias(alias) => link.pod = alias.strip_prefix(POD_ALIAS).map(str::to_owned),
+            LinkAttribute::IfAlias(alias) => link.pod = alias.strip_prefix(ALIAS_PREFIX).map(str::to_owned),
             LinkAttribute::Group(group) => link.ready = *group == READY_GROUP,
             LinkAttribute::LinkInfo(infos) => {
                 let kind = infos.iter().find_map(|info| match info {

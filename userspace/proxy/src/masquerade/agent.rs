@@ -58,7 +58,7 @@ impl Default for AgentRules {
 /// The ConfigMap cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum RulesError {
-    #[error("it is no YAML of the form that ip-masq-agent reads")]
+    #[error("not valid ip-masq-agent YAML")]
     Yaml(#[source] Box<serde_saphyr::Error>),
     #[error("nonMasqueradeCIDRs: {0:?} is not a CIDR")]
     Cidr(String),

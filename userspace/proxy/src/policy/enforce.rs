@@ -13,7 +13,7 @@ use userspace_dataplane::tables::{DataPlaneError, Interface, Role};
 
 use super::compile::{Inputs, LocalPod, compile};
 use super::dns;
-use super::object::{KeptPolicy, Policy};
+use super::object::{Policy, PolicyProjection};
 use super::pods::{NamespaceLabels, PolicyNamespace, PolicyPod};
 use crate::compile::Slice;
 use crate::links::{self, Link};
@@ -21,7 +21,7 @@ use crate::links::{self, Link};
 /// The objects that policies depend on.
 #[derive(Clone)]
 pub struct PolicyObjects {
-    pub policies: Cache<KeptPolicy>,
+    pub policies: Cache<PolicyProjection>,
     /// Pods of all nodes: any of them may be a peer.
     pub pods: Cache<PolicyPod>,
     pub namespaces: Cache<PolicyNamespace>,
@@ -204,7 +204,7 @@ fn node_addresses(links: &[Link], interfaces: &[Interface]) -> Vec<IpAddr> {
 /// their containers.
 pub(crate) async fn mark(waiting: Vec<(u32, String)>) {
     if let Err(error) = links::mark_ready(&waiting).await {
-        warn!(error = &error as &dyn std::error::Error, "cannot tell that policies are in force");
+        warn!(error = &error as &dyn std::error::Error, "cannot mark interfaces as ready");
     }
 }
 

@@ -23,6 +23,6 @@ pub use compile::{Inputs, LocalPod, compile};
 pub(crate) use dns::{dns_service, is_dns};
 pub use enforce::PolicyObjects;
 pub(crate) use enforce::{Enforcer, local_pods, mark, waiting};
-pub use object::{KeptPolicy, Namespaces, Peer, Policy, Port, Ports, Rule};
+pub use object::{Namespaces, Peer, Policy, PolicyProjection, Port, Ports, Rule};
 pub use pods::{NamedPort, NamespaceLabels, PolicyNamespace, PolicyPod};
 pub use selector::{Labels, Selector};

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
 
-/// The hash function FNV-1a.
+use apiserver_meta::fnv::{fnv1a_64, fnv1a_64_after};
+
+/// FNV-1a of the bytes that a value is hashed as.
 struct Fnv(u64);
 
 impl Hasher for Fnv {
@@ -13,15 +15,13 @@ impl Hasher for Fnv {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
+        self.0 = fnv1a_64_after(self.0, bytes.iter().copied());
     }
 }
 
 /// Returns a hash that is the same in every process of a build.
 pub fn digest(value: &impl Hash) -> u64 {
-    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
+    let mut hasher = Fnv(fnv1a_64([]));
     value.hash(&mut hasher);
     hasher.finish()
 }

@@ -79,12 +79,12 @@ pub enum Ports {
 
 /// A NetworkPolicy in a cache.
 #[derive(Clone, Debug)]
-pub struct KeptPolicy {
+pub struct PolicyProjection {
     version: Option<NonZeroU64>,
     pub policy: Arc<Policy>,
 }
 
-impl Projection for KeptPolicy {
+impl Projection for PolicyProjection {
     type Object = NetworkPolicy;
 
     fn project(object: NetworkPolicy) -> Self {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::num::NonZeroU64;
 
 use apiserver_client::Projection;
+use apiserver_meta::pods;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use userspace_dataplane::tables::Protocol;
 
@@ -47,7 +48,7 @@ impl PolicyPod {
         let spec = pod.spec.unwrap_or_default();
         let status = pod.status.unwrap_or_default();
         let host_network = spec.host_network == Some(true);
-        let ended = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        let ended = status.phase.as_deref().is_some_and(pods::is_final);
         let listed = status.pod_ips.into_iter().flatten().map(|one| one.ip);
         let mut addresses: Vec<IpAddr> =
             listed.chain(status.pod_ip).filter_map(|address| address.parse().ok()).collect();

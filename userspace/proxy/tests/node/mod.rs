@@ -36,7 +36,7 @@ use userspace_proxy::{Caches, Config, Exemptions, HostPod, KernelLinks, Listener
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// The maximum wait: loading the programs takes long on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Enough tries that missing one of two backends by chance has probability 2^-40.
 const TRIES: usize = 40;
 
@@ -342,7 +342,7 @@ impl Drop for Node {
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
+        assert!(start.elapsed() < WAIT_TIMEOUT, "{what}");
         thread::sleep(Duration::from_millis(2));
     }
 }

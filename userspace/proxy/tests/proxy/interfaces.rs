@@ -8,7 +8,7 @@ use nix::sched::{CloneFlags, unshare};
 use tokio::time::timeout;
 use userspace_proxy::{KernelLinks, Link, Links};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
@@ -25,7 +25,7 @@ async fn until(links: &mut KernelLinks, expected: impl Fn(&[Link]) -> bool) -> V
             }
         }
     };
-    timeout(PATIENCE, wait).await.unwrap()
+    timeout(WAIT_TIMEOUT, wait).await.unwrap()
 }
 
 fn named<'a>(links: &'a [Link], name: &str) -> Option<&'a Link> {

@@ -107,7 +107,7 @@ impl DataPlane for Plane {
         Ok(Checkup { faults: state.faults.clone(), xdp: [("eth0".to_owned(), native)].into(), reconciled })
     }
 
-    fn kept(&self) -> usize {
+    fn adopted_services(&self) -> usize {
         self.0.lock().unwrap().tables.len()
     }
 

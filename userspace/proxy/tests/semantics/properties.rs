@@ -10,7 +10,7 @@ use userspace_dataplane::DataPlane;
 use userspace_dataplane::tables::{Algorithm, Forwarding, Frontend, Scope};
 use userspace_dataplane::{Fake, Resolution};
 use userspace_proxy::compile::{
-    Desired, Effect, KeptService, Rank, Slice, health_check, rank, service_of, warnings,
+    Desired, Effect, Rank, ServiceProjection, Slice, health_check, rank, service_of, warnings,
 };
 use userspace_proxy::compile_service;
 
@@ -130,7 +130,7 @@ proptest! {
     fn kept_services_compile_as_their_objects(plan in world()) {
         let world = plan.world();
         for service in &world.services {
-            let (name, kept) = (ObjectKey::of(service), KeptService::project(service.clone()));
+            let (name, kept) = (ObjectKey::of(service), ServiceProjection::project(service.clone()));
             prop_assert_eq!(kept.key(), name.clone());
             let (kept, context) = (kept.read(), context(&world));
             let own = || world.slices.iter().filter(|slice| service_of(slice).as_ref() == Some(&name));

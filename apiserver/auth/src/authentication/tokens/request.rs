@@ -4,10 +4,9 @@ use apiserver_schema::error::{ApiError, FieldError};
 use serde_json::{Value, json};
 
 use super::{BoundKind, BoundObjects, Issuer, KubernetesClaims, NamedUid};
+use crate::limits::{TOKEN_SECONDS_MAX, TOKEN_SECONDS_MIN};
 
 const DEFAULT_SECONDS: i64 = 3600;
-const MIN_SECONDS: i64 = 600;
-const MAX_SECONDS: i64 = 1 << 32;
 
 impl Issuer {
     /// Answers a `TokenRequest` for `service_account` (the whole object): the request with its status. 422
@@ -73,10 +72,10 @@ fn seconds(spec: &Value) -> Result<i64, FieldError> {
         value => value.as_i64().ok_or_else(|| FieldError::invalid(FIELD, value, "must be an integer"))?,
     };
     let value = Value::from(given);
-    if given < MIN_SECONDS {
+    if given < TOKEN_SECONDS_MIN {
         return Err(FieldError::invalid(FIELD, &value, "may not specify a duration less than 10 minutes"));
     }
-    if given > MAX_SECONDS {
+    if given > TOKEN_SECONDS_MAX {
         return Err(FieldError::invalid(
             FIELD,
             &value,

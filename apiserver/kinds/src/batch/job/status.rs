@@ -21,12 +21,12 @@ struct StatusChange<'a> {
 }
 
 impl StatusChange<'_> {
-    /// Returns true if any of these fields changes.
+    /// Returns `true` if any of these fields changes.
     fn touched(&self, fields: &[&str]) -> bool {
         fields.iter().any(|field| !same(self.now.get(*field), self.was.get(*field)))
     }
 
-    /// Returns true if any of these conditions changes.
+    /// Returns `true` if any of these conditions changes.
     fn turned(&self, kinds: &[&str]) -> bool {
         kinds.iter().any(|kind| has_condition(self.now, kind) != has_condition(self.was, kind))
     }

@@ -137,7 +137,7 @@ fn init(spec: &Value, pod: &Pod<'_>, grace: Option<i64>, path: &str, errors: &mu
     }
 }
 
-/// Returns true if an init container goes on running beside the main containers.
+/// Returns `true` if an init container goes on running beside the main containers.
 pub(crate) fn is_sidecar(container: &Value) -> bool {
     text(container, "restartPolicy") == "Always"
 }

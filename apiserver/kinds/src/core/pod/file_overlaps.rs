@@ -20,7 +20,7 @@ impl File {
         }
     }
 
-    /// Returns true if both files are the same, or one is where the other needs a directory.
+    /// Returns `true` if both files are the same, or one is where the other needs a directory.
     fn overlaps(&self, other: &Self) -> bool {
         let below = |path: &str, directory: &str| {
             path.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -54,7 +54,7 @@ fn probe(probe: &Value, field: &str, grace: Option<i64>, path: &str, errors: &mu
     }
 }
 
-/// A probe or hook has exactly one way of asking.
+/// Validates that a probe or hook has exactly one handler, such as `exec` or `httpGet`, and the handler itself.
 fn handler(handler: &Value, kinds: &[&str], grace: Option<i64>, path: &str, errors: &mut Errors) {
     let mut seen = false;
     for kind in kinds {

@@ -178,7 +178,7 @@ fn quobyte(source: &Value, path: &str, errors: &mut Errors) {
     errors.required_texts(source, path, &["volume"]);
 }
 
-/// Returns true if a text has the form `HOST:PORT`; neither part is checked further. An IPv6 address must be
+/// Returns `true` if a text has the form `HOST:PORT`; neither part is checked further. An IPv6 address must be
 /// in brackets.
 fn is_host_and_port(text: &str) -> bool {
     let Some((host, port)) = text.rsplit_once(':') else { return false };

@@ -16,7 +16,7 @@ pub(crate) fn cluster_ips(spec: &Value) -> Vec<&str> {
     if list.is_empty() && !first.is_empty() { vec![first] } else { list }
 }
 
-/// Returns true if a Service is headless: it has no address and wants none.
+/// Returns `true` if a Service is headless: it has no address and wants none.
 pub(crate) fn is_headless(spec: &Value) -> bool {
     cluster_ips(spec) == ["None"]
 }

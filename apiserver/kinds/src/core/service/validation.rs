@@ -205,7 +205,7 @@ pub fn addresses_of_new(service: &Value) -> Vec<FieldError> {
     errors.list()
 }
 
-/// Returns true if load balancers check each node for an endpoint.
+/// Returns `true` if load balancers check each node for an endpoint.
 fn needs_health_check(spec: &Value) -> bool {
     text(spec, "type") == "LoadBalancer" && text(spec, "externalTrafficPolicy") == "Local"
 }

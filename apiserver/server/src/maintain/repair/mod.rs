@@ -98,7 +98,7 @@ impl Repair {
     }
 }
 
-/// The type of an error as Kubernetes' metrics name it.
+/// Returns the type of an error as Kubernetes' metrics name it.
 fn error_type(reason: &str) -> &'static str {
     match reason {
         "IPAddressNotAllocated" => "leak",
@@ -129,7 +129,7 @@ fn object(server: &Server, resource: &Resource, key: &str) -> Option<Value> {
     serde_json::from_slice(&entry.object()).ok()
 }
 
-/// All Services, as the cache has them.
+/// Returns all Services, as the cache has them.
 fn services(server: &Server) -> Result<Vec<Value>, ApiError> {
     let Some(resource) = server.objects().registry().by_kind("v1", "Service") else { return Ok(Vec::new()) };
     let snapshot = server.objects().cache(resource)?.snapshot();

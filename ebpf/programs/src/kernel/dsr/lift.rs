@@ -13,7 +13,7 @@ use ebpf_common::metric;
 
 use super::{DESTINATION_OPTIONS, WORDS, build, fitting_mtu, option_length};
 use crate::kernel::family::{Address as _, Family, V4, V6};
-use crate::kernel::hop::Hop;
+use crate::kernel::next_hop::NextHop;
 use crate::kernel::packet::{self, ETHERTYPE, IP, Packet, To, UDP_HEADER};
 use crate::kernel::{maps, xdp};
 
@@ -80,7 +80,12 @@ fn send<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Add
 
 /// Rewrites a packet with room for the option before its headers, and puts the option behind them.
 #[inline(always)]
-fn name<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Address>, hop: &Hop) -> bool {
+fn name<F: Family>(
+    ctx: *mut xdp_md,
+    packet: &Packet<F::Address>,
+    to: &To<F::Address>,
+    hop: &NextHop,
+) -> bool {
     let length = option_length::<F>();
     let (data, end) = xdp::bounds(ctx);
     if data + length + IP + F::HEADER + UDP_HEADER > end {
@@ -119,7 +124,7 @@ fn name<F: Family>(ctx: *mut xdp_md, packet: &Packet<F::Address>, to: &To<F::Add
 
 /// Puts an outer header before a packet, in the room that there is; counts one hop of the packet.
 #[inline(always)]
-fn wrap<F: Family>(ctx: *mut xdp_md, source: &F::Address, backend: &F::Address, hop: &Hop) -> bool {
+fn wrap<F: Family>(ctx: *mut xdp_md, source: &F::Address, backend: &F::Address, hop: &NextHop) -> bool {
     let (data, end) = xdp::bounds(ctx);
     if data + F::HEADER + IP + F::HEADER > end {
         return false;

@@ -101,7 +101,8 @@ fn receive_option<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, p
     if packet.part == Part::Whole { NEXT } else { ABSENT }
 }
 
-/// Records that replies to the packet come from a frontend; returns `false` if it has no such backend here.
+/// Records that replies to the packet leave under the frontend's address, which the sender named. Returns `false`
+/// if that frontend has no such backend on this node.
 #[inline(always)]
 fn expect_replies<F: Family>(
     packet: &Packet<F::Address>,

@@ -66,7 +66,7 @@ impl Query {
             .flat_map(|word| word.as_ref().split_whitespace())
             .filter(|word| !matches!(*word, "->" | "→"))
             .collect();
-        // What remains of `A -> B` without quotes.
+        // The shell leaves this of `A -> B` without quotes.
         if words.last() == Some(&"-") {
             return Err(QueryError::Arrow);
         }

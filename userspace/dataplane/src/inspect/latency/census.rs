@@ -99,8 +99,8 @@ impl<'a> Census<'a> {
         }
     }
 
-    /// Returns `true` if flows can add nothing any more.
-    pub fn is_settled(&self) -> bool {
+    /// Returns `true` if no connection is left that its flow could add to a service.
+    pub fn is_complete(&self) -> bool {
         self.others.is_empty()
     }
 
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(rows.keys().copied().collect::<Vec<_>>(), [7, 8]);
         let row = &rows[&7];
         assert_eq!(row.connections, 200);
-        // Of 1,000 to 1,199 microseconds.
+        // The round-trip times are 1,000 to 1,199 microseconds.
         assert_eq!(row.rtt_p50_seconds, Some(0.001_099));
         assert_eq!(row.rtt_p99_seconds, Some(0.001_197));
         assert_eq!(row.rtt_max_seconds, Some(0.001_199));
@@ -213,7 +213,7 @@ mod tests {
             // Seen twice, because it was changed meanwhile.
             census.flow(&FlowEnds { server: flow(port).client, ..flow(port) });
         }
-        assert!(!census.is_settled());
+        assert!(!census.is_complete());
         let (rows, _) = census.rows();
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[&3].connections, rows[&3].rtt_max_seconds), (3, Some(0.000_3)));

@@ -69,7 +69,7 @@ impl LatencyWatch {
         let taken = &mut census;
         let namespaces = streams(move |stream| taken.socket(&stream, sockets.service(&stream)))?;
         let listed = census.sockets;
-        if !census.is_settled() {
+        if !census.is_complete() {
             inspector.stream_flows(|flow| census.flow(&flow))?;
         }
         let (rows, retransmits) = census.rows();

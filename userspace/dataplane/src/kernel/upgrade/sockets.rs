@@ -10,6 +10,7 @@ use super::connected::{self, ConnectedWriter};
 use super::open::Open;
 use super::{Predecessor, Socket};
 use crate::convert;
+use crate::limits::{OPEN_SOCKETS_PART, OTHER_SOCKETS_PART};
 use crate::map::HashTable;
 
 impl Predecessor {
@@ -43,18 +44,13 @@ impl Predecessor {
         }
         // Read after the peers: a socket that has been closed since needs nothing any more.
         let (open, gone) = Open::now().divide(others);
-        carried += put_peers(maps, &open, MOST_OPEN)?;
+        carried += put_peers(maps, &open, OPEN_SOCKETS_PART)?;
         if slots {
-            carried += put_peers(maps, &gone, MOST_GONE)?;
+            carried += put_peers(maps, &gone, OTHER_SOCKETS_PART)?;
         }
         Ok(carried)
     }
 }
-
-/// The part of the room for open sockets, and for others, which may be in namespaces that are not visible.
-/// The kernel evicts before all is taken, beginning with entries that were never looked up.
-const MOST_OPEN: usize = 3;
-const MOST_GONE: usize = 8;
 
 /// Writes the peers of sockets without a slot, in this order; at most one in `part` of the room.
 fn put_peers(maps: &Path, sockets: &[Socket], part: usize) -> io::Result<usize> {

@@ -11,7 +11,7 @@ use super::{ADDRESS_ASSIGNED, HEADLESS_LABEL, PROXY_NAME_LABEL, choices, ranges}
 
 /// A Service, as far as tables and warnings depend on it.
 #[derive(Clone, Debug)]
-pub struct KeptService {
+pub struct ServiceProjection {
     version: Option<NonZeroU64>,
     /// Namespace, name, and the [`Fields`] as JSON, a line each.
     text: Box<str>,
@@ -19,7 +19,7 @@ pub struct KeptService {
 
 type Fields = (ObjectMeta, Option<ServiceSpec>, Option<ServiceStatus>);
 
-impl KeptService {
+impl ServiceProjection {
     /// Returns the Service, without the fields that nothing is compiled from.
     pub fn read(&self) -> Service {
         let [namespace, name, fields] = self.lines();
@@ -41,7 +41,7 @@ impl KeptService {
     }
 }
 
-impl Projection for KeptService {
+impl Projection for ServiceProjection {
     type Object = Service;
 
     fn project(object: Service) -> Self {

@@ -421,7 +421,7 @@ fn needs_node_address<F: Family>(packet: &Packet<F::Address>, choice: &Choice<F:
 }
 
 /// Maximum number of look-ups of a flow that another processor is beginning.
-const PATIENCE: u32 = 4;
+const ATTEMPTS: u32 = 4;
 
 /// Handles the case that another processor has begun the same flow at the same time, or that no slot was
 /// free.
@@ -434,7 +434,7 @@ fn instead<F: Family>(
 ) -> u32 {
     // The other's element is found as soon as it cannot be revoked any more.
     let mut found = None;
-    for _ in 0..PATIENCE {
+    for _ in 0..ATTEMPTS {
         found = table::find::<F>(config, &packet.key, hash);
         if found.is_some() {
             break;

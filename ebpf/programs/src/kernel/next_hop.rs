@@ -11,7 +11,7 @@ const NOT_FOR_XDP: u32 = 1 << 31;
 
 /// The interface, and both link addresses in the form of packets.
 #[derive(Clone, Copy)]
-pub struct Hop {
+pub struct NextHop {
     /// 0 if it is not known, or is being replaced. Other programs than XDP mask its highest bit.
     pub ifindex: u32,
     pub link: [u32; 3],
@@ -24,7 +24,7 @@ const _: () = {
     );
 };
 
-impl Hop {
+impl NextHop {
     /// Returns `true` if XDP may use it.
     #[inline(always)]
     pub fn is_for_xdp(&self) -> bool {
@@ -41,7 +41,7 @@ impl Hop {
 /// Returns the next hop of a flow to this destination. `slot` leads to its slot, which may be another flow's
 /// by now: that has a destination of its own, written before its next hop is.
 #[inline(always)]
-pub fn of<A: Address>(slot: *const Flow<A>, destination: &A) -> Hop {
+pub fn of<A: Address>(slot: *const Flow<A>, destination: &A) -> NextHop {
     // SAFETY: the callers give a slot. Both link addresses are three aligned words.
     unsafe {
         let place = &raw const (*slot).hop_ifindex;
@@ -49,7 +49,7 @@ pub fn of<A: Address>(slot: *const Flow<A>, destination: &A) -> Hop {
         let ifindex = place.read_volatile();
         let link = [link.read_volatile(), link.add(1).read_volatile(), link.add(2).read_volatile()];
         let same = place.read_volatile() == ifindex && leads_to(slot, destination);
-        Hop { ifindex: if same { ifindex } else { 0 }, link }
+        NextHop { ifindex: if same { ifindex } else { 0 }, link }
     }
 }
 
