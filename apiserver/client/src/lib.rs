@@ -9,6 +9,7 @@ mod limits;
 mod outage;
 pub mod readable;
 mod refusal;
+pub mod servers;
 pub mod transport;
 
 pub use cache::{Cache, Change, Informers, ObjectKey, Projection};
@@ -16,4 +17,5 @@ pub use events::Recorder;
 pub use latest::Latest;
 pub use readable::Readable;
 pub use refusal::is_namespace_terminating;
-pub use transport::{ConnectError, HttpBody, authority, client, connect, in_process, user_agent};
+pub use servers::Servers;
+pub use transport::{ConnectError, HttpBody, authority, client, connect, connect_to, in_process, user_agent};

@@ -21,6 +21,7 @@ use tower::retry::RetryLayer;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
 use crate::limits;
+use crate::servers::{Balanced, Servers};
 
 /// Body of requests and responses between client and server in one process.
 pub type HttpBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -66,14 +67,7 @@ pub fn client(config: Config) -> kube::Result<Client> {
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
         return Client::try_from(config);
     }
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    tcp.set_keepalive(Some(limits::KEEPALIVE));
-    tcp.set_keepalive_interval(Some(limits::KEEPALIVE_INTERVAL));
-    tcp.set_keepalive_retries(Some(limits::KEEPALIVE_RETRIES));
-    tcp.set_tcp_user_timeout(Some(limits::UNCONFIRMED));
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp)?);
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
@@ -85,6 +79,46 @@ pub fn client(config: Config) -> kube::Result<Client> {
         .map_err(BoxError::from)
         .service(legacy::Client::builder(TokioExecutor::new()).build(connector));
     Ok(Client::new(service, config.default_namespace))
+}
+
+/// Creates a client like [`connect`] that uses, in place of the kubeconfig's server, one of several that answers.
+pub async fn connect_to(
+    servers: &Servers,
+    kubeconfig: &Path,
+    component: &str,
+) -> Result<Client, ConnectError> {
+    let mut config = read(kubeconfig).await?;
+    config.headers.extend(user_agent(component).map(|agent| (USER_AGENT, agent)));
+    config.connect_timeout = Some(limits::CONNECT);
+    let made = balanced(config, servers.clone());
+    made.map_err(|cause| ConnectError::Client { path: kubeconfig.to_path_buf(), cause: Box::new(cause) })
+}
+
+fn balanced(config: Config, servers: Servers) -> kube::Result<Client> {
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    let inner = legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .service(Balanced { servers, inner });
+    Ok(Client::new(service, config.default_namespace))
+}
+
+/// Returns a connector whose connections end once the server confirms nothing any more.
+fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    tcp.set_nodelay(true);
+    tcp.set_keepalive(Some(limits::KEEPALIVE));
+    tcp.set_keepalive_interval(Some(limits::KEEPALIVE_INTERVAL));
+    tcp.set_keepalive_retries(Some(limits::KEEPALIVE_RETRIES));
+    tcp.set_tcp_user_timeout(Some(limits::UNCONFIRMED));
+    tcp
 }
 
 /// Returns the certificates, in PEM, with which the current context of a kubeconfig file verifies its server;
@@ -125,6 +159,42 @@ mod tests {
     use base64::prelude::{BASE64_STANDARD, Engine as _};
 
     use super::*;
+
+    /// Answers each request at an address with a version.
+    async fn serve(listener: tokio::net::TcpListener) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = [0; 4096];
+            let read = stream.read(&mut request).await.unwrap();
+            assert!(request[..read].starts_with(b"POST /api/v1/namespaces HTTP/1.1"));
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+            stream.write_all(answer.as_bytes()).await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn request_goes_to_the_next_server_where_a_connection_fails() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let alive = listener.local_addr().unwrap().to_string();
+        // Nobody listens on the port of a listener that is gone.
+        let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+        let server = tokio::spawn(serve(listener));
+        let servers = Servers::new(&[format!("http://{gone}"), format!("http://{alive}")]).unwrap();
+        let config = Config::new(format!("http://{gone}").parse().unwrap());
+        let client = balanced(config, servers.clone()).unwrap();
+        for _ in 0..2 {
+            // The body is sent to the second server, too.
+            let request = Request::post("/api/v1/namespaces").body(b"{\"a\": 1}".to_vec()).unwrap();
+            let answer: serde_json::Value = client.request(request).await.unwrap();
+            assert_eq!((answer, servers.in_use()), (serde_json::json!({}), alive.clone()));
+        }
+        server.abort();
+        // Without any server the error is that of the connection.
+        let none = Servers::new(&[format!("http://{gone}"), format!("http://{gone}/")]).unwrap();
+        let client = balanced(Config::new(format!("http://{gone}").parse().unwrap()), none).unwrap();
+        assert!(client.request_text(Request::get("/version").body(Vec::new()).unwrap()).await.is_err());
+    }
 
     #[tokio::test]
     async fn the_authority_of_a_kubeconfig_is_returned_unchanged() {

@@ -2,6 +2,7 @@
 //! and the changes that `--runtime-config` makes to them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::str::FromStr;
 
 use apiserver_registry::{Registry, Resource};
@@ -66,6 +67,17 @@ struct Key<'a> {
     group: &'a str,
     version: &'a str,
     resource: Option<&'a str>,
+}
+
+impl fmt::Display for Enablement {
+    /// Writes the form that [`FromStr`] reads.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (key, value)) in self.0.iter().enumerate() {
+            let comma = if at == 0 { "" } else { "," };
+            write!(f, "{comma}{key}={value}")?;
+        }
+        Ok(())
+    }
 }
 
 impl FromStr for Enablement {

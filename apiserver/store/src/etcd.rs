@@ -5,6 +5,7 @@
 
 mod coalesce;
 mod lease;
+pub mod members;
 mod prefix;
 mod watch;
 
@@ -100,13 +101,7 @@ impl Etcd {
     /// within five seconds.
     pub async fn connect(endpoints: &[String], tls: Option<EtcdTls>) -> Result<Self, StoreError> {
         let attempted = || format!("connect to etcd at {}", endpoints.join(","));
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(CONNECT_TIMEOUT)
-            .with_keep_alive(Duration::from_secs(30), Duration::from_secs(10))
-            .with_keep_alive_while_idle(true);
-        if let Some(tls) = tls {
-            options = options.with_tls(tls.options());
-        }
+        let options = options(tls);
         let connect = async |options| {
             Client::connect(endpoints, Some(options)).await.map_err(|error| unavailable(attempted(), error))
         };
@@ -287,6 +282,18 @@ impl Store for Etcd {
     async fn size_bytes(&self) -> Result<Option<u64>, StoreError> {
         let status = within(TIMEOUT, "ask for the size", self.maintenance.clone().status()).await?;
         Ok(u64::try_from(status.db_size()).ok())
+    }
+}
+
+/// Returns the settings of connections.
+fn options(tls: Option<EtcdTls>) -> ConnectOptions {
+    let options = ConnectOptions::new()
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_keep_alive(Duration::from_secs(30), Duration::from_secs(10))
+        .with_keep_alive_while_idle(true);
+    match tls {
+        Some(tls) => options.with_tls(tls.options()),
+        None => options,
     }
 }
 

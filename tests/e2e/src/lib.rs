@@ -4,6 +4,7 @@
 
 pub mod bed;
 pub mod cluster;
+pub mod control_nodes;
 pub mod image;
 pub mod lab;
 pub mod load;

@@ -5,6 +5,7 @@
 mod attack;
 mod bad_days;
 mod components;
+mod control_nodes;
 mod daemonset;
 mod join;
 mod names;

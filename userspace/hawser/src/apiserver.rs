@@ -16,7 +16,7 @@ use apiserver_server::{Build, Server, ServerConfig, serve};
 use apiserver_store::Store;
 use apiserver_store::disk::RealDisk;
 use apiserver_store::embedded::{Control, Embedded, Options};
-use apiserver_store::etcd::{Etcd, EtcdTls};
+use apiserver_store::etcd::Etcd;
 use ipnetwork::IpNetwork;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +28,7 @@ use crate::args::{Apiserver, EtcdArgs, StoreArgs, StoreKind};
 use crate::cluster_info::{self, ClusterInfo};
 use crate::data_dir::DataDir;
 use crate::dns_args::CLUSTER_DOMAIN;
+use crate::etcd;
 use crate::node;
 use crate::node_args::Networks;
 
@@ -39,6 +40,8 @@ pub struct Settings<'a> {
     pub advertise: IpAddr,
     pub store: &'a StoreArgs,
     pub networks: &'a Networks,
+    /// This server's name among those of the cluster.
+    pub identity: String,
     /// The cluster's domain, in which the certificate names this server.
     pub cluster_domain: String,
     pub serving: Serving,
@@ -80,8 +83,18 @@ pub fn listen_hint(error: &std::io::Error) -> &'static str {
 /// Opens the store, binds the port, writes the administrator's kubeconfig, and serves until
 /// shutdown. Returns when the server is ready.
 pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &CancellationToken) -> Result<Api> {
-    let Settings { data, listen, advertise, store, networks, cluster_domain, serving, keys, components } =
-        settings;
+    let Settings {
+        data,
+        listen,
+        advertise,
+        store,
+        networks,
+        identity,
+        cluster_domain,
+        serving,
+        keys,
+        components,
+    } = settings;
     let serving = serving.config()?;
     let listener = apiserver_server::listen(listen).map_err(|error| {
         let hint = listen_hint(&error);
@@ -95,6 +108,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let subject = Subject::apiserver(&cluster_domain, addresses);
     let tls = pki.listener_tls(&subject, &keys.listener()).context("cannot set up TLS for the API")?;
     let compaction_interval = store.etcd_compaction_interval;
+    let shared = store.store == StoreKind::Etcd;
     let (store, embedded) = open_store(data.path(), store).await?;
     let url = format!("https://127.0.0.1:{port}");
     let config = ServerConfig {
@@ -110,7 +124,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
         connections: connections(open_files()),
         build: BUILD,
         compaction_interval,
-        identity: Some(node::host_name()),
+        identity: Some(identity),
         ..serving
     };
     let bootstrap_tokens = config.bootstrap_tokens;
@@ -132,7 +146,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
             networks: networks.clone(),
         };
         let client = in_process(server.service(), Subject::admin().identity(), "hawser");
-        tokio::spawn(cluster_info::publish(info, client, stop.clone()));
+        tokio::spawn(cluster_info::publish(info, shared, client, stop.clone()));
     }
     Ok(Api { server, pki, url, hosts: subject.hosts, serving, embedded })
 }
@@ -220,19 +234,8 @@ fn options(quota: u64) -> Options {
 
 /// Connects to etcd with the settings of the flags.
 pub async fn connect_etcd(args: &EtcdArgs) -> Result<Etcd> {
-    let EtcdArgs { etcd_servers, etcd_cafile, etcd_certfile, etcd_keyfile, etcd_prefix } = args;
-    let read =
-        |path: &PathBuf| std::fs::read(path).with_context(|| format!("cannot read {}", path.display()));
-    let ca = etcd_cafile.as_ref().map(read).transpose()?;
-    let identity = match (etcd_certfile, etcd_keyfile) {
-        (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
-        _ => None,
-    };
-    let https = etcd_servers.iter().any(|url| url.starts_with("https://"));
-    if !https && (ca.is_some() || identity.is_some()) {
-        bail!("--etcd-cafile and --etcd-certfile are of no use: --etcd-servers has no https:// URL");
-    }
-    let tls = https.then_some(EtcdTls { ca, identity, server_name: None });
+    let EtcdArgs { etcd_servers, etcd_prefix, .. } = args;
+    let tls = etcd::tls(args)?;
     Etcd::connect(etcd_servers, tls)
         .await
         .and_then(|etcd| etcd.with_prefix(etcd_prefix))
@@ -251,6 +254,7 @@ pub async fn run(args: Apiserver) -> Result<()> {
         advertise: advertise_address.unwrap_or_else(node::address),
         store: &store,
         networks: &networks,
+        identity: node::host_name(),
         cluster_domain: CLUSTER_DOMAIN.to_owned(),
         serving,
         keys,

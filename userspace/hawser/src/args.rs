@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::apiserver_args::{Apis, Serving, duration};
 use crate::apiserver_keys::Keys;
 use crate::dns_args::{ClusterDnsArgs, DnsServer, UpDns};
+use crate::etcd_args::EtcdStart;
 use crate::join_args;
 use crate::network_args::PodNetwork;
 use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
@@ -83,7 +84,7 @@ pub struct StoreArgs {
     pub etcd: EtcdArgs,
 }
 
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub struct EtcdArgs {
     /// Comma-separated URLs of the etcd members
     #[arg(long, value_delimiter = ',')]
@@ -173,6 +174,8 @@ pub struct Up {
     pub bpf_root: PathBuf,
     #[command(flatten)]
     pub store: StoreArgs,
+    #[command(flatten)]
+    pub etcd_start: EtcdStart,
     #[command(flatten)]
     pub apis: Apis,
     /// Life of the certificates that are signed for those who request them

@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use crate::api_servers;
 use crate::node_args::Networks;
 
 pub const NAMESPACE: &str = "kube-public";
@@ -30,6 +31,8 @@ const MANAGED: &str = "hawser.dev/managed";
 const EXTENSION: &str = "hawser.dev/networks";
 /// Pause between attempts to write the ConfigMap.
 const RETRY: Duration = Duration::from_secs(1);
+/// Interval between checks whether the announced server of several still lives.
+const CHECK: Duration = Duration::from_secs(30);
 
 /// The contents of the ConfigMap.
 #[derive(Clone)]
@@ -100,26 +103,42 @@ impl Discovered {
     }
 }
 
-/// Writes the ConfigMap, and tries again until it is written or shutdown.
-pub async fn publish(info: ClusterInfo, client: Client, stop: CancellationToken) {
-    let api: Api<ConfigMap> = Api::namespaced(client, NAMESPACE);
+/// Writes the ConfigMap, and tries again until it is written or shutdown. A server that shares its store with others
+/// leaves the address of another one that lives, and replaces it once that one is gone.
+pub async fn publish(info: ClusterInfo, shared: bool, client: Client, stop: CancellationToken) {
     loop {
         let written = tokio::select! {
             biased;
             () = stop.cancelled() => return,
-            written = write(&info, &api) => written,
+            written = write(&info, shared, &client) => written,
         };
-        match written {
+        let pause = match written {
+            Ok(()) if shared => CHECK,
             Ok(()) => return,
-            Err(kube::Error::Api(status)) if status.code == 409 => {}
-            Err(error) => warn!(%error, "cannot write {NAMESPACE}/{NAME}, trying again"),
+            Err(kube::Error::Api(status)) if status.code == 409 => RETRY,
+            Err(error) => {
+                warn!(%error, "cannot write {NAMESPACE}/{NAME}, trying again");
+                RETRY
+            }
+        };
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
         }
-        tokio::time::sleep(RETRY).await;
     }
 }
 
-async fn write(info: &ClusterInfo, api: &Api<ConfigMap>) -> kube::Result<()> {
-    match api.get_opt(NAME).await? {
+async fn write(info: &ClusterInfo, shared: bool, client: &Client) -> kube::Result<()> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), NAMESPACE);
+    let existing = api.get_opt(NAME).await?;
+    if shared && let Some(existing) = &existing {
+        let alive = api_servers::living(client).await?;
+        if announces_another(existing, info, &alive) {
+            return Ok(());
+        }
+    }
+    match existing {
         None => {
             let map = ConfigMap {
                 metadata: ObjectMeta {
@@ -150,6 +169,15 @@ fn updated(existing: &ConfigMap, info: &ClusterInfo) -> Option<ConfigMap> {
     let mut map = existing.clone();
     map.data.get_or_insert_default().insert(KUBECONFIG.to_owned(), info.kubeconfig());
     (map != *existing).then_some(map)
+}
+
+/// Returns whether the ConfigMap announces the same cluster at another server that lives.
+fn announces_another(existing: &ConfigMap, info: &ClusterInfo, alive: &[String]) -> bool {
+    let text = existing.data.as_ref().and_then(|data| data.get(KUBECONFIG));
+    let Some(Ok(found)) = text.map(|text| Discovered::read(text)) else { return false };
+    let Networks { service_cidrs, cluster_cidrs } = &info.networks;
+    let ranges = Ranges { services: service_cidrs.clone(), pods: cluster_cidrs.clone() };
+    found.authorities == info.authorities && found.ranges == Some(ranges) && alive.contains(&found.server)
 }
 
 #[cfg(test)]
@@ -183,6 +211,18 @@ mod tests {
         for text in ["", "{}", "apiVersion: v1\nkind: Config\nclusters: []\n", "\u{0}"] {
             assert!(Discovered::read(text).is_err(), "{text:?}");
         }
+    }
+
+    #[test]
+    fn server_of_several_announces_itself_unless_another_lives() {
+        let (a, b) = (info("https://a:6443"), info("https://b:6443"));
+        let data = Some([(KUBECONFIG.to_owned(), a.kubeconfig())].into());
+        let map = ConfigMap { data, ..ConfigMap::default() };
+        let alive = |servers: &[&str]| servers.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert!(announces_another(&map, &b, &alive(&["https://a:6443", "https://b:6443"])));
+        assert!(!announces_another(&map, &b, &alive(&["https://b:6443"])));
+        let renewed = ClusterInfo { authorities: "other PEM\n".to_owned(), ..b };
+        assert!(!announces_another(&map, &renewed, &alive(&["https://a:6443"])));
     }
 
     #[test]

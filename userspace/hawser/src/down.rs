@@ -5,6 +5,7 @@ use kubelet_agent::containerd;
 
 use crate::args::Down;
 use crate::data_dir::{DataDir, Made};
+use crate::etcd;
 use crate::node::Directories;
 
 /// Stops the pods, then removes what carried them. API objects stay in the data directory.
@@ -31,6 +32,7 @@ pub async fn run(args: Down) -> Result<()> {
 pub async fn remove(data: &DataDir, made: &Made) -> Vec<anyhow::Error> {
     let directories = Directories::new(data.path());
     let mut errors = Vec::new();
+    errors.extend(etcd::stop(data.path()).await.err());
     if made.runtime_endpoint.is_none() {
         errors.extend(stop_pods(&directories, &made.cgroup_root).await.err());
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use apiserver_client::connect;
+use apiserver_client::{ConnectError, Servers, connect_to};
 use apiserver_meta::ambient::Ambient;
 use k8s_openapi::api::core::v1;
 use kube::{Api, Client};
@@ -26,6 +26,7 @@ use crate::join_args::Join;
 use crate::membership::{Cluster, Membership, read_validity};
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::Networks;
+use crate::servers;
 use crate::tasks::Tasks;
 use crate::token::Token;
 use crate::up;
@@ -40,6 +41,9 @@ const SWAP_RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// Runs a node until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Join) -> Result<()> {
+    if args.etcd_start.etcd_start {
+        bail!("--etcd-start is for control nodes: add --control-plane");
+    }
     let start = Instant::now();
     let stop = shutdown::on_signal()?;
     if args.data_dir.join("pki").exists() {
@@ -84,11 +88,17 @@ async fn member(
     let cri = node::begin_runtime(&directories, &runtime, stop, tasks);
     let open = tasks.begin(node::open_proxy(proxy, data_plane, stop.clone()));
     let kubeconfig = membership.kubeconfig();
-    let api = NodeClients {
-        kubelet: Clients::new(connect(&kubeconfig, KUBELET).await?),
-        proxy: Clients::new(connect(&kubeconfig, PROXY).await?),
-        dns: Clients::new(connect(&kubeconfig, dns::PROGRAM).await?),
+    let servers = servers::known(&membership, &joined).await?;
+    let client = async |program| {
+        Ok::<_, ConnectError>(Clients::new(connect_to(&servers, &kubeconfig, program).await?))
     };
+    let api = NodeClients {
+        kubelet: client(KUBELET).await?,
+        proxy: client(PROXY).await?,
+        dns: client(dns::PROGRAM).await?,
+        servers: servers.clone(),
+    };
+    servers::run(&membership, &joined, &servers, api.proxy.client(), &ambient, stop, tasks);
     let serving = rotate(&membership, &node, &api, &ambient, stop, tasks)?;
     let client = api.kubelet.client();
     let around = Surroundings { ambient: &ambient, stop };
@@ -128,6 +138,8 @@ struct NodeClients {
     kubelet: Clients,
     proxy: Clients,
     dns: Clients,
+    /// The API servers that all of them use.
+    servers: Servers,
 }
 
 impl NodeClients {
@@ -136,7 +148,7 @@ impl NodeClients {
         for (clients, component) in
             [(&self.kubelet, KUBELET), (&self.proxy, PROXY), (&self.dns, dns::PROGRAM)]
         {
-            clients.replace(persist(component, || connect(kubeconfig, component)).await);
+            clients.replace(persist(component, || connect_to(&self.servers, kubeconfig, component)).await);
         }
     }
 }
@@ -291,7 +303,7 @@ fn ranges(args: &Join, found: &Discovered) -> Result<Ranges> {
 }
 
 /// Refuses a name that a living node has.
-async fn check_name(client: &Client, name: &str, token: &Token) -> Result<()> {
+pub async fn check_name(client: &Client, name: &str, token: &Token) -> Result<()> {
     let api = Api::<v1::Node>::all(client.clone());
     let found = timeout(discovery::REQUEST, api.get_opt(name)).await;
     let found =

@@ -8,6 +8,7 @@ use ipnetwork::IpNetwork;
 
 use crate::apiserver_args::duration;
 use crate::dns_args::JoinDns;
+use crate::etcd_args::EtcdStart;
 use crate::network_args::PodNetwork;
 use crate::node_args::{NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::proxy_args::BPF_ROOT;
@@ -47,9 +48,13 @@ pub struct Administrator {
 pub struct TokenCreate {
     /// The token, `abcdef.0123456789abcdef`; a random one unless given
     pub token: Option<String>,
-    /// Time after which the token ends; 0 for never
-    #[arg(long, default_value = "24h0m0s", value_parser = duration, value_name = "DURATION")]
-    pub ttl: Duration,
+    /// Time after which the token ends; 0 for never [default: 24h0m0s, with --control-plane 2h0m0s]
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub ttl: Option<Duration>,
+    /// Let a machine join as a further control node, and print the whole command line: the keys of the cluster are
+    /// stored for it, sealed with a key that is in that line alone, until the token ends. Needs --data-dir
+    #[arg(long)]
+    pub control_plane: bool,
     /// A text for those who list the tokens
     #[arg(long, default_value = "")]
     pub description: String,
@@ -97,6 +102,18 @@ pub struct Join {
     /// Join without verifying the cluster's authority: anyone who has had the token can pose as the cluster
     #[arg(long, conflicts_with = "discovery_token_ca_cert_hash")]
     pub discovery_token_unsafe_skip_ca_verification: bool,
+    /// Make this machine a control node, with an API server, controllers and a scheduler of its own, as `hawser token
+    /// create --control-plane` prints it
+    #[arg(long, conflicts_with_all = ["service_cidrs", "cluster_cidrs"])]
+    pub control_plane: bool,
+    /// The key with which the cluster's keys are sealed for this machine
+    #[arg(long, value_name = "KEY", requires = "control_plane")]
+    pub certificate_key: Option<String>,
+    /// File with that key
+    #[arg(long, value_name = "FILE", requires = "control_plane", conflicts_with = "certificate_key")]
+    pub certificate_key_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub etcd_start: EtcdStart,
     /// Directory of all state of the node
     #[arg(long, default_value = "/var/lib/hawser")]
     pub data_dir: PathBuf,

@@ -104,7 +104,7 @@ async fn connect_own(membership: &Membership) -> Result<Client> {
 }
 
 /// Returns the name of the node: that of the membership, or that which a component has recorded.
-fn node_name(data_dir: &Path, joined: Option<&str>) -> Result<String> {
+pub fn node_name(data_dir: &Path, joined: Option<&str>) -> Result<String> {
     let begun = data_dir::leaving(data_dir)?.and_then(|leaving| leaving.node_name);
     if let Some(name) = joined.map(str::to_owned).or(begun) {
         return Ok(name);
@@ -117,7 +117,7 @@ fn node_name(data_dir: &Path, joined: Option<&str>) -> Result<String> {
     Ok(made.node_name)
 }
 
-async fn delete_node(client: &Client, node: &str) -> Result<()> {
+pub async fn delete_node(client: &Client, node: &str) -> Result<()> {
     match Api::<Node>::all(client.clone()).delete(node, &DeleteParams::default()).await {
         Ok(_) => {
             println!("node {node} has left");
@@ -131,7 +131,7 @@ async fn delete_node(client: &Client, node: &str) -> Result<()> {
 }
 
 /// Ends the process that works on the directory, if there is one.
-async fn stop_holder(data_dir: &Path) -> Result<()> {
+pub async fn stop_holder(data_dir: &Path) -> Result<()> {
     let Some(Holder { pid, process }) = holder(data_dir)? else { return Ok(()) };
     info!(pid, "stopping the node's components");
     match pidfd_send_signal(&process, Signal::TERM) {
@@ -194,7 +194,7 @@ fn has_open(pid: i32, path: &Path) -> bool {
 }
 
 /// Cordons a node, evicts its pods, and waits until they are gone.
-async fn drain_node(client: &Client, node: &str, timeout: Duration) -> Result<()> {
+pub async fn drain_node(client: &Client, node: &str, timeout: Duration) -> Result<()> {
     let nodes: Api<Node> = Api::all(client.clone());
     let cordon = Patch::Merge(json!({"spec": {"unschedulable": true}}));
     let cordoned = nodes.patch(node, &PatchParams::default(), &cordon).await;

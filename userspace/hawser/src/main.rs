@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command that talks to a person")]
 
+mod api_servers;
 mod apiserver;
 mod apiserver_args;
 mod apiserver_keys;
@@ -10,15 +11,21 @@ mod client_authorities;
 mod cluster_info;
 mod cni;
 mod components;
+mod control_plane;
 mod credentials;
 mod data_dir;
 mod discovery;
 mod dns;
 mod dns_args;
 mod down;
+mod etcd;
+mod etcd_args;
+mod handover;
 mod join;
 mod join_args;
+mod join_control_plane;
 mod leave;
+mod leave_control_plane;
 mod lock;
 mod look;
 mod membership;
@@ -29,6 +36,7 @@ mod probes;
 mod proxy;
 mod proxy_args;
 mod server_names;
+mod servers;
 mod store;
 mod tasks;
 mod token;
@@ -118,8 +126,8 @@ fn run(log: &str, command: Command) -> Result<ExitCode> {
             Command::Up(args) => Box::pin(up::run(*args)).await,
             Command::Down(args) => down::run(args).await,
             Command::Token(command) => token::run(command).await,
-            Command::Join(args) => Box::pin(join::run(*args)).await,
-            Command::Leave(args) => leave::run(args).await,
+            Command::Join(args) => Box::pin(join_control_plane::run(*args)).await,
+            Command::Leave(args) => leave_control_plane::run(args).await,
             Command::Apiserver(args) => apiserver::run(*args).await,
             Command::Credentials(args) => credentials::run(args),
             Command::Controllers(args) => components::controllers(args).await,

@@ -65,6 +65,28 @@ impl Membership {
         write_atomically(&self.dir.join("cluster.json"), &text)
     }
 
+    /// Returns the API servers that were there last, as URLs; none before they are known.
+    pub fn servers(&self) -> Result<Vec<String>> {
+        let file = self.servers_file();
+        match fs::read(&file) {
+            Ok(text) => {
+                serde_json::from_slice(&text).with_context(|| format!("cannot read {}", file.display()))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
+        }
+    }
+
+    /// Records the API servers, for a start at which the first one is gone.
+    pub fn remember_servers(&self, urls: &[String]) -> Result<()> {
+        let text = serde_json::to_vec_pretty(urls).context("cannot encode the API servers")?;
+        write_atomically(&self.servers_file(), &text)
+    }
+
+    fn servers_file(&self) -> PathBuf {
+        self.dir.join("servers.json")
+    }
+
     /// Creates the directory, which nobody else may enter.
     pub fn create(&self) -> Result<()> {
         use std::os::unix::fs::DirBuilderExt;
@@ -162,6 +184,9 @@ mod tests {
         };
         membership.remember(&cluster).unwrap();
         assert_eq!(membership.cluster().unwrap(), Some(cluster));
+        assert!(membership.servers().unwrap().is_empty());
+        membership.remember_servers(&["https://192.0.2.2:6443".to_owned()]).unwrap();
+        assert_eq!(membership.servers().unwrap(), ["https://192.0.2.2:6443"]);
         let kubeconfig = kube::config::Kubeconfig::read_from(membership.kubeconfig()).unwrap();
         let user = kubeconfig.auth_infos[0].auth_info.as_ref().unwrap();
         assert_eq!(user.client_certificate.as_deref(), membership.client().path().to_str());

@@ -155,20 +155,24 @@ pub fn directories(data: &DataDir, network: &PodNetwork) -> Directories {
     }
 }
 
-/// Finds a program in `PATH` or in the directories of system programs.
+/// Finds a program of the container runtime.
 pub fn find(program: &str) -> Result<PathBuf> {
+    find_program(program).with_context(|| {
+        format!(
+            "{program} is not installed: install containerd and runc from your distribution, or give a CRI \
+             socket with --container-runtime-endpoint"
+        )
+    })
+}
+
+/// Finds a program in `PATH` or in the directories of system programs.
+pub fn find_program(program: &str) -> Option<PathBuf> {
     #[expect(clippy::disallowed_methods, reason = "where programs are is said there alone")]
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain(["/usr/bin", "/usr/sbin", "/usr/local/bin"].map(PathBuf::from))
         .map(|dir| dir.join(program))
         .find(|file| file.is_file())
-        .with_context(|| {
-            format!(
-                "{program} is not installed: install containerd and runc from your distribution, or give a CRI \
-                 socket with --container-runtime-endpoint"
-            )
-        })
 }
 
 /// Starts the container runtime, or connects to it, as [`runtime`] does, while other components start.

@@ -18,8 +18,12 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 
 use crate::cluster_info::{self, Discovered};
+use crate::handover::Offer;
 use crate::join_args::{Administrator, TokenAction, TokenCommand, TokenCreate, TokenDelete};
 
+/// Life of a token by default, and of one that lets a control node join, as with kubeadm.
+const TTL: Duration = Duration::from_secs(24 * 60 * 60);
+const CONTROL_PLANE_TTL: Duration = Duration::from_secs(2 * 60 * 60);
 const NAMESPACE: &str = "kube-system";
 const TYPE: &str = "bootstrap.kubernetes.io/token";
 const PREFIX: &str = "bootstrap-token-";
@@ -66,16 +70,7 @@ impl Token {
     /// Returns the token of the command line: the text itself, or the content of a file, `-` being standard input.
     pub fn given(text: Option<&str>, file: Option<&Path>) -> Result<Option<Self>> {
         let Some(file) = file else { return text.map(Self::parse).transpose() };
-        let read = |reader: &mut dyn Read| {
-            let mut text = String::new();
-            Read::take(reader, FILE_BYTES).read_to_string(&mut text).map(|_| text)
-        };
-        let text = if file == Path::new("-") {
-            read(&mut std::io::stdin().lock()).context("cannot read the token from standard input")
-        } else {
-            let opened = File::open(file).and_then(|mut file| read(&mut file));
-            opened.with_context(|| format!("cannot read --token-file {}", file.display()))
-        }?;
+        let text = read_file("--token-file", file)?;
         Self::parse(text.trim()).with_context(|| format!("--token-file {}", file.display())).map(Some)
     }
 
@@ -85,6 +80,20 @@ impl Token {
         };
         Self { id: text(6), secret: text(16) }
     }
+}
+
+/// Returns the content of the short file that a flag names, `-` being standard input.
+pub fn read_file(flag: &str, file: &Path) -> Result<String> {
+    let read = |reader: &mut dyn Read| {
+        let mut text = String::new();
+        Read::take(reader, FILE_BYTES).read_to_string(&mut text).map(|_| text)
+    };
+    if file == Path::new("-") {
+        return read(&mut std::io::stdin().lock())
+            .with_context(|| format!("cannot read {flag} from standard input"));
+    }
+    let opened = File::open(file).and_then(|mut file| read(&mut file));
+    opened.with_context(|| format!("cannot read {flag} {}", file.display()))
 }
 
 /// `hawser token …`.
@@ -110,20 +119,43 @@ async fn client(administrator: &Administrator) -> Result<Client> {
 }
 
 async fn create(args: TokenCreate) -> Result<()> {
-    let TokenCreate { token, ttl, description, usages, groups, print_join_command, administrator } = args;
+    let TokenCreate {
+        token,
+        ttl,
+        control_plane,
+        description,
+        usages,
+        groups,
+        print_join_command,
+        administrator,
+    } = args;
+    let ttl = ttl.unwrap_or(if control_plane { CONTROL_PLANE_TTL } else { TTL });
+    // Before anything is made.
+    let offer = control_plane.then(|| Offer::new(administrator.data_dir.as_deref(), ttl)).transpose()?;
     let ambient = Ambient::system();
     let token = token.as_deref().map_or_else(|| Ok(Token::random(&ambient)), Token::parse)?;
     let secret = secret(&token, ambient.now(), ttl, &description, &usages, &groups)?;
     let client = client(&administrator).await?;
     // Before there is a token that nobody was told.
-    let line = if print_join_command { join_command(&client, &token).await? } else { token.to_string() };
+    let line = match &offer {
+        Some(offer) => format!("{} {}", join_command(&client, &token).await?, offer.join_flags()),
+        None if print_join_command => join_command(&client, &token).await?,
+        None => token.to_string(),
+    };
     let api: Api<Secret> = Api::namespaced(client.clone(), NAMESPACE);
-    match api.create(&PostParams::default(), &secret).await {
-        Ok(_) => {}
+    let made = match api.create(&PostParams::default(), &secret).await {
+        Ok(made) => made,
         Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
             bail!("there is a token {} already: delete it with `hawser token delete {0}`", token.id)
         }
         Err(error) => return Err(error).with_context(|| format!("cannot create token {}", token.id)),
+    };
+    if let Some(offer) = offer
+        && let Err(error) = offer.store(&client, &token.id, &made).await
+    {
+        // Without its keys the token is of no use, and what was stored goes with it.
+        let _ = api.delete(&format!("{PREFIX}{}", token.id), &DeleteParams::default()).await;
+        return Err(error);
     }
     println!("{line}");
     Ok(())

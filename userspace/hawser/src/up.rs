@@ -10,6 +10,7 @@ use apiserver_auth::authentication::pki::{Component, Subject};
 use apiserver_client::{Change, Informers, in_process};
 use apiserver_meta::ambient::Ambient;
 use apiserver_server::components::{Components, Place};
+use controllers_runtime::LeaderElection;
 use ipnetwork::IpNetwork;
 use k8s_openapi::api::core::v1;
 use kube::Client;
@@ -21,15 +22,22 @@ use userspace_network::Clients;
 use userspace_proxy::LocalServer;
 
 use crate::apiserver::{self, Api, Settings};
-use crate::apiserver_args::Serving;
+use crate::apiserver_args::{Apis, Serving};
 use crate::apiserver_keys::Keys;
-use crate::args::Up;
+use crate::args::{EtcdArgs, StoreArgs, StoreKind, Up};
 use crate::components;
+use crate::control_plane;
 use crate::data_dir::DataDir;
+use crate::etcd::LocalEtcd;
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
 use crate::tasks::Tasks;
 use crate::{dns, down};
+
+/// Times of the leases of controllers and scheduler where several control nodes elect one.
+const LEASE: Duration = Duration::from_secs(10);
+const RENEW_DEADLINE: Duration = Duration::from_secs(7);
+const RENEW: Duration = Duration::from_millis(1500);
 
 /// Runs a whole cluster until SIGTERM. A failed start leaves nothing behind.
 pub async fn run(args: Up) -> Result<()> {
@@ -78,8 +86,16 @@ pub async fn clean_up(
 }
 
 /// Checks all that can be known before anything is changed.
-fn check(args: &Up) -> Result<()> {
+pub fn check(args: &Up) -> Result<()> {
     args.apis.enablement()?;
+    if args.etcd_start.etcd_start {
+        if args.store.store != StoreKind::Etcd {
+            bail!("--etcd-start is of no use with the embedded store: add --store etcd");
+        }
+        if !args.store.etcd.etcd_servers.is_empty() {
+            bail!("--etcd-start runs a member of etcd on this machine: leave out --etcd-servers");
+        }
+    }
     let Networks { service_cidrs, cluster_cidrs } = &args.networks;
     for service_cidr in service_cidrs {
         if let Some(cluster_cidr) = cluster_cidrs.iter().find(|one| overlap(*service_cidr, **one)) {
@@ -136,18 +152,21 @@ fn overlap(a: IpNetwork, b: IpNetwork) -> bool {
     a.contains(b.network()) || b.contains(a.network())
 }
 
-async fn cluster(
+/// Runs the control plane and the node of this machine until shutdown.
+pub async fn cluster(
     args: Up,
     data: &DataDir,
     start: Instant,
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) -> Result<()> {
+    let flags = control_plane::flags(&args);
     let Up {
         data_dir: _,
         api_port,
         bpf_root,
-        store,
+        mut store,
+        etcd_start,
         apis,
         cluster_signing_duration,
         networks,
@@ -163,26 +182,24 @@ async fn cluster(
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
     let (names, dns) = dns::plan(dns, &node.name, &networks)?;
+    let etcd = etcd_start.etcd_start.then(|| LocalEtcd::plan(&etcd_start, data, &node)).transpose()?;
     data.remember(&node.made(Some(bpf_root), &runtime))?;
     let (directories, runtime) = (node::directories(data, &pod_network), Arc::new(runtime));
     // Components that need no API start at the same time: containerd and the verification of the programs
     // take longer than everything else together.
     let cri = node::begin_runtime(&directories, &runtime, stop, tasks);
     let open = tasks.begin(node::open_proxy(proxy, data_plane, stop.clone()));
-    let settings = Settings {
-        data,
-        listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, api_port)),
-        advertise: node.ip,
-        store: &store,
-        networks: &networks,
-        cluster_domain: names.domain.clone(),
-        serving: Serving { apis, enable_bootstrap_token_auth: true, ..Serving::default() },
-        keys: Keys::default(),
-        components: Components { controller_manager: Place::Here, scheduler: Place::Here },
-    };
+    start_etcd(etcd, &mut store, flags, (data, &ambient), stop, tasks).await?;
+    if stop.is_cancelled() {
+        return tasks.all_end().await;
+    }
+    let settings = settings(data, &node, (&store, &networks), names.domain.clone(), (api_port, apis));
     let api = apiserver::start(settings, &ambient, stop).await?;
     info!(after = ?start.elapsed(), "the API answers");
-    control_plane(&api, (&networks, load_balancers, cluster_signing_duration), &ambient, stop, tasks)?;
+    let settings = (&networks, load_balancers, cluster_signing_duration);
+    // The name is the same after a crash, so that a node that led leads again at once.
+    let candidate = (store.store == StoreKind::Etcd).then_some(node.name.as_str());
+    run_control_plane(&api, settings, candidate, &ambient, stop, tasks)?;
     let dns = run_dns(dns, &api, &ambient, stop, tasks);
 
     let kubelet_client = client(&api, Component::Node(&node.name));
@@ -207,14 +224,68 @@ async fn cluster(
     api.finish().await
 }
 
+/// Starts the member of etcd on this machine, if it has one, and has the store use it. Records what control nodes that
+/// join have to know.
+async fn start_etcd(
+    etcd: Option<LocalEtcd>,
+    store: &mut StoreArgs,
+    flags: Vec<String>,
+    (data, ambient): (&DataDir, &Ambient),
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) -> Result<()> {
+    if let Some(etcd) = &etcd {
+        let prefix = std::mem::take(&mut store.etcd.etcd_prefix);
+        store.etcd = EtcdArgs { etcd_prefix: prefix, ..etcd.flags() };
+    }
+    if store.store == StoreKind::Etcd {
+        // Before there is a member, so that it can be taken out again.
+        let member = etcd.as_ref().map(LocalEtcd::record);
+        control_plane::record(data.path(), flags, &store.etcd, member)?;
+    }
+    if let Some(etcd) = etcd {
+        etcd.start(&control_plane::others(data.path())?, ambient, stop).await?;
+        if !stop.is_cancelled() {
+            info!("etcd answers");
+            etcd.run(data.path(), ambient, stop, tasks);
+        }
+    }
+    Ok(())
+}
+
+/// Returns the settings of this machine's API server.
+fn settings<'a>(
+    data: &'a DataDir,
+    node: &Node,
+    (store, networks): (&'a StoreArgs, &'a Networks),
+    cluster_domain: String,
+    (port, apis): (u16, Apis),
+) -> Settings<'a> {
+    Settings {
+        data,
+        listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
+        advertise: node.ip,
+        store,
+        networks,
+        identity: node.name.clone(),
+        cluster_domain,
+        serving: Serving { apis, enable_bootstrap_token_auth: true, ..Serving::default() },
+        keys: Keys::default(),
+        components: Components { controller_manager: Place::Here, scheduler: Place::Here },
+    }
+}
+
 /// Returns an in-process client with the user of the component.
 fn client(api: &Api, component: Component<'_>) -> Client {
     in_process(api.server.service(), Subject::component(component).identity(), component.program())
 }
 
-fn control_plane(
+/// Runs the controllers and the scheduler. Those of servers that share a store elect one of them, in which this one is
+/// the `candidate`.
+fn run_control_plane(
     api: &Api,
     (networks, balancers, signing_duration): (&Networks, LoadBalancers, Duration),
+    candidate: Option<&str>,
     ambient: &Ambient,
     stop: &CancellationToken,
     tasks: &mut Tasks,
@@ -223,7 +294,9 @@ fn control_plane(
         .context("cannot sign certificates")?;
     let Networks { service_cidrs, cluster_cidrs } = networks;
     let LoadBalancers { load_balancer_ranges, load_balancer_classless } = balancers;
+    let election = |name| candidate.map(|candidate| election(name, candidate));
     let config = controllers_manager::Config {
+        leader_election: election("kube-controller-manager"),
         cluster_cidrs: cluster_cidrs.clone(),
         service_cidrs: service_cidrs.clone(),
         api_servers: api.hosts.clone(),
@@ -233,19 +306,53 @@ fn control_plane(
         signing: Some(signing),
         ..controllers_manager::Config::default()
     };
-    let informers = |component| Informers::new(client(api, component), ambient.clone(), stop.clone());
-    let run = controllers_manager::run(
-        config,
-        informers(Component::ControllerManager),
-        ambient.clone(),
-        stop.clone(),
-    );
-    tasks.add("controllers", async move { Ok(Box::pin(run).await?) });
-    let config = controllers_scheduler::Config::default();
-    let run =
-        controllers_scheduler::run(config, informers(Component::Scheduler), ambient.clone(), stop.clone());
-    tasks.add("scheduler", async move { Ok(Box::pin(run).await?) });
+    let (of_controllers, time) = (client(api, Component::ControllerManager), ambient.clone());
+    let run = move |stop: CancellationToken| {
+        let informers = Informers::new(of_controllers.clone(), time.clone(), stop.clone());
+        Box::pin(controllers_manager::run(config.clone(), informers, time.clone(), stop))
+    };
+    tasks.add("controllers", again_when_lost(stop.clone(), run));
+    let config = controllers_scheduler::Config {
+        leader_election: election("kube-scheduler"),
+        ..controllers_scheduler::Config::default()
+    };
+    let (of_scheduler, time) = (client(api, Component::Scheduler), ambient.clone());
+    let run = move |stop: CancellationToken| {
+        let informers = Informers::new(of_scheduler.clone(), time.clone(), stop.clone());
+        Box::pin(controllers_scheduler::run(config.clone(), informers, time.clone(), stop))
+    };
+    tasks.add("scheduler", again_when_lost(stop.clone(), run));
     Ok(())
+}
+
+/// Returns the election of a component among the control nodes, so short that another one takes over within 20 s
+/// whatever the order of its looks: after [`LEASE`], two pauses of 2.2 times [`RENEW`], and the start.
+fn election(name: &str, identity: &str) -> LeaderElection {
+    LeaderElection {
+        lease_duration: LEASE,
+        renew_deadline: RENEW_DEADLINE,
+        retry_period: RENEW,
+        ..LeaderElection::new(name, identity)
+    }
+}
+
+/// Runs a component until shutdown, and again whenever it has lost its lease. Each round has caches of its own.
+async fn again_when_lost<F>(stop: CancellationToken, run: impl Fn(CancellationToken) -> F) -> Result<()>
+where
+    F: Future<Output = Result<(), controllers_runtime::Error>>,
+{
+    loop {
+        let round = stop.child_token();
+        let outcome = run(round.clone()).await;
+        round.cancel();
+        match outcome {
+            Ok(()) => return Ok(()),
+            Err(_) if stop.is_cancelled() => return Ok(()),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "standing for election again");
+            }
+        }
+    }
 }
 
 /// Starts the DNS server, and creates the Service that leads to it; returns what the proxy has to know of it. Does

@@ -4,12 +4,14 @@
 mod authenticator;
 pub mod bootstrap;
 mod bound;
+mod etcd;
 mod files;
 mod keys;
 pub mod listener;
 mod names;
 pub mod pki;
 mod renewal;
+pub mod sealed;
 mod tls;
 pub mod tokens;
 

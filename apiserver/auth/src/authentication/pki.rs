@@ -106,6 +106,8 @@ pub enum Component<'a> {
 pub enum Usage {
     Client,
     Server,
+    /// Both, as members of a cluster of equals need it.
+    Peer,
 }
 
 impl Component<'_> {
@@ -203,6 +205,11 @@ pub struct Pki {
 impl Pki {
     /// Opens the authority in `dir`, or makes one.
     pub fn open(dir: &Path, ambient: &Ambient) -> Result<Self, PkiError> {
+        Self::open_named(dir, "kubernetes-ca", ambient)
+    }
+
+    /// Opens the authority in `dir`, or makes one of this name.
+    pub fn open_named(dir: &Path, name: &str, ambient: &Ambient) -> Result<Self, PkiError> {
         create_private_dir(dir).map_err(|cause| PkiError::File { path: dir.to_owned(), cause })?;
         let (certificate_path, key_path) = (dir.join("ca.crt"), dir.join("ca.key"));
         let key_pem = read(&key_path)?;
@@ -219,7 +226,7 @@ impl Pki {
         let ca_pem = match certificate_pem {
             Some(pem) => pem,
             None => {
-                let pem = self_signed(&ca_key, ambient)?;
+                let pem = self_signed(&ca_key, name, ambient)?;
                 write(&certificate_path, &pem)?;
                 pem
             }
@@ -341,10 +348,11 @@ impl Pki {
             params.subject_alt_names.push(name);
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![match subject.usage {
-            Usage::Client => ExtendedKeyUsagePurpose::ClientAuth,
-            Usage::Server => ExtendedKeyUsagePurpose::ServerAuth,
-        }];
+        params.extended_key_usages = match subject.usage {
+            Usage::Client => vec![ExtendedKeyUsagePurpose::ClientAuth],
+            Usage::Server => vec![ExtendedKeyUsagePurpose::ServerAuth],
+            Usage::Peer => vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth],
+        };
         params.use_authority_key_identifier_extension = true;
         set_validity(&mut params, &self.ambient, LEAF_LIFETIME);
         Ok(params)
@@ -456,11 +464,11 @@ fn new_key_file(path: &Path) -> Result<KeyPair, PkiError> {
     Ok(key)
 }
 
-fn self_signed(key: &KeyPair, ambient: &Ambient) -> Result<String, PkiError> {
+fn self_signed(key: &KeyPair, name: &str, ambient: &Ambient) -> Result<String, PkiError> {
     let failed = |cause| PkiError::Issue { subject: "the authority itself".to_owned(), cause };
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "kubernetes-ca");
+    params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages =
         vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -555,7 +563,8 @@ fn subject_of(certificate: &X509Certificate<'_>) -> Option<Subject> {
     let usage = match (usage.value.client_auth, usage.value.server_auth) {
         (true, false) => Usage::Client,
         (false, true) => Usage::Server,
-        _ => return None,
+        (true, true) => Usage::Peer,
+        (false, false) => return None,
     };
     Some(Subject { common_name, organizations, hosts, usage })
 }

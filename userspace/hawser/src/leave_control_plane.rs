@@ -1,0 +1,138 @@
+//! `hawser leave` on one of several control nodes: takes its member out of etcd, and the machine out of the cluster.
+
+use anyhow::{Context, Result, bail};
+use apiserver_auth::authentication::pki::{Pki, Subject};
+use apiserver_client::connect;
+use apiserver_meta::ambient::Ambient;
+use kube::Client;
+use serde_json::json;
+use tracing::warn;
+
+use crate::control_plane::ControlPlane;
+use crate::data_dir::{DataDir, Leaving};
+use crate::join_args::Leave;
+use crate::leave::{delete_node, drain_node, node_name, stop_holder};
+use crate::{api_servers, discovery, down, etcd, leave};
+
+/// Takes the machine out of its cluster, whichever kind of node it is.
+pub async fn run(args: Leave) -> Result<()> {
+    match ControlPlane::read(&args.data_dir)? {
+        Some(record) if is_one_of_several(&record) => Box::pin(leave_cluster(args, record)).await,
+        _ => leave::run(args).await,
+    }
+}
+
+/// Returns whether there is a cluster without this machine: it joined one, or others joined what `up` runs here.
+fn is_one_of_several(record: &ControlPlane) -> bool {
+    record.joined.is_some() || record.member.is_some() && !record.etcd_servers.is_empty()
+}
+
+/// Drains the node if that is asked for, stops its components, removes its member of etcd and what they made, and
+/// deletes the Node at another control node. Every step may be repeated.
+async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
+    let Leave { data_dir, kubeconfig, drain, drain_timeout } = args;
+    let node = node_name(&data_dir, record.joined.as_ref().map(|joined| joined.node_name.as_str()))?;
+    if record.member.is_some() && record.etcd_servers.is_empty() {
+        bail!("this machine has the last member of etcd, and with it all objects: use `hawser down`");
+    }
+    let own = connect(&data_dir.join("kubeconfig.yaml"), "hawser").await;
+    let known = match &own {
+        Ok(client) => api_servers::living(client).await.unwrap_or_default(),
+        Err(_) => Vec::new(),
+    };
+    let given = match &kubeconfig {
+        Some(file) => Some(connect(file, "hawser").await?),
+        None => None,
+    };
+    if drain {
+        let client = match (&given, own) {
+            (Some(client), _) => client.clone(),
+            (None, own) => own.context("cannot drain: the API server of this machine does not run")?,
+        };
+        drain_node(&client, &node, drain_timeout).await?;
+    }
+    stop_holder(&data_dir).await?;
+    let data = DataDir::open_to_leave(&data_dir)?;
+    data.begin_to_leave(&Leaving { node_name: Some(node.clone()), joined: true })?;
+    if let Some(member) = &record.member {
+        let flags = etcd::flags_of(&record, data.path());
+        etcd::leave(&flags, &member.peer_url).await?;
+    }
+    etcd::stop(data.path()).await?;
+    if let Some(made) = data.made()? {
+        let errors = down::remove(&data, &made).await;
+        if !errors.is_empty() {
+            let list: Vec<String> = errors.iter().map(|error| format!("{error:#}")).collect();
+            bail!("cannot remove everything; run it again after correcting this:\n  {}", list.join("\n  "));
+        }
+        data.forget()?;
+    }
+    let mut clients: Vec<Client> = given.into_iter().collect();
+    clients.extend(others(&data, &known).await?);
+    let mut deleted = false;
+    for client in &clients {
+        match delete_node(client, &node).await {
+            Ok(()) => {
+                deleted = true;
+                break;
+            }
+            Err(error) => warn!(error = format!("{error:#}"), "cannot delete the Node there"),
+        }
+    }
+    if !deleted {
+        println!(
+            "this machine is restored; the Node remains: `kubectl delete node {node}` at another control node"
+        );
+    }
+    // Before the record: a directory of keys without it is that of a whole cluster, which the next attempt would refuse.
+    let pki = data.join("pki");
+    std::fs::remove_dir_all(&pki).with_context(|| format!("cannot remove {}", pki.display()))?;
+    data.discard_all()
+}
+
+/// Returns administrators' clients of the API servers that were known.
+async fn others(data: &DataDir, known: &[String]) -> Result<Vec<Client>> {
+    use base64::Engine as _;
+    let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);
+    let pki =
+        Pki::open(&data.join("pki"), &Ambient::system()).context("cannot open the cluster's authority")?;
+    let pair = pki.issue(&Subject::admin()).context("cannot issue a client certificate")?;
+    let user = json!({
+        "client-certificate-data": encode(&pair.certificate), "client-key-data": encode(&pair.key),
+    });
+    let mut clients = Vec::new();
+    for url in known {
+        clients.push(discovery::client(discovery::kubeconfig(url, pki.ca_pem(), &user)).await?);
+    }
+    Ok(clients)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control_plane::{Joined, LocalMember};
+
+    #[test]
+    fn only_one_of_several_control_nodes_leaves() {
+        let alone = ControlPlane {
+            flags: Vec::new(),
+            etcd_servers: Vec::new(),
+            etcd_started: true,
+            etcd_files: [None, None, None],
+            member: Some(LocalMember {
+                peer_url: "https://192.0.2.1:2380".to_owned(),
+                client_url: "https://192.0.2.1:2379".to_owned(),
+                client_port: 2379,
+                peer_port: 2380,
+            }),
+            joined: None,
+        };
+        assert!(!is_one_of_several(&alone), "all objects would go");
+        let others = vec!["https://192.0.2.2:2379".to_owned()];
+        assert!(is_one_of_several(&ControlPlane { etcd_servers: others.clone(), ..alone.clone() }));
+        // The etcd of others says nothing of other control nodes.
+        assert!(!is_one_of_several(&ControlPlane { etcd_servers: others, member: None, ..alone.clone() }));
+        let joined = Some(Joined { node_name: "b".to_owned() });
+        assert!(is_one_of_several(&ControlPlane { joined, member: None, ..alone }));
+    }
+}
