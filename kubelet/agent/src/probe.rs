@@ -29,6 +29,8 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    pub(crate) const ALL: [Self; 3] = [Self::Startup, Self::Liveness, Self::Readiness];
+
     fn probe(self, container: &Container) -> Option<&Probe> {
         match self {
             Self::Startup => container.startup_probe.as_ref(),
@@ -54,10 +56,11 @@ pub(crate) struct Probes {
 }
 
 impl Probes {
-    /// Starts probes that are missing and ends those that are no longer wanted.
-    pub(crate) fn reconcile(&mut self, agent: &Arc<Agent>, tracked: &Arc<TrackedPod>, wanted: bool) {
+    /// Starts probes of the wanted kinds that are missing, and ends those that are no longer wanted.
+    pub(crate) fn reconcile(&mut self, agent: &Arc<Agent>, tracked: &Arc<TrackedPod>, wanted: &[Kind]) {
         while self.tasks.try_join_next().is_some() {}
-        let due = if wanted { due(tracked) } else { BTreeMap::new() };
+        let mut due = due(tracked);
+        due.retain(|(_, kind), _| wanted.contains(kind));
         self.running.retain(|key, task| {
             let keep = due.contains_key(key);
             if !keep {

@@ -87,6 +87,31 @@ async fn a_failing_liveness_probe_restarts_the_container() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_terminating_pod_is_probed_for_readiness_alone() {
+    let node = Node::new();
+    let stop_takes = Duration::from_secs(50);
+    node.runtime.set_behaviour("web", Behaviour { stop_takes, ..Behaviour::default() });
+    let mut spec = one("web");
+    let probe = json!({"tcpSocket": {"port": 80}, "periodSeconds": 1, "failureThreshold": 2});
+    (spec["containers"][0]["readinessProbe"], spec["containers"][0]["livenessProbe"]) =
+        (probe.clone(), probe);
+    node.api.create_pod("p", spec);
+    node.api.until_ready("p").await;
+    node.api.delete_pod("p", 60);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(condition(&node.api.pod("p"), "Ready"), "True");
+    node.runtime.set_ready("p", false);
+    let before = Instant::now();
+    let pod = node.api.until("p", "unready", |pod| condition(pod, "Ready") == "False").await;
+    assert!(before.elapsed() < Duration::from_secs(5), "{:?}", before.elapsed());
+    assert!(container(&pod)["state"]["running"].is_object(), "{pod:#}");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let events = node.api.event_messages();
+    assert!(events.iter().any(|event| event.contains("Readiness probe failed")), "{events:?}");
+    assert!(!events.iter().any(|event| event.contains("Liveness probe failed")), "{events:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_crashing_container_backs_off() {
     let node = Node::new();
     node.runtime

@@ -14,7 +14,7 @@ use crate::{
     agent::Agent,
     limits,
     pod::{self, env::Sources, plan::Plan, plan::WHOLE_POD, status::Verdict},
-    probe::Probes,
+    probe::{Kind, Probes},
     status_manager,
     tracked::{Mode, TrackedPod},
 };
@@ -108,7 +108,7 @@ impl Worker {
         if self.tracked.mode() != Mode::Run {
             return None;
         }
-        self.probes.reconcile(&self.agent, &self.tracked, true);
+        self.probes.reconcile(&self.agent, &self.tracked, &Kind::ALL);
         let refresh = self.keep_volumes_fresh(now).await;
         let resize = self.finish_resize(now).await;
         let plan = self.tracked.plan(now);
@@ -252,7 +252,7 @@ impl Worker {
 
     /// Stops the remaining containers of a finished pod and releases its resources.
     async fn finish(&mut self) -> Option<Duration> {
-        self.probes.reconcile(&self.agent, &self.tracked, false);
+        self.probes.reconcile(&self.agent, &self.tracked, &[]);
         if self.cleaned_up {
             return Some(IDLE);
         }
@@ -299,8 +299,10 @@ impl Worker {
 
     /// Stops a pod that is being deleted, and deletes its object.
     async fn terminate(&mut self) {
-        self.probes.reconcile(&self.agent, &self.tracked, false);
+        // A container tells by its readiness whether it still serves while it terminates.
+        self.probes.reconcile(&self.agent, &self.tracked, &[Kind::Readiness]);
         self.stop_all().await;
+        self.probes.reconcile(&self.agent, &self.tracked, &[]);
         self.tracked.change(|state| state.terminated = true);
         self.stop_sandboxes().await;
         while let Some(pause) = self.tear_down().await {

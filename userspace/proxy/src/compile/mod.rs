@@ -57,9 +57,9 @@ pub use slice::{Slice, ToSlice};
 
 /// The label that names the Service of an EndpointSlice.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// The label of a Service that another proxy serves.
+/// The label of a Service or slice that another proxy serves.
 const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
-/// The label of a Service that has no address, whatever its fields say.
+/// The label of a Service that has no address, whatever its fields say, and of its slices.
 const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
 /// The condition of a Service whose load balancer address is ours to announce; its controller writes it.
 const ADDRESS_ASSIGNED: &str = "hawser.dev/AddressAssigned";
@@ -163,9 +163,13 @@ pub fn compile<'a>(
     desired.tables()
 }
 
-/// Returns the Service of a slice, by its label.
+/// Returns the Service of a slice, by its label; `None` for slices whose labels exempt them from this proxy.
 pub fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
-    let name = slice.metadata.labels.as_ref()?.get(SERVICE_NAME_LABEL)?;
+    let labels = slice.metadata.labels.as_ref()?;
+    if is_exempt(labels) {
+        return None;
+    }
+    let name = labels.get(SERVICE_NAME_LABEL)?;
     Some(ObjectKey::new(slice.metadata.namespace.as_deref().unwrap_or_default(), name))
 }
 
@@ -187,7 +191,11 @@ pub fn rank(service: &Service) -> Rank {
 }
 
 fn is_ours(service: &Service) -> bool {
-    let labelled = |label| service.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
     let external = service.spec.as_ref().is_some_and(|spec| spec.type_.as_deref() == Some("ExternalName"));
-    !external && !labelled(PROXY_NAME_LABEL) && !labelled(HEADLESS_LABEL)
+    !external && !service.metadata.labels.as_ref().is_some_and(is_exempt)
+}
+
+/// Returns `true` if a Service or slice with these labels is left to another proxy, or to none.
+fn is_exempt(labels: &BTreeMap<String, String>) -> bool {
+    [PROXY_NAME_LABEL, HEADLESS_LABEL].iter().any(|label| labels.contains_key(*label))
 }
