@@ -133,7 +133,8 @@ impl<'a> Found<'a> {
             all.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         }
         let mut addresses = BTreeMap::new();
-        let mut by_uid = BTreeMap::new();
+        let mirrored = |pod: &'a Arc<PolicyPod>| Some((pod.mirrored.as_deref()?, &**pod));
+        let mut by_uid: BTreeMap<&str, &PolicyPod> = inputs.pods.iter().filter_map(mirrored).collect();
         for pod in inputs.pods {
             by_uid.insert(&*pod.uid, &**pod);
             addresses.extend(pod.addresses.iter().map(|address| (*address, &**pod)));
@@ -333,6 +334,47 @@ fn aligned(protocol: Protocol, first: u16, last: u16) -> Vec<PolicyPorts> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pod_that_claims_the_uid_of_another_changes_nothing_for_it() {
+        use apiserver_client::Projection;
+        use serde_json::json;
+
+        let policy = json!({
+            "metadata": {"namespace": "victim", "name": "closed"},
+            "spec": {"podSelector": {}, "policyTypes": ["Ingress"]},
+        });
+        let policies = [Arc::new(Policy::of(&serde_json::from_value(policy).unwrap()))];
+        let pod = |namespace: &str, uid: &str, claimed: Option<&str>| {
+            let annotations = claimed.map(|uid| json!({"kubernetes.io/config.hash": uid}));
+            let metadata =
+                json!({"namespace": namespace, "name": "p", "uid": uid, "annotations": annotations});
+            Arc::new(PolicyPod::project(serde_json::from_value(json!({ "metadata": metadata })).unwrap()))
+        };
+        let local = |uid: &str| LocalPod { interface: 7, uid: Some(uid.to_owned()), ..LocalPod::default() };
+        let endpoint = |pods: &[Arc<PolicyPod>], uid: &str| {
+            let namespaces = NamespaceLabels::default();
+            let local = [local(uid)];
+            let inputs = Inputs {
+                policies: &policies,
+                pods,
+                namespaces: &namespaces,
+                local: &local,
+                node: &[],
+                always: None,
+            };
+            compile(&inputs).endpoints.get(&7).copied()
+        };
+        let (victim, tenant) = (pod("victim", "a", None), pod("tenant", "b", Some("a")));
+        let isolated = endpoint(std::slice::from_ref(&victim), "a");
+        assert!(isolated.is_some_and(|endpoint| endpoint.ingress.is_some()));
+        for pods in [[Arc::clone(&victim), Arc::clone(&tenant)], [tenant, victim]] {
+            assert_eq!(endpoint(&pods, "a"), isolated);
+        }
+        // A mirror pod has another UID than its sandbox.
+        let mirror = pod("victim", "c", Some("d"));
+        assert!(endpoint(&[mirror], "d").is_some_and(|endpoint| endpoint.ingress.is_some()));
+    }
 
     #[test]
     fn ranges_of_ports_become_few_aligned_ones() {

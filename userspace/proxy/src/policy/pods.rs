@@ -29,8 +29,10 @@ pub struct PolicyPod {
     version: Option<NonZeroU64>,
     pub namespace: Box<str>,
     pub name: Box<str>,
-    /// The UID that its sandbox has.
     pub uid: Box<str>,
+    /// The UID that its sandbox has if it is a mirror pod. Whoever creates a pod can claim one here, so that
+    /// it counts only if no pod has it.
+    pub mirrored: Option<Box<str>>,
     pub labels: Box<Labels>,
     /// Sorted.
     pub ports: Box<[NamedPort]>,
@@ -79,7 +81,8 @@ impl PolicyPod {
             version: metadata.resource_version.and_then(|version| version.parse().ok()),
             namespace: metadata.namespace.unwrap_or_default().into(),
             name: metadata.name.unwrap_or_default().into(),
-            uid: hash.or(metadata.uid).unwrap_or_default().into(),
+            uid: metadata.uid.unwrap_or_default().into(),
+            mirrored: hash.map(Into::into),
             labels: Box::new(metadata.labels.unwrap_or_default()),
             ports: ports.into(),
             addresses: addresses.into(),
