@@ -11,6 +11,7 @@ use apiserver_meta::ambient::Ambient;
 use ipnetwork::IpNetwork;
 use kube::Client;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 use userspace_daemon::metrics::Counter;
@@ -170,8 +171,8 @@ fn count(counter: &Counter) -> bool {
     true
 }
 
-/// How the server of one process with the node's proxy is replaced: the proxy leads queries to it while it
-/// serves, and it answers until they are led elsewhere.
+/// The agreement with the node's proxy, if it runs in the same process: it leads queries to the server while that
+/// serves, and the server answers until they are led elsewhere.
 #[derive(Debug)]
 pub struct Handover {
     /// Is told whether the server serves: it is ready and not about to end.
@@ -240,7 +241,15 @@ pub async fn run(
     let rules = Arc::new(Mutex::new(rules));
     tokio::spawn(follow_files(Arc::clone(&engine), Arc::clone(&rules), stop.clone()));
     let listeners = listen(&config, &engine, &readiness, nodes, &state, &rules, (&stop, &end)).await;
-    // A request that hangs must not keep the process.
+    drain(slices, led_away).await;
+    end.cancel();
+    listeners.end().await;
+    Ok(())
+}
+
+/// Waits until others have been told of the end, and for what is under way then. Nothing that hangs keeps the
+/// process.
+async fn drain(slices: JoinHandle<bool>, led_away: Option<CancellationToken>) {
     let told = tokio::time::timeout(2 * limits::DRAIN, slices).await;
     let mut others_know = matches!(told, Ok(Ok(true)));
     if let Some(led_away) = led_away {
@@ -249,9 +258,6 @@ pub async fn run(
     if others_know {
         tokio::time::sleep(limits::DRAIN).await;
     }
-    end.cancel();
-    listeners.end().await;
-    Ok(())
 }
 
 /// Tells the proxy of this process whether the server serves, until it is about to end.

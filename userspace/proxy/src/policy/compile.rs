@@ -25,7 +25,7 @@ pub struct Inputs<'a> {
     pub local: &'a [LocalPod],
     /// Addresses of this node.
     pub node: &'a [IpAddr],
-    /// What all pods may send, besides what their policies allow: see [`super::dns`].
+    /// A policy for packets that all pods may send, besides those that their own allow: see [`super::dns`].
     pub always: Option<&'a Policy>,
 }
 

@@ -79,7 +79,7 @@ impl PolicyObjects {
 struct Machine {
     local: Vec<LocalPod>,
     node: Vec<IpAddr>,
-    /// What all pods may send.
+    /// A policy for packets that all pods may send.
     always: Option<Policy>,
 }
 
