@@ -80,11 +80,22 @@ fn check(slice: &Value, identity: &Identity) -> Result<(), String> {
     if list(&slice["endpoints"]).iter().any(|endpoint| endpoint["nodeName"] != node) {
         return Err(format!("the endpoints of {name} have the nodeName {node}"));
     }
+    check_ports(&list(&slice["ports"])).map_err(|why| format!("{name} {why}"))?;
     let owners = list(&slice["metadata"]["ownerReferences"]);
     if owners.iter().any(|owner| owner["kind"] != "Node" || owner["name"] != node) {
         return Err(format!("{name} is owned by Node {node} alone"));
     }
     Ok(())
+}
+
+/// Checks that ports are those of a DNS server, with one number for queries: network policies let all pods reach it.
+fn check_ports(ports: &[Value]) -> Result<(), &'static str> {
+    if ports.iter().any(|port| !matches!(port["name"].as_str(), Some("dns" | "dns-tcp" | "metrics"))) {
+        return Err("has the ports dns, dns-tcp and metrics");
+    }
+    let mut numbers = ports.iter().filter(|port| port["name"] != "metrics").map(|port| &port["port"]);
+    let first = numbers.next();
+    if numbers.any(|number| Some(number) != first) { Err("has one port number for queries") } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -103,6 +114,15 @@ mod tests {
             "addressType": family,
             "endpoints": [{"addresses": ["192.0.2.1"], "nodeName": node}],
         })
+    }
+
+    #[test]
+    fn dns_servers_have_one_port_for_queries_and_no_others() {
+        let port = |name: &str, number: u16| json!({"name": name, "port": number});
+        let own = [port("dns", 1053), port("dns-tcp", 1053), port("metrics", 9153)];
+        assert_eq!(check_ports(&own), Ok(()));
+        assert!(check_ports(&[port("dns", 1053), port("dns-tcp", 6443)]).is_err());
+        assert!(check_ports(&[port("dns", 1053), port("https", 6443)]).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 pub mod cache;
 pub mod events;
 mod latest;
-mod limits;
+pub mod limits;
 mod outage;
 pub mod readable;
 mod refusal;

@@ -18,7 +18,7 @@ pub const KEEPALIVE_RETRIES: u32 = 3;
 /// Time after which a connection ends whose server has not confirmed what was sent (RFC 5482).
 pub const UNCONFIRMED: Duration = Duration::from_secs(20);
 /// API servers that a client chooses among; more are not used.
-pub const SERVERS: usize = 64;
+pub const SERVERS: usize = 16;
 /// Time to connect to one of several API servers before the next one is tried.
 pub const CONNECT: Duration = Duration::from_secs(3);
 /// Interval between probes of the API server in use, time for an answer, and failures in a row after which another one

@@ -64,16 +64,19 @@ impl Servers {
         Some(Self(Arc::new(Mutex::new(State { all, current }))))
     }
 
-    /// Replaces the servers. The one in use stays if it is among them.
+    /// Replaces the servers. The one in use stays as long as it answers, also if it is not among them any more: a
+    /// list may be wrong.
     pub fn replace(&self, urls: &[String]) {
-        let all = authorities(urls);
-        let Some(first) = all.first().cloned() else { return };
-        let mut state = self.state();
-        state.all = all;
-        if !state.all.contains(&state.current.server) {
-            info!(server = %first, "the API server in use is gone, using another one");
-            state.change(first);
+        let mut all = authorities(urls);
+        if all.is_empty() {
+            return;
         }
+        let mut state = self.state();
+        if !all.contains(&state.current.server) {
+            info!(server = %state.current.server, "the API server in use is no longer listed");
+            all.push(state.current.server.clone());
+        }
+        state.all = all;
     }
 
     /// Gives a server up, if it is in use and there is another one.
@@ -283,15 +286,20 @@ mod tests {
     }
 
     #[test]
-    fn server_in_use_stays_while_it_is_listed() {
+    fn server_in_use_stays_until_it_is_given_up() {
         assert!(Servers::new(&[]).is_none());
         let servers = Servers::new(&urls(&["a", "b", "a"])).unwrap();
         assert_eq!((servers.in_use().as_str(), servers.len()), ("a:6443", 2));
         let first = servers.current();
         servers.replace(&urls(&["c", "a"]));
         assert!(servers.in_use() == "a:6443" && !first.lost.is_cancelled());
+        // A list without it may be wrong: it answers.
         servers.replace(&urls(&["b", "c"]));
+        assert!(servers.in_use() == "a:6443" && !first.lost.is_cancelled());
+        servers.give_up(&first.server);
         assert!(servers.in_use() == "b:6443" && first.lost.is_cancelled());
+        servers.replace(&urls(&["b", "c"]));
+        assert_eq!(servers.len(), 2, "it is gone once another one is in use");
         // An empty list is no reason to have none.
         servers.replace(&[]);
         assert_eq!(servers.in_use(), "b:6443");

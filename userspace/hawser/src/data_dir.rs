@@ -109,7 +109,12 @@ impl DataDir {
             .with_context(|| format!("cannot read the data directory {}", self.path.display()))?;
         let read = entries.collect::<std::io::Result<Vec<_>>>();
         let mut entries = read.with_context(|| format!("cannot read {}", self.path.display()))?;
-        entries.sort_by_key(|entry| OWN_FILES.iter().position(|own| entry.file_name() == *own));
+        // Keys first: a directory of keys alone would be taken for that of a whole cluster.
+        let keys = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("pki");
+        entries.sort_by_key(|entry| {
+            let name = entry.file_name();
+            (!keys(&name), OWN_FILES.iter().position(|own| name == *own))
+        });
         for entry in entries {
             let path = entry.path();
             let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };

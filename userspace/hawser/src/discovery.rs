@@ -36,6 +36,8 @@ const SIGNING: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Port of an API server that is named without one.
 const PORT: u16 = 6443;
+/// The name that the certificate of every API server has, and that no kubelet gets one for.
+const SERVER_NAME: &str = "kubernetes.default.svc";
 
 /// The hashes that one of the authority's keys must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,13 +188,16 @@ async fn read_bounded(client: &Client) -> kube::Result<ConfigMap> {
     Err(kube::Error::Api(status.boxed()))
 }
 
-/// Returns a kubeconfig for a server that is verified with `authorities`, and a user.
+/// Returns a kubeconfig for a server that is verified with `authorities`, and a user. The server is known by the name
+/// [`SERVER_NAME`] and not by its address: for its addresses, a kubelet may get a certificate of the same authority.
 pub fn kubeconfig(url: &str, authorities: &str, user: &serde_json::Value) -> serde_json::Value {
     use base64::Engine as _;
     let authorities = base64::engine::general_purpose::STANDARD.encode(authorities);
     json!({
         "apiVersion": "v1", "kind": "Config",
-        "clusters": [{"name": "hawser", "cluster": {"server": url, "certificate-authority-data": authorities}}],
+        "clusters": [{"name": "hawser", "cluster": {
+            "server": url, "certificate-authority-data": authorities, "tls-server-name": SERVER_NAME,
+        }}],
         "users": [{"name": "hawser", "user": user}],
         "contexts": [{"name": "hawser", "context": {"cluster": "hawser", "user": "hawser"}}],
         "current-context": "hawser",
@@ -245,7 +250,8 @@ pub fn explain(error: &kube::Error, url: &str, announced: &str, now: Timestamp) 
              the API server, which renews its certificate"
         ),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => anyhow!(
-            "the certificate of {url} does not name that address: use {announced}, at which the cluster announces itself"
+            "the certificate of {url} is not that of an API server, which has the name {SERVER_NAME}: use {announced}, at \
+             which the cluster announces itself"
         ),
         CertificateError::UnknownIssuer | CertificateError::BadSignature => anyhow!(
             "the certificate of {url} is not of the authority in cluster-info: somebody stands in for the API server, or \
@@ -262,12 +268,9 @@ fn tls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Erro
         if let Some(found) = error.downcast_ref::<rustls::Error>() {
             return Some(found);
         }
-        // The source of an I/O error is that of the error inside of it.
+        // The source of an I/O error is that of the error inside of it, which may be an I/O error again.
         let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        if let Some(found) = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
-            return Some(found);
-        }
-        next = error.source();
+        next = inner.map(|inner| inner as &(dyn StdError + 'static)).or_else(|| error.source());
     }
     None
 }
@@ -329,6 +332,52 @@ mod tests {
         }
         assert!(pins(&[]).unwrap_err().to_string().contains("--discovery-token-ca-cert-hash is missing"));
         assert_eq!(Pins::parse(&[], true).unwrap().pinned(&pem).unwrap(), pem);
+    }
+
+    /// Serves TLS on loopback with a certificate of an authority for these names, and returns a client of the
+    /// kubeconfig that is made for it.
+    async fn client_of(names: &[&str]) -> Client {
+        use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let authority_key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let authority = params.self_signed(&authority_key).unwrap().pem();
+        let issuer = rcgen::Issuer::new(params, authority_key);
+        let key = rcgen::KeyPair::generate().unwrap();
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let certificate = rcgen::CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let config = rustls::ServerConfig::builder_with_provider(userspace_daemon::tls::provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(vec![certificate.der().clone()], key)
+            .unwrap();
+        let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let Ok(mut stream) = acceptor.accept(stream).await else { continue };
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request).await;
+                let answer = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}";
+                let _ = stream.write_all(answer.as_bytes()).await;
+            }
+        });
+        client(kubeconfig(&url, &authority, &json!({}))).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_node_with_a_certificate_for_the_servers_address_does_not_stand_in_for_it() {
+        // Fails if another test has already made it the default.
+        let _ = userspace_daemon::tls::install();
+        read(&client_of(&["127.0.0.1", SERVER_NAME]).await).await.unwrap();
+        let error = read(&client_of(&["127.0.0.1", "node-1"]).await).await.unwrap_err();
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let text = explain(&error, "https://192.0.2.9:6443", "https://192.0.2.1:6443", now).to_string();
+        assert!(text.contains("is not that of an API server"), "{text}");
     }
 
     /// Answers each connection with a head and then with bytes for as long as they are read, or with nothing.

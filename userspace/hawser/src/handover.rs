@@ -36,11 +36,17 @@ const PKI: &str = "pki";
 const FILES: [&str; 3] = ["pki/ca.crt", "pki/ca.key", "pki/sa.key"];
 
 /// The content of a sealed Secret.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handover {
     pub record: ControlPlane,
     /// Contents by path below the data directory.
     files: BTreeMap<String, String>,
+}
+
+impl std::fmt::Debug for Handover {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Handover").field("record", &self.record).finish_non_exhaustive()
+    }
 }
 
 /// The keys of this machine's cluster, about to be offered to another one.
@@ -205,8 +211,17 @@ impl Handover {
             let path = next.join(below(name)?);
             write_private(&path, content).with_context(|| format!("cannot write {}", path.display()))?;
         }
-        fs::rename(&next, &pki)
-            .and_then(|()| fs::File::open(data_dir)?.sync_all())
+        // After a loss of power, the directory has all of its files or does not exist.
+        let sync = |directory: &Path| match fs::File::open(directory) {
+            Ok(open) => open.sync_all(),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        };
+        [next.join("etcd"), next.clone()]
+            .iter()
+            .try_for_each(|directory| sync(directory))
+            .and_then(|()| fs::rename(&next, &pki))
+            .and_then(|()| sync(data_dir))
             .with_context(|| format!("cannot make {}", pki.display()))
     }
 }

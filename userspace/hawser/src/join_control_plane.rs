@@ -109,6 +109,7 @@ async fn admit(args: &Join, node: &Node, data: &DataDir, ambient: &Ambient) -> R
                 node.name
             );
         }
+        certify(&record, data, ambient)?;
         info!(node = %node.name, "joined before");
         return Ok(record);
     }
@@ -139,13 +140,19 @@ async fn admit(args: &Join, node: &Node, data: &DataDir, ambient: &Ambient) -> R
     // The record alone says nothing yet: the keys are what makes a control node.
     record.write(data.path())?;
     handover.write(data.path())?;
-    if record.etcd_started {
-        let pki = Pki::open_named(&data.join(etcd::PKI), etcd::AUTHORITY, ambient);
-        let kept = pki.and_then(|pki| pki.load_or_issue("client", &Subject::etcd_client()));
-        kept.context("cannot issue the certificate for etcd")?;
-    }
+    certify(&record, data, ambient)?;
     info!(node = %node.name, server = %url, "has the keys of the cluster");
     Ok(record)
+}
+
+/// Issues the certificate with which this machine is a client of Hawser's etcd, or replaces it in time.
+fn certify(record: &ControlPlane, data: &DataDir, ambient: &Ambient) -> Result<()> {
+    if !record.etcd_started {
+        return Ok(());
+    }
+    let pki = Pki::open_named(&data.join(etcd::PKI), etcd::AUTHORITY, ambient);
+    let issued = pki.and_then(|pki| pki.load_or_issue("client", &Subject::etcd_client()));
+    issued.map(drop).context("cannot issue the certificate for etcd")
 }
 
 /// Takes the member of a start that failed out of etcd's cluster.

@@ -54,7 +54,10 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
     stop_holder(&data_dir).await?;
     let data = DataDir::open_to_leave(&data_dir)?;
     data.begin_to_leave(&Leaving { node_name: Some(node.clone()), joined: true })?;
-    if let Some(member) = &record.member {
+    // A run that was killed may have removed the keys already: then the member has left.
+    let pki = data.join("pki");
+    let has_keys = pki.exists();
+    if let Some(member) = record.member.as_ref().filter(|_| has_keys) {
         let flags = etcd::flags_of(&record, data.path());
         etcd::leave(&flags, &member.peer_url).await?;
     }
@@ -68,7 +71,9 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
         data.forget()?;
     }
     let mut clients: Vec<Client> = given.into_iter().collect();
-    clients.extend(others(&data, &known).await?);
+    if has_keys {
+        clients.extend(others(&data, &known).await?);
+    }
     let mut deleted = false;
     for client in &clients {
         match delete_node(client, &node).await {
@@ -85,8 +90,11 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
         );
     }
     // Before the record: a directory of keys without it is that of a whole cluster, which the next attempt would refuse.
-    let pki = data.join("pki");
-    std::fs::remove_dir_all(&pki).with_context(|| format!("cannot remove {}", pki.display()))?;
+    // In one step: half of the keys would stop the next attempt.
+    if has_keys {
+        let removed = data.join("pki.removed");
+        std::fs::rename(&pki, removed).with_context(|| format!("cannot remove {}", pki.display()))?;
+    }
     data.discard_all()
 }
 

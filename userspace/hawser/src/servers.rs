@@ -24,10 +24,14 @@ const ASK: Duration = Duration::from_secs(5);
 const PROGRAM: &str = "hawser-servers";
 
 /// Returns the order in which a node uses the servers. Nodes are spread over those that live by their names. A server
-/// that the node was given and that is none of them, such as the name of a balancer, comes first.
+/// that the node was given and that is none of them, such as the name of a balancer, comes first. However long the
+/// list is, the server that was given is among those that are used.
 fn order(given: &str, living: &[String], node: &str) -> Vec<String> {
-    let mut all = living.to_vec();
-    if all.iter().any(|url| url == given) {
+    let others = living.iter().filter(|url| *url != given);
+    let mut all: Vec<String> = others.take(apiserver_client::limits::SERVERS - 1).cloned().collect();
+    if living.iter().any(|url| url == given) {
+        all.push(given.to_owned());
+        all.sort_unstable();
         let at = node.bytes().fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(byte.into()));
         let length = all.len();
         all.rotate_left(at % length);
@@ -104,6 +108,10 @@ mod tests {
         let used: std::collections::BTreeSet<String> =
             (0..30).map(|number| first(&format!("node-{number}"))).collect();
         assert_eq!(used.len(), 3);
+        let many: Vec<String> = (0..500).map(|number| format!("https://192.0.2.1:{number}")).collect();
+        let bounded = order(&many[400], &many, "node-1");
+        assert_eq!(bounded.len(), apiserver_client::limits::SERVERS);
+        assert!(bounded.contains(&many[400]));
         let balancer = order("https://api.example:6443", &living, "node-1");
         assert_eq!((balancer[0].as_str(), balancer.len()), ("https://api.example:6443", 4));
     }

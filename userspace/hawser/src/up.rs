@@ -26,7 +26,7 @@ use crate::apiserver_args::{Apis, Serving};
 use crate::apiserver_keys::Keys;
 use crate::args::{EtcdArgs, StoreArgs, StoreKind, Up};
 use crate::components;
-use crate::control_plane;
+use crate::control_plane::{self, ControlPlane};
 use crate::data_dir::DataDir;
 use crate::etcd::LocalEtcd;
 use crate::node::{self, KubeletTls, Node, Surroundings};
@@ -44,6 +44,9 @@ pub async fn run(args: Up) -> Result<()> {
     let start = Instant::now();
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&args.data_dir)?;
+    if let Some(record) = ControlPlane::read(data.path())? {
+        fits(&args, &record)?;
+    }
     let first = data.made()?.is_none();
     let mut tasks = Tasks::default();
     let outcome = match check(&args) {
@@ -54,6 +57,23 @@ pub async fn run(args: Up) -> Result<()> {
         clean_up(&data, first, &stop, &mut tasks).await?;
     }
     outcome
+}
+
+/// Refuses flags with which a control node's directory would become another, empty cluster with the same authority:
+/// nodes would believe it, and stop their pods.
+fn fits(args: &Up, record: &ControlPlane) -> Result<()> {
+    if record.joined.is_some() {
+        bail!("this machine has joined a cluster as a control node: use `hawser join` without arguments");
+    }
+    if args.store.store != StoreKind::Etcd || record.member.is_some() && !args.etcd_start.etcd_start {
+        let flags = if record.member.is_some() {
+            "--store etcd --etcd-start"
+        } else {
+            "--store etcd --etcd-servers …"
+        };
+        bail!("the objects of this cluster are in etcd: start it with {flags}, as before");
+    }
+    Ok(())
 }
 
 /// Ends all components after an error. If the node has never been ready, also removes what this start has made:
@@ -430,4 +450,45 @@ fn is_ready(node: &v1::Node, since: jiff::Timestamp) -> bool {
             condition.last_heartbeat_time.as_ref().is_some_and(|t| t.0.as_second() >= since.as_second());
         condition.type_ == "Ready" && condition.status == "True" && fresh
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control_plane::{Joined, LocalMember};
+
+    #[test]
+    fn directory_of_a_control_node_starts_with_its_etcd_alone() {
+        let record = ControlPlane {
+            flags: vec!["--store=etcd".to_owned()],
+            etcd_servers: Vec::new(),
+            etcd_started: true,
+            etcd_files: [None, None, None],
+            member: None,
+            joined: None,
+        };
+        let up = |flags: &[&str]| {
+            let flags = flags.iter().map(ToString::to_string).collect();
+            ControlPlane { flags, ..record.clone() }.up(Path::new("d")).unwrap()
+        };
+        fits(&up(&["--store=etcd"]), &record).unwrap();
+        let member = LocalMember {
+            peer_url: String::new(),
+            client_url: String::new(),
+            client_port: 2379,
+            peer_port: 2380,
+        };
+        let with_member = ControlPlane { member: Some(member), ..record.clone() };
+        fits(&up(&["--store=etcd", "--etcd-start"]), &with_member).unwrap();
+        let joined =
+            ControlPlane { joined: Some(Joined { node_name: "node-2".to_owned() }), ..record.clone() };
+        for (flags, record, words) in [
+            (&[][..], &record, "--store etcd"),
+            (&["--store=etcd"][..], &with_member, "--etcd-start"),
+            (&["--store=etcd"][..], &joined, "use `hawser join`"),
+        ] {
+            let error = fits(&up(flags), record).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
 }

@@ -219,6 +219,12 @@ pub fn flags_of(record: &ControlPlane, data_dir: &Path) -> EtcdArgs {
     if record.etcd_servers.iter().all(|url| url.starts_with("http://")) {
         (flags.etcd_cafile, flags.etcd_certfile, flags.etcd_keyfile) = (None, None, None);
     }
+    if !record.etcd_started {
+        // An etcd that is not Hawser's may ask clients for no certificate.
+        for file in [&mut flags.etcd_cafile, &mut flags.etcd_certfile, &mut flags.etcd_keyfile] {
+            file.take_if(|path| !path.exists());
+        }
+    }
     flags
 }
 
