@@ -161,7 +161,7 @@ impl Client {
             "tcp_rr" => self.tcp_rr(first, length),
             "udp_rr" => self.udp_rr(first, length),
             "throughput" => self.throughput(first, length).map(|rate| vec![rate]),
-            "upload" => upload(first, length).map(|rate| vec![rate]),
+            "upload" => self.upload(first, length).map(|rate| vec![rate]),
             other => bail!("there is no work called {other:?}"),
         }
     }
@@ -215,23 +215,25 @@ impl Client {
         }
         Ok(bytes as f64 / start.elapsed().as_secs_f64())
     }
-}
 
-/// Measures bytes per second over a new connection, until all have arrived.
-fn upload(target: SocketAddr, length: Duration) -> Result<f64> {
-    let start = Instant::now();
-    let mut stream = TcpStream::connect(target).with_context(|| format!("cannot connect to {target}"))?;
-    // Else megabytes would wait here in the end, which take half a minute at a low rate.
-    nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::SndBuf, &(2 * CHUNK))
-        .context("cannot set SO_SNDBUF")?;
-    let (chunk, mut bytes) = (vec![0; CHUNK / 4], 0_u64);
-    while start.elapsed() < length {
-        stream.write_all(&chunk).context("cannot send")?;
-        bytes += chunk.len() as u64;
+    /// Measures bytes per second over a new connection, until all have arrived.
+    fn upload(&mut self, target: SocketAddr, length: Duration) -> Result<f64> {
+        // A server handles one connection to a port at a time.
+        drop(self.tcp.remove(&target));
+        let start = Instant::now();
+        let mut stream = TcpStream::connect(target).with_context(|| format!("cannot connect to {target}"))?;
+        // Else megabytes would wait here in the end, which take half a minute at a low rate.
+        nix::sys::socket::setsockopt(&stream, nix::sys::socket::sockopt::SndBuf, &(2 * CHUNK))
+            .context("cannot set SO_SNDBUF")?;
+        let (chunk, mut bytes) = (vec![0; CHUNK / 4], 0_u64);
+        while start.elapsed() < length {
+            stream.write_all(&chunk).context("cannot send")?;
+            bytes += chunk.len() as u64;
+        }
+        stream.shutdown(std::net::Shutdown::Write).context("cannot end the connection")?;
+        stream.read_to_end(&mut Vec::new()).context("the other side has not closed the connection")?;
+        Ok(bytes as f64 / start.elapsed().as_secs_f64())
     }
-    stream.shutdown(std::net::Shutdown::Write).context("cannot end the connection")?;
-    stream.read_to_end(&mut Vec::new()).context("the other side has not closed the connection")?;
-    Ok(bytes as f64 / start.elapsed().as_secs_f64())
 }
 
 /// Returns a UDP socket with a timeout.
