@@ -306,7 +306,7 @@ mod tests {
         };
         assert!(matches!(many(""), Err(RulesError::Many { found: 65, limit: 64 })));
         assert_eq!(many("cidrLimit: 65").unwrap().ranges.len(), 65);
-        assert!(error("resyncInterval: soon").starts_with("it is no YAML"));
+        assert_eq!(error("resyncInterval: soon"), "not valid ip-masq-agent YAML");
     }
 
     #[test]
