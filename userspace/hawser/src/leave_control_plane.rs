@@ -1,5 +1,7 @@
 //! `hawser leave` on one of several control nodes: takes its member out of etcd, and the machine out of the cluster.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::pki::{Pki, Subject};
 use apiserver_client::connect;
@@ -13,6 +15,10 @@ use crate::data_dir::{DataDir, Leaving};
 use crate::join_args::Leave;
 use crate::leave::{delete_node, drain_node, node_name, stop_holder};
 use crate::{api_servers, discovery, down, etcd, leave};
+
+/// Rounds of attempts to delete the Node, and the pause between them: together more than an election of etcd takes.
+const DELETE_ROUNDS: u32 = 6;
+const DELETE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Takes the machine out of its cluster, whichever kind of node it is.
 pub async fn run(args: Leave) -> Result<()> {
@@ -36,10 +42,13 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
         bail!("this machine has the last member of etcd, and with it all objects: use `hawser down`");
     }
     let own = connect(&data_dir.join("kubeconfig.yaml"), "hawser").await;
-    let known = match &own {
+    let mut known = match &own {
         Ok(client) => api_servers::living(client).await.unwrap_or_default(),
         Err(_) => Vec::new(),
     };
+    known.extend(beside_members(&record, record.up(&data_dir)?.api_port));
+    known.sort_unstable();
+    known.dedup();
     let given = match &kubeconfig {
         Some(file) => Some(connect(file, "hawser").await?),
         None => None,
@@ -74,17 +83,7 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
     if has_keys {
         clients.extend(others(&data, &known).await?);
     }
-    let mut deleted = false;
-    for client in &clients {
-        match delete_node(client, &node).await {
-            Ok(()) => {
-                deleted = true;
-                break;
-            }
-            Err(error) => warn!(error = format!("{error:#}"), "cannot delete the Node there"),
-        }
-    }
-    if !deleted {
+    if !delete_anywhere(&clients, &node).await {
         println!(
             "this machine is restored; the Node remains: `kubectl delete node {node}` at another control node"
         );
@@ -96,6 +95,32 @@ async fn leave_cluster(args: Leave, record: ControlPlane) -> Result<()> {
         std::fs::rename(&pki, removed).with_context(|| format!("cannot remove {}", pki.display()))?;
     }
     data.discard_all()
+}
+
+/// Returns the URLs of API servers beside the other members of Hawser's etcd: one that has just started is not in the
+/// cluster's list yet.
+fn beside_members(record: &ControlPlane, api_port: u16) -> Vec<String> {
+    let members = record.etcd_servers.iter().filter(|_| record.etcd_started);
+    let hosts = members.filter_map(|url| url.parse::<http::Uri>().ok()?.host().map(str::to_owned));
+    hosts.map(|host| format!("https://{host}:{api_port}")).collect()
+}
+
+/// Deletes the Node at the first API server that does so, in several rounds: etcd may be electing a leader after this
+/// machine's member has left. Returns `false` if none did.
+async fn delete_anywhere(clients: &[Client], node: &str) -> bool {
+    for round in 0..DELETE_ROUNDS {
+        if round > 0 {
+            tokio::time::sleep(DELETE_PAUSE).await;
+        }
+        for client in clients {
+            let deleted = tokio::time::timeout(discovery::REQUEST, delete_node(client, node)).await;
+            match deleted.unwrap_or_else(|_| bail!("no answer")) {
+                Ok(()) => return true,
+                Err(error) => warn!(error = format!("{error:#}"), "cannot delete the Node there"),
+            }
+        }
+    }
+    false
 }
 
 /// Returns administrators' clients of the API servers that were known.
@@ -141,6 +166,10 @@ mod tests {
         // The etcd of others says nothing of other control nodes.
         assert!(!is_one_of_several(&ControlPlane { etcd_servers: others, member: None, ..alone.clone() }));
         let joined = Some(Joined { node_name: "b".to_owned() });
-        assert!(is_one_of_several(&ControlPlane { joined, member: None, ..alone }));
+        let several = ControlPlane { joined, member: None, ..alone };
+        assert!(is_one_of_several(&several));
+        let listed = ControlPlane { etcd_servers: vec!["https://192.0.2.2:2379".to_owned()], ..several };
+        assert_eq!(beside_members(&listed, 6443), ["https://192.0.2.2:6443"]);
+        assert!(beside_members(&ControlPlane { etcd_started: false, ..listed }, 6443).is_empty());
     }
 }
