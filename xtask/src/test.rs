@@ -116,22 +116,16 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         stage("tests", counts, cargo_test(&environment, &[], &filter))?;
         real_clients(&environment, &filter, counts)?;
     }
-    let fuzz_targets = || timed("fuzz targets", || fuzz::run(None, fuzz::SHORT, Some(fuzz::SEED)));
-    let with_fuzz = !args.e2e && args.filter.is_none();
+    if !args.e2e && args.filter.is_none() {
+        timed("fuzz targets", || fuzz::run(None, fuzz::SHORT, Some(fuzz::SEED)))?;
+    }
     if args.unprivileged {
-        return if with_fuzz { fuzz_targets() } else { Ok(()) };
+        return Ok(());
     }
     if !shell::is_root() {
         bail!("the remaining tests need root; `cargo xtask test --unprivileged` leaves them out");
     }
-    // The remaining tests mostly wait, which leaves the processors to the fuzz targets.
-    std::thread::scope(|scope| {
-        let fuzzing = with_fuzz.then(|| scope.spawn(fuzz_targets));
-        let outcome = privileged(args, &environment, &filter, counts);
-        let fuzzed = fuzzing.map(std::thread::ScopedJoinHandle::join);
-        outcome
-            .and(fuzzed.unwrap_or(Ok(Ok(()))).unwrap_or_else(|_| bail!("running the fuzz targets panicked")))
-    })
+    privileged(args, &environment, &filter, counts)
 }
 
 /// Runs the tests that need root, and the end-to-end tests.
