@@ -15,7 +15,12 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use jiff::{SignedDuration, Timestamp};
 use kubelet_cri::ContainerState;
-use tokio::{fs::File, io::AsyncReadExt, sync::mpsc, time::Instant};
+use tokio::{
+    fs::File,
+    io::{AsyncReadExt, AsyncSeekExt},
+    sync::mpsc,
+    time::Instant,
+};
 
 use super::{Body, StreamLength, StreamPermit, query::Query, text, typed};
 use crate::{
@@ -166,11 +171,25 @@ struct Source {
     removed: Option<Instant>,
     /// Time of the last check.
     looked: Instant,
+    /// Bytes that are left to read; `None` to read whatever is written.
+    left: Option<u64>,
 }
 
 impl Source {
-    fn new(file: File) -> Self {
-        Self { file: Some(file), removed: None, looked: Instant::now() }
+    fn new(file: File, left: Option<u64>) -> Self {
+        Self { file: Some(file), removed: None, looked: Instant::now(), left }
+    }
+
+    /// Reads the next piece; returns its length, or 0 at the end.
+    async fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(file) = &mut self.file else { return Ok(0) };
+        let most = self.left.and_then(|left| usize::try_from(left).ok()).unwrap_or(usize::MAX);
+        let length = buffer.len().min(most);
+        let length = file.read(&mut buffer[..length]).await?;
+        if let Some(left) = &mut self.left {
+            *left -= length as u64;
+        }
+        Ok(length)
     }
 
     /// Closes the file if it was removed and the reader has had time to reach its end, since its disk space
@@ -219,7 +238,12 @@ impl Reader {
         if let Some(lines) = tail {
             tail::seek(&mut file, lines).await?;
         }
-        let mut source = Source::new(file);
+        // A reader that does not follow gets what is there: it would never catch up with a container that writes faster.
+        let left = match self.follow {
+            Some(_) => None,
+            None => Some(file.metadata().await?.len().saturating_sub(file.stream_position().await?)),
+        };
+        let mut source = Source::new(file, left);
         let mut line = Vec::new();
         loop {
             // Checked before reading, so that the last output is not missed.
@@ -228,8 +252,12 @@ impl Reader {
             if self.renderer.is_full() {
                 return Ok(());
             }
+            if self.follow.is_none() {
+                let removed = || io::Error::other("the log was removed while it was read");
+                return source.file.map(drop).ok_or_else(removed);
+            }
             if let Some(next) = self.next(&mut source, &mut line).await? {
-                source = Source::new(next);
+                source = Source::new(next, None);
                 continue;
             }
             if !goes_on {
@@ -243,8 +271,8 @@ impl Reader {
         }
     }
 
-    /// Returns the file that replaced the current one, once all of that has been sent. A client that follows
-    /// the log but was too slow for a file continues with the current one; other clients get an error.
+    /// Returns the file that replaced the current one, once all of that has been sent. A client that was too slow
+    /// for a file continues with the current one.
     async fn next(&mut self, source: &mut Source, line: &mut Vec<u8>) -> io::Result<Option<File>> {
         if let Some(file) = &source.file {
             let next = self.log.replaced(file).await;
@@ -252,9 +280,6 @@ impl Reader {
                 self.drain(source, line).await?;
             }
             return Ok(next);
-        }
-        if self.follow.is_none() {
-            return Err(io::Error::other("the log was removed while it was read"));
         }
         line.clear();
         Ok(self.log.open().await.ok())
@@ -272,8 +297,7 @@ impl Reader {
         let mut buffer = vec![0; CHUNK];
         loop {
             source.give_up_removed().await;
-            let Some(file) = &mut source.file else { return Ok(()) };
-            let length = file.read(&mut buffer).await?;
+            let length = source.read(&mut buffer).await?;
             if length == 0 || self.renderer.is_full() {
                 return Ok(());
             }
