@@ -360,7 +360,7 @@ mod tests {
         let current = Current::new("a:6443".parse().unwrap());
         let whole = while_not_lost(Full::new(Bytes::from_static(b"whole")), current.clone());
         current.lost.cancel();
-        // What has arrived is delivered.
+        // Bytes that have arrived are delivered.
         assert_eq!(whole.collect().await.unwrap().to_bytes(), "whole");
         let endless = StreamBody::new(stream::pending::<Result<_, std::io::Error>>());
         let error = while_not_lost(endless, current).collect().await.unwrap_err();

@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(second.networks.service_cidrs, first.networks.service_cidrs);
         assert_eq!(second.cluster_signing_duration, Duration::from_secs(5400));
         assert_eq!(second.apis.runtime_config, first.apis.runtime_config);
-        // What is a machine's own is not shared.
+        // Settings of one machine are not shared.
         assert!(!second.etcd_start.etcd_start && second.node.node_name.is_none());
     }
 }

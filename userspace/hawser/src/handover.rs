@@ -282,7 +282,7 @@ mod tests {
         let handover = Handover::of(from.path(), record()).unwrap();
         assert_eq!(handover.record.etcd_servers, ["https://192.0.2.1:2379", "https://192.0.2.2:2379"]);
         assert!(handover.record.member.is_none());
-        // What an earlier attempt left does not matter.
+        // Leftovers of an earlier attempt do not matter.
         fs::create_dir(to.path().join("pki.next")).unwrap();
         fs::write(to.path().join("pki.next/ca.key"), "half").unwrap();
         handover.write(to.path()).unwrap();

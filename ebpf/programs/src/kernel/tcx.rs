@@ -87,7 +87,7 @@ fn admitted<F: Family>(ctx: &TcContext) -> i32 {
     if policy::is_on() && policy::may_arrive::<F>(ctx.skb.skb) == 0 {
         return DROP;
     }
-    // What no policy allows takes nothing of the pod's bandwidth.
+    // Packets that no policy allows take nothing of the pod's bandwidth.
     if bandwidth::may_arrive::<F>(ctx) { NEXT } else { DROP }
 }
 

@@ -36,7 +36,7 @@ pub fn run(report: &Report, plan: &Plan) {
         cases.iter().try_for_each(|(case, rate, egress)| {
             limit(&pair, *rate, *egress)?;
             let (rounds, seconds) = plan.choose((1, 1.0), (3, 5.0));
-            // What may pass at once passes first.
+            // The burst passes first.
             pair.work(UPLOAD, 1.0)?;
             let turns: Result<Vec<f64>> = (0..rounds)
                 .map(|_| pair.work(UPLOAD, seconds * plan.stretch)?.first().copied().context("no number"))

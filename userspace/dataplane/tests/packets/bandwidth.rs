@@ -59,7 +59,7 @@ fn directions<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     kernel.set_bandwidths(&limits(pod, rate, None)).unwrap();
     assert_eq!([leave(kernel, pod), leave(kernel, pod)], [NEXT, DROP]);
     assert_eq!([arrive(kernel, pod), arrive(kernel, pod)], [NEXT; 2]);
-    // What has passed counts against another limit.
+    // Traffic that has passed counts against another limit.
     kernel.set_bandwidths(&limits(pod, Some(1_001), rate)).unwrap();
     assert_eq!([arrive(kernel, pod), arrive(kernel, pod)], [NEXT, DROP]);
     assert_eq!(leave(kernel, pod), DROP);

@@ -20,7 +20,7 @@ pub(crate) type Known<'a> = (&'a str, Option<&'a Limited>);
 fn plan(pods: &[Known<'_>], local: &[LocalPod]) -> Bandwidths {
     let (mut by_sandbox, mut by_address) = (BTreeMap::new(), BTreeMap::<IpAddr, &Limited>::new());
     let limited = || pods.iter().filter_map(|(_, limited)| *limited);
-    // What a pod says of itself does not replace what is known: a UID is one pod's.
+    // The claim of a pod does not replace what is known: a UID is that of one pod.
     by_sandbox.extend(limited().filter_map(|pod| Some((pod.mirrored.as_deref()?, Some(pod)))));
     by_sandbox.extend(pods.iter().copied());
     by_address.extend(limited().flat_map(|pod| pod.addresses.iter().map(move |address| (*address, pod))));
