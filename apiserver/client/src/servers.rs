@@ -1,8 +1,8 @@
 //! A client-side balancer: the API servers of a cluster, of which all clients of a process use one while it answers.
 //!
-//! A request whose connection fails goes to the next server. A server that is given up, because connections fail, it
-//! does not answer [`watch_over`], or the cluster does not list it any more, loses its open requests too: a watch on a
-//! server that is cut off would stay silent for minutes.
+//! A request whose connection fails goes to the next server. A server that is given up, because connections fail or it
+//! does not answer [`watch_over`], loses its open requests too: a watch on a server that is cut off would stay silent for
+//! minutes. A server that answers stays in use, whatever the cluster lists.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -1,8 +1,9 @@
 //! A cluster on a bed: `hawser up` on the first node, and on each other one `hawser join`, or `hawser kubelet`
 //! and `hawser proxy`, started as an operator would.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -32,6 +33,8 @@ pub struct Nodes<'a> {
     flags: Vec<String>,
     /// Arguments of `hawser join`; `None` if the components of a node run apart.
     join: Option<Vec<String>>,
+    /// Directories of credentials that this process has issued.
+    issued: RefCell<BTreeSet<PathBuf>>,
     /// By node and component.
     running: BTreeMap<(usize, &'static str), Process>,
     /// Nothing is left to remove.
@@ -67,7 +70,15 @@ impl<'a> Nodes<'a> {
 
     fn new(bed: &'a Bed, programs: Programs, flags: &[&str]) -> Self {
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        Self { bed, programs, flags, join: None, running: BTreeMap::new(), down: false }
+        Self {
+            bed,
+            programs,
+            flags,
+            join: None,
+            issued: RefCell::default(),
+            running: BTreeMap::new(),
+            down: false,
+        }
     }
 
     /// Returns the command that joins a node, `hawser join SERVER --token T …`.
@@ -191,7 +202,7 @@ impl<'a> Nodes<'a> {
     /// starting must not find the certificate of one issue and the key of another.
     fn credentials(&self, node: &Node, component: &str) -> Result<PathBuf> {
         let out = node.dir().join("credentials").join(component);
-        if out.exists() {
+        if !self.issued.borrow_mut().insert(out.clone()) {
             return Ok(out);
         }
         let (first, name, ip) = (&self.bed.nodes[0], node.name(), node.ip());
