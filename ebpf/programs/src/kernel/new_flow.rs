@@ -507,8 +507,16 @@ fn claim<F: Family>(
             break;
         }
         if attempt > 0 || !keep {
-            roll = roll.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
-            reply.key.destination_port = low.wrapping_add(((roll as u64 * span) >> 32) as u16).to_be();
+            let last = u16::from_be(reply.key.destination_port);
+            let port = if attempt < limits::SNAT_RANDOM_TRIES {
+                roll = roll.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
+                low.wrapping_add(((roll as u64 * span) >> 32) as u16)
+            } else if last < high {
+                last.wrapping_add(1)
+            } else {
+                low
+            };
+            reply.key.destination_port = port.to_be();
         }
         if attempt == 0 {
             F::foresee(table::hash(&reply.key, config.seed), reply.seen, true);
