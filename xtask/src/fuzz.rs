@@ -15,21 +15,17 @@ const INSTRUMENTATION: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-cov
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=4";
 /// Default seconds per target of `--fuzz`. Rare bugs need longer runs from time to time.
 pub const SECONDS: u64 = 60;
-/// Seconds per target in a run of all tests: the corpus and a short search, about a minute and a half on two CPUs.
-pub const SHORT: u64 = 10;
 /// Seconds after which an input is a finding: generous, since machines are slow and shared.
 const SLOW: u64 = 30;
 /// Memory limit of a target in MiB; exceeding it is a finding.
 const MEMORY: u64 = 2048;
 /// Maximum size of an input in bytes.
 const LONGEST: u64 = 8192;
-/// Seed of repeatable runs.
-pub const SEED: u32 = 1;
 
 /// Runs the targets whose name contains `filter`, or all without one, for `seconds` each, with inputs generated
-/// from `seed`, or from a random seed that is logged. A finding is printed, since the machine may not be available
+/// from a random seed that is logged. A finding is printed, since the machine may not be available
 /// later, and results in an error that names its file; add it to the corpus, so that it stays fixed.
-pub fn run(filter: Option<&str>, seconds: u64, seed: Option<u32>) -> Result<()> {
+pub fn run(filter: Option<&str>, seconds: u64) -> Result<()> {
     let program = build()?;
     let names = shell::output(&mut Command::new(&program))?;
     let mut waiting: Vec<&str> =
@@ -46,7 +42,7 @@ pub fn run(filter: Option<&str>, seconds: u64, seed: Option<u32>) -> Result<()> 
         while running.len() < side_by_side
             && let Some(name) = waiting.pop()
         {
-            running.push(Run::start(&program, &directory, name, seconds, seed)?);
+            running.push(Run::start(&program, &directory, name, seconds)?);
         }
         if !running.is_empty() {
             found.extend(running.remove(0).finish()?);
@@ -88,14 +84,12 @@ struct Run {
 }
 
 impl Run {
-    fn start(program: &Path, directory: &Path, name: &str, seconds: u64, seed: Option<u32>) -> Result<Self> {
+    fn start(program: &Path, directory: &Path, name: &str, seconds: u64) -> Result<Self> {
         let (grown, log) = (directory.join(name), directory.join(format!("{name}.log")));
         fs::create_dir_all(&grown).with_context(|| format!("cannot make {}", grown.display()))?;
         let output = fs::File::create(&log).with_context(|| format!("cannot make {}", log.display()))?;
         let child = Command::new(program)
             .env("FUZZ_TARGET", name)
-            // Zero means a random seed.
-            .arg(format!("-seed={}", seed.unwrap_or(0)))
             .arg(format!("-max_total_time={seconds}"))
             .arg(format!("-timeout={SLOW}"))
             .arg(format!("-rss_limit_mb={MEMORY}"))

@@ -83,7 +83,7 @@ pub fn run(args: &Args) -> Result<()> {
         return against::run(server, &args.comparison);
     }
     if args.fuzz {
-        return fuzz::run(args.filter.as_deref(), args.seconds, None);
+        return fuzz::run(args.filter.as_deref(), args.seconds);
     }
     let mut counts = Counts::default();
     let outcome = stages(args, &mut counts);
@@ -115,9 +115,6 @@ fn stages(args: &Args, counts: &mut Counts) -> Result<()> {
         })?;
         stage("tests", counts, cargo_test(&environment, &[], &filter))?;
         real_clients(&environment, &filter, counts)?;
-    }
-    if !args.e2e && args.filter.is_none() {
-        timed("fuzz targets", || fuzz::run(None, fuzz::SHORT, Some(fuzz::SEED)))?;
     }
     if args.unprivileged {
         return Ok(());
