@@ -507,16 +507,14 @@ fn claim<F: Family>(
             break;
         }
         if attempt > 0 || !keep {
-            let last = u16::from_be(reply.key.destination_port);
-            let port = if attempt < limits::SNAT_RANDOM_TRIES {
+            let offset = if attempt < limits::SNAT_RANDOM_TRIES {
                 roll = roll.wrapping_mul(0x9e37_79b1).wrapping_add(0x7f4a_7c15);
-                low.wrapping_add(((roll as u64 * span) >> 32) as u16)
-            } else if last < high {
-                last.wrapping_add(1)
+                (roll as u64 * span) >> 32
             } else {
-                low
+                let next = u16::from_be(reply.key.destination_port).wrapping_sub(low) as u64 + 1;
+                if next < span { next } else { 0 }
             };
-            reply.key.destination_port = port.to_be();
+            reply.key.destination_port = low.wrapping_add(offset as u16).to_be();
         }
         if attempt == 0 {
             F::foresee(table::hash(&reply.key, config.seed), reply.seen, true);
