@@ -4,14 +4,12 @@ use std::fmt;
 
 use serde_json::Value;
 
+use super::limits::SHAPE_ERRORS;
 use super::path::PathElement;
 
 /// The paths at which an object does not have the shape of its schema, each with the reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShapeErrors(Vec<(String, String)>);
-
-/// No more are collected.
-const LIMIT: usize = 100;
 
 impl ShapeErrors {
     /// One problem with the value at hand.
@@ -26,14 +24,14 @@ impl ShapeErrors {
 
     /// Adds the problems of a value one step below.
     pub fn below(&mut self, element: &PathElement, errors: Self) {
-        let room = LIMIT.saturating_sub(self.0.len());
+        let room = SHAPE_ERRORS.saturating_sub(self.0.len());
         let step = if errors.is_empty() { String::new() } else { element.to_string() };
         self.0.extend(errors.0.into_iter().take(room).map(|(path, text)| (format!("{step}{path}"), text)));
     }
 
     /// Adds problems of the same value.
     pub fn extend(&mut self, errors: Self) {
-        let room = LIMIT.saturating_sub(self.0.len());
+        let room = SHAPE_ERRORS.saturating_sub(self.0.len());
         self.0.extend(errors.0.into_iter().take(room));
     }
 

@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::conflict::{self, Conflict};
+use super::limits::{ANNOTATIONS, MANAGER_NAME, SUBRESOURCE_NAME};
 use super::managers::{ManagerId, Managers, Operation, Owned, is_reset};
 use super::path::Path;
 use super::set::FieldSet;
@@ -22,12 +23,6 @@ use apiserver_schema::schema::shape::Shape;
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Owner of what an object without managers already has when it is first applied to.
 pub const BEFORE_FIRST_APPLY: &str = "before-first-apply";
-/// Longest name of a manager, bytes.
-pub const MANAGER_NAME: usize = 128;
-/// Longest name of a subresource, bytes.
-const SUBRESOURCE_NAME: usize = 256;
-/// All annotations of an object together, bytes.
-const ANNOTATIONS: usize = 256 * 1024;
 /// The manager whose applied configuration stands in for the annotation.
 const KUBECTL: &str = "kubectl";
 

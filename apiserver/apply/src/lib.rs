@@ -16,6 +16,7 @@ mod conflict;
 mod error;
 mod field_manager;
 mod item;
+pub mod limits;
 mod managers;
 mod merge;
 mod path;
@@ -29,13 +30,10 @@ mod walk;
 pub use conflict::Conflict;
 pub use error::ShapeErrors;
 pub use field_manager::{
-    BEFORE_FIRST_APPLY, FieldManager, Incomplete, LAST_APPLIED, MANAGER_NAME, check_entries,
-    check_manager_name, field_path, manager_of_user_agent,
+    BEFORE_FIRST_APPLY, FieldManager, Incomplete, LAST_APPLIED, check_entries, check_manager_name,
+    field_path, manager_of_user_agent,
 };
-pub use managers::{
-    ANCIENT, MAX_UPDATE_MANAGERS, ManagerId, Managers, ManagersError, Operation, Owned, is_reset,
-    same_but_times,
-};
+pub use managers::{ANCIENT, ManagerId, Managers, ManagersError, Operation, Owned, is_reset, same_but_times};
 pub use merge::{merge, remove};
 pub use path::{Path, PathElement, PathError, display};
 pub use scale::ScaleOwners;

@@ -6,13 +6,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
+use super::limits;
 use super::path::PathError;
 use super::set::FieldSet;
 use apiserver_meta::time;
 
-/// More managers that update than this are not kept apart: the oldest become one a version.
-pub const MAX_UPDATE_MANAGERS: usize = 10;
-/// The name under which they go on.
+/// The name of the manager that stands for the oldest ones, where there are too many.
 pub const ANCIENT: &str = "ancient-changes";
 
 /// The operation by which a manager came to own its fields.
@@ -166,7 +165,7 @@ impl Managers {
             .map(|(id, owned)| (owned.seconds(), id.clone()))
             .collect();
         let mut count = updaters.len();
-        if count <= MAX_UPDATE_MANAGERS {
+        if count <= limits::UPDATE_MANAGERS {
             return;
         }
         updaters.sort_by(|a, b| match a.0.cmp(&b.0) {
@@ -176,7 +175,7 @@ impl Managers {
         // A version's first manager keeps its name until there is a second one to join it.
         let mut first: BTreeMap<String, ManagerId> = BTreeMap::new();
         for (_, id) in updaters {
-            if count <= MAX_UPDATE_MANAGERS {
+            if count <= limits::UPDATE_MANAGERS {
                 break;
             }
             let Some(version) = self.0.get(&id).map(|owned| owned.api_version.clone()) else { continue };

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::fixture::{Renamed, Toy, World};
 use super::*;
+use crate::limits::MANAGER_NAME;
 use apiserver_schema::schema::shape::Builtin;
 
 fn with_metadata(world: &World, mut body: Value) -> Value {

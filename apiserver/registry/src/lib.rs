@@ -7,6 +7,7 @@ pub mod custom_resources;
 pub mod definition;
 mod field_selector;
 mod label_selector;
+mod limits;
 mod resource;
 
 pub use behaviour::{

@@ -104,6 +104,7 @@ impl Node<'_> {
             println!("{}\n{}", proxy.log_tail(), server.log_tail());
         }
         outcome?;
+        self.is_traced()?;
         let next = self.nobody_works_beside_it(proxy)?;
         self.ends_when_its_configuration_changes(next)?;
         server.kill()?;
@@ -143,6 +144,23 @@ impl Node<'_> {
         let log = proxy.log_tail();
         ensure!(!log.contains("settings without an effect"), "kubeadm's file is odd to us:\n{log}");
         Ok(())
+    }
+
+    /// Checks that `hawser proxy trace` prints what happens to a request, and ends by itself.
+    fn is_traced(&self) -> Result<()> {
+        let root = format!("/sys/fs/bpf/{}", self.lab.id);
+        let mut command = self.lab.on_node(hawser()?);
+        command.args(["proxy", "trace", "tcp", "*", &format!("{CLUSTER_IP}:80"), "--count", "1"]);
+        command.args(["--json", "--bpf-root", &root]);
+        let trace = Process::start(&mut command, self.lab.dir().join("trace.log"))?;
+        eventually("the trace to begin", || Ok(trace.log_tail().contains("tracing for").then_some(())))?;
+        self.serves().context("during a trace")?;
+        eventually("a decision in the trace", || Ok(trace.log_tail().contains(" decision: ").then_some(())))
+            .with_context(|| trace.log_tail())?;
+        let said = trace.log_tail();
+        ensure!(said.contains("default/web") && said.contains("192.0.2.1:8080"), "no backend: {said}");
+        trace.stop()?;
+        self.serves().context("after a trace")
     }
 
     /// Checks that a second proxy waits for the end of the first, and that `--cleanup` refuses. Returns the

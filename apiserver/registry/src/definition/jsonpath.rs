@@ -3,8 +3,7 @@
 
 use serde_json::Value;
 
-/// Longest path, bytes.
-const LENGTH: usize = 1024;
+use crate::limits::JSON_PATH_BYTES;
 
 /// A path that has been read.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,7 +47,7 @@ const OPERATORS: [(&str, Operator); 6] = [
 impl JsonPath {
     /// Reads a path; `None` if it is none of those above.
     pub fn parse(text: &str) -> Option<Self> {
-        if text.len() > LENGTH {
+        if text.len() > JSON_PATH_BYTES {
             return None;
         }
         let (mut steps, mut rest) = (Vec::new(), text.trim());
@@ -243,7 +242,7 @@ mod tests {
             let path = JsonPath::parse(text).unwrap_or_else(|| panic!("{text}"));
             assert_eq!(json!(path.find(&object)), wanted, "{text}");
         }
-        for bad in [".a[", ".a[x]", ".a[?(x)]", ".a]b[", &".a".repeat(LENGTH)] {
+        for bad in [".a[", ".a[x]", ".a[?(x)]", ".a]b[", &".a".repeat(JSON_PATH_BYTES)] {
             assert_eq!(JsonPath::parse(bad).filter(|_| bad != ".a]b["), None, "{bad}");
         }
     }

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::status::names_errors;
 use crate::behaviour::Written;
+use crate::limits::{COLUMNS, SELECTABLE_FIELDS};
 use apiserver_schema::error::{FieldError, FieldReason};
 use apiserver_schema::meta;
 use apiserver_schema::repeats::repeats;
@@ -13,10 +14,6 @@ use apiserver_schema::validation::{Errors, given, items, metadata, names, text};
 use apiserver_structural as structural;
 use apiserver_structural::{Kind, Patterns, Structural, field_path};
 
-/// Fields that a version may select objects by.
-const SELECTABLE: usize = 8;
-/// Columns of a version: each may show all of an object, in each row of a table.
-const COLUMNS: usize = 128;
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 const COLUMN_FORMATS: [&str; 8] =
     ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
@@ -361,8 +358,8 @@ fn selectable(version: &Value, path: &str, unchanged: bool, errors: &mut Errors)
             errors.duplicate(at, &json!(value));
         }
     }
-    if seen.len() > SELECTABLE && !unchanged {
-        errors.too_many(path, seen.len(), SELECTABLE);
+    if seen.len() > SELECTABLE_FIELDS && !unchanged {
+        errors.too_many(path, seen.len(), SELECTABLE_FIELDS);
     }
 }
 
