@@ -11,7 +11,8 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper_timeout::TimeoutConnector;
-use hyper_util::client::legacy::{self, connect::HttpConnector};
+use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::{Connect, HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use kube::Client;
 use kube::client::ConfigExt;
@@ -67,17 +68,13 @@ pub fn client(config: Config) -> kube::Result<Client> {
     if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
         return Client::try_from(config);
     }
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
-    connector.set_connect_timeout(config.connect_timeout);
-    connector.set_read_timeout(config.read_timeout);
-    connector.set_write_timeout(config.write_timeout);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .service(legacy::Client::builder(TokioExecutor::new()).build(connector));
+        .service(http(&config)?);
     Ok(Client::new(service, config.default_namespace))
 }
 
@@ -95,11 +92,7 @@ pub async fn connect_to(
 }
 
 fn balanced(config: Config, servers: Servers) -> kube::Result<Client> {
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
-    connector.set_connect_timeout(config.connect_timeout);
-    connector.set_read_timeout(config.read_timeout);
-    connector.set_write_timeout(config.write_timeout);
-    let inner = legacy::Client::builder(TokioExecutor::new()).build(connector);
+    let inner = http(&config)?;
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.default_retry.then(|| RetryLayer::new(RetryPolicy::server_retry())))
@@ -107,6 +100,15 @@ fn balanced(config: Config, servers: Servers) -> kube::Result<Client> {
         .layer(config.extra_headers_layer()?)
         .service(Balanced { servers, inner });
     Ok(Client::new(service, config.default_namespace))
+}
+
+/// Returns the HTTP client below the layers of a [`Client`], with the times of a configuration.
+fn http(config: &Config) -> kube::Result<legacy::Client<impl Connect + Clone + use<>, kube::client::Body>> {
+    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
+    connector.set_connect_timeout(config.connect_timeout);
+    connector.set_read_timeout(config.read_timeout);
+    connector.set_write_timeout(config.write_timeout);
+    Ok(legacy::Client::builder(TokioExecutor::new()).build(connector))
 }
 
 /// Returns a connector whose connections end once the server confirms nothing any more.

@@ -39,7 +39,7 @@ pub fn check(key: &str, value: &[u8]) -> Result<(), Problem> {
                 std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
             let kind = if protobuf::is_envelope(value) { "an envelope" } else { "JSON" };
             Err(problem(
-                format!("it is no object in {kind}: {error}{cause}"),
+                format!("not an object in {kind}: {error}{cause}"),
                 "restore a backup of etcd, or delete the key",
             ))
         }

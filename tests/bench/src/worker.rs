@@ -151,7 +151,7 @@ impl Client {
     fn work(&mut self, line: &str) -> Result<Vec<f64>> {
         let words: Vec<&str> = line.split(' ').collect();
         let [work, targets, seconds] = words.as_slice() else {
-            bail!("{line:?} is no work");
+            bail!("{line:?} is not a piece of work");
         };
         let targets = sockets(targets)?;
         let length = Duration::from_secs_f64(seconds.parse().context("not a time")?);
@@ -291,7 +291,7 @@ fn round_trips(length: Duration, mut once: impl FnMut() -> Result<()>) -> Result
 
 /// Parses addresses with ports, separated by commas.
 pub fn sockets(text: &str) -> Result<Vec<SocketAddr>> {
-    text.split(',').map(|one| one.parse().with_context(|| format!("{one:?} is no address"))).collect()
+    text.split(',').map(|one| one.parse().with_context(|| format!("{one:?} is not an address"))).collect()
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use support::namespace::*;
-use support::{Inside, Node, frontend, in_namespace, ip, key, patience, reset, share};
+use support::{Inside, Node, frontend, in_namespace, ip, key, reset, scaled, share};
 use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Backend, NodeTables, Protocol, Scope, ServiceTables, Tables};
@@ -132,7 +132,7 @@ fn connect(to: SocketAddr) -> std::io::Result<TcpStream> {
 
 /// The maximum time to wait for an answer.
 fn waiting() -> Duration {
-    patience(Duration::from_secs(20))
+    scaled(Duration::from_secs(20))
 }
 
 /// Opens a connection per exchange.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use support::namespace::{Namespace, exchange_tcp, serve_tcp};
-use support::{Node, backend, frontend, index_of, ip, key, offloads_off, patience, sysctl};
+use support::{Node, backend, frontend, index_of, ip, key, offloads_off, scaled, sysctl};
 use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Forwarding, Interface, NodeTables, Protocol, Role, Scope, ServiceTables};
@@ -261,11 +261,11 @@ fn exchange_datagram(to: SocketAddr, length: usize) -> IpAddr {
     socket.connect(to).unwrap();
     let payload: Vec<u8> = (0..length).map(|byte| ((byte * 31) >> 3) as u8).collect();
     let mut buffer = vec![0; 65_536];
-    let end = Instant::now() + patience(Duration::from_secs(5));
+    let end = Instant::now() + scaled(Duration::from_secs(5));
     while Instant::now() < end {
         // Fails if the kernel has learned meanwhile that the packet is too big.
         let _ = socket.send(&payload);
-        socket.set_read_timeout(Some(patience(Duration::from_millis(300)))).unwrap();
+        socket.set_read_timeout(Some(scaled(Duration::from_millis(300)))).unwrap();
         if let Ok(got) = socket.recv(&mut buffer) {
             let line = buffer.iter().position(|byte| *byte == b'\n').unwrap();
             assert!(buffer[line + 1..got] == payload, "{to}: what comes back is what was sent");
@@ -396,8 +396,8 @@ fn connections_outlive_the_processes_of_both_nodes() {
 /// Sends and receives over one connection until told to stop; returns the number of rounds.
 fn keep_talking(to: SocketAddr, stop: &AtomicBool) -> usize {
     use std::io::{BufRead, BufReader, Read, Write};
-    let mut stream = std::net::TcpStream::connect_timeout(&to, patience(Duration::from_secs(10))).unwrap();
-    stream.set_read_timeout(Some(patience(Duration::from_secs(10)))).unwrap();
+    let mut stream = std::net::TcpStream::connect_timeout(&to, scaled(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(scaled(Duration::from_secs(10)))).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     reader.read_line(&mut String::new()).unwrap();
     let mut rounds = 0;

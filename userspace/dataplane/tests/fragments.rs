@@ -11,7 +11,7 @@ use std::time::Duration;
 use support::namespace::*;
 use support::packet::{Address, Packet, SCTP, crc32c};
 use support::wire::Wire;
-use support::{Node, backend, frontend, index_of, key, patience};
+use support::{Node, backend, frontend, index_of, key, scaled};
 use userspace_dataplane::DataPlane;
 use userspace_dataplane::Kernel;
 use userspace_dataplane::tables::{Backend, NodeTables, Protocol, Scope, ServiceTables};
@@ -83,7 +83,7 @@ fn send(from: &Namespace, frames: Vec<Vec<u8>>, first: Vec<u8>) {
 fn socket(at: &Namespace, address: IpAddr, port: u16) -> UdpSocket {
     at.run(move || {
         let socket = UdpSocket::bind((address, port)).unwrap();
-        socket.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
+        socket.set_read_timeout(Some(scaled(Duration::from_secs(5)))).unwrap();
         socket
     })
 }

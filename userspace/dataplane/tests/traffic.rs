@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use support::namespace::*;
-use support::{Node, backend, frontend, key, patience};
+use support::{Node, backend, frontend, key, scaled};
 use userspace_dataplane::DataPlane;
 use userspace_dataplane::inspect::Inspector;
 use userspace_dataplane::tables::{Masquerade, NodeTables, NonMasquerade, Protocol, Scope, ServiceTables};
@@ -128,7 +128,7 @@ fn reflect(namespace: &Namespace, to: SocketAddr, length: usize) {
         let any: IpAddr =
             if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let socket = UdpSocket::bind((any, 0)).unwrap();
-        socket.set_read_timeout(Some(patience(Duration::from_secs(10)))).unwrap();
+        socket.set_read_timeout(Some(scaled(Duration::from_secs(10)))).unwrap();
         let sent: Vec<u8> = (0..length).map(|at| at as u8).collect();
         socket.send_to(&sent, to).unwrap();
         let mut back = vec![0; 65_536];
@@ -333,8 +333,8 @@ fn nobody_notices_when_processes_come_and_go() {
 /// Sends and receives over one connection until told to stop; returns the number of rounds.
 fn keep_talking(to: SocketAddr, stop: &AtomicBool) -> usize {
     use std::io::{BufRead, BufReader, Read, Write};
-    let mut stream = std::net::TcpStream::connect_timeout(&to, patience(Duration::from_secs(10))).unwrap();
-    stream.set_read_timeout(Some(patience(Duration::from_secs(10)))).unwrap();
+    let mut stream = std::net::TcpStream::connect_timeout(&to, scaled(Duration::from_secs(10))).unwrap();
+    stream.set_read_timeout(Some(scaled(Duration::from_secs(10)))).unwrap();
     let mut reader = BufReader::new(stream.try_clone().unwrap());
     reader.read_line(&mut String::new()).unwrap();
     let mut rounds = 0;

@@ -147,7 +147,7 @@ fn service(addresses: &[IpAddr]) -> Result<Service> {
             "ports": [port("dns", PORT, "UDP"), port("dns-tcp", PORT, "TCP"), port("metrics", 9153, "TCP")],
         },
     });
-    serde_json::from_value(object).context("the DNS Service is no Service")
+    serde_json::from_value(object).context("cannot read the DNS Service")
 }
 
 /// Keeps trying to create the Service until it is there or `stop`: the API may be busy with its start.

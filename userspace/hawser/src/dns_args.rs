@@ -69,7 +69,7 @@ pub struct JoinDns {
 fn domain(text: &str) -> Result<Name, String> {
     match Name::parse(text) {
         Ok(name) if name.depth() > 0 => Ok(name),
-        Ok(_) => Err("the root is no domain of a cluster".to_owned()),
+        Ok(_) => Err("the root (`.`) cannot be a cluster's domain".to_owned()),
         Err(error) => Err(error.to_string()),
     }
 }

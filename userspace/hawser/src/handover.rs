@@ -231,7 +231,7 @@ fn below(name: &str) -> Result<PathBuf> {
     let path = Path::new(name).strip_prefix(PKI).ok();
     match path.filter(|path| path.components().all(|part| matches!(part, Component::Normal(_)))) {
         Some(path) if path.file_name().is_some() => Ok(path.to_owned()),
-        _ => bail!("{name} is no file of the cluster's keys"),
+        _ => bail!("{name} is not one of the files with the cluster's keys"),
     }
 }
 

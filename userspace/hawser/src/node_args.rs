@@ -15,7 +15,7 @@ const LEAST_SERVICE_BITS: u8 = 3;
 /// Parses a range of addresses for Services; `10.96.0.1/16` is read as `10.96.0.0/16`.
 fn service_range(text: &str) -> Result<IpNetwork, String> {
     let range: IpNetwork =
-        text.parse().map_err(|error| format!("it is no range such as 10.96.0.0/16: {error}"))?;
+        text.parse().map_err(|error| format!("not a range such as 10.96.0.0/16: {error}"))?;
     let bits = if range.is_ipv4() { 32 } else { 128 };
     if bits - range.prefix() < LEAST_SERVICE_BITS {
         return Err("it must have 8 addresses or more".to_owned());

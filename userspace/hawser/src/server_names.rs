@@ -66,7 +66,7 @@ pub async fn known(kubeconfig: &Path, stop: &CancellationToken) -> Result<BTreeS
 async fn certificate(config: &Config, host: &str) -> Result<BTreeSet<String>> {
     let tls = config.rustls_client_config().context("cannot set up TLS")?;
     let name = config.tls_server_name.as_deref().unwrap_or(host).to_owned();
-    let name = ServerName::try_from(name).context("the server's name is no name")?;
+    let name = ServerName::try_from(name).context("the server's name is not a DNS name or an address")?;
     let port = config.cluster_url.port_u16().unwrap_or(443);
     let stream = TcpStream::connect((host, port)).await.context("cannot connect")?;
     let stream =

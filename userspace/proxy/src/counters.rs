@@ -29,7 +29,7 @@ const MASQUERADE: [(&str, &str, &str); 3] = [
     (
         "masquerade_foreign_source_packets_total",
         "masquerade_source",
-        "Packets that left the cluster unchanged because their source is no pod's of this node.",
+        "Packets that left the cluster unchanged because their source is not a pod of this node.",
     ),
 ];
 

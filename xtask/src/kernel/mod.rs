@@ -130,7 +130,7 @@ impl Tests<'_> {
     /// come later and override ours.
     fn environment(&self) -> Vec<(String, String)> {
         let share = if self.quick { QUICK_SHARE } else { SHARE };
-        let ours = [("HAWSER_TEST_PATIENCE", WAIT_FACTOR), ("HAWSER_TEST_SHARE", share)];
+        let ours = [("HAWSER_TEST_TIME_FACTOR", WAIT_FACTOR), ("HAWSER_TEST_SHARE", share)];
         let ours = ours.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
         ours.chain(std::env::vars().filter(|(name, _)| {
             name.starts_with("HAWSER_TEST_") || matches!(name.as_str(), "RUST_LOG" | "RUST_BACKTRACE")

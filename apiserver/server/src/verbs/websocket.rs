@@ -58,7 +58,7 @@ fn switch(
     let version = headers.get(SEC_WEBSOCKET_VERSION);
     let key = headers.get(SEC_WEBSOCKET_KEY).filter(|_| version.is_some_and(|version| version == "13"));
     let Some(accept) = key.map(|key| derive_accept_key(key.as_bytes())) else {
-        return Err(ApiError::bad_request("the request is no WebSocket handshake of version 13"));
+        return Err(ApiError::bad_request("the request is not a WebSocket handshake of version 13"));
     };
     if request.extensions().get::<OnUpgrade>().is_none() {
         return Err(ApiError::bad_request("this connection cannot be upgraded; use HTTP/1.1"));

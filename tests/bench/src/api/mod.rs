@@ -84,7 +84,7 @@ fn lines_of(work: &[&str]) -> Result<Vec<(String, Vec<f64>)>> {
         .map(|line| {
             let mut words = line.split_whitespace();
             let name = words.next().unwrap_or_default().to_owned();
-            let numbers = words.map(|word| word.parse().with_context(|| format!("{line:?} is no figure")));
+            let numbers = words.map(|word| word.parse().with_context(|| format!("{line:?} is not a figure")));
             Ok((name, numbers.collect::<Result<_>>()?))
         })
         .collect()

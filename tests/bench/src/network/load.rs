@@ -18,7 +18,7 @@ const LOST: Duration = Duration::from_secs(1);
 /// input; answers with answers a second, the median and the 99th percentile of their times, and the queries
 /// that were lost.
 pub fn work(server: &str, services: usize) -> Result<()> {
-    let server: SocketAddr = server.parse().with_context(|| format!("{server:?} is no address"))?;
+    let server: SocketAddr = server.parse().with_context(|| format!("{server:?} is not an address"))?;
     let queries: Vec<Vec<u8>> = (0..services).map(|i| query(&format!("service-{i}"))).collect();
     let mut sockets = (0..SOCKETS).map(|_| Asking::new(server)).collect::<Result<Vec<_>>>()?;
     println!("ok");

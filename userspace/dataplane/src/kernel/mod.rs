@@ -17,6 +17,7 @@ mod node;
 pub mod object;
 mod others;
 mod policy;
+mod policy_steps;
 #[cfg(test)]
 mod stack;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use ebpf_common::masquerade::Prefix;
 use ebpf_common::policy::{Endpoint, GRACE, RuleKey, endpoint_flag};
 
 use super::failed;
+use super::policy_steps::{self, Between, Version};
 use crate::convert::{self, RawPrefix};
 use crate::map::{HashTable, Name, Plain};
 use crate::policy::{PolicyEndpoint, PolicyRule, PolicyTables};
@@ -55,8 +56,8 @@ where
         Ok(self.known.get_or_insert_default())
     }
 
-    /// Writes what is missing or differs; returns `true` if something was.
-    fn add(&mut self, wanted: &BTreeMap<K, V>) -> Result<bool, DataPlaneError> {
+    /// Writes what is missing or differs.
+    fn add(&mut self, wanted: &BTreeMap<K, V>) -> Result<(), DataPlaneError> {
         let known = self.known()?;
         let missing: Vec<_> = wanted
             .iter()
@@ -75,11 +76,11 @@ where
             })?;
             self.known.get_or_insert_default().insert(*key, *value);
         }
-        Ok(!missing.is_empty())
+        Ok(())
     }
 
-    /// Removes what is not wanted; returns `true` if something was there.
-    fn retain(&mut self, wanted: impl Fn(&K) -> bool) -> Result<bool, DataPlaneError> {
+    /// Removes what is not wanted.
+    fn retain(&mut self, wanted: impl Fn(&K) -> bool) -> Result<(), DataPlaneError> {
         let old: Vec<_> = self.known()?.keys().filter(|key| !wanted(key)).copied().collect();
         for key in &old {
             self.map
@@ -87,7 +88,7 @@ where
                 .map_err(|error| failed(format!("deleting from map {}", self.name), error))?;
             self.known.get_or_insert_default().remove(key);
         }
-        Ok(!old.is_empty())
+        Ok(())
     }
 }
 
@@ -104,7 +105,8 @@ impl Maps {
     }
 
     /// Makes the maps equal to `tables`. Rules are written before the addresses and pods that refer to them,
-    /// and what nothing refers to any more is removed last, so that each pod changes at once.
+    /// and what nothing refers to any more is removed last, so that each pod changes at once; see
+    /// [`policy_steps`].
     pub fn write(&mut self, tables: &PolicyTables, now: u32) -> Result<(), DataPlaneError> {
         let rules: BTreeMap<_, _> = tables.rules.iter().map(|(rule, name)| (raw_rule(rule), *name)).collect();
         let (mut peers4, mut peers6) = (BTreeMap::new(), BTreeMap::new());
@@ -116,12 +118,20 @@ impl Maps {
         }
         let names = tables.names.iter().map(|(number, name)| (*number, Name::new(name))).collect();
         self.names.add(&names)?;
-        let mut changed = self.rules.add(&rules)?;
-        changed |= self.peers4.add(&peers4)?;
-        changed |= self.peers6.add(&peers6)?;
-        changed |= self.peers4.retain(|key| peers4.contains_key(key))?;
-        changed |= self.peers6.retain(|key| peers6.contains_key(key))?;
-        changed |= self.rules.known()?.keys().any(|key| !rules.contains_key(key));
+        let sets = tables.endpoints.values().flat_map(|one| [one.ingress, one.egress]).flatten();
+        let sets = sets.map(|one| one.set).collect();
+        let new = Version { sets, rules: &rules, peers4: &peers4, peers6: &peers6 };
+        let between = self.between(&new)?;
+        let mut changed = self.rules.known()? != &rules;
+        self.rules.add(&rules)?;
+        self.rules.add(&between.rules)?;
+        changed |= self.peers4.known()? != &peers4 || self.peers6.known()? != &peers6;
+        if between.is_empty() {
+            self.write_peers(&new)?;
+        } else {
+            self.peers4.add(&between.peers4)?;
+            self.peers6.add(&between.peers6)?;
+        }
         let known = self.endpoints.known()?;
         let endpoints = tables
             .endpoints
@@ -130,9 +140,30 @@ impl Maps {
             .collect();
         self.endpoints.add(&endpoints)?;
         self.endpoints.retain(|index| endpoints.contains_key(index))?;
+        self.write_peers(&new)?;
         self.rules.retain(|key| rules.contains_key(key))?;
         self.names.retain(|number| names.contains_key(number))?;
         Ok(())
+    }
+
+    /// Returns what is written between the content of the maps and a new one. Nothing if there is no room for
+    /// it: then connections that begin meanwhile may be dropped.
+    fn between(&mut self, new: &Version<'_>) -> Result<Between, DataPlaneError> {
+        let pods = self.endpoints.known()?.values();
+        let sets = pods.flat_map(|one| [one.ingress, one.egress]).filter(|set| *set != 0).collect();
+        let (rules, peers4, peers6) = (self.rules.known()?, self.peers4.known()?, self.peers6.known()?);
+        let between = policy_steps::between(&Version { sets, rules, peers4, peers6 }, new);
+        let (all, limit) =
+            (rules.len() + new.rules.len() + between.rules.len(), self.rules.map.max_entries());
+        Ok(if all > limit as usize { Between::default() } else { between })
+    }
+
+    /// Makes the classes of addresses equal to those of a version.
+    fn write_peers(&mut self, new: &Version<'_>) -> Result<(), DataPlaneError> {
+        self.peers4.add(new.peers4)?;
+        self.peers6.add(new.peers6)?;
+        self.peers4.retain(|key| new.peers4.contains_key(key))?;
+        self.peers6.retain(|key| new.peers6.contains_key(key))
     }
 }
 

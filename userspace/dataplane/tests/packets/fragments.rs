@@ -12,7 +12,7 @@ use super::net::*;
 use super::support::packet::{Fragment, Packet};
 use super::support::topology::*;
 use super::support::wire::Wire;
-use super::support::{Node, ip, patience};
+use super::support::{Node, ip, scaled};
 use super::{metric, on_node};
 
 /// Returns a datagram of two fragments; the second one begins after 64 bytes.
@@ -220,7 +220,7 @@ fn on_a_wire_a_fragment_waits_for_its_first_one_and_nothing_is_translated_twice(
         let client = (LOCAL_POD.0, 51_000);
         let [first, last] = datagram(client, VIP).fragments(41, 64);
         from.send(&addressed(&last));
-        let end = Instant::now() + patience(Duration::from_secs(1));
+        let end = Instant::now() + scaled(Duration::from_secs(1));
         while metric(node, "fragment_held") == 0 && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }

@@ -78,7 +78,7 @@ fn one_socket_talks_to_many_services_and_knows_them_apart() {
         kernel.apply_full(&tables).unwrap();
         // One socket for both families: IPv4-mapped addresses are IPv4.
         let client = UdpSocket::bind("[::]:0").unwrap();
-        client.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
+        client.set_read_timeout(Some(scaled(Duration::from_secs(5)))).unwrap();
         let seen = |to: &SocketAddr| match to {
             SocketAddr::V4(to) => SocketAddr::new(to.ip().to_ipv6_mapped().into(), to.port()),
             SocketAddr::V6(_) => *to,

@@ -14,7 +14,7 @@ use crate::*;
 /// Returns a client of the service that waits for answers no longer than this.
 fn client(side: Side) -> UdpSocket {
     let client = UdpSocket::bind((side.unspecified(), 0)).unwrap();
-    client.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
+    client.set_read_timeout(Some(scaled(Duration::from_secs(5)))).unwrap();
     client.connect(side.at(80)).unwrap();
     client
 }
@@ -44,12 +44,12 @@ fn a_connected_client_is_told_and_its_next_connection_reaches_a_backend_that_is_
         let (leaves, direct) = (client(side), UdpSocket::bind((side.here, 0)).unwrap());
         // Others that talk to the same backend: past the service, and through another one.
         direct.connect((side.here, servers[0].1.port)).unwrap();
-        direct.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
+        direct.set_read_timeout(Some(scaled(Duration::from_secs(5)))).unwrap();
         let other = service(side.key(81, Protocol::Udp), &[servers[0].1]);
         kernel.apply_service("test/other", Some(&other)).unwrap();
         let through = UdpSocket::bind((side.unspecified(), 0)).unwrap();
         through.connect(side.at(81)).unwrap();
-        through.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
+        through.set_read_timeout(Some(scaled(Duration::from_secs(5)))).unwrap();
         goes_on(&leaves, &servers[0].0);
 
         let mut waits = Vec::new();
@@ -64,8 +64,8 @@ fn a_connected_client_is_told_and_its_next_connection_reaches_a_backend_that_is_
         // the scan of every half minute; a machine that is busy with other tests delays one or two, by far
         // less than that.
         waits.sort();
-        assert!(waits[2] < patience(Duration::from_secs(1)), "{waits:?}");
-        assert!(waits[4] < patience(Duration::from_secs(4)), "{waits:?}");
+        assert!(waits[2] < scaled(Duration::from_secs(1)), "{waits:?}");
+        assert!(waits[4] < scaled(Duration::from_secs(4)), "{waits:?}");
         goes_on(&direct, &servers[0].0);
         goes_on(&through, &servers[0].0);
         // A backend that joins disturbs no client.
@@ -113,7 +113,7 @@ fn a_client_in_a_pod_is_found() {
                     let plain = client(SIDES[0]);
                     let mapped = UdpSocket::bind("[::]:0").unwrap();
                     mapped.connect("[::ffff:10.96.0.10]:80").unwrap();
-                    mapped.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
+                    mapped.set_read_timeout(Some(scaled(Duration::from_secs(5)))).unwrap();
                     ready.send(()).unwrap();
                     is_told(&plain);
                     is_told(&mapped);
@@ -125,7 +125,7 @@ fn a_client_in_a_pod_is_found() {
         });
         let start = Instant::now();
         while kernel.sockets_destroyed() < before + 2 {
-            assert!(start.elapsed() < patience(Duration::from_secs(5)), "both are counted");
+            assert!(start.elapsed() < scaled(Duration::from_secs(5)), "both are counted");
             std::thread::sleep(Duration::from_millis(10));
         }
     });
@@ -182,7 +182,7 @@ fn a_socket_whose_set_of_slots_is_full_is_kept_elsewhere() {
         let (server, backend) = side.udp();
         kernel.apply_service("test/dns", Some(&side.service(Protocol::Udp, &[backend]))).unwrap();
         let client = UdpSocket::bind((side.unspecified(), 0)).unwrap();
-        client.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
+        client.set_read_timeout(Some(scaled(Duration::from_secs(5)))).unwrap();
         let maps = kernel.maps_directory();
         let tags = Elements::open(&maps.join("CONNECTED_TAGS"), size_of::<FlowTags>());
         // The set is full, with the tags of sixteen other sockets.

@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use support::shared::with_kernel;
-use support::{Inside, Node, backend, in_namespace, key, patience, service};
+use support::{Inside, Node, backend, in_namespace, key, scaled, service};
 use userspace_dataplane::Kernel;
 use userspace_dataplane::tables::{Backend, FrontendKey, NodeTables, Protocol, Scope, ServiceTables};
 
@@ -136,7 +136,7 @@ fn udp_backend() -> (UdpSocket, Backend) {
 
 fn udp_backend_at(address: IpAddr) -> (UdpSocket, Backend) {
     let socket = UdpSocket::bind((address, 0)).unwrap();
-    socket.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
+    socket.set_read_timeout(Some(scaled(Duration::from_secs(5)))).unwrap();
     let port = socket.local_addr().unwrap().port();
     (socket, backend(address, port, true))
 }
@@ -168,7 +168,7 @@ fn accepted(listeners: &[(TcpListener, Backend)]) -> usize {
     let mut hits = Vec::new();
     // The client may be connected before the listener notices.
     let start = std::time::Instant::now();
-    while hits.is_empty() && start.elapsed() < patience(Duration::from_secs(1)) {
+    while hits.is_empty() && start.elapsed() < scaled(Duration::from_secs(1)) {
         for (number, (listener, _)) in listeners.iter().enumerate() {
             listener.set_nonblocking(true).unwrap();
             while let Ok((stream, _)) = listener.accept() {

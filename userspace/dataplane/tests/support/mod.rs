@@ -86,10 +86,10 @@ impl Drop for Node {
     }
 }
 
-/// Returns the time to wait for an asynchronous event: this long, times `HAWSER_TEST_PATIENCE`, which is set
+/// Returns the time to wait for an asynchronous event: this long, times `HAWSER_TEST_TIME_FACTOR`, which is set
 /// on slow machines.
-pub fn patience(time: Duration) -> Duration {
-    time * setting("HAWSER_TEST_PATIENCE").unwrap_or(1)
+pub fn scaled(time: Duration) -> Duration {
+    time * setting("HAWSER_TEST_TIME_FACTOR").unwrap_or(1)
 }
 
 /// Returns the amount of something to do: all, or as many thousandths as `HAWSER_TEST_SHARE` says; at least

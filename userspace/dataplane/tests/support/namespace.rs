@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use userspace_dataplane::tables::{Interface, Role};
 
-use super::{index_of, ip, patience, sysctl};
+use super::{index_of, ip, scaled, sysctl};
 
 type Task = Box<dyn FnOnce() + Send>;
 
@@ -220,8 +220,8 @@ pub fn serve_udp(address: impl Into<IpAddr>, port: u16) {
 
 /// Connects, sends `amount` bytes and gets them back; returns the source that the server saw.
 pub fn exchange_tcp(to: SocketAddr, amount: usize) -> std::io::Result<SocketAddr> {
-    let stream = TcpStream::connect_timeout(&to, patience(Duration::from_secs(5)))?;
-    stream.set_read_timeout(Some(patience(Duration::from_secs(5))))?;
+    let stream = TcpStream::connect_timeout(&to, scaled(Duration::from_secs(5)))?;
+    stream.set_read_timeout(Some(scaled(Duration::from_secs(5))))?;
     assert_eq!(stream.peer_addr()?, to);
     let sent: Vec<u8> = (0..amount).map(|byte| byte as u8).collect();
     let mut writer = stream.try_clone()?;
@@ -241,7 +241,7 @@ pub fn exchange_tcp(to: SocketAddr, amount: usize) -> std::io::Result<SocketAddr
 /// Sends a datagram; returns the source that the server saw.
 pub fn exchange_udp(to: SocketAddr) -> std::io::Result<SocketAddr> {
     let socket = UdpSocket::bind(if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
-    socket.set_read_timeout(Some(patience(Duration::from_secs(5))))?;
+    socket.set_read_timeout(Some(scaled(Duration::from_secs(5))))?;
     socket.connect(to)?;
     socket.send(b"hello")?;
     let mut buffer = [0; 64];
@@ -251,7 +251,7 @@ pub fn exchange_udp(to: SocketAddr) -> std::io::Result<SocketAddr> {
 
 /// Sends an echo request with this much data, and expects its reply.
 pub fn ping(namespace: &Namespace, to: IpAddr, length: usize) {
-    let answer = try_ping(namespace, to, length, patience(Duration::from_secs(10)));
+    let answer = try_ping(namespace, to, length, scaled(Duration::from_secs(10)));
     answer.unwrap_or_else(|error| panic!("{to}: {error}"));
 }
 

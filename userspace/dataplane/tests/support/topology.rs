@@ -10,7 +10,7 @@ use userspace_dataplane::tables::{Backend, Interface, NodeTables, Role};
 use userspace_dataplane::{Kernel, Program, TestRun};
 
 use super::packet::{Address, End, End6, Packet};
-use super::{Node, backend, index_of, ip, patience, sysctl};
+use super::{Node, backend, index_of, ip, scaled, sysctl};
 
 pub const NODE: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 pub const CLIENT: End = (Ipv4Addr::new(192, 0, 2, 100), 40_000);
@@ -99,7 +99,7 @@ fn wait_for_own_address() {
         let found = Command::new("ip").args(["-6", "route", "get", &NODE6.to_string()]).output().unwrap();
         String::from_utf8_lossy(&found.stdout).starts_with("local")
     };
-    let end = Instant::now() + patience(Duration::from_secs(5));
+    let end = Instant::now() + scaled(Duration::from_secs(5));
     while !asked() {
         assert!(Instant::now() < end, "no route to {NODE6}");
         std::thread::sleep(Duration::from_millis(2));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::patience;
+use super::scaled;
 
 /// A raw socket on an interface.
 pub struct Wire(i32);
@@ -33,7 +33,7 @@ impl Wire {
 
     /// Returns the next frame that matches, within a second.
     pub fn receive(&self, wanted: impl Fn(&[u8]) -> bool) -> Option<Vec<u8>> {
-        let end = Instant::now() + patience(Duration::from_secs(1));
+        let end = Instant::now() + scaled(Duration::from_secs(1));
         let mut frame = [0_u8; 2_048];
         while Instant::now() < end {
             // SAFETY: the buffer outlives the call, and its size is given.

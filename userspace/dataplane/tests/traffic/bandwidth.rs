@@ -10,7 +10,7 @@ use userspace_dataplane::tables::{BANDWIDTH_BURST, Bandwidths, PodBandwidth};
 use userspace_dataplane::{ClassifierHook, DataPlane, Kernel};
 
 use super::support::namespace::*;
-use super::support::{Node, index_of, ip, patience};
+use super::support::{Node, index_of, ip, scaled};
 use super::{AT_CLIENT, AT_POD_A, AT_POD_B, both, start_masquerading};
 
 /// Bits per second.
@@ -39,11 +39,11 @@ fn transfer(from: &Namespace, to: &Namespace, address: IpAddr, amount: usize) ->
     });
     let start = Instant::now();
     from.run(move || {
-        let mut stream = TcpStream::connect_timeout(&at, patience(Duration::from_secs(10))).unwrap();
-        stream.set_write_timeout(Some(patience(Duration::from_secs(60)))).unwrap();
+        let mut stream = TcpStream::connect_timeout(&at, scaled(Duration::from_secs(10))).unwrap();
+        stream.set_write_timeout(Some(scaled(Duration::from_secs(60)))).unwrap();
         std::io::copy(&mut std::io::repeat(7).take(amount as u64), &mut stream).unwrap();
     });
-    let sum = received.recv_timeout(patience(Duration::from_secs(60))).expect("all arrives in the end");
+    let sum = received.recv_timeout(scaled(Duration::from_secs(60))).expect("all arrives in the end");
     assert_eq!(sum, amount, "{at}");
     start.elapsed()
 }
@@ -80,7 +80,7 @@ fn flood(node: &Node, from: &Namespace, to: &Namespace, address: IpAddr) -> (u64
             assert_eq!(sent.unwrap(), PAYLOAD as usize);
         }
     });
-    let end = Instant::now() + patience(Duration::from_secs(2));
+    let end = Instant::now() + scaled(Duration::from_secs(2));
     loop {
         let lost: u64 = dropped(node).iter().zip(drops).map(|(now, before)| now - before).sum();
         let arrived = received(to) - before;
@@ -150,7 +150,7 @@ fn a_limit_outlives_the_process_and_goes_away_when_it_is_withdrawn() {
     let socket = cluster.pod_b.run(move || UdpSocket::bind(at).unwrap());
     socket.set_nonblocking(true).unwrap();
     let count = || {
-        let end = Instant::now() + patience(Duration::from_millis(200));
+        let end = Instant::now() + scaled(Duration::from_millis(200));
         let mut count = 0;
         while Instant::now() < end {
             count += usize::from(socket.recv(&mut [0; 9_000]).is_ok());

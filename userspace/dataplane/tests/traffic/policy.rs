@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use userspace_dataplane::DataPlane;
@@ -14,7 +16,7 @@ use userspace_dataplane::tables::Protocol;
 use userspace_dataplane::{ClassifierHook, Kernel};
 
 use super::support::namespace::*;
-use super::support::{Node, index_of, ip, patience};
+use super::support::{Node, index_of, ip, scaled};
 use super::{AT_CLIENT, AT_FAR_POD, AT_NODE, AT_POD_A, AT_POD_B, AT_VIP, Dual, PORT};
 use super::{both, echo, mirror, reflect, serve, start_masquerading};
 
@@ -71,7 +73,7 @@ fn tcp(port: u16) -> Option<PolicyPorts> {
 fn connects(from: &Namespace, to: (IpAddr, u16)) -> bool {
     from.run(move || {
         let Ok(mut stream) = TcpStream::connect_timeout(&to.into(), SILENCE) else { return false };
-        stream.set_read_timeout(Some(patience(Duration::from_secs(5)))).unwrap();
+        stream.set_read_timeout(Some(scaled(Duration::from_secs(5)))).unwrap();
         stream.write_all(b"x").unwrap();
         stream.read_exact(&mut [0]).is_ok()
     })
@@ -268,7 +270,7 @@ fn connections_that_a_new_policy_does_not_allow_end_with_their_next_packet() {
     kernel.set_policies(&policies).unwrap();
     cluster.pod_a.run(move || {
         let mut stream = near;
-        stream.set_read_timeout(Some(patience(Duration::from_secs(20)))).unwrap();
+        stream.set_read_timeout(Some(scaled(Duration::from_secs(20)))).unwrap();
         stream.read_exact(&mut [0]).expect("it goes on");
     });
 }
@@ -287,7 +289,7 @@ fn requests_from_before_a_pod_was_isolated_get_their_answers() {
     cluster.far.run(move || listener.accept().unwrap().0.write_all(b"answer").unwrap());
     cluster.pod_b.run(move || {
         let mut stream = stream;
-        stream.set_read_timeout(Some(patience(Duration::from_secs(10)))).unwrap();
+        stream.set_read_timeout(Some(scaled(Duration::from_secs(10)))).unwrap();
         stream.read_exact(&mut [0; 6]).expect("the answer");
     });
     expect(&cluster.far, AT_POD_B, PORT, NONE);
@@ -361,4 +363,57 @@ fn echo_requests_need_a_rule_for_all_ports() {
     assert!(try_ping(&cluster.far, POD_B.into(), 100, SILENCE).is_err());
     assert_eq!(dropped(), before + 1);
     expect(&cluster.far, AT_POD_B, PORT, (false, true));
+}
+
+/// Returns tables in which one peer reaches a pod by UDP, and another does not. Each version has other numbers
+/// for the same content, as after a change of the policy's text, and many more addresses.
+fn version(number: u32, pod: u32) -> PolicyTables {
+    let (set, peer, other) = (1_000 + number, 2_000 + number, 3_000 + number);
+    let mut policies = tables(&[(AT_POD_A, peer), (AT_FAR_POD, other)]);
+    for last in 0..2_000_u32 {
+        policies.peers.insert(IpAddr::from((0x0a09_0000 + last).to_be_bytes()).into(), 4_000 + number);
+    }
+    isolate(&mut policies, pod, true, false);
+    policies.endpoints.get_mut(&pod).unwrap().ingress = Some(PolicySet { set, name: POLICY });
+    allow(&mut policies, set, peer, Some(PolicyPorts::new(Protocol::Udp, PORT, 16)));
+    allow(&mut policies, set, 4_000 + number, None);
+    policies
+}
+
+#[test]
+#[ignore = "needs root and eBPF: cargo xtask test"]
+fn policies_that_change_all_the_time_drop_nothing_that_each_version_allows() {
+    const CHANGES: u32 = 400;
+    let (cluster, node, mut kernel) = busy(ClassifierHook::Auto);
+    let [_, pod_b] = pods(&cluster.node);
+    kernel.set_policies(&version(0, pod_b)).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    // Each exchange is a flow of its own.
+    let client = |from: &Namespace, silence: Duration| {
+        let stop = Arc::clone(&stop);
+        from.run(move || {
+            std::thread::spawn(move || {
+                let mut counts = [0, 0];
+                while !stop.load(Ordering::Relaxed) {
+                    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+                    socket.set_read_timeout(Some(silence)).unwrap();
+                    socket.send_to(b"x", (POD_B, PORT)).unwrap();
+                    counts[usize::from(socket.recv(&mut [0; 64]).is_err())] += 1;
+                }
+                counts
+            })
+        })
+    };
+    let allowed = client(&cluster.pod_a, scaled(Duration::from_secs(5)));
+    let refused = client(&cluster.far, Duration::from_millis(1));
+    for number in 1..=CHANGES {
+        kernel.set_policies(&version(number, pod_b)).unwrap();
+    }
+    stop.store(true, Ordering::Relaxed);
+    let [answered, lost] = allowed.join().unwrap();
+    assert!(answered > CHANGES && lost == 0, "{answered} answered, {lost} lost");
+    let [answered, lost] = refused.join().unwrap();
+    assert!(answered == 0 && lost > 0, "{answered} answered, {lost} lost");
+    let metrics = Inspector::open(&node.bpf_root()).unwrap().metrics().unwrap();
+    assert!(metrics["policy_ingress"] > 0, "{metrics:?}");
 }

@@ -78,7 +78,7 @@ fn answer(
         "STATUS" => status(&conf).map(|()| String::new()),
         other => Err(PluginError::Environment {
             variable: "CNI_COMMAND",
-            reason: format!("{other:?} is no command"),
+            reason: format!("{other:?} is not a CNI command"),
         }),
     }
 }
@@ -107,7 +107,7 @@ fn loopback(
         "DEL" | "GC" | "STATUS" => Ok(String::new()),
         other => Err(PluginError::Environment {
             variable: "CNI_COMMAND",
-            reason: format!("{other:?} is no command"),
+            reason: format!("{other:?} is not a CNI command"),
         }),
     }
 }

@@ -111,7 +111,7 @@ impl Attachment {
         let container = variable(environment, "CNI_CONTAINERID")?;
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
         if !container.starts_with(|c: char| c.is_ascii_alphanumeric()) || !container.chars().all(allowed) {
-            let reason = format!("{container:?} is no container id");
+            let reason = format!("{container:?} is not a container id");
             return Err(PluginError::Environment { variable: "CNI_CONTAINERID", reason });
         }
         let interface = variable(environment, "CNI_IFNAME")?;
@@ -120,7 +120,7 @@ impl Attachment {
             || matches!(interface, "." | "..")
             || interface.contains(odd)
         {
-            let reason = format!("{interface:?} is no name of an interface");
+            let reason = format!("{interface:?} is not the name of an interface");
             return Err(PluginError::Environment { variable: "CNI_IFNAME", reason });
         }
         let netns = match variable(environment, "CNI_NETNS") {

@@ -30,7 +30,7 @@ pub(crate) fn tell(before: Option<&[Interface]>, now: &[Interface]) {
     if uplinks.is_empty() && had {
         warn!(
             "no interface is an uplink: nobody outside reaches node ports, load balancers' and external \
-             addresses here; an uplink is up, has an address and is no pod's, or is named by --uplinks"
+             addresses here; an uplink is up, has an address and does not lead to a pod, or is named by --uplinks"
         );
     }
 }

@@ -6,7 +6,7 @@ use userspace_dataplane::tables::{Bandwidths, PodBandwidth};
 use userspace_proxy::{Config, HostPod, Link, Listeners};
 
 use crate::proxy::events::{api_server, recorder};
-use crate::proxy::support::{Plane, Proxy, settle};
+use crate::proxy::support::{Plane, Proxy, run_tasks};
 
 fn pod(name: &str, annotations: &Value, host_network: bool) -> k8s_openapi::api::core::v1::Pod {
     let object = json!({
@@ -37,7 +37,7 @@ async fn pods_of_the_node_are_limited_for_as_long_as_they_ask_for_it() {
     pods.apply(pod("a", &both, false));
     pods.apply(pod("host", &both, true));
     proxy.links.send(vec![link("a", 5), link("b", 6), link("host", 7)]).unwrap();
-    settle().await;
+    run_tasks().await;
     assert_eq!(limits(&proxy), Bandwidths::new(), "the first lists have not arrived");
     proxy.sync().await;
     let a = PodBandwidth { egress: Some(10_000_000), ingress: Some(1_048_576) };
@@ -45,17 +45,17 @@ async fn pods_of_the_node_are_limited_for_as_long_as_they_ask_for_it() {
     // The pod of an interface that is there already, and a change.
     pods.apply(pod("b", &json!({ "kubernetes.io/egress-bandwidth": "1k" }), false));
     pods.apply(pod("a", &json!({ "kubernetes.io/egress-bandwidth": "20M" }), false));
-    settle().await;
+    run_tasks().await;
     let only = |rate| PodBandwidth { egress: Some(rate), ingress: None };
     assert_eq!(limits(&proxy), Bandwidths::from([(5, only(20_000_000)), (6, only(1_000))]));
     pods.delete(&ObjectKey::new("default", "b"));
     pods.apply(pod("a", &json!({}), false));
-    settle().await;
+    run_tasks().await;
     assert_eq!(limits(&proxy), Bandwidths::new());
     pods.apply(pod("a", &both, false));
-    settle().await;
+    run_tasks().await;
     proxy.links.send(vec![link("b", 6)]).unwrap();
-    settle().await;
+    run_tasks().await;
     assert_eq!(limits(&proxy), Bandwidths::new(), "the interface is gone");
     proxy.stop().await;
 }
@@ -78,7 +78,7 @@ async fn a_value_that_is_no_bandwidth_becomes_one_event_and_changes_nothing_else
     };
     let told = || std::mem::take(&mut *events.lock().unwrap());
     annotated("fast", "5M");
-    settle().await;
+    run_tasks().await;
     let found = told();
     assert_eq!(found.len(), 1);
     let (event, about) = (&found[0], &found[0]["involvedObject"]);
@@ -94,13 +94,13 @@ async fn a_value_that_is_no_bandwidth_becomes_one_event_and_changes_nothing_else
     let ingress = |rate| Bandwidths::from([(5, PodBandwidth { egress: None, ingress: Some(rate) })]);
     assert_eq!(limits(&proxy), ingress(5_000_000));
     annotated("fast", "6M");
-    settle().await;
+    run_tasks().await;
     assert_eq!(told().len(), 0, "it has been told");
     assert_eq!(limits(&proxy), ingress(6_000_000));
     // A tenant that writes odd values without end gets a few Events, and every limit is followed.
     for n in 0..100 {
         annotated(&format!("fast{n}"), "7M");
-        settle().await;
+        run_tasks().await;
     }
     assert!((1..=5).contains(&told().len()));
     assert_eq!(limits(&proxy), ingress(7_000_000));
@@ -117,7 +117,7 @@ async fn limits_of_an_earlier_process_end_if_annotations_are_not_followed_any_mo
     let config = Config { host_ports: true, ..Config::for_node("here").unwrap() };
     let mut proxy = Proxy::start_with(config, plane, Listeners::default(), |caches| caches.pods = Some(pods));
     proxy.links.send(vec![link("a", 5)]).unwrap();
-    settle().await;
+    run_tasks().await;
     assert_eq!(limits(&proxy), earlier);
     proxy.sync().await;
     assert_eq!(limits(&proxy), Bandwidths::new());

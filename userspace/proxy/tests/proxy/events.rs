@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use userspace_proxy::{Config, Listeners};
 
-use crate::proxy::support::{Plane, Proxy, service, settle, slice};
+use crate::proxy::support::{Plane, Proxy, run_tasks, service, slice};
 
 /// Returns an API server that accepts Events, or that forbids them.
 pub fn api_server(code: u16) -> (Client, Arc<Mutex<Vec<Value>>>) {
@@ -61,7 +61,7 @@ async fn an_odd_annotation_becomes_one_event_for_as_long_as_it_stays() {
     let (proxy, events) = proxy(201).await;
     let told = || std::mem::take(&mut *events.lock().unwrap());
     proxy.caches.services.apply(annotated("hawser.dev/forwarding", "DSR"));
-    settle().await;
+    run_tasks().await;
     let found = told();
     assert_eq!(found.len(), 1);
     let event = &found[0];
@@ -81,15 +81,15 @@ async fn an_odd_annotation_becomes_one_event_for_as_long_as_it_stays() {
     );
     // Other changes of the Service do not report it again; another value does.
     proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
-    settle().await;
+    run_tasks().await;
     assert_eq!(told().len(), 0);
     proxy.caches.services.apply(annotated("hawser.dev/forwarding", "direct"));
-    settle().await;
+    run_tasks().await;
     assert_eq!(told().len(), 1);
     proxy.caches.services.apply(annotated("hawser.dev/forwarding", "dsr"));
-    settle().await;
+    run_tasks().await;
     proxy.caches.services.apply(annotated("hawser.dev/weigths", "{}"));
-    settle().await;
+    run_tasks().await;
     let found = told();
     assert_eq!(found.len(), 1);
     assert_eq!(found[0]["reason"], "UnknownAnnotation");
@@ -101,7 +101,7 @@ async fn proxy_without_the_right_to_write_events_serves() {
     let (proxy, events) = proxy(403).await;
     proxy.caches.services.apply(annotated("hawser.dev/forwarding", "DSR"));
     proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
-    settle().await;
+    run_tasks().await;
     assert_eq!(events.lock().unwrap().len(), 1);
     assert_eq!(proxy.tables()["default/a"].frontends.len(), 3);
     proxy.stop().await;

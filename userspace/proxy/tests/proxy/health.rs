@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::proxy::support::{Plane, Proxy, object, page, settle};
+use crate::proxy::support::{Plane, Proxy, object, page, run_tasks};
 use apiserver_client::ObjectKey;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -99,7 +99,7 @@ async fn load_balancers_learn_how_many_endpoints_the_node_has() {
     assert_eq!(body, expected);
     // The last local endpoint goes: the traffic is for another node now.
     proxy.caches.slices.apply(slice("web", &[("10.1.0.3", "there")]));
-    settle().await;
+    run_tasks().await;
     let (code, head, _) = page(at(port), "/any/path").await;
     assert_eq!(code, 503);
     assert!(head.contains("x-load-balancing-endpoint-weight: 0"), "{head}");

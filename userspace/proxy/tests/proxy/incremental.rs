@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::proxy::support::{Plane, Proxy, assert_in_tables, object, settle};
+use crate::proxy::support::{Plane, Proxy, assert_in_tables, object, run_tasks};
 use apiserver_client::ObjectKey;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -107,7 +107,7 @@ async fn play(events: Vec<Event>) {
                 proxy.caches.slices.delete(&ObjectKey::new("ns", &format!("e{name}")));
             }
             Event::Look => {
-                settle().await;
+                run_tasks().await;
                 let expected = compile(services.values(), slices.values(), &context);
                 assert_eq!(proxy.tables(), expected);
                 assert_in_tables(&proxy.plane.0.lock().unwrap(), &expected);

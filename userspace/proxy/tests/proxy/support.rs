@@ -195,7 +195,7 @@ impl Proxy {
     /// Lets the first lists arrive.
     pub async fn sync(&mut self) {
         self.synced.take().unwrap().send(()).unwrap();
-        settle().await;
+        run_tasks().await;
     }
 
     pub fn calls(&self) -> Vec<String> {
@@ -223,7 +223,7 @@ pub fn assert_in_tables(state: &State, expected: &Tables) {
 }
 
 /// Lets every task run until all wait; no time passes for them.
-pub async fn settle() {
+pub async fn run_tasks() {
     for _ in 0..200 {
         tokio::task::yield_now().await;
     }
@@ -231,7 +231,7 @@ pub async fn settle() {
 
 pub async fn pass(time: Duration) {
     tokio::time::sleep(time).await;
-    settle().await;
+    run_tasks().await;
 }
 
 /// Requests a page; returns code, head and body.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::proxy::support::{Plane, Proxy, object, pass, service, settle, slice};
+use crate::proxy::support::{Plane, Proxy, object, pass, run_tasks, service, slice};
 use apiserver_client::ObjectKey;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -40,7 +40,7 @@ async fn nothing_is_applied_before_the_lists_and_everything_at_once_after_them()
     proxy.caches.services.apply(service("a", "10.0.0.1"));
     proxy.caches.services.apply(service("b", "10.0.0.2"));
     proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
-    settle().await;
+    run_tasks().await;
     assert_eq!(proxy.calls(), Vec::<String>::new());
     proxy.sync().await;
     assert_eq!(proxy.calls(), ["full"]);
@@ -59,16 +59,16 @@ async fn a_change_is_applied_by_itself_and_without_any_delay() {
     proxy.calls();
     let start = Instant::now();
     proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
-    settle().await;
+    run_tasks().await;
     assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
     proxy.caches.slices.apply(slice("a", &["10.1.0.2"]));
-    settle().await;
+    run_tasks().await;
     assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.2");
     proxy.caches.slices.delete(&key("a-1"));
-    settle().await;
+    run_tasks().await;
     assert_eq!(goes(&proxy, "10.0.0.1"), "Refused");
     proxy.caches.services.delete(&key("a"));
-    settle().await;
+    run_tasks().await;
     assert_eq!(goes(&proxy, "10.0.0.1"), "NotAService");
     assert_eq!(proxy.calls(), ["default/a"; 4]);
     assert_eq!(start.elapsed(), Duration::ZERO);
@@ -87,7 +87,7 @@ async fn an_address_moves_from_a_deleted_service_to_a_new_one_without_a_gap() {
         proxy.plane.0.lock().unwrap().watched = Some("10.0.0.1".parse().unwrap());
         proxy.caches.services.delete(&key(old));
         proxy.caches.services.apply(service(new, "10.0.0.1"));
-        settle().await;
+        run_tasks().await;
         assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.2");
         assert_eq!(proxy.plane.0.lock().unwrap().was_served, [true, true]);
         proxy.stop().await;
@@ -110,7 +110,7 @@ async fn failed_service_is_retried_without_delaying_others() {
     // One Service fails, its neighbour does not.
     proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
     proxy.caches.services.apply(service("b", "10.0.0.2"));
-    settle().await;
+    run_tasks().await;
     assert_eq!(proxy.calls(), ["default/a", "default/b"]);
     assert_eq!(goes(&proxy, "10.0.0.1"), "Refused");
     proxy.plane.0.lock().unwrap().broken.clear();
@@ -144,7 +144,7 @@ async fn the_nodes_addresses_and_interfaces_reach_the_data_plane() {
         Link { name: "eth0".to_owned(), index: 2, up: true, addresses: vec![address], ..Link::default() };
     let pod = Link { name: "hwp1".to_owned(), index: 3, up: true, ..Link::default() };
     proxy.links.send(vec![uplink.clone(), pod]).unwrap();
-    settle().await;
+    run_tasks().await;
     // Interfaces do not depend on the apiserver.
     let roles = |proxy: &Proxy| -> Vec<(u32, Role)> {
         let state = proxy.plane.0.lock().unwrap();
@@ -159,12 +159,12 @@ async fn the_nodes_addresses_and_interfaces_reach_the_data_plane() {
     };
     assert_eq!(addresses(&proxy), ["192.0.2.1", "198.51.100.1"]);
     proxy.links.send(vec![uplink]).unwrap();
-    settle().await;
+    run_tasks().await;
     assert_eq!(roles(&proxy), [(2, Role::Uplink)]);
     // Another zone may select other endpoints for every Service.
     proxy.calls();
     proxy.caches.nodes.apply(node("y"));
-    settle().await;
+    run_tasks().await;
     assert_eq!(proxy.calls(), ["full"]);
     proxy.stop().await;
 }
@@ -199,7 +199,7 @@ async fn the_pages_tell_the_truth() {
     let trigger = ("endpoints.kubernetes.io/last-change-trigger-time", "2026-01-01T00:00:00Z");
     changed.metadata.annotations = Some([(trigger.0.to_owned(), trigger.1.to_owned())].into());
     proxy.caches.slices.apply(changed);
-    settle().await;
+    run_tasks().await;
     assert_eq!(page(health_at, "/healthz").await.0, 503);
     assert_eq!(page(health_at, "/livez").await.0, 200);
     let (code, text) = page(metrics_at, "/metrics").await;
@@ -248,21 +248,21 @@ async fn a_service_of_this_process_leads_here_only_while_its_server_serves() {
     assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.2", "the server has not begun to serve");
     assert_eq!(goes(&proxy, "10.0.0.2"), "10.1.0.1", "another Service's endpoint counts as before");
     tell.send_replace(true);
-    settle().await;
+    run_tasks().await;
     assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
     tell.send_replace(false);
-    settle().await;
+    run_tasks().await;
     assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.2");
     // With no other server, this node's is better than none.
     let alone = "metadata: {namespace: default, name: a-1, labels: {kubernetes.io/service-name: a}}\n\
                  addressType: IPv4\nports: [{port: 8080}]\nendpoints: [{addresses: [10.1.0.1], nodeName: here}]";
     proxy.caches.slices.apply(object::<EndpointSlice>(alone));
-    settle().await;
+    run_tasks().await;
     assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
     // At the end of the process, its tables lead elsewhere, and stay so.
     proxy.caches.slices.apply(on_both_nodes("a"));
     tell.send_replace(true);
-    settle().await;
+    run_tasks().await;
     assert_eq!(goes(&proxy, "10.0.0.1"), "10.1.0.1");
     let plane = proxy.plane.clone();
     proxy.stop().await;
@@ -314,10 +314,10 @@ async fn a_node_that_was_deleted_gets_no_traffic_from_outside() {
     proxy.sync().await;
     assert_eq!(page(health_at, "/healthz").await.0, 200);
     proxy.caches.nodes.apply(object("metadata: {name: here}"));
-    settle().await;
+    run_tasks().await;
     assert_eq!(page(health_at, "/healthz").await.0, 200);
     proxy.caches.nodes.delete(&ObjectKey::new("", "here"));
-    settle().await;
+    run_tasks().await;
     let (code, body) = page(health_at, "/healthz").await;
     assert_eq!(code, 503, "{body}");
     let body: serde_json::Value = serde_json::from_str(&body).unwrap();
@@ -341,7 +341,7 @@ async fn a_data_path_that_others_changed_makes_the_proxy_unhealthy_until_it_is_m
     // The XDP mode of an uplink is shown as soon as it is attached to, even before the first lists.
     let uplink = Link { name: "eth0".to_owned(), index: 2, up: true, ..Link::default() };
     proxy.links.send(vec![uplink]).unwrap();
-    settle().await;
+    run_tasks().await;
     let (_, text) = page(metrics_at, "/metrics").await;
     let line = "hawser_dataplane_xdp_mode{interface=\"eth0\",mode=\"native\"} 1";
     assert!(text.lines().any(|found| found == line), "{text}");
@@ -389,7 +389,7 @@ async fn a_named_uplink_that_is_not_there_keeps_traffic_from_outside_away() {
     assert_eq!(page(health_at, "/healthz").await.0, 200, "nothing is known of interfaces");
     let uplink = |name: &str| vec![Link { name: name.to_owned(), index: 2, up: true, ..Link::default() }];
     proxy.links.send(uplink("eth0")).unwrap();
-    settle().await;
+    run_tasks().await;
     let (code, body) = page(health_at, "/healthz").await;
     assert_eq!(code, 503);
     assert!(body.contains("there is no interface ehto0"), "{body}");
@@ -398,7 +398,7 @@ async fn a_named_uplink_that_is_not_there_keeps_traffic_from_outside_away() {
     assert_eq!(code, 200);
     assert!(body.contains("\"dataPathFaults\":[\"there is no interface ehto0"), "{body}");
     proxy.links.send(uplink("ehto0")).unwrap();
-    settle().await;
+    run_tasks().await;
     assert_eq!(page(health_at, "/healthz").await.0, 200);
     proxy.stop().await;
 }
@@ -412,7 +412,7 @@ async fn unsupported_service_setting_is_counted_once() {
     proxy.caches.services.apply(odd);
     proxy.sync().await;
     proxy.caches.slices.apply(slice("a", &["10.1.0.1"]));
-    settle().await;
+    run_tasks().await;
     let (_, text) = page(metrics_at, "/metrics").await;
     assert!(text.lines().any(|line| line == "hawser_proxy_warnings_total 1"), "{text}");
     proxy.stop().await;
@@ -444,17 +444,17 @@ async fn pods_are_masqueraded_once_the_config_map_is_known_and_as_long_as_the_no
     let tables = |proxy: &Proxy| proxy.plane.0.lock().unwrap().fake.node().masquerade.clone();
     assert_eq!(tables(&proxy), None, "the settings of an earlier process stay");
     rules.send(Agent::Absent).unwrap();
-    settle().await;
+    run_tasks().await;
     let found = tables(&proxy).unwrap();
     assert_eq!(found.pods, ["10.1.5.0/24".parse().unwrap()]);
     let outside: ipnetwork::IpNetwork = "198.51.100.0/24".parse().unwrap();
     assert!(!found.exempt.contains_key(&outside));
     rules.send(Agent::Present(AgentRules { ranges: vec![outside], ..AgentRules::default() })).unwrap();
-    settle().await;
+    run_tasks().await;
     assert!(tables(&proxy).unwrap().exempt.contains_key(&outside));
     // Pods outlive the Node object for a while.
     proxy.caches.nodes.delete(&ObjectKey::new("", "here"));
-    settle().await;
+    run_tasks().await;
     assert!(tables(&proxy).is_some());
     proxy.stop().await;
 }

@@ -55,7 +55,7 @@ impl Account<'_> {
             );
             return Some(found.clone());
         }
-        let text = format!("{} ({whence}) is no frontend", place(self.query.destination));
+        let text = format!("{} ({whence}) is not a frontend", place(self.query.destination));
         self.note(table, text);
         let config = &self.snapshot.config;
         if port < config.wildcard_port_min || port > config.wildcard_port_max {
@@ -79,7 +79,7 @@ impl Account<'_> {
             Some(found) => {
                 format!("port {port} ({whence}) is a node port of {}", self.service(found.value.service))
             }
-            None => format!("port {port} ({whence}) is no node port"),
+            None => format!("port {port} ({whence}) is not a node port"),
         };
         self.note(table, text);
         found
@@ -130,7 +130,7 @@ impl Account<'_> {
         let source = self.query.source.map(|(source, _)| source);
         if let Some(source) = source.filter(|source| !masquerade.pods.iter().any(|one| one.contains(*source)))
         {
-            self.note("MASQUERADE", format!("{source} is no address of this node's pods: it stays"));
+            self.note("MASQUERADE", format!("{source} is not the address of a pod of this node: it stays"));
             return false;
         }
         if snat_address(self.snapshot, destination).is_none() {

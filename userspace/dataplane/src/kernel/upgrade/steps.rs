@@ -13,7 +13,7 @@ use ebpf_common::flow::Flow4;
 use ebpf_common::{Config as Settings, LAYOUT_VERSION, config_flag};
 
 use super::tests::support::namespace::{CLIENT, Cluster, FAR_POD, NODE, POD_A, interfaces};
-use super::tests::support::{Node, chain, ip, patience, reset};
+use super::tests::support::{Node, chain, ip, reset, scaled};
 use super::tests::{FIRST_PORT, NODE_PORT, VIP, ask, serve, tables};
 use super::{CARRIED, Steps};
 use crate::convert;
@@ -103,7 +103,7 @@ fn flows_of(maps: &Path, port: u16) -> Vec<Flow4> {
 
 /// Returns a time longer than two retransmissions of a lost packet.
 fn waiting() -> Duration {
-    patience(Duration::from_secs(5))
+    scaled(Duration::from_secs(5))
 }
 
 /// Connects from a given address and port, for which the standard library has no function.

@@ -18,7 +18,7 @@ use ebpf_common::LAYOUT_VERSION;
 use ebpf_common::flow::flow_flag;
 
 use self::support::namespace::{Cluster, FAR_POD, NODE, POD_A, POD_B, interfaces};
-use self::support::{Inside, Node, frontend, in_namespace, ip, key, patience, reset, share};
+use self::support::{Inside, Node, frontend, in_namespace, ip, key, reset, scaled, share};
 use super::flows::{Slot, slot};
 use super::*;
 use crate::convert;
@@ -150,7 +150,7 @@ pub fn serve(address: Ipv4Addr, index: usize) {
 
 /// The maximum time to wait for an answer.
 fn waiting() -> Duration {
-    patience(Duration::from_secs(20))
+    scaled(Duration::from_secs(20))
 }
 
 fn connect(to: SocketAddr) -> io::Result<TcpStream> {
