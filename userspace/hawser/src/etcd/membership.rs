@@ -21,6 +21,9 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// Time for which the cluster may refuse another member: it takes one learner at a time, and only while all members
 /// answer.
 const ADMISSION: Duration = Duration::from_secs(120);
+/// Time after which a learner that has never started is given up: its machine died while it joined, and the cluster
+/// takes no other one meanwhile.
+pub(super) const ABANDONED: Duration = Duration::from_secs(60);
 /// Time for which the cluster may refuse to let a member go.
 const LEAVING: Duration = Duration::from_secs(60);
 /// Interval between looks at the members.
@@ -46,6 +49,12 @@ fn step(members: &[Member], peer_url: &str) -> Step {
     }
 }
 
+/// Returns the learner of another machine that has been added and has never started.
+fn unstarted(members: &[Member], peer_url: &str) -> Option<u64> {
+    let others = members.iter().filter(|member| member.peer_urls.iter().all(|url| url != peer_url));
+    others.filter(|member| member.learner && member.name.is_empty()).map(|member| member.id).next()
+}
+
 /// Returns the members that a new one named `name` starts with. Those that have never started have no name yet.
 fn initial(members: &[Member], name: &str, peer_url: &str) -> Initial {
     let others = members.iter().filter(|member| member.peer_urls.iter().all(|url| url != peer_url));
@@ -67,11 +76,11 @@ impl LocalEtcd {
         let tls = tls(&flags)?;
         let initial = match (self.is_initialized(), others) {
             (true, _) => None,
-            (false, []) => Some(Initial::First),
+            (false, []) => Some(Initial::First { token: ambient.uid() }),
             (false, others) => tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                admitted = self.admit(others, &tls) => Some(admitted?),
+                admitted = self.admit(others, &tls, ABANDONED) => Some(admitted?),
             },
         };
         self.spawn(initial.as_ref()).await?;
@@ -111,9 +120,16 @@ impl LocalEtcd {
         Err(error.into())
     }
 
-    /// Has the cluster accept this member, and returns the members that it starts with.
-    async fn admit(&self, others: &[String], tls: &Option<EtcdTls>) -> Result<Initial> {
+    /// Has the cluster accept this member, and returns the members that it starts with. A learner that does not
+    /// start for the time `abandoned` is removed.
+    pub(super) async fn admit(
+        &self,
+        others: &[String],
+        tls: &Option<EtcdTls>,
+        abandoned: Duration,
+    ) -> Result<Initial> {
         let began = Instant::now();
+        let mut waiting: Option<(u64, Instant)> = None;
         loop {
             match self.try_to_enter(others, tls).await {
                 Ok(initial) => return Ok(initial),
@@ -124,8 +140,27 @@ impl LocalEtcd {
                 }
                 Err(error) => tracing::debug!(error = format!("{error:#}"), "not admitted yet"),
             }
+            let learner = self.unstarted(others, tls).await;
+            match (waiting, learner) {
+                (Some((id, since)), Some(learner)) if id == learner => {
+                    if since.elapsed() >= abandoned {
+                        warn!(id = format!("{id:x}"), "removing a member of etcd that never started");
+                        let removed = async { Members::connect(others, tls.clone()).await?.remove(id).await };
+                        if let Err(error) = removed.await {
+                            warn!(error = &error as &dyn std::error::Error, "cannot remove it");
+                        }
+                    }
+                }
+                (_, learner) => waiting = learner.map(|id| (id, Instant::now())),
+            }
             sleep(PAUSE).await;
         }
+    }
+
+    /// Returns the learner of another machine that has never started; `None` also if nobody answers.
+    async fn unstarted(&self, others: &[String], tls: &Option<EtcdTls>) -> Option<u64> {
+        let list = async { Members::connect(others, tls.clone()).await?.list().await }.await;
+        unstarted(&list.ok()?, &self.peer_url())
     }
 
     async fn try_to_enter(&self, others: &[String], tls: &Option<EtcdTls>) -> Result<Initial> {
@@ -229,6 +264,16 @@ mod tests {
         assert_eq!(step(std::slice::from_ref(&first), url), Step::Add);
         assert_eq!(step(&[first.clone(), member(2, "", url)], url), Step::Use);
         assert_eq!(step(&[first, member(2, "b", url)], url), Step::Replace(2));
+    }
+
+    #[test]
+    fn only_another_learner_without_a_name_has_never_started() {
+        let url = "https://192.0.2.2:2380";
+        let learner = |id, name, url| Member { learner: true, ..member(id, name, url) };
+        let voter = member(1, "", "https://192.0.2.1:2380");
+        assert_eq!(unstarted(&[voter.clone(), learner(2, "", url)], url), None);
+        assert_eq!(unstarted(&[voter.clone(), learner(3, "c", "https://192.0.2.3:2380")], url), None);
+        assert_eq!(unstarted(&[voter, learner(3, "", "https://192.0.2.3:2380")], url), Some(3));
     }
 
     #[test]

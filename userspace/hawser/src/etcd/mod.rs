@@ -53,8 +53,8 @@ pub struct LocalEtcd {
 /// The members that a new one starts with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Initial {
-    /// It is the first one.
-    First,
+    /// It is the first one, of a cluster with this token: members of different clusters do not talk to each other.
+    First { token: String },
     /// Names and URLs for members, its own among them.
     Existing(Vec<(String, String)>),
 }
@@ -152,16 +152,18 @@ impl LocalEtcd {
             "enable-grpc-gateway": false,
             "logger": "zap", "log-level": "warn", "log-outputs": ["stderr"],
         });
-        let (cluster, state) = match initial {
-            None => return config,
-            Some(Initial::First) => (format!("{}={}", self.name, self.peer_url()), "new"),
+        match initial {
+            None => {}
+            Some(Initial::First { token }) => {
+                config["initial-cluster"] = json!(format!("{}={}", self.name, self.peer_url()));
+                config["initial-cluster-state"] = json!("new");
+                config["initial-cluster-token"] = json!(token);
+            }
             Some(Initial::Existing(members)) => {
                 let members: Vec<_> = members.iter().map(|(name, url)| format!("{name}={url}")).collect();
-                (members.join(","), "existing")
+                config["initial-cluster"] = json!(members.join(","));
+                config["initial-cluster-state"] = json!("existing");
             }
-        };
-        for (key, value) in INITIAL.into_iter().zip([cluster.as_str(), state, "hawser"]) {
-            config[key] = json!(value);
         }
         config
     }
@@ -261,10 +263,14 @@ mod config_tests {
         }
     }
 
+    fn first() -> Initial {
+        Initial::First { token: "t".to_owned() }
+    }
+
     #[test]
     fn every_listener_demands_certificates() {
         for ip in ["192.0.2.1", "2001:db8::1", "127.0.0.1"] {
-            let config = etcd(Path::new("/d"), ip).config(Some(&Initial::First));
+            let config = etcd(Path::new("/d"), ip).config(Some(&first()));
             for side in ["client-transport-security", "peer-transport-security"] {
                 assert_eq!(config[side]["client-cert-auth"], true, "{config}");
                 assert_eq!(config[side]["trusted-ca-file"], "/d/pki/etcd/ca.crt", "{config}");
@@ -282,9 +288,10 @@ mod config_tests {
     #[test]
     fn first_members_begin_a_cluster_and_others_enter_it() {
         let etcd = etcd(Path::new("/d"), "192.0.2.1");
-        let first = etcd.config(Some(&Initial::First));
+        let first = etcd.config(Some(&first()));
         assert_eq!(first["initial-cluster"], "a=https://192.0.2.1:2380");
         assert_eq!(first["initial-cluster-state"], "new");
+        assert_eq!(first["initial-cluster-token"], "t");
         let pair = |name: &str, url: &str| (name.to_owned(), url.to_owned());
         let others = vec![pair("b", "https://192.0.2.2:2380"), pair("a", "https://192.0.2.1:2380")];
         let second = etcd.config(Some(&Initial::Existing(others)));

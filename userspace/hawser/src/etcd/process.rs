@@ -70,19 +70,22 @@ impl LocalEtcd {
     }
 
     /// Starts the process with the configuration file that is there.
-    fn exec(&self) -> Result<()> {
+    pub(super) fn exec(&self) -> Result<()> {
         let path = log_file(&self.dir);
         let long = fs::metadata(&path).is_ok_and(|log| log.len() > LOG_BYTES);
         let opened = fs::OpenOptions::new().create(true).write(true).append(!long).truncate(long).open(&path);
         let log = opened.with_context(|| format!("cannot open {}", path.display()))?;
         let errors = log.try_clone().context("cannot share etcd's log")?;
-        // `setsid` forks if it must, so the shell records the id of the final process.
-        let script = r#"echo $$ > "$1" && exec "$2" --config-file "$3""#;
+        // `setsid` forks if it must, so the shell records the id of the final process. The process keeps the lock by
+        // an open file until it ends: a second one does not start beside it, nor take its place in the record.
+        let script =
+            r#"exec 9> "$4" && flock --nonblock 9 && echo $$ > "$1" && exec "$2" --config-file "$3""#;
         let mut child = Command::new("setsid")
             .args(["sh", "-c", script, "sh"])
             .arg(pid_file(&self.dir))
             .arg(&self.program)
             .arg(config_file(&self.dir))
+            .arg(self.dir.join("lock"))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(errors)
