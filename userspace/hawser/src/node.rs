@@ -1,7 +1,7 @@
 //! The parts of a node: runtime, pod network, kubelet, proxy. They are the same in `up` and in the separate
 //! components.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,25 +27,37 @@ use crate::data_dir::{DataDir, Made};
 use crate::lock;
 use crate::network_args::PodNetwork;
 use crate::node_args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::node_ips::{self, Defaults};
 use crate::tasks::{Begun, Tasks};
 
 /// The node as its components see it.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub name: String,
-    pub ip: IpAddr,
+    /// Its addresses, the primary one first: one, or one of each family.
+    pub ips: Vec<IpAddr>,
     pub cgroup_root: String,
 }
 
 impl Node {
-    /// Builds the node from flags and asks the machine for what they leave open.
-    pub fn from_args(args: NodeArgs) -> Self {
-        let NodeArgs { node_name, node_ip, cgroup_root } = args;
-        Self {
-            name: node_name.unwrap_or_else(host_name).trim().to_lowercase(),
-            ip: node_ip.unwrap_or_else(address),
-            cgroup_root,
-        }
+    /// Builds the node from flags and asks the machine for what they leave open, in a cluster whose pods have addresses
+    /// in these ranges.
+    pub fn from_args(args: NodeArgs, pods: &[IpNetwork]) -> Self {
+        let name = name(&args);
+        let NodeArgs { node_name: _, node_ip, cgroup_root } = args;
+        Self { name, ips: node_ips::choose(node_ip.as_ref(), pods, &Defaults::find()), cgroup_root }
+    }
+
+    /// Returns the primary address.
+    pub fn ip(&self) -> IpAddr {
+        self.ips.first().copied().unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// Returns the address at which pods reach the API server of this node by its Service, which has an address of
+    /// the first of these ranges: one of the same family, or else the primary one.
+    pub fn advertised(&self, services: &[IpNetwork]) -> IpAddr {
+        let like = services.first().map(IpNetwork::is_ipv4);
+        self.ips.iter().copied().find(|ip| Some(ip.is_ipv4()) == like).unwrap_or_else(|| self.ip())
     }
 
     /// Returns what a component makes on this machine, for `down` and `leave`.
@@ -64,15 +76,14 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns the source address of packets to other hosts, without sending any. Loopback if there is no route.
+/// Returns the node's name: that of the flags, or else the host's.
+pub fn name(args: &NodeArgs) -> String {
+    args.node_name.clone().unwrap_or_else(host_name).trim().to_lowercase()
+}
+
+/// Returns the machine's primary address of IPv4. Loopback if there is no route to others.
 pub fn address() -> IpAddr {
-    let ask = || -> std::io::Result<IpAddr> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        // An address for documentation (RFC 5737): only its route is looked up.
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
-        Ok(socket.local_addr()?.ip())
-    };
-    ask().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    Defaults::find().ipv4.unwrap_or(Ipv4Addr::LOCALHOST).into()
 }
 
 /// The context that every component of the node gets.
@@ -255,7 +266,7 @@ pub fn network(
             mode: *pod_network,
             cluster_cidrs: networks.cluster_cidrs.clone(),
             service_cidrs: networks.service_cidrs.clone(),
-            node_ips: vec![node.ip],
+            node_ips: node.ips.clone(),
             vni: *vxlan_vni,
             port: *vxlan_port,
         },
@@ -285,13 +296,13 @@ pub async fn kubelet(
     around: &Surroundings<'_>,
 ) -> Result<JoinHandle<Result<()>>> {
     let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
-    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.kubelet_port));
+    let address = SocketAddr::new(node_ips::wildcard(&node.ips), args.kubelet_port);
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address} for the node server: choose another --kubelet-port")
     })?;
     let identify = |der: &[u8]| CertificateUser::read(der).ok().map(Into::into);
     let config = kubelet_agent::Config {
-        node_ips: vec![node.ip],
+        node_ips: node.ips.clone(),
         cgroup_root: node.cgroup_root.clone(),
         cluster_dns,
         allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),

@@ -257,7 +257,8 @@ impl Connections {
         let loopback = peer.ip().to_canonical().is_loopback();
         let connection = Arc::new(Connection {
             id: self.next.fetch_add(1, Ordering::SeqCst),
-            address: peer.ip(),
+            // A socket for both families has IPv4 clients by mapped addresses.
+            address: peer.ip().to_canonical(),
             network,
             loopback,
             opened: now,
