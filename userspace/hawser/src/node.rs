@@ -60,6 +60,16 @@ impl Node {
         self.ips.iter().copied().find(|ip| Some(ip.is_ipv4()) == like).unwrap_or_else(|| self.ip())
     }
 
+    /// Returns the address to listen on for a configured one: `0.0.0.0` stands for all of the node's addresses, as in
+    /// Kubernetes.
+    fn listening(&self, configured: SocketAddr) -> SocketAddr {
+        if configured.ip() == Ipv4Addr::UNSPECIFIED {
+            SocketAddr::new(node_ips::wildcard(&self.ips), configured.port())
+        } else {
+            configured
+        }
+    }
+
     /// Returns what a component makes on this machine, for `down` and `leave`.
     pub fn made(&self, bpf_root: Option<PathBuf>, runtime: &RuntimeArgs) -> Made {
         Made {
@@ -296,7 +306,7 @@ pub async fn kubelet(
     around: &Surroundings<'_>,
 ) -> Result<JoinHandle<Result<()>>> {
     let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
-    let address = SocketAddr::new(node_ips::wildcard(&node.ips), args.kubelet_port);
+    let address = node.listening(SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.kubelet_port)));
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address} for the node server: choose another --kubelet-port")
     })?;
@@ -357,8 +367,8 @@ pub fn proxy_config(
     } = ports;
     let kube_proxy = KubeProxyConfiguration {
         hostname_override: node.name.clone(),
-        healthz_bind_address: healthz_bind_address.to_string(),
-        metrics_bind_address: metrics_bind_address.to_string(),
+        healthz_bind_address: node.listening(*healthz_bind_address).to_string(),
+        metrics_bind_address: node.listening(*metrics_bind_address).to_string(),
         bind_address_hard_fail: true,
         cluster_cidr: list(&networks.cluster_cidrs),
         ..KubeProxyConfiguration::default()
@@ -457,4 +467,38 @@ async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address}: is the port taken? choose another --{flag}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(ips: &[&str]) -> Node {
+        let ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+        Node { name: "a".to_owned(), ips, cgroup_root: "/".to_owned() }
+    }
+
+    #[test]
+    fn api_server_is_advertised_in_the_primary_family_of_services() {
+        let services = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+        let both = node(&["192.0.2.1", "2001:db8::1"]);
+        for (node, ranges, expected) in [
+            (&both, &["10.96.0.0/16"][..], "192.0.2.1"),
+            (&both, &["fd00:96::/112", "10.96.0.0/16"], "2001:db8::1"),
+            (&node(&["192.0.2.1"]), &["fd00:96::/112"], "192.0.2.1"),
+            (&both, &[], "192.0.2.1"),
+        ] {
+            assert_eq!(node.advertised(&services(ranges)).to_string(), expected, "{ranges:?}");
+        }
+    }
+
+    #[test]
+    fn all_addresses_include_those_of_ipv6_where_the_node_has_one() {
+        let listening =
+            |ips: &[&str], configured: &str| node(ips).listening(configured.parse().unwrap()).to_string();
+        let both = &["192.0.2.1", "2001:db8::1"];
+        assert_eq!(listening(both, "0.0.0.0:10256"), "[::]:10256");
+        assert_eq!(listening(&["192.0.2.1"], "0.0.0.0:10256"), "0.0.0.0:10256");
+        assert_eq!(listening(both, "127.0.0.1:10249"), "127.0.0.1:10249");
+    }
 }

@@ -380,6 +380,14 @@ mod tests {
         assert_eq!(table.known.load(Ordering::SeqCst), 0);
     }
 
+    #[tokio::test]
+    async fn client_on_a_socket_of_both_families_has_its_own_address() {
+        let table = Connections::new(20);
+        let [plain, mapped] =
+            ["10.0.0.1:4000", "[::ffff:10.0.0.1]:4000"].map(|peer| table.admit(peer.parse().unwrap()));
+        assert_eq!((mapped.address(), mapped.network), (plain.address(), plain.network));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn an_idle_connection_is_told_to_end_and_then_closed() {
         let table = Connections::new(100);
