@@ -45,7 +45,12 @@ impl Node {
     pub fn from_args(args: NodeArgs, pods: &[IpNetwork]) -> Self {
         let name = name(&args);
         let NodeArgs { node_name: _, node_ip, cgroup_root } = args;
-        Self { name, ips: node_ips::choose(node_ip.as_ref(), pods, &Defaults::find()), cgroup_root }
+        let ips = node_ips::choose(node_ip.as_ref(), pods, &Defaults::find());
+        for ip in ips.iter().filter(|ip| !node_ips::is_here(**ip)) {
+            // It may come later, or a router in front of the machine may have it.
+            tracing::warn!(%ip, "--node-ip is not an address of this machine: others may not reach it");
+        }
+        Self { name, ips, cgroup_root }
     }
 
     /// Returns the primary address.

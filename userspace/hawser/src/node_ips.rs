@@ -182,6 +182,11 @@ fn is_single(pods: &[IpNetwork]) -> bool {
     pods.iter().all(IpNetwork::is_ipv4) || pods.iter().all(IpNetwork::is_ipv6)
 }
 
+/// Returns `true` if an address is one of this machine: only such can be bound.
+pub fn is_here(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
 /// Returns the address to listen on so that clients reach all of a node's addresses. A socket on `::` also takes IPv4.
 pub fn wildcard(ips: &[IpAddr]) -> IpAddr {
     if ips.iter().any(IpAddr::is_ipv6) { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() }
@@ -287,5 +292,11 @@ mod tests {
     fn wildcard_takes_ipv6_where_the_node_has_it() {
         assert_eq!(wildcard(&ips(&["192.0.2.1"])).to_string(), "0.0.0.0");
         assert_eq!(wildcard(&ips(&["192.0.2.1", "2001:db8::1"])).to_string(), "::");
+    }
+
+    #[test]
+    fn address_of_another_machine_is_not_here() {
+        assert!(is_here(Ipv4Addr::LOCALHOST.into()));
+        assert!(!is_here(Ipv4Addr::new(192, 0, 2, 77).into()));
     }
 }
