@@ -108,7 +108,7 @@ impl Node {
         let (id, others) = (&self.id, [self.ip_at(host), self.ipv6_at(host)]);
         ip(&format!("-n {id} addr flush dev uplink"))?;
         ip(&format!("-n {id} addr add {}/24 dev uplink", others[0]))?;
-        ip(&format!("-n {id} addr add {}/64 dev uplink nodad", others[1]))?;
+        self.add_ipv6(&others[1])?;
         self.route_all()?;
         Ok(others)
     }
@@ -177,12 +177,20 @@ impl Node {
             Place::Router => ip(&format!("-n {hub} addr add {gateway}/24 dev n{number}"))?,
         }
         if self.stack == Stack::Dual {
-            ip(&format!("-n {id} addr add {}/64 dev uplink nodad", self.ipv6()))?;
+            self.add_ipv6(&self.ipv6())?;
             if self.place == Place::Router {
                 ip(&format!("-n {hub} addr add {gateway6}/64 dev n{number} nodad"))?;
+                ip(&format!("-n {hub} addr add fe80::fe/64 dev n{number} nodad"))?;
             }
         }
         self.route_all()
+    }
+
+    /// Adds an IPv6 address, and a link-local one: without it Linux asks for no neighbour of a packet that it forwards.
+    fn add_ipv6(&self, address: &str) -> Result<()> {
+        let id = &self.id;
+        ip(&format!("-n {id} addr add {address}/64 dev uplink nodad"))?;
+        ip(&format!("-n {id} addr add fe80::{:x}/64 dev uplink nodad", self.number))
     }
 
     /// Returns the hub's addresses on the node's link, of IPv4 and IPv6.
@@ -305,6 +313,7 @@ impl Bed {
         output(self.on_hub("sh").args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]))?;
         if self.stack == Stack::Dual {
             ip(&format!("-n {hub} addr add {HUB_IPV6}/64 dev br0 nodad"))?;
+            ip(&format!("-n {hub} addr add fe80::fe/64 dev br0 nodad"))?;
             output(self.on_hub("sh").args(["-c", "echo 1 > /proc/sys/net/ipv6/conf/all/forwarding"]))?;
         }
         self.nodes.iter().try_for_each(Node::make)

@@ -37,6 +37,11 @@ impl FromStr for NodeIps {
                 "0.0.0.0 and :: stand alone: they choose the family of the primary address".to_owned()
             );
         }
+        if let Some(ip) = ips.iter().find(|ip| !others.is_empty() && ip.is_loopback()) {
+            return Err(format!(
+                "{ip} is a loopback address: give one at which other machines reach this one"
+            ));
+        }
         Ok(Self(ips))
     }
 }
@@ -228,6 +233,7 @@ mod tests {
             ("0.0.0.0,2001:db8::1", "stand alone"),
             ("192.0.2.1,::", "stand alone"),
             ("192.0.2.1,fe80::1", "fe80::1 is a link-local address"),
+            ("192.0.2.1,::1", "::1 is a loopback address"),
             ("169.254.0.1", "169.254.0.1 is a link-local address"),
             ("224.0.0.1", "224.0.0.1 is a multicast address"),
             ("192.0.2.1,::ffff:192.0.2.1", "is an IPv4-mapped IPv6 address"),
