@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
-use tests_e2e::bed::{Bed, Place};
+use tests_e2e::bed::{Bed, DUAL_STACK, Place, Stack};
 use tests_e2e::control_nodes::{ControlNodes, Roles};
 use tests_e2e::nodes::{Nodes, Programs};
 
@@ -26,6 +26,9 @@ pub struct Args {
     /// With `--nodes`: number of nodes, the last ones, that are behind a router and not on the first one's link
     #[arg(long, value_name = "COUNT", default_value_t = 0, requires = "nodes")]
     routed: u8,
+    /// With `--nodes`: nodes, pods and Services have addresses of IPv4 and of IPv6
+    #[arg(long, requires = "nodes", conflicts_with = "control_planes")]
+    dual_stack: bool,
     /// Arguments for `hawser up`; with `--nodes`, flags of the pod network for all nodes
     #[arg(last = true)]
     args: Vec<String>,
@@ -40,7 +43,7 @@ const DATA_DIR: &str = "/var/lib/hawser";
 /// Sets up, builds (unless `HAWSER` names a program), and replaces this process by `hawser up`, or runs
 /// several nodes until it is interrupted.
 pub fn run(args: &Args) -> Result<()> {
-    let Args { nodes, control_planes, routed, args } = args;
+    let Args { nodes, control_planes, routed, dual_stack, args } = args;
     setup::run(setup::Purpose::Run, false)?;
     let binary = match std::env::var_os("HAWSER") {
         Some(program) => program.into(),
@@ -49,7 +52,8 @@ pub fn run(args: &Args) -> Result<()> {
     let echo = image::echo()?;
     if let Some(count) = nodes {
         let programs = Programs { hawser: binary, echo_image: echo };
-        return several(*count, *control_planes, *routed, programs, args);
+        let stack = if *dual_stack { Stack::Dual } else { Stack::Ipv4 };
+        return several(*count, *control_planes, (*routed, stack), programs, args);
     }
     let mut command = Command::new(binary);
     command.arg("up");
@@ -64,7 +68,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn several(
     count: u8,
     control_planes: Option<u8>,
-    routed: u8,
+    (routed, stack): (u8, Stack),
     programs: Programs,
     args: &[String],
 ) -> Result<()> {
@@ -91,8 +95,9 @@ fn several(
     drop(left);
     let place = |number| if number <= count - routed { Place::Switch } else { Place::Router };
     let places: Vec<_> = (1..=count).map(place).collect();
-    let bed = Bed::named(BED, &dir, &places)?;
-    let flags: Vec<_> = args.iter().map(String::as_str).collect();
+    let bed = Bed::named(BED, &dir, &places, stack)?;
+    let mut flags: Vec<_> = if stack == Stack::Dual { DUAL_STACK.to_vec() } else { Vec::new() };
+    flags.extend(args.iter().map(String::as_str));
     if let Some(control) = control_planes {
         let control = usize::from(control);
         let roles = Roles { control, members: control };
@@ -114,7 +119,7 @@ fn until_interrupted(bed: &Bed, kubeconfig: &Path) -> Result<()> {
     println!("on the first node: ip netns exec {} kubectl --kubeconfig …", bed.nodes[0].namespace());
     for node in &bed.nodes {
         let cut = node.link_command("down");
-        println!("{}: {}, {}, cut off by: {cut}", node.name(), node.ip(), node.namespace());
+        println!("{}: {}, {}, cut off by: {cut}", node.name(), node.ips(), node.namespace());
     }
     signals.wait().context("cannot wait for a signal").map(drop)
 }

@@ -8,7 +8,11 @@ use kubelet_cri::{
 use crate::{
     agent::Agent,
     limits,
-    pod::{self, observed::PodRuntime, status},
+    pod::{
+        self,
+        observed::{PodRuntime, ordered_ips},
+        status,
+    },
     tracked::TrackedPod,
 };
 
@@ -74,7 +78,10 @@ async fn sandbox_statuses(
         match known {
             Some(known) => statuses.push(known.clone()),
             None => match agent.runtime.pod_sandbox_status(&summary.id).await {
-                Ok(status) => statuses.push(status),
+                Ok(mut status) => {
+                    status.ips = ordered_ips(&status.ips, &agent.host_ips);
+                    statuses.push(status);
+                }
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             },

@@ -86,7 +86,7 @@ impl<'a> ControlNodes<'a> {
     }
 
     fn run(&mut self, node: &Node, mut command: Command) -> Result<()> {
-        command.args(["--node-name", &node.name(), "--node-ip", &node.ip()]);
+        command.args(["--node-name", &node.name(), "--node-ip", &node.ips()]);
         command.arg("--data-dir").arg(self.data_dir(node.number)).args(["--bpf-root", &node.bpf_root()]);
         command.args(["--cgroup-root", &node.cgroup_root()]);
         // The machine's disk may be nearly full.

@@ -31,6 +31,8 @@ pub struct Nodes<'a> {
     programs: Programs,
     /// Flags of the pod network, for all nodes.
     flags: Vec<String>,
+    /// Values of `--node-ip` in place of the bed's, by the number of the node.
+    ips: BTreeMap<usize, String>,
     /// Arguments of `hawser join`; `None` if the components of a node run apart.
     join: Option<Vec<String>>,
     /// Directories of credentials that this process has issued.
@@ -54,7 +56,18 @@ impl<'a> Nodes<'a> {
 
     /// Starts the first node, has the others join it, and waits until all of them are ready.
     pub fn start_joined(bed: &'a Bed, programs: Programs, flags: &[&str]) -> Result<Self> {
+        Self::start_joined_at(bed, programs, flags, &[])
+    }
+
+    /// Does so with other values of `--node-ip` than the bed's, by the number of the node.
+    pub fn start_joined_at(
+        bed: &'a Bed,
+        programs: Programs,
+        flags: &[&str],
+        ips: &[(usize, String)],
+    ) -> Result<Self> {
         let mut nodes = Self::new(bed, programs, flags);
+        nodes.ips.extend(ips.iter().cloned());
         let (first, others) = bed.nodes.split_first().context("a bed without nodes")?;
         nodes.run(first)?;
         // The controllers sign the cluster's description, which those who join verify, just after the start.
@@ -74,6 +87,7 @@ impl<'a> Nodes<'a> {
             bed,
             programs,
             flags,
+            ips: BTreeMap::new(),
             join: None,
             issued: RefCell::default(),
             running: BTreeMap::new(),
@@ -131,7 +145,7 @@ impl<'a> Nodes<'a> {
 
     fn up(&self, node: &Node) -> Command {
         let mut command = node.on(&self.programs.hawser);
-        command.args(["up", "--node-name", &node.name(), "--node-ip", &node.ip()]);
+        command.args(["up", "--node-name", &node.name(), "--node-ip", &self.ips(node)]);
         command.arg("--data-dir").arg(self.data_dir()).args(["--bpf-root", &node.bpf_root()]);
         command.args(["--load-balancer-ranges", LOAD_BALANCERS]);
         self.with_node_flags(node, command)
@@ -145,7 +159,8 @@ impl<'a> Nodes<'a> {
         if !data.join("join").exists() {
             command.args(words);
         }
-        command.args(["--node-name", &node.name(), "--node-ip", &node.ip(), "--bpf-root", &node.bpf_root()]);
+        command.args(["--node-name", &node.name(), "--node-ip", &self.ips(node)]);
+        command.args(["--bpf-root", &node.bpf_root()]);
         self.with_node_flags(node, command)
     }
 
@@ -159,7 +174,7 @@ impl<'a> Nodes<'a> {
         command.arg("--tls-private-key-file").arg(of.join("serving.key"));
         command.arg("--pod-network-kubeconfig").arg(proxy.join("kubeconfig.yaml"));
         command.arg("--root-dir").arg(self.data_dir_of(node));
-        command.args(["--hostname-override", &node.name(), "--node-ip", &node.ip()]);
+        command.args(["--hostname-override", &node.name(), "--node-ip", &self.ips(node)]);
         Ok(self.with_node_flags(node, command))
     }
 
@@ -179,6 +194,16 @@ impl<'a> Nodes<'a> {
         command.args(["--cgroup-root", &node.cgroup_root(), "--bpf-root", &node.bpf_root()]);
         command.arg("--announce-load-balancers");
         Ok(command)
+    }
+
+    /// Returns the value of `--node-ip` of a node.
+    fn ips(&self, node: &Node) -> String {
+        self.ips.get(&node.number).cloned().unwrap_or_else(|| node.ips())
+    }
+
+    /// Sets the value of `--node-ip` with which a node starts from now on.
+    pub fn set_ips(&mut self, node: usize, ips: &str) {
+        self.ips.insert(node, ips.to_owned());
     }
 
     /// Returns the first node's data directory.
@@ -205,12 +230,12 @@ impl<'a> Nodes<'a> {
         if !self.issued.borrow_mut().insert(out.clone()) {
             return Ok(out);
         }
-        let (first, name, ip) = (&self.bed.nodes[0], node.name(), node.ip());
+        let (first, name, ips) = (&self.bed.nodes[0], node.name(), self.ips(node));
         let server = format!("https://{}:6443", first.ip());
         let mut command = first.on(&self.programs.hawser);
         command.args(["credentials", "--component", component, "--server", &server]);
         if component == "kubelet" {
-            command.args(["--node-name", &name, "--node-ip", &ip]);
+            command.args(["--node-name", &name, "--node-ip", &ips]);
         }
         output(command.arg("--data-dir").arg(self.data_dir()).arg("--out").arg(&out))?;
         Ok(out)

@@ -7,6 +7,7 @@ mod bad_days;
 mod components;
 mod control_nodes;
 mod daemonset;
+mod dual_stack;
 mod join;
 mod names;
 mod replacement;

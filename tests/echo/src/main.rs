@@ -1,4 +1,4 @@
-//! The workload of the tests: HTTP and UDP echo that answers with its pod's name.
+//! The workload of the tests: HTTP and UDP echo, by IPv4 and IPv6, that answers with its pod's name.
 //!
 //! Environment: `PORT` (TCP and UDP, 8080), `START_DELAY_MS` (listens only after so long),
 //! `DRAIN_MS` (keeps serving so long after SIGTERM, 0). HTTP paths: `/` answers the pod's name;
@@ -16,7 +16,7 @@
 mod load;
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -74,8 +74,11 @@ fn serve() -> std::io::Result<()> {
     let port = u16::try_from(number("PORT", 8080)).unwrap_or(8080);
     let name: Arc<str> = std::env::var("HOSTNAME").unwrap_or_else(|_| "unnamed".to_owned()).into();
     let healthy = Arc::new(AtomicBool::new(true));
-    let tcp = TcpListener::bind(("0.0.0.0", port))?;
-    let udp = UdpSocket::bind(("0.0.0.0", port))?;
+    // A socket on :: takes IPv4, too; a kernel without IPv6 has none.
+    let any: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let any = any.map(|ip| SocketAddr::new(ip, port));
+    let tcp = TcpListener::bind(&any[..])?;
+    let udp = UdpSocket::bind(&any[..])?;
     println!("{name} listens on port {port}");
     let answer = Arc::clone(&name);
     std::thread::spawn(move || echo_datagrams(&udp, &answer));
@@ -116,7 +119,8 @@ fn echo_datagrams(socket: &UdpSocket, name: &str) {
 
 /// Serves requests on one connection until the client closes it.
 fn serve_connection(stream: TcpStream, name: &str, healthy: &AtomicBool) {
-    let peer = stream.peer_addr().map(|a| a.to_string()).unwrap_or_default();
+    let peer = stream.peer_addr().map(|peer| SocketAddr::new(peer.ip().to_canonical(), peer.port()));
+    let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
     let Ok(reader) = stream.try_clone() else { return };
     let (mut reader, mut stream) = (BufReader::new(reader), stream);
     while let Some(path) = request_path(&mut reader) {
@@ -230,7 +234,10 @@ fn fetch(target: &str) -> std::io::Result<(u16, String)> {
 }
 
 fn udp(target: &str) -> std::io::Result<()> {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    let target = resolve(target)?;
+    let any: IpAddr =
+        if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
     socket.set_read_timeout(Some(Duration::from_secs(2)))?;
     socket.connect(target)?;
     socket.send(b"ping")?;

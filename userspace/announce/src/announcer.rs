@@ -11,7 +11,7 @@ use crate::address::{Reaction, Role, Say, State};
 use crate::choice::contenders;
 use crate::peers::Peers;
 use crate::wire::{Frame, Message, Ping, PingKind, solicited_node};
-use crate::{Desired, Note, limits};
+use crate::{Desired, Member, Note, limits};
 
 /// Something to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,13 +55,14 @@ impl Announcer {
     pub fn set(&mut self, desired: Arc<Desired>, now: Instant, out: &mut Vec<Action>) {
         let mut addresses = BTreeMap::new();
         let mut wanted = BTreeMap::new();
+        let own = desired.nodes.get(&self.own);
         for address in desired.addresses.keys().take(limits::ADDRESSES) {
             let contenders = contenders(&desired, *address);
             let state = self.addresses.remove(address).map(|(state, _)| state).unwrap_or_default();
             if contenders.contains(&self.own) {
                 let others = contenders.iter().filter(|name| **name != self.own);
                 wanted.extend(others.filter_map(|name| {
-                    Some((Arc::clone(name), *desired.nodes.get(name)?.addresses.first()?))
+                    Some((Arc::clone(name), address_from(own, desired.nodes.get(name)?)?))
                 }));
             }
             addresses.insert(*address, (state, contenders));
@@ -193,5 +194,39 @@ impl Announcer {
                 IpAddr::V4(_) => None,
             })
             .collect()
+    }
+}
+
+/// Returns the address at which this node asks another one: the first of a family that both have.
+fn address_from(own: Option<&Member>, other: &Member) -> Option<IpAddr> {
+    let own = own.map(|own| own.addresses.as_slice()).unwrap_or_default();
+    let shared = |ip: &&IpAddr| own.iter().any(|one| one.is_ipv4() == ip.is_ipv4());
+    other.addresses.iter().find(shared).or(other.addresses.first()).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_is_asked_at_an_address_of_a_family_that_both_have() {
+        let member = |addresses: &[&str]| Member {
+            addresses: addresses.iter().map(|address| address.parse().unwrap()).collect(),
+            ready: true,
+        };
+        let other = member(&["2001:db8::2", "192.0.2.2"]);
+        for (own, expected) in [
+            (Some(member(&["192.0.2.1"])), "192.0.2.2"),
+            (Some(member(&["2001:db8::1"])), "2001:db8::2"),
+            (Some(member(&["192.0.2.1", "2001:db8::1"])), "2001:db8::2"),
+            (Some(member(&[])), "2001:db8::2"),
+            (None, "2001:db8::2"),
+        ] {
+            assert_eq!(address_from(own.as_ref(), &other), expected.parse().ok(), "{own:?}");
+        }
+        let apart = member(&["192.0.2.2"]);
+        let own = member(&["2001:db8::1"]);
+        assert_eq!(address_from(Some(&own), &apart), "192.0.2.2".parse().ok());
+        assert_eq!(address_from(Some(&own), &member(&[])), None);
     }
 }

@@ -38,6 +38,8 @@ pub struct Settings<'a> {
     pub listen: SocketAddr,
     /// The address at which the cluster reaches this server.
     pub advertise: IpAddr,
+    /// Further addresses in its certificate.
+    pub addresses: Vec<IpAddr>,
     pub store: &'a StoreArgs,
     pub networks: &'a Networks,
     /// This server's name among those of the cluster.
@@ -87,6 +89,7 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
         data,
         listen,
         advertise,
+        addresses,
         store,
         networks,
         identity,
@@ -104,7 +107,8 @@ pub async fn start(settings: Settings<'_>, ambient: &Ambient, stop: &Cancellatio
     let pki = Pki::open(&data.join("pki"), ambient).context("cannot set up the certificates")?;
     let issuer = Arc::new(keys.issuer(&pki)?);
     let services = networks.service_cidrs.iter().copied().map(first_address);
-    let addresses = [advertise].into_iter().chain(services).map(|address| address.to_string());
+    let addresses =
+        [advertise].into_iter().chain(addresses).chain(services).map(|address| address.to_string());
     let subject = Subject::apiserver(&cluster_domain, addresses);
     let tls = pki.listener_tls(&subject, &keys.listener()).context("cannot set up TLS for the API")?;
     let compaction_interval = store.etcd_compaction_interval;
@@ -252,6 +256,7 @@ pub async fn run(args: Apiserver) -> Result<()> {
         data: &data,
         listen: SocketAddr::new(bind_address, secure_port),
         advertise: advertise_address.unwrap_or_else(node::address),
+        addresses: Vec::new(),
         store: &store,
         networks: &networks,
         identity: node::host_name(),

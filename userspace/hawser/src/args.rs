@@ -14,6 +14,7 @@ use crate::etcd_args::EtcdStart;
 use crate::join_args;
 use crate::network_args::PodNetwork;
 use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::node_ips::NodeIps;
 use crate::probes::Probes;
 use crate::proxy_args::{BPF_ROOT, ProxyRun, WITHOUT_A_MEANING};
 
@@ -252,9 +253,10 @@ pub struct Credentials {
     /// The node's name, for a kubelet
     #[arg(long, required_if_eq("component", "kubelet"))]
     pub node_name: Option<String>,
-    /// The address at which the API server reaches the node, for a kubelet
-    #[arg(long)]
-    pub node_ip: Option<IpAddr>,
+    /// The addresses at which the API server reaches the node, for a kubelet: one, or one of IPv4 and one of IPv6,
+    /// separated by a comma
+    #[arg(long, value_name = "IPS")]
+    pub node_ip: Option<NodeIps>,
     /// The directory to write to
     #[arg(long)]
     pub out: PathBuf,

@@ -105,8 +105,11 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     } = args;
     let stop = shutdown::on_signal()?;
     let data = DataDir::open(&root_dir)?;
-    let (client, ambient, node) =
-        (connect(&kubeconfig, "kubelet").await?, Ambient::system(), Node::from_args(node));
+    let (client, ambient, node) = (
+        connect(&kubeconfig, "kubelet").await?,
+        Ambient::system(),
+        Node::from_args(node, &networks.cluster_cidrs),
+    );
     data.remember(&node.made(None, &runtime))?;
     let serving = match (tls_cert_file, tls_private_key_file) {
         (Some(chain), Some(key)) => Some(CertificateAndKey { certificate: read(&chain)?, key: read(&key)? }),

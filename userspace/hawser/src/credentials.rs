@@ -10,6 +10,7 @@ use apiserver_meta::ambient::Ambient;
 
 use crate::args::{ComponentName, Credentials};
 use crate::data_dir::write_atomically;
+use crate::node_ips::NodeIps;
 
 /// Writes `kubeconfig.yaml` and `ca.crt`, and for a kubelet `serving.crt` and `serving.key`.
 pub fn run(args: Credentials) -> Result<()> {
@@ -38,7 +39,11 @@ pub fn run(args: Credentials) -> Result<()> {
     write_private(&out.join("kubeconfig.yaml"), &kubeconfig)?;
     write_atomically(&out.join("ca.crt"), pki.ca_pem().as_bytes())?;
     if component == ComponentName::Kubelet {
-        let addresses = node_ip.iter().map(ToString::to_string);
+        let addresses = node_ip.iter().flat_map(NodeIps::addresses);
+        if let Some(any) = addresses.clone().find(|ip| ip.is_unspecified()) {
+            bail!("--node-ip {any} is no address of a node: give the one at which the API server reaches it");
+        }
+        let addresses = addresses.map(ToString::to_string);
         let pair =
             pki.issue(&Subject::kubelet(&name, addresses)).context("cannot issue a serving certificate")?;
         write_atomically(&out.join("serving.crt"), pair.certificate.as_bytes())?;

@@ -69,17 +69,18 @@ async fn member(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) -> Result<()> {
-    let (node, ambient) = (Node::from_args(args.node.clone()), Ambient::system());
+    let (name, ambient) = (node::name(&args.node), Ambient::system());
     let membership = Membership::of(data.path());
     let joined = tokio::select! {
         biased;
         () = stop.cancelled() => return Ok(()),
-        joined = admit(&args, &node, &membership, &ambient) => joined?,
+        joined = admit(&args, &name, &membership, &ambient) => joined?,
     };
-    let Join { bpf_root, runtime, pod_network, proxy, dns, .. } = args;
+    let Join { bpf_root, node, runtime, pod_network, proxy, dns, .. } = args;
     let began = ambient.now();
     let Ranges { services, pods } = joined.ranges.clone();
     let networks = Networks { service_cidrs: services, cluster_cidrs: pods };
+    let node = Node::from_args(node, &networks.cluster_cidrs);
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
     let (names, dns) = dns::plan_member(dns, &node.name, &networks)?;
@@ -202,7 +203,8 @@ fn rotate(
         Ok(())
     });
     let serving = Serving::default();
-    let names = vec![node.name.clone(), node.ip.to_string()];
+    let addresses = node.ips.iter().map(ToString::to_string);
+    let names: Vec<String> = std::iter::once(node.name.clone()).chain(addresses).collect();
     membership.serve_as(&names)?;
     let file = membership.serving();
     if let Some(pair) = file.read().with_context(|| format!("cannot read {}", file.path().display()))? {
@@ -222,14 +224,14 @@ fn rotate(
 }
 
 /// Returns the cluster that this machine is a node of: the one that it has joined, or the one that admits it now.
-async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambient) -> Result<Cluster> {
+async fn admit(args: &Join, name: &str, membership: &Membership, ambient: &Ambient) -> Result<Cluster> {
     let url = args.server.as_deref().map(discovery::server_url).transpose()?;
     if let Some(mut cluster) = membership.cluster()? {
-        if cluster.node_name != node.name {
+        if cluster.node_name != name {
             bail!(
                 "this machine has joined as node {} and not as {}: give --node-name {0}, or run `hawser leave` first",
                 cluster.node_name,
-                node.name
+                name
             );
         }
         let pair = membership.client().read().context("cannot read the node's certificate")?;
@@ -240,14 +242,14 @@ async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambi
                 cluster.server = url;
                 membership.remember(&cluster)?;
             }
-            info!(node = %node.name, server = %cluster.server, "joined before");
+            info!(node = name, server = %cluster.server, "joined before");
             return Ok(cluster);
         }
         if args.token.is_none() && args.token_file.is_none() {
             bail!(
                 "the certificate of node {} has expired: run `hawser join {} --token-file F --discovery-token-ca-cert-hash H` \
                  with a new token",
-                node.name,
+                name,
                 cluster.server.trim_start_matches("https://")
             );
         }
@@ -271,21 +273,21 @@ async fn admit(args: &Join, node: &Node, membership: &Membership, ambient: &Ambi
         // In clusters of kubeadm one authority signs for servers and clients. Others say who signs for clients.
         client_authorities: found.ranges.is_none().then(|| found.authorities.clone()),
         authorities: found.authorities,
-        node_name: node.name.clone(),
+        node_name: name.to_owned(),
     };
     let user = json!({"token": token.to_string()});
     let client = discovery::client(discovery::kubeconfig(&url, &cluster.authorities, &user)).await?;
-    check_name(&client, &node.name, &token).await?;
+    check_name(&client, name, &token).await?;
     membership.create()?;
     let author = format!("system:bootstrap:{}", token.id);
-    let pair = certificates::bootstrap(&client, &node.name, Some(&author), &membership.pending_key()).await;
+    let pair = certificates::bootstrap(&client, name, Some(&author), &membership.pending_key()).await;
     let pair = pair.context("the cluster gave this machine no certificate")?;
     check_clock(&pair, ambient)?;
     let file = membership.client();
     file.write(&pair).with_context(|| format!("cannot write {}", file.path().display()))?;
     membership.remember(&cluster)?;
     membership.forget_pending_key()?;
-    info!(node = %node.name, server = %cluster.server, "joined");
+    info!(node = name, server = %cluster.server, "joined");
     Ok(cluster)
 }
 

@@ -21,8 +21,7 @@ use crate::etcd_args::EtcdStart;
 use crate::handover::Handover;
 use crate::join::{self, check_name};
 use crate::join_args::Join;
-use crate::node::Node;
-use crate::node_args::NodeArgs;
+use crate::node;
 use crate::tasks::Tasks;
 use crate::token::{self, Token};
 use crate::up;
@@ -62,20 +61,20 @@ async fn member(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) -> Result<()> {
-    let (node, ambient) = (Node::from_args(args.node.clone()), Ambient::system());
+    let (name, ambient) = (node::name(&args.node), Ambient::system());
     let record = tokio::select! {
         biased;
         () = stop.cancelled() => return Ok(()),
-        record = admit(&args, &node, data, &ambient) => record?,
+        record = admit(&args, &name, data, &ambient) => record?,
     };
-    let up = settings(args, &record, node, data)?;
+    let up = settings(args, &record, data)?;
     up::check(&up)?;
     Box::pin(up::cluster(up, data, start, stop, tasks)).await
 }
 
 /// Returns the settings of the cluster with those of this machine.
-fn settings(args: Join, record: &ControlPlane, node: Node, data: &DataDir) -> Result<Up> {
-    let Join { bpf_root, node: own, runtime, pod_network, proxy, dns, etcd_start, .. } = args;
+fn settings(args: Join, record: &ControlPlane, data: &DataDir) -> Result<Up> {
+    let Join { bpf_root, node, runtime, pod_network, proxy, dns, etcd_start, .. } = args;
     let JoinDns { cluster: _, server, without_dns } = dns;
     let mut up = record.up(data.path())?;
     let etcd_start = match &record.member {
@@ -91,26 +90,23 @@ fn settings(args: Join, record: &ControlPlane, node: Node, data: &DataDir) -> Re
         let EtcdArgs { etcd_prefix, .. } = up.store.etcd;
         up.store.etcd = EtcdArgs { etcd_prefix, ..etcd::flags_of(record, data.path()) };
     }
-    let NodeArgs { node_name: _, node_ip: _, cgroup_root } = own;
-    up.node = NodeArgs { node_name: Some(node.name), node_ip: Some(node.ip), cgroup_root };
     up.dns = UpDns { cluster: up.dns.cluster, server, without_dns };
-    Ok(Up { bpf_root, runtime, pod_network, proxy, etcd_start, ..up })
+    Ok(Up { bpf_root, node, runtime, pod_network, proxy, etcd_start, ..up })
 }
 
 /// Returns the record of this control node: that of its cluster, or of the one that admits it now.
-async fn admit(args: &Join, node: &Node, data: &DataDir, ambient: &Ambient) -> Result<ControlPlane> {
+async fn admit(args: &Join, node_name: &str, data: &DataDir, ambient: &Ambient) -> Result<ControlPlane> {
     let earlier = ControlPlane::read(data.path())?.filter(|_| data.join("pki/ca.key").exists());
     if let Some(record) = earlier {
         let name = record.joined.as_ref().map(|joined| joined.node_name.as_str()).unwrap_or_default();
-        if name != node.name {
+        if name != node_name {
             bail!(
-                "this machine has joined as node {name} and not as {}: give --node-name {name}, or run `hawser leave` \
-                 first",
-                node.name
+                "this machine has joined as node {name} and not as {node_name}: give --node-name {name}, or run `hawser \
+                 leave` first"
             );
         }
         certify(&record, data, ambient)?;
-        info!(node = %node.name, "joined before");
+        info!(node = node_name, "joined before");
         return Ok(record);
     }
     let token = Token::given(args.token.as_deref(), args.token_file.as_deref())?;
@@ -133,15 +129,15 @@ async fn admit(args: &Join, node: &Node, data: &DataDir, ambient: &Ambient) -> R
     let found = discovery::discover(&url, &token, &pins, ambient.now()).await?;
     let user = json!({"token": token.to_string()});
     let client = discovery::client(discovery::kubeconfig(&url, &found.authorities, &user)).await?;
-    check_name(&client, &node.name, &token).await?;
+    check_name(&client, node_name, &token).await?;
     let handover = Handover::fetch(&client, &token.id, &key).await?;
-    let joined = Some(Joined { node_name: node.name.clone() });
+    let joined = Some(Joined { node_name: node_name.to_owned() });
     let record = ControlPlane { joined, ..handover.record.clone() };
     // The record alone says nothing yet: the keys are what makes a control node.
     record.write(data.path())?;
     handover.write(data.path())?;
     certify(&record, data, ambient)?;
-    info!(node = %node.name, server = %url, "has the keys of the cluster");
+    info!(node = node_name, server = %url, "has the keys of the cluster");
     Ok(record)
 }
 

@@ -32,6 +32,7 @@ mod membership;
 mod network_args;
 mod node;
 mod node_args;
+mod node_ips;
 mod probes;
 mod proxy;
 mod proxy_args;

@@ -1,7 +1,7 @@
 //! The parts of a node: runtime, pod network, kubelet, proxy. They are the same in `up` and in the separate
 //! components.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,24 +27,51 @@ use crate::data_dir::{DataDir, Made};
 use crate::lock;
 use crate::network_args::PodNetwork;
 use crate::node_args::{Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::node_ips::{self, Defaults};
 use crate::tasks::{Begun, Tasks};
 
 /// The node as its components see it.
 #[derive(Clone, Debug)]
 pub struct Node {
     pub name: String,
-    pub ip: IpAddr,
+    /// Its addresses, the primary one first: one, or one of each family.
+    pub ips: Vec<IpAddr>,
     pub cgroup_root: String,
 }
 
 impl Node {
-    /// Builds the node from flags and asks the machine for what they leave open.
-    pub fn from_args(args: NodeArgs) -> Self {
-        let NodeArgs { node_name, node_ip, cgroup_root } = args;
-        Self {
-            name: node_name.unwrap_or_else(host_name).trim().to_lowercase(),
-            ip: node_ip.unwrap_or_else(address),
-            cgroup_root,
+    /// Builds the node from flags and asks the machine for what they leave open, in a cluster whose pods have addresses
+    /// in these ranges.
+    pub fn from_args(args: NodeArgs, pods: &[IpNetwork]) -> Self {
+        let name = name(&args);
+        let NodeArgs { node_name: _, node_ip, cgroup_root } = args;
+        let ips = node_ips::choose(node_ip.as_ref(), pods, &Defaults::find());
+        for ip in ips.iter().filter(|ip| !node_ips::is_here(**ip)) {
+            // It may come later, or a router in front of the machine may have it.
+            tracing::warn!(%ip, "--node-ip is not an address of this machine: others may not reach it");
+        }
+        Self { name, ips, cgroup_root }
+    }
+
+    /// Returns the primary address.
+    pub fn ip(&self) -> IpAddr {
+        self.ips.first().copied().unwrap_or(Ipv4Addr::LOCALHOST.into())
+    }
+
+    /// Returns the address at which pods reach the API server of this node by its Service, which has an address of
+    /// the first of these ranges: one of the same family, or else the primary one.
+    pub fn advertised(&self, services: &[IpNetwork]) -> IpAddr {
+        let like = services.first().map(IpNetwork::is_ipv4);
+        self.ips.iter().copied().find(|ip| Some(ip.is_ipv4()) == like).unwrap_or_else(|| self.ip())
+    }
+
+    /// Returns the address to listen on for a configured one: `0.0.0.0` stands for all of the node's addresses, as in
+    /// Kubernetes.
+    fn listening(&self, configured: SocketAddr) -> SocketAddr {
+        if configured.ip() == Ipv4Addr::UNSPECIFIED {
+            SocketAddr::new(node_ips::wildcard(&self.ips), configured.port())
+        } else {
+            configured
         }
     }
 
@@ -64,15 +91,14 @@ pub fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// Returns the source address of packets to other hosts, without sending any. Loopback if there is no route.
+/// Returns the node's name: that of the flags, or else the host's.
+pub fn name(args: &NodeArgs) -> String {
+    args.node_name.clone().unwrap_or_else(host_name).trim().to_lowercase()
+}
+
+/// Returns the machine's primary address of IPv4. Loopback if there is no route to others.
 pub fn address() -> IpAddr {
-    let ask = || -> std::io::Result<IpAddr> {
-        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-        // An address for documentation (RFC 5737): only its route is looked up.
-        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
-        Ok(socket.local_addr()?.ip())
-    };
-    ask().unwrap_or(IpAddr::V4(Ipv4Addr::LOCALHOST))
+    Defaults::find().ipv4.unwrap_or(Ipv4Addr::LOCALHOST).into()
 }
 
 /// The context that every component of the node gets.
@@ -255,7 +281,7 @@ pub fn network(
             mode: *pod_network,
             cluster_cidrs: networks.cluster_cidrs.clone(),
             service_cidrs: networks.service_cidrs.clone(),
-            node_ips: vec![node.ip],
+            node_ips: node.ips.clone(),
             vni: *vxlan_vni,
             port: *vxlan_port,
         },
@@ -285,13 +311,13 @@ pub async fn kubelet(
     around: &Surroundings<'_>,
 ) -> Result<JoinHandle<Result<()>>> {
     let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
-    let address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.kubelet_port));
+    let address = node.listening(SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.kubelet_port)));
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address} for the node server: choose another --kubelet-port")
     })?;
     let identify = |der: &[u8]| CertificateUser::read(der).ok().map(Into::into);
     let config = kubelet_agent::Config {
-        node_ips: vec![node.ip],
+        node_ips: node.ips.clone(),
         cgroup_root: node.cgroup_root.clone(),
         cluster_dns,
         allowed_unsafe_sysctls: args.allowed_unsafe_sysctls.clone(),
@@ -346,8 +372,8 @@ pub fn proxy_config(
     } = ports;
     let kube_proxy = KubeProxyConfiguration {
         hostname_override: node.name.clone(),
-        healthz_bind_address: healthz_bind_address.to_string(),
-        metrics_bind_address: metrics_bind_address.to_string(),
+        healthz_bind_address: node.listening(*healthz_bind_address).to_string(),
+        metrics_bind_address: node.listening(*metrics_bind_address).to_string(),
         bind_address_hard_fail: true,
         cluster_cidr: list(&networks.cluster_cidrs),
         ..KubeProxyConfiguration::default()
@@ -446,4 +472,38 @@ async fn listen(address: SocketAddr, flag: &str) -> Result<TcpListener> {
     TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot listen on {address}: is the port taken? choose another --{flag}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(ips: &[&str]) -> Node {
+        let ips = ips.iter().map(|ip| ip.parse().unwrap()).collect();
+        Node { name: "a".to_owned(), ips, cgroup_root: "/".to_owned() }
+    }
+
+    #[test]
+    fn api_server_is_advertised_in_the_primary_family_of_services() {
+        let services = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+        let both = node(&["192.0.2.1", "2001:db8::1"]);
+        for (node, ranges, expected) in [
+            (&both, &["10.96.0.0/16"][..], "192.0.2.1"),
+            (&both, &["fd00:96::/112", "10.96.0.0/16"], "2001:db8::1"),
+            (&node(&["192.0.2.1"]), &["fd00:96::/112"], "192.0.2.1"),
+            (&both, &[], "192.0.2.1"),
+        ] {
+            assert_eq!(node.advertised(&services(ranges)).to_string(), expected, "{ranges:?}");
+        }
+    }
+
+    #[test]
+    fn all_addresses_include_those_of_ipv6_where_the_node_has_one() {
+        let listening =
+            |ips: &[&str], configured: &str| node(ips).listening(configured.parse().unwrap()).to_string();
+        let both = &["192.0.2.1", "2001:db8::1"];
+        assert_eq!(listening(both, "0.0.0.0:10256"), "[::]:10256");
+        assert_eq!(listening(&["192.0.2.1"], "0.0.0.0:10256"), "0.0.0.0:10256");
+        assert_eq!(listening(both, "127.0.0.1:10249"), "127.0.0.1:10249");
+    }
 }

@@ -1,6 +1,5 @@
 //! Flags that the command lines of several components share: the cluster's ranges, and those of a node.
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
@@ -8,6 +7,8 @@ use clap::{ArgAction, Args};
 use controllers_manager::AddressRange;
 use ipnetwork::IpNetwork;
 use kubelet_agent::Thresholds;
+
+use crate::node_ips::NodeIps;
 
 /// The number of host bits in the smallest range for Services.
 const LEAST_SERVICE_BITS: u8 = 3;
@@ -51,9 +52,11 @@ pub struct NodeArgs {
     /// The node's name; the host's name unless given
     #[arg(long = "node-name", alias = "hostname-override")]
     pub node_name: Option<String>,
-    /// The node's address; the source address of the default route unless given
-    #[arg(long)]
-    pub node_ip: Option<IpAddr>,
+    /// The node's address, or one of IPv4 and one of IPv6, separated by a comma, the primary one first. Unless given,
+    /// the source addresses of the default routes, of each family that pods have, in the order of --cluster-cidr;
+    /// 0.0.0.0 or :: chooses the family of the primary one
+    #[arg(long, value_name = "IPS")]
+    pub node_ip: Option<NodeIps>,
     /// The cgroup that contains the pods and the socket hooks; lets several nodes share one machine
     #[arg(long, default_value = "/")]
     pub cgroup_root: String,

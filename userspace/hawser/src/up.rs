@@ -31,6 +31,7 @@ use crate::data_dir::DataDir;
 use crate::etcd::LocalEtcd;
 use crate::node::{self, KubeletTls, Node, Surroundings};
 use crate::node_args::{LoadBalancers, Networks, NodeArgs, ProxyPorts, RuntimeArgs};
+use crate::node_ips::wildcard;
 use crate::tasks::Tasks;
 use crate::{dns, down};
 
@@ -197,7 +198,7 @@ pub async fn cluster(
         proxy,
         dns,
     } = args;
-    let (node, ambient) = (Node::from_args(node), Ambient::system());
+    let (node, ambient) = (Node::from_args(node, &networks.cluster_cidrs), Ambient::system());
     let began = ambient.now();
     let data_plane = node::data_plane(None, &node.cgroup_root, &bpf_root)?;
     let proxy = node::proxy_config(&node, &proxy, &networks, &pod_network)?;
@@ -283,8 +284,9 @@ fn settings<'a>(
 ) -> Settings<'a> {
     Settings {
         data,
-        listen: SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)),
-        advertise: node.ip,
+        listen: SocketAddr::new(wildcard(&node.ips), port),
+        advertise: node.advertised(&networks.service_cidrs),
+        addresses: node.ips.clone(),
         store,
         networks,
         identity: node.name.clone(),
@@ -396,7 +398,8 @@ fn run_dns(
 }
 
 fn kubelet_tls(api: &Api, node: &Node) -> Result<KubeletTls> {
-    let subject = Subject::kubelet(&node.name, [node.ip.to_string(), "127.0.0.1".to_owned()]);
+    let addresses = node.ips.iter().copied().chain([Ipv4Addr::LOCALHOST.into()]);
+    let subject = Subject::kubelet(&node.name, addresses.map(|ip| ip.to_string()));
     let pair =
         api.pki.load_or_issue("kubelet", &subject).context("cannot issue the node server's certificate")?;
     Ok(KubeletTls { serving: Some(pair), rotated: None, client_ca: Some(api.pki.ca_pem().to_owned()) })

@@ -78,7 +78,7 @@ pub struct PeerConfig {
     pub cluster_cidrs: Vec<IpNetwork>,
     /// The ranges of Services, which no node may claim.
     pub service_cidrs: Vec<IpNetwork>,
-    /// The own Node's addresses; the first one's family is that of the tunnel.
+    /// The own Node's addresses.
     pub node_ips: Vec<IpAddr>,
     /// VXLAN network identifier.
     pub vni: u32,
@@ -96,6 +96,15 @@ impl Default for PeerConfig {
             vni: DEFAULT_VNI,
             port: DEFAULT_PORT,
         }
+    }
+}
+
+impl PeerConfig {
+    /// Returns the own addresses for the outside of the tunnel, the best first. Both ends of a tunnel have to be of one
+    /// family, and nodes list their addresses in any order: IPv4 goes first on all of them.
+    pub(crate) fn outer_addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
+        let of_family = |ipv4: bool| self.node_ips.iter().copied().filter(move |ip| ip.is_ipv4() == ipv4);
+        of_family(true).chain(of_family(false))
     }
 }
 

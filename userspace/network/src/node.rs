@@ -114,15 +114,15 @@ async fn set_host_addresses(
 /// Returns the MTU of pods' interfaces. It leaves room for the tunnel even while all nodes are on one link: a
 /// pod's MTU cannot change when the first node from elsewhere comes.
 async fn pod_mtu(peers: &PeerConfig, netlink: &Netlink) -> Result<u32, NetlinkError> {
-    let mut uplink = None;
-    if let Some(address) = peers.node_ips.first() {
-        uplink = netlink.interface_with(*address).await?;
+    let (mut uplink, outer) = (None, peers.outer_addresses().next());
+    if let Some(address) = outer {
+        uplink = netlink.interface_with(address).await?;
     }
     if uplink.is_none() {
         uplink = netlink.default_interface().await?;
     }
     let mtu = uplink.map(|found| found.mtu).filter(|mtu| check_mtu(*mtu).is_ok()).unwrap_or(DEFAULT_MTU);
-    let outer_ipv4 = peers.node_ips.first().is_none_or(IpAddr::is_ipv4);
+    let outer_ipv4 = outer.is_none_or(|address| address.is_ipv4());
     let headers = if peers.mode.may_tunnel() { tunnel_overhead(outer_ipv4) } else { 0 };
     Ok(mtu.saturating_sub(headers).max(limits::MIN_MTU))
 }

@@ -257,7 +257,8 @@ impl Connections {
         let loopback = peer.ip().to_canonical().is_loopback();
         let connection = Arc::new(Connection {
             id: self.next.fetch_add(1, Ordering::SeqCst),
-            address: peer.ip(),
+            // A socket for both families has IPv4 clients by mapped addresses.
+            address: peer.ip().to_canonical(),
             network,
             loopback,
             opened: now,
@@ -377,6 +378,14 @@ mod tests {
         drop((places, admin));
         assert_eq!(table.counts(), Counts::default());
         assert_eq!(table.known.load(Ordering::SeqCst), 0);
+    }
+
+    #[tokio::test]
+    async fn client_on_a_socket_of_both_families_has_its_own_address() {
+        let table = Connections::new(20);
+        let [plain, mapped] =
+            ["10.0.0.1:4000", "[::ffff:10.0.0.1]:4000"].map(|peer| table.admit(peer.parse().unwrap()));
+        assert_eq!((mapped.address(), mapped.network), (plain.address(), plain.network));
     }
 
     #[tokio::test(start_paused = true)]

@@ -270,6 +270,24 @@ mod tests {
         assert_eq!(judge("system:node:old", "system:node:old", &["192.0.2.1"], &nodes), Ok(()));
     }
 
+    /// A node of two addresses has both, and no node gets either of them by listing it beside its own.
+    #[test]
+    fn second_address_of_another_node_is_refused_however_it_is_written() {
+        let a = node("a", &[("InternalIP", "192.0.2.1"), ("InternalIP", "2001:db8::1")]);
+        let b = node("b", &[("InternalIP", "192.0.2.2"), ("InternalIP", "2001:db8::2")]);
+        let of_b =
+            |names: &[&str], nodes: &[Arc<Node>]| judge("system:node:b", "system:node:b", names, nodes);
+        let nodes = [Arc::clone(&a), b];
+        assert_eq!(of_b(&["b", "192.0.2.2", "2001:db8::2"], &nodes), Ok(()));
+        let foreign = of_b(&["b", "192.0.2.2", "2001:db8::1"], &nodes).unwrap_err();
+        assert_eq!(foreign, "2001:db8::1 is not an address of Node b");
+        for (listed, wanted) in [("2001:DB8:0:0::1", "2001:db8::1"), ("::ffff:192.0.2.1", "192.0.2.1")] {
+            let hostile = node("b", &[("InternalIP", "192.0.2.2"), ("InternalIP", listed)]);
+            let refused = of_b(&["b", "192.0.2.2", wanted], &[Arc::clone(&a), hostile]).unwrap_err();
+            assert_eq!(refused, format!("{wanted} is an address of Node a too"));
+        }
+    }
+
     #[test]
     fn nobody_asks_for_another_node() {
         let nodes = [node("a", &[("InternalIP", "192.0.2.1")])];

@@ -1,5 +1,7 @@
 //! State of a pod as reported by the runtime and by probes.
 
+use std::net::IpAddr;
+
 use jiff::Timestamp;
 use kubelet_cri::{ContainerState, ContainerStatus, SandboxState, SandboxStatus};
 
@@ -104,5 +106,36 @@ impl ProbeResults {
     /// Removes the results of containers that are gone.
     pub fn retain(&mut self, keep: impl Fn(&str) -> bool) {
         self.results.retain(|id, _| keep(id));
+    }
+}
+
+/// Returns the addresses of a pod in the order of its node's families, one of each: the primary family of the node,
+/// whose addresses are `host_ips`, goes first. A node without addresses counts as one of IPv4.
+pub fn ordered_ips(ips: &[String], host_ips: &[String]) -> Vec<String> {
+    let is_ipv4 = |ip: &String| ip.parse::<IpAddr>().ok().map(|ip| ip.is_ipv4());
+    let primary = host_ips.first().and_then(is_ipv4).unwrap_or(true);
+    let first = |ipv4: bool| ips.iter().find(|ip| is_ipv4(ip) == Some(ipv4)).cloned();
+    [first(primary), first(!primary)].into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pod_addresses_follow_the_families_of_the_node() {
+        let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
+        let (v4, v6) = ("10.244.0.5", "fd00:244::5");
+        for (ips, host_ips, expected) in [
+            (&[v4, v6][..], &["192.0.2.1", "2001:db8::1"][..], &[v4, v6][..]),
+            (&[v4, v6], &["2001:db8::1", "192.0.2.1"], &[v6, v4]),
+            (&[v6, v4], &["192.0.2.1"], &[v4, v6]),
+            (&[v6], &["192.0.2.1"], &[v6]),
+            (&[v4, "10.244.0.6", v6], &[], &[v4, v6]),
+            (&["", v6], &["2001:db8::1"], &[v6]),
+            (&[], &["192.0.2.1"], &[]),
+        ] {
+            assert_eq!(ordered_ips(&list(ips), &list(host_ips)), list(expected), "{ips:?} {host_ips:?}");
+        }
     }
 }

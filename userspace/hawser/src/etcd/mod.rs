@@ -72,7 +72,7 @@ impl LocalEtcd {
             dir: data.join(DIR),
             pki: data.join(PKI),
             name: node.name.clone(),
-            ip: node.ip,
+            ip: node.ip(),
             client_port: *etcd_client_port,
             peer_port: *etcd_peer_port,
         };

@@ -123,7 +123,7 @@ impl Planned {
             config: config.clone(),
             own: own.name.clone(),
             own_ranges: own.ranges.clone().unwrap_or_default(),
-            local: config.node_ips.iter().copied().find(|address| underlay.has(*address)),
+            local: config.outer_addresses().find(|address| underlay.has(*address)),
         };
         let mut claims = Claims::default();
         claims.add(&own.name, &planner.own_ranges, mac(&planner.own_ranges));
@@ -378,7 +378,7 @@ impl Planner {
     }
 
     fn outer_ipv4(&self) -> bool {
-        self.local.or(self.config.node_ips.first().copied()).is_none_or(|address| address.is_ipv4())
+        self.local.or(self.config.outer_addresses().next()).is_none_or(|address| address.is_ipv4())
     }
 
     fn tunnel(&self, underlay: &Underlay) -> Tunnel {

@@ -135,6 +135,18 @@ fn each_family_takes_its_own_way() {
 }
 
 #[test]
+fn tunnel_is_of_one_family_whatever_the_order_of_the_nodes_addresses() {
+    let own = node("own", 100, &["10.244.1.0/24"], &["2001:db8::1", "192.0.2.1"]);
+    let config = PeerConfig { node_ips: vec![ip("2001:db8::1"), ip("192.0.2.1")], ..config(Mode::Vxlan) };
+    for addresses in [&["2001:db8::2", "192.0.2.2"], &["192.0.2.2", "2001:db8::2"]] {
+        let plan = plan(&config, &own, &[node("b", 1, &["10.244.2.0/24"], addresses)], &underlay());
+        assert_eq!(plan.tables.fdb, [([2, 72, 10, 244, 2, 0], ip("192.0.2.2"))]);
+        let tunnel = plan.tables.tunnel.unwrap();
+        assert_eq!((tunnel.local, tunnel.outer_ipv4), (Some(ip("192.0.2.1")), true));
+    }
+}
+
+#[test]
 fn a_family_that_this_node_lacks_is_left_out() {
     let own = node("own", 100, &["10.244.1.0/24"], &["192.0.2.1"]);
     let peers = [node("b", 1, &["10.244.2.0/24", "fd00:0:0:2::/64"], &["192.0.2.2"])];
