@@ -24,7 +24,7 @@ impl FromStr for NodeIps {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut ips = Vec::new();
         for part in text.split(',').map(str::trim) {
-            let ip: IpAddr = part.parse().map_err(|_| format!("{part:?} is no IP address"))?;
+            let ip: IpAddr = part.parse().map_err(|_| format!("{part:?} is not an IP address"))?;
             check(ip)?;
             ips.push(ip);
         }
@@ -223,10 +223,10 @@ mod tests {
     #[test]
     fn node_ip_that_is_no_pair_of_families_is_refused() {
         for (text, words) in [
-            ("", "\"\" is no IP address"),
-            ("192.0.2.1,", "\"\" is no IP address"),
-            ("node-1", "\"node-1\" is no IP address"),
-            ("192.0.2.1/24", "\"192.0.2.1/24\" is no IP address"),
+            ("", "\"\" is not an IP address"),
+            ("192.0.2.1,", "\"\" is not an IP address"),
+            ("node-1", "\"node-1\" is not an IP address"),
+            ("192.0.2.1/24", "\"192.0.2.1/24\" is not an IP address"),
             ("192.0.2.1,192.0.2.2", "one of IPv4 and one of IPv6"),
             ("2001:db8::1,2001:db8::2", "one of IPv4 and one of IPv6"),
             ("192.0.2.1,2001:db8::1,192.0.2.2", "one of IPv4 and one of IPv6"),

@@ -35,7 +35,7 @@ pub fn run(report: &Report, plan: &Plan) {
         let pair = Pair::new(Subject::Hawser, Path::Node)?;
         cases.iter().try_for_each(|(case, rate, egress)| {
             limit(&pair, *rate, *egress)?;
-            let (rounds, seconds) = plan.choose((1, 1.0), (3, 5.0));
+            let (rounds, seconds) = plan.choose((3, 1.5), (3, 5.0));
             // The burst passes first.
             pair.work(UPLOAD, 1.0)?;
             let turns: Result<Vec<f64>> = (0..rounds)

@@ -5,6 +5,7 @@ mod dns;
 mod egress;
 mod load;
 mod pair;
+mod policy;
 mod routes;
 
 pub use load::work as dns_load;
@@ -16,6 +17,7 @@ use crate::subject::Plan;
 pub fn run(report: &Report, plan: &Plan) {
     pair::run(report, plan);
     bandwidth::run(report, plan);
+    policy::run(report, plan);
     egress::run(report, plan);
     dns::run(report, plan);
     routes::run(report, plan);

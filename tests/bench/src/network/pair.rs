@@ -120,6 +120,11 @@ impl Pair {
         &self.machines.labs[0]
     }
 
+    /// Returns the pods' addresses, the client's first.
+    pub fn addresses(&self) -> [&'static str; 2] {
+        self.machines.addresses()
+    }
+
     pub fn work(&self, work: Work, seconds: f64) -> Result<Vec<f64>> {
         let line = format!("{} {}:{} {seconds}", work.name, self.target, POD_PORT + work.port);
         self.client.borrow_mut().ask(&line).with_context(|| format!("with {}", self.subject.name()))
