@@ -38,7 +38,7 @@ use crate::respond;
 use crate::respond::Answer;
 use crate::server::Server;
 use crate::websocket;
-use crate::{paths, streams, verbs, warning_header};
+use crate::{paths, streams, tunnels, verbs, warning_header};
 use apiserver_auth::authentication::user_info;
 use apiserver_auth::impersonation;
 
@@ -417,6 +417,8 @@ async fn route(context: Authorized, request: Request<Body>) -> Answer {
     let head = request.method() == http::Method::HEAD;
     let answer = if context.info.is_resource {
         verbs::dispatch(&context, request).boxed().await
+    } else if let Some(node) = tunnels::node(&context.info) {
+        tunnels::open(&context, node, request)
     } else {
         paths::dispatch(&context, request.method()).await
     };

@@ -61,6 +61,7 @@ mod store_metrics;
 mod store_quota;
 mod syntax;
 mod table;
+mod tunnels;
 mod verbs;
 mod view;
 mod warning_header;
