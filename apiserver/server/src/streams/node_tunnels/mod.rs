@@ -6,6 +6,7 @@ pub mod ways;
 use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -26,6 +27,8 @@ use ways::{Known, Step, Way};
 /// The tunnels of all nodes to this server.
 pub struct Tunnels {
     began: Instant,
+    /// The number of the next tunnel.
+    next: AtomicU64,
     nodes: Mutex<HashMap<String, Node>>,
     /// By [`Way::ALL`]: connections to kubelets that were made, and attempts that failed.
     dials: [[Counter; 2]; 2],
@@ -33,7 +36,12 @@ pub struct Tunnels {
 
 impl Default for Tunnels {
     fn default() -> Self {
-        Self { began: Instant::now(), nodes: Mutex::default(), dials: Default::default() }
+        Self {
+            began: Instant::now(),
+            next: AtomicU64::default(),
+            nodes: Mutex::default(),
+            dials: Default::default(),
+        }
     }
 }
 
@@ -112,7 +120,7 @@ impl Tunnels {
             return None;
         }
         let entry = nodes.entry(node.to_owned()).or_default();
-        let id = entry.tunnels.last().map_or(0, |last| last.id + 1);
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
         let closed = CancellationToken::new();
         entry.tunnels.push(Tunnel { id, dialer, earnings, retired: false, closed: closed.clone() });
         if entry.tunnels.len() > limits::TUNNELS_OF_NODE {
