@@ -13,7 +13,6 @@ use http::header::{
 };
 use http::{HeaderMap, Request, Response, Version};
 use http_body::Body as _;
-use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
 use userspace_daemon::metrics::Member;
 
@@ -33,7 +32,7 @@ use crate::metrics::{Authentication, Guard, Requests};
 use crate::negotiate;
 use crate::probes;
 use crate::query::Query;
-use crate::request::{ClientAddress, RequestInfo};
+use crate::request::{ClientAddress, PeerCertificate, RequestInfo};
 use crate::respond;
 use crate::respond::Answer;
 use crate::server::Server;
@@ -41,10 +40,6 @@ use crate::websocket;
 use crate::{paths, streams, tunnels, verbs, warning_header};
 use apiserver_auth::authentication::user_info;
 use apiserver_auth::impersonation;
-
-/// The client certificate that an authority vouches for, in a request's extensions.
-#[derive(Clone)]
-pub struct PeerCertificate(pub CertificateDer<'static>);
 
 /// Marks a request whose client showed a certificate that no authority signed.
 #[derive(Clone, Copy)]

@@ -71,7 +71,7 @@ mod write_coalescing;
 
 pub use body::Body;
 pub use build::Build;
-pub use chain::PeerCertificate;
 pub use lifecycle::ApiService;
+pub use request::PeerCertificate;
 pub use serve::{listen, serve};
 pub use server::{Server, ServerConfig, ServerError};

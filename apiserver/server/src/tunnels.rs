@@ -13,11 +13,10 @@ use userspace_daemon::tunnel;
 use crate::authorize::Authorized;
 use crate::body;
 use crate::body::Body;
-use crate::chain::PeerCertificate;
 use crate::context::Context;
 use crate::errors::not_allowed;
 use crate::limits;
-use crate::request::RequestInfo;
+use crate::request::{PeerCertificate, RequestInfo};
 use crate::respond::Answer;
 use crate::streams;
 

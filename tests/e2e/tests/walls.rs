@@ -120,9 +120,8 @@ fn forward(nodes: &Nodes<'_>, node: &Node) -> Result<()> {
     command.arg("--kubeconfig").arg(nodes.kubeconfig()).env("HOME", nodes.bed.dir());
     command.args(["port-forward", &format!("pod/{pod}"), "18080:8080"]);
     let forwarding = Process::start(&mut command, nodes.bed.dir().join("port-forward.log"))?;
-    let answer = eventually("port-forward", || {
-        Ok(output(first.on(echo()?).args(["get", "127.0.0.1:18080"])).ok())
-    });
+    let answer =
+        eventually("port-forward", || Ok(output(first.on(echo()?).args(["get", "127.0.0.1:18080"])).ok()));
     let answer = answer.with_context(|| forwarding.log_tail())?;
     ensure!(answer.trim().starts_with(&pod), "{answer}");
     forwarding.kill()

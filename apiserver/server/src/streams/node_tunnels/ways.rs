@@ -46,7 +46,7 @@ const DIRECT_FIRST: [Step; 2] =
 const TUNNEL_FIRST: [Step; 2] =
     [step(Way::Tunnel, limits::TUNNEL_DIAL), step(Way::Direct, limits::BACKEND_CONNECT)];
 
-/// What is known of the direct way to a node that has a tunnel.
+/// The experience with the direct way to a node that has a tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     /// The tunnel was needed, and goes first until then; `None` if direct dialing worked last, or was not tried.
