@@ -19,6 +19,7 @@ use http_body_util::{BodyExt, BodyStream, StreamBody};
 use hyper_util::client::legacy;
 use kube::Client;
 use kube::client::Body;
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::{BoxError, Service};
@@ -35,6 +36,8 @@ struct State {
     /// Never empty.
     all: Vec<Authority>,
     current: Current,
+    /// Those that were listed last, for [`Servers::listed`].
+    listed: watch::Sender<Vec<String>>,
 }
 
 /// The server in use.
@@ -61,7 +64,13 @@ impl Servers {
     pub fn new(urls: &[String]) -> Option<Self> {
         let all = authorities(urls);
         let current = Current::new(all.first()?.clone());
-        Some(Self(Arc::new(Mutex::new(State { all, current }))))
+        let listed = watch::Sender::new(texts(&all));
+        Some(Self(Arc::new(Mutex::new(State { all, current, listed }))))
+    }
+
+    /// Returns the servers as they were listed last, each `HOST:PORT`, and changes of the list.
+    pub fn listed(&self) -> watch::Receiver<Vec<String>> {
+        self.state().listed.subscribe()
     }
 
     /// Replaces the servers. The one in use stays as long as it answers, also if it is not among them any more: a
@@ -72,6 +81,12 @@ impl Servers {
             return;
         }
         let mut state = self.state();
+        let listed = texts(&all);
+        state.listed.send_if_modified(|old| {
+            let is_new = *old != listed;
+            *old = listed;
+            is_new
+        });
         if !all.contains(&state.current.server) {
             info!(server = %state.current.server, "the API server in use is no longer listed");
             all.push(state.current.server.clone());
@@ -130,6 +145,10 @@ fn authorities(urls: &[String]) -> Vec<Authority> {
         }
     }
     all
+}
+
+fn texts(authorities: &[Authority]) -> Vec<String> {
+    authorities.iter().map(ToString::to_string).collect()
 }
 
 /// Checks the server in use again and again, until shutdown, and gives it up once it is not ready twice in a row: one
@@ -303,6 +322,19 @@ mod tests {
         // An empty list is no reason to have none.
         servers.replace(&[]);
         assert_eq!(servers.in_use(), "b:6443");
+    }
+
+    #[test]
+    fn list_of_servers_is_that_of_the_cluster_without_one_that_is_only_in_use() {
+        let servers = Servers::new(&urls(&["a", "b"])).unwrap();
+        let mut listed = servers.listed();
+        assert_eq!(*listed.borrow_and_update(), ["a:6443", "b:6443"]);
+        servers.replace(&urls(&["a", "b"]));
+        assert!(!listed.has_changed().unwrap(), "nothing new");
+        servers.replace(&urls(&["b", "c"]));
+        assert_eq!(*listed.borrow_and_update(), ["b:6443", "c:6443"]);
+        servers.replace(&[]);
+        assert!(!listed.has_changed().unwrap());
     }
 
     #[test]

@@ -13,7 +13,6 @@ use http::header::{
 };
 use http::{HeaderMap, Request, Response, Version};
 use http_body::Body as _;
-use rustls::pki_types::CertificateDer;
 use tokio::time::Instant;
 use userspace_daemon::metrics::Member;
 
@@ -33,18 +32,14 @@ use crate::metrics::{Authentication, Guard, Requests};
 use crate::negotiate;
 use crate::probes;
 use crate::query::Query;
-use crate::request::{ClientAddress, RequestInfo};
+use crate::request::{ClientAddress, PeerCertificate, RequestInfo};
 use crate::respond;
 use crate::respond::Answer;
 use crate::server::Server;
 use crate::websocket;
-use crate::{paths, streams, verbs, warning_header};
+use crate::{paths, streams, tunnels, verbs, warning_header};
 use apiserver_auth::authentication::user_info;
 use apiserver_auth::impersonation;
-
-/// The client certificate that an authority vouches for, in a request's extensions.
-#[derive(Clone)]
-pub struct PeerCertificate(pub CertificateDer<'static>);
 
 /// Marks a request whose client showed a certificate that no authority signed.
 #[derive(Clone, Copy)]
@@ -417,6 +412,8 @@ async fn route(context: Authorized, request: Request<Body>) -> Answer {
     let head = request.method() == http::Method::HEAD;
     let answer = if context.info.is_resource {
         verbs::dispatch(&context, request).boxed().await
+    } else if let Some(node) = tunnels::node(&context.info) {
+        tunnels::open(&context, node, request)
     } else {
         paths::dispatch(&context, request.method()).await
     };

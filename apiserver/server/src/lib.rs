@@ -61,6 +61,7 @@ mod store_metrics;
 mod store_quota;
 mod syntax;
 mod table;
+mod tunnels;
 mod verbs;
 mod view;
 mod warning_header;
@@ -70,7 +71,7 @@ mod write_coalescing;
 
 pub use body::Body;
 pub use build::Build;
-pub use chain::PeerCertificate;
 pub use lifecycle::ApiService;
+pub use request::PeerCertificate;
 pub use serve::{listen, serve};
 pub use server::{Server, ServerConfig, ServerError};

@@ -372,7 +372,13 @@ fn state(server: &Server, store_bytes: Option<u64>, taken: metrics::Taken) -> me
     let text = |key: &str| version[key].as_str().unwrap_or_default().to_owned();
     let build = build.into_iter().map(|(label, key)| (label, text(key))).collect();
     let usage = server.objects().store().usage();
-    metrics::State { caches: by_kind, store_bytes, usage, build, taken, clients: clients(server) }
+    let (clients, tunnels) = (clients(server), tunnels(server));
+    metrics::State { caches: by_kind, store_bytes, usage, build, taken, clients, tunnels }
+}
+
+fn tunnels(server: &Server) -> metrics::Tunnels {
+    let Ok(kubelets) = server.kubelets() else { return metrics::Tunnels::default() };
+    metrics::Tunnels { open: kubelets.tunnels().open(), dials: kubelets.tunnels().dials() }
 }
 
 fn tokens(context: &Context, path: &str) -> Answer {

@@ -6,6 +6,7 @@ use apiserver_registry::Resource;
 use std::net::IpAddr;
 
 use http::Method;
+use rustls::pki_types::CertificateDer;
 
 use crate::query::{Query, decode};
 use apiserver_auth::attributes::Attributes;
@@ -13,6 +14,10 @@ use apiserver_auth::attributes::Attributes;
 /// The address of the client, in a request's extensions.
 #[derive(Clone, Copy)]
 pub struct ClientAddress(pub IpAddr);
+
+/// The client certificate that an authority vouches for, in a request's extensions.
+#[derive(Clone)]
+pub struct PeerCertificate(pub CertificateDer<'static>);
 
 /// The attributes of a request. They are read once, before anything else happens: the authorizer is
 /// shown this very value, and the verbs take kind, place and name from it and from nowhere else. Only

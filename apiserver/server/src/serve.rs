@@ -21,13 +21,14 @@ use tower::BoxError;
 
 use crate::body::Body;
 use crate::chain;
-use crate::chain::{PeerCertificate, UnknownCertificate};
+use crate::chain::UnknownCertificate;
 use crate::clients::connections::{Active, Connection, Place};
 use crate::clients::delivery;
 use crate::close_notify::Farewell;
 use crate::connection_bounds;
 use crate::connection_bounds::Spoken;
 use crate::limits;
+use crate::request::PeerCertificate;
 use crate::server::Server;
 use crate::write_coalescing::Corked;
 use apiserver_auth::authentication::listener::ListenerTls;

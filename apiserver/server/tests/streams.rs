@@ -42,6 +42,7 @@ use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_util::sync::CancellationToken;
 
 mod log_sockets;
+mod node_tunnels;
 mod proxies;
 mod workloads;
 
@@ -185,20 +186,30 @@ impl Running {
 
     /// Opens a connection that speaks one version of HTTP, as an administrator or anonymously.
     async fn connect_with(&self, version: &[u8], administrator: bool) -> TlsStream<TcpStream> {
-        let pki = Pki::open(self.dir.path(), &Ambient::system()).unwrap();
-        let pair = pki.issue(&Subject::admin()).unwrap();
-        let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).map(Result::unwrap);
-        let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+        self.connect_as(version, administrator.then(Subject::admin).as_ref()).await
+    }
+
+    /// Returns the authority of the server.
+    fn pki(&self) -> Pki {
+        Pki::open(self.dir.path(), &Ambient::system()).unwrap()
+    }
+
+    /// Opens a connection with a certificate, or without.
+    async fn connect_as(&self, version: &[u8], subject: Option<&Subject>) -> TlsStream<TcpStream> {
+        let pair = subject.map(|subject| self.pki().issue(subject).unwrap());
         let authority = std::fs::read(self.dir.path().join("ca.crt")).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(CertificateDer::pem_slice_iter(&authority).map(Result::unwrap));
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let tls = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
         let tls = tls.unwrap().with_root_certificates(roots);
-        let mut tls = if administrator {
-            tls.with_client_auth_cert(chain.collect(), key).unwrap()
-        } else {
-            tls.with_no_client_auth()
+        let mut tls = match pair {
+            Some(pair) => {
+                let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).map(Result::unwrap);
+                let key = PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap();
+                tls.with_client_auth_cert(chain.collect(), key).unwrap()
+            }
+            None => tls.with_no_client_auth(),
         };
         tls.alpn_protocols = vec![version.to_vec()];
         let tls = TlsConnector::from(Arc::new(tls));

@@ -33,6 +33,7 @@ mod server;
 mod status_manager;
 mod storage;
 mod tracked;
+mod tunnels;
 pub mod volumes;
 mod worker;
 
@@ -41,3 +42,4 @@ pub use eviction::{ThresholdError, Thresholds};
 pub use machine::{DiskUsage, FakeMachine, LinuxMachine, Machine};
 pub use pod::resolv::ClusterDns;
 pub use run::{RunError, run};
+pub use tunnels::Tunnels;

@@ -78,6 +78,18 @@ pub const LOG_LINE_HEAD: usize = 128;
 pub const MIN_GRACE: Duration = Duration::from_secs(2);
 /// Deadline of a request to the API server.
 pub const API_DEADLINE: Duration = Duration::from_secs(30);
+/// Deadline for opening a tunnel to an API server.
+pub const TUNNEL_OPEN: Duration = Duration::from_secs(10);
+/// First pause before a tunnel that ended, or could not be opened, is opened again; it doubles up to the next value.
+pub const TUNNEL_RETRY: Duration = Duration::from_millis(250);
+/// Maximum pause before a tunnel is opened again.
+pub const TUNNEL_RETRY_MAX: Duration = Duration::from_secs(5);
+/// The same for an API server that refused it: one that is starting, or of another make.
+pub const TUNNEL_REFUSED: Duration = Duration::from_secs(60);
+/// Age at which a tunnel is no failure when it ends.
+pub const TUNNEL_STEADY: Duration = Duration::from_secs(10);
+/// Bytes of a refusal that are read.
+pub const TUNNEL_REFUSAL: usize = 16 * 1024;
 /// Deadline for a client's TLS handshake with the node's server, and for the header of each request.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Time after which connections of clients other than the API server are closed.

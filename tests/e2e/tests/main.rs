@@ -14,3 +14,4 @@ mod replacement;
 mod shop;
 mod single_node;
 mod two_nodes;
+mod walls;

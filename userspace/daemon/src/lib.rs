@@ -1,4 +1,4 @@
-//! The parts that daemons share: listeners that strangers cannot exhaust, metrics, TLS, logs, signals, the kernel's
+//! The parts that daemons share: listeners that strangers cannot exhaust, tunnels, metrics, TLS, logs, signals, the kernel's
 //! notices about the network, and the memory of the process.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -13,6 +13,7 @@ mod places;
 pub mod probes;
 pub mod shutdown;
 pub mod tls;
+pub mod tunnel;
 
 pub use listener::{accept, next_connection, serve};
 pub use page::Handler;

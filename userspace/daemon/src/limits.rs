@@ -23,3 +23,25 @@ pub const METRIC_MEMBERS: usize = 50_000;
 /// Maximum number of notices of the kernel about the network that wait for a reader; beyond it they are dropped, and the
 /// reader looks at everything.
 pub const NETLINK_NOTICES: usize = 1024;
+/// Maximum number of streams in one tunnel at one time, on either end. The server of a kubelet has 384.
+pub const TUNNEL_STREAMS: usize = 256;
+/// Bytes that one stream of a tunnel may receive before its reader takes them.
+pub const TUNNEL_STREAM_WINDOW: u32 = 128 * 1024;
+/// The same for a whole tunnel, 32 MiB: all of its streams, so that readers that stop do not hold up the others.
+pub const TUNNEL_WINDOW: u32 = TUNNEL_STREAMS as u32 * TUNNEL_STREAM_WINDOW;
+/// Bytes that one stream of a tunnel may hold for a peer that does not take them.
+pub const TUNNEL_SEND_BUFFER: usize = 64 * 1024;
+/// Bytes by which small frames that wait in a tunnel may exceed their contents: each takes 256. Beyond it the tunnel
+/// ends; 64 MiB are those of 120 streams with lines of 50 bytes whose readers have stopped.
+pub const TUNNEL_FRAMES: usize = 64 << 20;
+/// Bytes of the head of a request or an answer in a tunnel.
+pub const TUNNEL_HEAD_BYTES: u32 = 4 * 1024;
+/// Interval between pings of each end of a tunnel, and time for their answer: a peer that is gone is found after 15 s.
+pub const TUNNEL_PING: Duration = Duration::from_secs(10);
+pub const TUNNEL_PING_ANSWER: Duration = Duration::from_secs(5);
+/// Time for the peer of a tunnel to begin HTTP/2.
+pub const TUNNEL_HANDSHAKE: Duration = Duration::from_secs(5);
+/// Time for the near end's server to accept a connection.
+pub const TUNNEL_CONNECT: Duration = Duration::from_secs(3);
+/// Bytes that are copied at one time between a stream of a tunnel and a socket.
+pub const TUNNEL_COPY: usize = 16 * 1024;

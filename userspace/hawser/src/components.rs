@@ -9,6 +9,8 @@ use apiserver_client::{Informers, authority, connect};
 use apiserver_meta::ambient::Ambient;
 use controllers_manager::{Authority, Signing};
 use controllers_runtime::LeaderElection;
+use kube::config::Kubeconfig;
+use tokio::sync::watch;
 use userspace_daemon::shutdown;
 use userspace_daemon::tls::CertificateAndKey;
 use userspace_network::Clients;
@@ -130,10 +132,26 @@ pub async fn kubelet(args: Kubelet) -> Result<()> {
     let tls = KubeletTls { serving, rotated: None, client_ca };
     let dns = cluster_dns.of_pods();
     let kubelet = node::kubelet(&node, &directories, &runtime, tls, dns, cri, client, &around).await?;
-    let outcome = kubelet.await.context("the kubelet failed")?;
+    // The certificate of the kubeconfig is for somebody else to replace.
+    let (_, renewed) = watch::channel(());
+    let server = watch::Sender::new(server(&kubeconfig).into_iter().collect());
+    let tunnels = node::tunnels(&node, kubelet.port, kubeconfig, (server.subscribe(), renewed), &around);
+    let outcome = kubelet.ended.await.context("the kubelet failed")?;
     stop.cancel();
+    tunnels.await.context("the tunnel to the API server failed")?;
     network.await.context("the pod network failed")?;
     outcome
+}
+
+/// Returns the API server of a kubeconfig, `HOST:PORT`.
+fn server(kubeconfig: &Path) -> Option<String> {
+    let file = Kubeconfig::read_from(kubeconfig).ok()?;
+    let context =
+        file.contexts.iter().find(|context| Some(&context.name) == file.current_context.as_ref())?;
+    let cluster = &context.context.as_ref()?.cluster;
+    let cluster = file.clusters.iter().find(|named| named.name == *cluster)?;
+    let url: http::Uri = cluster.cluster.as_ref()?.server.as_ref()?.parse().ok()?;
+    Some(url.authority().filter(|_| url.scheme_str() == Some("https"))?.to_string())
 }
 
 fn read(path: &Path) -> Result<String> {

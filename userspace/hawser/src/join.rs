@@ -11,11 +11,13 @@ use k8s_openapi::api::core::v1;
 use kube::{Api, Client};
 use kubelet_agent::certificates::{self, Clients, Rotation, Serving, Wanted};
 use serde_json::json;
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 use userspace_daemon::shutdown;
 use userspace_daemon::tls::CertificateAndKey;
+use userspace_proxy::LocalServer;
 
 use crate::client_authorities;
 use crate::cluster_info::{Discovered, Ranges};
@@ -100,20 +102,16 @@ async fn member(
         servers: servers.clone(),
     };
     servers::run(&membership, &joined, &servers, api.proxy.client(), &ambient, stop, tasks);
-    let serving = rotate(&membership, &node, &api, &ambient, stop, tasks)?;
+    let renewal = watch::Sender::new(());
+    let renewed = renewal.subscribe();
+    let serving = rotate((&membership, renewal), &node, &api, &ambient, stop, tasks)?;
     let client = api.kubelet.client();
     let around = Surroundings { ambient: &ambient, stop };
     // A kubelet may read its own Node alone, the proxy all of them.
     let clients = userspace_network::Clients { own: client.clone(), nodes: api.proxy.client() };
     let network = node::network(&node, &directories, (&pod_network, &networks, true), clients, &around)?;
     tasks.add("pod network", async move { network.await.context("panicked") });
-    let dns = dns.map(|config| {
-        let (handover, server) = dns::handover();
-        let led_away = handover.led_away.clone();
-        let run = userspace_dns::run(config, api.dns.client(), ambient.clone(), stop.clone(), Some(handover));
-        tasks.add("DNS server", async move { Ok(Box::pin(run).await?) });
-        (server, led_away)
-    });
+    let dns = dns.map(|config| run_dns(config, api.dns.client(), &around, tasks));
     let proxy = node::run_proxy(open.end().await?, api.proxy.client(), dns, &around);
     tasks.add("proxy", async move { proxy.await.context("panicked") });
     // Last, since it may have to wait for the API server.
@@ -124,13 +122,31 @@ async fn member(
     let cri = cri.end().await?;
     let kubelet =
         node::kubelet(&node, &directories, &runtime, tls, names, cri, client.clone(), &around).await?;
-    tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
+    let listed = (servers.listed(), renewed);
+    let tunnels = node::tunnels(&node, kubelet.port, membership.kubeconfig(), listed, &around);
+    tasks.add("tunnels to API servers", async move { tunnels.await.context("panicked") });
+    tasks.add("kubelet", async move { kubelet.ended.await.context("panicked")? });
     let ready = async {
         up::node_ready(client, &node.name, &ambient, began, stop).await;
         let time = start.elapsed().as_millis();
         println!("node {} of {} is ready in {time} ms", node.name, joined.server);
     };
     tasks.run(ready, stop).await
+}
+
+/// Runs the DNS server until shutdown. Returns it for the proxy, and what to cancel once queries are led elsewhere.
+fn run_dns(
+    config: userspace_dns::Config,
+    client: Client,
+    around: &Surroundings<'_>,
+    tasks: &mut Tasks,
+) -> (LocalServer, CancellationToken) {
+    let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
+    let (handover, server) = dns::handover();
+    let led_away = handover.led_away.clone();
+    let run = userspace_dns::run(config, client, ambient, stop, Some(handover));
+    tasks.add("DNS server", async move { Ok(Box::pin(run).await?) });
+    (server, led_away)
 }
 
 /// The clients of a node's components, which follow its certificate.
@@ -174,10 +190,10 @@ where
     }
 }
 
-/// Keeps both certificates of the node valid until shutdown. Returns that of the node server, which is requested
-/// once the Node exists.
+/// Keeps both certificates of the node valid until shutdown, and tells `renewal` of each client certificate. Returns that
+/// of the node server, which is requested once the Node exists.
 fn rotate(
-    membership: &Membership,
+    (membership, renewal): (&Membership, watch::Sender<()>),
     node: &Node,
     api: &NodeClients,
     ambient: &Ambient,
@@ -194,8 +210,11 @@ fn rotate(
     };
     let (api, kubeconfig) = (api.clone(), membership.kubeconfig());
     let changed = move |_: CertificateAndKey| {
-        let (api, kubeconfig) = (api.clone(), kubeconfig.clone());
-        async move { api.renew(&kubeconfig).await }
+        let (api, kubeconfig, renewal) = (api.clone(), kubeconfig.clone(), renewal.clone());
+        async move {
+            renewal.send_replace(());
+            api.renew(&kubeconfig).await;
+        }
     };
     let run = rotation(Wanted::Client, membership.client()).run(changed, stop.clone());
     tasks.add("rotation of the client certificate", async move {

@@ -16,6 +16,7 @@ use kubelet_agent::images::Importer;
 use kubelet_agent::{ClientAuthority, ClusterDns, LinuxMachine};
 use kubelet_cri::CriRuntime;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::tls::CertificateAndKey;
@@ -298,6 +299,13 @@ pub struct KubeletTls {
     pub client_ca: Option<String>,
 }
 
+/// A kubelet that runs until shutdown.
+pub struct RunningKubelet {
+    pub ended: JoinHandle<Result<()>>,
+    /// The port of its server.
+    pub port: u16,
+}
+
 /// Runs the kubelet until shutdown.
 #[expect(clippy::too_many_arguments, reason = "the parts of a node that are made before its kubelet")]
 pub async fn kubelet(
@@ -309,12 +317,13 @@ pub async fn kubelet(
     runtime: Arc<CriRuntime>,
     client: Client,
     around: &Surroundings<'_>,
-) -> Result<JoinHandle<Result<()>>> {
+) -> Result<RunningKubelet> {
     let (ambient, stop) = (around.ambient.clone(), around.stop.clone());
     let address = node.listening(SocketAddr::from((Ipv4Addr::UNSPECIFIED, args.kubelet_port)));
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!("cannot listen on {address} for the node server: choose another --kubelet-port")
     })?;
+    let port = listener.local_addr().context("the listener of the node server has no address")?.port();
     let identify = |der: &[u8]| CertificateUser::read(der).ok().map(Into::into);
     let config = kubelet_agent::Config {
         node_ips: node.ips.clone(),
@@ -330,7 +339,22 @@ pub async fn kubelet(
     let machine = Arc::new(directories.machine()?);
     let listeners = kubelet_agent::Listeners { node: Some(listener), health: None };
     let run = kubelet_agent::run(config, client, runtime, machine, ambient, listeners, stop);
-    Ok(tokio::spawn(async move { Box::pin(run).await.context("the kubelet cannot run") }))
+    let ended = tokio::spawn(async move { Box::pin(run).await.context("the kubelet cannot run") });
+    Ok(RunningKubelet { ended, port })
+}
+
+/// Keeps tunnels to API servers (`HOST:PORT`) until shutdown, by which those reach the kubelet at `port` that cannot dial
+/// the node. `renewed` changes when the certificate in the kubeconfig was replaced.
+pub fn tunnels(
+    node: &Node,
+    port: u16,
+    kubeconfig: PathBuf,
+    (servers, renewed): (watch::Receiver<Vec<String>>, watch::Receiver<()>),
+    around: &Surroundings<'_>,
+) -> JoinHandle<()> {
+    let (node, ambient) = (node.name.clone(), around.ambient.clone());
+    let tunnels = kubelet_agent::Tunnels { node, port, kubeconfig, servers, renewed, ambient };
+    tokio::spawn(tunnels.run(around.stop.clone()))
 }
 
 /// Returns the data plane. The socket hooks are attached below `cgroup_mount`, which is detected unless

@@ -238,7 +238,7 @@ pub async fn cluster(
     let kubelet =
         node::kubelet(&node, &directories, &runtime, tls, names, cri, kubelet_client.clone(), &around)
             .await?;
-    tasks.add("kubelet", async move { kubelet.await.context("panicked")? });
+    tasks.add("kubelet", async move { kubelet.ended.await.context("panicked")? });
 
     let ready = tell_ready(kubelet_client, &node.name, &ambient, (start, began), data, stop);
     tasks.run(ready, stop).await?;

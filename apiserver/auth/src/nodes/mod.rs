@@ -12,6 +12,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use feed::feed;
 use graph::{Graph, Kind};
+use userspace_daemon::tunnel;
 
 use crate::attributes::Attributes;
 use crate::authentication::node_name;
@@ -52,6 +53,11 @@ impl NodeAuthorizer {
             && let Some(verdict) = self.decide(node, attributes)
         {
             return verdict;
+        }
+        if !attributes.is_resource
+            && let Some(other) = tunnel::node_of(attributes.path)
+        {
+            return own_tunnel(node, other, attributes.verb);
         }
         if self.rules.iter().any(|rule| rule.covers(attributes)) { Ok(()) } else { refuse("") }
     }
@@ -234,6 +240,14 @@ fn own_node(node: &str, attributes: &Attributes<'_>) -> Verdict {
             refuse(format!("node '{node}' cannot read '{}', only its own Node object", attributes.name))
         }
         _ => refuse(""),
+    }
+}
+
+/// The node's own tunnel, by which API servers reach it.
+fn own_tunnel(node: &str, other: &str, verb: &str) -> Verdict {
+    match verb {
+        "post" if node == other => Ok(()),
+        _ => refuse(format!("node '{node}' can only open its own tunnel")),
     }
 }
 

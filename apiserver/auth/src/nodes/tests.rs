@@ -238,3 +238,30 @@ fn a_node_is_who_has_both_the_name_and_the_group() {
     let node = Identity::authenticated("system:node:n", &["system:nodes"]);
     assert!(authorizer().authorize(&Attributes::path(&node, "get", "/metrics")).is_err());
 }
+
+#[test]
+fn a_node_opens_its_own_tunnel_and_no_other() {
+    let node = Identity::authenticated("system:node:n", &["system:nodes"]);
+    let ask = |identity: &Identity, verb: &str, path: &str| {
+        authorizer().authorize(&Attributes::path(identity, verb, path)).map_err(Cow::into_owned)
+    };
+    assert_eq!(ask(&node, "post", "/hawser/v1/nodes/n/tunnel"), Ok(()));
+    for (verb, path) in [
+        ("post", "/hawser/v1/nodes/m/tunnel"),
+        ("post", "/hawser/v1/nodes/%6e/tunnel"),
+        ("get", "/hawser/v1/nodes/n/tunnel"),
+        ("delete", "/hawser/v1/nodes/n/tunnel"),
+    ] {
+        let why = "node 'n' can only open its own tunnel";
+        assert_eq!(ask(&node, verb, path), Err(why.to_owned()), "{verb} {path}");
+    }
+    for path in ["/hawser/v1/nodes/n/tunnel/", "/hawser/v1/nodes/n", "//hawser/v1/nodes/n/tunnel"] {
+        assert_eq!(ask(&node, "post", path), Err(String::new()), "{path}");
+    }
+    // A resource of such a name is none.
+    let path = "/hawser/v1/nodes/n/tunnel";
+    let resource = Attributes { path, ..Attributes::resource(&node, "post", "hawser", "nodes") };
+    assert!(authorizer().authorize(&resource).is_err());
+    let jane = Identity::authenticated("jane", &["system:nodes"]);
+    assert!(ask(&jane, "post", path).is_err());
+}

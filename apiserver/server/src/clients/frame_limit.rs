@@ -82,9 +82,9 @@ impl Allowance {
 /// Finds the frames in the bytes read from a connection, after its preface.
 #[derive(Debug, Default)]
 pub struct Frames {
-    /// The bytes received of the next frame's head.
-    head: [u8; 3],
-    /// Bytes of that head: at most nine, of which the first three are the length of the payload.
+    /// The bytes received of the next frame's head: the length of its payload, and its type.
+    head: [u8; 4],
+    /// Bytes of that head: at most nine.
     seen: u8,
     /// Bytes of the payload that are still to come.
     rest: usize,
@@ -92,7 +92,16 @@ pub struct Frames {
 
 impl Frames {
     /// Returns the cost of these bytes: each frame is paid for as a whole when its head has arrived.
-    pub fn read(&mut self, mut bytes: &[u8]) -> u64 {
+    pub fn read(&mut self, bytes: &[u8]) -> u64 {
+        self.sum(bytes, |_, payload| cost(payload))
+    }
+
+    /// The same for a connection on which frames with data are limited in another way, and cost nothing.
+    pub fn read_control(&mut self, bytes: &[u8]) -> u64 {
+        self.sum(bytes, |kind, payload| if kind == DATA { 0 } else { cost(payload) })
+    }
+
+    fn sum(&mut self, mut bytes: &[u8], cost: impl Fn(u8, u64) -> u64) -> u64 {
         let mut costs = 0;
         while !bytes.is_empty() {
             if self.rest > 0 {
@@ -101,16 +110,16 @@ impl Frames {
                 bytes = &bytes[part..];
                 continue;
             }
-            if let Some(length) = self.head.get_mut(usize::from(self.seen)) {
-                *length = bytes[0];
+            if let Some(byte) = self.head.get_mut(usize::from(self.seen)) {
+                *byte = bytes[0];
             }
             self.seen += 1;
             bytes = &bytes[1..];
             if self.seen == HEAD {
                 self.seen = 0;
-                let [a, b, c] = self.head;
+                let [a, b, c, kind] = self.head;
                 self.rest = u32::from_be_bytes([0, a, b, c]) as usize;
-                costs += cost(self.rest as u64);
+                costs += cost(kind, self.rest as u64);
             }
         }
         costs
@@ -119,6 +128,8 @@ impl Frames {
 
 /// Bytes of the head of a frame (RFC 9113, section 4.1).
 const HEAD: u8 = 9;
+/// The type of frames with data.
+const DATA: u8 = 0;
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@ mod clients;
 mod features;
 mod queue;
 mod render;
+mod tunnels;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +24,7 @@ pub use bodies::{StoredLists, WebhookFailure};
 pub use clients::Clients;
 pub use queue::Queue;
 pub use render::{CacheState, State};
+pub use tunnels::Tunnels;
 
 /// Seconds, of requests and of the store.
 pub(crate) static SECONDS: [f64; 23] = [

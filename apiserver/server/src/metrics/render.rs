@@ -8,7 +8,7 @@ use userspace_daemon::metrics::{Exposition, Format, Member};
 
 use apiserver_cache::Cache;
 
-use super::{Clients, Metrics, Requests, Taken, features};
+use super::{Clients, Metrics, Requests, Taken, Tunnels, features};
 
 /// The figures about a kind's cache when the page is made.
 pub struct CacheState {
@@ -41,6 +41,7 @@ pub struct State {
     pub build: Vec<(&'static str, String)>,
     pub taken: Taken,
     pub clients: Clients,
+    pub tunnels: Tunnels,
 }
 
 const REQUEST: [&str; 7] = ["verb", "dry_run", "group", "version", "resource", "subresource", "scope"];
@@ -87,6 +88,7 @@ impl Metrics {
         caches_page(&mut page, &state.caches);
         reads_page(&mut page, &state.caches);
         state.clients.add(&mut page);
+        state.tunnels.add(&mut page);
         features::add(&mut page);
         page.process();
         let build: Vec<(&str, &str)> = state.build.iter().map(|(k, v)| (*k, v.as_str())).collect();

@@ -1,8 +1,10 @@
 //! Connections to nodes and pods: one a request, since most of them become streams.
 
+use std::error::Error;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use apiserver_schema::error::ApiError;
 use async_trait::async_trait;
@@ -11,10 +13,16 @@ use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
+use userspace_daemon::tunnel;
 
+use super::node_tunnels::ways::{Step, Way};
+use super::node_tunnels::{TunnelError, Tunnels};
 use super::reach::{self, OwnAddresses};
 use super::{Body, Peer, Target, Transport};
+use crate::clients::budget::Budget;
+use crate::errors::too_many_requests;
 use crate::limits;
 use apiserver_auth::authentication::KubeletTls;
 
@@ -34,23 +42,67 @@ pub trait Dial: Send + Sync {
     /// Returns a stream to `peer` that is ready for HTTP. It is at `address`, which was checked: nothing is looked
     /// up again.
     async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>>;
+
+    /// Makes a stream that leads to the kubelet `peer` ready for HTTP, as [`Dial::dial`] does with its own.
+    async fn secure(&self, _: &Peer, stream: Box<dyn NodeStream>) -> io::Result<Box<dyn NodeStream>> {
+        Ok(stream)
+    }
 }
 
 /// A failure to connect to a server.
 pub(super) enum ConnectError {
-    /// Requests are not sent on to its address.
+    /// Requests are not sent on to its address, or the client has too many of them.
     NotAllowed(ApiError),
     /// It did not answer in time.
     Late,
     Io(io::Error),
     /// It does not speak HTTP.
     Http(hyper::Error),
+    /// A kubelet whose node keeps a tunnel was reached neither directly nor through that.
+    NoWay {
+        direct: Box<Self>,
+        tunnel: Box<Self>,
+    },
+    /// It was not reached through its tunnel.
+    Tunnel(TunnelError),
+}
+
+impl ConnectError {
+    /// Describes the failure, in one line.
+    pub fn why(&self) -> String {
+        match self {
+            Self::NotAllowed(refusal) => refusal.message.clone(),
+            Self::Late => "no answer in time".to_owned(),
+            Self::Io(error) => error.to_string(),
+            Self::Http(error) => error.to_string(),
+            Self::NoWay { direct, tunnel } => format!("{}; {}", direct.why(), tunnel.why()),
+            Self::Tunnel(error) => {
+                let (mut text, mut cause) = (error.to_string(), error.source());
+                while let Some(next) = cause {
+                    text.push_str(&format!(": {next}"));
+                    cause = next.source();
+                }
+                text
+            }
+        }
+    }
+}
+
+/// The API server as a client of nodes and pods, on behalf of one request.
+#[derive(Clone, Copy)]
+pub struct Caller<'a> {
+    pub kubelets: &'a Kubelets,
+    /// The addresses that nothing is sent on to.
+    pub own: &'a OwnAddresses,
+    /// The budget of the request.
+    pub budget: &'a Budget,
 }
 
 /// The way in which the API server reaches nodes and pods. Cheap to clone.
 #[derive(Clone)]
 pub struct Kubelets {
     dial: Arc<dyn Dial>,
+    tunnels: Arc<Tunnels>,
 }
 
 impl Kubelets {
@@ -61,17 +113,24 @@ impl Kubelets {
 
     /// Over streams of another kind.
     pub fn with_dial(dial: Arc<dyn Dial>) -> Self {
-        Self { dial }
+        Self { dial, tunnels: Arc::default() }
     }
 
+    /// Returns the tunnels of nodes to this server.
+    pub fn tunnels(&self) -> &Arc<Tunnels> {
+        &self.tunnels
+    }
+}
+
+impl Caller<'_> {
     /// Returns a connection of its own to the target's server.
-    pub(super) async fn connect(
-        &self,
-        target: &Target,
-        own: &OwnAddresses,
-    ) -> Result<SendRequest<Body>, ConnectError> {
-        let stream = tokio::time::timeout(limits::BACKEND_CONNECT, self.stream(target, own)).await;
-        let stream = stream.map_err(|_| ConnectError::Late)??;
+    pub(super) async fn connect(self, target: &Target) -> Result<SendRequest<Body>, ConnectError> {
+        let stream = match target.peer.transport {
+            Transport::Kubelet => self.kubelet(target).await?,
+            Transport::Http | Transport::Https => {
+                in_time(limits::BACKEND_CONNECT, self.direct(target)).await?
+            }
+        };
         let (sender, connection) = http1::Builder::new()
             .max_buf_size(limits::BACKEND_HEAD)
             .handshake(TokioIo::new(stream))
@@ -85,23 +144,77 @@ impl Kubelets {
         Ok(sender)
     }
 
-    async fn stream(&self, target: &Target, own: &OwnAddresses) -> Result<Box<dyn NodeStream>, ConnectError> {
-        let peer = &target.peer;
+    /// Returns a stream to a kubelet, by the way that leads to its node.
+    async fn kubelet(self, target: &Target) -> Result<Box<dyn NodeStream>, ConnectError> {
+        let (tunnels, node) = (&self.kubelets.tunnels, target.peer.node.as_str());
+        let begun = Instant::now();
+        let mut failures: [Option<ConnectError>; 2] = [None, None];
+        for Step { way, time } in tunnels.plan(node) {
+            let time = limits::BACKEND_CONNECT.saturating_sub(begun.elapsed()).min(*time);
+            let outcome = match way {
+                Way::Direct => in_time(time, self.direct(target)).await,
+                Way::Tunnel => in_time(time, self.tunneled(target)).await,
+            };
+            match outcome {
+                Ok(stream) => {
+                    tunnels.succeeded(node, *way, failures[Way::Direct as usize].is_some());
+                    return Ok(stream);
+                }
+                // No other way makes it a better address, or another client.
+                Err(ConnectError::NotAllowed(refusal)) => return Err(ConnectError::NotAllowed(refusal)),
+                Err(error) => {
+                    tunnels.failed(*way);
+                    failures[*way as usize] = Some(error);
+                }
+            }
+        }
+        Err(match failures {
+            [Some(direct), Some(tunnel)] => {
+                ConnectError::NoWay { direct: Box::new(direct), tunnel: Box::new(tunnel) }
+            }
+            [Some(only), None] | [None, Some(only)] => only,
+            [None, None] => ConnectError::Late,
+        })
+    }
+
+    async fn direct(self, target: &Target) -> Result<Box<dyn NodeStream>, ConnectError> {
+        let (peer, dial) = (&target.peer, &self.kubelets.dial);
         // A name server could answer differently the next time, so the name is resolved once.
         let addresses = match peer.host.parse::<IpAddr>() {
             Ok(ip) => vec![SocketAddr::new(ip, peer.port)],
-            Err(_) => self.dial.resolve(&peer.host, peer.port).await.map_err(ConnectError::Io)?,
+            Err(_) => dial.resolve(&peer.host, peer.port).await.map_err(ConnectError::Io)?,
         };
-        reach::check(&addresses, target.loopback, own, reach::is_local).map_err(ConnectError::NotAllowed)?;
+        reach::check(&addresses, target.loopback, self.own, reach::is_local)
+            .map_err(ConnectError::NotAllowed)?;
         let mut last = io::Error::from(io::ErrorKind::NotFound);
         for address in addresses {
-            match self.dial.dial(peer, SocketAddr::new(address.ip().to_canonical(), peer.port)).await {
+            match dial.dial(peer, SocketAddr::new(address.ip().to_canonical(), peer.port)).await {
                 Ok(stream) => return Ok(stream),
                 Err(error) => last = error,
             }
         }
         Err(ConnectError::Io(last))
     }
+
+    /// Returns a stream through a tunnel. No address is called: the node carries it to its own kubelet and nowhere else, and
+    /// TLS proves that it did.
+    async fn tunneled(self, target: &Target) -> Result<Box<dyn NodeStream>, ConnectError> {
+        let Peer { node, port, .. } = &target.peer;
+        let charge = self.budget.try_charge(limits::HELD_BY_TUNNELED);
+        let charge = charge.ok_or_else(|| ConnectError::NotAllowed(too_many_requests()))?;
+        let carried = self.kubelets.tunnels.dial(node, &tunnel::kubelet(node, *port), charge).await;
+        let carried = carried.map_err(ConnectError::Tunnel)?;
+        let secured = self.kubelets.dial.secure(&target.peer, Box::new(carried)).await;
+        secured.map_err(|error| ConnectError::Tunnel(error.into()))
+    }
+}
+
+/// Waits for a stream no longer than `time`.
+async fn in_time(
+    time: Duration,
+    stream: impl Future<Output = Result<Box<dyn NodeStream>, ConnectError>>,
+) -> Result<Box<dyn NodeStream>, ConnectError> {
+    tokio::time::timeout(time, stream).await.map_err(|_| ConnectError::Late)?
 }
 
 struct Network(KubeletTls);
@@ -111,10 +224,14 @@ impl Dial for Network {
     async fn dial(&self, peer: &Peer, address: SocketAddr) -> io::Result<Box<dyn NodeStream>> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
+        self.secure(peer, Box::new(stream)).await
+    }
+
+    async fn secure(&self, peer: &Peer, stream: Box<dyn NodeStream>) -> io::Result<Box<dyn NodeStream>> {
         let config = match peer.transport {
             Transport::Kubelet => self.0.to_kubelet(&peer.node),
             Transport::Https => self.0.without_credentials(),
-            Transport::Http => return Ok(Box::new(stream)),
+            Transport::Http => return Ok(stream),
         };
         let name = ServerName::try_from(peer.host.clone())
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;

@@ -12,6 +12,7 @@ mod backend;
 mod connection;
 mod html;
 mod links;
+mod node_tunnels;
 mod pages;
 mod reach;
 mod reverse;
@@ -36,9 +37,10 @@ use connection::ConnectError;
 use upgrade::Asked;
 
 pub use backend::{Backend, ProxyName, candidates, no_endpoints, pod_backend, port_name};
-pub use connection::{Dial, Kubelets, NodeStream};
+pub use connection::{Caller, Dial, Kubelets, NodeStream};
 pub(crate) use html::Rewriter;
 pub(crate) use links::Links;
+pub use node_tunnels::{Tunnels, keep as keep_tunnel};
 pub use reach::OwnAddresses;
 pub use reverse::{Proxy, pass_on, slash_redirect};
 pub use target::{NodeRequest, Peer, Target, Transport, Upgrade, node_target, pod_target};
@@ -101,7 +103,7 @@ const PASSED_ON_SWITCHING: [HeaderName; 6] = [
 /// Serves `pods/log`, `pods/exec`, `pods/attach` or `pods/portforward` (`subresource`) of `pod`;
 /// `node` is the object named by its `spec.nodeName`, `None` if there is none.
 pub async fn pod_subresource(
-    (kubelets, own): (&Kubelets, &OwnAddresses),
+    caller: Caller<'_>,
     subresource: &str,
     pod: &Value,
     node: Option<&Value>,
@@ -109,7 +111,7 @@ pub async fn pod_subresource(
 ) -> Result<Response<Body>, ApiError> {
     let query = request.uri().query().unwrap_or_default();
     match pod_target(subresource, pod, node, query)? {
-        Some(target) => proxy((kubelets, own), target, request).await,
+        Some(target) => proxy(caller, target, request).await,
         // The log of a pod that no node has is empty, as in Kubernetes.
         None => {
             let mut response = Response::new(empty());
@@ -124,12 +126,12 @@ pub async fn pod_subresource(
 /// hyper's HTTP/1 server received with upgrades enabled. 400 for an address that is not allowed, 502 or
 /// 504 if the kubelet cannot be reached or redirects; its refusals become a `Status`.
 pub async fn proxy(
-    (kubelets, own): (&Kubelets, &OwnAddresses),
+    caller: Caller<'_>,
     target: Target,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let upgrade = Asked::take(target.upgrade, &mut request)?;
-    let mut sender = kubelets.connect(&target, own).await.map_err(|e| not_connected(&target.peer, e))?;
+    let mut sender = caller.connect(&target).await.map_err(|e| not_connected(&target.peer, e))?;
     let peer = &target.peer;
     let outgoing = outgoing(&target, request, upgrade.as_ref())?;
     let response = sender
@@ -266,8 +268,19 @@ fn not_connected(peer: &Peer, error: ConnectError) -> ApiError {
         ConnectError::Late => {
             ApiError::new(504, "Timeout", format!("no answer from the kubelet at {}", peer.authority()))
         }
-        ConnectError::Io(error) => bad_gateway(peer, &format!("cannot be reached: {error}")),
         ConnectError::Http(error) => bad_gateway(peer, &format!("does not speak HTTP: {error}")),
+        ConnectError::NoWay { direct, tunnel } => {
+            let late = matches!((&*direct, &*tunnel), (ConnectError::Late, ConnectError::Late));
+            let (code, reason) = if late { (504, "Timeout") } else { (502, "InternalError") };
+            let (node, address) = (&peer.node, peer.authority());
+            let message = format!(
+                "the kubelet of node {node:?} cannot be reached, directly at {address}: {}; through the node's tunnel: {}",
+                direct.why(),
+                tunnel.why()
+            );
+            ApiError::new(code, reason, message)
+        }
+        error => bad_gateway(peer, &format!("cannot be reached: {}", error.why())),
     }
 }
 

@@ -13,14 +13,12 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 
 use super::backend::{Backend, unreachable};
-use super::connection::{ConnectError, Kubelets};
+use super::connection::{Caller, ConnectError};
 use super::links::Links;
-use super::reach::OwnAddresses;
 use super::target::{Peer, Target, Upgrade, path_and_query};
 use super::upgrade::Asked;
 use super::{Body, REDIRECTED, data_only, empty, pages};
 use crate::body;
-use crate::clients::budget::Budget;
 use crate::errors::too_many_requests;
 use crate::limits;
 use crate::respond::PassedOn;
@@ -58,8 +56,6 @@ pub struct Proxy<'a> {
     pub rest: &'a str,
     /// The address of the client, if it has one.
     pub client: Option<IpAddr>,
-    /// The budget that the connection to the backend is charged to.
-    pub budget: &'a Budget,
 }
 
 /// Returns a redirect that adds the trailing slash to the root of a proxy, without which relative links would
@@ -81,13 +77,13 @@ pub fn slash_redirect(proxy: &Proxy<'_>, request: &Request<Body>) -> Option<Resp
 /// not allowed, 429 for a client that has too many of them under way, 503 where the backend cannot be
 /// reached, 502 where it redirects its callers elsewhere.
 pub async fn pass_on(
-    (kubelets, own): (&Kubelets, &OwnAddresses),
+    caller: Caller<'_>,
     backend: Backend,
     proxy: &Proxy<'_>,
     mut request: Request<Body>,
 ) -> Result<Response<Body>, ApiError> {
     let asked = Asked::take(Upgrade::Optional, &mut request)?;
-    let held = proxy.budget.try_charge(limits::HELD_BY_BACKEND).ok_or_else(too_many_requests)?;
+    let held = caller.budget.try_charge(limits::HELD_BY_BACKEND).ok_or_else(too_many_requests)?;
     let target = Target {
         path_and_query: path_and_query(proxy.rest, request.uri().query()),
         peer: backend.peer,
@@ -98,7 +94,7 @@ pub async fn pass_on(
     let host = host(&request).unwrap_or_else(|| backend.authority.clone());
     let links = Links { prefix: proxy.prefix.clone(), backend: backend.authority, asked: host };
     let outgoing = outgoing(&target, proxy, &links, request, asked.as_ref())?;
-    let mut sender = kubelets.connect(&target, own).await.map_err(|error| match error {
+    let mut sender = caller.connect(&target).await.map_err(|error| match error {
         ConnectError::NotAllowed(refusal) => refusal,
         error if asked.is_some() => {
             ApiError::internal(format!("error dialing backend: {}", dial_error(&target.peer, &error)))
@@ -126,7 +122,7 @@ pub async fn pass_on(
         None | Some(pages::Coding::Plain) => 0,
         Some(pages::Coding::Gzip | pages::Coding::Deflate) => limits::HELD_BY_GZIP,
     };
-    let packing = proxy.budget.try_charge(packing).ok_or_else(too_many_requests)?;
+    let packing = caller.budget.try_charge(packing).ok_or_else(too_many_requests)?;
     let (mut parts, body) = response.into_parts();
     let body = data_only(body);
     let body = match page {
@@ -248,8 +244,7 @@ fn dial_error(peer: &Peer, error: &ConnectError) -> String {
             io::ErrorKind::TimedOut => "connect: connection timed out".to_owned(),
             _ => error.to_string(),
         },
-        ConnectError::Http(error) => error.to_string(),
-        ConnectError::NotAllowed(refusal) => refusal.message.clone(),
+        other => other.why(),
     };
     format!("dial tcp {authority}: {why}")
 }

@@ -14,6 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::upgrade::{LINGER, relay};
 use super::*;
+use crate::clients::budget::Budget;
 use apiserver_auth::authentication::pki::{Pki, Subject};
 use apiserver_meta::seeded::ambient;
 
@@ -146,7 +147,9 @@ async fn serve_api(kubelets: Kubelets, kubelet_port: u16) -> SocketAddr {
                 async move {
                     let request = request.map(|body| body.map_err(BoxError::from).boxed_unsync());
                     let own = OwnAddresses::default();
-                    let answer = proxy((&kubelets, &own), target, request).await;
+                    let (own, budget) = (&own, &Budget::default());
+                    let caller = Caller { kubelets: &kubelets, own, budget };
+                    let answer = proxy(caller, target, request).await;
                     Ok::<_, Infallible>(answer.unwrap_or_else(|error| {
                         let mut response = Response::new(full(error.to_status().to_string()));
                         *response.status_mut() = StatusCode::from_u16(error.code).unwrap();
@@ -263,8 +266,8 @@ async fn a_kubelet_that_is_another_one_or_not_there_is_a_bad_gateway() {
     let dir = tempfile::tempdir().unwrap();
     let pki = Pki::open(dir.path(), &ambient(2).0).unwrap();
     let kubelets = Kubelets::new(pki.kubelet_client_tls().unwrap());
-    let (target, own) = (target(unused, "/".to_owned()), OwnAddresses::default());
-    let way = (&kubelets, &own);
+    let target = target(unused, "/".to_owned());
+    let way = Caller { kubelets: &kubelets, own: &OwnAddresses::default(), budget: &Budget::default() };
     let error = proxy(way, target.clone(), Request::new(empty())).await.unwrap_err();
     assert_eq!(error.code, 502);
 
@@ -357,7 +360,7 @@ async fn a_token_among_the_protocols_of_a_websocket_stays_here() {
 #[tokio::test]
 async fn streams_need_an_upgrade_and_logs_have_none() {
     let kubelets = Kubelets::with_dial(Arc::new(Asked::default()));
-    let way = (&kubelets, &OwnAddresses::default());
+    let way = Caller { kubelets: &kubelets, own: &OwnAddresses::default(), budget: &Budget::default() };
     let required = Target { upgrade: Upgrade::Required, ..target(1, "/exec/x".to_owned()) };
     let error = proxy(way, required, Request::new(empty())).await.unwrap_err();
     assert_eq!((error.code, error.message.as_str()), (400, "Upgrade request required"));
@@ -396,7 +399,7 @@ impl Dial for Asked {
 async fn the_address_that_was_checked_is_the_one_that_is_dialled() {
     let asked = Arc::new(Asked::default());
     let kubelets = Kubelets::with_dial(Arc::<Asked>::clone(&asked));
-    let way = (&kubelets, &OwnAddresses::default());
+    let way = Caller { kubelets: &kubelets, own: &OwnAddresses::default(), budget: &Budget::default() };
     let to = |host: &str| {
         let target = target(10250, "/".to_owned());
         let peer = Peer { host: host.to_owned(), ..target.peer };

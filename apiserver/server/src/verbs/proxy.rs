@@ -14,7 +14,7 @@ use crate::request::ClientAddress;
 use crate::respond::Answer;
 use crate::server::Server;
 use crate::streams;
-use crate::streams::{Backend, Proxy, ProxyName};
+use crate::streams::{Backend, Caller, Proxy, ProxyName};
 
 /// Methods that are passed on.
 pub const METHODS: [Method; 7] =
@@ -39,13 +39,13 @@ pub async fn to_backend(context: &Context, resource: &Arc<Resource>, request: Re
         prefix: format!("/api/v1/namespaces/{namespace}/{plural}/{name}/proxy"),
         rest: &info.rest,
         client: request.extensions().get::<ClientAddress>().map(|client| client.0),
-        budget: &context.budget,
     };
     if let Some(redirect) = streams::slash_redirect(&proxy, &request) {
         return Ok(redirect);
     }
-    streams::pass_on((server.kubelets()?, &server.addresses().own_addresses()), backend, &proxy, request)
-        .await
+    let own = server.addresses().own_addresses();
+    let caller = Caller { kubelets: server.kubelets()?, own: &own, budget: &context.budget };
+    streams::pass_on(caller, backend, &proxy, request).await
 }
 
 /// A ready pod of a Service, as its Endpoints have it; 503 if there is none.

@@ -18,7 +18,7 @@ use crate::errors::{no_such_resource, not_allowed};
 use crate::respond;
 use crate::respond::Answer;
 use crate::streams;
-use crate::streams::NodeRequest;
+use crate::streams::{Caller, NodeRequest};
 use crate::websocket::is_asked;
 use crate::write;
 use crate::write::change::{name_matches, same_uid};
@@ -142,14 +142,14 @@ async fn to_kubelet(context: &Context, resource: &Arc<Resource>, request: Reques
         }
     };
     let own = server.addresses().own_addresses();
-    let way = (server.kubelets()?, &own);
+    let caller = Caller { kubelets: server.kubelets()?, own: &own, budget: &context.budget };
     if info.subresource == "log" && is_asked(request.headers()) {
         let mut plain = Request::new(body::empty());
         *plain.uri_mut() = request.uri().clone();
-        let log = streams::pod_subresource(way, "log", &pod, node.as_ref(), plain).await?;
+        let log = streams::pod_subresource(caller, "log", &pod, node.as_ref(), plain).await?;
         return if log.status() == StatusCode::OK { websocket::serve_log(request, log) } else { Ok(log) };
     }
-    streams::pod_subresource(way, &info.subresource, &pod, node.as_ref(), request).await
+    streams::pod_subresource(caller, &info.subresource, &pod, node.as_ref(), request).await
 }
 
 async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<Body>) -> Answer {
@@ -161,5 +161,7 @@ async fn to_node(context: &Context, resource: &Arc<Resource>, request: Request<B
     let node = server.objects().require(resource, "", asked.name).await?.object;
     // The path after the subresource is passed on as it came, still encoded.
     let target = streams::node_target(&node, &asked, &info.rest, request.uri().query())?;
-    streams::proxy((server.kubelets()?, &server.addresses().own_addresses()), target, request).await
+    let own = server.addresses().own_addresses();
+    let caller = Caller { kubelets: server.kubelets()?, own: &own, budget: &context.budget };
+    streams::proxy(caller, target, request).await
 }

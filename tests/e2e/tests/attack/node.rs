@@ -174,6 +174,8 @@ fn other_nodes(stolen: &Stolen<'_>) -> Result<()> {
     for path in ["/api/v1/nodes/node-1", "/api/v1/nodes/node-1/status"] {
         must_refuse(path, &node.patch(path, &patch)?)?;
     }
+    let tunnel = "/hawser/v1/nodes/node-1/tunnel";
+    must_refuse("the tunnel of another node", &node.create(tunnel, &json!({}))?)?;
     let other = json!({"kind": "Node", "metadata": {"name": "node-3"}});
     must_refuse("a Node of another name", &node.create("/api/v1/nodes", &other)?)?;
     let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/node-1";

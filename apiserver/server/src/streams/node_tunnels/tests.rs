@@ -1,0 +1,182 @@
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicUsize;
+
+use apiserver_schema::error::ApiError;
+use async_trait::async_trait;
+use http::Request;
+use http_body_util::BodyExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
+use userspace_daemon::tunnel::Acceptor;
+
+use super::super::{Caller, Dial, Kubelets, NodeStream, OwnAddresses, Peer, Target, Transport, Upgrade};
+use super::super::{empty, proxy};
+use super::*;
+use crate::clients::budget::Budget;
+
+/// A node's end: a kubelet that answers every request with a text, and the tunnel to it.
+struct Far {
+    port: u16,
+    kubelet: AbortOnDropHandle<()>,
+    carrying: Vec<AbortOnDropHandle<io::Result<()>>>,
+}
+
+impl Far {
+    async fn start(answer: &'static str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let kubelet = tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                tokio::spawn(async move {
+                    let mut request = [0; 4096];
+                    while stream.read(&mut request).await.is_ok_and(|read| read > 0) {
+                        let length = answer.len();
+                        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{answer}");
+                        stream.write_all(head.as_bytes()).await.unwrap();
+                    }
+                });
+            }
+        });
+        Self { port, kubelet: AbortOnDropHandle::new(kubelet), carrying: Vec::new() }
+    }
+
+    /// Opens a tunnel to it, registered for `node`.
+    async fn tunnel(&mut self, tunnels: &Arc<Tunnels>, node: &str) -> Registered {
+        let (near, far) = duplex(64 * 1024);
+        let address = SocketAddr::from(([127, 0, 0, 1], self.port));
+        let acceptor = Acceptor { name: format!("{node}:10250"), address };
+        let serving = tokio::spawn(async move { acceptor.serve(far, CancellationToken::new()).await });
+        let (dialer, carried) = Dialer::open(near).await.unwrap();
+        let carrying = [serving, tokio::spawn(carried)];
+        self.carrying.extend(carrying.map(AbortOnDropHandle::new));
+        tunnels.add(node, dialer, Arc::default()).unwrap()
+    }
+}
+
+/// Cannot dial anything, and counts the attempts.
+#[derive(Default)]
+struct Walled(AtomicUsize);
+
+#[async_trait]
+impl Dial for Walled {
+    async fn dial(&self, _: &Peer, _: SocketAddr) -> io::Result<Box<dyn NodeStream>> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        Err(io::Error::from(io::ErrorKind::HostUnreachable))
+    }
+}
+
+fn target(node: &str, transport: Transport) -> Target {
+    let peer = Peer { node: node.to_owned(), host: "192.0.2.9".to_owned(), port: 10250, transport };
+    Target { peer, path_and_query: "/pods".to_owned(), upgrade: Upgrade::Never, loopback: false }
+}
+
+async fn ask(kubelets: &Kubelets, target: Target) -> Result<String, ApiError> {
+    let caller = Caller { kubelets, own: &OwnAddresses::default(), budget: &Budget::default() };
+    let answer = proxy(caller, target, Request::new(empty())).await?;
+    Ok(String::from_utf8(answer.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
+}
+
+fn counts(tunnels: &Tunnels) -> Vec<u64> {
+    tunnels.dials().into_iter().map(|(_, _, count)| count).collect()
+}
+
+#[tokio::test]
+async fn node_that_cannot_be_dialled_is_reached_through_its_tunnel_and_at_once_the_next_time() {
+    let walled = Arc::new(Walled::default());
+    let kubelets = Kubelets::with_dial(Arc::<Walled>::clone(&walled));
+    let mut far = Far::start("a").await;
+    let kept = far.tunnel(kubelets.tunnels(), "a").await;
+    for _ in 0..3 {
+        assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "a");
+    }
+    assert_eq!(walled.0.load(Ordering::SeqCst), 1, "dialled once and no more");
+    assert_eq!((counts(kubelets.tunnels()), kubelets.tunnels().open()), (vec![0, 1, 3, 0], 1));
+    // Without the tunnel it is as it ever was.
+    drop(kept);
+    let error = ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap_err();
+    assert!(error.code == 502 && error.message.starts_with("the kubelet at 192.0.2.9:10250"), "{error:?}");
+    assert_eq!(walled.0.load(Ordering::SeqCst), 2);
+}
+
+#[tokio::test]
+async fn tunnel_leads_to_its_own_node_and_to_the_kubelet_alone() {
+    let kubelets = Kubelets::with_dial(Arc::new(Walled::default()));
+    let mut far = Far::start("a").await;
+    let _kept = far.tunnel(kubelets.tunnels(), "a").await;
+    // Requests for another node never enter it.
+    let error = ask(&kubelets, target("b", Transport::Kubelet)).await.unwrap_err();
+    assert_eq!(error.code, 502);
+    // Neither do those for other ports of the node, or for pods.
+    for transport in [Transport::Http, Transport::Https] {
+        assert_eq!(ask(&kubelets, target("a", transport)).await.unwrap_err().code, 502);
+    }
+    assert_eq!(counts(kubelets.tunnels())[2..], [0, 0], "the tunnel was not used");
+    // A status that names another port changes nothing: the node refuses it.
+    let mut other = target("a", Transport::Kubelet);
+    other.peer.port = 22;
+    let error = ask(&kubelets, other).await.unwrap_err();
+    let expected = "the kubelet of node \"a\" cannot be reached, directly at 192.0.2.9:22: host unreachable; through \
+                    the node's tunnel: the node refused the connection with 403 Forbidden";
+    assert_eq!((error.code, error.message.as_str()), (502, expected));
+}
+
+#[tokio::test]
+async fn address_that_may_not_be_called_is_refused_although_there_is_a_tunnel() {
+    let kubelets = Kubelets::with_dial(Arc::new(Walled::default()));
+    let mut far = Far::start("a").await;
+    let _kept = far.tunnel(kubelets.tunnels(), "a").await;
+    let mut own = target("a", Transport::Kubelet);
+    own.peer.host = "169.254.169.254".to_owned();
+    let error = ask(&kubelets, own).await.unwrap_err();
+    assert_eq!((error.code, error.message.as_str()), (400, "address not allowed"));
+}
+
+#[tokio::test]
+async fn newest_tunnel_is_used_and_an_older_one_when_it_is_gone() {
+    let kubelets = Kubelets::with_dial(Arc::new(Walled::default()));
+    let tunnels = kubelets.tunnels();
+    let (mut old, mut new) = (Far::start("old").await, Far::start("new").await);
+    let _first = old.tunnel(tunnels, "a").await;
+    let second = new.tunnel(tunnels, "a").await;
+    assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "new");
+    // Its connection is dead, which its task has not seen yet.
+    new.carrying.clear();
+    assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "old");
+    drop(second);
+    assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "old");
+    drop(new.kubelet);
+}
+
+#[tokio::test]
+async fn node_that_opens_many_tunnels_loses_its_oldest_and_nobody_elses() {
+    let tunnels = Arc::<Tunnels>::default();
+    let mut far = Far::start("a").await;
+    let other = far.tunnel(&tunnels, "b").await;
+    let mut kept = Vec::new();
+    for _ in 0..limits::TUNNELS_OF_NODE + 3 {
+        kept.push(far.tunnel(&tunnels, "a").await);
+    }
+    let closed: Vec<bool> = kept.iter().map(|tunnel| tunnel.closed().is_cancelled()).collect();
+    assert_eq!(closed, [true, true, true, false, false, false, false]);
+    assert!(!other.closed().is_cancelled());
+    assert_eq!(tunnels.open(), limits::TUNNELS_OF_NODE + 1);
+    drop((kept, other));
+    assert!(tunnels.open() == 0 && tunnels.lock().is_empty());
+}
+
+#[tokio::test]
+async fn tunnel_whose_certificate_has_ended_finishes_its_connections_and_takes_no_more() {
+    let tunnels = Arc::<Tunnels>::default();
+    let mut far = Far::start("a").await;
+    let kept = far.tunnel(&tunnels, "a").await;
+    let charge = || Budget::default().charge(1);
+    let mut carried = tunnels.dial("a", "a:10250", charge()).await.unwrap();
+    kept.retire();
+    assert!(matches!(tunnels.dial("a", "a:10250", charge()).await, Err(TunnelError::None)));
+    assert_eq!(tunnels.plan("a").len(), 1, "as if there were none");
+    carried.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut answer = [0; 12];
+    carried.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 200");
+}

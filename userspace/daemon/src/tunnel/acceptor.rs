@@ -1,0 +1,134 @@
+//! The end of a tunnel that answers: the node's.
+
+use std::io;
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::{Builder, SendResponse};
+use http::{Method, Request, Response, StatusCode};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::io_error;
+use super::pings::keep_alive;
+use super::stream::{Reader, Writer};
+use crate::limits;
+
+/// Answers for one destination.
+#[derive(Clone, Debug)]
+pub struct Acceptor {
+    /// The destination that the API server has to name, as [`kubelet`](super::kubelet) returns it.
+    pub name: String,
+    /// The address at which it listens.
+    pub address: SocketAddr,
+}
+
+impl Acceptor {
+    /// Serves a stream whose peer is a [`Dialer`](super::Dialer) until the tunnel ends. Once `retired`, it accepts nothing
+    /// new and ends with its last connection.
+    pub async fn serve(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        retired: CancellationToken,
+    ) -> io::Result<()> {
+        let begun = timeout(limits::TUNNEL_HANDSHAKE, Self::builder().handshake::<_, Bytes>(stream)).await;
+        let mut connection =
+            begun.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?.map_err(io_error)?;
+        let mut pings = Box::pin(keep_alive(connection.ping_pong()));
+        // Ends the connections with the tunnel.
+        let mut carried = JoinSet::new();
+        let mut retiring = false;
+        loop {
+            tokio::select! {
+                next = connection.accept() => match next {
+                    None => return Ok(()),
+                    Some(request) => {
+                        let (request, respond) = request.map_err(io_error)?;
+                        carried.spawn(self.clone().answer(request, respond));
+                    }
+                },
+                Some(_) = carried.join_next(), if !carried.is_empty() => {}
+                lost = &mut pings => return Err(lost),
+                () = retired.cancelled(), if !retiring => {
+                    retiring = true;
+                    connection.graceful_shutdown();
+                }
+            }
+        }
+    }
+
+    fn builder() -> Builder {
+        let mut builder = Builder::new();
+        builder
+            .max_concurrent_streams(limits::TUNNEL_STREAMS as u32)
+            .initial_window_size(limits::TUNNEL_STREAM_WINDOW)
+            .initial_connection_window_size(limits::TUNNEL_WINDOW)
+            .max_header_list_size(limits::TUNNEL_HEAD_BYTES)
+            .max_send_buffer_size(limits::TUNNEL_SEND_BUFFER)
+            .data_frame_budget(limits::TUNNEL_FRAMES);
+        builder
+    }
+
+    async fn answer(self, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+        let destination = request.uri().authority().map(http::uri::Authority::as_str);
+        if request.method() != Method::CONNECT || destination != Some(self.name.as_str()) {
+            tracing::warn!(destination, "refused a destination other than the own kubelet in a tunnel");
+            return refuse(respond, StatusCode::FORBIDDEN);
+        }
+        let socket = match timeout(limits::TUNNEL_CONNECT, TcpStream::connect(self.address)).await {
+            Ok(Ok(socket)) => socket,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, address = %self.address, "cannot connect for a tunnel");
+                return refuse(respond, StatusCode::BAD_GATEWAY);
+            }
+            Err(_) => return refuse(respond, StatusCode::GATEWAY_TIMEOUT),
+        };
+        if let Err(error) = carry(socket, request.into_body(), respond).await {
+            // The usual end of a session that the client cut off.
+            tracing::debug!(%error, "a connection in a tunnel ended");
+        }
+    }
+}
+
+fn refuse(mut respond: SendResponse<Bytes>, status: StatusCode) {
+    let mut answer = Response::new(());
+    *answer.status_mut() = status;
+    if let Err(error) = respond.send_response(answer, true) {
+        tracing::debug!(%error, "cannot refuse a connection in a tunnel");
+    }
+}
+
+/// Accepts a connection and carries its bytes both ways until both sides have ended, or one breaks.
+async fn carry(
+    mut socket: TcpStream,
+    receive: RecvStream,
+    mut respond: SendResponse<Bytes>,
+) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    let (mut from_socket, mut to_socket) = socket.split();
+    let mut from_tunnel = Reader::new(receive);
+    let mut to_tunnel = Writer::new(respond.send_response(Response::new(()), false).map_err(io_error)?);
+    let inwards = async {
+        tokio::io::copy(&mut from_tunnel, &mut to_socket).await?;
+        to_socket.shutdown().await
+    };
+    let outwards = async {
+        let mut buffer = vec![0; limits::TUNNEL_COPY];
+        loop {
+            // A stream that is broken off while the kubelet takes nothing is noticed here alone.
+            let read = tokio::select! {
+                read = from_socket.read(&mut buffer) => read?,
+                error = to_tunnel.broken() => return Err(error),
+            };
+            if read == 0 {
+                return to_tunnel.shutdown().await;
+            }
+            to_tunnel.write_all(&buffer[..read]).await?;
+        }
+    };
+    tokio::try_join!(inwards, outwards).map(|((), ())| ())
+}

@@ -1,0 +1,246 @@
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::*;
+use crate::limits;
+
+const NAME: &str = "a:10250";
+/// Longer than anything here takes, so that a test fails in place of hanging.
+const LONG: Duration = Duration::from_secs(60);
+
+/// Both ends of a tunnel to a listener.
+struct Pair {
+    dialer: Dialer,
+    listener: TcpListener,
+    retired: CancellationToken,
+    accepting: JoinHandle<io::Result<()>>,
+    _carrying: AbortOnDropHandle<io::Result<()>>,
+}
+
+impl Pair {
+    async fn open() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (near, far) = duplex(64 * 1024);
+        let acceptor = Acceptor { name: NAME.to_owned(), address: listener.local_addr().unwrap() };
+        let retired = CancellationToken::new();
+        let token = retired.clone();
+        let accepting = tokio::spawn(async move { acceptor.serve(far, token).await });
+        let (dialer, carried) = Dialer::open(near).await.unwrap();
+        let carrying = AbortOnDropHandle::new(tokio::spawn(carried));
+        Self { dialer, listener, retired, accepting, _carrying: carrying }
+    }
+
+    /// Opens a connection, and returns both of its ends.
+    async fn connect(&self) -> (TunnelStream<tokio::sync::OwnedSemaphorePermit>, TcpStream) {
+        let (stream, socket) = tokio::join!(self.dialer.dial(NAME), self.listener.accept());
+        (stream.unwrap(), socket.unwrap().0)
+    }
+}
+
+#[test]
+fn path_names_exactly_one_node() {
+    assert_eq!(node_of(&path("node-1.example")), Some("node-1.example"));
+    for other in [
+        "/hawser/v1/nodes//tunnel",
+        "/hawser/v1/nodes/a/b/tunnel",
+        "/hawser/v1/nodes/a/tunnel/",
+        "//hawser/v1/nodes/a/tunnel",
+        "/hawser/v1/nodes/a",
+        "/hawser/v1/nodes/tunnel",
+    ] {
+        assert_eq!(node_of(other), None, "{other}");
+    }
+}
+
+#[tokio::test]
+async fn bytes_pass_both_ways_and_each_side_ends_by_itself() {
+    let pair = Pair::open().await;
+    let (mut stream, mut socket) = pair.connect().await;
+    stream.write_all(b"question").await.unwrap();
+    stream.shutdown().await.unwrap();
+    let mut question = String::new();
+    socket.read_to_string(&mut question).await.unwrap();
+    assert_eq!(question, "question");
+    let answer = vec![7; 3 * limits::TUNNEL_STREAM_WINDOW as usize];
+    let sent = answer.clone();
+    let writing = tokio::spawn(async move {
+        socket.write_all(&sent).await.unwrap();
+        socket.shutdown().await.unwrap();
+    });
+    let mut received = Vec::new();
+    timeout(LONG, stream.read_to_end(&mut received)).await.unwrap().unwrap();
+    assert!(received == answer, "{} bytes of {}", received.len(), answer.len());
+    writing.await.unwrap();
+}
+
+#[tokio::test]
+async fn destination_other_than_the_kubelet_is_refused_and_not_dialled() {
+    let pair = Pair::open().await;
+    let port = pair.listener.local_addr().unwrap().port();
+    for other in
+        ["a:10251", "a:22", "b:10250", "127.0.0.1:10250", "169.254.169.254:80", &format!("127.0.0.1:{port}")]
+    {
+        match pair.dialer.dial(other).await {
+            Err(DialError::Refused(status)) => assert_eq!(status, StatusCode::FORBIDDEN, "{other}"),
+            _ => panic!("{other} was not refused"),
+        }
+    }
+    // Neither is any request but CONNECT.
+    let mut requests = pair.dialer.requests.clone().ready().await.unwrap();
+    let get = Request::builder().method(Method::GET).uri(format!("http://{NAME}/")).body(()).unwrap();
+    let (answer, _) = requests.send_request(get, true).unwrap();
+    assert_eq!(answer.await.unwrap().status(), StatusCode::FORBIDDEN);
+    // The first connection that reaches the listener is one to the kubelet.
+    let (mut stream, mut socket) = pair.connect().await;
+    stream.write_all(b"x").await.unwrap();
+    assert_eq!(socket.read_u8().await.unwrap(), b'x');
+}
+
+#[tokio::test]
+async fn kubelet_that_is_down_is_a_refusal_by_the_node() {
+    let pair = Pair::open().await;
+    let Pair { dialer, listener, accepting: _accepting, _carrying, .. } = pair;
+    drop(listener);
+    match dialer.dial(NAME).await {
+        Err(DialError::Refused(status)) => assert_eq!(status, StatusCode::BAD_GATEWAY),
+        other => panic!("{:?}", other.err()),
+    }
+}
+
+#[tokio::test]
+async fn streams_beyond_the_limit_are_refused_until_one_ends() {
+    let pair = Pair::open().await;
+    let mut open = Vec::new();
+    for _ in 0..limits::TUNNEL_STREAMS {
+        open.push(pair.connect().await);
+    }
+    assert!(matches!(pair.dialer.dial(NAME).await, Err(DialError::Full)));
+    let (stream, mut socket) = open.remove(0);
+    drop(stream);
+    // The node hears of it, and closes its side.
+    assert_eq!(timeout(LONG, socket.read(&mut [0; 8])).await.unwrap().unwrap_or(0), 0);
+    timeout(LONG, pair.connect()).await.unwrap();
+}
+
+/// Fills a stream until nothing more fits.
+async fn fill(stream: &mut (impl tokio::io::AsyncWrite + Unpin)) {
+    let piece = vec![1; 64 * 1024];
+    while let Ok(written) = timeout(Duration::from_millis(300), stream.write_all(&piece)).await {
+        written.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn readers_that_stop_do_not_hold_up_the_other_streams() {
+    let pair = Pair::open().await;
+    let mut stalled = Vec::new();
+    for _ in 0..8 {
+        let (stream, mut socket) = pair.connect().await;
+        fill(&mut socket).await;
+        stalled.push((stream, socket));
+    }
+    let (mut stream, mut socket) = pair.connect().await;
+    let sent = vec![2; 4 * limits::TUNNEL_STREAM_WINDOW as usize];
+    let length = sent.len();
+    tokio::spawn(async move { socket.write_all(&sent).await });
+    let mut received = vec![0; length];
+    timeout(LONG, stream.read_exact(&mut received)).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn stream_that_is_dropped_ends_even_if_the_kubelet_reads_nothing() {
+    let pair = Pair::open().await;
+    let (mut stream, mut socket) = pair.connect().await;
+    fill(&mut stream).await;
+    drop(stream);
+    let mut buffer = vec![0; 64 * 1024];
+    let ended = async { while socket.read(&mut buffer).await.unwrap_or(0) > 0 {} };
+    timeout(LONG, ended).await.unwrap();
+    timeout(LONG, pair.connect()).await.unwrap();
+}
+
+#[tokio::test]
+async fn retired_tunnel_ends_with_its_last_connection_and_accepts_no_other() {
+    let pair = Pair::open().await;
+    let (mut stream, mut socket) = pair.connect().await;
+    pair.retired.cancel();
+    let refused = async {
+        while pair.dialer.dial(NAME).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(LONG, refused).await.unwrap();
+    stream.write_all(b"still").await.unwrap();
+    let mut still = [0; 5];
+    socket.read_exact(&mut still).await.unwrap();
+    assert!(&still == b"still" && !pair.accepting.is_finished());
+    drop((stream, socket));
+    timeout(LONG, pair.accepting).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn peer_that_is_silent_is_given_up_by_both_ends() {
+    let begun = Instant::now();
+    let (near, _far) = duplex(64 * 1024);
+    let (_dialer, carried) = Dialer::open(near).await.unwrap();
+    assert_eq!(carried.await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert!(begun.elapsed() <= limits::TUNNEL_PING + limits::TUNNEL_PING_ANSWER + Duration::from_secs(1));
+
+    // A client that begins HTTP/2, and says nothing more.
+    let (mut near, far) = duplex(64 * 1024);
+    near.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.unwrap();
+    let acceptor = Acceptor { name: NAME.to_owned(), address: SocketAddr::from(([127, 0, 0, 1], 9)) };
+    let error = acceptor.serve(far, CancellationToken::new()).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut, "{error}");
+
+    let (_near, far) = duplex(64 * 1024);
+    let error = acceptor.serve(far, CancellationToken::new()).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::TimedOut, "one that does not begin: {error}");
+}
+
+/// Sends one byte a frame for as long as the API server lets it.
+async fn trickle(mut send: h2::SendStream<Bytes>) {
+    loop {
+        send.reserve_capacity(1);
+        while send.capacity() == 0 {
+            if !matches!(std::future::poll_fn(|context| send.poll_capacity(context)).await, Some(Ok(_))) {
+                return;
+            }
+        }
+        if send.send_data(Bytes::from_static(b"x"), false).is_err() {
+            return;
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn hostile_node_that_fills_memory_with_tiny_frames_loses_its_tunnel() {
+    let (near, far) = duplex(1 << 20);
+    let hostile = tokio::spawn(async move {
+        let mut connection = h2::server::handshake(far).await.unwrap();
+        while let Some(Ok((_, mut respond))) = connection.accept().await {
+            tokio::spawn(trickle(respond.send_response(http::Response::new(()), false).unwrap()));
+        }
+    });
+    let (dialer, carried) = Dialer::open(near).await.unwrap();
+    let carrying = tokio::spawn(carried);
+    // Nobody reads them. A frame takes 256 bytes, so that the windows of three streams have room for more than is allowed.
+    let mut streams = Vec::new();
+    for _ in 0..3 {
+        streams.push(dialer.dial(NAME).await.unwrap());
+    }
+    let error = timeout(LONG, carrying).await.unwrap().unwrap().unwrap_err();
+    assert!(error.to_string().contains("excessive load"), "{error}");
+    timeout(LONG, hostile).await.unwrap().unwrap();
+}
