@@ -10,6 +10,7 @@ use apiserver_meta::duration;
 use crate::cache::{CacheSettings, Prefetch, Stale};
 use crate::cluster::PodMode;
 use crate::forward::{Policy, PoolSettings};
+use crate::hosts::{self, HostsRule};
 use crate::limits;
 use crate::name::Name;
 use crate::syntax::{self, Directive, SyntaxError};
@@ -48,6 +49,9 @@ pub const DEFAULT: &str = "\
 pub struct Corefile {
     pub cluster: Option<ClusterZone>,
     pub rules: Vec<Rule>,
+    pub hosts: Vec<HostsRule>,
+    /// The zones of all server blocks.
+    pub blocks: Vec<Name>,
     /// Look for upstreams that lead back to us.
     pub find_loops: bool,
 }
@@ -101,7 +105,13 @@ fn wrong<T>(line: usize, what: impl Into<String>) -> Result<T, CorefileError> {
 impl Corefile {
     /// Parses a file.
     pub fn parse(text: &str) -> Result<Self, CorefileError> {
-        let mut corefile = Self { cluster: None, rules: Vec::new(), find_loops: false };
+        let mut corefile = Self {
+            cluster: None,
+            rules: Vec::new(),
+            hosts: Vec::new(),
+            blocks: Vec::new(),
+            find_loops: false,
+        };
         for block in syntax::parse(text)? {
             corefile.add_block(&block)?;
         }
@@ -121,6 +131,7 @@ impl Corefile {
             .filter(|key| !key.is_empty())
             .map(|key| server_zone(key, block.line))
             .collect::<Result<_, _>>()?;
+        self.blocks.extend(&zones);
         let cache = block.block.iter().find(|plugin| plugin.name() == "cache").map(cache).transpose()?;
         for plugin in &block.block {
             match plugin.name() {
@@ -133,6 +144,10 @@ impl Corefile {
                 "kubernetes" => {
                     return wrong(plugin.line, "`kubernetes` stands twice: one cluster is served");
                 }
+                "hosts" if self.hosts.iter().any(|rule| rule.block == zones) => {
+                    return wrong(plugin.line, "`hosts` stands twice in a block");
+                }
+                "hosts" => self.hosts.push(hosts(plugin, &zones)?),
                 "loop" => self.find_loops = true,
                 // These are always on, or given by flags: pages, logs of errors, order of addresses.
                 "cache" | "errors" | "health" | "ready" | "prometheus" | "reload" | "loadbalance"
@@ -141,7 +156,7 @@ impl Corefile {
                     return wrong(
                         plugin.line,
                         format!(
-                            "the plugin {other:?} is not supported: there are kubernetes, forward, cache and loop"
+                            "the plugin {other:?} is not supported: there are kubernetes, hosts, forward, cache and loop"
                         ),
                     );
                 }
@@ -196,11 +211,7 @@ fn kubernetes(plugin: &Directive) -> Result<ClusterZone, CorefileError> {
             ("ttl", [seconds]) => {
                 zone.ttl = number(seconds, 0..=3600, option.line)?;
             }
-            ("fallthrough", zones) => {
-                for word in if zones.is_empty() { &["."] } else { zones } {
-                    zone.fallthrough.push(name(word, option.line)?);
-                }
-            }
+            ("fallthrough", zones) => zone.fallthrough.extend(fallthrough(zones, option.line)?),
             (other, _) => {
                 return wrong(
                     option.line,
@@ -212,6 +223,53 @@ fn kubernetes(plugin: &Directive) -> Result<ClusterZone, CorefileError> {
         }
     }
     Ok(zone)
+}
+
+fn hosts(plugin: &Directive, block: &[Name]) -> Result<HostsRule, CorefileError> {
+    let mut arguments = plugin.arguments();
+    let mut rule = HostsRule {
+        block: block.to_vec(),
+        file: arguments.next().unwrap_or(hosts::FILE).into(),
+        zones: arguments.map(|word| name(word, plugin.line)).collect::<Result<_, _>>()?,
+        inline: String::new(),
+        ttl: hosts::TTL,
+        reverse: true,
+        fallthrough: Vec::new(),
+    };
+    if rule.zones.is_empty() {
+        rule.zones = block.to_vec();
+    }
+    for option in &plugin.block {
+        let arguments: Vec<&str> = option.arguments().collect();
+        match (option.name(), &*arguments) {
+            (address, [_, ..]) if address.parse::<IpAddr>().is_ok() => {
+                rule.inline.push_str(&option.words.join(" "));
+                rule.inline.push('\n');
+            }
+            ("ttl", [seconds]) => rule.ttl = number(seconds, 1..=65_535, option.line)?,
+            ("no_reverse", []) => rule.reverse = false,
+            ("fallthrough", zones) => rule.fallthrough.extend(fallthrough(zones, option.line)?),
+            // The file is read again with the configuration.
+            ("reload", [time]) => drop(duration(time, option.line)?),
+            (other, _) => {
+                return wrong(
+                    option.line,
+                    format!(
+                        "hosts: {other:?} with these arguments is not supported: there are ADDRESS NAMES, ttl SECONDS, no_reverse, reload DURATION, fallthrough [ZONES]"
+                    ),
+                );
+            }
+        }
+    }
+    Ok(rule)
+}
+
+/// Returns the zones of a line `fallthrough`: all without one.
+fn fallthrough(zones: &[&str], line: usize) -> Result<Vec<Name>, CorefileError> {
+    if zones.is_empty() {
+        return Ok(vec![Name::ROOT]);
+    }
+    zones.iter().map(|word| name(word, line)).collect()
 }
 
 fn is_reverse(zone: &Name) -> bool {
@@ -431,9 +489,30 @@ mod tests {
     }
 
     #[test]
+    fn hosts_have_a_file_and_zones_of_their_own_or_those_of_the_machine_and_the_block() {
+        let text = "a.example b.example {\n hosts {\n  192.0.2.1 x.a.example y.b.example\n  no_reverse\n  reload 0\n  \
+            fallthrough\n }\n}\n. {\n hosts /etc/other example.org {\n  ttl 5\n  fallthrough a.example.org\n }\n}\n";
+        let [first, second] = Corefile::parse(text).unwrap().hosts.try_into().unwrap();
+        let names = |all: &[Name]| all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(names(&first.zones), ["a.example.", "b.example."]);
+        assert_eq!((first.file.to_str(), first.ttl, first.reverse), (Some("/etc/hosts"), 3600, false));
+        assert_eq!(first.inline, "192.0.2.1 x.a.example y.b.example\n");
+        assert_eq!(names(&first.fallthrough), ["."]);
+        assert_eq!(
+            (names(&second.block), names(&second.zones)),
+            (vec![".".to_owned()], vec!["example.org.".to_owned()])
+        );
+        assert_eq!((second.file.to_str(), second.ttl, second.reverse), (Some("/etc/other"), 5, true));
+        assert_eq!(names(&second.fallthrough), ["a.example.org."]);
+    }
+
+    #[test]
     fn unsupported_lines_are_refused_with_their_number() {
         for (text, expected) in [
-            (".:53 {\n hosts\n}\n", "line 2: the plugin \"hosts\""),
+            (".:53 {\n rewrite\n}\n", "line 2: the plugin \"rewrite\""),
+            (". {\n hosts {\n  192.0.2.1\n }\n}\n", "line 3: hosts: \"192.0.2.1\""),
+            (". {\n hosts {\n  ttl 0\n }\n}\n", "line 3: \"0\" is not a number from 1"),
+            (". {\n hosts\n hosts\n}\n", "line 3: `hosts` stands twice"),
             (".:54 {\n}\n", "line 1: port \"54\""),
             ("tls://. {\n}\n", "line 1: tls://"),
             (". {\n forward . https://192.0.2.1\n}\n", "line 2: forward: https://"),

@@ -138,6 +138,10 @@ impl Engine {
         if query.class != wire::INTERNET || matches!(query.kind, wire::AXFR | wire::IXFR) {
             return none(wire::REFUSED);
         }
+        let hosts = routes.hosts(&query.name);
+        if let Some(code) = hosts.and_then(|all| all.answer(&query.name, query.kind, QUESTION, answer)) {
+            return Step::Done(code, Flags::AUTHORITATIVE, Source::Hosts);
+        }
         let domain = &zone.settings().domain;
         let route = routes.find(&query.name);
         let is_ours = |name: &Name| {
@@ -150,7 +154,7 @@ impl Engine {
             if !zone.is_complete() {
                 return unknown();
             }
-            return follow(zone, query, answer, &is_ours);
+            return follow((zone, routes), query, answer, &is_ours);
         }
         if let Some(apex) = routes.reverse_zone(&query.name) {
             if !zone.is_complete() {
@@ -359,13 +363,25 @@ fn remember(cache: Option<&Cache>, question: &Question, asked: Result<Reply, For
 }
 
 /// Answers from the cluster, through its aliases as far as they stay within.
-fn follow(zone: &Zone, query: &Query, answer: &mut Answer<'_>, is_ours: &dyn Fn(&Name) -> bool) -> Step {
+fn follow(
+    (zone, routes): (&Zone, &Routes),
+    query: &Query,
+    answer: &mut Answer<'_>,
+    is_ours: &dyn Fn(&Name) -> bool,
+) -> Step {
     let (mut name, mut at) = (query.name, None);
     for _ in 0..limits::ALIASES {
         let below = name.below(&zone.settings().domain).unwrap_or_default();
         match zone.answer(query, below, at.map_or(QUESTION, Owner::At), answer) {
             Found::Code(code) => return Step::Done(code, Flags::AUTHORITATIVE, Source::Cluster),
-            Found::Alias(target, _) if !is_ours(&target) => return Step::Forward(Some(target)),
+            Found::Alias(target, position) if !is_ours(&target) => {
+                let hosts = routes.hosts(&target);
+                let owner = Owner::At(position);
+                return match hosts.and_then(|all| all.answer(&target, query.kind, owner, answer)) {
+                    Some(code) => Step::Done(code, Flags::AUTHORITATIVE, Source::Hosts),
+                    None => Step::Forward(Some(target)),
+                };
+            }
             Found::Alias(target, position) => (name, at) = (*target, Some(position)),
         }
     }

@@ -22,6 +22,7 @@ pub mod cluster;
 pub mod corefile;
 pub mod engine;
 pub mod forward;
+pub mod hosts;
 mod index;
 pub mod limits;
 mod listeners;

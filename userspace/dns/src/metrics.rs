@@ -54,13 +54,15 @@ pub enum Transport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     Cluster,
+    Hosts,
     Cache,
     Forward,
     None,
 }
 
-const SOURCES: [(Source, &str); 4] = [
+const SOURCES: [(Source, &str); 5] = [
     (Source::Cluster, "kubernetes"),
+    (Source::Hosts, "hosts"),
     (Source::Cache, "cache"),
     (Source::Forward, "forward"),
     (Source::None, ""),

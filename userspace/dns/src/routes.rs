@@ -10,6 +10,7 @@ use userspace_daemon::metrics::Member;
 use crate::cache::Cache;
 use crate::corefile::{Corefile, Rule, Target};
 use crate::forward::{Flights, Pool, Tls, Upstream};
+use crate::hosts::Hosts;
 use crate::limits;
 use crate::metrics::{Metrics, ZoneMetrics};
 use crate::name::Name;
@@ -29,6 +30,9 @@ pub struct Route {
 pub struct Routes {
     /// The deepest zones first.
     routes: Vec<Arc<Route>>,
+    /// The zones of server blocks, if one has the plugin `hosts`; else there is nothing to look up.
+    blocks: Vec<Name>,
+    hosts: Vec<Hosts>,
     /// Zones of addresses that are looked up among the cluster's.
     reverse: Vec<Name>,
     /// Zones of addresses that are forwarded if the cluster has none.
@@ -38,7 +42,7 @@ pub struct Routes {
 }
 
 impl Routes {
-    /// Builds the rules. `read` reads a file with name servers; `own` are our own addresses, which are never
+    /// Builds the rules. `read` reads a file with name servers or hosts; `own` are our own addresses, which are never
     /// upstreams. Caches of rules that stay as they were go on from `before`.
     pub fn build(
         corefile: &Corefile,
@@ -78,8 +82,11 @@ impl Routes {
         }
         routes.sort_by_key(|route| std::cmp::Reverse(route.zone.depth()));
         let cluster = corefile.cluster.as_ref();
+        let hosts = corefile.hosts.iter().map(|rule| Hosts::new(rule.clone(), &read(&rule.file)));
         Self {
             routes,
+            blocks: if corefile.hosts.is_empty() { Vec::new() } else { corefile.blocks.clone() },
+            hosts: hosts.collect(),
             reverse: cluster.map(|zone| zone.reverse.clone()).unwrap_or_default(),
             fallthrough: cluster.map(|zone| zone.fallthrough.clone()).unwrap_or_default(),
             metrics: metrics.zones.get(&["."]),
@@ -94,6 +101,13 @@ impl Routes {
     pub fn find(&self, name: &Name) -> Option<&Arc<Route>> {
         let is_below = |zone: &Name| name.below(zone).is_some();
         self.routes.iter().find(|route| is_below(&route.zone) && !route.except.iter().any(is_below))
+    }
+
+    /// Returns the lines of `hosts` in the server block of a name: the one with the longest zone.
+    pub fn hosts(&self, name: &Name) -> Option<&Hosts> {
+        let around = self.blocks.iter().filter(|zone| name.below(zone).is_some());
+        let block = around.max_by_key(|zone| zone.bytes().len())?;
+        self.hosts.iter().find(|hosts| hosts.rule.block.contains(block))
     }
 
     /// Returns the zone of a name of an address that is looked up among the cluster's: the deepest one.

@@ -131,7 +131,8 @@ impl Rules {
             corefile::Target::File(path) => Some(read(path).unwrap_or_default()),
             corefile::Target::Address(_) | corefile::Target::Tls(_) => None,
         });
-        std::iter::once(text.to_owned()).chain(files).collect::<Vec<_>>().join("\0")
+        let hosts = corefile.hosts.iter().map(|hosts| read(&hosts.file).unwrap_or_default());
+        std::iter::once(text.to_owned()).chain(files).chain(hosts).collect::<Vec<_>>().join("\0")
     }
 
     /// Reads all files again. Returns `true` if the rules have to be built anew.

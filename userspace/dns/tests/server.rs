@@ -37,6 +37,31 @@ async fn the_clusters_names_are_answered_by_udp_and_tcp() {
 }
 
 #[tokio::test]
+async fn lines_of_hosts_win_in_their_block_and_are_the_targets_of_aliases() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "192.0.2.7 www.example.org web.shop.svc.cluster.local\n").unwrap();
+    let corefile = format!(
+        ".:53 {{\n kubernetes cluster.local in-addr.arpa\n hosts {} {{\n  192.0.2.8 printer\n  ttl 7\n  \
+         fallthrough\n }}\n}}\nother.example {{\n cache\n}}\n",
+        file.path().display()
+    );
+    let server = Server::start(&corefile, 3);
+    let printer = server.ask("printer.", RecordType::A).await;
+    assert_eq!((answers(&printer), printer.answers[0].ttl), (vec!["A 192.0.2.8".to_owned()], 7));
+    assert!(printer.metadata.authoritative);
+    assert_eq!(answers(&server.ask("web.shop.svc.cluster.local.", RecordType::A).await), ["A 192.0.2.7"]);
+    assert_eq!(
+        answers(&server.ask("out.shop.svc.cluster.local.", RecordType::A).await),
+        ["CNAME www.example.org.", "A 192.0.2.7"]
+    );
+    assert_eq!(answers(&server.ask("8.2.0.192.in-addr.arpa.", RecordType::PTR).await), ["PTR printer."]);
+    // Names without a line fall through, here to the cluster and to nobody.
+    assert_eq!(answers(&server.ask("2.h2.many.shop.svc.cluster.local.", RecordType::A).await), [""; 0]);
+    let elsewhere = server.ask("x.example.org.", RecordType::A).await;
+    assert_eq!(elsewhere.metadata.response_code, ResponseCode::Refused);
+}
+
+#[tokio::test]
 async fn an_answer_that_does_not_fit_is_truncated_and_whole_by_tcp() {
     let server = Server::start(COREFILE, 1_000);
     let name = "many.shop.svc.cluster.local.";

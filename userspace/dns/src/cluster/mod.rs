@@ -12,5 +12,6 @@ mod zone;
 
 pub use objects::{Endpoint, Port, Protocol, SERVICE_NAME, Service, Shape, Slice};
 pub use records::Records;
+pub use reverse::address as reverse_address;
 pub use settings::{PodMode, Settings};
 pub use zone::{Found, Zone};
