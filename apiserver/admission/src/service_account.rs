@@ -9,8 +9,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::limits;
-use apiserver_auth::nodes::references::{MIRROR, Pod};
+use apiserver_auth::nodes::references::Pod;
 use apiserver_cache::{Cache, Trigger};
+use apiserver_meta::pods::MIRROR;
 
 use crate::{AdmissionRequest, Operation, Phase, Plugin};
 

@@ -1,9 +1,9 @@
-//! Bytes that the past of one kind keeps alive, counted for all kinds together too.
+//! Bytes held by the history and the snapshots of one kind, counted for all kinds together too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Bytes that the past of all kinds keeps alive.
+/// Bytes held by history and snapshots, of all kinds together.
 #[derive(Default)]
 pub(super) struct Totals {
     /// The bytes of changes and their frames.

@@ -2,6 +2,9 @@
 
 use k8s_openapi::api::core::v1::{Pod, PodCondition, Taint, Toleration};
 
+/// The annotation of a mirror pod, which shows in the API what a kubelet runs from a file.
+pub const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// Returns `status.phase`; `Pending` if it is not set.
 pub fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")

@@ -122,14 +122,14 @@ impl Errors {
         self.push(FieldError::not_supported(path, &self.fit(value), supported));
     }
 
-    /// A value that is shown as the text that it is given as, not as JSON.
+    /// Reports an invalid value; `shown` is put into the message as it is, not as JSON.
     pub fn invalid_shown(&mut self, path: impl Into<String>, shown: &str, detail: &str) {
         let detail = if detail.is_empty() { String::new() } else { format!(": {detail}") };
         let message = format!("Invalid value: {}{detail}", self.fit_text(shown));
         self.push(FieldError { field: path.into(), reason: FieldReason::Invalid, message });
     }
 
-    /// [`Errors::not_supported`] of a value that is shown as the text that it is given as.
+    /// Reports an unsupported value; `shown` is put into the message as it is, not as JSON.
     pub fn not_supported_shown(&mut self, path: impl Into<String>, shown: &str, supported: &[&str]) {
         let list = supported.iter().map(|s| format!("{s:?}")).collect::<Vec<_>>().join(", ");
         let message = format!("Unsupported value: {}: supported values: {list}", self.fit_text(shown));

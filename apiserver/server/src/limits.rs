@@ -128,7 +128,7 @@ pub const IDLE_LEAST: Duration = Duration::from_secs(30);
 pub const IDLE_LEAST_UNKNOWN: Duration = Duration::from_secs(5);
 /// An answer of which the client has taken nothing for this long is cut off.
 pub const STALL: Duration = Duration::from_secs(30);
-/// The same of logs, which people read.
+/// [`STALL`] for followed logs, which people read.
 pub const STALL_OF_LOGS: Duration = Duration::from_secs(600);
 /// Idle connections and stalled answers are looked for this often.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(2);

@@ -23,7 +23,7 @@ pub fn check(key: &str, value: &[u8]) -> Result<(), Problem> {
         Ok(_) => Ok(()),
         // Not objects: allocations and leases of Kubernetes' servers among themselves.
         Err(Unreadable::Protobuf(Malformed::Kind { api_version, kind })) if is_bookkeeping(&kind) => {
-            tracing::debug!(key, api_version, kind, "left alone");
+            tracing::debug!(key, api_version, kind, "not an object of the API, not checked");
             Ok(())
         }
         Err(Unreadable::Protobuf(Malformed::Kind { api_version, kind })) => Err(problem(

@@ -93,7 +93,7 @@ impl Reconcile for Namespaces {
         status.conditions = Some(conditions(&progress, status.conditions.take(), Time(self.ambient.now())));
         if !progress.is_done() {
             patch::update_status(&api, &live, &noted).await?;
-            debug!(namespace = key.name, ?progress, "not empty yet");
+            debug!(namespace = key.name, ?progress, "the namespace is not empty yet");
             return Ok(Outcome::After(NAMESPACE_PERIOD));
         }
         self.finalize(&api, live).await

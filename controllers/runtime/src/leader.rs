@@ -68,7 +68,7 @@ where
         return Ok(());
     }
     let lease = candidate.election.lease();
-    info!(%lease, identity = %candidate.election.identity, "leading");
+    info!(%lease, identity = %candidate.election.identity, "acquired the lease");
     let working = CancellationToken::new();
     let mut work = std::pin::pin!(work(working.clone()));
     let lost = tokio::select! {
@@ -125,7 +125,7 @@ impl Candidate {
                     debug!(
                         lease = self.election.lease(),
                         error = &error as &dyn std::error::Error,
-                        "no lease"
+                        "cannot acquire the lease"
                     );
                 }
             }

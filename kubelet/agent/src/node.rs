@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
+use apiserver_meta::nodes::is_status_ready;
 use apiserver_meta::platform::architecture;
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -205,7 +206,7 @@ async fn keep_status(agent: &Agent, port: u16) {
         let previous =
             reported.as_ref().and_then(|(status, _)| status.conditions.clone()).unwrap_or_default();
         let status = observe(agent, port, &previous).await;
-        let ready = is_ready(&status);
+        let ready = is_status_ready(&status);
         let due = reported.as_ref().is_none_or(|(before, at)| {
             without_heartbeats(before) != without_heartbeats(&status) || at.elapsed() >= limits::NODE_REPORT
         });
@@ -293,14 +294,6 @@ async fn write(agent: &Agent, status: &NodeStatus) -> kube::Result<()> {
     }
     let patch = Patch::Strategic(json!({"status": status}));
     answered(api.patch_status(&agent.config.node_name, &PatchParams::default(), &patch)).await.map(drop)
-}
-
-fn is_ready(status: &NodeStatus) -> bool {
-    status
-        .conditions
-        .iter()
-        .flatten()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn without_heartbeats(status: &NodeStatus) -> NodeStatus {

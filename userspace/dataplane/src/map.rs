@@ -234,7 +234,7 @@ const PAGE: usize = 4_096;
 
 /// An array mapped into memory, window by window on first use.
 pub struct MappedArray<T> {
-    /// A window extends a page into the next one, so that each element is within one.
+    /// The mapped windows. Each overlaps the next by a page, so that no element is split.
     windows: Box<[OnceCell<NonNull<u8>>]>,
     length: usize,
     /// Size of the whole array, in full pages.

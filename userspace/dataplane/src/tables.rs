@@ -255,11 +255,11 @@ pub struct Others {
 pub struct Reconciled {
     /// Sockets that this process has destroyed so far, of frontends with an IPv4 address.
     pub destroyed4: u64,
-    /// The same of IPv6.
+    /// Sockets that this process has destroyed so far, of frontends with an IPv6 address.
     pub destroyed6: u64,
     /// Foreign translations to an endpoint that was gone, which this process has removed so far, of IPv4.
     pub removed4: u64,
-    /// The same of IPv6.
+    /// Foreign translations that this process has removed so far, of IPv6.
     pub removed6: u64,
     /// Durations of the scans for such sockets since the last call.
     pub looks: Vec<Duration>,

@@ -109,7 +109,7 @@ impl Listeners {
                 let text = format!("{error}: {}", error.cause);
                 // The pod network may be about to add the address.
                 if error.cause.kind() == std::io::ErrorKind::AddrNotAvailable || text == self.told {
-                    debug!(error = text, "trying again");
+                    debug!(error = text, "cannot listen yet, trying again");
                 } else {
                     warn!(error = text, "cannot listen, retrying: the port may be in use");
                     self.told = text;

@@ -154,7 +154,7 @@ pub struct StoreVerify {
     /// The snapshot to check
     #[arg(long, value_name = "FILE")]
     pub snapshot: Option<PathBuf>,
-    /// Check every object in etcd instead.
+    /// Check every object in etcd instead
     #[command(flatten)]
     pub etcd: EtcdArgs,
     /// Print one JSON object instead of text
@@ -179,7 +179,7 @@ pub struct Up {
     pub etcd_start: EtcdStart,
     #[command(flatten)]
     pub apis: Apis,
-    /// Life of the certificates that are signed for those who request them
+    /// Validity of the certificates that are signed for those who request them
     #[arg(long, default_value = "8760h0m0s", value_parser = duration, value_name = "DURATION")]
     pub cluster_signing_duration: Duration,
     #[command(flatten)]
@@ -207,10 +207,10 @@ pub struct Down {
 
 #[derive(Args)]
 pub struct Apiserver {
-    /// Certificates, kubeconfig and the embedded store
+    /// Directory of certificates, kubeconfig and embedded store
     #[arg(long)]
     pub data_dir: PathBuf,
-    /// Port; 0 for a free one
+    /// Port of the API; 0 for a free one
     #[arg(long, default_value_t = 6443)]
     pub secure_port: u16,
     /// Address to listen on
@@ -275,7 +275,7 @@ pub struct Controllers {
     /// Private key of that authority, PEM
     #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
     pub cluster_signing_key_file: Option<PathBuf>,
-    /// Life of the certificates that are signed
+    /// Validity of the certificates that are signed
     #[arg(long, default_value = "8760h0m0s", value_parser = duration, value_name = "DURATION")]
     pub cluster_signing_duration: Duration,
     /// Port for /healthz, /livez and /readyz over TLS; 0 for none
@@ -307,7 +307,7 @@ pub struct Scheduler {
 pub struct Kubelet {
     #[arg(long)]
     pub kubeconfig: PathBuf,
-    /// Volumes, logs, the runtime and the pod network's state
+    /// Directory of volumes, logs, and the state of the runtime and the pod network
     #[arg(long = "root-dir", alias = "data-dir")]
     pub root_dir: PathBuf,
     /// Certificate authority of the node server's clients

@@ -27,8 +27,8 @@ pub struct ClusterDnsArgs {
 /// Settings of the DNS server.
 #[derive(Args, Clone)]
 pub struct DnsServer {
-    /// Configuration in the form of CoreDNS' Corefile: the plugins kubernetes, forward, cache and loop. Without
-    /// it, as kubeadm configures CoreDNS
+    /// Configuration in the form of CoreDNS' Corefile: the plugins kubernetes, hosts, forward, cache and
+    /// loop. The default is kubeadm's configuration of CoreDNS
     #[arg(long = "dns-config", value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// Port of the DNS server on the node's address for pods, to which the cluster's DNS address leads

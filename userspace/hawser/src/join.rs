@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use apiserver_client::{ConnectError, Servers, connect_to};
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::nodes::is_ready;
 use k8s_openapi::api::core::v1;
 use kube::{Api, Client};
 use kubelet_agent::certificates::{self, Clients, Rotation, Serving, Wanted};
@@ -261,7 +262,7 @@ async fn admit(args: &Join, name: &str, membership: &Membership, ambient: &Ambie
                 cluster.server = url;
                 membership.remember(&cluster)?;
             }
-            info!(node = name, server = %cluster.server, "joined before");
+            info!(node = name, server = %cluster.server, "this machine has joined already");
             return Ok(cluster);
         }
         if args.token.is_none() && args.token_file.is_none() {
@@ -330,7 +331,7 @@ pub async fn check_name(client: &Client, name: &str, token: &Token) -> Result<()
     let found =
         found.with_context(|| format!("cannot look for node {name}: the API server does not answer"))?;
     match found {
-        Ok(Some(node)) if is_alive(&node) => bail!(
+        Ok(Some(node)) if is_ready(&node) => bail!(
             "node {name} is in the cluster and alive: give another --node-name; if it is this machine, wait until \
              `kubectl get node {name}` shows it as NotReady, or delete the Node"
         ),
@@ -344,11 +345,6 @@ pub async fn check_name(client: &Client, name: &str, token: &Token) -> Result<()
         Err(kube::Error::Api(status)) if status.code == 403 => Ok(()),
         Err(error) => Err(error).with_context(|| format!("cannot look for node {name}")),
     }
-}
-
-fn is_alive(node: &v1::Node) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 /// Refuses a certificate that begins in the future of this machine's clock.
@@ -393,7 +389,7 @@ mod tests {
     #[test]
     fn only_a_ready_node_has_its_name() {
         let mut node = v1::Node::default();
-        assert!(!is_alive(&node));
+        assert!(!is_ready(&node));
         for (status, alive) in [("True", true), ("False", false), ("Unknown", false)] {
             let condition = NodeCondition {
                 type_: "Ready".to_owned(),
@@ -401,7 +397,7 @@ mod tests {
                 ..NodeCondition::default()
             };
             node.status.get_or_insert_default().conditions = Some(vec![condition]);
-            assert_eq!(is_alive(&node), alive, "{status}");
+            assert_eq!(is_ready(&node), alive, "{status}");
         }
     }
 }

@@ -55,7 +55,7 @@ pub struct TokenCreate {
     /// stored for it, sealed with a key that is in that line alone, until the token ends. Needs --data-dir
     #[arg(long)]
     pub control_plane: bool,
-    /// A text for those who list the tokens
+    /// Description, shown by `hawser token list`
     #[arg(long, default_value = "")]
     pub description: String,
     /// Comma-separated uses of the token: signing, authentication

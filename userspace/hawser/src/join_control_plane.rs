@@ -106,7 +106,7 @@ async fn admit(args: &Join, node_name: &str, data: &DataDir, ambient: &Ambient) 
             );
         }
         certify(&record, data, ambient)?;
-        info!(node = node_name, "joined before");
+        info!(node = node_name, "this machine has joined already");
         return Ok(record);
     }
     let token = Token::given(args.token.as_deref(), args.token_file.as_deref())?;
@@ -137,7 +137,7 @@ async fn admit(args: &Join, node_name: &str, data: &DataDir, ambient: &Ambient) 
     record.write(data.path())?;
     handover.write(data.path())?;
     certify(&record, data, ambient)?;
-    info!(node = node_name, server = %url, "has the keys of the cluster");
+    info!(node = node_name, server = %url, "received the keys of the cluster");
     Ok(record)
 }
 

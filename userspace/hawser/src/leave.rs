@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use apiserver_client::connect;
+use apiserver_meta::pods::MIRROR;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, EvictParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
@@ -26,8 +27,6 @@ use crate::membership::Membership;
 const ENDING: Duration = Duration::from_secs(60);
 /// Pause between looks.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The annotation of pods that stand for a file on the node.
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// Drains the node if that is asked for, stops its components, removes what they made, and deletes the Node. What is
 /// to be done is recorded first, so that the next one finishes what one that was killed has begun.

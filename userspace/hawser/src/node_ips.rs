@@ -187,7 +187,7 @@ fn is_single(pods: &[IpNetwork]) -> bool {
     pods.iter().all(IpNetwork::is_ipv4) || pods.iter().all(IpNetwork::is_ipv6)
 }
 
-/// Returns `true` if an address is one of this machine: only such can be bound.
+/// Returns `true` if the machine has this address: no other can be bound.
 pub fn is_here(ip: IpAddr) -> bool {
     UdpSocket::bind((ip, 0)).is_ok()
 }
@@ -256,7 +256,7 @@ mod tests {
             (None, &[other], both, &["2001:db8::1"]),
             (None, &[one, other], both, &["192.0.2.1", "2001:db8::1"]),
             (None, &[other, one], both, &["2001:db8::1", "192.0.2.1"]),
-            // What the machine does not have cannot be chosen.
+            // An address that the machine lacks cannot be chosen.
             (None, &[one, other], v4, &["192.0.2.1"]),
             (None, &[one, other], v6, &["2001:db8::1"]),
             (None, &[other], v4, &["192.0.2.1"]),

@@ -140,7 +140,7 @@ fn say(resolved: &Resolved, file: Option<&File>, path: Option<&Path>) {
     let Resolved { configuration, overruled, meaningless } = resolved;
     for oddity in file.iter().flat_map(|file| &file.oddities) {
         let path = path.map(Path::display);
-        warn!(file = path.map(tracing::field::display), "the configuration is odd: {oddity}");
+        warn!(file = path.map(tracing::field::display), "problem in the configuration: {oddity}");
     }
     if !overruled.is_empty() {
         info!("these flags have no effect besides --config: --{}", overruled.join(", --"));

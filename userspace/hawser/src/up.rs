@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use apiserver_auth::authentication::pki::{Component, Subject};
 use apiserver_client::{Change, Informers, in_process};
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::nodes;
 use apiserver_server::components::{Components, Place};
 use controllers_runtime::LeaderElection;
 use ipnetwork::IpNetwork;
@@ -371,7 +372,10 @@ where
             Ok(()) => return Ok(()),
             Err(_) if stop.is_cancelled() => return Ok(()),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "standing for election again");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the leader's work has failed, standing for election again"
+                );
             }
         }
     }
@@ -446,12 +450,10 @@ pub async fn node_ready(
 }
 
 fn is_ready(node: &v1::Node, since: jiff::Timestamp) -> bool {
-    let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-    conditions.iter().any(|condition| {
+    nodes::condition(node, "Ready").is_some_and(|ready| {
         // Times in objects are whole seconds.
-        let fresh =
-            condition.last_heartbeat_time.as_ref().is_some_and(|t| t.0.as_second() >= since.as_second());
-        condition.type_ == "Ready" && condition.status == "True" && fresh
+        let fresh = ready.last_heartbeat_time.as_ref().is_some_and(|t| t.0.as_second() >= since.as_second());
+        ready.status == "True" && fresh
     })
 }
 

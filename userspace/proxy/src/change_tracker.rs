@@ -52,7 +52,7 @@ pub(crate) struct Batch {
     /// Pods of the node that are new or gone, or whose limits of bandwidth have changed.
     pub limited: BTreeSet<ObjectKey>,
     pub node: bool,
-    /// Something that policies depend on.
+    /// True if something has changed that policies depend on.
     pub policies: bool,
 }
 

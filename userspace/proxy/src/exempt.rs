@@ -198,9 +198,9 @@ impl Found {
 fn tell(found: &Found, wanted: &Wanted, said: &mut BTreeSet<String>) {
     for (uid, name) in wanted {
         if found.host.contains(uid) && said.insert(uid.clone()) {
-            warn!(pod = %name, "in the host's network namespace: its sockets cannot be exempt");
+            warn!(pod = %name, "the pod is in the host's network namespace: its sockets cannot be exempt");
         } else if found.cookies.contains_key(uid) && said.insert(uid.clone()) {
-            info!(pod = %name, "its sockets are exempt; its packets are translated on its interface");
+            info!(pod = %name, "the pod's sockets are exempt; its packets are translated on its interface");
         }
     }
 }

@@ -5,7 +5,8 @@ use apiserver_schema::meta;
 use serde::Deserialize;
 use serde_json::Value;
 
-use apiserver_auth::nodes::references::{MIRROR, Pod};
+use apiserver_auth::nodes::references::Pod;
+use apiserver_meta::pods::MIRROR;
 
 /// Volumes that refer to nothing in the API.
 const LOCAL: [&str; 22] = [

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{NodeRequest, audience, find};
 use crate::Operation;
-use apiserver_auth::nodes::references::MIRROR;
+use apiserver_meta::pods::MIRROR;
 
 impl NodeRequest<'_> {
     /// A token is bound to a pod of the node, and for an audience that the pod names.

@@ -58,7 +58,7 @@ fn a_crash_between_key_and_certificate_is_mended() {
     assert_ne!(mended.certificate, old.certificate);
     assert_ne!(mended.key, other.key);
 
-    // The same for the authority itself: its key is there first.
+    // A lost `ca.crt` is made again from `ca.key`, which is written first.
     std::fs::remove_file(dir.path().join("ca.crt")).unwrap();
     let again = Pki::open(dir.path(), &ambient).unwrap();
     assert!(again.still_good(&mended, &admin()), "the authority has kept its key");

@@ -220,9 +220,8 @@ impl Issuer {
         Self::open_with(pki, &IssuerFiles::default(), &[url.to_owned()], audiences)
     }
 
-    /// Does what [`Issuer::open`] does, with keys from files. The first of `urls`, which must not be empty,
-    /// is the issuer of new tokens, those of the others are accepted as well; without `audiences` they are
-    /// all of them. Errors name the file.
+    /// Opens an issuer with keys from files. The first of `urls`, which must not be empty, is the issuer of new
+    /// tokens; tokens of the others are accepted too. Empty `audiences` mean all of `urls`. Errors name the file.
     pub fn open_with(
         pki: &Pki,
         files: &IssuerFiles,

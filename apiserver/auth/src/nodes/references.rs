@@ -7,9 +7,6 @@ use serde::de::IgnoredAny;
 
 use super::graph::{Kind, References};
 
-/// On pods that show in the API what a kubelet runs from a file.
-pub const MIRROR: &str = "kubernetes.io/config.mirror";
-
 /// The parts of a pod that are decoded; everything else is skipped.
 #[derive(Default, Deserialize)]
 #[serde(default)]

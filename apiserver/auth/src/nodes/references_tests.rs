@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use apiserver_meta::pods::MIRROR;
 
 fn found(spec: Value) -> Vec<String> {
     let pod: Pod =

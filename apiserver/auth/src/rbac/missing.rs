@@ -10,9 +10,9 @@ use crate::limits::{MISSING_RULES, RULE_COMPARISONS};
 /// The rights that are missing.
 #[derive(Debug, Default, PartialEq)]
 pub struct Missing {
-    /// The first of it, in pieces of one verb and one resource.
+    /// The first missing rights, of one verb and one resource each.
     pub named: Vec<Rule>,
-    /// The number of pieces.
+    /// The number of missing rights.
     pub count: u64,
 }
 

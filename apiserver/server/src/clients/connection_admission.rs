@@ -60,7 +60,7 @@ pub struct Seen {
     pub loopback: bool,
     pub stage: Stage,
     pub opened: u64,
-    /// Since when no request has been in flight; `None` while one is.
+    /// The time since which no request has been in flight; `None` while one is.
     pub idle_since: Option<u64>,
 }
 

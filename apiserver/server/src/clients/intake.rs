@@ -59,7 +59,7 @@ pub fn meter(
     Ok((metered.boxed_unsync(), received))
 }
 
-/// Returns how long a body of which this many bytes have arrived may have taken.
+/// Returns the time within which `seen` bytes of a body must have arrived.
 fn allowed(seen: usize) -> Duration {
     limits::UPLOAD_GRACE + Duration::from_millis(1_000 * seen as u64 / limits::UPLOAD_RATE)
 }

@@ -173,7 +173,7 @@ const NO_MERGE_PATCH: &str = "Invalid JSON Patch";
 /// The type that a patch must have, as Go prints it.
 const MAP: &str = "value of type map[string]interface {}";
 
-/// Returns the members of the operations of a JSON patch that no operation has.
+/// Returns the unknown members in the operations of a JSON patch.
 fn unknown_members(patch: &Value) -> Vec<String> {
     let operations = patch.as_array().into_iter().flatten().enumerate();
     let unknown = |(at, operation): (usize, &Value)| {

@@ -2,7 +2,7 @@
 
 use apiserver_admission::Operation;
 use apiserver_cache::encoding;
-use apiserver_meta::time;
+use apiserver_meta::{pods, time};
 use apiserver_registry::{Dependents, Resource};
 use apiserver_schema::error::ApiError;
 use apiserver_schema::meta;
@@ -176,7 +176,7 @@ fn shorten(object: &mut Value, had: i64, grace: i64) {
 /// Returns the grace period for the kubelet; 0 for a pod that does not run anywhere.
 fn grace_of_pod(pod: &Value, asked: Option<i64>) -> i64 {
     let no_node = meta::text(pod, "/spec/nodeName").is_empty();
-    let ended = matches!(meta::text(pod, "/status/phase"), "Failed" | "Succeeded");
+    let ended = pods::is_final(meta::text(pod, "/status/phase"));
     if no_node || ended {
         return 0;
     }

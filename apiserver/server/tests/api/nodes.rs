@@ -6,6 +6,7 @@ use apiserver_auth::authentication::pki::Pki;
 use apiserver_auth::authentication::tokens::Issuer;
 use apiserver_meta::ambient::Ambient;
 use apiserver_meta::identity::Identity;
+use apiserver_meta::pods::MIRROR;
 use apiserver_server::ServerConfig;
 use serde_json::{Value, json};
 
@@ -13,7 +14,6 @@ use crate::api::harness::{Api, Reply, every_api, pod};
 
 pub const CORE: &str = "/api/v1/namespaces/default";
 pub const NODES: &str = "/api/v1/nodes";
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// A server with nodes `n1` and `n2`, and the kubelet of the first. Pod `mine` is on the first and `theirs` on the
 /// second; each refers to a Secret, a ConfigMap and a ServiceAccount of its own name.

@@ -11,6 +11,7 @@ use apiserver_client::cache::Selection;
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::nodes::is_ready;
 use controllers_runtime::{Attempt, Outcome, Reconcile, Result, WorkQueue};
 use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
@@ -158,13 +159,6 @@ fn plan(request: &CertificateSigningRequest) -> (Vec<Ground>, Request) {
 fn is_taken(request: &CertificateSigningRequest, asked: &Request, nodes: &[Arc<Node>]) -> bool {
     let own = request.spec.username.as_deref() == Some(asked.common_name.as_str());
     let node_name = asked.common_name.strip_prefix(rules::NODE_PREFIX).unwrap_or_default();
-    let is_ready = |node: &Node| {
-        let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref());
-        conditions
-            .unwrap_or_default()
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True")
-    };
     !own && nodes.iter().any(|node| name(&node.metadata) == node_name && is_ready(node))
 }
 

@@ -251,7 +251,7 @@ impl Collector {
             preconditions: Some(Preconditions { uid: Some(object.uid.clone()), resource_version: judged }),
             ..DeleteParams::default()
         };
-        debug!(kind = object.kind.name(), object = %object.key, "all of its owners are gone");
+        debug!(kind = object.kind.name(), object = %object.key, "deleting an object whose owners are gone");
         let deleted = self.api_of(object).delete(&object.key.name, &options).await;
         let deleted = deleted.attempt(|| format!("delete {} {}", object.kind.name(), object.key)).map(drop);
         if deleted.as_ref().is_err_and(Error::is_not_found) { Ok(()) } else { deleted }

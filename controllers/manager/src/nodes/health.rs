@@ -70,14 +70,6 @@ fn conditions(node: &Node) -> &[NodeCondition] {
     node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default()
 }
 
-pub(super) fn status_of<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
-    conditions(node).iter().find(|condition| condition.type_ == kind)
-}
-
-pub(super) fn is_ready(node: &Node) -> bool {
-    status_of(node, "Ready").is_some_and(|ready| ready.status == "True")
-}
-
 fn unknown(before: &[NodeCondition], now: Timestamp) -> Vec<NodeCondition> {
     let mut after = before.to_vec();
     for kind in REPORTED {
@@ -152,6 +144,7 @@ fn is_ours(taint: &Taint) -> bool {
 mod tests {
     use super::*;
     use crate::testing::{at, node, time};
+    use apiserver_meta::nodes;
 
     fn view(silent: u64) -> View {
         View {
@@ -211,9 +204,9 @@ mod tests {
         assert!(lost.pods_unready);
         assert_eq!(lost.again, None);
         let node = applied(node, lost);
-        assert_eq!(status_of(&node, "Ready").unwrap().status, "Unknown");
+        assert_eq!(nodes::condition(&node, "Ready").unwrap().status, "Unknown");
         assert_eq!(
-            status_of(&node, "PIDPressure").unwrap().reason.as_deref(),
+            nodes::condition(&node, "PIDPressure").unwrap().reason.as_deref(),
             Some("NodeStatusNeverUpdated")
         );
         assert_eq!(keys(&node), [(UNREACHABLE, NO_SCHEDULE), (UNREACHABLE, NO_EXECUTE)]);

@@ -8,6 +8,7 @@ use apiserver_client::cache::Selection;
 use apiserver_client::events::reference;
 use apiserver_client::{Cache, Change, ObjectKey, Recorder};
 use apiserver_meta::ambient::Ambient;
+use apiserver_meta::nodes;
 use controllers_runtime::{Error, Outcome, Reconcile, Result, WorkQueue};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -153,13 +154,13 @@ fn follow(
         let node = change.object();
         let node_name = name(&node.metadata);
         let gone = matches!(change, Change::Deleted(_));
-        for other in observed.set_ready(node_name, !gone && health::is_ready(node)) {
+        for other in observed.set_ready(node_name, !gone && nodes::is_ready(node)) {
             work.add(ObjectKey::new("", &other));
         }
         if gone {
             return observed.forget(node_name);
         }
-        let posted = health::status_of(node, "Ready").and_then(|ready| ready.last_heartbeat_time.as_ref());
+        let posted = nodes::condition(node, "Ready").and_then(|ready| ready.last_heartbeat_time.as_ref());
         if observed.record(node_name, posted.map(|time| time.0), |entry| &mut entry.heartbeat) {
             work.add(ObjectKey::new("", node_name));
         }
@@ -182,7 +183,7 @@ impl Reconcile for Lifecycle {
     async fn reconcile(&self, key: &ObjectKey) -> Result<Outcome> {
         let Some(node) = self.nodes.get(key) else { return Ok(Outcome::Done) };
         let reported =
-            health::status_of(&node, "Ready").is_some_and(|ready| ready.last_heartbeat_time.is_some());
+            nodes::condition(&node, "Ready").is_some_and(|ready| ready.last_heartbeat_time.is_some());
         let view = View {
             silent: self.heartbeats.silence(&key.name),
             grace: if reported { self.config.node_grace } else { self.config.node_startup_grace },

@@ -372,7 +372,7 @@ fn log_frontend(notes: &Notes, processor: u32) {
         return;
     }
     if notes.verdict == verdict::REWRITE && notes.seen & seen::BACKEND == 0 {
-        info!((), "cpu {}   flow: there is one with these ends", processor);
+        info!((), "cpu {}   flow: found, with these ends", processor);
         return;
     }
     if notes.seen & (seen::FRONTEND | seen::OTHERS) == seen::OTHERS {
@@ -559,7 +559,7 @@ pub extern "C" fn trace_call_backend(cookie: u64, address: *const [u32; 4], numb
 #[inline(never)]
 pub extern "C" fn trace_call_end(cookie: u64, error: u32) -> u32 {
     if error == 0 {
-        info!((), "socket {}   decision: the call goes on as it is", cookie);
+        info!((), "socket {}   decision: the call is not changed", cookie);
     } else {
         info!((), "socket {}   decision: the call fails with error#{}", cookie, error);
     }

@@ -121,7 +121,7 @@ impl Worker {
         tokio::select! {
             biased;
             () = self.carry_out(plan) => {}
-            () = no_longer_wanted(&tracked) => debug!(pod = %tracked.place.name, "interrupted"),
+            () = no_longer_wanted(&tracked) => debug!(pod = %tracked.place.name, "interrupted the plan: other things are wanted of the pod now"),
         }
         self.refresh().await;
         None

@@ -8,7 +8,7 @@ use crate::netlink::{Message, Refused, Socket, attribute, attributes};
 /// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
 const GET: u16 = 0x101;
 const DELETE: u16 = 0x102;
-/// Attributes of a connection,
+/// Attributes of a connection.
 const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
 const STATUS: u16 = 3;
@@ -16,10 +16,10 @@ const PROTOCOL_INFO: u16 = 4;
 const ID: u16 = 12;
 const ZONE: u16 = 18;
 const STATUS_MASK: u16 = 26;
-/// of one direction of it,
+/// Attributes of one direction.
 const ADDRESSES: u16 = 1;
 const PORTS: u16 = 2;
-/// and of what is known of a protocol.
+/// Attributes of the state that the protocol has.
 const TCP: u16 = 1;
 const SCTP: u16 = 3;
 const STATE: u16 = 1;

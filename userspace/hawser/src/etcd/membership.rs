@@ -138,7 +138,9 @@ impl LocalEtcd {
                         format!("the etcd at {} does not accept this machine's member", others.join(", "))
                     });
                 }
-                Err(error) => tracing::debug!(error = format!("{error:#}"), "not admitted yet"),
+                Err(error) => {
+                    tracing::debug!(error = format!("{error:#}"), "etcd does not admit this member yet")
+                }
             }
             let learner = self.unstarted(others, tls).await;
             match (waiting, learner) {
@@ -147,7 +149,10 @@ impl LocalEtcd {
                         warn!(id = format!("{id:x}"), "removing a member of etcd that never started");
                         let removed = async { Members::connect(others, tls.clone()).await?.remove(id).await };
                         if let Err(error) = removed.await {
-                            warn!(error = &error as &dyn std::error::Error, "cannot remove it");
+                            warn!(
+                                error = &error as &dyn std::error::Error,
+                                "cannot remove the member of etcd"
+                            );
                         }
                     }
                 }

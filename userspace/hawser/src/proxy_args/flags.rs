@@ -148,13 +148,13 @@ flags! {
     ipvs_udp_timeout: Period,
     #[arg(long, value_name = "PATTERNS", hide = true)]
     vmodule: String,
-    /// Flag of earlier versions
+    /// Ignored; accepted for command lines of earlier versions
     #[arg(long, value_name = "RANGE", hide = true)]
     proxy_port_range: String,
-    /// Flag of earlier versions
+    /// Ignored; accepted for command lines of earlier versions
     #[arg(long, value_name = "TIME", hide = true)]
     udp_timeout: Period,
-    /// Flag of earlier versions
+    /// Ignored; accepted for command lines of earlier versions
     #[arg(long, num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", value_parser = go_bool, hide = true)]
     cleanup_ipvs: bool,
     #[arg(long, value_name = "TIME", hide = true)]

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
+use apiserver_meta::pods::MIRROR;
 use apiserver_meta::quantity;
 use apiserver_schema::error::FieldError;
 use apiserver_schema::meta;
@@ -12,8 +13,6 @@ use crate::core::pod;
 use crate::core::pod::apparmor::ANNOTATION;
 use crate::core::pod::container;
 use crate::shared::changes;
-
-const MIRROR: &str = "kubernetes.io/config.mirror";
 
 const ONLY: &str = "pod updates may not change fields other than `spec.containers[*].image`,\
     `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \

@@ -250,7 +250,7 @@ impl AsyncRead for Carried {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
-        // What is read is confirmed to the node, whose frames for that are not counted against it.
+        // The node may send as much again: its frames for that are not counted against it.
         self.earnings.body(buffer.filled().len() - before);
         Poll::Ready(Ok(()))
     }

@@ -116,7 +116,8 @@ pub fn store<const N: usize>(skb: *mut __sk_buff, offset: usize, words: &[u32; N
     stored == 0
 }
 
-/// See [`build::resize4`].
+/// Changes the length of a packet's IPv4 header by `more` words, as [`build::resize4`] does; returns `false` if the
+/// packet is too short.
 #[inline(always)]
 pub fn resize4(skb: *mut __sk_buff, more: i8, option: u32, address: u32) -> bool {
     let ctx = TcContext::new(skb);

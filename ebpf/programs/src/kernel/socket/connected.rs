@@ -8,7 +8,7 @@ use super::super::atomic::exchange_if;
 use super::super::family::{Address as _, Family};
 use super::super::maps::{CONNECTED, CONNECTED_TAGS};
 
-/// No way of a set.
+/// Returned in place of the way of a set: there is none.
 const NONE: u32 = WAYS;
 
 /// A socket and its translated destination.

@@ -125,7 +125,7 @@ fn packets_are_traced(hook: ClassifierHook) {
     contains(&found, &["pod interface podb: tcp [SYN ACK]"]);
     contains(&found, &["packet: 10.1.0.6:8080 > 10.1.0.5:"]);
     contains(&found, &["becomes: 10.96.0.10:80 > 10.1.0.5:"]);
-    contains(&found, &["flow: there is one with these ends"]);
+    contains(&found, &["flow: found, with these ends"]);
     assert!(!found.iter().any(|line| line.contains("udp") || line.contains("fd00")), "{found:?}");
     // A check of the proxy finds no fault, and a new proxy does not end the trace.
     check(&cluster, &kernel);
