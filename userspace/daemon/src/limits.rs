@@ -23,16 +23,17 @@ pub const METRIC_MEMBERS: usize = 50_000;
 /// Maximum number of notices of the kernel about the network that wait for a reader; beyond it they are dropped, and the
 /// reader looks at everything.
 pub const NETLINK_NOTICES: usize = 1024;
-/// Maximum number of streams in one tunnel at one time, on either end. The server of a kubelet has 384.
-pub const TUNNEL_STREAMS: usize = 256;
+/// Maximum number of streams in one tunnel at one time, on either end: as many as the server of a kubelet has
+/// connections, so that its shares of namespaces and pods decide who gets one.
+pub const TUNNEL_STREAMS: usize = 512;
 /// Bytes that one stream of a tunnel may receive before its reader takes them.
 pub const TUNNEL_STREAM_WINDOW: u32 = 128 * 1024;
-/// The same for a whole tunnel, 32 MiB: all of its streams, so that readers that stop do not hold up the others.
+/// The same for a whole tunnel, 64 MiB: all of its streams, so that readers that stop do not hold up the others.
 pub const TUNNEL_WINDOW: u32 = TUNNEL_STREAMS as u32 * TUNNEL_STREAM_WINDOW;
 /// Bytes that one stream of a tunnel may hold for a peer that does not take them.
 pub const TUNNEL_SEND_BUFFER: usize = 64 * 1024;
 /// Bytes by which small frames that wait in a tunnel may exceed their contents: each takes 256. Beyond it the tunnel
-/// ends; 64 MiB are those of 120 streams with lines of 50 bytes whose readers have stopped.
+/// ends. Frames wait only until the task of their stream has joined their contents.
 pub const TUNNEL_FRAMES: usize = 64 << 20;
 /// Bytes of the head of a request or an answer in a tunnel.
 pub const TUNNEL_HEAD_BYTES: u32 = 4 * 1024;

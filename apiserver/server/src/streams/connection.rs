@@ -160,8 +160,10 @@ impl Caller<'_> {
                     tunnels.succeeded(node, *way, failures[Way::Direct as usize].is_some());
                     return Ok(stream);
                 }
-                // No other way makes it a better address, or another client.
-                Err(ConnectError::NotAllowed(refusal)) => return Err(ConnectError::NotAllowed(refusal)),
+                // No other way makes it a better address.
+                Err(ConnectError::NotAllowed(refusal)) if *way == Way::Direct => {
+                    return Err(ConnectError::NotAllowed(refusal));
+                }
                 Err(error) => {
                     tunnels.failed(*way);
                     failures[*way as usize] = Some(error);
@@ -169,6 +171,8 @@ impl Caller<'_> {
             }
         }
         Err(match failures {
+            // The client has too many connections in tunnels, and there is no other way.
+            [_, Some(ConnectError::NotAllowed(refusal))] => ConnectError::NotAllowed(refusal),
             [Some(direct), Some(tunnel)] => {
                 ConnectError::NoWay { direct: Box::new(direct), tunnel: Box::new(tunnel) }
             }

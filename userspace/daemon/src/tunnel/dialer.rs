@@ -83,6 +83,10 @@ impl Dialer {
             .parse()
             .map_err(|error| DialError::Ended(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
         let mut requests = self.requests.clone().ready().await.map_err(ended)?;
+        // A request beyond what the node admits would wait within HTTP/2, also after its client has gone.
+        if requests.current_max_send_streams() < limits::TUNNEL_STREAMS - self.places.available_permits() {
+            return Err(DialError::Full);
+        }
         let (answer, send) = requests.send_request(request, false).map_err(ended)?;
         // Resets the stream unless it is handed out.
         let writer = Writer::new(send);

@@ -47,7 +47,8 @@ fn io_error(error: h2::Error) -> io::Error {
     if error.is_io() {
         return error.into_io().unwrap_or_else(|| io::ErrorKind::BrokenPipe.into());
     }
-    io::Error::other(error)
+    // The rest of the error may be text of the peer's, of any length.
+    error.reason().map_or_else(|| io::Error::other(error), |reason| io::Error::other(reason.description()))
 }
 
 #[cfg(test)]

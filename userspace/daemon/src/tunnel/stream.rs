@@ -2,27 +2,57 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf, Bytes};
-use h2::{Reason, RecvStream, SendStream};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use bytes::Bytes;
+use h2::{FlowControl, Reason, RecvStream, SendStream};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf, ReadHalf, SimplexStream, WriteHalf, simplex};
+use tokio_util::task::AbortOnDropHandle;
 
 use super::io_error;
 use crate::limits;
 
-/// The half of a stream that is read.
+/// The half of a stream that is read. A task takes each frame as it comes and joins the contents: as long as a frame waits
+/// within HTTP/2, it keeps the whole block alive that it was read into, and a peer may send one byte a frame. The peer may
+/// send more only once the bytes are read here.
 pub(super) struct Reader {
-    receive: RecvStream,
-    /// Bytes of the last frame that nobody has read yet.
-    rest: Bytes,
-    ended: bool,
+    received: ReadHalf<SimplexStream>,
+    window: FlowControl,
+    /// The error with which the stream ended.
+    failure: Arc<OnceLock<io::Error>>,
+    _receiving: AbortOnDropHandle<()>,
 }
 
 impl Reader {
-    pub fn new(receive: RecvStream) -> Self {
-        Self { receive, rest: Bytes::new(), ended: false }
+    pub fn new(mut receive: RecvStream) -> Self {
+        let (received, joined) = simplex(limits::TUNNEL_STREAM_WINDOW as usize);
+        let window = receive.flow_control().clone();
+        let failure = Arc::new(OnceLock::new());
+        let receiving = tokio::spawn(join(receive, joined, Arc::clone(&failure)));
+        Self { received, window, failure, _receiving: AbortOnDropHandle::new(receiving) }
     }
+}
+
+/// Joins the contents of frames until the stream ends. There is always room: it is as large as the stream's window.
+async fn join(
+    mut receive: RecvStream,
+    mut joined: WriteHalf<SimplexStream>,
+    failure: Arc<OnceLock<io::Error>>,
+) {
+    while let Some(data) = receive.data().await {
+        let outcome = match data {
+            Ok(data) => joined.write_all(&data).await,
+            Err(error) => Err(io_error(error)),
+        };
+        if let Err(error) = outcome {
+            // It is set once.
+            let _ = failure.set(error);
+            break;
+        }
+    }
+    // The reader finds the end after the bytes before it. It fails only if the reader has gone.
+    let _ = joined.shutdown().await;
 }
 
 impl AsyncRead for Reader {
@@ -32,17 +62,15 @@ impl AsyncRead for Reader {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        while this.rest.is_empty() && !this.ended {
-            match ready!(this.receive.poll_data(context)) {
-                Some(data) => this.rest = data.map_err(io_error)?,
-                None => this.ended = true,
-            }
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut this.received).poll_read(context, buffer))?;
+        let taken = buffer.filled().len() - before;
+        if taken > 0 {
+            // The peer may send as much again.
+            this.window.release_capacity(taken).map_err(io_error)?;
+        } else if let Some(error) = this.failure.get().filter(|_| buffer.remaining() > 0) {
+            return Poll::Ready(Err(io::Error::new(error.kind(), error.to_string())));
         }
-        let taken = this.rest.len().min(buffer.remaining());
-        buffer.put_slice(&this.rest[..taken]);
-        this.rest.advance(taken);
-        // The peer may send as much again.
-        this.receive.flow_control().release_capacity(taken).map_err(io_error)?;
         Poll::Ready(Ok(()))
     }
 }

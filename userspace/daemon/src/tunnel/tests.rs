@@ -224,23 +224,75 @@ async fn trickle(mut send: h2::SendStream<Bytes>) {
     }
 }
 
-#[tokio::test]
-async fn hostile_node_that_fills_memory_with_tiny_frames_loses_its_tunnel() {
+/// Returns a dialer whose peer sends one byte a frame in each stream, and the peer's task.
+async fn hostile(streams: u32) -> (Dialer, AbortOnDropHandle<io::Result<()>>) {
     let (near, far) = duplex(1 << 20);
-    let hostile = tokio::spawn(async move {
-        let mut connection = h2::server::handshake(far).await.unwrap();
+    tokio::spawn(async move {
+        let mut builder = h2::server::Builder::new();
+        let begun = builder.max_concurrent_streams(streams).handshake(far);
+        let mut connection = begun.await.unwrap();
         while let Some(Ok((_, mut respond))) = connection.accept().await {
             tokio::spawn(trickle(respond.send_response(http::Response::new(()), false).unwrap()));
         }
     });
     let (dialer, carried) = Dialer::open(near).await.unwrap();
-    let carrying = tokio::spawn(carried);
-    // Nobody reads them. A frame takes 256 bytes, so that the windows of three streams have room for more than is allowed.
+    (dialer, AbortOnDropHandle::new(tokio::spawn(carried)))
+}
+
+#[tokio::test]
+async fn tiny_frames_of_a_hostile_node_take_no_more_than_the_windows() {
+    let (dialer, carrying) = hostile(100).await;
+    // More streams than could wait within HTTP/2, where each frame counts for 256 bytes.
     let mut streams = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..4 {
         streams.push(dialer.dial(NAME).await.unwrap());
     }
-    let error = timeout(LONG, carrying).await.unwrap().unwrap().unwrap_err();
-    assert!(error.to_string().contains("excessive load"), "{error}");
-    timeout(LONG, hostile).await.unwrap().unwrap();
+    // One is read all the time; the others fill their windows meanwhile.
+    let mut read = streams.pop().unwrap();
+    let mut buffer = vec![0; 4 * limits::TUNNEL_STREAM_WINDOW as usize];
+    timeout(LONG, read.read_exact(&mut buffer)).await.unwrap().unwrap();
+    assert!(!carrying.is_finished(), "the frames waited");
+    for stream in &mut streams {
+        let mut window = vec![0; limits::TUNNEL_STREAM_WINDOW as usize];
+        timeout(LONG, stream.read_exact(&mut window)).await.unwrap().unwrap();
+        assert!(window.iter().all(|byte| *byte == b'x'));
+    }
+}
+
+#[tokio::test]
+async fn node_that_admits_no_stream_does_not_make_requests_wait() {
+    let (dialer, _carrying) = hostile(0).await;
+    // Before the node's settings have come, a request may be on its way.
+    let refused = async {
+        while !matches!(timeout(Duration::from_millis(50), dialer.dial(NAME)).await, Ok(Err(DialError::Full)))
+        {
+        }
+    };
+    timeout(LONG, refused).await.unwrap();
+    for _ in 0..100 {
+        assert!(matches!(dialer.dial(NAME).await, Err(DialError::Full)));
+    }
+}
+
+#[tokio::test]
+async fn stream_that_the_node_breaks_off_ends_with_an_error_after_its_bytes() {
+    let (near, far) = duplex(1 << 20);
+    tokio::spawn(async move {
+        let mut connection = h2::server::handshake(far).await.unwrap();
+        while let Some(Ok((_, mut respond))) = connection.accept().await {
+            let mut send = respond.send_response(http::Response::new(()), false).unwrap();
+            send.send_data(Bytes::from_static(b"half"), false).unwrap();
+            tokio::spawn(async move {
+                // The bytes leave before the stream is reset.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                send.send_reset(h2::Reason::CANCEL);
+            });
+        }
+    });
+    let (dialer, carried) = Dialer::open(near).await.unwrap();
+    let _carrying = AbortOnDropHandle::new(tokio::spawn(carried));
+    let mut stream = dialer.dial(NAME).await.unwrap();
+    let mut half = [0; 4];
+    timeout(LONG, stream.read_exact(&mut half)).await.unwrap().unwrap();
+    assert!(timeout(LONG, stream.read(&mut half)).await.unwrap().is_err());
 }

@@ -55,10 +55,10 @@ struct Node {
 
 struct Tunnel {
     id: u64,
-    dialer: Dialer,
+    /// `None` once nothing new goes through it. It carries on what it has, and ends with that: HTTP/2 closes a connection
+    /// without streams that nobody can open one in.
+    dialer: Option<Dialer>,
     earnings: Arc<Earnings>,
-    /// Nothing new goes through it; it carries on what it has.
-    retired: bool,
     /// Cancelled to end it at once.
     closed: CancellationToken,
 }
@@ -77,7 +77,7 @@ impl Registered {
         let mut nodes = self.tunnels.lock();
         let tunnels = nodes.get_mut(&self.node).map(|node| &mut node.tunnels);
         for tunnel in tunnels.into_iter().flatten().filter(|tunnel| tunnel.id == self.id) {
-            tunnel.retired = true;
+            tunnel.dialer = None;
         }
     }
 
@@ -122,7 +122,7 @@ impl Tunnels {
         let entry = nodes.entry(node.to_owned()).or_default();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let closed = CancellationToken::new();
-        entry.tunnels.push(Tunnel { id, dialer, earnings, retired: false, closed: closed.clone() });
+        entry.tunnels.push(Tunnel { id, dialer: Some(dialer), earnings, closed: closed.clone() });
         if entry.tunnels.len() > limits::TUNNELS_OF_NODE {
             entry.tunnels.remove(0).closed.cancel();
         }
@@ -134,7 +134,7 @@ impl Tunnels {
         let now = self.now();
         let mut nodes = self.lock();
         let Some(node) = nodes.get_mut(node) else { return Known::default().plan(false, now).0 };
-        let has_tunnel = node.tunnels.iter().any(|tunnel| !tunnel.retired);
+        let has_tunnel = node.tunnels.iter().any(|tunnel| tunnel.dialer.is_some());
         let (steps, known) = node.known.plan(has_tunnel, now);
         node.known = known;
         steps
@@ -178,8 +178,8 @@ impl Tunnels {
     fn of(&self, node: &str) -> Vec<(Dialer, Arc<Earnings>)> {
         let nodes = self.lock();
         let tunnels = nodes.get(node).map(|node| node.tunnels.as_slice()).unwrap_or_default();
-        let usable = tunnels.iter().rev().filter(|tunnel| !tunnel.retired);
-        usable.map(|tunnel| (tunnel.dialer.clone(), Arc::clone(&tunnel.earnings))).collect()
+        let usable = tunnels.iter().rev();
+        usable.filter_map(|tunnel| Some((tunnel.dialer.clone()?, Arc::clone(&tunnel.earnings)))).collect()
     }
 
     /// Returns the number of tunnels.
@@ -209,7 +209,7 @@ impl Tunnels {
 }
 
 /// Serves a tunnel that a node has opened over `stream`, until it ends, or until `stop`. Once `lifetime` is over, it
-/// only finishes what it carries.
+/// only finishes what it carries, so that the node opens another one with its present certificate.
 pub async fn keep(
     tunnels: &Arc<Tunnels>,
     node: &str,

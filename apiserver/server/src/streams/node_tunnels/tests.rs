@@ -100,6 +100,24 @@ async fn node_that_cannot_be_dialled_is_reached_through_its_tunnel_and_at_once_t
 }
 
 #[tokio::test]
+async fn retired_tunnel_carries_on_and_ends_with_its_last_connection() {
+    let tunnels = Arc::<Tunnels>::default();
+    let mut far = Far::start("a").await;
+    let kept = far.tunnel(&tunnels, "a").await;
+    let charge = || Budget::default().try_charge(1).unwrap();
+    let mut stream = tunnels.dial("a", "a:10250", charge()).await.unwrap();
+    kept.retire();
+    assert!(matches!(tunnels.dial("a", "a:10250", charge()).await, Err(TunnelError::None)));
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    assert_eq!(stream.read_u8().await.unwrap(), b'H');
+    drop(stream);
+    // The node sees the end, and opens another one.
+    for carrying in far.carrying.drain(..) {
+        tokio::time::timeout(Duration::from_secs(60), carrying).await.unwrap().unwrap().unwrap();
+    }
+}
+
+#[tokio::test]
 async fn tunnel_leads_to_its_own_node_and_to_the_kubelet_alone() {
     let kubelets = Kubelets::with_dial(Arc::new(Walled::default()));
     let mut far = Far::start("a").await;
