@@ -504,5 +504,5 @@ fn explained<A: Net>(kernel: &mut Kernel, topology: &Topology, node: &Node) {
     assert_eq!(source.port, Some(sent.source.1));
     let (outcome, text) = ask(&["udp", &end(&address(A::router()), 1), &there]);
     assert_eq!(outcome, Outcome::NotAService);
-    assert!(text.contains("no address of this node's pods"), "{text}");
+    assert!(text.contains("not the address of a pod of this node"), "{text}");
 }
