@@ -72,8 +72,9 @@ fn a_failed_start_reports_why_and_leaves_nothing_behind() -> Result<()> {
     Ok(())
 }
 
-/// Maximum growth of resident memory after ten thousand pods.
-const GROWTH: usize = 10 << 20;
+/// Maximum growth of resident memory after ten thousand pods: 2 KiB each. Between 18 and 30 MiB are resident before,
+/// since the memory that the start took is given back in time, and 32 to 36 MiB after.
+const GROWTH: usize = 20 << 20;
 
 /// Returns the resident bytes of `hawser up` without file pages, which the kernel reclaims on demand and
 /// which depend on the code that runs.
