@@ -140,7 +140,9 @@ impl Maps {
             .collect();
         self.endpoints.add(&endpoints)?;
         self.endpoints.retain(|index| endpoints.contains_key(index))?;
-        self.write_peers(&new)?;
+        if !between.is_empty() {
+            self.write_peers(&new)?;
+        }
         self.rules.retain(|key| rules.contains_key(key))?;
         self.names.retain(|number| names.contains_key(number))?;
         Ok(())
