@@ -113,7 +113,7 @@ mod tests {
         let known = Known::default().plan(true, NOW).1.learn(Way::Tunnel, true, NOW);
         let later = NOW + limits::DIRECT_RETRY - Duration::from_secs(1);
         assert_eq!(ways(known, true, later), [Way::Tunnel, Way::Direct]);
-        // That it works says nothing about the wall.
+        // A tunnel that works says nothing about the direct way.
         let known = known.learn(Way::Tunnel, false, later);
         let again = NOW + limits::DIRECT_RETRY;
         let (steps, meanwhile) = known.plan(true, again);
