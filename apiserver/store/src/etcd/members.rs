@@ -2,7 +2,7 @@
 
 use etcd_client::{ClusterClient, MemberAddOptions};
 
-use super::{CONNECT_TIMEOUT, EtcdTls, TIMEOUT, options, unavailable, within};
+use super::{CONNECT_TIMEOUT, EtcdTls, TIMEOUT, options, within};
 use crate::StoreError;
 
 /// A member of an etcd cluster.
@@ -23,18 +23,32 @@ pub struct Member {
 pub struct Members(ClusterClient);
 
 impl Members {
-    /// Connects to members given as URLs, `https://…` with `tls`.
+    /// Connects to the first member that answers, of members given as URLs, `https://…` with `tls`. Fails with the
+    /// error of the last one if none does.
     pub async fn connect(endpoints: &[String], tls: Option<EtcdTls>) -> Result<Self, StoreError> {
-        let attempted = format!("connect to etcd at {}", endpoints.join(","));
-        let connecting = etcd_client::Client::connect(endpoints, Some(options(tls)));
-        let connected = tokio::time::timeout(CONNECT_TIMEOUT, connecting).await;
-        let client = connected
-            .map_err(|elapsed| StoreError::Unavailable {
-                attempted: attempted.clone(),
-                cause: Some(Box::new(elapsed)),
-            })?
-            .map_err(|error| unavailable(attempted, error))?;
-        Ok(Self(client.cluster_client()))
+        // One client for all of them would send each request to the member that is first to accept or to refuse: one
+        // that is gone refuses before another one has finished its handshake, again and again.
+        let mut last = None;
+        for endpoint in endpoints {
+            match Self::connect_one(endpoint, tls.clone()).await {
+                Ok(members) => return Ok(members),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(last.unwrap_or_else(|| StoreError::Unavailable {
+            attempted: "connect to etcd: no member is known".to_owned(),
+            cause: None,
+        }))
+    }
+
+    async fn connect_one(endpoint: &str, tls: Option<EtcdTls>) -> Result<Self, StoreError> {
+        let attempted = format!("connect to etcd at {endpoint}");
+        let connecting = etcd_client::Client::connect([endpoint], Some(options(tls)));
+        let client = within(CONNECT_TIMEOUT, &attempted, connecting).await?;
+        let mut members = Self(client.cluster_client());
+        // The connection is made with the first request.
+        within(TIMEOUT, &attempted, members.0.member_list()).await?;
+        Ok(members)
     }
 
     /// Returns the members that the answering member knows of.
