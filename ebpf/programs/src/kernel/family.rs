@@ -19,7 +19,7 @@ use super::masquerade::Outside;
 use super::new_flow;
 use super::packet::{Packet, To};
 use super::table::{self, New, Scratch};
-use super::{insert, lookup, reject, remove, tcx};
+use super::{forward, insert, lookup, reject, remove, tcx};
 
 /// An address in the form of packets.
 pub trait Address: Copy + Outside {
@@ -153,12 +153,14 @@ pub trait Family {
         to: &To<Self::Address>,
         hop: bool,
     ) -> bool;
+    /// See `send` in [`forward`].
+    fn forward(skb: *mut __sk_buff, packet: &Packet<Self::Address>, place: Place) -> i32;
     /// See `refuse` in [`reject`].
     fn refuse(skb: *mut __sk_buff, packet: &Packet<Self::Address>) -> i32;
 }
 
 macro_rules! checked_once {
-    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $scan:ident, $empty:ident, $victim:ident, $foresee:ident, $attend:ident, $create:ident, $choose:ident, $look:ident, $carry:ident, $rewrite:ident, $refuse:ident) => {
+    ($address:ty, $insert:ident, $remove:ident, $elsewhere:ident, $scan:ident, $empty:ident, $victim:ident, $foresee:ident, $attend:ident, $create:ident, $choose:ident, $look:ident, $carry:ident, $rewrite:ident, $forward:ident, $refuse:ident) => {
         #[inline(always)]
         fn insert_flow(new: &New<$address>, hash: u64, place: Place) -> u32 {
             insert::$insert(new, hash, place)
@@ -222,6 +224,11 @@ macro_rules! checked_once {
         #[inline(always)]
         fn rewrite(skb: *mut __sk_buff, packet: &Packet<$address>, to: &To<$address>, hop: bool) -> bool {
             tcx::$rewrite(skb, packet, to, hop as u32) != 0
+        }
+
+        #[inline(always)]
+        fn forward(skb: *mut __sk_buff, packet: &Packet<$address>, place: Place) -> i32 {
+            forward::$forward(skb, packet, place)
         }
 
         #[inline(always)]
@@ -402,7 +409,7 @@ impl Backend for Backend6 {
 impl Family for V4 {
     checked_once!(
         u32, insert4, remove4, elsewhere4, scan4, empty_way4, victim4, foresee4, attend4, create4, choose4,
-        look_at4, carry4, rewrite4, refuse4
+        look_at4, carry4, rewrite4, forward4, refuse4
     );
 
     type Address = u32;
@@ -493,7 +500,7 @@ impl Family for V4 {
 impl Family for V6 {
     checked_once!(
         [u32; 4], insert6, remove6, elsewhere6, scan6, empty_way6, victim6, foresee6, attend6, create6,
-        choose6, look_at6, carry6, rewrite6, refuse6
+        choose6, look_at6, carry6, rewrite6, forward6, refuse6
     );
 
     type Address = [u32; 4];

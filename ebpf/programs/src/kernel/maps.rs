@@ -17,6 +17,7 @@ use ebpf_common::socket::{Connected, Socket4, Socket6, SocketKey4, SocketKey6};
 use ebpf_common::{Config, ServiceMetrics, TICK_SHIFT, metric};
 
 use super::atomic;
+use super::forward::Hop;
 use super::policy::Query;
 use super::table::Scratch;
 
@@ -142,6 +143,9 @@ pub static HELD: Array<Held> = Array::with_max_entries(limits::HELD, 0);
 /// Number of places of each group that have been taken, see [`ebpf_common::waiting`].
 #[map]
 pub static HELD_NEXT: Array<u32> = Array::with_max_entries(limits::HELD_GROUPS, 0);
+/// See [`Hop`]. Not pinned: what it says is valid for a second.
+#[map]
+pub static NEXT_HOPS: Array<Hop> = Array::with_max_entries(limits::NEXT_HOPS, 0);
 #[map]
 pub static DEVICES: DevMapHash = DevMapHash::with_max_entries(limits::DEVICES, 0);
 

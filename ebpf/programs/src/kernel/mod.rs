@@ -14,6 +14,7 @@ mod event;
 mod evict;
 mod family;
 mod flow;
+mod forward;
 mod fragment;
 mod hint;
 mod icmp;

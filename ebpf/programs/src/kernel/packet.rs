@@ -266,13 +266,7 @@ pub unsafe fn rewrite_ip<F: Family>(data: usize, to: &To<F::Address>, addresses:
     // SAFETY: by the contract of this function.
     unsafe {
         if F::VERSION == 4 {
-            let mut change = addresses;
-            if hop {
-                // The word holds the time to live and the protocol; its first byte is the lower one.
-                let word: u16 = load(data, IP + F::HOPS);
-                change += (!word) as u64 + (word - 1) as u64;
-                store(data, IP + F::HOPS, word - 1);
-            }
+            let change = addresses + if hop { count_hop4(data) } else { 0 };
             store(data, IP_CHECK, adjusted(load(data, IP_CHECK), change));
         } else if hop {
             let hops: u8 = load(data, IP + F::HOPS);
@@ -280,6 +274,22 @@ pub unsafe fn rewrite_ip<F: Family>(data: usize, to: &To<F::Address>, addresses:
         }
         copy(&to.source, (data + IP + F::SOURCE) as *mut _);
         copy(&to.destination, (data + IP + F::DESTINATION) as *mut _);
+    }
+}
+
+/// Counts one hop in a v4 header, whose checksum the caller corrects by the result.
+///
+/// # Safety
+/// The program must have compared `data + IP + 20` with the end of the packet.
+#[inline(always)]
+pub unsafe fn count_hop4(data: usize) -> u64 {
+    // The word holds the time to live and the protocol; its first byte is the lower one.
+    const TIME_TO_LIVE: usize = IP + 8;
+    // SAFETY: by the contract of this function.
+    unsafe {
+        let word: u16 = load(data, TIME_TO_LIVE);
+        store(data, TIME_TO_LIVE, word - 1);
+        (!word) as u64 + (word - 1) as u64
     }
 }
 

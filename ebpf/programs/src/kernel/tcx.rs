@@ -27,7 +27,7 @@ use super::next_hop::{self, NextHop};
 use super::packet::{self, Delta, ETHERNET, IP, Packet, Part, To};
 use super::read::{self, kind as read_kind};
 use super::trace::Fate;
-use super::{bandwidth, dsr, fragment, icmp, maps, masquerade, policy, sctp, trace};
+use super::{bandwidth, dsr, forward, fragment, icmp, maps, masquerade, policy, sctp, trace};
 
 /// Passes the packet to the next program, or the stack.
 pub const NEXT: i32 = -1;
@@ -168,7 +168,7 @@ fn ingress<F: Family>(skb: *mut __sk_buff, place: Place) -> i32 {
         verdict::REWRITE => F::carry(skb, packet, to, place),
         verdict::DROP => DROP,
         verdict::REFUSE => F::refuse(skb, packet),
-        _ => NEXT,
+        _ => forward::forward::<F>(skb, packet, place),
     };
     trace::packet_ends(if action == DROP { Fate::Dropped } else { Fate::Carried });
     action

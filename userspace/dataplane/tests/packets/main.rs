@@ -6,6 +6,7 @@ mod support;
 
 mod bandwidth;
 mod families;
+mod forward;
 mod fragments;
 mod guard;
 mod icmp;

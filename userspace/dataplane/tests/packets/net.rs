@@ -34,6 +34,10 @@ pub trait Net: Address {
     const HEADER: usize;
     /// Options, or an extension header, that packets may have.
     const OPTIONS: &'static [u8];
+    /// Prefix of [`Net::REMOTE_POD`], and the node by which it is reached.
+    const REMOTE_ROUTE: (&'static str, &'static str);
+    /// An address of the cluster's pods that no node has.
+    const NOBODY: Self;
 
     fn router() -> Self;
 
@@ -60,6 +64,8 @@ impl Net for Ipv4Addr {
     const ICMP: u8 = super::support::packet::ICMP;
     const HEADER: usize = 20;
     const OPTIONS: &'static [u8] = &[1, 1, 1, 0];
+    const REMOTE_ROUTE: (&'static str, &'static str) = ("10.2.0.0/24", "192.0.2.2");
+    const NOBODY: Self = Ipv4Addr::new(10, 3, 0, 9);
 
     fn router() -> Self {
         Ipv4Addr::new(192, 0, 2, 254)
@@ -84,6 +90,8 @@ impl Net for Ipv6Addr {
     const ICMP: u8 = super::support::packet::ICMP6;
     const HEADER: usize = 40;
     const OPTIONS: &'static [u8] = &[0, 1, 4, 0, 0, 0, 0];
+    const REMOTE_ROUTE: (&'static str, &'static str) = ("fd00:2::/64", "2001:db8::2");
+    const NOBODY: Self = Ipv6Addr::new(0xfd00, 3, 0, 0, 0, 0, 0, 9);
 
     fn router() -> Self {
         Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0xfe)
