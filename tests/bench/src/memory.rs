@@ -1,6 +1,6 @@
 //! Memory of the agent: the real proxy, as it runs on a node, with a real API server.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -100,11 +100,7 @@ pub fn populate(kubeconfig: &str, services: usize, endpoints: usize) -> Result<(
         .build()
         .context("cannot make a runtime")?;
     runtime.block_on(async {
-        let file = Kubeconfig::read_from(PathBuf::from(kubeconfig)).context("cannot read the kubeconfig")?;
-        let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
-            .await
-            .context("cannot use the kubeconfig")?;
-        let client = Client::try_from(config).context("cannot make a client")?;
+        let client = client(Path::new(kubeconfig)).await?;
         let (of_services, of_slices): (Api<Service>, Api<EndpointSlice>) =
             (Api::namespaced(client.clone(), "default"), Api::namespaced(client, "default"));
         ready(&of_services).await?;
@@ -125,6 +121,15 @@ pub fn populate(kubeconfig: &str, services: usize, endpoints: usize) -> Result<(
     })?;
     println!("ok");
     Ok(())
+}
+
+/// Returns a client with the credentials of a kubeconfig.
+pub async fn client(kubeconfig: &Path) -> Result<Client> {
+    let file = Kubeconfig::read_from(kubeconfig).context("cannot read the kubeconfig")?;
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
+        .await
+        .context("cannot use the kubeconfig")?;
+    Client::try_from(config).context("cannot make a client")
 }
 
 /// Waits until the API server answers.

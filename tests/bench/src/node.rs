@@ -9,7 +9,8 @@ use ipnetwork::IpNetwork;
 use tests_e2e::Lab;
 use userspace_dataplane::DataPlane;
 use userspace_dataplane::tables::{
-    Algorithm, Backend, Frontend, FrontendKey, NodeTables, Protocol, Scope, ServiceTables, Tables,
+    Algorithm, Backend, Frontend, FrontendKey, Masquerade, NodeTables, NonMasquerade, Protocol, Scope,
+    ServiceTables, Tables,
 };
 use userspace_dataplane::{Config, Kernel, Limits, XdpMode, remove};
 
@@ -45,12 +46,17 @@ pub fn open(lab: &Lab, limits: Limits, xdp: XdpMode) -> Result<Kernel> {
     Kernel::open(config).context("cannot open the data plane")
 }
 
-/// Sets the node's address, as the proxy does.
+/// Sets the node's address and the ranges of services and pods, as the proxy of `hawser up` does.
 pub fn set_node(kernel: &mut Kernel, address: Ipv4Addr) -> Result<()> {
-    let range: IpNetwork = "10.96.0.0/12".parse().context("not a range")?;
+    let range = |text: &str| text.parse::<IpNetwork>().context("not a range");
+    let masquerade = Masquerade {
+        pods: vec![range("10.244.0.0/24")?],
+        exempt: BTreeMap::from([(range("10.244.0.0/16")?, NonMasquerade::Cluster)]),
+    };
     let node = NodeTables {
         addresses: vec![IpAddr::from(address)],
-        service_ranges: vec![range],
+        service_ranges: vec![range("10.96.0.0/12")?],
+        masquerade: Some(masquerade),
         ..NodeTables::default()
     };
     kernel.set_node(&node).context("cannot set the node's address")

@@ -6,6 +6,7 @@ mod egress;
 mod load;
 mod pair;
 mod policy;
+mod readiness;
 mod routes;
 
 pub use load::work as dns_load;
@@ -21,4 +22,5 @@ pub fn run(report: &Report, plan: &Plan) {
     egress::run(report, plan);
     dns::run(report, plan);
     routes::run(report, plan);
+    readiness::run(report, plan);
 }
