@@ -61,7 +61,13 @@ pub fn forward<F: Family>(skb: *mut __sk_buff, packet: &Packet<F::Address>, plac
     };
     let between_pods =
         packet.key.destination.is_in_cluster(settings) && packet.key.source.is_in_cluster(settings);
-    if between_pods && is_on(config) && is_plain::<F>(packet) { F::forward(skb, packet, place) } else { NEXT }
+    // SAFETY: the context is the one that the kernel gave. A packet of a virtual LAN is its interface's, which comes next.
+    let tagged = unsafe { (*skb).vlan_present } != 0;
+    if between_pods && !tagged && is_on(config) && is_plain::<F>(packet) {
+        F::forward(skb, packet, place)
+    } else {
+        NEXT
+    }
 }
 
 /// Returns `true` where these programs know the pods of the cluster, and nobody else translates packets.
