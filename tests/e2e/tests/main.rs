@@ -4,6 +4,8 @@
 
 mod attack;
 mod bad_days;
+mod bad_links;
+mod claims;
 mod components;
 mod control_nodes;
 mod daemonset;
