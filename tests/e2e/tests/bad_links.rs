@@ -1,4 +1,5 @@
-//! Two nodes with a router and a bad link between them, which holds frames back and reorders them.
+//! Two nodes with a router and a bad link between them, which holds frames back and reorders them; and, once the link is
+//! good again, a policy for a pod behind it that changes all the time.
 
 use std::time::Duration;
 
@@ -7,6 +8,8 @@ use serde_json::{Value, json};
 use tests_e2e::bed::{Faults, Place};
 use tests_e2e::nodes::Programs;
 use tests_e2e::{Bed, Load, Nodes, echo, echo_image, eventually, hawser, output};
+
+use crate::policies;
 
 /// The port of every node that leads to the pod of the second node.
 const NODE_PORT: u16 = 30_080;
@@ -18,7 +21,7 @@ const FAULTS: Faults =
 
 #[test]
 #[ignore = "needs root, containerd and kubectl: cargo xtask test"]
-fn a_link_that_delays_and_reorders_breaks_no_flow() -> Result<()> {
+fn a_bad_link_and_then_a_restless_policy_break_no_flow() -> Result<()> {
     let bed = Bed::new(&[Place::Switch, Place::Router])?;
     let programs = Programs { hawser: hawser()?, echo_image: echo_image()? };
     let mut nodes = Nodes::start_joined(&bed, programs, &[])?;
@@ -53,7 +56,7 @@ fn day(nodes: &Nodes<'_>) -> Result<()> {
         let counts = load.finish()?;
         ensure!(counts.failed == 0 && counts.ok > 10, "{counts:?}");
     }
-    Ok(())
+    policies::change_all_the_time(nodes)
 }
 
 /// A pod on each node, and a Service of each.

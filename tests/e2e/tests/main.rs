@@ -12,6 +12,7 @@ mod daemonset;
 mod dual_stack;
 mod join;
 mod names;
+mod policies;
 mod replacement;
 mod shop;
 mod single_node;
