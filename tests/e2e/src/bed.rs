@@ -1,6 +1,7 @@
 //! Several nodes on one machine, each with a network namespace and a cgroup of its own, around a namespace
-//! that is their switch and their router. Links can be cut. Addresses are from ranges for documentation and
-//! benchmarks (RFC 5737, RFC 2544, RFC 3849); no traffic leaves the namespaces.
+//! that is their switch and their router. Links can be cut, and can delay, reorder and lose frames ([`Faults`]).
+//! Addresses are from ranges for documentation and benchmarks (RFC 5737, RFC 2544, RFC 3849, RFC 7042); no traffic
+//! leaves the namespaces.
 //!
 //! ```text
 //!   node 1 ─ 192.0.2.1 ──┐                          ┌── 198.18.3.1 ─ node 3, behind the router
@@ -8,6 +9,10 @@
 //! ```
 //!
 //! Nodes of two stacks have IPv6 addresses, too: 2001:db8::1, 2001:db8::2, and 2001:db8:3::1 behind the router.
+
+mod faults;
+
+pub use faults::{Faults, Faulty, Passed};
 
 use std::ffi::OsStr;
 use std::fs;
@@ -166,24 +171,36 @@ impl Node {
         let (id, hub, number, address) = (&self.id, &self.hub, self.number, self.ip());
         ip(&format!("netns add {id}"))?;
         ip(&format!("-n {id} link set lo up"))?;
-        ip(&format!("-n {id} link add uplink type veth peer name n{number} netns {hub}"))?;
+        let mac = self.mac_at_hub();
+        ip(&format!("-n {id} link add uplink type veth peer name n{number} address {mac} netns {hub}"))?;
         // Link-local addresses would appear a moment later and show up as a difference.
         ip(&format!("-n {id} link set uplink addrgenmode none up"))?;
-        ip(&format!("-n {hub} link set n{number} addrgenmode none up"))?;
         ip(&format!("-n {id} addr add {address}/24 dev uplink"))?;
-        let [gateway, gateway6] = self.gateways();
+        if self.stack == Stack::Dual {
+            self.add_ipv6(&self.ipv6())?;
+        }
+        self.connect()?;
+        self.route_all()
+    }
+
+    /// Connects the link's end at the hub.
+    fn connect(&self) -> Result<()> {
+        let (hub, number, [gateway, gateway6]) = (&self.hub, self.number, self.gateways());
+        ip(&format!("-n {hub} link set n{number} addrgenmode none up"))?;
         match self.place {
             Place::Switch => ip(&format!("-n {hub} link set n{number} master br0"))?,
             Place::Router => ip(&format!("-n {hub} addr add {gateway}/24 dev n{number}"))?,
         }
-        if self.stack == Stack::Dual {
-            self.add_ipv6(&self.ipv6())?;
-            if self.place == Place::Router {
-                ip(&format!("-n {hub} addr add {gateway6}/64 dev n{number} nodad"))?;
-                ip(&format!("-n {hub} addr add fe80::fe/64 dev n{number} nodad"))?;
-            }
+        if (self.place, self.stack) == (Place::Router, Stack::Dual) {
+            ip(&format!("-n {hub} addr add {gateway6}/64 dev n{number} nodad"))?;
+            ip(&format!("-n {hub} addr add fe80::fe/64 dev n{number} nodad"))?;
         }
-        self.route_all()
+        Ok(())
+    }
+
+    /// Returns the hardware address of the link's end at the hub, which outlives the interface.
+    fn mac_at_hub(&self) -> String {
+        format!("02:00:5e:00:53:{:02x}", self.number)
     }
 
     /// Adds an IPv6 address, and a link-local one: without it Linux asks for no neighbour of a packet that it forwards.
@@ -307,7 +324,8 @@ impl Bed {
         let hub = &self.hub;
         ip(&format!("netns add {hub}"))?;
         ip(&format!("-n {hub} link set lo up"))?;
-        ip(&format!("-n {hub} link add br0 type bridge"))?;
+        // Its own address would be that of one of its ports, and change with them.
+        ip(&format!("-n {hub} link add br0 address 02:00:5e:00:53:fe type bridge"))?;
         ip(&format!("-n {hub} link set br0 addrgenmode none up"))?;
         ip(&format!("-n {hub} addr add {HUB_IP}/24 dev br0"))?;
         output(self.on_hub("sh").args(["-c", "echo 1 > /proc/sys/net/ipv4/ip_forward"]))?;

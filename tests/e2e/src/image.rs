@@ -7,14 +7,18 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use kubelet_image::{ImageConfig, ImageFile, write_image_archive};
 
-use crate::{hawser, output};
+use crate::{existing, hawser, output};
 
 /// Reference of the image, as in `deploy/hawser-proxy.yaml`.
 const REFERENCE: &str = "hawser.local/hawser:1";
 
-/// Writes the image's archive into a directory. Unlike `cargo xtask image`, which links the program
-/// statically, it contains the test's own binary with the libraries that it is linked with.
+/// Returns the image's archive: the one in `HAWSER_IMAGE`, such as that of `cargo xtask image hawser`, else one that it
+/// writes into a directory. Unlike the former, whose program is linked statically, it contains the test's own binary with
+/// the libraries that it is linked with.
 pub fn hawser_image(dir: &Path) -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("HAWSER_IMAGE") {
+        return existing(path.into());
+    }
     let (program, stripped) = (hawser()?, dir.join("hawser.stripped"));
     output(Command::new("strip").arg("-o").arg(&stripped).arg(&program))?;
     let mut files = vec![("hawser".to_owned(), read(&stripped)?)];

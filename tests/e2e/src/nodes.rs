@@ -241,11 +241,16 @@ impl<'a> Nodes<'a> {
         Ok(out)
     }
 
-    /// Runs the machine's kubectl on the first node.
-    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+    /// Returns the machine's kubectl on the first node.
+    pub fn kubectl_command(&self) -> Command {
         let mut command = self.bed.nodes[0].on("kubectl");
         command.arg("--kubeconfig").arg(self.kubeconfig()).env("HOME", self.bed.dir());
-        output(command.args(args))
+        command
+    }
+
+    /// Runs kubectl on the first node.
+    pub fn kubectl(&self, args: &[&str]) -> Result<String> {
+        output(self.kubectl_command().args(args))
     }
 
     pub fn json(&self, args: &[&str]) -> Result<Value> {

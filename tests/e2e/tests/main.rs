@@ -4,12 +4,15 @@
 
 mod attack;
 mod bad_days;
+mod bad_links;
+mod claims;
 mod components;
 mod control_nodes;
 mod daemonset;
 mod dual_stack;
 mod join;
 mod names;
+mod policies;
 mod replacement;
 mod shop;
 mod single_node;

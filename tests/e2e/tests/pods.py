@@ -69,4 +69,5 @@ def main():
             list(pool.map(lambda first: share(first, act), range(CONNECTIONS)))
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -5,15 +5,16 @@
 //! `/ready` and `/healthz` answer 200, or 503 once `/fail` was asked (until `/recover`);
 //! `/exit?N` ends the process with code N; `/client` answers the caller's address;
 //! `/calls` asks each `HOST:PORT[/PATH]` of the list `CALLS` and answers the pod's name, or 502 if one fails;
-//! `/stream` holds the connection and sends a line whenever it receives one.
+//! `/stream` holds the connection and sends a line whenever it receives one; `/mirror` sends back every byte.
 //!
 //! As the image has no other program, it is also its own client: `echo get HOST:PORT[/PATH]` and
 //! `echo udp HOST:PORT` print the answer, `echo resolve HOST:PORT` the address; `echo load HOST:PORT` makes a connection a request and
 //! `echo hold HOST:PORT` one connection for all, until standard input ends, and print what they
-//! counted as JSON (module `load`).
+//! counted as JSON (module `load`); `echo mirror HOST:PORT COUNT` sends bytes and checks those that come back.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "its logs are what tests read")]
 
 mod load;
+mod mirror;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs, UdpSocket};
@@ -33,6 +34,10 @@ fn main() -> ExitCode {
         ["udp", target] => udp(target),
         ["load", target] => load::connections(target),
         ["hold", target] => load::one_connection(target),
+        ["mirror", target, count] => count
+            .parse()
+            .map_err(|_| std::io::Error::other(format!("{count} is no number of bytes")))
+            .and_then(|count| mirror::run(target, count)),
         ["exit", code] => return ExitCode::from(code.parse::<u8>().unwrap_or(1)),
         ["print", text @ ..] => {
             println!("{}", text.join(" "));
@@ -136,6 +141,7 @@ fn serve_connection(stream: TcpStream, name: &str, healthy: &AtomicBool) {
                 Err(failures) => (502, format!("{name}: {failures}")),
             },
             "/stream" => return hold(&mut reader, &mut stream, name),
+            "/mirror" => return mirror::serve(&mut reader, &mut stream),
             exit if exit.starts_with("/exit?") => std::process::exit(exit[6..].parse().unwrap_or(1)),
             _ => (200, name.to_owned()),
         };

@@ -1,9 +1,13 @@
 //! Other names: upstreams that answer, hang, lie and truncate; the cache before them.
 
+use std::cell::Cell;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use hickory_proto::op::ResponseCode;
+use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
+
+use userspace_daemon::metrics::Format;
 
 use crate::support::{Protocol, Server, Upstream, address, answers, reply};
 
@@ -134,7 +138,76 @@ async fn ten_thousand_made_up_names_of_one_client_leave_others_answered() {
             assert_eq!(answers(&own), ["A 10.96.0.1"]);
         }
     }
-    assert!(server.engine.metrics.overloaded.value() > 0, "the flood was bounded");
+    let overloaded = server.engine.metrics.overloaded.value();
+    assert!(overloaded > 0, "the flood was bounded");
+    let page = server.engine.metrics.page(Format::Text, &[], 0);
+    assert!(page.lines().any(|line| line == format!("hawser_dns_overloaded_total {overloaded}")), "{page}");
+}
+
+/// Sends questions for names that nobody has, so many at a time, and counts those that were denied and refused.
+async fn flood(server: &Server, client: IpAddr, questions: usize, at_once: usize) -> [usize; 2] {
+    let socket = tokio::net::UdpSocket::bind((client, 0)).await.unwrap();
+    socket.connect(server.address).await.unwrap();
+    let (mut counts, mut buffer) = ([0, 0], vec![0; 512]);
+    for first in (0..questions).step_by(at_once) {
+        for number in first..first + at_once {
+            let name = format!("n{number}.flood.example.org.");
+            socket.send(&crate::support::question(&name, RecordType::A)).await.unwrap();
+        }
+        for _ in 0..at_once {
+            let received =
+                tokio::time::timeout(crate::support::ANSWER_TIMEOUT, socket.recv(&mut buffer)).await;
+            let answer = Message::from_vec(&buffer[..received.unwrap().unwrap()]).unwrap();
+            match answer.metadata.response_code {
+                ResponseCode::NXDomain => counts[0] += 1,
+                ResponseCode::ServFail => counts[1] += 1,
+                other => panic!("{other}"),
+            }
+        }
+    }
+    counts
+}
+
+#[tokio::test]
+async fn ten_thousand_denied_names_of_one_client_take_nothing_from_others() {
+    const QUESTIONS: usize = 12_000;
+    static KEPT: AtomicUsize = AtomicUsize::new(0);
+    let upstream = Upstream::start(|query, _| {
+        let name = query.queries[0].name.to_lowercase().to_string();
+        KEPT.fetch_add(usize::from(name.starts_with("kept")), Ordering::Relaxed);
+        let denied = reply(query, ResponseCode::NXDomain);
+        vec![(if name.contains("flood") { denied } else { address(query, 3_600, GOOD) }, false)]
+    })
+    .await;
+    let server = Server::start(&corefile(&[&upstream], "", "cache"), 0);
+    let (attacker, other) = (IpAddr::from([127, 0, 0, 66]), IpAddr::from([127, 0, 0, 7]));
+    let (asked, is_over) = (&server, Cell::new(false));
+    let attack = async {
+        let counts = flood(asked, attacker, QUESTIONS, 200).await;
+        is_over.set(true);
+        counts
+    };
+    // Sent once each: one that is dropped would never be answered.
+    let others = async {
+        let mut number = 0;
+        while number < 100 || !is_over.get() {
+            let fresh = format!("good{number}.example.org.");
+            for name in [&fresh, "kept.example.org."] {
+                assert_eq!(answers(&asked.ask_from(other, name, RecordType::A).await), ["A 192.0.2.80"]);
+            }
+            let own = asked.ask_from(other, "web.shop.svc.cluster.local.", RecordType::A).await;
+            assert_eq!(answers(&own), ["A 10.96.0.1"]);
+            number += 1;
+        }
+    };
+    let ([denied, refused], ()) = futures::future::join(attack, others).await;
+    assert_eq!(denied + refused, QUESTIONS);
+    assert_eq!(server.engine.metrics.overloaded.value(), refused as u64, "what was refused is told");
+    assert_eq!(
+        KEPT.load(Ordering::Relaxed),
+        1,
+        "names that nobody has take no place of those that somebody has"
+    );
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ mod run;
 mod sysctl;
 
 pub use config::{Config, ConfigError};
-pub use node::{NodeError, Prepared, RestoreErrors, prepare, reconcile, restore, sweep};
+pub use node::{NodeError, Prepared, RestoreErrors, prepare, reconcile, restore, retire, sweep};
 pub use run::{Clients, run, run_with};
 
 /// The prefix of the names of the host's ends of pods' interfaces.

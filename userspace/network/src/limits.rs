@@ -28,6 +28,8 @@ pub const MIN_RETRY: Duration = Duration::from_millis(200);
 pub const MAX_RETRY: Duration = Duration::from_secs(30);
 /// Interval between searches for addresses of pods that vanished.
 pub const SWEEP_PAUSE: Duration = Duration::from_secs(60);
+/// Pause between looks while pods with addresses of an earlier podCIDR are left.
+pub const FORMER_PAUSE: Duration = Duration::from_secs(2);
 /// Interval between comparisons of the kernel's tables with the plan if nothing is heard of changes.
 pub const RESYNC: Duration = Duration::from_secs(60);
 /// Number of Nodes that change at once up to which each is planned for by itself; beyond it all are.

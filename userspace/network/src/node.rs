@@ -111,6 +111,37 @@ async fn set_host_addresses(
     Ok(())
 }
 
+/// Removes the node's own addresses of earlier podCIDRs, since another node may have the range by now, and returns those
+/// that stay: while a pod has an address outside of the present ranges, packets from the node to that pod have one of them
+/// as their source.
+pub async fn retire(config: &Config, pod_ranges: &[IpNetwork]) -> Result<Vec<IpAddr>, NodeError> {
+    let mut journal = Journal::load(&config.state_dir)?;
+    let old = former(&journal.addresses, pod_ranges);
+    if old.is_empty() {
+        return Ok(Vec::new());
+    }
+    let file = LeaseFile::open(&config.state_dir)?;
+    let in_use = file.leases().iter().flat_map(|lease| lease.addresses.iter().copied());
+    if !former(&in_use.collect(), pod_ranges).is_empty() {
+        return Ok(old);
+    }
+    let netlink = Netlink::open()?;
+    let Some(lo) = netlink.find(LOOPBACK).await? else { return Err(NodeError::NoLoopback) };
+    for address in &old {
+        netlink.delete_address(lo.index, *address).await?;
+        journal.addresses.remove(address);
+    }
+    journal.save(&config.state_dir)?;
+    info!(removed = ?old, "removed the node's addresses of earlier podCIDRs");
+    Ok(Vec::new())
+}
+
+/// Returns the addresses that are in none of the ranges.
+fn former(addresses: &BTreeSet<IpAddr>, ranges: &[IpNetwork]) -> Vec<IpAddr> {
+    let outside = |address: &&IpAddr| !ranges.iter().any(|range| range.contains(**address));
+    addresses.iter().filter(outside).copied().collect()
+}
+
 /// Returns the MTU of pods' interfaces. It leaves room for the tunnel even while all nodes are on one link: a
 /// pod's MTU cannot change when the first node from elsewhere comes.
 async fn pod_mtu(peers: &PeerConfig, netlink: &Netlink) -> Result<u32, NetlinkError> {

@@ -16,7 +16,7 @@ use tracing::{debug, info, warn};
 
 use crate::config::{Config, pod_ranges};
 use crate::limits;
-use crate::node::{NodeError, prepare, sweep, withdraw_conflist};
+use crate::node::{NodeError, prepare, retire, sweep, withdraw_conflist};
 use crate::peers::{Mode, follow};
 
 /// The API clients of the pod network.
@@ -30,8 +30,8 @@ pub struct Clients {
 
 /// Waits for the own Node's podCIDR and sets the machine up with it, and again if it changes; keeps routes to
 /// the pods of all other nodes. Releases addresses of pods that vanished at intervals. Runs until shutdown.
-/// Pods with an address of an earlier podCIDR keep it. With the mode `none`, it removes its configuration of
-/// the runtime and its routes, and does nothing else.
+/// Pods with an address of an earlier podCIDR keep it; the node's own goes once there are none. With the mode `none`,
+/// it removes its configuration of the runtime and its routes, and does nothing else.
 pub async fn run(config: Config, clients: Clients, ambient: Ambient, shutdown: CancellationToken) {
     let (peers, name) = (config.peers.clone(), config.node_name.clone());
     let none = peers.mode == Mode::None;
@@ -60,12 +60,15 @@ pub async fn run_with(config: Config, nodes: Cache<Node>, ambient: Ambient, shut
     let mut sweep_due = Instant::now();
     loop {
         if sweep_due <= Instant::now() {
-            sweep_due = Instant::now() + limits::SWEEP_PAUSE;
             free_vanished(&config, &ambient).await;
+            sweep_due = Instant::now() + leave_former(&config, &done).await;
         }
         let result = match nodes.get(&key).map(|node| ranges_of(&node)) {
             Some(Ok(ranges)) if !ranges.is_empty() && ranges != done => {
                 let prepared = prepare(&config, &ranges).await;
+                if prepared.is_ok() {
+                    sweep_due = sweep_due.min(Instant::now() + leave_former(&config, &ranges).await);
+                }
                 prepared.map(|_| done = ranges)
             }
             Some(Err(error)) => Err(error),
@@ -100,6 +103,22 @@ async fn free_vanished(config: &Config, ambient: &Ambient) {
         Ok(freed) => info!(?freed, "freed addresses of pods that vanished"),
         Err(error) => {
             warn!(error = &error as &dyn std::error::Error, "cannot free addresses of vanished pods")
+        }
+    }
+}
+
+/// Removes the node's addresses of earlier podCIDRs unless pods need them; `ranges` is empty as long as the present ones
+/// are not known. Returns the time after which to look again.
+async fn leave_former(config: &Config, ranges: &[IpNetwork]) -> Duration {
+    if ranges.is_empty() {
+        return limits::SWEEP_PAUSE;
+    }
+    match retire(config, ranges).await {
+        Ok(left) if left.is_empty() => limits::SWEEP_PAUSE,
+        Ok(_) => limits::FORMER_PAUSE,
+        Err(error) => {
+            warn!(error = &error as &dyn std::error::Error, "cannot remove addresses of earlier podCIDRs");
+            limits::SWEEP_PAUSE
         }
     }
 }

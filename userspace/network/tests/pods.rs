@@ -13,7 +13,7 @@ use rustix::net::{self, AddressFamily, SendFlags, SocketType};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use userspace_network::netns::block_on;
-use userspace_network::{PLUGIN_NAME, cni, reconcile, run_with, sweep};
+use userspace_network::{PLUGIN_NAME, cni, reconcile, retire, run_with, sweep};
 
 use crate::machine::{HOST, Namespace, Node, Pod, RANGE, TIMEOUT, address, exchange, output, wait_for};
 
@@ -389,4 +389,26 @@ fn malformed_calls_are_answered_in_the_specifications_words() {
     assert_eq!(call(&full, &conf.replace("/nowhere/s", "s"))["code"], 7);
     full[0].1 = "JUMP";
     assert_eq!(call(&full, conf)["code"], 4);
+}
+
+#[test]
+#[ignore = "needs root: cargo xtask test"]
+fn the_nodes_address_of_an_earlier_range_goes_with_the_last_pod_of_that_range() {
+    const NEXT: &str = "10.77.6.0/24";
+    let node = Node::new();
+    node.prepare();
+    let old = node.add("old");
+    node.prepare_ranges(&[NEXT]);
+    let left =
+        || node.namespace.run(|| block_on(retire(&node.config, &[NEXT.parse().unwrap()])).unwrap().unwrap());
+    assert_eq!(left(), [HOST.parse::<IpAddr>().unwrap()]);
+    assert_eq!(exchange(&old.namespace, old.address, &node.namespace).to_string(), HOST);
+    let new = node.add("new");
+    assert_eq!(node.call("DEL", &old, &node.conf("1.0.0")), (0, Value::Null));
+    assert_eq!(left(), Vec::<IpAddr>::new());
+    let addresses = host_addresses(&node);
+    assert!(addresses.contains("10.77.6.1/32") && !addresses.contains(HOST), "{addresses}");
+    assert_eq!(exchange(&new.namespace, new.address, &node.namespace).to_string(), "10.77.6.1");
+    node.restore();
+    assert_eq!(host_addresses(&node), "");
 }

@@ -159,8 +159,7 @@ impl Follower {
     /// Reads what may have changed, plans, and writes the difference. `changed` names the Nodes that have
     /// changed since the last turn, unless all are to be looked at.
     async fn turn(&mut self, changed: Option<BTreeSet<String>>) -> Result<(), NetlinkError> {
-        let own = self.nodes.get(&ObjectKey::new("", &self.own));
-        if let Some(own) = own.filter(|own| own.ranges.as_ref().is_ok_and(|ranges| !ranges.is_empty())) {
+        if let Some(own) = self.own_with_ranges() {
             self.known = Some(own);
         }
         let Some(own) = &self.known else { return Ok(()) };
@@ -194,6 +193,12 @@ impl Follower {
         Ok(())
     }
 
+    /// Returns the own Node if it has podCIDRs.
+    fn own_with_ranges(&self) -> Option<Arc<Peer>> {
+        let own = self.nodes.get(&ObjectKey::new("", &self.own));
+        own.filter(|own| own.ranges.as_ref().is_ok_and(|ranges| !ranges.is_empty()))
+    }
+
     /// Tells of Nodes that are refused for a new reason.
     fn report(&self, before: &BTreeMap<String, Refusal>) {
         for (name, refusal) in self.refused.iter().filter(|(name, why)| before.get(*name) != Some(*why)) {
@@ -202,6 +207,12 @@ impl Follower {
                 continue;
             }
             warn!(node = name, reason = %refusal, "no routes to the pods of a node");
+            if matches!(refusal, Refusal::Claimed(_, holder) if *holder == self.own)
+                && self.own_with_ranges().is_none()
+            {
+                // The own Node is being made anew: the other one may be the range's new owner.
+                continue;
+            }
             let peer = self.nodes.get(&ObjectKey::new("", name));
             if let (Some(recorder), Some(peer)) = (&self.recorder, peer) {
                 let text = format!("No routes to the pods of node {name}: {refusal}");

@@ -20,7 +20,8 @@ use crate::netlink::Mac;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub tables: Tables,
-    /// Nodes without routes, by name, with the reason.
+    /// Nodes without routes, by name, with the reason. The own one is among them if others have routes to an older
+    /// Node in its place.
     pub refused: BTreeMap<String, Refusal>,
 }
 
@@ -54,7 +55,11 @@ impl fmt::Display for Refusal {
                 write!(f, "its podCIDR {range} contains {address}, which nodes need to reach each other")
             }
             Self::Claimed(range, older) => {
-                write!(f, "its podCIDR {range} is that of node {older} already: one of the two needs another")
+                write!(
+                    f,
+                    "its podCIDR {range} is that of node {older} already; delete this Node, which gets another when it \
+                     registers again, and its pods"
+                )
             }
             Self::OwnAddress(address) => write!(f, "its InternalIP {address} is one of this node"),
             Self::BadAddress(address) => write!(f, "its InternalIP {address} is not an address of a node"),
@@ -131,14 +136,15 @@ impl Planned {
             Self { planner, plan: Plan::default(), nodes: BTreeMap::new(), claims, contested: false };
         let others = peers.iter().map(AsRef::as_ref).filter(|peer: &&Peer| peer.name != own.name);
         let mut others: Vec<&Peer> = others.collect();
-        others.sort_unstable_by_key(|peer| (peer.created, &peer.uid, &peer.name));
+        others.sort_unstable_by_key(|peer| age(peer));
         for peer in others {
             let assessment = planned.planner.assess(peer, underlay);
             match planned.claims.conflict(&assessment) {
                 None => planned.accept(&peer.name, assessment),
                 Some(refusal) => {
                     planned.contested = true;
-                    planned.plan.refused.insert(peer.name.clone(), refusal);
+                    let (name, refusal) = younger(own, peer, refusal);
+                    planned.plan.refused.insert(name, refusal);
                 }
             }
         }
@@ -184,6 +190,24 @@ impl Planned {
 
     fn tunnel(&self, underlay: &Underlay) -> Option<Tunnel> {
         (!self.plan.tables.fdb.is_empty()).then(|| self.planner.tunnel(underlay))
+    }
+}
+
+/// Returns what decides which of two Nodes keeps a range: the less one does.
+fn age(peer: &Peer) -> (i64, &str, &str) {
+    (peer.created, &peer.uid, &peer.name)
+}
+
+/// Returns the Node that has to give way, and why: the peer, unless it is older than the own Node, whose range it claims.
+/// Then the other nodes have routes to the peer.
+fn younger(own: &Peer, peer: &Peer, refusal: Refusal) -> (String, Refusal) {
+    match refusal {
+        Refusal::Claimed(range, holder) if holder == own.name && age(peer) < age(own) => {
+            let overlaps = |one: &&IpNetwork| one.contains(range.network()) || range.contains(one.network());
+            let lost = own.ranges.iter().flatten().find(overlaps).copied();
+            (holder, Refusal::Claimed(lost.unwrap_or(range), peer.name.clone()))
+        }
+        refusal => (peer.name.clone(), refusal),
     }
 }
 

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use ipnetwork::IpNetwork;
 
 use super::peer::masked;
+use crate::config::host_address;
 
 /// The way to an address outside of the pod network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,12 @@ pub(super) struct ForeignRoute {
 pub(super) struct UnderlayLink {
     pub mtu: u32,
     pub addresses: Vec<IpAddr>,
+}
+
+impl UnderlayLink {
+    fn is_loopback(&self) -> bool {
+        self.addresses.iter().any(IpAddr::is_loopback)
+    }
 }
 
 /// The machine's network without what is ours.
@@ -75,9 +82,14 @@ impl Underlay {
     }
 
     /// Returns an address in a range without which this machine loses its network: one of its own, or a
-    /// gateway.
+    /// gateway. One that is left of a podCIDR that was this node's is not such an address: the loopback interface has
+    /// it, to which packets for it go whatever the routes.
     pub fn needed_in(&self, range: IpNetwork) -> Option<IpAddr> {
-        let own = self.links.values().flat_map(|link| link.addresses.iter().copied());
+        let left = |link: &UnderlayLink, address: IpAddr| {
+            link.is_loopback() && !address.is_loopback() && address == host_address(range)
+        };
+        let own = self.links.values().flat_map(|link| link.addresses.iter().map(move |one| (link, *one)));
+        let own = own.filter(|(link, address)| !left(link, *address)).map(|(_, address)| address);
         own.chain(self.routes.values().filter_map(|route| route.gateway)).find(|one| range.contains(*one))
     }
 

@@ -157,7 +157,7 @@ fn a_family_that_this_node_lacks_is_left_out() {
 
 #[test]
 fn hostile_ranges_are_refused() {
-    let claim = |range: &str| refusal(node("x", 1, &[range], &["192.0.2.66"]));
+    let claim = |range: &str| refusal(node("x", 200, &[range], &["192.0.2.66"]));
     assert!(claim("0.0.0.0/0").contains("not within --cluster-cidr"));
     assert!(claim("192.0.2.0/24").contains("not within --cluster-cidr"));
     assert!(claim("10.96.0.0/24").contains("not within --cluster-cidr"));
@@ -185,6 +185,22 @@ fn a_range_with_an_address_that_nodes_need_is_refused() {
     assert!(claim("10.244.60.0/24", "10.244.50.10").unwrap().contains("contains 10.244.60.254"));
     assert!(claim("10.244.70.0/24", "10.244.70.1").unwrap().contains("contains 10.244.70.1"));
     assert_eq!(claim("10.244.71.0/24", "10.244.50.10"), None);
+}
+
+#[test]
+fn an_address_left_of_an_earlier_range_does_not_keep_its_next_owner_out() {
+    let mut underlay = underlay();
+    let heir = [node("heir", 1, &["10.244.9.0/24"], &["192.0.2.9"])];
+    underlay.links.get_mut(&1).unwrap().addresses.push(ip("10.244.9.1"));
+    let accepted = plan(&config(Mode::Auto), &own(), &heir, &underlay);
+    assert_eq!((accepted.tables.routes.len(), accepted.refused), (1, BTreeMap::new()));
+    // Any other address may be how this machine is reached, and so may the same one on a link.
+    for (link, address) in [(1, "10.244.9.2"), (ETH0, "10.244.9.1")] {
+        let mut underlay = underlay.clone();
+        underlay.links.get_mut(&link).unwrap().addresses.push(ip(address));
+        let refused = plan(&config(Mode::Auto), &own(), &heir, &underlay).refused;
+        assert_eq!(refused["heir"], Refusal::Covers(net("10.244.9.0/24"), ip(address)));
+    }
 }
 
 #[test]
@@ -222,6 +238,17 @@ fn the_older_of_two_nodes_keeps_a_range_whatever_their_order() {
     let early = node("z-old", 5, &["10.244.2.0/24"], &[]);
     let plan = planned(Mode::Auto, &[young, early]);
     assert_eq!(plan.tables.routes, []);
+}
+
+#[test]
+fn the_own_node_gives_way_to_an_older_one_and_has_no_route_to_it() {
+    let peer = |created| node("other", created, &["10.244.1.128/25"], &["192.0.2.2"]);
+    let young = planned(Mode::Auto, &[peer(101)]);
+    let claimed = |range: &str, by: &str| Refusal::Claimed(net(range), by.to_owned());
+    assert_eq!(young.refused, BTreeMap::from([("other".to_owned(), claimed("10.244.1.128/25", "own"))]));
+    let old = planned(Mode::Auto, &[peer(99)]);
+    assert_eq!(old.refused, BTreeMap::from([("own".to_owned(), claimed("10.244.1.0/24", "other"))]));
+    assert_eq!((young.tables.routes, old.tables.routes), (Vec::new(), Vec::new()));
 }
 
 #[test]
