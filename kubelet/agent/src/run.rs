@@ -100,6 +100,9 @@ pub async fn run(
         machine,
         ambient,
     });
+    let running = Arc::downgrade(&agent);
+    let has = move |address| running.upgrade().is_some_and(|agent| agent.has_pod_at(address));
+    agent.config.own_pods.become_those_of(has);
     query_runtime(&agent).await;
     let mut tasks = JoinSet::new();
     let mut port = 0;

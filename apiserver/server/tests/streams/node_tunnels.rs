@@ -107,11 +107,16 @@ async fn open(
     number: usize,
 ) -> (CancellationToken, AbortOnDropHandle<io::Result<()>>) {
     let stream = ask(running, Some(&node("n")), OPEN).await.unwrap();
-    let (retired, acceptor) = (CancellationToken::new(), Acceptor { name: "n:10250".to_owned(), address });
+    let (retired, acceptor) = (CancellationToken::new(), acceptor(address));
     let token = retired.clone();
     let serving = tokio::spawn(async move { acceptor.serve(TokioIo::new(stream), token).await });
     tunnels(running, number).await;
     (retired, AbortOnDropHandle::new(serving))
+}
+
+/// Returns the end of a tunnel that leads to a kubelet at `address`, as that of node `n`, which has no pods.
+fn acceptor(address: SocketAddr) -> Acceptor {
+    Acceptor { name: "n:10250".to_owned(), address, runs_here: Arc::new(|_| false) }
 }
 
 /// Waits until the server has so many tunnels.
@@ -247,7 +252,7 @@ async fn hostile_node_cannot_pass_itself_or_another_off_as_a_node() {
     let (address, _kubelet) = kubelet(&running, "n").await;
     let path = "/hawser/v1/nodes/m/tunnel";
     let stream = ask(&running, Some(&node("m")), Asked { path, ..OPEN }).await.unwrap();
-    let acceptor = Acceptor { name: "n:10250".to_owned(), address };
+    let acceptor = acceptor(address);
     let serving =
         tokio::spawn(async move { acceptor.serve(TokioIo::new(stream), CancellationToken::new()).await });
     let _serving = AbortOnDropHandle::new(serving);
