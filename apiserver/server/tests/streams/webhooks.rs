@@ -59,7 +59,7 @@ async fn webhook(ip: IpAddr) -> Webhook {
                     count.fetch_add(1, Ordering::SeqCst);
                     async move {
                         let body = request.into_body().collect().await.unwrap().to_bytes();
-                        Ok::<_, Infallible>(Response::new(Full::from(converted(&body))))
+                        Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(converted(&body))))
                     }
                 });
                 let connection = hyper::server::conn::http1::Builder::new();
