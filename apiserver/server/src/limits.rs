@@ -70,6 +70,8 @@ pub const TUNNEL_NODES: usize = 5_000;
 /// Tunnels of one node: that in use, those whose last streams go on, and one through a balancer in front of the server.
 /// The oldest ends for a further one.
 pub const TUNNELS_OF_NODE: usize = 4;
+/// Connections to pods in one tunnel: half of all, so that those who use proxies leave some for logs and exec.
+pub const TUNNEL_POD_STREAMS: usize = userspace_daemon::limits::TUNNEL_STREAMS / 2;
 /// The time in which direct dialing has to reach a kubelet or a pod whose node has a tunnel, before that is used.
 pub const DIRECT_BEFORE_TUNNEL: Duration = Duration::from_secs(1);
 /// A node for which its tunnel was needed is not dialled directly for this long.

@@ -143,10 +143,7 @@ impl Caller<'_> {
     /// loopback address. Every connection to a kubelet or a pod begins here.
     pub async fn stream(self, peer: &Peer, loopback: bool) -> Result<Box<dyn NodeStream>, ConnectError> {
         let (tunnels, node) = (&self.kubelets.tunnels, peer.node.as_str());
-        let to = match peer.transport {
-            Transport::Kubelet => Destination::Kubelet,
-            Transport::Http | Transport::Https => Destination::Pod,
-        };
+        let to = destination(peer);
         let begun = Instant::now();
         let mut failures: [Option<ConnectError>; 2] = [None, None];
         for Step { way, time } in tunnels.plan(node, to) {
@@ -239,10 +236,17 @@ impl Caller<'_> {
         to: &str,
         charge: Charge,
     ) -> Result<Box<dyn NodeStream>, TunnelError> {
-        let carried = usable.dial(to, charge).await?;
+        let carried = usable.dial(destination(peer), to, charge).await?;
         let secured = self.kubelets.dial.secure(peer, Box::new(carried));
         let secured = tokio::time::timeout(limits::TUNNEL_SECURE, secured).await;
         Ok(secured.unwrap_or_else(|_| Err(io::Error::new(io::ErrorKind::TimedOut, "no TLS in time")))?)
+    }
+}
+
+fn destination(peer: &Peer) -> Destination {
+    match peer.transport {
+        Transport::Kubelet => Destination::Kubelet,
+        Transport::Http | Transport::Https => Destination::Pod,
     }
 }
 

@@ -12,7 +12,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use userspace_daemon::metrics::Counter;
@@ -60,6 +60,8 @@ struct Tunnel {
     /// without streams that nobody can open one in.
     dialer: Option<Dialer>,
     earnings: Arc<Earnings>,
+    /// The places for connections to pods.
+    pods: Arc<Semaphore>,
     /// Cancelled to end it at once.
     closed: CancellationToken,
 }
@@ -108,6 +110,8 @@ pub enum TunnelError {
     /// A node resolves no names for others.
     #[error("{0:?} is not the address of a pod")]
     Name(String),
+    #[error("the tunnel has as many connections to pods as it may have, {}", limits::TUNNEL_POD_STREAMS)]
+    Full,
     #[error(transparent)]
     Dial(#[from] DialError),
     /// TLS with the server failed.
@@ -121,7 +125,7 @@ impl TunnelError {
     pub fn is_of_the_tunnel(&self) -> bool {
         match self {
             Self::Dial(error) => error.is_of_the_tunnel(),
-            Self::Io(_) => true,
+            Self::Io(_) | Self::Full => true,
             Self::None | Self::Name(_) => false,
         }
     }
@@ -131,16 +135,21 @@ impl TunnelError {
 pub struct Usable {
     dialer: Dialer,
     earnings: Arc<Earnings>,
+    pods: Arc<Semaphore>,
 }
 
 impl Usable {
-    /// Opens a connection to a destination, as `userspace_daemon::tunnel` names it.
-    pub async fn dial(self, to: &str, charge: Charge) -> Result<Carried, TunnelError> {
-        let Self { dialer, earnings } = self;
+    /// Opens a connection to a server of this kind, as `userspace_daemon::tunnel` names it.
+    pub async fn dial(self, kind: Destination, to: &str, charge: Charge) -> Result<Carried, TunnelError> {
+        let Self { dialer, earnings, pods } = self;
+        let place = match kind {
+            Destination::Kubelet => None,
+            Destination::Pod => Some(pods.try_acquire_owned().map_err(|_| TunnelError::Full)?),
+        };
         earnings.request();
         let answer = timeout(limits::TUNNEL_ANSWER, dialer.dial(to)).await;
         let stream = answer.unwrap_or(Err(DialError::Late))?;
-        Ok(Carried { stream, earnings, _charge: charge })
+        Ok(Carried { stream, earnings, _place: place, _charge: charge })
     }
 }
 
@@ -155,7 +164,8 @@ impl Tunnels {
         let entry = nodes.entry(node.to_owned()).or_default();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let closed = CancellationToken::new();
-        entry.tunnels.push(Tunnel { id, dialer: Some(dialer), earnings, closed: closed.clone() });
+        let pods = Arc::new(Semaphore::new(limits::TUNNEL_POD_STREAMS));
+        entry.tunnels.push(Tunnel { id, dialer: Some(dialer), earnings, pods, closed: closed.clone() });
         if entry.tunnels.len() > limits::TUNNELS_OF_NODE {
             entry.tunnels.remove(0).closed.cancel();
         }
@@ -194,7 +204,8 @@ impl Tunnels {
         let nodes = self.lock();
         let tunnels = nodes.get(node).map(|node| node.tunnels.as_slice()).unwrap_or_default();
         let usable = |tunnel: &Tunnel| {
-            Some(Usable { dialer: tunnel.dialer.clone()?, earnings: Arc::clone(&tunnel.earnings) })
+            let (dialer, earnings) = (tunnel.dialer.clone()?, Arc::clone(&tunnel.earnings));
+            Some(Usable { dialer, earnings, pods: Arc::clone(&tunnel.pods) })
         };
         tunnels.iter().rev().filter_map(usable).collect()
     }
@@ -256,6 +267,8 @@ pub async fn keep(
 pub struct Carried {
     stream: TunnelStream<OwnedSemaphorePermit>,
     earnings: Arc<Earnings>,
+    /// Its place among the connections to pods.
+    _place: Option<OwnedSemaphorePermit>,
     _charge: Charge,
 }
 

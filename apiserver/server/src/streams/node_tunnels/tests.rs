@@ -65,7 +65,7 @@ impl Far {
 /// Opens a connection through the newest tunnel of a node.
 async fn dial(tunnels: &Tunnels, node: &str, to: &str) -> Result<Carried, TunnelError> {
     let newest = tunnels.of(node).into_iter().next().ok_or(TunnelError::None)?;
-    newest.dial(to, Budget::default().charge(1)).await
+    newest.dial(Destination::Kubelet, to, Budget::default().charge(1)).await
 }
 
 /// Cannot dial anything, and counts the attempts.
@@ -311,4 +311,20 @@ async fn tunnel_whose_certificate_has_ended_finishes_its_connections_and_takes_n
     let mut answer = [0; 12];
     carried.read_exact(&mut answer).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.1 200");
+}
+
+#[tokio::test]
+async fn connections_to_pods_leave_places_in_the_tunnel_for_the_kubelet() {
+    let kubelets = Kubelets::with_dial(Arc::new(Walled::default()));
+    let mut far = Far::start("kubelet").await;
+    let _kept = far.tunnel(kubelets.tunnels(), "a").await;
+    let pods = kubelets.tunnels().of("a").remove(0).pods;
+    let places = u32::try_from(limits::TUNNEL_POD_STREAMS).unwrap();
+    let taken = pods.try_acquire_many_owned(places).unwrap();
+    let error = ask(&kubelets, target("a", Transport::Http)).await.unwrap_err();
+    assert!(error.message.ends_with("as many connections to pods as it may have, 256"), "{error:?}");
+    assert_eq!(ask(&kubelets, target("a", Transport::Kubelet)).await.unwrap(), "kubelet");
+    drop(taken);
+    let error = ask(&kubelets, target("a", Transport::Http)).await.unwrap_err();
+    assert!(error.message.contains("403 Forbidden"), "the node is asked again: {error:?}");
 }
