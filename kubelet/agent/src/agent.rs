@@ -79,6 +79,13 @@ impl Agent {
             .cloned()
     }
 
+    /// Shows the pods to those who have the configuration, for as long as the kubelet runs.
+    pub(crate) fn show_pods(self: &Arc<Self>) {
+        let running = Arc::downgrade(self);
+        let has = move |address| running.upgrade().is_some_and(|agent| agent.has_pod_at(address));
+        self.config.own_pods.become_those_of(has);
+    }
+
     /// Returns `true` if `address` is that of a pod that has a ready sandbox on this node.
     pub(crate) fn has_pod_at(&self, address: SocketAddr) -> bool {
         let host_ips = pod::address::read(&self.host_ips);
