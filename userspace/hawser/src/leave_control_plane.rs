@@ -205,7 +205,7 @@ mod tests {
         let own = "https://192.0.2.1:6443".to_owned();
         let external =
             ControlPlane { etcd_started: false, etcd_servers: Vec::new(), member: None, ..alone.clone() };
-        assert!(is_last(&external, Some(&[own.clone()])), "the keys would go");
+        assert!(is_last(&external, Some(std::slice::from_ref(&own))), "the keys would go");
         assert!(!is_last(&external, Some(&[own.clone(), "https://192.0.2.2:6443".to_owned()])));
         assert!(!is_last(&external, None), "it does not run");
         assert!(!is_last(&alone, Some(&[own])), "its etcd decides");
